@@ -1,0 +1,272 @@
+//! SYN cookies of our own (SipHash-2-4), good on every node that has the key.
+//!
+//! Our initial sequence number, from the top bit down:
+//!
+//! | bits | what |
+//! | --- | --- |
+//! | 1 | epoch, lowest bit |
+//! | 1 | key index |
+//! | 3 | index into [`MSS`] |
+//! | 4 | the client's window scale, 15 = not offered |
+//! | 1 | SACK permitted |
+//! | 11 | tag over tuple, epoch and options (timestamps among them) |
+//! | 11 | tag over the same and the client's initial sequence number |
+//!
+//! The second tag makes a cookie good for exactly one first segment. The first alone tells an early *second* segment
+//! of a hello (its sequence number says nothing about the first) from a packet of a lost connection: the one is
+//! dropped and repeated by the client, the other is answered with RST.
+
+use crate::maps::flow::ClientTuple;
+use crate::maps::settings::CookieKey;
+
+/// The client's MSS is rounded down to one of these.
+pub const MSS: [u16; 8] = [216, 536, 1024, 1220, 1340, 1400, 1440, 8900];
+
+/// Nanoseconds of an epoch as a shift: 2^36 ns = 68.7 s. A cookie of the current or previous epoch is good, so for
+/// at least 68 s.
+pub const EPOCH_SHIFT: u32 = 36;
+
+/// What the client offered in its SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Host byte order.
+    pub mss: u16,
+    /// 0 to 14, or `WINDOW_SCALE_NONE`.
+    pub window_scale: u8,
+    pub sack: bool,
+    pub timestamps: bool,
+}
+
+/// What a cookie says about a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The first data of the connection, or its third handshake packet.
+    First(Offer),
+    /// Of this handshake, but not at its beginning.
+    Later,
+    /// Not ours, or too old.
+    Mismatch,
+}
+
+/// Epoch of a wall clock (CLOCK_TAI) in nanoseconds.
+#[inline(always)]
+pub const fn epoch(tai_ns: u64) -> u32 {
+    (tai_ns >> EPOCH_SHIFT) as u32
+}
+
+/// Largest index of [`MSS`] whose value is at most `mss`; 0 when all are larger.
+#[inline(always)]
+const fn mss_index(mss: u16) -> u32 {
+    let mut index = 0;
+    let mut i = 1;
+    while i < MSS.len() {
+        if mss >= MSS[i] {
+            index = i as u32;
+        }
+        i += 1;
+    }
+    index
+}
+
+/// The initial sequence number that answers a SYN.
+#[inline(always)]
+pub fn make(
+    key: &CookieKey,
+    key_index: u32,
+    tuple: &ClientTuple,
+    isn: u32,
+    epoch: u32,
+    offer: &Offer,
+) -> u32 {
+    let options = (epoch & 1) << 31
+        | (key_index & 1) << 30
+        | mss_index(offer.mss) << 27
+        | ((offer.window_scale & 15) as u32) << 23
+        | (offer.sack as u32) << 22;
+    options | tags(key, tuple, isn, epoch, options, offer.timestamps)
+}
+
+/// Which of the two keys signed `cookie`.
+#[inline(always)]
+pub const fn key_index(cookie: u32) -> u32 {
+    cookie >> 30 & 1
+}
+
+/// Judges a segment that acknowledges `cookie` + 1 and whose first byte has the sequence number `isn` + 1.
+#[inline(always)]
+pub fn check(
+    key: &CookieKey,
+    tuple: &ClientTuple,
+    isn: u32,
+    now_epoch: u32,
+    cookie: u32,
+    timestamps: bool,
+) -> Verdict {
+    // The signing epoch is the newest with the cookie's lowest bit.
+    let epoch = now_epoch.wrapping_sub((now_epoch ^ cookie >> 31) & 1);
+    let options = cookie & 0xffc0_0000;
+    let expected = options | tags(key, tuple, isn, epoch, options, timestamps);
+    let differs = expected ^ cookie;
+    if differs == 0 {
+        return Verdict::First(Offer {
+            mss: MSS[(cookie >> 27 & 7) as usize],
+            window_scale: (cookie >> 23 & 15) as u8,
+            sack: cookie >> 22 & 1 == 1,
+            timestamps,
+        });
+    }
+    if differs & 0x003f_f800 == 0 { Verdict::Later } else { Verdict::Mismatch }
+}
+
+/// Both tags, in their places. The all-zero key is nobody's: a map not yet filled must not verify anything.
+#[inline(always)]
+fn tags(key: &CookieKey, tuple: &ClientTuple, isn: u32, epoch: u32, options: u32, timestamps: bool) -> u32 {
+    let mut sip = SipState::new(key);
+    let c = &tuple.client.bytes;
+    let v = &tuple.vip.bytes;
+    sip.word(u64::from_le_bytes([c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]]));
+    sip.word(u64::from_le_bytes([c[8], c[9], c[10], c[11], c[12], c[13], c[14], c[15]]));
+    sip.word(u64::from_le_bytes([v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]]));
+    sip.word(u64::from_le_bytes([v[8], v[9], v[10], v[11], v[12], v[13], v[14], v[15]]));
+    let ports = (tuple.client_port.number() as u64) << 16 | tuple.vip_port.number() as u64;
+    sip.word(ports << 32 | epoch as u64);
+    sip.word((options as u64) << 1 | timestamps as u64);
+    let tuple_tag = sip.finish(48);
+    sip.word(isn as u64);
+    let exact_tag = sip.finish(56);
+    (tuple_tag as u32 & 0x7ff) << 11 | exact_tag as u32 & 0x7ff
+}
+
+/// SipHash-2-4 (Aumasson, Bernstein 2012) over whole 64-bit little-endian words.
+#[derive(Clone, Copy)]
+struct SipState {
+    v0: u64,
+    v1: u64,
+    v2: u64,
+    v3: u64,
+}
+
+impl SipState {
+    #[inline(always)]
+    fn new(key: &CookieKey) -> Self {
+        Self {
+            v0: key.k0 ^ 0x736f_6d65_7073_6575,
+            v1: key.k1 ^ 0x646f_7261_6e64_6f6d,
+            v2: key.k0 ^ 0x6c79_6765_6e65_7261,
+            v3: key.k1 ^ 0x7465_6462_7974_6573,
+        }
+    }
+
+    #[inline(always)]
+    fn round(&mut self) {
+        self.v0 = self.v0.wrapping_add(self.v1);
+        self.v1 = self.v1.rotate_left(13) ^ self.v0;
+        self.v0 = self.v0.rotate_left(32);
+        self.v2 = self.v2.wrapping_add(self.v3);
+        self.v3 = self.v3.rotate_left(16) ^ self.v2;
+        self.v0 = self.v0.wrapping_add(self.v3);
+        self.v3 = self.v3.rotate_left(21) ^ self.v0;
+        self.v2 = self.v2.wrapping_add(self.v1);
+        self.v1 = self.v1.rotate_left(17) ^ self.v2;
+        self.v2 = self.v2.rotate_left(32);
+    }
+
+    #[inline(always)]
+    fn word(&mut self, word: u64) {
+        self.v3 ^= word;
+        self.round();
+        self.round();
+        self.v0 ^= word;
+    }
+
+    /// The hash of the words so far, `bytes` long in all; the state stays usable for more words.
+    #[inline(always)]
+    fn finish(&self, bytes: u64) -> u64 {
+        let mut end = *self;
+        end.word(bytes << 56);
+        end.v2 ^= 0xff;
+        end.round();
+        end.round();
+        end.round();
+        end.round();
+        end.v0 ^ end.v1 ^ end.v2 ^ end.v3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::address::{Address, Port};
+    use std::hash::Hasher;
+
+    const KEY: CookieKey = CookieKey { k0: 0x0706_0504_0302_0100, k1: 0x0f0e_0d0c_0b0a_0908 };
+
+    fn tuple() -> ClientTuple {
+        ClientTuple {
+            client: Address::v4([192, 0, 2, 7]),
+            vip: Address::v4([203, 0, 113, 1]),
+            client_port: Port::new(40_000),
+            vip_port: Port::new(443),
+        }
+    }
+
+    fn offers() -> impl Iterator<Item = Offer> {
+        MSS.into_iter().flat_map(|mss| {
+            (0..16).flat_map(move |window_scale| {
+                [false, true].into_iter().flat_map(move |sack| {
+                    [false, true].into_iter().map(move |timestamps| Offer {
+                        mss,
+                        window_scale,
+                        sack,
+                        timestamps,
+                    })
+                })
+            })
+        })
+    }
+
+    #[test]
+    fn a_cookie_gives_back_what_was_offered() {
+        for offer in offers() {
+            let cookie = make(&KEY, 1, &tuple(), 77, 9, &offer);
+            assert_eq!(key_index(cookie), 1);
+            assert_eq!(check(&KEY, &tuple(), 77, 9, cookie, offer.timestamps), Verdict::First(offer));
+            assert_eq!(check(&KEY, &tuple(), 77, 10, cookie, offer.timestamps), Verdict::First(offer));
+        }
+    }
+
+    #[test]
+    fn any_change_is_noticed() {
+        let offer = Offer { mss: 1440, window_scale: 7, sack: true, timestamps: true };
+        let cookie = make(&KEY, 0, &tuple(), 77, 9, &offer);
+        for bit in 0..32 {
+            assert!(
+                !matches!(check(&KEY, &tuple(), 77, 9, cookie ^ 1 << bit, true), Verdict::First(_)),
+                "bit {bit}"
+            );
+        }
+        let other = ClientTuple { client_port: Port::new(40_001), ..tuple() };
+        assert_eq!(check(&KEY, &other, 77, 9, cookie, true), Verdict::Mismatch);
+        assert_eq!(check(&KEY, &tuple(), 77, 11, cookie, true), Verdict::Mismatch);
+        assert_ne!(check(&KEY, &tuple(), 77, 9, cookie, false), Verdict::First(offer));
+        assert_eq!(check(&CookieKey { k0: 1, k1: 2 }, &tuple(), 77, 9, cookie, true), Verdict::Mismatch);
+    }
+
+    #[test]
+    fn a_later_segment_is_known_as_such() {
+        let offer = Offer { mss: 536, window_scale: 15, sack: false, timestamps: false };
+        let cookie = make(&KEY, 0, &tuple(), 77, 9, &offer);
+        assert_eq!(check(&KEY, &tuple(), 77 + 536, 9, cookie, false), Verdict::Later);
+    }
+
+    #[test]
+    fn the_hash_is_siphash_2_4() {
+        let mut ours = SipState::new(&KEY);
+        let mut theirs = siphasher::sip::SipHasher24::new_with_keys(KEY.k0, KEY.k1);
+        for word in [0u64, 1, u64::MAX, 0x0123_4567_89ab_cdef] {
+            ours.word(word);
+            theirs.write(&word.to_le_bytes());
+        }
+        assert_eq!(ours.finish(32), theirs.finish());
+    }
+}

@@ -1,0 +1,42 @@
+//! Consistent hashing with weights (Eisenbud et al., "Maglev", NSDI 2016, section 3.4).
+
+use crate::maps::address::Port;
+use crate::maps::flow::ClientTuple;
+
+/// Hash of the client's address and port; the same on every node and after every restart.
+#[inline(always)]
+pub fn flow_hash(tuple: &ClientTuple) -> u32 {
+    let b = &tuple.client.bytes;
+    let high = u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+    let low = u64::from_le_bytes([b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]]);
+    mix(mix(mix(0x9e37_79b9_7f4a_7c15 ^ high) ^ low) ^ port_word(tuple.client_port)) as u32
+}
+
+#[inline(always)]
+const fn port_word(port: Port) -> u64 {
+    port.number() as u64
+}
+
+/// The finaliser of SplitMix64 (Steele et al. 2014): a bijection whose output bits all depend on all input bits.
+#[inline(always)]
+pub const fn mix(mut x: u64) -> u64 {
+    x ^= x >> 30;
+    x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x ^= x >> 27;
+    x = x.wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// The slot of a table for a flow. `slots` is not 0.
+#[inline(always)]
+pub const fn slot(hash: u32, slots: u32) -> u32 {
+    // Scales instead of dividing: the hash is uniform.
+    ((hash as u64 * slots as u64) >> 32) as u32
+}
+
+/// The member for the given attempt: the slot's own first, then its successors, each once.
+#[inline(always)]
+pub const fn member(slot_member: u32, attempt: u32, members: u32) -> u32 {
+    let next = slot_member + attempt;
+    if next >= members { next - members } else { next }
+}

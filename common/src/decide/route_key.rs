@@ -1,0 +1,102 @@
+//! From (listener, server name) to the keys looked up in the name maps: exact first, then the longest wildcard.
+
+use crate::maps::route::{NAME_BYTES_MAX, NameKey, SuffixKey};
+
+/// Bytes of the buffer a server name is kept in: zero behind the name.
+pub const NAME_BUFFER: usize = 256;
+
+/// Fills the key of `ROUTES_EXACT`. `name` is normalised (lower case, no trailing dot) and zero behind `length`.
+#[inline(always)]
+pub fn exact(key: &mut NameKey, listener: u32, name: &[u8; NAME_BUFFER], length: u8) {
+    key.listener = (listener as u16).to_be_bytes();
+    key.length = length;
+    let mut i = 0;
+    while i < NAME_BYTES_MAX {
+        key.name[i] = name[i];
+        i += 1;
+    }
+}
+
+/// Fills the key that finds the longest wildcard in `ROUTES_WILDCARD` for a server name.
+#[inline(always)]
+pub fn suffix(key: &mut SuffixKey, listener: u32, name: &[u8; NAME_BUFFER], length: u8) {
+    key.prefix_bits = 16 + 8 * length as u32;
+    key.listener = (listener as u16).to_be_bytes();
+    let mut i = 0;
+    while i < 254 {
+        key.reversed[i] = reversed_byte(name, length, i as u32);
+        i += 1;
+    }
+}
+
+/// Byte `index` of the name back to front; 0 behind its end.
+#[inline(always)]
+pub fn reversed_byte(name: &[u8; NAME_BUFFER], length: u8, index: u32) -> u8 {
+    // Unsigned wrap puts everything behind the end at 255 and below, where the buffer is zero: byte 255 is never used
+    // by a name of at most 253 bytes.
+    let position = (length as u32).wrapping_sub(1).wrapping_sub(index);
+    if position < NAME_BYTES_MAX as u32 { name[(position & 0xff) as usize] } else { 0 }
+}
+
+/// The key under which the wildcard `*.suffix` is stored; `suffix` is normalised and without the `*.`.
+/// `None` when the suffix is empty or longer than any name below it could be.
+pub fn wildcard(listener: u32, suffix: &[u8]) -> Option<SuffixKey> {
+    // At least one label and the dot stand before the suffix.
+    if suffix.is_empty() || suffix.len() > NAME_BYTES_MAX - 2 {
+        return None;
+    }
+    let mut key = SuffixKey::zeroed();
+    key.prefix_bits = 16 + 8 * (suffix.len() as u32 + 1);
+    key.listener = (listener as u16).to_be_bytes();
+    for (to, from) in key.reversed.iter_mut().zip(suffix.iter().rev().chain(b".")) {
+        *to = *from;
+    }
+    Some(key)
+}
+
+/// Copies a normalised name into a zeroed buffer; `None` when it is empty or too long.
+pub fn buffer(name: &[u8]) -> Option<([u8; NAME_BUFFER], u8)> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    let mut bytes = [0; NAME_BUFFER];
+    for (to, from) in bytes.iter_mut().zip(name) {
+        *to = *from;
+    }
+    Some((bytes, name.len() as u8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn matches(wildcard_suffix: &str, name: &str) -> bool {
+        let stored = wildcard(3, wildcard_suffix.as_bytes()).unwrap();
+        let (bytes, length) = buffer(name.as_bytes()).unwrap();
+        let mut asked = SuffixKey::zeroed();
+        suffix(&mut asked, 3, &bytes, length);
+        let n = ((stored.prefix_bits - 16) / 8) as usize;
+        asked.prefix_bits >= stored.prefix_bits && asked.reversed[..n] == stored.reversed[..n]
+    }
+
+    #[test]
+    fn a_wildcard_takes_one_or_more_labels_and_nothing_else() {
+        assert!(matches("example.com", "a.example.com"));
+        assert!(matches("example.com", "a.b.example.com"));
+        assert!(!matches("example.com", "example.com"));
+        assert!(!matches("example.com", "badexample.com"));
+        assert!(!matches("example.com", "a.example.com.evil"));
+    }
+
+    #[test]
+    fn the_longest_name_fits() {
+        let name = [b'a'; NAME_BYTES_MAX];
+        let (bytes, length) = buffer(&name).unwrap();
+        let mut key = SuffixKey::zeroed();
+        suffix(&mut key, 1, &bytes, length);
+        assert_eq!(key.prefix_bits, 16 + 8 * 253);
+        assert_eq!(&key.reversed[..253], &name[..]);
+        assert_eq!(key.reversed[253], 0);
+        assert!(wildcard(1, &name).is_none() && buffer(&[b'a'; 254]).is_none() && wildcard(1, b"").is_none());
+    }
+}

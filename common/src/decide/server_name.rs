@@ -1,0 +1,1 @@
+//! What a server name may hold, and names nobody may claim.

@@ -1,0 +1,33 @@
+//! Where connections go.
+
+use super::address::{Address, Port};
+
+/// [`Backend::flags`]: removed; takes no flow, and flows that name it are being reset.
+pub const BACKEND_RETIRED: u8 = 1;
+/// [`Backend::flags`]: no device, or a device without our program, leads there; takes no new flow.
+pub const BACKEND_UNREACHABLE: u8 = 2;
+
+map_struct! {
+    /// Value of `BACKENDS`. An id belongs to one (route, address, port) for ever, so removing a backend from a route
+    /// touches no other route's flows to the same address.
+    pub struct Backend = 48 {
+        /// Where it listens.
+        pub address: Address,
+        /// Our address towards it (source NAT).
+        pub source: Address,
+        /// Where it listens.
+        pub port: Port,
+        /// Weight as configured; 0 takes no new flow. Host byte order.
+        pub weight: u16,
+        /// MTU of the device towards it, host byte order.
+        pub mtu: u16,
+        /// `BACKEND_*` bits.
+        pub flags: u8,
+        /// Zero.
+        pub reserved: u8,
+        /// The route it belongs to.
+        pub route: u32,
+        /// The device towards it; 0 = none.
+        pub ifindex: u32,
+    }
+}

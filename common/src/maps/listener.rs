@@ -1,0 +1,52 @@
+//! What answers: listeners, and what an address is to us.
+
+use super::address::{Address, Port};
+
+map_struct! {
+    /// Key of `LISTENERS`: where clients dial.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub struct ListenerKey = 20 {
+        pub address: Address,
+        pub port: Port,
+        /// Zero.
+        pub reserved: [u8; 2],
+    }
+}
+
+/// [`Listener::protocol`]: route by TLS server name, passthrough.
+pub const PROTOCOL_TLS: u8 = 1;
+/// [`Listener::protocol`]: route by address and port alone.
+pub const PROTOCOL_TCP: u8 = 2;
+
+map_struct! {
+    /// Value of `LISTENERS`. A listener of the configuration with several addresses has one entry an address, all with
+    /// the same `id`.
+    pub struct Listener = 16 {
+        /// Names the listener in name keys and flows; 1 to 65,535.
+        pub id: u32,
+        /// TLS: the default route's id. TCP: the route's id. 0 = none.
+        pub route: u32,
+        /// MSS announced in our SYN-ACK: the smallest device MTU towards the listener's backends, less the headers of
+        /// this address's family. Host byte order.
+        pub mss: u16,
+        /// [`PROTOCOL_TLS`] or [`PROTOCOL_TCP`].
+        pub protocol: u8,
+        /// Zero.
+        pub reserved: [u8; 5],
+    }
+}
+
+/// [`AddressRole::flags`]: some listener has this address.
+pub const ROLE_VIP: u32 = 1;
+/// [`AddressRole::flags`]: we dial backends from this address.
+pub const ROLE_SOURCE: u32 = 2;
+/// [`AddressRole::flags`]: the address is on a device of this node, so ports without a listener are the node's.
+pub const ROLE_OWN: u32 = 4;
+
+map_struct! {
+    /// Value of `ADDRESSES`: one lookup tells whether a packet concerns us at all.
+    pub struct AddressRole = 4 {
+        /// `ROLE_*` bits.
+        pub flags: u32,
+    }
+}

@@ -1,0 +1,117 @@
+//! Keys and values of every BPF map: the contract between kernel, daemon, CLI and `bpftool`.
+//!
+//! Fixed sizes, no implicit padding (proved by `zerocopy` at compile time), no `bool`, `Option` or enum in a stored
+//! value. Addresses and ports are in network byte order inside types of their own; every other number is in host
+//! byte order.
+
+/// Proves the layout of a map type and, for user space, allows aya to copy it.
+macro_rules! map_type {
+    ($name:ident = $size:literal) => {
+        const _: () = assert!(size_of::<$name>() == $size, concat!("size of ", stringify!($name)));
+        const _: () = {
+            const fn proved<T: zerocopy::IntoBytes + zerocopy::FromBytes + zerocopy::Immutable + Copy>() {}
+            proved::<$name>();
+        };
+        // SAFETY: `IntoBytes + FromBytes` above prove that every byte is initialised and every bit pattern valid.
+        #[cfg(feature = "user")]
+        unsafe impl aya::Pod for $name {}
+    };
+}
+pub(crate) use map_type;
+
+/// Derives shared by every map type.
+macro_rules! map_struct {
+    ($(#[$meta:meta])* pub struct $name:ident = $size:literal { $($(#[$fmeta:meta])* pub $field:ident : $ty:ty,)* }) => {
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, zerocopy::IntoBytes, zerocopy::FromBytes, zerocopy::Immutable, zerocopy::KnownLayout)]
+        pub struct $name { $($(#[$fmeta])* pub $field: $ty,)* }
+        $crate::maps::map_type!($name = $size);
+        impl $name {
+            /// All bytes zero.
+            pub const fn zeroed() -> Self {
+                // SAFETY: `FromBytes` (derived above) proves that all-zero is a valid value.
+                unsafe { core::mem::zeroed() }
+            }
+        }
+        impl Default for $name {
+            fn default() -> Self { Self::zeroed() }
+        }
+    };
+}
+pub(crate) use map_struct;
+
+/// The one address form.
+pub mod address;
+/// What answers: (address, port) and what an address is to us.
+pub mod listener;
+/// Names, routes, Maglev tables.
+pub mod route;
+/// Where connections go.
+pub mod backend;
+/// Connections: waiting hellos, half-open, established, closed.
+pub mod flow;
+/// What is configured, and the cookie keys.
+pub mod settings;
+/// What was counted and what the kernel tells the daemon.
+pub mod event;
+
+/// Raised whenever a map's key, value or meaning changes. Pinned as map `ABI`; a mismatch is refused before anything
+/// is touched.
+pub const ABI_VERSION: u32 = 1;
+
+/// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
+pub mod name {
+    /// `[u32; 1]`: [`super::ABI_VERSION`].
+    pub const ABI: &str = "ABI";
+    /// [`super::settings::Settings`], one element.
+    pub const SETTINGS: &str = "SETTINGS";
+    /// [`super::settings::CookieKey`], two elements.
+    pub const COOKIE_KEYS: &str = "COOKIE_KEYS";
+    /// [`super::settings::Cursors`], one element.
+    pub const CURSORS: &str = "CURSORS";
+    /// [`super::settings::Ids`], one element; user space only.
+    pub const IDS: &str = "IDS";
+    /// [`super::address::Address`] -> [`super::listener::AddressRole`].
+    pub const ADDRESSES: &str = "ADDRESSES";
+    /// [`super::listener::ListenerKey`] -> [`super::listener::Listener`].
+    pub const LISTENERS: &str = "LISTENERS";
+    /// [`super::route::NameKey`] -> [`super::route::NameRoute`].
+    pub const ROUTES_EXACT: &str = "ROUTES_EXACT";
+    /// [`super::route::SuffixKey`] -> [`super::route::NameRoute`]; longest prefix of the reversed name.
+    pub const ROUTES_WILDCARD: &str = "ROUTES_WILDCARD";
+    /// route id -> [`super::route::Route`].
+    pub const ROUTES: &str = "ROUTES";
+    /// [`super::route::PageKey`] -> [`super::route::Page`].
+    pub const MAGLEV: &str = "MAGLEV";
+    /// [`super::route::MemberKey`] -> backend id.
+    pub const MEMBERS: &str = "MEMBERS";
+    /// backend id -> [`super::backend::Backend`].
+    pub const BACKENDS: &str = "BACKENDS";
+    /// [`super::route::LabelKey`] -> [`super::route::Label`]; user space only.
+    pub const LABELS: &str = "LABELS";
+    /// route id -> [`super::event::RouteCounters`].
+    pub const ROUTE_COUNTERS: &str = "ROUTE_COUNTERS";
+    /// [`super::flow::ClientTuple`] -> [`super::flow::Flow`].
+    pub const FLOWS: &str = "FLOWS";
+    /// [`super::flow::BackendTuple`] -> [`super::flow::ClientTuple`].
+    pub const NATS: &str = "NATS";
+    /// [`super::flow::ClientTuple`] -> [`super::flow::Hello`].
+    pub const HELLOS: &str = "HELLOS";
+    /// [`super::flow::Chunk`]: the stash of hello bytes.
+    pub const CHUNKS: &str = "CHUNKS";
+    /// client /32 or /64 -> [`super::flow::Source`].
+    pub const SOURCES: &str = "SOURCES";
+    /// [`super::flow::ClientTuple`] -> [`super::flow::HalfOpen`].
+    pub const HALF_OPENS: &str = "HALF_OPENS";
+    /// [`super::flow::Slot`]: who holds each place of `HALF_OPENS`, in order of age.
+    pub const HALF_OPEN_RING: &str = "HALF_OPEN_RING";
+    /// [`super::flow::Slot`]: closed flows in the order they closed.
+    pub const CLOSED_RING: &str = "CLOSED_RING";
+    /// reason number -> packets, per CPU.
+    pub const COUNTERS: &str = "COUNTERS";
+    /// [`super::event::Expiry`] ring buffer.
+    pub const EVICTIONS: &str = "EVICTIONS";
+    /// Working memory of the programs, per CPU.
+    pub const SCRATCH: &str = "SCRATCH";
+}

@@ -1,0 +1,126 @@
+//! Names, routes and Maglev tables.
+
+/// Most bytes of a server name (RFC 1035 section 2.3.4, without the root's dot).
+pub const NAME_BYTES_MAX: usize = 253;
+
+map_struct! {
+    /// Key of `ROUTES_EXACT`: a whole server name on one listener. Build it with `decide::route_key`.
+    pub struct NameKey = 256 {
+        /// Listener id, network byte order.
+        pub listener: [u8; 2],
+        /// Bytes of `name` in use, 1 to 253.
+        pub length: u8,
+        /// Lower case, no trailing dot, zero behind `length`.
+        pub name: [u8; 253],
+    }
+}
+
+map_struct! {
+    /// Key of `ROUTES_WILDCARD` (an LPM trie). The name is stored back to front with the wildcard's dot, so that the
+    /// longest matching wildcard is the longest matching prefix: `*.example.com` is `moc.elpmaxe.`.
+    pub struct SuffixKey = 260 {
+        /// Bits of `listener` and `reversed` that count; host byte order.
+        pub prefix_bits: u32,
+        /// Listener id, network byte order.
+        pub listener: [u8; 2],
+        /// The name back to front.
+        pub reversed: [u8; 254],
+    }
+}
+
+map_struct! {
+    /// Value of `ROUTES_EXACT` and `ROUTES_WILDCARD`.
+    pub struct NameRoute = 4 {
+        /// Route id.
+        pub route: u32,
+    }
+}
+
+map_struct! {
+    /// One family's backends of a route, as a Maglev table over members.
+    #[derive(Hash)]
+    pub struct Table = 12 {
+        /// Names the table in `MAGLEV` and `MEMBERS`; never reused. 0 = no backend of this family.
+        pub id: u32,
+        /// Slots of the table (a prime); 1 = the one member, no page is stored.
+        pub slots: u32,
+        /// Backends in `MEMBERS` that take new flows.
+        pub members: u32,
+    }
+}
+
+map_struct! {
+    /// Value of `ROUTES`. One write of it switches all backends of the route.
+    pub struct Route = 28 {
+        /// For clients that come over IPv4.
+        pub v4: Table,
+        /// For clients that come over IPv6.
+        pub v6: Table,
+        /// Backends of any weight and family.
+        pub backends: u32,
+    }
+}
+
+/// Slots in one [`Page`].
+pub const PAGE_SLOTS: usize = 128;
+
+map_struct! {
+    /// Key of `MAGLEV`.
+    #[derive(Hash)]
+    pub struct PageKey = 8 {
+        /// [`Table::id`].
+        pub table: u32,
+        /// Slot number / [`PAGE_SLOTS`].
+        pub page: u32,
+    }
+}
+
+map_struct! {
+    /// Value of `MAGLEV`: the member of each slot.
+    pub struct Page = 128 {
+        pub slots: [u8; PAGE_SLOTS],
+    }
+}
+
+map_struct! {
+    /// Key of `MEMBERS`; the value is a backend id (`u32`).
+    #[derive(Hash)]
+    pub struct MemberKey = 8 {
+        /// [`Table::id`].
+        pub table: u32,
+        /// 0 to [`Table::members`] - 1; at most 254.
+        pub member: u32,
+    }
+}
+
+/// Most backends of one family in one route (a slot of [`Page`] is one byte).
+pub const MEMBERS_MAX: usize = 255;
+
+/// [`LabelKey::kind`]: the id is a route's.
+pub const LABEL_ROUTE: u32 = 1;
+/// [`LabelKey::kind`]: the id is a listener's.
+pub const LABEL_LISTENER: u32 = 2;
+
+map_struct! {
+    /// Key of `LABELS`.
+    #[derive(Hash)]
+    pub struct LabelKey = 8 {
+        /// [`LABEL_ROUTE`] or [`LABEL_LISTENER`].
+        pub kind: u32,
+        /// Route or listener id.
+        pub id: u32,
+    }
+}
+
+/// Most bytes of a route's or listener's name.
+pub const LABEL_BYTES_MAX: usize = 127;
+
+map_struct! {
+    /// Value of `LABELS`: the name people gave to an id.
+    pub struct Label = 128 {
+        /// Bytes of `text` in use.
+        pub length: u8,
+        /// UTF-8.
+        pub text: [u8; LABEL_BYTES_MAX],
+    }
+}

@@ -1,0 +1,63 @@
+//! What is configured, the cookie keys, and counters that hand out places and ids.
+
+map_struct! {
+    /// Value of `SETTINGS`.
+    pub struct Settings = 48 {
+        /// A hello must be complete, and its backend connected, within this time.
+        pub hello_timeout_ns: u64,
+        /// A flow without packets for this long is reset.
+        pub idle_timeout_secs: u32,
+        /// A closed flow is kept this long to answer stragglers.
+        pub closed_timeout_secs: u32,
+        /// First port of the source NAT range, host byte order.
+        pub source_port_first: u16,
+        /// Last port of the source NAT range, inclusive, host byte order.
+        pub source_port_last: u16,
+        /// Entries of `CHUNKS`.
+        pub chunks: u32,
+        /// Entries of `HALF_OPEN_RING`.
+        pub half_opens: u32,
+        /// Entries of `CLOSED_RING`.
+        pub closed: u32,
+        /// Most waiting hellos of one source.
+        pub source_hellos_max: u32,
+        /// Index of the cookie key that signs; both verify.
+        pub cookie_key: u32,
+        /// Zero.
+        pub reserved: [u8; 8],
+    }
+}
+
+map_struct! {
+    /// Value of `COOKIE_KEYS`.
+    pub struct CookieKey = 16 {
+        pub k0: u64,
+        pub k1: u64,
+    }
+}
+
+map_struct! {
+    /// Value of `CURSORS`: counted up by the programs, never down.
+    pub struct Cursors = 40 {
+        /// Next place to try in `CHUNKS`.
+        pub chunk: u64,
+        /// Next place to try in `HALF_OPEN_RING`.
+        pub half_open: u64,
+        /// Next place to fill in `CLOSED_RING`.
+        pub closed_head: u64,
+        /// Oldest place not yet freed in `CLOSED_RING`.
+        pub closed_tail: u64,
+        /// Next source port to try.
+        pub source_port: u64,
+    }
+}
+
+map_struct! {
+    /// Value of `IDS`: the next id of each kind. Ids are never reused. Written by the daemon alone.
+    pub struct Ids = 16 {
+        pub route: u32,
+        pub backend: u32,
+        pub table: u32,
+        pub listener: u32,
+    }
+}

@@ -1,0 +1,135 @@
+//! Every way a packet leaves the path, and every event the daemon brings about: number, stage, text, metric label.
+//!
+//! The one list. Numbers are never reused. Each packet is counted under exactly one reason, per CPU, in map
+//! `COUNTERS`; `vestibule reasons` prints them.
+
+/// Makes the enum, its tables and its count from one list.
+macro_rules! reasons {
+    ($($number:literal $name:ident $stage:literal $label:literal $text:literal;)*) => {
+        /// Why a packet left the path, or why a connection ended without one.
+        #[repr(u32)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Reason { $(#[doc = $text] $name = $number,)* }
+
+        impl Reason {
+            /// Every reason, in order of number.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The stage that counts it.
+            pub const fn stage(self) -> &'static str { match self { $(Self::$name => $stage,)* } }
+
+            /// Metric label: stage and label are unique together.
+            pub const fn label(self) -> &'static str { match self { $(Self::$name => $label,)* } }
+
+            /// One line for people.
+            pub const fn text(self) -> &'static str { match self { $(Self::$name => $text,)* } }
+
+            /// The variant's name.
+            pub const fn name(self) -> &'static str { match self { $(Self::$name => stringify!($name),)* } }
+        }
+    };
+}
+
+/// Entries of `COUNTERS`: room for reasons to come.
+pub const REASONS_MAX: usize = 128;
+
+reasons! {
+    // Not ours: handed on to the next program or the node's own stack.
+    0 NotOurs "classify" "not_ours" "destination is neither a VIP nor a source address; handed on";
+    1 ParseNotIp "parse" "not_ip" "not IPv4 or IPv6, or VLAN-tagged; handed on";
+    2 ParseTruncated "parse" "truncated" "headers longer than the packet; dropped when for a VIP";
+    3 ParseFragment "parse" "fragment" "IP fragment for a VIP; dropped";
+    4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers for a VIP; dropped";
+    5 ParseTcpHeader "parse" "tcp_header" "malformed TCP header for a VIP; dropped";
+    6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP; dropped";
+
+    10 ClassifyOwnPort "classify" "own_port" "VIP is the node's own address and the port has no listener; handed on";
+    11 ClassifyOwnTraffic "classify" "own_traffic" "the node's own traffic on a source address; handed on";
+    12 ClassifyNoListener "classify" "no_listener" "no listener on this port of the VIP; answered with RST";
+    13 ClassifyUnreachable "classify" "unreachable" "not TCP and the VIP is not the node's; answered with ICMP unreachable";
+    14 ClassifyDropped "classify" "dropped" "nothing may be answered (ICMP, RST) and the VIP is not the node's; dropped";
+
+    20 SynAnswered "syn" "answered" "SYN answered with a cookie";
+    21 SynForwarded "syn" "forwarded" "SYN of a TCP listener passed to its backend";
+    22 SynAcked "syn" "acked" "handshake completed; nothing stored";
+    23 SynCookieMismatch "syn" "cookie_mismatch" "neither flow nor valid cookie; answered with RST";
+    24 SynEarly "syn" "early_segment" "a later segment of a hello came before the first; dropped, the client repeats";
+    25 SynStray "syn" "stray" "RST without flow; dropped";
+    26 SynFlowReplaced "syn" "flow_replaced" "the client began anew on a port it had used; old backend reset";
+    27 SynHalfOpenFull "syn" "half_open_full" "no place for a half-open connection; answered with RST";
+    28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
+    29 SynHalfOpenEvicted "syn" "half_open_evicted" "the oldest half-open connection gave way (event)";
+
+    30 HelloStashed "hello" "stashed" "part of a hello kept";
+    31 HelloAcked "hello" "acked" "part of a hello kept or repeated; acknowledged";
+    32 HelloGap "hello" "gap" "segment beyond a gap; acknowledged what is there";
+    33 HelloSourceFull "hello" "source_full" "source has too many waiting hellos; answered with RST";
+    34 HelloStashFailed "hello" "stash_failed" "no memory for the hello; answered with RST";
+    35 HelloEvicted "hello" "evicted" "the oldest waiting hello gave way (event); its client is reset";
+    36 HelloNotTls "hello" "not_tls" "the client does not speak TLS; answered with RST";
+    37 HelloMalformed "hello" "malformed" "malformed ClientHello; answered with RST";
+    38 HelloTooLong "hello" "too_long" "ClientHello over 16 KiB; answered with RST";
+    39 HelloNameInvalid "hello" "name_invalid" "server name is not a DNS name; answered with RST";
+    40 HelloReset "hello" "reset" "client reset while its hello was waiting";
+    41 HelloAbandoned "hello" "abandoned" "client closed while its hello was incomplete; answered with RST";
+    42 HelloTimeout "hello" "timeout" "hello not complete in time; client reset";
+    43 HelloBeyond "hello" "beyond" "data behind the hello while the backend is awaited; the client repeats";
+
+    45 RouteNone "route" "unknown_name" "no route for this server name; answered with RST";
+    46 RouteNoName "route" "no_name" "no server name and no default route; answered with RST";
+    47 RouteReserved "route" "reserved_name" "a name nobody may claim; answered with RST";
+
+    50 PickNone "pick" "no_backend" "the route has no backend that takes new flows; answered with RST";
+    51 PickNoFamily "pick" "no_family" "the route has no backend of the client's address family; answered with RST";
+
+    55 ConnectSyn "connect" "syn" "SYN sent to a backend";
+    56 ConnectAgain "connect" "syn_again" "SYN to the same backend repeated";
+    57 ConnectNext "connect" "next_backend" "backend refused or silent; SYN sent to the next one";
+    58 ConnectExhausted "connect" "exhausted" "no backend answered in three tries; client reset";
+    59 ConnectNoPort "connect" "no_source_port" "no free source port towards the backend; answered with RST";
+    60 ConnectHello "connect" "hello" "backend answered; hello delivered";
+    61 ConnectTableFull "connect" "flow_table_full" "flow table full; both sides reset";
+    62 ConnectRetired "connect" "retired" "backend removed while connecting; both sides reset";
+    63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST";
+    64 ConnectRepeated "connect" "hello_repeated" "bytes we acknowledged repeated to the backend";
+    65 ConnectRefused "connect" "refused" "backend of a TCP listener refused; client reset";
+
+    70 ForwardBackend "forward" "to_backend" "passed to the backend";
+    71 ForwardClient "forward" "to_client" "passed to the client";
+    72 ForwardReset "forward" "reset" "RST passed on; the flow ends";
+    73 ForwardLinger "forward" "after_reset" "packet of a reset flow; answered with RST";
+    74 ForwardStray "forward" "stray" "packet from a backend for a connection that is gone; answered with RST";
+
+    80 EmitNoRoute "emit" "no_route" "no route to the destination; dropped";
+    81 EmitTooBig "emit" "too_big" "larger than the device's MTU; dropped";
+    82 EmitHopLimit "emit" "hop_limit" "hop limit or TTL used up; dropped";
+    83 EmitFailed "emit" "failed" "the kernel refused to change or send the packet; dropped";
+    84 EmitForwardingOff "emit" "forwarding_off" "the kernel does not forward on the device; dropped";
+
+    90 ExpireIdle "expire" "idle" "flow idle too long; both sides reset (event)";
+    91 ExpireRemoved "expire" "removed" "backend, route or listener removed; both sides reset (event)";
+    92 ExpireClosed "expire" "closed" "closed flow forgotten (event)";
+    93 ExpireHello "expire" "hello" "waiting hello ended by time limit or removal; client reset (event)";
+    94 ExpireHalfOpen "expire" "half_open" "half-open connection forgotten (event)";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_reason_has_its_own_label_and_a_text() {
+        let labels: BTreeSet<_> = Reason::ALL.iter().map(|r| (r.stage(), r.label())).collect();
+        assert_eq!(labels.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert!((*reason as usize) < REASONS_MAX);
+            assert!(!reason.text().is_empty() && !reason.text().ends_with('.'), "{}", reason.name());
+        }
+    }
+
+    #[test]
+    fn numbers_ascend() {
+        assert!(Reason::ALL.is_sorted_by(|a, b| (*a as u32) < (*b as u32)));
+    }
+}

@@ -1,0 +1,8 @@
+//! Bytes on the wire, read and written.
+
+/// Internet checksum arithmetic (RFC 1071, RFC 1624).
+pub mod checksum;
+/// TCP sequence numbers: arithmetic modulo 2^32 (RFC 9293 section 3.4).
+pub mod seq;
+/// TLS ClientHello over any number of segments and records (RFC 8446, RFC 6066).
+pub mod client_hello;
