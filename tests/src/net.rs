@@ -1,0 +1,293 @@
+//! Network namespaces and the links between them.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, bail};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, setns, unshare};
+
+/// Where named namespaces live, as for `ip netns` and `nsenter --net=`.
+const NETNS_DIR: &str = "/run/netns";
+/// First part of every name we make.
+const PREFIX: &str = "vst";
+
+static CLEANED: Once = Once::new();
+static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+/// A number unique within this process.
+pub fn unique() -> u32 {
+    COUNTER.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Why tests with namespaces cannot run here, if they cannot.
+pub fn unavailable() -> Option<&'static str> {
+    if !nix::unistd::geteuid().is_root() { Some("needs root (network namespaces and BPF)") } else { None }
+}
+
+/// A network namespace with loopback up; gone when dropped.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+    file: File,
+}
+
+impl Namespace {
+    /// Makes the namespace `vst-<pid>-<n>-<role>`.
+    pub fn new(role: &str) -> Result<Self> {
+        Self::named(format!("{PREFIX}-{}-{}-{role}", std::process::id(), unique()))
+    }
+
+    /// Makes a namespace of exactly this name.
+    pub fn named(name: String) -> Result<Self> {
+        CLEANED.call_once(remove_stale);
+        fs::create_dir_all(NETNS_DIR).with_context(|| format!("creating {NETNS_DIR}"))?;
+        let path = Path::new(NETNS_DIR).join(&name);
+        File::create_new(&path).with_context(|| format!("creating {}", path.display()))?;
+        // A namespace belongs to a thread; the bind mount keeps it when the thread is gone.
+        let made = std::thread::scope(|scope| {
+            scope
+                .spawn(|| -> Result<()> {
+                    unshare(CloneFlags::CLONE_NEWNET).context("unshare(CLONE_NEWNET)")?;
+                    let own = format!("/proc/self/task/{}/ns/net", nix::unistd::gettid());
+                    mount(Some(own.as_str()), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+                        .with_context(|| format!("mounting {}", path.display()))
+                })
+                .join()
+                .expect("the thread does not panic")
+        });
+        if let Err(error) = made {
+            remove(&path);
+            return Err(error);
+        }
+        let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
+        let namespace = Self { name, file };
+        // No duplicate address detection: addresses are usable at once. No router advertisements, no stray traffic.
+        namespace.sysctl("net/ipv6/conf/all/accept_dad", "0")?;
+        namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
+        namespace.sysctl("net/ipv6/conf/default/accept_ra", "0")?;
+        namespace.sysctl("net/ipv6/conf/default/router_solicitations", "0")?;
+        namespace.ip("link set lo up")?;
+        Ok(namespace)
+    }
+
+    /// Its name under `/run/netns`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file to give to `nsenter --net=`.
+    pub fn path(&self) -> PathBuf {
+        Path::new(NETNS_DIR).join(&self.name)
+    }
+
+    /// Runs a closure on a thread inside the namespace. Sockets it makes stay in the namespace.
+    pub fn run<T: Send>(&self, closure: impl FnOnce() -> T + Send) -> T {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.enter();
+                closure()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Moves the calling thread into the namespace, for good.
+    pub fn enter(&self) {
+        setns(&self.file, CloneFlags::CLONE_NEWNET).expect("the namespace's file is open and we are root");
+    }
+
+    /// A command that will run inside the namespace.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let fd = self.file.as_raw_fd();
+        let mut command = Command::new(program);
+        // SAFETY: between fork and exec the closure only calls setns(2), which is async-signal-safe; the descriptor
+        // is inherited by fork and stays open as long as `self`, which outlives any use that matters: a closed
+        // descriptor makes the spawn fail.
+        unsafe {
+            command.pre_exec(move || {
+                if libc::setns(fd, libc::CLONE_NEWNET) != 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+                Ok(())
+            });
+        }
+        command
+    }
+
+    /// Runs `ip -batch` inside the namespace: one command a line, without the leading `ip`.
+    pub fn ip(&self, batch: &str) -> Result<()> {
+        let mut child = self
+            .command("ip")
+            .args(["-batch", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("starting `ip` (package iproute2)")?;
+        let mut stdin = child.stdin.take().context("stdin of `ip` is piped")?;
+        stdin.write_all(batch.as_bytes()).context("writing to `ip`")?;
+        drop(stdin);
+        let output = child.wait_with_output().context("waiting for `ip`")?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            bail!("in {}: ip said: {}\nof:\n{batch}", self.name, said.trim());
+        }
+        Ok(())
+    }
+
+    /// Writes `/proc/sys/<key>` as seen from inside the namespace.
+    pub fn sysctl(&self, key: &str, value: &str) -> Result<()> {
+        let path = Path::new("/proc/sys").join(key);
+        self.run(|| fs::write(&path, value)).with_context(|| format!("writing {value} to {}", path.display()))
+    }
+
+    /// Lets the namespace forward IPv4 and IPv6.
+    pub fn forward(&self) -> Result<()> {
+        self.sysctl("net/ipv4/ip_forward", "1")?;
+        self.sysctl("net/ipv6/conf/all/forwarding", "1")
+    }
+
+    /// The number of a device.
+    pub fn ifindex(&self, device: &str) -> Result<u32> {
+        self.run(|| nix::net::if_::if_nametoindex(device))
+            .with_context(|| format!("no device {device} in {}", self.name))
+    }
+
+    /// The link-layer address of a device.
+    pub fn mac(&self, device: &str) -> Result<[u8; 6]> {
+        let output = self.command("ip").args(["-o", "link", "show", "dev", device]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let mac = text.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next());
+        let mut bytes = [0; 6];
+        let mut parts = mac.with_context(|| format!("no MAC of {device} in: {text}"))?.split(':');
+        for byte in &mut bytes {
+            *byte = u8::from_str_radix(parts.next().unwrap_or_default(), 16).context("reading a MAC")?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        remove(&self.path());
+    }
+}
+
+/// One end of a link: a device name in a namespace.
+#[derive(Debug, Clone, Copy)]
+pub struct End<'a> {
+    pub namespace: &'a Namespace,
+    pub device: &'a str,
+    /// With prefix length, e.g. `10.97.1.1/24`, `fd97:1::1/64`.
+    pub addresses: &'a [&'a str],
+}
+
+/// Makes a veth pair between two namespaces, both ends up, and waits until they have carrier.
+pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
+    let (ours, theirs) = (left.device, right.device);
+    let peer = right.namespace.path();
+    left.namespace.ip(&format!(
+        "link add {ours} mtu {mtu} type veth peer name {theirs} mtu {mtu} netns {}\n",
+        peer.display()
+    ))?;
+    for end in [left, right] {
+        let mut batch = String::new();
+        for address in end.addresses {
+            let nodad = if address.contains(':') { " nodad" } else { "" };
+            batch.push_str(&format!("addr add {address} dev {}{nodad}\n", end.device));
+        }
+        batch.push_str(&format!("link set {} up\n", end.device));
+        end.namespace.ip(&batch)?;
+    }
+    Ok(())
+}
+
+/// Unmounts and removes a namespace's file; a running process keeps the namespace itself alive until it ends.
+fn remove(path: &Path) {
+    if let Err(error) = umount2(path, MntFlags::MNT_DETACH)
+        && error != nix::errno::Errno::EINVAL
+    {
+        eprintln!("cannot unmount {}: {error}", path.display());
+    }
+    if let Err(error) = fs::remove_file(path) {
+        eprintln!("cannot remove {}: {error}", path.display());
+    }
+}
+
+/// Removes what test processes that were killed left behind: namespaces and pins with the pid of no process.
+fn remove_stale() {
+    let dead = |name: &str, prefix: &str| {
+        let pid = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next());
+        pid.and_then(|pid| pid.parse::<u32>().ok())
+            .is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    };
+    for (folder, prefix) in [(NETNS_DIR, "vst-"), (BPF_DIR, PINS_PREFIX)] {
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if !dead(&name.to_string_lossy(), prefix) {
+                continue;
+            }
+            if folder == NETNS_DIR {
+                remove(&entry.path());
+            } else if let Err(error) = fs::remove_dir_all(entry.path()) {
+                eprintln!("cannot remove {}: {error}", entry.path().display());
+            }
+        }
+    }
+}
+
+/// Where the BPF file system is mounted.
+pub const BPF_DIR: &str = "/sys/fs/bpf";
+const PINS_PREFIX: &str = "vestibule-test-";
+
+/// A folder for pins of this test alone: `/sys/fs/bpf/vestibule-test-<pid>-<n>`; removed with what is in it when
+/// dropped, which also detaches pinned links.
+#[derive(Debug)]
+pub struct Pins {
+    path: PathBuf,
+}
+
+impl Pins {
+    /// Mounts the BPF file system if it is not there; does not make the folder.
+    pub fn new() -> Result<Self> {
+        CLEANED.call_once(remove_stale);
+        mount_bpf()?;
+        Ok(Self {
+            path: Path::new(BPF_DIR).join(format!("{PINS_PREFIX}{}-{}", std::process::id(), unique())),
+        })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if self.path.exists()
+            && let Err(error) = fs::remove_dir_all(&self.path)
+        {
+            eprintln!("cannot remove {}: {error}", self.path.display());
+        }
+    }
+}
+
+/// Mounts the BPF file system at [`BPF_DIR`] unless it is there.
+fn mount_bpf() -> Result<()> {
+    let mounts = fs::read_to_string("/proc/mounts").context("reading /proc/mounts")?;
+    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPF_DIR)) {
+        return Ok(());
+    }
+    mount(Some("bpf"), BPF_DIR, Some("bpf"), MsFlags::empty(), None::<&str>)
+        .context("mounting the BPF file system")
+}
