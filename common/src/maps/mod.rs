@@ -114,4 +114,34 @@ pub mod name {
     pub const EVICTIONS: &str = "EVICTIONS";
     /// Working memory of the programs, per CPU.
     pub const SCRATCH: &str = "SCRATCH";
+
+    /// Every map that is pinned.
+    pub const ALL: [&str; 26] = [
+        ABI,
+        SETTINGS,
+        COOKIE_KEYS,
+        CURSORS,
+        IDS,
+        ADDRESSES,
+        LISTENERS,
+        ROUTES_EXACT,
+        ROUTES_WILDCARD,
+        ROUTES,
+        MAGLEV,
+        MEMBERS,
+        BACKENDS,
+        LABELS,
+        ROUTE_COUNTERS,
+        FLOWS,
+        NATS,
+        HELLOS,
+        CHUNKS,
+        SOURCES,
+        HALF_OPENS,
+        HALF_OPEN_RING,
+        CLOSED_RING,
+        COUNTERS,
+        EVICTIONS,
+        SCRATCH,
+    ];
 }
