@@ -1,0 +1,51 @@
+//! What the data plane shall do: facts without contradictions, in an order that does not depend on the source's.
+
+use super::facts::{BackendSpec, Protocol, Settings};
+use super::name::Pattern;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What the data plane shall do. Equal facts in any order give equal values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// Limits and times.
+    pub settings: Settings,
+    /// By name.
+    pub listeners: Vec<DesiredListener>,
+    /// By name.
+    pub routes: Vec<DesiredRoute>,
+}
+
+/// Where clients dial. No (address, port) is in two listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredListener {
+    /// Unique among listeners.
+    pub name: Arc<str>,
+    /// Sorted; not empty.
+    pub addresses: Vec<IpAddr>,
+    /// Not 0.
+    pub port: u16,
+    /// TLS or TCP.
+    pub protocol: Protocol,
+    /// Index into [`Desired::routes`]. TLS: the default route; TCP: the route.
+    pub route: Option<usize>,
+}
+
+/// A tenant: which names lead to which backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DesiredRoute {
+    /// Unique among routes.
+    pub name: Arc<str>,
+    /// Index into [`Desired::listeners`] (a TLS listener) and what is matched there; sorted. No pair is in two routes.
+    pub names: Vec<(usize, Pattern)>,
+    /// Sorted by address and port, each pair once.
+    pub backends: Vec<BackendSpec>,
+}
+
+impl Desired {
+    /// The address of every backend: what [`crate::plan::Hops`] should know the way to.
+    pub fn backend_addresses(&self) -> BTreeSet<IpAddr> {
+        self.routes.iter().flat_map(|route| route.backends.iter().map(|backend| backend.address)).collect()
+    }
+}

@@ -1,0 +1,99 @@
+//! What a source says: listeners, routes, backends, settings. Each value is checked by itself; whether they fit
+//! together is for `compile` to say.
+
+use super::name::Pattern;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Everything a source says. Objects are named in problems by their place: `listeners[0]`, `routes[3]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Limits and times.
+    pub settings: Settings,
+    /// In the order of the source.
+    pub listeners: Vec<ListenerSpec>,
+    /// In the order of the source.
+    pub routes: Vec<RouteSpec>,
+}
+
+/// What a listener does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// Routes by TLS server name; TLS passes through.
+    Tls,
+    /// Routes by address and port alone.
+    Tcp,
+}
+
+/// Where clients dial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSpec {
+    /// Unique among listeners.
+    pub name: Arc<str>,
+    /// At least one, each once.
+    pub addresses: Vec<IpAddr>,
+    /// Not 0.
+    pub port: u16,
+    /// TLS or TCP.
+    pub protocol: Protocol,
+    /// Name of the route that takes unknown names and no name.
+    pub default_route: Option<Arc<str>>,
+}
+
+/// A tenant: which names lead to which backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// Unique among routes.
+    pub name: Arc<str>,
+    /// Names of listeners.
+    pub listeners: Vec<Arc<str>>,
+    /// What it matches on TLS listeners; `(place in the source, pattern)`, each pattern once.
+    pub patterns: Vec<(u32, Pattern)>,
+    /// In the order of the source; each (address, port) once.
+    pub backends: Vec<BackendSpec>,
+}
+
+/// Where connections go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BackendSpec {
+    /// Unicast, not loopback, IPv4 never in its mapped IPv6 form.
+    pub address: IpAddr,
+    /// Not 0.
+    pub port: u16,
+    /// Share of new flows relative to the route's other backends of the family; 0 = none.
+    pub weight: u16,
+}
+
+/// Limits and times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Our addresses towards backends, at most one a family; a family without one: the kernel's choice.
+    pub source_addresses: Vec<IpAddr>,
+    /// First and last port of source NAT, inclusive.
+    pub source_ports: (u16, u16),
+    /// A flow without packets for this long is reset. Whole seconds.
+    pub idle_timeout: Duration,
+    /// A hello must be complete, and its backend connected, within this time.
+    pub hello_timeout: Duration,
+    /// Most flows.
+    pub max_flows: u32,
+    /// Most server names, and most routes.
+    pub max_names: u32,
+    /// Most waiting hellos.
+    pub max_hellos: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            source_addresses: Vec::new(),
+            source_ports: (1024, 29_999),
+            idle_timeout: Duration::from_secs(25 * 3600),
+            hello_timeout: Duration::from_secs(10),
+            max_flows: 1_000_000,
+            max_names: 1_000_000,
+            max_hellos: 65_536,
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! Checked words: whatever the source, these are what the rest of the program talks about.
+
+/// Server names, and the patterns that routes match them with.
+pub mod name;
+/// What a source says: listeners, routes, backends, settings.
+pub mod facts;
+/// What the data plane shall do, without contradictions.
+pub mod desired;
+/// What is wrong, where, and what to do about it.
+pub mod problem;
+
+pub use desired::{Desired, DesiredListener, DesiredRoute};
+pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
+pub use name::{Pattern, ServerName};
+pub use problem::{Problem, Severity};

@@ -1,0 +1,96 @@
+//! One map write each.
+
+use common::maps::address::Address;
+use common::maps::backend::Backend;
+use common::maps::flow::ClientTuple;
+use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
+use common::maps::settings::{Ids, Settings};
+use std::collections::BTreeSet;
+
+/// One write to one map, with the map's own key and value. Large keys and values are boxed: a first plan of 10,000
+/// routes has some 200,000 changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `SETTINGS[0]`.
+    PutSettings(Settings),
+    /// `IDS[0]`; comes before the first use of a new id.
+    PutIds(Ids),
+    /// `ADDRESSES`, insert or overwrite.
+    PutAddress(Address, AddressRole),
+    /// `ADDRESSES`.
+    DeleteAddress(Address),
+    /// `LISTENERS`, insert or overwrite.
+    PutListener(ListenerKey, Listener),
+    /// `LISTENERS`.
+    DeleteListener(ListenerKey),
+    /// `ROUTES_EXACT`, insert or overwrite.
+    PutName(Box<NameKey>, NameRoute),
+    /// `ROUTES_EXACT`.
+    DeleteName(Box<NameKey>),
+    /// `ROUTES_WILDCARD`, insert or overwrite.
+    PutWildcard(Box<SuffixKey>, NameRoute),
+    /// `ROUTES_WILDCARD`.
+    DeleteWildcard(Box<SuffixKey>),
+    /// `ROUTES`, insert or overwrite: the one write that switches a route's backends.
+    PutRoute(u32, Route),
+    /// `ROUTES`.
+    DeleteRoute(u32),
+    /// `LABELS`.
+    PutLabel(LabelKey, Box<Label>),
+    /// `LABELS`.
+    DeleteLabel(LabelKey),
+    /// `MAGLEV`.
+    PutPage(PageKey, Box<Page>),
+    /// `MAGLEV`.
+    DeletePage(PageKey),
+    /// `MEMBERS`; the value is a backend id.
+    PutMember(MemberKey, u32),
+    /// `MEMBERS`.
+    DeleteMember(MemberKey),
+    /// `BACKENDS`, insert or overwrite; retiring is a put with `BACKEND_RETIRED`.
+    PutBackend(u32, Backend),
+    /// `BACKENDS`.
+    DeleteBackend(u32),
+    /// `ROUTE_COUNTERS`: an entry of zeros, unless there is one.
+    PutRouteCounters(u32),
+    /// `ROUTE_COUNTERS`.
+    DeleteRouteCounters(u32),
+    /// Wait until every packet that was under way has been handled (an RCU grace period): what follows takes away
+    /// what such a packet may have looked up half.
+    Settle,
+    /// End the flows, half-open connections and waiting hellos that the selector takes.
+    Reset(Box<Selector>),
+}
+
+/// Which connections are to be ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Ids of backends that are gone.
+    pub backends: BTreeSet<u32>,
+    /// Ids of listeners that are gone.
+    pub listeners: BTreeSet<u32>,
+    /// (listener id, route id): the route is no longer on that listener.
+    pub detached: BTreeSet<(u32, u32)>,
+    /// (listener id, where clients dialled): the listener no longer answers there.
+    pub withdrawn: BTreeSet<(u32, ListenerKey)>,
+}
+
+impl Selector {
+    /// Whether it takes no connection at all.
+    pub fn is_empty(&self) -> bool {
+        self.backends.is_empty()
+            && self.listeners.is_empty()
+            && self.detached.is_empty()
+            && self.withdrawn.is_empty()
+    }
+
+    /// Whether it takes this connection. A waiting hello that has no route yet has `route` and `backend` 0.
+    pub fn takes(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> bool {
+        let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };
+        self.backends.contains(&backend)
+            || self.listeners.contains(&listener)
+            || self.detached.contains(&(listener, route))
+            || self.withdrawn.contains(&(listener, key))
+    }
+}
