@@ -1,1 +1,263 @@
 //! What a server name may hold, and names nobody may claim.
+//!
+//! One automaton judges names from the wire and from the configuration, byte by byte: `[A-Za-z0-9._-]`, labels of 1
+//! to 63 bytes, 253 bytes in all (RFC 1035 section 2.3.4), ASCII folded to lower case, one trailing dot dropped. IP
+//! literals are no server names (RFC 6066 section 3).
+
+use super::route_key::NAME_BUFFER;
+use crate::maps::map_struct;
+use crate::maps::route::NAME_BYTES_MAX;
+
+/// Most bytes of a label (RFC 1035 section 2.3.4).
+pub const LABEL_BYTES_MAX: u8 = 63;
+
+/// Names of the cluster's own API server: every cluster has them, so no tenant may have them.
+pub const RESERVED: [&str; 4] = [
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+];
+
+/// Most bytes that [`Scan`] takes: the longest name and a trailing dot.
+pub const SCAN_BYTES_MAX: u32 = NAME_BYTES_MAX as u32 + 1;
+
+/// [`Scan::flags`]: a byte that no name and no address holds.
+const ILLEGAL: u8 = 1;
+/// [`Scan::flags`]: a label without bytes.
+const EMPTY_LABEL: u8 = 2;
+/// [`Scan::flags`]: a label of more than 63 bytes.
+const LONG_LABEL: u8 = 4;
+/// [`Scan::flags`]: a byte that no dotted quad holds, or a part over 255 or of more than three digits.
+const NOT_IPV4: u8 = 8;
+/// [`Scan::flags`]: a byte that no IPv6 literal holds.
+const NOT_IPV6: u8 = 16;
+/// [`Scan::flags`]: a colon.
+const COLON: u8 = 32;
+/// [`Scan::flags`]: two colons or more; every IPv6 literal has them, `host:port` has not.
+const COLONS: u8 = 64;
+
+map_struct! {
+    /// Where the judgement of a name stands.
+    pub struct Scan = 5 {
+        /// What was seen so far.
+        pub flags: u8,
+        /// Bytes seen.
+        pub length: u8,
+        /// Bytes of the last label.
+        pub label: u8,
+        /// Dots seen.
+        pub dots: u8,
+        /// The last label as a decimal number, while it can be part of a dotted quad.
+        pub octet: u8,
+    }
+}
+
+/// What a text is.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A server name.
+    Name,
+    /// An IPv4 or IPv6 address as text.
+    Address,
+    /// Neither.
+    Invalid,
+}
+
+impl Scan {
+    /// Takes the next byte, at most the 254th; gives it back in lower case.
+    #[inline(always)]
+    pub fn push(&mut self, byte: u8) -> u8 {
+        let letter = (byte | 0x20).wrapping_sub(b'a');
+        let digit = byte.wrapping_sub(b'0');
+        self.length = self.length.wrapping_add(1);
+        if byte == b'.' {
+            let empty = if self.label == 0 { EMPTY_LABEL } else { 0 };
+            self.flags |= empty;
+            self.label = 0;
+            self.octet = 0;
+            self.dots = self.dots.wrapping_add(1);
+            return byte;
+        }
+        if byte == b':' {
+            let more = if self.flags & COLON != 0 { COLONS } else { COLON };
+            self.flags |= more | NOT_IPV4;
+            return byte;
+        }
+        self.label = self.label.wrapping_add(1);
+        if self.label > LABEL_BYTES_MAX {
+            self.flags |= LONG_LABEL;
+        }
+        if digit < 10 {
+            let octet = (self.octet as u32) * 10 + digit as u32;
+            self.octet = octet as u8;
+            if octet > 255 || self.label > 3 {
+                self.flags |= NOT_IPV4;
+            }
+            return byte;
+        }
+        let strange = if letter < 26 || byte == b'-' || byte == b'_' { 0 } else { ILLEGAL };
+        let not_hex = if letter < 6 { 0 } else { NOT_IPV6 };
+        self.flags |= strange | not_hex | NOT_IPV4;
+        if letter < 26 { byte | 0x20 } else { byte }
+    }
+
+    /// Judges what was pushed.
+    #[inline(always)]
+    pub fn verdict(&self) -> Verdict {
+        let flags = self.flags;
+        if flags & COLON != 0 {
+            // Labels say nothing here: `::` has none, a group after a dot is part of an embedded IPv4 address.
+            let address = flags & (COLONS | NOT_IPV6 | ILLEGAL) == COLONS;
+            return if address { Verdict::Address } else { Verdict::Invalid };
+        }
+        if flags & (ILLEGAL | EMPTY_LABEL | LONG_LABEL) != 0
+            || self.length == 0
+            || self.name_length() > NAME_BYTES_MAX as u8
+        {
+            return Verdict::Invalid;
+        }
+        let inner_dots = self.dots.wrapping_sub(self.trailing_dot());
+        if flags & NOT_IPV4 == 0 && inner_dots == 3 { Verdict::Address } else { Verdict::Name }
+    }
+
+    /// 1 when the last byte is a dot, else 0.
+    #[inline(always)]
+    pub fn trailing_dot(&self) -> u8 {
+        (self.length != 0 && self.label == 0) as u8
+    }
+
+    /// Bytes without the trailing dot.
+    #[inline(always)]
+    pub fn name_length(&self) -> u8 {
+        self.length.wrapping_sub(self.trailing_dot())
+    }
+}
+
+/// Whether a normalised name (zero behind `length`) is one of [`RESERVED`].
+#[inline(always)]
+pub fn is_reserved(name: &[u8; NAME_BUFFER], length: u8) -> bool {
+    // Each reserved name is a prefix of the longest one: its parts are compared without a branch a byte.
+    let known = length == 10 || length == 18 || length == 22 || length == 36;
+    known
+        && differs::<0, 10>(name) == 0
+        && (length < 18 || differs::<10, 18>(name) == 0)
+        && (length < 22 || differs::<18, 22>(name) == 0)
+        && (length < 36 || differs::<22, 36>(name) == 0)
+}
+
+/// Not 0 when a byte from `FROM` up to `TO` differs from the longest reserved name's.
+#[inline(always)]
+fn differs<const FROM: usize, const TO: usize>(name: &[u8; NAME_BUFFER]) -> u8 {
+    let longest = RESERVED[3].as_bytes();
+    let mut difference = 0;
+    let mut i = FROM;
+    while i < TO {
+        difference |= name[i] ^ longest[i];
+        i += 1;
+    }
+    difference
+}
+
+/// A server name as the maps hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    /// Lower case, no trailing dot, zero behind `length`.
+    pub bytes: [u8; NAME_BUFFER],
+    /// Bytes in use, 1 to 253.
+    pub length: u8,
+}
+
+impl ServerName {
+    /// The name.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length as usize).unwrap_or_default()
+    }
+
+    /// The name as text; it is ASCII.
+    pub fn as_str(&self) -> &str {
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    /// Whether nobody may claim it.
+    pub fn is_reserved(&self) -> bool {
+        is_reserved(&self.bytes, self.length)
+    }
+}
+
+/// Why a text is no server name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameError {
+    /// No bytes.
+    Empty,
+    /// More than 253 bytes.
+    TooLong,
+    /// A byte outside `[A-Za-z0-9._-]`, the first of them.
+    Byte(u8),
+    /// A leading dot, two dots in a row, or only a dot.
+    EmptyLabel,
+    /// A label of more than 63 bytes.
+    LabelTooLong,
+    /// An IP address.
+    Address,
+}
+
+impl core::fmt::Display for NameError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Empty => f.write_str("is empty"),
+            Self::TooLong => write!(f, "is longer than {NAME_BYTES_MAX} bytes"),
+            Self::Byte(byte) => write!(
+                f,
+                "holds '{}'; letters, digits, '-', '_' and '.' are allowed",
+                core::ascii::escape_default(*byte)
+            ),
+            Self::EmptyLabel => f.write_str("has an empty label"),
+            Self::LabelTooLong => write!(f, "has a label longer than {LABEL_BYTES_MAX} bytes"),
+            Self::Address => f.write_str("is an IP address, which clients do not send as server name"),
+        }
+    }
+}
+
+impl core::error::Error for NameError {}
+
+/// Judges and normalises a name as configured, by the rules for names from the wire.
+pub fn normalise(text: &[u8]) -> Result<ServerName, NameError> {
+    if text.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if text.len() > NAME_BYTES_MAX + 1 {
+        return Err(NameError::TooLong);
+    }
+    let mut scan = Scan::zeroed();
+    let mut bytes = [0; NAME_BUFFER];
+    for (to, from) in bytes.iter_mut().zip(text) {
+        *to = scan.push(*from);
+    }
+    match scan.verdict() {
+        Verdict::Address => Err(NameError::Address),
+        Verdict::Invalid => Err(why(&scan, text)),
+        Verdict::Name => {
+            let length = scan.name_length();
+            if let Some(dot) = bytes.get_mut(length as usize) {
+                *dot = 0;
+            }
+            Ok(ServerName { bytes, length })
+        }
+    }
+}
+
+/// Why `text`, scanned, is invalid.
+fn why(scan: &Scan, text: &[u8]) -> NameError {
+    let legal = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    if let Some(byte) = text.iter().find(|byte| !legal(byte)) {
+        NameError::Byte(*byte)
+    } else if scan.flags & EMPTY_LABEL != 0 {
+        NameError::EmptyLabel
+    } else if scan.flags & LONG_LABEL != 0 {
+        NameError::LabelTooLong
+    } else {
+        NameError::TooLong
+    }
+}
