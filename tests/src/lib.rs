@@ -7,3 +7,19 @@
 pub mod net;
 /// Device offloads, switched by ioctl.
 pub mod offload;
+/// Addresses and names of the test networks.
+pub mod addresses;
+/// TCP options.
+pub mod tcp_option;
+/// Packets by meaning.
+pub mod packet;
+/// Whole packets compared.
+pub mod compare;
+/// Frames as seen on a device.
+pub mod tap;
+/// The small network around programs under test.
+pub mod world;
+/// The programs: loaded, maps filled, run once a packet.
+pub mod program;
+/// Their maps, filled in the words of the configuration.
+pub mod fill;

@@ -1,0 +1,3 @@
+//! Packet in, verdict, packet and counters out: every stage and every reason, by BPF_PROG_TEST_RUN.
+
+mod load;

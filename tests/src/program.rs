@@ -1,0 +1,282 @@
+//! The programs: loaded into a namespace of their own, maps filled by typed helpers, run once a packet.
+//!
+//! Nothing is attached or pinned. A packet is given to `ingress` by BPF_PROG_TEST_RUN as if it had come in on a device;
+//! what the program redirects comes back as [`Outcome::packet`], what it emits itself is seen at the devices' far ends.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use common::maps::event::Expiry;
+use common::maps::name;
+use common::reason::Reason;
+use zerocopy::IntoBytes;
+
+pub use aya::Pod;
+
+use crate::world::{Device, World};
+
+/// Verdicts of a TC program (include/uapi/linux/bpf.h, `enum tcx_action_base` and TC_ACT_REDIRECT).
+pub mod verdict {
+    pub const NEXT: u32 = u32::MAX;
+    pub const PASS: u32 = 0;
+    pub const DROP: u32 = 2;
+    pub const REDIRECT: u32 = 7;
+}
+
+/// Entries of the maps whose size follows settings; small, so that tests can fill them.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub flows: u32,
+    pub hellos: u32,
+    pub names: u32,
+    pub closed: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { flows: 1024, hellos: 256, names: 256, closed: 1024 }
+    }
+}
+
+impl Sizes {
+    /// Name and entries of each map that follows settings.
+    fn capacities(self) -> [(&'static str, u32); 15] {
+        [
+            (name::FLOWS, self.flows),
+            (name::NATS, self.flows + 2 * self.hellos),
+            (name::HELLOS, self.hellos),
+            (name::CHUNKS, self.hellos),
+            (name::SOURCES, self.hellos),
+            (name::HALF_OPENS, self.hellos),
+            (name::HALF_OPEN_RING, self.hellos),
+            (name::CLOSED_RING, self.closed),
+            (name::ROUTES_EXACT, self.names),
+            (name::ROUTES_WILDCARD, self.names),
+            (name::ROUTES, self.names),
+            (name::ROUTE_COUNTERS, self.names),
+            (name::BACKENDS, 2 * self.names),
+            (name::MEMBERS, 2 * self.names),
+            (name::MAGLEV, 2 * self.names),
+        ]
+    }
+}
+
+/// The programs of the object.
+pub const PROGRAMS: [&str; 2] = ["ingress", "expire"];
+
+/// The loaded object, its maps, and the small network around it.
+#[derive(Debug)]
+pub struct Programs {
+    pub world: World,
+    ebpf: Ebpf,
+}
+
+/// What one run did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// See [`verdict`].
+    pub verdict: u32,
+    /// The packet as the program left it.
+    pub packet: Vec<u8>,
+    /// Frames the program emitted itself, as the far end of each device saw them.
+    pub emitted: Vec<(Device, Vec<u8>)>,
+    /// Every counter that moved, and by how much, in order of number.
+    pub counted: Vec<(Reason, u64)>,
+}
+
+/// The compiled programs: the file named by `VESTIBULE_EBPF`.
+pub fn object() -> Result<Vec<u8>> {
+    let path = std::env::var_os("VESTIBULE_EBPF").context("VESTIBULE_EBPF does not name the eBPF object")?;
+    std::fs::read(&path).with_context(|| format!("VESTIBULE_EBPF={}", Path::new(&path).display()))
+}
+
+impl Programs {
+    /// Loads with the default sizes and fills in settings and cookie keys; no listener, no route.
+    pub fn load() -> Result<Self> {
+        Self::with_sizes(Sizes::default())
+    }
+
+    /// The same with other sizes.
+    pub fn with_sizes(sizes: Sizes) -> Result<Self> {
+        let world = World::new()?;
+        let ebpf = world.node.run(|| load(&object()?, sizes))?;
+        let mut programs = Self { world, ebpf };
+        programs.fill_settings(sizes);
+        Ok(programs)
+    }
+
+    /// Gives a frame to `ingress` as if it had come in on a device.
+    pub fn ingress(&mut self, device: Device, frame: &[u8]) -> Outcome {
+        self.run("ingress", device, frame, GsoContext::default())
+    }
+
+    /// The same for a super-packet that holds segments of at most `gso_size` payload bytes.
+    pub fn ingress_gso(&mut self, device: Device, frame: &[u8], gso_size: u32, segments: u32) -> Outcome {
+        self.run("ingress", device, frame, GsoContext { gso_size, gso_segments: segments })
+    }
+
+    /// Runs `expire` as the daemon does: Ethernet header by the client's family, then the order, then zeros.
+    pub fn expire(&mut self, order: &Expiry) -> Outcome {
+        let mut frame = vec![0; 12];
+        frame.extend(if order.client.client.is_v4() { [0x08, 0x00] } else { [0x86, 0xdd] });
+        frame.extend(order.as_bytes());
+        frame.resize(14 + 128, 0);
+        self.run("expire", Device::Client, &frame, GsoContext::default())
+    }
+
+    fn run(&mut self, program: &str, device: Device, frame: &[u8], gso: GsoContext) -> Outcome {
+        self.world.drain();
+        let before = self.counters();
+        let context = gso.bytes(self.world.ifindex(device));
+        let mut packet = vec![0; 65_536];
+        let (world, ebpf) = (&self.world, &mut self.ebpf);
+        let result = world.node.run(|| {
+            let program: &mut SchedClassifier =
+                ebpf.program_mut(program).expect("in the object").try_into().expect("a classifier");
+            program.test_run(TestRunOptions {
+                data_in: Some(frame),
+                data_out: Some(&mut packet),
+                ctx_in: Some(&context),
+                ..TestRunOptions::new()
+            })
+        });
+        let result =
+            result.unwrap_or_else(|error| panic!("running {program} on {} bytes: {error}", frame.len()));
+        packet.truncate(result.data_size_out as usize);
+        let after = self.counters();
+        let counted = Reason::ALL
+            .iter()
+            .map(|reason| (*reason, after[reason] - before[reason]))
+            .filter(|(_, moved)| *moved != 0)
+            .collect();
+        Outcome { verdict: result.return_value, packet, emitted: self.world.drain(), counted }
+    }
+
+    /// All counters, summed over CPUs.
+    pub fn counters(&self) -> BTreeMap<Reason, u64> {
+        let counters: PerCpuArray<_, u64> =
+            self.map(name::COUNTERS).try_into().expect("a per-CPU array of u64");
+        Reason::ALL
+            .iter()
+            .map(|reason| {
+                let values = counters.get(&(*reason as u32), 0).expect("in range");
+                (*reason, values.iter().sum())
+            })
+            .collect()
+    }
+
+    /// Puts an entry into a hash map.
+    pub fn insert<K: Pod, V: Pod>(&mut self, map: &str, key: K, value: V) {
+        let mut map: HashMap<_, K, V> = self.map_mut(map).try_into().expect("a hash map of these types");
+        map.insert(&key, &value, 0).expect("the map takes the entry");
+    }
+
+    /// Takes an entry out of a hash map.
+    pub fn remove<K: Pod, V: Pod>(&mut self, map: &str, key: K) {
+        let mut map: HashMap<_, K, V> = self.map_mut(map).try_into().expect("a hash map of these types");
+        map.remove(&key).expect("the entry is there");
+    }
+
+    /// An entry of a hash map.
+    pub fn entry<K: Pod, V: Pod>(&self, map: &str, key: K) -> Option<V> {
+        let map: HashMap<_, K, V> = self.map(map).try_into().expect("a hash map of these types");
+        map.get(&key, 0).ok()
+    }
+
+    /// Every entry of a hash map.
+    pub fn entries<K: Pod, V: Pod>(&self, map: &str) -> Vec<(K, V)> {
+        let map: HashMap<_, K, V> = self.map(map).try_into().expect("a hash map of these types");
+        map.iter().map(|entry| entry.expect("nobody else writes")).collect()
+    }
+
+    /// Writes an element of an array.
+    pub fn set<V: Pod>(&mut self, map: &str, index: u32, value: V) {
+        let mut map: Array<_, V> = self.map_mut(map).try_into().expect("an array of this type");
+        map.set(index, &value, 0).expect("in range");
+    }
+
+    /// An element of an array.
+    pub fn element<V: Pod>(&self, map: &str, index: u32) -> V {
+        let map: Array<_, V> = self.map(map).try_into().expect("an array of this type");
+        map.get(&index, 0).expect("in range")
+    }
+
+    /// Puts an entry into an LPM trie whose key, prefix length included, is 4 + `N` bytes.
+    pub fn insert_prefix<const N: usize, V: Pod>(&mut self, map: &str, bits: u32, data: [u8; N], value: V) {
+        let mut map: LpmTrie<_, [u8; N], V> = self.map_mut(map).try_into().expect("a trie of these types");
+        map.insert(&Key::new(bits, data), &value, 0).expect("the map takes the entry");
+    }
+
+    fn map(&self, name: &str) -> &Map {
+        self.ebpf.map(name).unwrap_or_else(|| panic!("no map {name} in the object"))
+    }
+
+    fn map_mut(&mut self, name: &str) -> &mut Map {
+        self.ebpf.map_mut(name).unwrap_or_else(|| panic!("no map {name} in the object"))
+    }
+
+    /// What the kernel says about a loaded program.
+    pub fn info(&self, program: &str) -> ProgramInfo {
+        let program: &SchedClassifier =
+            self.ebpf.program(program).expect("in the object").try_into().expect("a classifier");
+        program.info().expect("loaded")
+    }
+}
+
+/// The parts of `struct __sk_buff` that a test run may set, as far as we use them.
+#[derive(Clone, Copy, Default)]
+struct GsoContext {
+    gso_size: u32,
+    gso_segments: u32,
+}
+
+impl GsoContext {
+    /// `struct __sk_buff` (include/uapi/linux/bpf.h): `ifindex` at 40, `gso_segs` at 164, `gso_size` at 176.
+    fn bytes(self, ifindex: u32) -> [u8; 192] {
+        let mut bytes = [0; 192];
+        bytes[40..44].copy_from_slice(&ifindex.to_ne_bytes());
+        bytes[164..168].copy_from_slice(&self.gso_segments.to_ne_bytes());
+        bytes[176..180].copy_from_slice(&self.gso_size.to_ne_bytes());
+        bytes
+    }
+}
+
+/// Loads the object with these capacities, nothing pinned, and verifies both programs.
+fn load(object: &[u8], sizes: Sizes) -> Result<Ebpf> {
+    let mut loader = EbpfLoader::new();
+    for (map, entries) in sizes.capacities() {
+        loader.map_max_entries(map, entries);
+    }
+    let mut ebpf = loader.load(object).context("loading the object")?;
+    for name in PROGRAMS {
+        let program = ebpf.program_mut(name).with_context(|| format!("no program {name} in the object"))?;
+        let program: &mut SchedClassifier = program.try_into().context("not a classifier")?;
+        program.load().map_err(|error| anyhow::anyhow!("the kernel refuses {name}: {}", end_of(&error)))?;
+    }
+    Ok(ebpf)
+}
+
+/// The last part of an error with its causes: a verifier log is long, and its end tells why.
+fn end_of(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text = format!("{text}: {inner}");
+        cause = inner.source();
+    }
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// How many entries a pinned hash map holds; key and value sizes are the map's own.
+pub fn pinned_entries<const K: usize, const V: usize>(path: &Path) -> Result<usize> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map: HashMap<_, [u8; K], [u8; V]> =
+        Map::from_map_data(data)?.try_into().context("not a hash map of these sizes")?;
+    Ok(map.keys().filter(Result::is_ok).count())
+}

@@ -1,0 +1,111 @@
+//! Sees and sends whole frames on a device, by an AF_PACKET socket.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result};
+
+use crate::net::Namespace;
+
+/// Receive buffer, bytes: enough for a burst of super-packets.
+const BUFFER_BYTES: libc::c_int = 16 << 20;
+
+/// A raw socket on one device.
+#[derive(Debug)]
+pub struct Tap {
+    socket: OwnedFd,
+}
+
+impl Tap {
+    /// Opens the device; frames that this host sends on it are not seen.
+    pub fn open(namespace: &Namespace, device: &str) -> Result<Self> {
+        let ifindex = namespace.ifindex(device)?;
+        let socket = namespace.run(|| open(ifindex)).with_context(|| format!("packet socket on {device}"))?;
+        Ok(Self { socket })
+    }
+
+    /// The next frame, if one waits.
+    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b mut [u8]>> {
+        loop {
+            // SAFETY: all-zero is a valid sockaddr_ll.
+            let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            let mut from_bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            // SAFETY: buffer and address are live and their lengths are passed along.
+            let length = unsafe {
+                libc::recvfrom(
+                    self.socket.as_raw_fd(),
+                    buffer.as_mut_ptr().cast(),
+                    buffer.len(),
+                    libc::MSG_DONTWAIT,
+                    (&raw mut from).cast(),
+                    &raw mut from_bytes,
+                )
+            };
+            if length < 0 {
+                let error = io::Error::last_os_error();
+                return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+            }
+            if from.sll_pkttype != libc::PACKET_OUTGOING {
+                return Ok(Some(&mut buffer[..length as usize]));
+            }
+        }
+    }
+
+    /// Sends a frame out of the device.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        // SAFETY: the slice is live and its length is passed along.
+        let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// All frames that wait.
+    pub fn drain(&self) -> io::Result<Vec<Vec<u8>>> {
+        let mut buffer = vec![0; 65_536 + 64];
+        let mut frames = Vec::new();
+        while let Some(frame) = self.receive(&mut buffer)? {
+            frames.push(frame.to_vec());
+        }
+        Ok(frames)
+    }
+}
+
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn open(ifindex: u32) -> io::Result<OwnedFd> {
+    let protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: socket(2) with constants. Protocol 0: nothing is queued before bind names the device.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just made and belongs to nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let bytes = BUFFER_BYTES;
+    // SAFETY: the option value is a live c_int and its size is passed along.
+    let set = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const bytes).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if set < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol;
+    address.sll_ifindex = ifindex as i32;
+    // SAFETY: the address is live and its size is passed along.
+    let bound = unsafe {
+        libc::bind(fd, (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t)
+    };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}

@@ -1,0 +1,172 @@
+//! The small network around programs under test: a node with a device towards clients and one towards backends.
+
+use std::io;
+
+use anyhow::Result;
+
+use crate::addresses::{BACKENDS, CLIENT, CLIENT_NET, FAMILIES, TENANT_NETS, balancer, client, host};
+use crate::net::{End, Namespace, veth};
+use crate::packet::ETHERNET_BYTES;
+use crate::tap::Tap;
+
+/// A device of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Device {
+    /// Towards clients: network 1, and the default route.
+    Client,
+    /// Towards the backends of tenant a: network 2.
+    Backend,
+}
+
+/// Both devices.
+pub const DEVICES: [Device; 2] = [Device::Client, Device::Backend];
+
+impl Device {
+    /// Its name on the node; the far end's is the same with `-far`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Backend => "backend",
+        }
+    }
+
+    const fn net(self) -> u8 {
+        match self {
+            Self::Client => CLIENT_NET,
+            Self::Backend => TENANT_NETS[0],
+        }
+    }
+
+    /// MAC of the node's end.
+    pub const fn near_mac(self) -> [u8; 6] {
+        [2, 0, 0, 0, self.net(), 1]
+    }
+
+    /// MAC of the far end: of every host beyond the device.
+    pub const fn far_mac(self) -> [u8; 6] {
+        [2, 0, 0, 0, self.net(), 2]
+    }
+}
+
+/// Two namespaces joined by two veth pairs, with static neighbours, so that nothing is resolved on the way.
+#[derive(Debug)]
+pub struct World {
+    /// Where the programs run.
+    pub node: Namespace,
+    /// The far ends.
+    pub outside: Namespace,
+    taps: Vec<(Device, Tap)>,
+    ifindexes: [u32; 2],
+}
+
+impl World {
+    pub fn new() -> Result<Self> {
+        let node = Namespace::new("node")?;
+        let outside = Namespace::new("outside")?;
+        // The far ends only listen: no addresses, no IPv6 of their own.
+        outside.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+        outside.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        node.forward()?;
+        let mut taps = Vec::new();
+        for device in DEVICES {
+            link(&node, &outside, device)?;
+            taps.push((device, Tap::open(&outside, &far(device))?));
+        }
+        node.ip(&FAMILIES.map(|family| format!("route add default via {}\n", client(family))).concat())?;
+        let ifindexes = [node.ifindex(Device::Client.name())?, node.ifindex(Device::Backend.name())?];
+        let world = Self { node, outside, taps, ifindexes };
+        world.drain();
+        Ok(world)
+    }
+
+    /// The number of a device on the node.
+    pub fn ifindex(&self, device: Device) -> u32 {
+        self.ifindexes[device as usize]
+    }
+
+    /// Frames that reached the far ends since the last call, without the kernel's own neighbour and multicast talk.
+    pub fn drain(&self) -> Vec<(Device, Vec<u8>)> {
+        let all =
+            self.taps.iter().map(|(device, tap)| Ok((*device, tap.drain()?))).collect::<io::Result<Vec<_>>>();
+        let all = all.unwrap_or_else(|error| panic!("reading the far ends: {error}"));
+        all.into_iter()
+            .flat_map(|(device, frames)| frames.into_iter().map(move |frame| (device, frame)))
+            .filter(|(_, frame)| !kernel_talk(frame))
+            .collect()
+    }
+}
+
+fn far(device: Device) -> String {
+    format!("{}-far", device.name())
+}
+
+fn link(node: &Namespace, outside: &Namespace, device: Device) -> Result<()> {
+    let addresses = FAMILIES
+        .map(|family| format!("{}/{}", balancer(family, device.net()), if family.is_v4() { 24 } else { 64 }));
+    let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+    let (near, far) = (device.name(), far(device));
+    veth(
+        End { namespace: node, device: near, addresses: &addresses },
+        End { namespace: outside, device: &far, addresses: &[] },
+        1500,
+    )?;
+    node.ip(&format!("link set {near} address {}\n", mac(device.near_mac())))?;
+    outside.ip(&format!("link set {far} address {}\n", mac(device.far_mac())))?;
+    let hosts: &[u8] = if device == Device::Client { &[CLIENT] } else { &BACKENDS };
+    let mut batch = String::new();
+    for family in FAMILIES {
+        for number in hosts {
+            let address = host(family, device.net(), *number);
+            batch.push_str(&format!(
+                "neigh replace {address} lladdr {} dev {near} nud permanent\n",
+                mac(device.far_mac())
+            ));
+        }
+    }
+    node.ip(&batch)
+}
+
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// ARP, and ICMPv6 neighbour discovery and multicast listener reports (with a hop-by-hop header or without).
+fn kernel_talk(frame: &[u8]) -> bool {
+    match frame.get(12..ETHERNET_BYTES) {
+        Some([0x08, 0x06]) => true,
+        Some([0x86, 0xdd]) => match frame.get(ETHERNET_BYTES + 6) {
+            Some(0) => true,
+            Some(58) => frame.get(ETHERNET_BYTES + 40).is_some_and(|kind| (130..=143).contains(kind)),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addresses::{Family, backend};
+    use crate::net::unavailable;
+
+    #[test]
+    fn what_the_node_sends_arrives_at_the_far_end() {
+        if let Some(why) = unavailable() {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+        let world = World::new().unwrap();
+        for family in FAMILIES {
+            let to = backend(family, 0, 1);
+            world.node.run(|| {
+                let any = if family == Family::V4 { "0.0.0.0:0" } else { "[::]:0" };
+                std::net::UdpSocket::bind(any).unwrap().send_to(b"hello", (to, 9)).unwrap();
+            });
+            let seen = world.drain();
+            assert_eq!(seen.len(), 1, "{seen:02x?}");
+            assert_eq!(seen[0].0, Device::Backend);
+            assert_eq!(seen[0].1[..12], [Device::Backend.far_mac(), Device::Backend.near_mac()].concat());
+            assert!(seen[0].1.ends_with(b"hello"));
+        }
+    }
+}
