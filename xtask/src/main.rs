@@ -1,1 +1,83 @@
-fn main() {}
+//! `cargo xtask`: installs what the tree needs, builds it, tests it, shows it at work.
+//!
+//! Compiled by the machine's own cargo, and the only thing that is: without dependencies and for an older Rust than
+//! the rest, because it is what installs the pinned toolchain.
+
+use std::process::ExitCode;
+
+/// What went wrong, why, and what to try.
+mod failure;
+/// Runs other programs: rustup, cargo of the pinned toolchain, apt-get.
+mod process;
+/// Installs what is missing.
+mod setup;
+/// Leaves `target/release/vestibule`.
+mod build;
+/// Runs the test levels and sums them up.
+mod test;
+/// One level's run: what it needs, what came out.
+mod level;
+/// The lab of network namespaces, and the demonstration in it.
+mod lab;
+/// Fuzz targets.
+mod fuzz;
+/// Formatting, lints, licences.
+mod lint;
+/// Rules of the tree that no compiler checks.
+mod tidy;
+
+use failure::{Failure, Outcome};
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  demo [--keep]         install what is missing, build, make a lab of network namespaces, show Vestibule at work
+  lab [ARGUMENT...]     the same lab, kept running to play with (root)
+  test [LEVEL...]       run the test levels; all of them when none is named:
+                        unit, packet, path, corpus, budget
+  build                 install what is missing, build target/release/vestibule
+  setup                 only install what is missing
+  lint                  formatting, lints for the host and for the eBPF target
+  licences              licences, sources and bans of the dependencies
+  tidy                  rules of the tree that no compiler checks
+  fuzz [TARGET] [--seconds N]
+                        run the fuzz targets, or one of them (60 seconds each)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\n{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Outcome {
+    let Some((command, rest)) = arguments.split_first() else {
+        print!("{USAGE}");
+        return Err(usage("no command given"));
+    };
+    match (command.as_str(), rest) {
+        ("help" | "-h" | "--help", _) => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        ("setup", []) => setup::everything(),
+        ("build", []) => build::run().map(|_| ()),
+        ("test", levels) => test::run(levels),
+        ("demo", options) => lab::demo(options),
+        ("lab", options) => lab::lab(options),
+        ("lint", []) => lint::run(),
+        ("licences", []) => lint::licences(),
+        ("tidy", []) => tidy::run(),
+        ("fuzz", options) => fuzz::run(options),
+        _ => Err(usage(&format!("`{}` is not a command, or takes other arguments", arguments.join(" ")))),
+    }
+}
+
+fn usage(reason: &str) -> Failure {
+    Failure::new("reading the command line", reason, "`cargo xtask help` lists the commands")
+}

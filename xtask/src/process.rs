@@ -1,0 +1,112 @@
+//! Runs other programs: rustup, cargo of the pinned toolchain, apt-get.
+
+use crate::failure::{Failure, Outcome};
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The pinned Rust, the one place that names it; the compiler wrapper beside it reads the same file.
+pub(crate) const CHANNEL: &str = include_str!("../toolchain/channel").trim_ascii_end();
+
+/// The tree this xtask was built from.
+pub(crate) fn root() -> PathBuf {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    manifest.parent().unwrap_or(manifest).to_path_buf()
+}
+
+/// Where cargo leaves what it builds.
+pub(crate) fn target() -> PathBuf {
+    match env::var_os("CARGO_TARGET_DIR") {
+        // Relative to where cargo runs, which is always the root here.
+        Some(folder) if !folder.is_empty() => root().join(folder),
+        _ => root().join("target"),
+    }
+}
+
+/// In CI only the outcome matters.
+pub(crate) fn quiet() -> bool {
+    env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
+}
+
+/// A program by name, without what `cargo run` left in the environment for xtask alone.
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in env::vars_os() {
+        let name = name.to_string_lossy();
+        let of_xtask = name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if of_xtask || name == "CARGO" || name == "RUSTUP_TOOLCHAIN" || name == "RUST_RECURSION_COUNT" {
+            command.env_remove(name.as_ref());
+        }
+    }
+    // The machine's own toolchain put its libraries in front; the pinned one must find its own.
+    if let Some(path) = env::var_os("LD_LIBRARY_PATH") {
+        let ours = |folder: &PathBuf| {
+            let text = folder.to_string_lossy();
+            !text.contains("/toolchains/") && !folder.starts_with(target())
+        };
+        match env::join_paths(env::split_paths(&path).filter(ours)) {
+            Ok(rest) if !rest.is_empty() => command.env("LD_LIBRARY_PATH", rest),
+            _ => command.env_remove("LD_LIBRARY_PATH"),
+        };
+    }
+    command.current_dir(root());
+    command
+}
+
+/// A program of toolchain `channel`, through rustup.
+pub(crate) fn tool_of(channel: &str, program: &str) -> Command {
+    let mut command = command("rustup");
+    command.args(["run", channel, program]);
+    command
+}
+
+/// Cargo of the pinned toolchain.
+pub(crate) fn cargo() -> Command {
+    tool_of(CHANNEL, "cargo")
+}
+
+/// Runs to the end, output shown; a status other than zero is a failure of `step`.
+pub(crate) fn run(step: &str, command: &mut Command, remedy: &str) -> Outcome {
+    let status = command.status().map_err(|error| not_run(step, command, &error))?;
+    if status.success() {
+        return Ok(());
+    }
+    let reason = format!("{} ended with {status}; its own words stand above", shown(command));
+    Err(Failure::new(step, reason, remedy))
+}
+
+/// What a program printed, or `None` when it cannot be run or fails.
+pub(crate) fn answer(command: &mut Command) -> Option<String> {
+    let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// The failure of a program that could not even be started.
+pub(crate) fn not_run(step: &str, command: &Command, error: &std::io::Error) -> Failure {
+    let program = command.get_program().to_string_lossy();
+    Failure::new(
+        step,
+        format!("cannot run {program}: {error}"),
+        format!("install {program}, or put it in PATH"),
+    )
+}
+
+/// The command as one would type it.
+pub(crate) fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    format!("`{}`", words.join(" "))
+}
+
+/// Whether a program is found in PATH (or where Debian keeps an administrator's programs).
+pub(crate) fn found(program: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    env::split_paths(&path).chain(administrator).any(|folder| folder.join(program).is_file())
+}
+
+/// Whether we may do what only root may.
+pub(crate) fn is_root() -> bool {
+    answer(command("id").arg("-u")).is_some_and(|id| id == "0")
+}

@@ -1,0 +1,43 @@
+//! Installs what is missing, says what and why, and leaves alone what is there.
+
+/// Programs and headers of the distribution.
+mod packages;
+/// The pinned Rust.
+mod toolchain;
+/// Programs built by cargo and kept outside the tree.
+pub(crate) mod tools;
+
+use crate::failure::Outcome;
+use crate::process::CHANNEL;
+
+pub(crate) use toolchain::install as toolchain;
+
+/// What building takes.
+pub(crate) fn for_build() -> Outcome {
+    packages::install(packages::BUILD)?;
+    toolchain::install(CHANNEL, &["rust-src", "clippy", "rustfmt"])?;
+    tools::bpf_linker().map(|_| ())
+}
+
+/// What the lab and the tests of real connections take on top.
+pub(crate) fn for_lab() -> Outcome {
+    packages::install(packages::LAB)
+}
+
+/// What a fuzzer's runtime takes on top.
+pub(crate) fn for_fuzzing() -> Outcome {
+    packages::install(packages::FUZZ)
+}
+
+/// What any command needs, but for what only licence checks and fuzzing use.
+pub(crate) fn everything() -> Outcome {
+    for_build()?;
+    for_lab()?;
+    println!("setup: all that building, testing and the lab need is there");
+    Ok(())
+}
+
+/// Tells what is about to be installed and why.
+fn announce(what: &str, why: &str) {
+    println!("setup: installing {what}: {why}");
+}

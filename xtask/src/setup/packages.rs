@@ -1,0 +1,104 @@
+//! Programs and headers of the distribution. Debian's names; elsewhere, or without root, it says what to install.
+
+use crate::failure::{Failure, Outcome};
+use crate::process;
+use std::path::Path;
+
+/// One package, how to see that it is there, and what for.
+pub(crate) struct Package {
+    debian: &'static str,
+    sign: Sign,
+    why: &'static str,
+}
+
+/// What shows that a package is installed, however it came.
+enum Sign {
+    Program(&'static str),
+    File(&'static str),
+}
+
+/// To compile and link.
+pub(crate) const BUILD: &[Package] = &[
+    Package { debian: "gcc", sign: Sign::Program("cc"), why: "links every Rust program" },
+    Package {
+        debian: "libc6-dev",
+        sign: Sign::File("/usr/include/stdio.h"),
+        why: "the C library to link with",
+    },
+];
+
+/// To make network namespaces and talk through them.
+pub(crate) const LAB: &[Package] = &[
+    Package { debian: "iproute2", sign: Sign::Program("ip"), why: "makes the lab's namespaces" },
+    Package { debian: "ethtool", sign: Sign::Program("ethtool"), why: "sets offloads of the lab's devices" },
+    Package { debian: "bpftool", sign: Sign::Program("bpftool"), why: "shows pinned maps and programs" },
+    Package {
+        debian: "openssl",
+        sign: Sign::Program("openssl"),
+        why: "certificates, TLS clients and servers",
+    },
+    Package { debian: "curl", sign: Sign::Program("curl"), why: "a TLS client" },
+    Package { debian: "python3", sign: Sign::Program("python3"), why: "a TLS client and server" },
+];
+
+/// To link libFuzzer.
+pub(crate) const FUZZ: &[Package] =
+    &[Package { debian: "g++", sign: Sign::Program("c++"), why: "compiles the fuzzer's runtime" }];
+
+/// Installs those of `packages` that are not there.
+pub(crate) fn install(packages: &[Package]) -> Outcome {
+    let missing: Vec<&Package> = packages.iter().filter(|package| !package.is_there()).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    for package in &missing {
+        super::announce(&format!("Debian package {}", package.debian), package.why);
+    }
+    let names: Vec<&str> = missing.iter().map(|package| package.debian).collect();
+    let by_hand = format!("as root: apt-get install {}", names.join(" "));
+    let step = format!("installing {}", names.join(" "));
+    if !process::found("apt-get") {
+        let remedy = format!("install what Debian calls {} in this system's way", names.join(" "));
+        return Err(Failure::new(step, "this system has no apt-get", remedy));
+    }
+    if !process::is_root() {
+        return Err(Failure::new(step, "only root may install packages", by_hand));
+    }
+    apt_get(&step, &["update"], "check the network and /etc/apt/sources.list")?;
+    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    arguments.extend(&names);
+    apt_get(&step, &arguments, &by_hand)?;
+    match missing.iter().find(|package| !package.is_there()) {
+        None => Ok(()),
+        Some(package) => {
+            let reason = format!("{} is installed, yet {} is not found", package.debian, package.sign.text());
+            Err(Failure::new(step, reason, "check PATH, then run the command again"))
+        }
+    }
+}
+
+fn apt_get(step: &str, arguments: &[&str], remedy: &str) -> Outcome {
+    let mut command = process::command("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive").arg("-q");
+    if process::quiet() {
+        command.arg("-q").args(["-o", "Dpkg::Use-Pty=0"]);
+    }
+    process::run(step, command.args(arguments), remedy)
+}
+
+impl Package {
+    fn is_there(&self) -> bool {
+        match self.sign {
+            Sign::Program(name) => process::found(name),
+            Sign::File(path) => Path::new(path).is_file(),
+        }
+    }
+}
+
+impl Sign {
+    fn text(&self) -> &'static str {
+        match self {
+            Self::Program(text) | Self::File(text) => text,
+        }
+    }
+}

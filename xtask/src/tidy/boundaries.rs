@@ -1,0 +1,200 @@
+//! Which folder may use what. An arrow of the architecture that is not drawn is a rule here.
+
+use super::{File, Tree, in_word, words};
+
+/// A word that only some places may use.
+struct Boundary {
+    /// As it stands in code, a word or a path.
+    words: &'static [&'static str],
+    /// Where the rule holds.
+    within: &'static [&'static str],
+    /// Where the words may stand nevertheless.
+    except: &'static [&'static str],
+    why: &'static str,
+}
+
+const BOUNDARIES: &[Boundary] = &[
+    Boundary {
+        words: &["aya::", "aya_obj::", "use aya;"],
+        within: &[""],
+        // The map types implement aya's `Pod`, behind feature `user`.
+        except: &["userspace/src/dataplane/", "tests/src/program.rs", "common/src/maps/mod.rs", "xtask/"],
+        why: "only the data plane's folder speaks to the kernel",
+    },
+    Boundary {
+        words: &["aya_ebpf"],
+        within: &[""],
+        except: &["xdp-ebpf/", "xtask/"],
+        why: "only the eBPF programs are built for the kernel",
+    },
+    Boundary {
+        words: &["tokio", "Instant::now", "SystemTime"],
+        within: &[
+            "userspace/src/model",
+            "userspace/src/compile",
+            "userspace/src/plan",
+            "userspace/src/config",
+            "common/",
+        ],
+        except: &[],
+        why: "what is pure gets its time as an argument and waits for nothing",
+    },
+    Boundary {
+        words: &["std::fs", "std::net::TcpStream", "std::net::UdpSocket"],
+        within: &["userspace/src/model", "userspace/src/compile", "userspace/src/plan", "common/"],
+        except: &[],
+        why: "what is pure does no I/O",
+    },
+    Boundary {
+        words: &["unsafe"],
+        within: &[""],
+        except: &[
+            "xdp-ebpf/src/packet.rs",
+            "xdp-ebpf/src/maps.rs",
+            "xdp-ebpf/src/kernel.rs",
+            "common/src/maps/mod.rs",
+            "userspace/src/dataplane/",
+            "tests/src/",
+            "xtask/",
+        ],
+        why: "raw memory and system calls stay in these few files",
+    },
+    Boundary {
+        words: &["#[btf_map", "#[map"],
+        within: &["xdp-ebpf/"],
+        except: &["xdp-ebpf/src/maps.rs"],
+        why: "all maps stand in one file",
+    },
+    Boundary {
+        words: &["anyhow"],
+        within: &["userspace/src/", "common/", "xdp-ebpf/"],
+        except: &["userspace/src/cli/", "userspace/src/main.rs"],
+        why: "library folders say what can go wrong, as types",
+    },
+];
+
+/// Words that stand where they may not.
+pub(super) fn check(tree: &Tree) -> Vec<String> {
+    let mut problems = Vec::new();
+    for boundary in BOUNDARIES {
+        let concerned = |file: &&File| {
+            let starts = |list: &[&str]| list.iter().any(|prefix| file.path.starts_with(prefix));
+            starts(boundary.within) && !starts(boundary.except)
+        };
+        for file in tree.sources().filter(concerned) {
+            for (number, line) in file.code() {
+                for word in boundary.words.iter().filter(|word| stands(line, word)) {
+                    problems.push(format!(
+                        "{}:{number}: `{word}` may not stand here: {}",
+                        file.path, boundary.why
+                    ));
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// Whether `word` is used in `line`; `unsafe(...)` is an attribute, no unsafe code.
+fn stands(line: &str, word: &str) -> bool {
+    match word.ends_with(in_word) {
+        true => words(line, word).any(|at| word != "unsafe" || !line[at + word.len()..].starts_with('(')),
+        false => line.match_indices(word).any(|(at, _)| !line[..at].ends_with(in_word)),
+    }
+}
+
+const STAGES: &str = "xdp-ebpf/src/stage/";
+
+/// Only `path/` calls stages; between stages types may pass, functions not.
+pub(super) fn stages(tree: &Tree) -> Vec<String> {
+    let concerned =
+        |file: &&File| file.path.starts_with("xdp-ebpf/src/") && !file.path.starts_with("xdp-ebpf/src/path/");
+    let mut problems = Vec::new();
+    for file in tree.sources().filter(concerned) {
+        let (code, _) = split_tests(&file.text);
+        let prefixes: &[&str] =
+            if file.path.starts_with(STAGES) { &["stage::", "super::"] } else { &["stage::"] };
+        for (index, line) in code.lines().enumerate() {
+            let line = super::without_comment(line);
+            for at in prefixes
+                .iter()
+                .flat_map(|prefix| line.match_indices(prefix))
+                .map(|(at, word)| at + word.len())
+            {
+                for name in ends(&line[at..]).into_iter().filter(|name| !name.starts_with(char::is_uppercase))
+                {
+                    let text = format!(
+                        "{}:{}: `{name}` of a stage is used; only path/ calls stages",
+                        file.path,
+                        index + 1
+                    );
+                    problems.push(text);
+                }
+            }
+        }
+    }
+    problems
+}
+
+/// A source without its `mod tests`, and the rest.
+pub(super) fn split_tests(text: &str) -> (&str, &str) {
+    text.split_at(text.find("#[cfg(test)]\nmod ").unwrap_or(text.len()))
+}
+
+/// Last names of a path, or of each path in its braces: `syn::{Syn, answer}` gives `Syn` and `answer`.
+fn ends(path: &str) -> Vec<&str> {
+    let last = |path: &str| -> usize { path.rfind("::").map_or(0, |at| at + 2) };
+    let plain = path.find(|c: char| !in_word(c) && c != ':').unwrap_or(path.len());
+    match path[plain..].strip_prefix('{') {
+        Some(list) => {
+            let list = &list[..list.find('}').unwrap_or(list.len())];
+            list.split(',')
+                .map(str::trim)
+                .filter(|name| !name.is_empty())
+                .map(|name| &name[last(name)..])
+                .collect()
+        }
+        // `stage::parse::*` brings the functions, too.
+        None if path[plain..].starts_with('*') => vec!["*"],
+        None => vec![&path[last(&path[..plain])..plain]],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn aya_outside_the_data_plane_is_found() {
+        let tree = Tree::of(&[
+            ("userspace/src/plan/mod.rs", "// aya::x is fine here\nuse aya::maps::MapData;\n"),
+            ("userspace/src/dataplane/load.rs", "use aya::Ebpf;\n"),
+        ]);
+        let problems = check(&tree);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].starts_with("userspace/src/plan/mod.rs:2: `aya::`"), "{problems:?}");
+    }
+
+    #[test]
+    fn a_clock_in_a_pure_folder_and_unsafe_code_are_found() {
+        let tree = Tree::of(&[
+            ("common/src/decide/cookie.rs", "let now = Instant::now();\n"),
+            ("xdp-ebpf/src/stage/syn.rs", "unsafe { x() }\n"),
+            ("xdp-ebpf/src/main.rs", "#[unsafe(link_section = \"license\")]\n"),
+        ]);
+        assert_eq!(check(&tree).len(), 2, "{:?}", check(&tree));
+    }
+
+    #[test]
+    fn a_stage_that_calls_a_stage_is_found() {
+        let stage = |text: &str| stages(&Tree::of(&[("xdp-ebpf/src/stage/syn.rs", text)])).len();
+        assert_eq!(stage("use crate::stage::parse::Segment;\nuse super::parse::{Segment, Flags};\n"), 0);
+        assert_eq!(stage("crate::stage::emit::run(packet);\n"), 1);
+        assert_eq!(stage("use super::emit::{Sent, run};\n"), 1);
+        assert_eq!(stage("use super::emit;\n"), 1);
+        assert_eq!(
+            stages(&Tree::of(&[("xdp-ebpf/src/path/run.rs", "crate::stage::emit::run(p);\n")])).len(),
+            0
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! Names, lengths and contents of files.
+
+use super::{Tree, boundaries::split_tests};
+use std::path::Path;
+
+/// Drawers: names that say nothing about what is inside.
+const DRAWERS: &[&str] =
+    &["utils", "util", "helpers", "misc", "types", "consts", "traits", "manager", "handler", "info", "data"];
+
+const LINES_MAX: usize = 400;
+
+/// Folders and files that may be longer, with the reason.
+const LONGER: &[(&str, &str)] = &[
+    ("tests/packet/", "one case after the other, each read alone"),
+    ("tests/path/", "one story after the other, each read alone"),
+];
+
+/// A folder or a file must say what is inside.
+pub(super) fn names(tree: &Tree) -> Vec<String> {
+    let mut problems = Vec::new();
+    for file in &tree.files {
+        let drawer = Path::new(&file.path).components().find_map(|part| {
+            let name = part.as_os_str().to_str()?;
+            let stem = name.split('.').next()?;
+            DRAWERS.contains(&stem).then_some(stem)
+        });
+        if let Some(drawer) = drawer {
+            problems.push(format!("{}: `{drawer}` says nothing about what is inside", file.path));
+        }
+    }
+    problems
+}
+
+/// Tests at the end of a file do not count.
+pub(super) fn lengths(tree: &Tree) -> Vec<String> {
+    let may_be_longer = |path: &str| LONGER.iter().any(|(prefix, _)| path.starts_with(prefix));
+    let mut problems = Vec::new();
+    for file in tree.sources().filter(|file| !may_be_longer(&file.path)) {
+        let lines = split_tests(&file.text).0.lines().count();
+        if lines > LINES_MAX {
+            problems.push(format!("{}: {lines} lines, at most {LINES_MAX}", file.path));
+        }
+    }
+    problems
+}
+
+/// Folders that exist on one machine only.
+const PLACES: &[&str] = &[concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
+
+/// Nothing committed may know the machine it was written on.
+pub(super) fn places(tree: &Tree) -> Vec<String> {
+    let mut problems = Vec::new();
+    for file in &tree.files {
+        for (index, line) in file.text.lines().enumerate() {
+            let stands = |place: &&&str| {
+                line.match_indices(**place).any(|(at, _)| {
+                    let before = line[..at].chars().next_back();
+                    !before.is_some_and(|c| c.is_alphanumeric() || "._-}/~".contains(c))
+                })
+            };
+            for place in PLACES.iter().filter(stands) {
+                problems.push(format!("{}:{}: `{place}` is a folder of one machine", file.path, index + 1));
+            }
+        }
+    }
+    problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawers_are_refused_as_files_and_as_folders() {
+        let tree = Tree::of(&[("a/src/utils.rs", ""), ("tests/data/x.rs", ""), ("a/src/database.rs", "")]);
+        assert_eq!(names(&tree).len(), 2, "{:?}", names(&tree));
+    }
+
+    #[test]
+    fn a_long_file_is_refused_but_its_tests_do_not_count() {
+        let long = "fn a() {}\n".repeat(LINES_MAX + 1);
+        let tested = format!("fn a() {{}}\n#[cfg(test)]\nmod tests {{\n{long}}}\n");
+        let tree =
+            Tree::of(&[("a/src/a.rs", &long), ("a/src/b.rs", &tested), ("tests/packet/syn.rs", &long)]);
+        assert_eq!(lengths(&tree), [format!("a/src/a.rs: {} lines, at most {LINES_MAX}", LINES_MAX + 1)]);
+    }
+
+    #[test]
+    fn a_folder_of_one_machine_is_refused() {
+        let text = format!("see {}x\nhttps://a.example{}x\n", PLACES[1], PLACES[1]);
+        assert_eq!(places(&Tree::of(&[("README.md", &text)])).len(), 1);
+    }
+}
