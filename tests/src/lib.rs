@@ -23,3 +23,5 @@ pub mod world;
 pub mod program;
 /// Their maps, filled in the words of the configuration.
 pub mod fill;
+/// Recorded and adversarial ClientHellos with what a router may make of them.
+pub mod corpus;

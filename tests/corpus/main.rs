@@ -1,0 +1,3 @@
+//! Corpus level: every recorded and adversarial hello gives its manifest's verdict.
+
+mod host;
