@@ -28,9 +28,8 @@ fn build() -> Result<(), String> {
     for name in ["PATH", "HOME", "XDG_DATA_HOME"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
-    need_rust_src()?;
     let target = bpf_target(&out, &workspace)?;
-    let status = Command::new(env::var_os("CARGO").ok_or("CARGO is not set")?)
+    let status = Command::new(pinned_cargo()?)
         .args(["build", "--release", "--bins", "--quiet", "--target", TARGET, "--target-dir"])
         .arg(&target)
         .current_dir(workspace.join("xdp-ebpf"))
@@ -47,7 +46,7 @@ fn build() -> Result<(), String> {
     if !status.success() {
         return Err("the eBPF programs do not build; the reason stands above".into());
     }
-    let object = target.join(TARGET).join("release/xdp-ebpf");
+    let object = target.join(TARGET).join("release/vestibule-ebpf");
     fs::copy(&object, out.join("programs.o")).map_err(|e| format!("{}: {e}", object.display()))?;
     Ok(())
 }
@@ -81,13 +80,21 @@ fn path_with_linker() -> Result<OsString, String> {
     env::join_paths(folders).map_err(|e| format!("PATH: {e}"))
 }
 
-/// `core` is compiled from source, because no toolchain ships it for BPF.
-fn need_rust_src() -> Result<(), String> {
+/// The cargo beside the pinned compiler, which `build.rustc` in `.cargo/config.toml` chose; the one at work may be the
+/// machine's own. `core` is compiled from source, because no toolchain ships it for BPF.
+fn pinned_cargo() -> Result<PathBuf, String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let run = Command::new(rustc).args(["--print", "sysroot"]).output().map_err(|e| format!("rustc: {e}"))?;
     let sysroot = PathBuf::from(String::from_utf8_lossy(&run.stdout).trim());
-    if sysroot.join("lib/rustlib/src/rust/library/core").is_dir() {
-        return Ok(());
+    if !sysroot.join("lib/rustlib/src/rust/library/core").is_dir() {
+        return Err(
+            "this toolchain has no rust-src; run `cargo xtask build`, which installs the right one".into()
+        );
     }
-    Err("this toolchain has no rust-src; run `cargo xtask build`, which installs the right one".into())
+    let cargo = sysroot.join("bin/cargo");
+    if cargo.is_file() {
+        Ok(cargo)
+    } else {
+        Err("this toolchain has no cargo; run `cargo xtask build`".into())
+    }
 }

@@ -6,3 +6,6 @@
 pub mod model;
 /// From what is applied to what is desired: map writes in order. Pure.
 pub mod plan;
+
+/// The kernel's side: programs, maps, devices. The only folder that knows aya and bpf(2).
+pub mod dataplane;

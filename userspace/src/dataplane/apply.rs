@@ -1,0 +1,82 @@
+//! Changes -> map writes.
+
+use std::mem::discriminant;
+use std::time::{Duration, Instant};
+
+use common::maps::event::RouteCounters;
+
+use super::maps::{Maps, settle};
+use super::table::TableError;
+use crate::plan::{Change, Selector};
+
+/// What became of a plan's changes.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Time until what was put holds for new connections; what follows only clears away.
+    pub in_force: Option<Duration>,
+    /// Connections that are to be ended now.
+    pub reset: Option<Selector>,
+}
+
+/// Writes changes in their order; consecutive ones to the same map in one system call. Stops at the first that
+/// fails: what was put so far leads nowhere wrong, and what was there before is still there.
+pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
+    let begun = Instant::now();
+    let mut written = Written::default();
+    for run in changes.chunk_by(|a, b| discriminant(a) == discriminant(b)) {
+        match run {
+            [Change::Settle, ..] => {
+                written.in_force.get_or_insert_with(|| begun.elapsed());
+                settle();
+            }
+            [Change::Reset(selector), ..] => written.reset = Some(Selector::clone(selector)),
+            _ => apply_run(maps, run)?,
+        }
+    }
+    written.in_force.get_or_insert_with(|| begun.elapsed());
+    Ok(written)
+}
+
+/// Collects what one kind of change carries.
+macro_rules! of {
+    ($run:ident, $variant:ident($($field:ident),*) => $element:expr) => {
+        &$run
+            .iter()
+            .filter_map(|change| if let Change::$variant($($field),*) = change { Some($element) } else { None })
+            .collect::<Vec<_>>()
+    };
+}
+
+/// Writes changes of one kind.
+fn apply_run(maps: &Maps, run: &[Change]) -> Result<(), TableError> {
+    let Some(first) = run.first() else { return Ok(()) };
+    match first {
+        Change::PutSettings(_) => maps.settings.put_all(of!(run, PutSettings(settings) => (0, *settings))),
+        Change::PutIds(_) => maps.ids.put_all(of!(run, PutIds(ids) => (0, *ids))),
+        Change::PutAddress(..) => maps.addresses.put_all(of!(run, PutAddress(k, v) => (*k, *v))),
+        Change::DeleteAddress(_) => maps.addresses.remove_all(of!(run, DeleteAddress(k) => *k)),
+        Change::PutListener(..) => maps.listeners.put_all(of!(run, PutListener(k, v) => (*k, *v))),
+        Change::DeleteListener(_) => maps.listeners.remove_all(of!(run, DeleteListener(k) => *k)),
+        Change::PutName(..) => maps.routes_exact.put_all(of!(run, PutName(k, v) => (**k, *v))),
+        Change::DeleteName(_) => maps.routes_exact.remove_all(of!(run, DeleteName(k) => **k)),
+        Change::PutWildcard(..) => maps.routes_wildcard.put_all(of!(run, PutWildcard(k, v) => (**k, *v))),
+        Change::DeleteWildcard(_) => maps.routes_wildcard.remove_all(of!(run, DeleteWildcard(k) => **k)),
+        Change::PutRoute(..) => maps.routes.put_all(of!(run, PutRoute(k, v) => (*k, *v))),
+        Change::DeleteRoute(_) => maps.routes.remove_all(of!(run, DeleteRoute(k) => *k)),
+        Change::PutLabel(..) => maps.labels.put_all(of!(run, PutLabel(k, v) => (*k, **v))),
+        Change::DeleteLabel(_) => maps.labels.remove_all(of!(run, DeleteLabel(k) => *k)),
+        Change::PutPage(..) => maps.maglev.put_all(of!(run, PutPage(k, v) => (*k, **v))),
+        Change::DeletePage(_) => maps.maglev.remove_all(of!(run, DeletePage(k) => *k)),
+        Change::PutMember(..) => maps.members.put_all(of!(run, PutMember(k, v) => (*k, *v))),
+        Change::DeleteMember(_) => maps.members.remove_all(of!(run, DeleteMember(k) => *k)),
+        Change::PutBackend(..) => maps.backends.put_all(of!(run, PutBackend(k, v) => (*k, *v))),
+        Change::DeleteBackend(_) => maps.backends.remove_all(of!(run, DeleteBackend(k) => *k)),
+        Change::PutRouteCounters(_) => {
+            maps.route_counters.put_all(of!(run, PutRouteCounters(k) => (*k, RouteCounters::zeroed())))
+        }
+        Change::DeleteRouteCounters(_) => {
+            maps.route_counters.remove_all(of!(run, DeleteRouteCounters(k) => *k))
+        }
+        Change::Settle | Change::Reset(_) => Ok(()),
+    }
+}

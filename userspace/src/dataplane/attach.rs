@@ -1,0 +1,79 @@
+//! The program on devices: by links that are pinned and so outlive the daemon.
+
+use std::fs;
+use std::io;
+
+use aya::programs::links::{FdLink, LinkError, PinnedLink};
+use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttach, TcAttachType};
+
+use super::load::{LoadError, Programs};
+use super::pin::{PinError, Pins, program};
+
+/// Why a device does not have the program.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The kernel refuses.
+    #[error("cannot attach to device {ifindex}: {source}")]
+    Refused {
+        /// The device's index.
+        ifindex: u32,
+        /// What was said.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The program is missing.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// Something about the pins.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+}
+
+/// Attaches the program to a device before all others there. A link that an earlier start pinned is adopted: its
+/// program is replaced in one step, with no packet in between that meets none.
+pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), AttachError> {
+    let path = pins.links().join(ifindex.to_string());
+    let refused = |source| AttachError::Refused { ifindex, source };
+    let ingress = programs.ingress()?;
+    match PinnedLink::from_pin(&path) {
+        Ok(pinned) => match adopt(ingress, pinned) {
+            Ok(()) => return Ok(()),
+            // The device it was for is gone; another one has its index now.
+            Err(error) if is_defunct(&error) => detach(pins, ifindex)?,
+            Err(error) => return Err(refused(Box::new(error))),
+        },
+        Err(LinkError::SyscallError(e)) if e.io_error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(refused(Box::new(error))),
+    }
+    let place = TcAttach::Tcx { attach_type: TcAttachType::Ingress, order: LinkOrder::first() };
+    let id = ingress.attach(ifindex, place).map_err(|e| refused(Box::new(e)))?;
+    let link = ingress.take_link(id).map_err(|e| refused(Box::new(e)))?;
+    let link = FdLink::try_from(link).map_err(|e| refused(Box::new(e)))?;
+    link.pin(&path).map_err(|e| refused(Box::new(e)))?;
+    Ok(())
+}
+
+fn adopt(ingress: &mut SchedClassifier, pinned: PinnedLink) -> Result<(), ProgramError> {
+    let link = FdLink::from(pinned).try_into()?;
+    let id = ingress.attach_to_link(link)?;
+    // The pin holds the link; ours may go.
+    ingress.take_link(id).map(drop)
+}
+
+/// BPF_LINK_UPDATE says ENOLINK for a link whose device is gone.
+fn is_defunct(error: &ProgramError) -> bool {
+    matches!(error, ProgramError::SyscallError(e) if e.io_error.raw_os_error() == Some(libc::ENOLINK))
+}
+
+/// Takes the program off a device, or forgets the link of a device that is gone.
+pub fn detach(pins: &Pins, ifindex: u32) -> Result<(), PinError> {
+    let path = pins.links().join(ifindex.to_string());
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(PinError::io(&path, "remove")(e)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the programs of an earlier start are pinned.
+pub fn is_pinned(pins: &Pins) -> bool {
+    pins.programs().join(program::EXPIRE).exists()
+}

@@ -1,0 +1,307 @@
+//! What no packet triggers: time limits, removed backends, hellos that gave way. The pinned program `expire` does it,
+//! run once for each connection; here is decided for which.
+
+use std::os::fd::OwnedFd;
+
+use common::maps::event::Expiry;
+use common::maps::flow::{
+    ClientTuple, FLOW_BACKEND_FIN, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, Flow, HELLO_OWED, HalfOpen, Hello,
+};
+use common::maps::settings::Settings;
+use common::reason::Reason;
+use zerocopy::IntoBytes;
+
+use super::maps::Maps;
+use super::pin::{Pins, program};
+use super::read::{now_ns, now_secs};
+use super::syscall;
+use super::table::TableError;
+use crate::plan::Selector;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
+
+/// What a run needs at least: the program looks at whole headers.
+const DATA: usize = ETHERNET + 128;
+
+/// Where `__sk_buff` holds the device, and so how much of it is given.
+const CONTEXT_IFINDEX: usize = 40;
+
+/// A flow whose ends have both sent FIN but not acknowledged all is given up after this long.
+const HALF_CLOSED_SECS: u32 = 120;
+
+/// Why nothing was expired.
+#[derive(Debug, thiserror::Error)]
+pub enum ExpireError {
+    /// The program is not pinned.
+    #[error("program expire cannot be opened: {0}")]
+    Open(std::io::Error),
+    /// The kernel refuses to run the program.
+    #[error("program expire cannot be run: {0}")]
+    Run(std::io::Error),
+    /// A map cannot be read.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+/// Ends connections.
+#[derive(Debug)]
+pub struct Expirer {
+    maps: Maps,
+    program: OwnedFd,
+    /// One of our devices; the kernel wants one for a run. It is only a stand-in: the program chooses where to send.
+    ifindex: u32,
+    /// First place of `CLOSED_RING` not yet looked at, counted as the programs count.
+    closed_seen: u64,
+}
+
+/// How many connections were ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ended {
+    /// Established flows, both sides reset.
+    pub flows: u32,
+    /// Closed flows, forgotten.
+    pub closed: u32,
+    /// Waiting hellos, their clients reset.
+    pub hellos: u32,
+    /// Half-open connections, forgotten.
+    pub half_opens: u32,
+}
+
+impl Expirer {
+    /// With maps of its own, for a thread of its own.
+    pub fn open(pins: &Pins, ifindex: u32) -> Result<Self, ExpireError> {
+        let program =
+            syscall::open_pinned(&pins.programs().join(program::EXPIRE)).map_err(ExpireError::Open)?;
+        Ok(Self { maps: Maps::open(pins)?, program, ifindex, closed_seen: 0 })
+    }
+
+    /// The maps it works on.
+    pub fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    /// A device of ours.
+    pub fn set_device(&mut self, ifindex: u32) {
+        self.ifindex = ifindex;
+    }
+
+    /// Runs the program for one connection; false when there was no such connection.
+    pub fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError> {
+        let data = packet(expiry);
+        let mut context = [0u8; CONTEXT_IFINDEX + 4];
+        context[CONTEXT_IFINDEX..].copy_from_slice(&self.ifindex.to_ne_bytes());
+        Ok(syscall::test_run(&self.program, &data, &context).map_err(ExpireError::Run)? == 0)
+    }
+
+    fn run_all(&self, expiries: &[Expiry]) -> Result<u32, ExpireError> {
+        let mut done = 0;
+        for expiry in expiries {
+            done += u32::from(self.run(expiry)?);
+        }
+        Ok(done)
+    }
+
+    /// Ends every connection that the selector takes.
+    pub fn reset(&self, selector: &Selector) -> Result<Ended, ExpireError> {
+        self.reset_where(|client, listener, route, backend| selector.takes(client, listener, route, backend))
+    }
+
+    /// Ends every connection for which `takes(client, listener, route, backend)` holds. A hello that has no route
+    /// yet has route and backend 0.
+    pub fn reset_where(
+        &self,
+        takes: impl Fn(&ClientTuple, u32, u32, u32) -> bool,
+    ) -> Result<Ended, ExpireError> {
+        let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
+        self.maps.hellos.walk(|client, hello| {
+            if takes(client, hello.listener, hello.route, hello.backend) && hello.state != HELLO_OWED {
+                hellos.push(expiry(client, Reason::ExpireHello));
+            }
+        })?;
+        self.maps.half_opens.walk(|client, half_open| {
+            if takes(client, half_open.listener, half_open.route, half_open.backend) {
+                half_opens.push(expiry(client, Reason::ExpireHalfOpen));
+            }
+        })?;
+        // Last, so that what became a flow meanwhile is met here.
+        self.maps.flows.walk(|client, flow| {
+            if flow.state == FLOW_ESTABLISHED
+                && takes(client, u32::from(flow.listener), flow.route, flow.backend)
+            {
+                flows.push(expiry(client, Reason::ExpireRemoved));
+            }
+        })?;
+        Ok(Ended {
+            hellos: self.run_all(&hellos)?,
+            half_opens: self.run_all(&half_opens)?,
+            flows: self.run_all(&flows)?,
+            closed: 0,
+        })
+    }
+
+    /// What is due each second: waiting hellos, half-open connections, and flows that closed.
+    pub fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
+        let now = now_ns();
+        let (mut hellos, mut half_opens) = (Vec::new(), Vec::new());
+        self.maps.hellos.walk(|client, hello| {
+            if hello_is_due(hello, now, settings) {
+                hellos.push(expiry(client, Reason::ExpireHello));
+            }
+        })?;
+        self.maps.half_opens.walk(|client, half_open| {
+            if half_open_is_due(half_open, now, settings) {
+                half_opens.push(expiry(client, Reason::ExpireHalfOpen));
+            }
+        })?;
+        Ok(Ended {
+            hellos: self.run_all(&hellos)?,
+            half_opens: self.run_all(&half_opens)?,
+            closed: self.sweep_closed(settings)?,
+            flows: 0,
+        })
+    }
+
+    /// Forgets flows that closed long enough ago, in the order they closed.
+    fn sweep_closed(&mut self, settings: &Settings) -> Result<u32, ExpireError> {
+        let Some(cursors) = self.maps.cursors.look_up(&0)? else { return Ok(0) };
+        let places = u64::from(self.maps.closed_ring.capacity());
+        let mut done = 0;
+        // What is further behind was overwritten; the walk through all flows finds it.
+        self.closed_seen = self.closed_seen.max(cursors.closed_head.saturating_sub(places));
+        while self.closed_seen < cursors.closed_head {
+            let place = (self.closed_seen % places) as u32;
+            let Some(slot) = self.maps.closed_ring.look_up(&place)? else { break };
+            if slot.since_secs.saturating_add(settings.closed_timeout_secs) > now_secs() {
+                break;
+            }
+            self.closed_seen += 1;
+            let Some(flow) = self.maps.flows.look_up(&slot.owner)? else { continue };
+            if flow_is_due(&flow, now_secs(), settings) == Some(Reason::ExpireClosed) {
+                done += u32::from(self.run(&expiry(&slot.owner, Reason::ExpireClosed))?);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Looks at every flow: idle ones, and what is left over of closed ones.
+    pub fn sweep_flows(&self, settings: &Settings) -> Result<Ended, ExpireError> {
+        let now = now_secs();
+        let (mut idle, mut closed) = (Vec::new(), Vec::new());
+        self.maps.flows.walk(|client, flow| match flow_is_due(flow, now, settings) {
+            Some(Reason::ExpireClosed) => closed.push(expiry(client, Reason::ExpireClosed)),
+            Some(reason) => idle.push(expiry(client, reason)),
+            None => {}
+        })?;
+        let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
+        Ok(Ended { flows, closed, hellos: self.sweep_owed()?, half_opens: 0 })
+    }
+
+    /// Bytes kept for a flow that is gone.
+    fn sweep_owed(&self) -> Result<u32, ExpireError> {
+        let mut owed = Vec::new();
+        self.maps.hellos.walk(|client, hello| {
+            if hello.state == HELLO_OWED {
+                owed.push(*client);
+            }
+        })?;
+        let mut done = 0;
+        for client in owed {
+            if self.maps.flows.look_up(&client)?.is_none_or(|flow| flow.state != FLOW_ESTABLISHED) {
+                done += u32::from(self.run(&expiry(&client, Reason::ExpireHello))?);
+            }
+        }
+        Ok(done)
+    }
+}
+
+fn expiry(client: &ClientTuple, reason: Reason) -> Expiry {
+    Expiry { client: *client, seq: 0, reason: reason as u32 }
+}
+
+/// An Ethernet header of the client's family, then the order.
+fn packet(expiry: &Expiry) -> [u8; DATA] {
+    let mut data = [0u8; DATA];
+    let ethertype: u16 = if expiry.client.client.is_v4() { 0x0800 } else { 0x86dd };
+    data[ETHERNET - 2..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
+    data[ETHERNET..][..size_of::<Expiry>()].copy_from_slice(expiry.as_bytes());
+    data
+}
+
+/// Why a flow has had its time, if it has. `now` is the monotonic clock in seconds.
+fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
+    let idle = now.saturating_sub(flow.seen_secs);
+    let both_fin = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
+    if flow.state != FLOW_ESTABLISHED {
+        (idle >= settings.closed_timeout_secs).then_some(Reason::ExpireClosed)
+    } else if flow.flags & both_fin == both_fin {
+        (idle >= HALF_CLOSED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
+    } else {
+        (idle >= settings.idle_timeout_secs).then_some(Reason::ExpireIdle)
+    }
+}
+
+fn hello_is_due(hello: &Hello, now: u64, settings: &Settings) -> bool {
+    // Owed bytes belong to a flow, whose time limit is the one that counts.
+    hello.state != HELLO_OWED && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
+}
+
+fn half_open_is_due(half_open: &HalfOpen, now: u64, settings: &Settings) -> bool {
+    now.saturating_sub(half_open.started_ns) >= settings.hello_timeout_ns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::maps::address::{Address, Port};
+    use common::maps::flow::{FLOW_CLOSED, FLOW_RESET, HELLO_COLLECTING};
+
+    fn settings() -> Settings {
+        Settings {
+            hello_timeout_ns: 10_000_000_000,
+            idle_timeout_secs: 300,
+            closed_timeout_secs: 5,
+            ..Settings::zeroed()
+        }
+    }
+
+    fn flow(state: u8, flags: u8) -> Flow {
+        Flow { state, flags, seen_secs: 1000, ..Flow::zeroed() }
+    }
+
+    #[test]
+    fn each_state_of_a_flow_has_its_time_limit() {
+        let due = |flow: Flow, now| flow_is_due(&flow, now, &settings());
+        let open = flow(FLOW_ESTABLISHED, FLOW_CLIENT_FIN);
+        assert_eq!((due(open, 1299), due(open, 1300)), (None, Some(Reason::ExpireIdle)));
+        let closing = flow(FLOW_ESTABLISHED, FLOW_CLIENT_FIN | FLOW_BACKEND_FIN);
+        assert_eq!((due(closing, 1119), due(closing, 1120)), (None, Some(Reason::ExpireIdle)));
+        for state in [FLOW_CLOSED, FLOW_RESET] {
+            let closed = flow(state, 0);
+            assert_eq!((due(closed, 1004), due(closed, 1005)), (None, Some(Reason::ExpireClosed)));
+        }
+        assert_eq!(due(open, 10), None, "a packet newer than our clock reading");
+    }
+
+    #[test]
+    fn a_hello_is_ended_at_its_limit_but_owed_bytes_are_not() {
+        let mut hello = Hello { state: HELLO_COLLECTING, started_ns: 5, ..Hello::zeroed() };
+        assert!(!hello_is_due(&hello, 10_000_000_004, &settings()));
+        assert!(hello_is_due(&hello, 10_000_000_005, &settings()));
+        hello.state = HELLO_OWED;
+        assert!(!hello_is_due(&hello, u64::MAX, &settings()));
+    }
+
+    #[test]
+    fn the_order_stands_behind_an_ethernet_header_of_the_clients_family() {
+        let mut tuple = ClientTuple::zeroed();
+        tuple.client = Address::v4([192, 0, 2, 1]);
+        tuple.vip_port = Port::new(443);
+        let order = Expiry { client: tuple, seq: 7, reason: Reason::HelloEvicted as u32 };
+        let data = packet(&order);
+        assert_eq!(data[12..14], [0x08, 0x00]);
+        assert_eq!(&data[14..][..size_of::<Expiry>()], order.as_bytes());
+        tuple.client = Address::v6([0x20; 16]);
+        assert_eq!(packet(&Expiry { client: tuple, ..order })[12..14], [0x86, 0xdd]);
+    }
+}

@@ -1,0 +1,242 @@
+//! From the embedded object to programs and maps in the kernel.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use aya::programs::{ProgramError, SchedClassifier};
+use aya::{Ebpf, EbpfLoader};
+use common::maps::{self, ABI_VERSION};
+
+use super::pin::{PinError, Pins, program};
+use super::sizes::{self, Sizes};
+use super::syscall;
+use super::table::{Table, TableError};
+
+/// The eBPF programs, as built by `build.rs`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
+
+/// Lines of a verifier log that are shown; its end tells what was refused.
+const LOG_LINES: usize = 20;
+
+/// Why the programs are not in the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// Another version's maps are pinned.
+    #[error(
+        "the maps in {folder} have ABI version {found}, this vestibule has {ABI_VERSION}; nothing was touched. \
+         Run the vestibule they belong to, or `vestibule detach` (which ends all connections) and start again"
+    )]
+    Abi {
+        /// The version as pinned; 0 = none.
+        found: u32,
+        /// Where.
+        folder: String,
+    },
+    /// A pinned map is not as large as the settings say.
+    #[error(
+        "map {map} is pinned with {pinned} entries, but {setting} asks for {wanted}; nothing was touched. \
+         Sizes are fixed as long as the maps are pinned: put {setting} back, or `vestibule detach` (which ends all \
+         connections) and start again"
+    )]
+    Size {
+        /// Which map.
+        map: &'static str,
+        /// Its entries.
+        pinned: u32,
+        /// As the settings say.
+        wanted: u32,
+        /// The field of `settings`.
+        setting: &'static str,
+    },
+    /// The kernel refuses a program.
+    #[error("the kernel refuses program {program}: {source}\n{log}")]
+    Verifier {
+        /// Which program.
+        program: &'static str,
+        /// What the system call said.
+        source: io::Error,
+        /// The end of the verifier's log.
+        log: String,
+    },
+    /// The object holds no such program.
+    #[error("this build holds no program {0}")]
+    NoProgram(&'static str),
+    /// Something about the pin folder.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// Something about a map.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Something aya reports.
+    #[error("loading the programs: {0}")]
+    Object(#[from] aya::EbpfError),
+    /// Something aya reports about a program.
+    #[error("program {program}: {source}")]
+    Program {
+        /// Which program.
+        program: &'static str,
+        /// What happened.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// The programs in the kernel.
+#[derive(Debug)]
+pub struct Programs {
+    object: Ebpf,
+    pins: Pins,
+}
+
+impl Programs {
+    /// Loads programs, opens the pinned maps or makes and pins them. Refuses pinned maps of another version or size
+    /// before anything is touched.
+    pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self, LoadError> {
+        check_version(pins)?;
+        check_sizes(pins, sizes)?;
+        let mut loader = EbpfLoader::new();
+        for (map, entries) in sizes.maps() {
+            loader.map_max_entries(map, entries);
+        }
+        for map in maps::name::ALL {
+            loader.map_pin_path(map, pins.map(map));
+        }
+        let mut object = loader.load(OBJECT)?;
+        load_program(&mut object, program::INGRESS)?;
+        load_program(&mut object, program::EXPIRE)?;
+        Table::<u32, u32>::open(pins.folder(), maps::name::ABI)?.put(&0, &ABI_VERSION)?;
+        Ok(Self { object, pins: pins.clone() })
+    }
+
+    /// Pins the programs in the place of the last start's.
+    pub fn pin(&mut self) -> Result<(), LoadError> {
+        for name in [program::INGRESS, program::EXPIRE] {
+            let folder = self.pins.programs();
+            let next = folder.join(format!("{name}_next"));
+            // Left behind when a start was killed here.
+            remove_if_there(&next)?;
+            let failed = |source| LoadError::Program { program: name, source };
+            classifier(&mut self.object, name)?.pin(&next).map_err(|e| failed(Box::new(e)))?;
+            // Renaming replaces: there is no moment without the program.
+            fs::rename(&next, folder.join(name)).map_err(PinError::io(&next, "rename"))?;
+        }
+        Ok(())
+    }
+
+    /// The program attached to devices.
+    pub(super) fn ingress(&mut self) -> Result<&mut SchedClassifier, LoadError> {
+        classifier(&mut self.object, program::INGRESS)
+    }
+}
+
+fn remove_if_there(path: &Path) -> Result<(), PinError> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(PinError::io(path, "remove")(e)),
+        _ => Ok(()),
+    }
+}
+
+fn classifier<'a>(object: &'a mut Ebpf, name: &'static str) -> Result<&'a mut SchedClassifier, LoadError> {
+    let program = object.program_mut(name).ok_or(LoadError::NoProgram(name))?;
+    program.try_into().map_err(|e: ProgramError| LoadError::Program { program: name, source: Box::new(e) })
+}
+
+fn load_program(object: &mut Ebpf, name: &'static str) -> Result<(), LoadError> {
+    classifier(object, name)?.load().map_err(|error| match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            LoadError::Verifier { program: name, source: io_error, log: tail(&verifier_log.to_string()) }
+        }
+        other => LoadError::Program { program: name, source: Box::new(other) },
+    })
+}
+
+/// The last lines of a verifier log, without those that only count.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
+    let skipped = lines.len().saturating_sub(LOG_LINES);
+    let mut text = String::new();
+    if skipped > 0 {
+        text = format!("  ({skipped} lines of the verifier's log left out)\n");
+    }
+    for line in &lines[skipped..] {
+        text.push_str("  ");
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+/// The version of the pinned maps; `None` when no map is pinned.
+fn pinned_version(pins: &Pins) -> Result<Option<u32>, LoadError> {
+    match Table::<u32, u32>::open(pins.folder(), maps::name::ABI) {
+        Ok(table) => Ok(Some(table.look_up(&0)?.unwrap_or(0))),
+        Err(TableError::Missing { .. }) => {
+            let any = maps::name::ALL.iter().any(|map| pins.map(map).exists());
+            Ok(any.then_some(0))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Refuses maps of another version. What a start left behind that was killed before it attached anything is removed.
+fn check_version(pins: &Pins) -> Result<(), LoadError> {
+    match pinned_version(pins)? {
+        None | Some(ABI_VERSION) => Ok(()),
+        Some(0) if pins.linked_devices()?.is_empty() => {
+            for map in maps::name::ALL {
+                remove_if_there(&pins.map(map))?;
+            }
+            Ok(())
+        }
+        Some(found) => Err(LoadError::Abi { found, folder: pins.folder().display().to_string() }),
+    }
+}
+
+/// Refuses readers and the daemon alike when pinned maps are not this version's.
+pub fn need_version(pins: &Pins) -> Result<(), LoadError> {
+    match pinned_version(pins)? {
+        Some(ABI_VERSION) => Ok(()),
+        Some(found) => Err(LoadError::Abi { found, folder: pins.folder().display().to_string() }),
+        None => Err(PinError::Nothing(pins.folder().into()).into()),
+    }
+}
+
+/// Refuses pinned maps whose size is not what the settings say.
+pub fn check_sizes(pins: &Pins, sizes: Sizes) -> Result<(), LoadError> {
+    for (map, wanted) in sizes.maps() {
+        let path = pins.map(map);
+        if !path.exists() {
+            continue;
+        }
+        let fd = syscall::open_pinned(&path).map_err(PinError::io(&path, "open"))?;
+        let pinned = syscall::map_info(&fd.as_fd()).map_err(PinError::io(&path, "info"))?.max_entries;
+        if pinned != wanted {
+            return Err(LoadError::Size { map, pinned, wanted, setting: sizes::setting(map) });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_log_is_cut_to_its_end() {
+        let log: String = (0..100).map(|i| format!("line {i}\n")).collect();
+        let cut = tail(&log);
+        assert!(
+            cut.contains("80 lines") && cut.ends_with("line 99\n") && !cut.contains("line 79\n"),
+            "{cut}"
+        );
+        assert_eq!(tail("one\n\ntwo"), "  one\n  two\n");
+    }
+
+    #[test]
+    fn the_object_holds_both_programs() {
+        for name in [program::INGRESS, program::EXPIRE] {
+            assert!(OBJECT.windows(name.len()).any(|w| w == name.as_bytes()), "{name}");
+        }
+    }
+}

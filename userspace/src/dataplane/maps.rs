@@ -1,0 +1,96 @@
+//! The pinned maps, each with its types.
+
+use common::maps::address::Address;
+use common::maps::backend::Backend;
+use common::maps::event::RouteCounters;
+use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello, Slot};
+use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::name;
+use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
+use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
+
+use super::pin::Pins;
+use super::table::{Table, TableError};
+
+/// The maps that user space reads or writes.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "each is the map of its name, described in common::maps::name")]
+pub struct Maps {
+    pub settings: Table<u32, Settings>,
+    pub ids: Table<u32, Ids>,
+    pub cookie_keys: Table<u32, CookieKey>,
+    pub cursors: Table<u32, Cursors>,
+    pub addresses: Table<Address, AddressRole>,
+    pub listeners: Table<ListenerKey, Listener>,
+    pub routes_exact: Table<NameKey, NameRoute>,
+    pub routes_wildcard: Table<SuffixKey, NameRoute>,
+    pub routes: Table<u32, Route>,
+    pub maglev: Table<PageKey, Page>,
+    pub members: Table<MemberKey, u32>,
+    pub backends: Table<u32, Backend>,
+    pub labels: Table<LabelKey, Label>,
+    pub route_counters: Table<u32, RouteCounters>,
+    pub flows: Table<ClientTuple, Flow>,
+    pub hellos: Table<ClientTuple, Hello>,
+    pub half_opens: Table<ClientTuple, HalfOpen>,
+    pub closed_ring: Table<u32, Slot>,
+}
+
+impl Maps {
+    /// Opens all of them.
+    pub fn open(pins: &Pins) -> Result<Self, TableError> {
+        let folder = pins.folder();
+        Ok(Self {
+            settings: Table::open(folder, name::SETTINGS)?,
+            ids: Table::open(folder, name::IDS)?,
+            cookie_keys: Table::open(folder, name::COOKIE_KEYS)?,
+            cursors: Table::open(folder, name::CURSORS)?,
+            addresses: Table::open(folder, name::ADDRESSES)?,
+            listeners: Table::open(folder, name::LISTENERS)?,
+            routes_exact: Table::open(folder, name::ROUTES_EXACT)?,
+            routes_wildcard: Table::open(folder, name::ROUTES_WILDCARD)?,
+            routes: Table::open(folder, name::ROUTES)?,
+            maglev: Table::open(folder, name::MAGLEV)?,
+            members: Table::open(folder, name::MEMBERS)?,
+            backends: Table::open(folder, name::BACKENDS)?,
+            labels: Table::open(folder, name::LABELS)?,
+            route_counters: Table::open(folder, name::ROUTE_COUNTERS)?,
+            flows: Table::open(folder, name::FLOWS)?,
+            hellos: Table::open(folder, name::HELLOS)?,
+            half_opens: Table::open(folder, name::HALF_OPENS)?,
+            closed_ring: Table::open(folder, name::CLOSED_RING)?,
+        })
+    }
+
+    /// Fills the cookie keys at the very first start. Later starts keep them, so that handshakes under way go on.
+    pub fn make_cookie_keys(&self) -> Result<(), TableError> {
+        for index in 0..self.cookie_keys.capacity() {
+            if self.cookie_keys.look_up(&index)?.unwrap_or_default() == CookieKey::zeroed() {
+                let key = CookieKey { k0: random(), k1: random() };
+                self.cookie_keys.put(&index, &key)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 64 bits from the kernel's generator.
+fn random() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the buffer is as long as said. Up to 256 bytes are given whole once the generator is seeded.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    assert_eq!(got, 8, "the kernel's random generator works");
+    u64::from_ne_bytes(bytes)
+}
+
+/// Waits until every packet that was under way when this was called has been handled: an RCU grace period.
+pub fn settle() {
+    /// linux/membarrier.h: the kernel waits by `synchronize_rcu`.
+    const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
+    // SAFETY: membarrier takes three numbers.
+    let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
+    if result != 0 {
+        // Refused on a kernel with nohz_full processors; packets are handled in far less than this.
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}

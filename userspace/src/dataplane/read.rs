@@ -1,0 +1,93 @@
+//! What the pinned maps say; works with the daemon down.
+
+use common::maps::event::RouteCounters;
+use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello};
+use common::maps::name;
+use common::maps::settings::Cursors;
+use common::reason::Reason;
+
+use super::load::{self, LoadError};
+use super::maps::Maps;
+use super::pin::Pins;
+use super::table::{PerCpu, Plain, Table, TableError};
+use crate::plan::MapsContent;
+
+/// Opens pinned maps of this version.
+pub fn open(pins: &Pins) -> Result<Maps, LoadError> {
+    load::need_version(pins)?;
+    Ok(Maps::open(pins)?)
+}
+
+fn all<K: Plain, V: Plain>(table: &Table<K, V>) -> Result<Vec<(K, V)>, TableError> {
+    let mut elements = Vec::new();
+    table.walk(|key, value| elements.push((*key, *value)))?;
+    Ok(elements)
+}
+
+/// The content of the maps that user space writes.
+pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
+    Ok(MapsContent {
+        settings: maps.settings.look_up(&0)?.unwrap_or_default(),
+        ids: maps.ids.look_up(&0)?.unwrap_or_default(),
+        addresses: all(&maps.addresses)?,
+        listeners: all(&maps.listeners)?,
+        names: all(&maps.routes_exact)?,
+        wildcards: all(&maps.routes_wildcard)?,
+        routes: all(&maps.routes)?,
+        pages: all(&maps.maglev)?,
+        members: all(&maps.members)?,
+        backends: all(&maps.backends)?,
+        labels: all(&maps.labels)?,
+        counters: all(&maps.route_counters)?.into_iter().map(|(route, _)| route).collect(),
+    })
+}
+
+/// Connections, each with its client's tuple.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// Established, closed and reset.
+    pub flows: Vec<(ClientTuple, Flow)>,
+    /// Between first data and backend.
+    pub hellos: Vec<(ClientTuple, Hello)>,
+    /// Half-open, on TCP listeners.
+    pub half_opens: Vec<(ClientTuple, HalfOpen)>,
+}
+
+/// All connections.
+pub fn connections(maps: &Maps) -> Result<Connections, TableError> {
+    Ok(Connections {
+        flows: all(&maps.flows)?,
+        hellos: all(&maps.hellos)?,
+        half_opens: all(&maps.half_opens)?,
+    })
+}
+
+/// What was counted for each route id.
+pub fn route_counters(maps: &Maps) -> Result<Vec<(u32, RouteCounters)>, TableError> {
+    all(&maps.route_counters)
+}
+
+/// Packets and events of each reason, summed over processors.
+pub fn reasons(pins: &Pins) -> Result<Vec<(Reason, u64)>, TableError> {
+    let counters = PerCpu::open(pins.folder(), name::COUNTERS)?;
+    Reason::ALL.iter().map(|reason| Ok((*reason, counters.sum(*reason as u32)?))).collect()
+}
+
+/// Where the programs stand in the rings.
+pub fn cursors(maps: &Maps) -> Result<Cursors, TableError> {
+    Ok(maps.cursors.look_up(&0)?.unwrap_or_default())
+}
+
+/// Seconds of the monotonic clock, as the programs count them.
+pub fn now_secs() -> u32 {
+    (now_ns() / 1_000_000_000) as u32
+}
+
+/// Nanoseconds of the monotonic clock, as `bpf_ktime_get_ns` gives them.
+pub fn now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` lives through the call.
+    let result = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    assert_eq!(result, 0, "every Linux has a monotonic clock");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,84 @@
+//! How many entries each map has, and which setting says so.
+
+use common::maps::name;
+
+/// The three settings that size the maps. Sizes are fixed as long as the maps are pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// `maxFlows`.
+    pub flows: u32,
+    /// `maxNames`.
+    pub names: u32,
+    /// `maxHellos`.
+    pub hellos: u32,
+}
+
+impl Sizes {
+    /// Every map whose size follows the settings, with its entries.
+    pub fn maps(&self) -> [(&'static str, u32); 16] {
+        let Self { flows, names, hellos } = *self;
+        [
+            (name::FLOWS, flows),
+            // A flow has one port towards its backend; so has each hello and each half-open connection.
+            (name::NATS, flows.saturating_add(hellos.saturating_mul(2))),
+            (name::HELLOS, hellos),
+            (name::CHUNKS, hellos),
+            (name::SOURCES, hellos),
+            (name::HALF_OPENS, hellos),
+            (name::HALF_OPEN_RING, hellos),
+            (name::CLOSED_RING, closed(flows)),
+            (name::ROUTES_EXACT, names),
+            (name::ROUTES_WILDCARD, names),
+            (name::ROUTES, names),
+            (name::LABELS, names),
+            (name::ROUTE_COUNTERS, names),
+            (name::BACKENDS, names.saturating_mul(2)),
+            (name::MEMBERS, names.saturating_mul(2)),
+            (name::MAGLEV, names.saturating_mul(2)),
+        ]
+    }
+}
+
+/// Closed flows whose entries are kept for a while.
+pub fn closed(flows: u32) -> u32 {
+    (flows / 8).max(1024)
+}
+
+/// The field of `settings` that sizes a map.
+pub fn setting(map: &str) -> &'static str {
+    match map {
+        name::FLOWS | name::NATS | name::CLOSED_RING => "maxFlows",
+        name::HELLOS | name::CHUNKS | name::SOURCES | name::HALF_OPENS | name::HALF_OPEN_RING => "maxHellos",
+        name::ROUTES_EXACT
+        | name::ROUTES_WILDCARD
+        | name::ROUTES
+        | name::LABELS
+        | name::ROUTE_COUNTERS
+        | name::BACKENDS
+        | name::MEMBERS
+        | name::MAGLEV => "maxNames",
+        _ => "no setting (its size is fixed)",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_sized_map_names_its_setting() {
+        let sizes = Sizes { flows: 1000, names: 10, hellos: 100 };
+        for (map, _) in sizes.maps() {
+            assert!(setting(map).starts_with("max"), "{map}");
+        }
+    }
+
+    #[test]
+    fn every_connection_has_room_for_its_port() {
+        let sizes = Sizes { flows: 1000, names: 10, hellos: 100 };
+        let nats = sizes.maps().into_iter().find(|(map, _)| *map == name::NATS).unwrap().1;
+        assert_eq!(nats, 1000 + 100 + 100);
+        let most = Sizes { flows: u32::MAX, names: u32::MAX, hellos: u32::MAX };
+        assert!(most.maps().iter().all(|(_, entries)| *entries > 0));
+    }
+}

@@ -1,0 +1,248 @@
+//! The commands of bpf(2) that aya does not have: batches, and single elements of a pinned map whose type the caller
+//! knows. Attributes are the leading parts of the kernel's `union bpf_attr`; the kernel takes the rest as zero.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const BPF_MAP_LOOKUP_ELEM: libc::c_long = 1;
+const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
+const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
+const BPF_MAP_DELETE_BATCH: libc::c_long = 27;
+
+/// What an element operation of bpf(2) works on. The slices are as long as the map says, so the kernel stays inside.
+#[repr(C)]
+struct Element {
+    map: u32,
+    reserved: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct Batch {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: u32,
+    element_flags: u64,
+    flags: u64,
+}
+
+#[repr(C)]
+struct Object {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+#[repr(C)]
+struct Info {
+    fd: u32,
+    length: u32,
+    info: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct TestRun {
+    program: u32,
+    retval: u32,
+    data_size_in: u32,
+    data_size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    ctx_size_in: u32,
+    ctx_size_out: u32,
+    ctx_in: u64,
+    ctx_out: u64,
+}
+
+/// The leading part of the kernel's `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MapInfo {
+    /// `enum bpf_map_type`.
+    pub kind: u32,
+    pub id: u32,
+    /// Bytes.
+    pub key_size: u32,
+    /// Bytes.
+    pub value_size: u32,
+    pub max_entries: u32,
+}
+
+fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i64> {
+    // SAFETY: every attribute struct of this file is the leading part of the kernel's for its command, and the
+    // pointers in it are made from slices that live through the call.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn raw(fd: &impl AsFd) -> u32 {
+    let fd: RawFd = fd.as_fd().as_raw_fd();
+    fd as u32
+}
+
+/// Opens a pinned map or program.
+pub(super) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let fd = bpf(BPF_OBJ_GET, &mut Object { path: path.as_ptr() as u64, fd: 0, flags: 0 })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+pub(super) fn map_info(map: &impl AsFd) -> io::Result<MapInfo> {
+    let mut info = MapInfo::default();
+    let mut attributes = Info {
+        fd: raw(map),
+        length: size_of::<MapInfo>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    Ok(info)
+}
+
+fn element(map: &impl AsFd, key: &[u8], value: u64) -> Element {
+    Element { map: raw(map), reserved: 0, key: key.as_ptr() as u64, value, flags: 0 }
+}
+
+/// Fills `value`; false when there is no such key.
+pub(super) fn lookup(map: &impl AsFd, key: &[u8], value: &mut [u8]) -> io::Result<bool> {
+    match bpf(BPF_MAP_LOOKUP_ELEM, &mut element(map, key, value.as_mut_ptr() as u64)) {
+        Ok(_) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+pub(super) fn update(map: &impl AsFd, key: &[u8], value: &[u8]) -> io::Result<()> {
+    bpf(BPF_MAP_UPDATE_ELEM, &mut element(map, key, value.as_ptr() as u64)).map(drop)
+}
+
+/// False when there was no such key.
+pub(super) fn delete(map: &impl AsFd, key: &[u8]) -> io::Result<bool> {
+    match bpf(BPF_MAP_DELETE_ELEM, &mut element(map, key, 0)) {
+        Ok(_) => Ok(true),
+        Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// A failed batch: how many elements were done, and what stopped it.
+pub(super) struct Stopped {
+    pub done: u32,
+    pub error: io::Error,
+}
+
+fn batch(command: libc::c_long, attributes: &mut Batch) -> Result<u32, Stopped> {
+    match bpf(command, attributes) {
+        Ok(_) => Ok(attributes.count),
+        Err(error) => {
+            // On EFAULT the kernel does not write back the count.
+            let done = if error.raw_os_error() == Some(libc::EFAULT) { 0 } else { attributes.count };
+            Err(Stopped { done, error })
+        }
+    }
+}
+
+/// Writes `count` elements, one behind the other in `keys` and `values`.
+pub(super) fn update_batch(map: &impl AsFd, keys: &[u8], values: &[u8], count: u32) -> Result<u32, Stopped> {
+    batch(
+        BPF_MAP_UPDATE_BATCH,
+        &mut Batch {
+            in_batch: 0,
+            out_batch: 0,
+            keys: keys.as_ptr() as u64,
+            values: values.as_ptr() as u64,
+            count,
+            map: raw(map),
+            element_flags: 0,
+            flags: 0,
+        },
+    )
+}
+
+/// Deletes `count` elements; stops at the first that is not there.
+pub(super) fn delete_batch(map: &impl AsFd, keys: &[u8], count: u32) -> Result<u32, Stopped> {
+    batch(
+        BPF_MAP_DELETE_BATCH,
+        &mut Batch {
+            in_batch: 0,
+            out_batch: 0,
+            keys: keys.as_ptr() as u64,
+            values: 0,
+            count,
+            map: raw(map),
+            element_flags: 0,
+            flags: 0,
+        },
+    )
+}
+
+/// Where a walk through a map stands. Large enough for the longest key, which some map types use as the mark.
+pub(super) struct Place {
+    bytes: [u8; 512],
+    begun: bool,
+}
+
+impl Place {
+    pub(super) fn start() -> Self {
+        Self { bytes: [0; 512], begun: false }
+    }
+}
+
+/// Reads the next elements, at most `count`, and moves `place` on; `Ok((n, true))` at the end of the map.
+pub(super) fn lookup_batch(
+    map: &impl AsFd,
+    place: &mut Place,
+    keys: &mut [u8],
+    values: &mut [u8],
+    count: u32,
+) -> io::Result<(u32, bool)> {
+    let mark = place.bytes.as_mut_ptr() as u64;
+    let mut attributes = Batch {
+        in_batch: if place.begun { mark } else { 0 },
+        out_batch: mark,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count,
+        map: raw(map),
+        element_flags: 0,
+        flags: 0,
+    };
+    let result = batch(BPF_MAP_LOOKUP_BATCH, &mut attributes);
+    place.begun = true;
+    match result {
+        Ok(done) => Ok((done, false)),
+        Err(stopped) if stopped.error.raw_os_error() == Some(libc::ENOENT) => Ok((stopped.done, true)),
+        Err(stopped) => Err(stopped.error),
+    }
+}
+
+/// Runs a classifier once on `data`, with `context` as the leading part of its `__sk_buff`; its return value.
+pub(super) fn test_run(program: &impl AsFd, data: &[u8], context: &[u8]) -> io::Result<u32> {
+    let mut attributes = TestRun {
+        program: raw(program),
+        data_size_in: data.len() as u32,
+        data_in: data.as_ptr() as u64,
+        ctx_size_in: context.len() as u32,
+        ctx_in: context.as_ptr() as u64,
+        ..TestRun::default()
+    };
+    bpf(BPF_PROG_TEST_RUN, &mut attributes)?;
+    Ok(attributes.retval)
+}

@@ -1,0 +1,268 @@
+//! A pinned map with the types of its keys and values.
+
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::syscall::{self, Place};
+
+/// What a map may hold: plain bytes both ways.
+pub trait Plain: FromBytes + IntoBytes + Immutable + Copy {}
+impl<T: FromBytes + IntoBytes + Immutable + Copy> Plain for T {}
+
+/// Elements read by one system call of a walk.
+const WALK_STEP: usize = 4096;
+
+/// Why a map could not be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// No map is pinned there.
+    #[error("no map {name} under {}; is vestibule running with these pins?", folder.display())]
+    Missing {
+        /// The map's name.
+        name: &'static str,
+        /// Where it was looked for.
+        folder: PathBuf,
+    },
+    /// Something else is pinned under the map's name.
+    #[error(
+        "map {name}: keys of {key} and values of {value} bytes are pinned, this version has {ours_key} and {ours_value}"
+    )]
+    Layout {
+        /// The map's name.
+        name: &'static str,
+        /// Bytes of a key as pinned.
+        key: u32,
+        /// Bytes of a value as pinned.
+        value: u32,
+        /// Bytes of our key.
+        ours_key: usize,
+        /// Bytes of our value.
+        ours_value: usize,
+    },
+    /// The map is full, or the kernel has no memory for more of it.
+    #[error(
+        "map {name} takes no more than {capacity} entries ({source}); raise {setting} in the settings, which needs `vestibule detach` and a new start"
+    )]
+    Full {
+        /// The map's name.
+        name: &'static str,
+        /// Its entries at most.
+        capacity: u32,
+        /// The field of `settings` that sizes it.
+        setting: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("map {name}: {what}: {source}")]
+    Failed {
+        /// The map's name.
+        name: &'static str,
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// An open map.
+#[derive(Debug)]
+pub struct Table<K, V> {
+    name: &'static str,
+    fd: OwnedFd,
+    capacity: u32,
+    types: PhantomData<fn(K) -> V>,
+}
+
+impl<K, V> AsFd for Table<K, V> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl<K: Plain, V: Plain> Table<K, V> {
+    /// Opens the map pinned as `name` in `folder` and compares the sizes of keys and values.
+    pub fn open(folder: &Path, name: &'static str) -> Result<Self, TableError> {
+        let fd = syscall::open_pinned(&folder.join(name)).map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOENT) => TableError::Missing { name, folder: folder.into() },
+            _ => TableError::Failed { name, what: "open", source },
+        })?;
+        let info =
+            syscall::map_info(&fd).map_err(|source| TableError::Failed { name, what: "info", source })?;
+        if info.key_size as usize != size_of::<K>() || info.value_size as usize != size_of::<V>() {
+            return Err(TableError::Layout {
+                name,
+                key: info.key_size,
+                value: info.value_size,
+                ours_key: size_of::<K>(),
+                ours_value: size_of::<V>(),
+            });
+        }
+        Ok(Self { name, fd, capacity: info.max_entries, types: PhantomData })
+    }
+
+    /// Most entries the map takes.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// The value of `key`.
+    pub fn look_up(&self, key: &K) -> Result<Option<V>, TableError> {
+        let mut value = V::new_zeroed();
+        let found = syscall::lookup(self, key.as_bytes(), value.as_mut_bytes())
+            .map_err(|source| self.failed("lookup", source))?;
+        Ok(found.then_some(value))
+    }
+
+    /// Writes one element.
+    pub fn put(&self, key: &K, value: &V) -> Result<(), TableError> {
+        syscall::update(self, key.as_bytes(), value.as_bytes()).map_err(|e| self.write_failed(e))
+    }
+
+    /// Writes all elements; stops at the first that fails.
+    pub fn put_all(&self, elements: &[(K, V)]) -> Result<(), TableError> {
+        if let [(key, value)] = elements {
+            return self.put(key, value);
+        }
+        let (keys, values) = columns(elements);
+        if elements.is_empty() {
+            return Ok(());
+        }
+        syscall::update_batch(self, keys.as_bytes(), values.as_bytes(), elements.len() as u32)
+            .map(drop)
+            .map_err(|stopped| self.write_failed(stopped.error))
+    }
+
+    /// Deletes one element; whether it was there.
+    pub fn remove(&self, key: &K) -> Result<bool, TableError> {
+        syscall::delete(self, key.as_bytes()).map_err(|source| self.failed("delete", source))
+    }
+
+    /// Deletes all of them, whether they are there or not.
+    pub fn remove_all(&self, keys: &[K]) -> Result<(), TableError> {
+        let mut rest = keys;
+        while !rest.is_empty() {
+            let Err(stopped) = syscall::delete_batch(self, rest.as_bytes(), rest.len() as u32) else {
+                return Ok(());
+            };
+            if stopped.error.raw_os_error() != Some(libc::ENOENT) {
+                return Err(self.failed("delete", stopped.error));
+            }
+            // The one it stopped at is gone already.
+            rest = rest.get(stopped.done as usize + 1..).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// Hands every element to `visit`. Elements that come or go meanwhile may be missed or met.
+    pub fn walk(&self, mut visit: impl FnMut(&K, &V)) -> Result<(), TableError> {
+        let mut step = WALK_STEP.min(self.capacity.max(1) as usize);
+        let mut keys = vec![K::new_zeroed(); step];
+        let mut values = vec![V::new_zeroed(); step];
+        let mut place = Place::start();
+        loop {
+            let read = syscall::lookup_batch(
+                self,
+                &mut place,
+                keys.as_mut_slice().as_mut_bytes(),
+                values.as_mut_slice().as_mut_bytes(),
+                step as u32,
+            );
+            match read {
+                Ok((count, ended)) => {
+                    for (key, value) in keys.iter().zip(&values).take(count as usize) {
+                        visit(key, value);
+                    }
+                    if ended {
+                        return Ok(());
+                    }
+                }
+                // A bucket of the hash table holds more than fits: ask for more at once, from the same place.
+                Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && step < 1 << 24 => {
+                    step *= 2;
+                    keys.resize(step, K::new_zeroed());
+                    values.resize(step, V::new_zeroed());
+                }
+                Err(source) => return Err(self.failed("read", source)),
+            }
+        }
+    }
+
+    fn failed(&self, what: &'static str, source: io::Error) -> TableError {
+        TableError::Failed { name: self.name, what, source }
+    }
+
+    fn write_failed(&self, source: io::Error) -> TableError {
+        match source.raw_os_error() {
+            Some(libc::E2BIG | libc::ENOMEM | libc::ENOSPC) => TableError::Full {
+                name: self.name,
+                capacity: self.capacity,
+                setting: super::sizes::setting(self.name),
+                source,
+            },
+            _ => self.failed("write", source),
+        }
+    }
+}
+
+/// A per-CPU array of counters.
+#[derive(Debug)]
+pub struct PerCpu {
+    name: &'static str,
+    fd: OwnedFd,
+    processors: usize,
+}
+
+impl PerCpu {
+    /// Opens the map pinned as `name` in `folder`.
+    pub fn open(folder: &Path, name: &'static str) -> Result<Self, TableError> {
+        // A per-CPU map tells the size of one processor's value.
+        let Table { fd, .. } = Table::<u32, u64>::open(folder, name)?;
+        let processors = possible_processors().map_err(|source| TableError::Failed {
+            name,
+            what: "count processors",
+            source,
+        })?;
+        Ok(Self { name, fd, processors })
+    }
+
+    /// The sum over all processors.
+    pub fn sum(&self, index: u32) -> Result<u64, TableError> {
+        let mut values = vec![0u64; self.processors];
+        let failed = |source| TableError::Failed { name: self.name, what: "lookup", source };
+        syscall::lookup(&self.fd, index.as_bytes(), values.as_mut_slice().as_mut_bytes()).map_err(failed)?;
+        Ok(values.iter().sum())
+    }
+}
+
+/// Processors that may ever be there: the kernel copies out a value for each, present or not.
+fn possible_processors() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    last_processor(&text).map(|last| last + 1).ok_or_else(|| io::Error::other("unknown list of processors"))
+}
+
+/// The highest number in a list such as `0-3,8-11`.
+fn last_processor(list: &str) -> Option<usize> {
+    list.trim().rsplit([',', '-']).next()?.parse().ok()
+}
+
+fn columns<K: Plain, V: Plain>(elements: &[(K, V)]) -> (Vec<K>, Vec<V>) {
+    elements.iter().map(|(key, value)| (*key, *value)).unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_processor_ends_the_list() {
+        assert_eq!(last_processor("0\n"), Some(0));
+        assert_eq!(last_processor("0-1\n"), Some(1));
+        assert_eq!(last_processor("0-3,8-11\n"), Some(11));
+        assert_eq!(last_processor(""), None);
+    }
+}
