@@ -12,12 +12,8 @@ use crate::maps::route::NAME_BYTES_MAX;
 pub const LABEL_BYTES_MAX: u8 = 63;
 
 /// Names of the cluster's own API server: every cluster has them, so no tenant may have them.
-pub const RESERVED: [&str; 4] = [
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-];
+pub const RESERVED: [&str; 4] =
+    ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
 
 /// Most bytes that [`Scan`] takes: the longest name and a trailing dot.
 pub const SCAN_BYTES_MAX: u32 = NAME_BYTES_MAX as u32 + 1;

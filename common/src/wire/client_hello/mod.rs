@@ -1,0 +1,284 @@
+//! TLS ClientHello over any number of segments and records (RFC 8446 section 4.1.2, RFC 6066 section 3).
+//!
+//! A push parser: it consumes every byte it is offered, keeps partial fields in [`Parser`], and never looks back. The
+//! same code runs in the kernel, in `vestibule explain`, in tests and in fuzzers. It fails closed: the whole hello is
+//! walked, every length must fit, and only then the name counts. Names are judged by `decide::server_name`.
+//!
+//! Work is cut in steps of bounded cost, so that the kernel can run it by `bpf_loop`: each step consumes at least one
+//! byte or is the last.
+//!
+//! The shape that the verifier takes (the context of `bpf_loop` must be on the stack; a global function is verified
+//! once, whoever calls it):
+//!
+//! ```text
+//! #[repr(C)]
+//! struct Walk { parser: *mut Parser, window: *const Window, end: u32, reserved: u32 }
+//!
+//! unsafe extern "C" fn step(_: u32, context: *mut c_void) -> i64 {
+//!     let walk = unsafe { &*(context as *const Walk) };
+//!     let parser = unsafe { &mut *walk.parser };
+//!     parser.step(unsafe { &*walk.window }, walk.end) as i64
+//! }
+//!
+//! #[inline(never)]
+//! #[unsafe(no_mangle)]
+//! pub extern "C" fn parse_hello(parser: *mut Parser, window: *const Window, end: u32) -> u32 {
+//!     if parser.is_null() || window.is_null() {
+//!         return Outcome::Malformed as u32;
+//!     }
+//!     let mut walk = Walk { parser, window, end, reserved: 0 };
+//!     unsafe { bpf_loop(STEPS_MAX, step as *mut c_void, &raw mut walk as *mut c_void, 0) };
+//!     unsafe { (*parser).outcome() as u32 }
+//! }
+//! ```
+//!
+//! A segment is copied to `window.bytes[have & 0x3fff]`, then `end` is `have` + its length. A `Parser` is begun in
+//! place: a copy by value does not fit on the stack.
+
+use crate::decide::server_name::{Scan, Verdict};
+use crate::maps::map_struct;
+
+/// The record layer: headers.
+mod record;
+/// The handshake message: fields and what they enclose.
+mod message;
+
+/// Most bytes of a stream, record headers included, in which a ClientHello must end.
+pub const STREAM_BYTES_MAX: u32 = 16384;
+
+/// Bytes of [`Window`]: the stream and room for what a copy of fixed size writes behind its end.
+pub const WINDOW_BYTES: usize = 25600;
+
+/// Steps that any stream is done in: each consumes a byte, and the last one may consume none.
+pub const STEPS_MAX: u32 = STREAM_BYTES_MAX + 1;
+
+/// Bytes of a stream at their place in it.
+pub trait Stream {
+    /// The byte at `position`, which is below [`STREAM_BYTES_MAX`]; any value where no byte is.
+    fn at(&self, position: u32) -> u8;
+
+    /// Four bytes from `position` on, network byte order.
+    #[inline(always)]
+    fn word(&self, position: u32) -> u32 {
+        u32::from_be_bytes([
+            self.at(position),
+            self.at(position.wrapping_add(1)),
+            self.at(position.wrapping_add(2)),
+            self.at(position.wrapping_add(3)),
+        ])
+    }
+}
+
+/// The stream as the kernel keeps it, every byte at its absolute position. Only bytes not yet consumed matter.
+#[repr(C)]
+pub struct Window {
+    pub bytes: [u8; WINDOW_BYTES],
+}
+
+impl Stream for Window {
+    // The mask is what the verifier and LLVM see as the bound.
+    #[inline(always)]
+    fn at(&self, position: u32) -> u8 {
+        self.bytes[(position & 0x3fff) as usize]
+    }
+
+    #[inline(always)]
+    fn word(&self, position: u32) -> u32 {
+        let at = (position & 0x3fff) as usize;
+        u32::from_be_bytes([self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]])
+    }
+}
+
+impl Stream for [u8] {
+    fn at(&self, position: u32) -> u8 {
+        self.get(position as usize).copied().unwrap_or(0)
+    }
+}
+
+/// What the bytes so far amount to.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The hello is not complete.
+    NeedMore = 0,
+    /// Complete; [`Parser::name`] holds the name.
+    Name = 1,
+    /// Complete, without a server name or with an IP literal in its place.
+    NoName = 2,
+    /// The first record is not a TLS handshake record.
+    NotTls = 3,
+    /// Not a ClientHello, or one that breaks the rules.
+    Malformed = 4,
+    /// It cannot end within [`STREAM_BYTES_MAX`].
+    TooLong = 5,
+    /// Complete, but its server name is not a DNS name.
+    NameInvalid = 6,
+}
+
+/// [`Parser::flags`]: the server_name extension was seen.
+const SEEN_SERVER_NAME: u8 = 1;
+/// [`Parser::flags`]: its host name was seen.
+const SEEN_HOST_NAME: u8 = 2;
+/// [`Parser::flags`]: the host name is longer than any name.
+const NAME_TOO_LONG: u8 = 4;
+/// [`Parser::flags`]: bytes follow the extensions inside the message.
+const TRAILING_BYTES: u8 = 8;
+
+map_struct! {
+    /// Where the parser stands. All zero is the beginning of a stream.
+    pub struct Parser = 288 {
+        /// The server name, lower case, without trailing dot, zero behind it. Valid with [`Outcome::Name`].
+        pub name: [u8; 256],
+        /// Bytes of the stream consumed.
+        pub position: u32,
+        /// The bytes read of a field that is cut by the end of a record or of the data.
+        pub value: u32,
+        /// Bytes to pass over.
+        pub skip: u16,
+        /// Bytes of the record not yet consumed.
+        pub record: u16,
+        /// Bytes of the message that no field has claimed yet.
+        pub message: u16,
+        /// Bytes of the server_name list that no entry has claimed yet.
+        pub list: u16,
+        /// Judgement of the name so far.
+        pub scan: Scan,
+        /// The field read next.
+        pub field: u8,
+        /// Bytes in `value`.
+        pub value_bytes: u8,
+        /// Bytes read of a record header that is cut by the end of the data.
+        pub header_bytes: u8,
+        /// Upper byte of the record length in such a header.
+        pub header_length: u8,
+        /// Bytes of the name to come.
+        pub name_left: u8,
+        /// What was seen.
+        pub flags: u8,
+        /// An [`Outcome`].
+        pub outcome: u8,
+        /// Bytes of `name` in use, 1 to 253. Valid with [`Outcome::Name`], else 0.
+        pub name_length: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
+    }
+}
+
+impl Parser {
+    /// Begins a stream.
+    #[inline(always)]
+    pub fn begin(&mut self) {
+        *self = Self::zeroed();
+    }
+
+    /// What the bytes so far amount to.
+    #[inline(always)]
+    pub fn outcome(&self) -> Outcome {
+        match self.outcome {
+            0 => Outcome::NeedMore,
+            1 => Outcome::Name,
+            2 => Outcome::NoName,
+            3 => Outcome::NotTls,
+            5 => Outcome::TooLong,
+            6 => Outcome::NameInvalid,
+            _ => Outcome::Malformed,
+        }
+    }
+
+    /// Goes one step on in a stream of which `end` bytes are there. `true` = stop: decided, or all is consumed.
+    #[inline(always)]
+    pub fn step<S: Stream + ?Sized>(&mut self, stream: &S, end: u32) -> bool {
+        if self.outcome != 0 {
+            return true;
+        }
+        let end = if end < STREAM_BYTES_MAX { end } else { STREAM_BYTES_MAX };
+        self.pass_over(end.saturating_sub(self.position));
+        if self.skip == 0 && self.name_left == 0 && self.settle() {
+            return true;
+        }
+        let left = end.saturating_sub(self.position);
+        if left == 0 {
+            if end == STREAM_BYTES_MAX {
+                self.decide(Outcome::TooLong);
+            }
+            return true;
+        }
+        if self.record == 0 {
+            return self.read_header(stream, left);
+        }
+        if self.name_left != 0 {
+            self.read_name(stream, left);
+            return false;
+        }
+        self.read_field(stream, left)
+    }
+
+    /// Takes steps until `stream`, of which `end` bytes are there, is consumed or decided. User space only: the
+    /// kernel loops with `bpf_loop`.
+    pub fn run<S: Stream + ?Sized>(&mut self, stream: &S, end: u32) -> Outcome {
+        let mut steps = 0;
+        while !self.step(stream, end) {
+            steps += 1;
+            if steps == STEPS_MAX {
+                self.decide(Outcome::Malformed);
+            }
+        }
+        self.outcome()
+    }
+
+    /// Consumes what is to be passed over, as far as record and data reach.
+    #[inline(always)]
+    fn pass_over(&mut self, left: u32) {
+        let mut count = self.skip;
+        count = if count < self.record { count } else { self.record };
+        count = if (count as u32) < left { count } else { left as u16 };
+        self.skip = self.skip.wrapping_sub(count);
+        self.consume(count);
+    }
+
+    /// Counts bytes of the record as consumed.
+    #[inline(always)]
+    fn consume(&mut self, count: u16) {
+        self.record = self.record.wrapping_sub(count);
+        self.position = self.position.wrapping_add(count as u32);
+    }
+
+    /// Stores the outcome. Always `true`: stop.
+    #[inline(always)]
+    fn decide(&mut self, outcome: Outcome) -> bool {
+        self.outcome = outcome as u8;
+        true
+    }
+
+    /// The message ended where it should: judges what was found.
+    #[inline(always)]
+    fn conclude(&mut self) -> bool {
+        if self.flags & TRAILING_BYTES != 0 {
+            return self.decide(Outcome::Malformed);
+        }
+        if self.flags & SEEN_HOST_NAME == 0 {
+            return self.decide(Outcome::NoName);
+        }
+        if self.flags & NAME_TOO_LONG != 0 {
+            return self.decide(Outcome::NameInvalid);
+        }
+        match self.scan.verdict() {
+            Verdict::Address => self.decide(Outcome::NoName),
+            Verdict::Invalid => self.decide(Outcome::NameInvalid),
+            Verdict::Name => {
+                let length = self.scan.name_length();
+                // The trailing dot, or a byte behind the name that is zero anyway.
+                self.name[length as usize] = 0;
+                self.name_length = length;
+                self.decide(Outcome::Name)
+            }
+        }
+    }
+}
+
+/// Parses the beginning of a stream at one go.
+pub fn parse(bytes: &[u8]) -> (Outcome, Parser) {
+    let mut parser = Parser::zeroed();
+    let end = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    (parser.run(bytes, end), parser)
+}
