@@ -9,3 +9,5 @@ pub mod plan;
 
 /// The kernel's side: programs, maps, devices. The only folder that knows aya and bpf(2).
 pub mod dataplane;
+/// The node's network: devices, addresses, the way to each backend.
+pub mod net;

@@ -1,0 +1,127 @@
+//! Questions to the kernel and their answers, by one socket of rtnetlink.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+
+/// Questions sent at once. The answers must fit into the socket's buffer.
+const BATCH: usize = 64;
+
+/// Why the kernel could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The socket failed.
+    #[error("rtnetlink: {0}")]
+    Socket(#[from] io::Error),
+    /// An answer could not be read.
+    #[error("rtnetlink: an answer that cannot be read: {0}")]
+    Answer(String),
+}
+
+/// A socket of rtnetlink.
+pub(super) struct Netlink {
+    socket: Socket,
+    buffer: Vec<u8>,
+    sequence: u32,
+}
+
+impl Netlink {
+    pub(super) fn open() -> Result<Self, NetError> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Self { socket, buffer: vec![0; 1 << 16], sequence: 0 })
+    }
+
+    /// Every object of a kind.
+    pub(super) fn dump(
+        &mut self,
+        question: RouteNetlinkMessage,
+    ) -> Result<Vec<RouteNetlinkMessage>, NetError> {
+        let bytes = self.message(question, NLM_F_REQUEST | NLM_F_DUMP);
+        self.socket.send(&bytes, 0)?;
+        let (sequence, mut objects, mut ended) = (self.sequence, Vec::new(), false);
+        while !ended {
+            self.receive(|message| {
+                if message.header.sequence_number != sequence {
+                    return Ok(());
+                }
+                match message.payload {
+                    NetlinkPayload::InnerMessage(object) => objects.push(object),
+                    NetlinkPayload::Done(_) => ended = true,
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    _ => {}
+                }
+                Ok(())
+            })?;
+        }
+        Ok(objects)
+    }
+
+    /// One answer to each question, in their order; `None` where the kernel has none.
+    pub(super) fn ask_all(
+        &mut self,
+        questions: impl IntoIterator<Item = RouteNetlinkMessage>,
+    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
+        let mut answers = Vec::new();
+        let mut questions = questions.into_iter().peekable();
+        while questions.peek().is_some() {
+            let first = self.sequence.wrapping_add(1);
+            let (mut bytes, mut asked) = (Vec::new(), 0);
+            for question in questions.by_ref().take(BATCH) {
+                bytes.extend(self.message(question, NLM_F_REQUEST));
+                asked += 1;
+            }
+            let begin = answers.len();
+            answers.resize_with(begin + asked, || None);
+            self.socket.send(&bytes, 0)?;
+            let mut missing = asked;
+            while missing > 0 {
+                self.receive(|message| {
+                    let place = message.header.sequence_number.wrapping_sub(first) as usize;
+                    if let Some(answer) = answers.get_mut(begin + place).filter(|_| place < asked) {
+                        missing -= 1;
+                        if let NetlinkPayload::InnerMessage(object) = message.payload {
+                            *answer = Some(object);
+                        }
+                    }
+                    Ok(())
+                })?;
+            }
+        }
+        Ok(answers)
+    }
+
+    fn message(&mut self, question: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        message.finalize();
+        // Every message begins at a multiple of four bytes.
+        let mut bytes = vec![0; message.buffer_len().next_multiple_of(4)];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    /// Hands over every message of the next datagram.
+    fn receive(
+        &mut self,
+        mut take: impl FnMut(NetlinkMessage<RouteNetlinkMessage>) -> io::Result<()>,
+    ) -> Result<(), NetError> {
+        let length = self.socket.recv(&mut self.buffer.as_mut_slice(), 0)?;
+        let mut rest = self.buffer.get(..length).unwrap_or_default();
+        while !rest.is_empty() {
+            let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest)
+                .map_err(|e| NetError::Answer(e.to_string()))?;
+            let used = (message.header.length as usize).next_multiple_of(4);
+            take(message)?;
+            rest = rest.get(used..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}

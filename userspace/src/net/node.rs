@@ -1,0 +1,144 @@
+//! Devices, own addresses and default routes of the node.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::IpAddr;
+
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::netlink::{NetError, Netlink};
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// As `ip link` shows it.
+    pub name: String,
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether packets on it begin with an Ethernet header, as the programs expect. Loopback's do not count.
+    pub ethernet: bool,
+}
+
+/// The node at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// By index.
+    pub links: BTreeMap<u32, Link>,
+    /// Addresses on its devices.
+    pub own: HashSet<IpAddr>,
+    /// Devices of the default routes, both families.
+    pub defaults: BTreeSet<u32>,
+}
+
+impl Node {
+    /// Asks the kernel.
+    pub fn look() -> Result<Self, NetError> {
+        let mut netlink = Netlink::open()?;
+        let mut node = Self::default();
+        for object in netlink.dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))? {
+            if let RouteNetlinkMessage::NewLink(message) = object {
+                node.links.insert(message.header.index, link(&message));
+            }
+        }
+        for object in netlink.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
+            if let RouteNetlinkMessage::NewAddress(message) = object {
+                node.own.extend(own_address(&message));
+            }
+        }
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut question = RouteMessage::default();
+            question.header.address_family = family;
+            for object in netlink.dump(RouteNetlinkMessage::GetRoute(question))? {
+                if let RouteNetlinkMessage::NewRoute(message) = object {
+                    node.defaults.extend(default_devices(&message));
+                }
+            }
+        }
+        Ok(node)
+    }
+
+    /// The index of a device.
+    pub fn index(&self, name: &str) -> Option<u32> {
+        self.links.iter().find(|(_, link)| link.name == name).map(|(index, _)| *index)
+    }
+
+    /// The name of a device, for people.
+    pub fn name(&self, index: u32) -> String {
+        self.links.get(&index).map_or_else(|| format!("#{index}"), |link| link.name.clone())
+    }
+}
+
+fn link(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        name: String::new(),
+        mtu: 0,
+        ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            _ => {}
+        }
+    }
+    link
+}
+
+/// On a point-to-point link the address attribute is the peer's, the local one is ours.
+fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    local.or_else(|| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })
+}
+
+/// The devices of a default route; none for any other route.
+fn default_devices(message: &RouteMessage) -> Vec<u32> {
+    if message.header.destination_prefix_length != 0 || message.header.kind != RouteType::Unicast {
+        return Vec::new();
+    }
+    let mut devices = Vec::new();
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => devices.push(*index),
+            RouteAttribute::MultiPath(hops) => devices.extend(hops.iter().map(|hop| hop.interface_index)),
+            _ => {}
+        }
+    }
+    devices
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_node_has_loopback_which_is_not_ethernet() {
+        let node = Node::look().unwrap();
+        let index = node.index("lo").unwrap();
+        let loopback = &node.links[&index];
+        assert!(!loopback.ethernet && loopback.mtu > 0);
+        assert_eq!((node.name(index).as_str(), node.name(0).as_str()), ("lo", "#0"));
+    }
+
+    #[test]
+    fn only_a_unicast_route_to_everywhere_is_a_default_route() {
+        let mut route = RouteMessage::default();
+        route.header.kind = RouteType::Unicast;
+        route.attributes.push(RouteAttribute::Oif(7));
+        assert_eq!(default_devices(&route), [7]);
+        route.header.destination_prefix_length = 8;
+        assert!(default_devices(&route).is_empty());
+        route.header.destination_prefix_length = 0;
+        route.header.kind = RouteType::Unreachable;
+        assert!(default_devices(&route).is_empty());
+    }
+}

@@ -1,0 +1,60 @@
+//! What `/proc/sys/net` says about forwarding and port ranges, in the calling thread's network namespace.
+
+use std::fs;
+
+/// Why packets would not be forwarded.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the kernel does not forward {family} on device {device}, so no packet would reach a backend; \
+     `sysctl -w {setting}=1`"
+)]
+pub struct ForwardingOff {
+    family: &'static str,
+    device: String,
+    setting: &'static str,
+}
+
+/// Whether the kernel forwards on a device. The programs ask for the way of each packet as a router would
+/// (`bpf_fib_lookup`), and get none where forwarding is off.
+pub fn forwarding(device: &str, v4: bool, v6: bool) -> Result<(), ForwardingOff> {
+    let families =
+        [(v4, "IPv4", "ipv4", "net.ipv4.ip_forward"), (v6, "IPv6", "ipv6", "net.ipv6.conf.all.forwarding")];
+    for (used, family, folder, setting) in families {
+        let text = fs::read_to_string(format!("/proc/sys/net/{folder}/conf/{device}/forwarding"));
+        // A device that is gone meanwhile, or a kernel without the family, is noticed elsewhere.
+        if used && text.is_ok_and(|text| text.trim() == "0") {
+            return Err(ForwardingOff { family, device: device.into(), setting });
+        }
+    }
+    Ok(())
+}
+
+/// Ports the kernel hands out to its own sockets, first and last.
+pub fn local_port_range() -> Option<(u16, u16)> {
+    port_range(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?)
+}
+
+fn port_range(text: &str) -> Option<(u16, u16)> {
+    let mut ports = text.split_whitespace().map(str::parse);
+    Some((ports.next()?.ok()?, ports.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_range_is_two_numbers() {
+        assert_eq!(port_range("32768\t60999\n"), Some((32768, 60999)));
+        assert_eq!(port_range("32768"), None);
+        assert_eq!(port_range(""), None);
+        assert!(local_port_range().is_some());
+    }
+
+    #[test]
+    fn the_remedy_is_a_command() {
+        let off = ForwardingOff { family: "IPv4", device: "eth0".into(), setting: "net.ipv4.ip_forward" };
+        assert!(off.to_string().ends_with("`sysctl -w net.ipv4.ip_forward=1`"));
+        assert_eq!(forwarding("no-such-device", true, true), Ok(()));
+    }
+}

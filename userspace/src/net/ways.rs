@@ -1,0 +1,129 @@
+//! The way to each backend: device, our address towards it, MTU; as the kernel would choose for a packet of ours.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::netlink::{NetError, Netlink};
+use super::node::Node;
+use crate::plan::Hop;
+
+/// Ways found so far. Good until the node's network changes; then [`Ways::forget`].
+#[derive(Debug, Default)]
+pub struct Ways {
+    known: HashMap<IpAddr, Option<Hop>>,
+}
+
+impl Ways {
+    /// Forgets everything: routes, addresses or devices changed.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// The way to each address that has one. Only those not known yet are asked for.
+    pub fn towards(
+        &mut self,
+        addresses: &BTreeSet<IpAddr>,
+        node: &Node,
+    ) -> Result<HashMap<IpAddr, Hop>, NetError> {
+        let unknown: Vec<IpAddr> =
+            addresses.iter().filter(|address| !self.known.contains_key(address)).copied().collect();
+        if !unknown.is_empty() {
+            let answers = Netlink::open()?.ask_all(unknown.iter().map(|address| question(*address)))?;
+            self.known.extend(unknown.iter().zip(answers).map(|(address, answer)| {
+                let hop = match answer {
+                    Some(RouteNetlinkMessage::NewRoute(route)) => hop(&route, node),
+                    _ => None,
+                };
+                (*address, hop)
+            }));
+        }
+        Ok(addresses
+            .iter()
+            .filter_map(|address| Some((*address, self.known.get(address).copied().flatten()?)))
+            .collect())
+    }
+}
+
+fn question(address: IpAddr) -> RouteNetlinkMessage {
+    let mut route = RouteMessage::default();
+    let (family, bits) = match address {
+        IpAddr::V4(_) => (AddressFamily::Inet, 32),
+        IpAddr::V6(_) => (AddressFamily::Inet6, 128),
+    };
+    route.header.address_family = family;
+    route.header.destination_prefix_length = bits;
+    route.attributes.push(RouteAttribute::Destination(RouteAddress::from(address)));
+    RouteNetlinkMessage::GetRoute(route)
+}
+
+/// `None` for a route that leads nowhere, to ourselves, or without an address of ours.
+fn hop(route: &RouteMessage, node: &Node) -> Option<Hop> {
+    if route.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let (mut ifindex, mut source, mut route_mtu) = (0, None, u32::MAX);
+    for attribute in &route.attributes {
+        match attribute {
+            RouteAttribute::Oif(index) => ifindex = *index,
+            RouteAttribute::PrefSource(RouteAddress::Inet(address)) => source = Some(IpAddr::V4(*address)),
+            RouteAttribute::PrefSource(RouteAddress::Inet6(address)) => source = Some(IpAddr::V6(*address)),
+            RouteAttribute::Metrics(metrics) => {
+                for metric in metrics {
+                    if let RouteMetric::Mtu(mtu) = metric {
+                        route_mtu = *mtu;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    let link = node.links.get(&ifindex)?;
+    Some(Hop { source: source?, ifindex, mtu: link.mtu.min(route_mtu) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::Link;
+    use super::*;
+
+    fn node() -> Node {
+        let link = Link { name: "eth0".into(), mtu: 1500, ethernet: true };
+        Node { links: [(3, link)].into(), ..Node::default() }
+    }
+
+    fn route() -> RouteMessage {
+        let mut route = RouteMessage::default();
+        route.header.kind = RouteType::Unicast;
+        route.attributes.push(RouteAttribute::Oif(3));
+        route.attributes.push(RouteAttribute::PrefSource(RouteAddress::Inet([192, 0, 2, 1].into())));
+        route
+    }
+
+    #[test]
+    fn a_route_gives_device_source_and_the_smaller_mtu() {
+        let source = IpAddr::from([192, 0, 2, 1]);
+        assert_eq!(hop(&route(), &node()), Some(Hop { source, ifindex: 3, mtu: 1500 }));
+        let mut narrow = route();
+        narrow.attributes.push(RouteAttribute::Metrics(vec![RouteMetric::Mtu(1400)]));
+        assert_eq!(hop(&narrow, &node()).unwrap().mtu, 1400);
+    }
+
+    #[test]
+    fn a_route_to_nowhere_is_no_way() {
+        for kind in [RouteType::Unreachable, RouteType::BlackHole, RouteType::Local] {
+            let mut dead = route();
+            dead.header.kind = kind;
+            assert_eq!(hop(&dead, &node()), None, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn our_own_address_has_no_way() {
+        let node = Node::look().unwrap();
+        let own: BTreeSet<IpAddr> = [IpAddr::from([127, 0, 0, 1])].into();
+        assert!(Ways::default().towards(&own, &node).unwrap().is_empty());
+    }
+}
