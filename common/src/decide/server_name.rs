@@ -246,8 +246,12 @@ pub fn normalise(text: &[u8]) -> Result<ServerName, NameError> {
 
 /// Why `text`, scanned, is invalid.
 fn why(scan: &Scan, text: &[u8]) -> NameError {
-    let legal = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    if let Some(byte) = text.iter().find(|byte| !legal(byte)) {
+    let illegal = |byte: &&u8| {
+        let mut alone = Scan::zeroed();
+        alone.push(**byte);
+        alone.flags & (ILLEGAL | COLON) != 0
+    };
+    if let Some(byte) = text.iter().find(illegal) {
         NameError::Byte(*byte)
     } else if scan.flags & EMPTY_LABEL != 0 {
         NameError::EmptyLabel
@@ -255,5 +259,111 @@ fn why(scan: &Scan, text: &[u8]) -> NameError {
         NameError::LabelTooLong
     } else {
         NameError::TooLong
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> Result<String, NameError> {
+        normalise(text.as_bytes()).map(|name| {
+            assert!(name.bytes.iter().skip(name.length as usize).all(|byte| *byte == 0));
+            name.as_str().to_owned()
+        })
+    }
+
+    #[test]
+    fn letters_are_folded_and_one_trailing_dot_is_dropped() {
+        assert_eq!(name("API.c1.Example.COM").unwrap(), "api.c1.example.com");
+        assert_eq!(name("a_b-c.example.com.").unwrap(), "a_b-c.example.com");
+        assert_eq!(name("-a.b-").unwrap(), "-a.b-");
+        assert_eq!(name("xn--bcher-kva.example").unwrap(), "xn--bcher-kva.example");
+        assert_eq!(name("localhost").unwrap(), "localhost");
+    }
+
+    #[test]
+    fn every_byte_outside_the_set_is_named() {
+        for byte in 0..=255_u8 {
+            let legal = byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+            let found = normalise(&[b'x', byte, b'y']);
+            match legal {
+                true => assert_eq!(found.unwrap().as_bytes()[1], byte.to_ascii_lowercase()),
+                false => assert_eq!(found, Err(NameError::Byte(byte))),
+            }
+        }
+        // Bytes that a blind `| 0x20` would turn into legal ones.
+        assert_eq!(name("a\rb"), Err(NameError::Byte(b'\r')));
+        assert_eq!(name("[::1]"), Err(NameError::Byte(b'[')));
+        assert_eq!(name("*.example.com"), Err(NameError::Byte(b'*')));
+        assert_eq!(name("example.com:443"), Err(NameError::Byte(b':')));
+    }
+
+    #[test]
+    fn labels_have_1_to_63_bytes_and_names_253() {
+        let label = "x".repeat(63);
+        assert_eq!(name(&label).unwrap(), label);
+        assert_eq!(name(&format!("a.{label}y.b")), Err(NameError::LabelTooLong));
+        assert_eq!(name(&format!("{label}y")), Err(NameError::LabelTooLong));
+        for text in [".", "..", ".a", "a..", "a..b"] {
+            assert_eq!(name(text), Err(NameError::EmptyLabel), "{text}");
+        }
+        assert_eq!(name(""), Err(NameError::Empty));
+        let long = [label.as_str(); 4].join(".");
+        assert_eq!(name(&long[..253]).unwrap(), long[..253]);
+        assert_eq!(name(&format!("{}.", &long[..253])).unwrap(), long[..253]);
+        assert_eq!(name(&long[..254]), Err(NameError::TooLong));
+        assert_eq!(name(&long), Err(NameError::TooLong));
+        assert_eq!(name(&long.repeat(3)), Err(NameError::TooLong));
+        assert_eq!(name(&["a"; 127].join(".")).unwrap().len(), 253);
+    }
+
+    #[test]
+    fn addresses_are_no_names() {
+        for text in ["10.0.0.1", "255.255.255.255", "0.0.0.0.", "010.000.000.001"] {
+            assert_eq!(name(text), Err(NameError::Address), "{text}");
+        }
+        for text in ["::", "::1", "FD97::10", "fe80:0:0:0:1:2:3:4", "::ffff:10.0.0.1", "64:ff9b::1.2.3.4"] {
+            assert_eq!(name(text), Err(NameError::Address), "{text}");
+        }
+        // Near misses are ordinary names, or nothing.
+        for text in
+            ["1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.x", "1.2.3.0004", "1-2-3-4", "1.2.3.4.example.com"]
+        {
+            assert_eq!(name(text).unwrap(), text);
+        }
+        for text in ["cafe:6443", "fe80::1%eth0", "::g", "a:b:z"] {
+            assert!(matches!(name(text), Err(NameError::Byte(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn exactly_the_four_reserved_names_are_reserved() {
+        for text in RESERVED {
+            assert!(normalise(text.as_bytes()).unwrap().is_reserved(), "{text}");
+            assert!(normalise(format!("{}.", text.to_uppercase()).as_bytes()).unwrap().is_reserved());
+            // One byte more, less or other.
+            assert!(!normalise(format!("{text}x").as_bytes()).unwrap().is_reserved());
+            assert!(!normalise(format!("{text}.x").as_bytes()).unwrap().is_reserved());
+            assert!(!normalise(&text.as_bytes()[..text.len() - 1]).unwrap().is_reserved());
+            for i in 0..text.len() {
+                let mut other = text.as_bytes().to_vec();
+                other[i] = b'0';
+                assert!(!normalise(&other).unwrap().is_reserved());
+            }
+        }
+        for text in
+            ["kubernetes.default.svc.cluster", "default", "kubernetes.example.com", "kubernetes.de", "k"]
+        {
+            assert!(!normalise(text.as_bytes()).unwrap().is_reserved(), "{text}");
+        }
+    }
+
+    #[test]
+    fn reasons_say_what_is_wrong() {
+        let text = |error: NameError| error.to_string();
+        assert_eq!(text(NameError::Byte(b'*')), "holds '*'; letters, digits, '-', '_' and '.' are allowed");
+        assert!(text(NameError::Byte(0)).contains("\\x00"));
+        assert!(text(NameError::TooLong).contains("253"));
     }
 }

@@ -42,6 +42,10 @@ use crate::maps::map_struct;
 mod record;
 /// The handshake message: fields and what they enclose.
 mod message;
+#[cfg(test)]
+mod builder;
+#[cfg(test)]
+mod tests;
 
 /// Most bytes of a stream, record headers included, in which a ClientHello must end.
 pub const STREAM_BYTES_MAX: u32 = 16384;

@@ -36,8 +36,10 @@ impl Parser {
             self.header_length = byte;
         }
         if read >= 4 {
+            let length = (self.header_length as u32) << 8 | byte as u32;
             self.header_bytes = 0;
-            return self.begin_record((self.header_length as u32) << 8 | byte as u32);
+            self.header_length = 0;
+            return self.begin_record(length);
         }
         false
     }
