@@ -1,6 +1,6 @@
 //! Hellos that gave way, as the programs report them.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use aya::maps::{Map, MapData, MapError, RingBuf};
 use common::maps::event::Expiry;
@@ -12,12 +12,6 @@ use super::pin::Pins;
 /// The reading end of `EVICTIONS`.
 pub struct Evictions {
     ring: RingBuf<MapData>,
-}
-
-impl AsFd for Evictions {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ring.as_fd()
-    }
 }
 
 impl AsRawFd for Evictions {

@@ -1,7 +1,6 @@
 //! Notices that devices, addresses or routes changed.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -17,25 +16,9 @@ const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 /// Changes come in bursts; one look afterwards is enough.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// A socket that tells its descriptor the safe way.
-struct Listener(Socket);
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the socket owns the descriptor and outlives the borrow.
-        unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) }
-    }
-}
-
-impl AsRawFd for Listener {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}
-
 /// Listens for changes.
 pub struct Watch {
-    socket: AsyncFd<Listener>,
+    socket: AsyncFd<Socket>,
 }
 
 impl Watch {
@@ -47,21 +30,23 @@ impl Watch {
             socket.add_membership(group)?;
         }
         socket.set_non_blocking(true)?;
-        Ok(Self { socket: AsyncFd::register(Listener(socket)).map_err(io::Error::from)? })
+        // SAFETY: the socket owns its descriptor, which is open and the same until the socket is dropped.
+        let socket = unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)?;
+        Ok(Self { socket })
     }
 
     /// Comes back when something changed, shortly after the first sign of it.
     pub async fn changed(&mut self) -> Result<(), NetError> {
         loop {
             let mut ready = self.socket.readable().await?;
-            let heard = drain(&ready.get_inner().0)?;
+            let heard = drain(ready.get_inner())?;
             ready.clear_ready();
             if heard {
                 break;
             }
         }
         sleep(QUIET).await;
-        drain(&self.socket.get_ref().0)?;
+        drain(self.socket.get_ref())?;
         Ok(())
     }
 }
