@@ -64,6 +64,11 @@ fn cargo_install(name: &str, version: &str, prefix: &Path) -> Command {
     let mut command = process::cargo();
     command.args(["install", name, "--version", version, "--locked", "--force", "--root"]).arg(prefix);
     command.current_dir("/").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
+    // With its folder in PATH cargo does not advise to put it there.
+    let path = env::var_os("PATH").unwrap_or_default();
+    if let Ok(path) = env::join_paths(env::split_paths(&path).chain([prefix.join("bin")])) {
+        command.env("PATH", path);
+    }
     if process::quiet() {
         command.arg("--quiet");
     }
