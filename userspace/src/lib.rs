@@ -2,8 +2,14 @@
 //!
 //! Data flows down this list: sources -> model -> compile -> plan -> dataplane.
 
+/// Outside world to facts: the static file.
+pub mod sources;
+/// The static file's format: as written, to checked facts. Pure.
+pub mod config;
 /// Checked words: server names, listeners, routes, problems.
 pub mod model;
+/// From facts to what the data plane shall do, without contradictions. Pure.
+pub mod compile;
 /// From what is applied to what is desired: map writes in order. Pure.
 pub mod plan;
 

@@ -29,6 +29,8 @@ pub enum Protocol {
 /// Where clients dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {
+    /// Place in the source: `listeners[place]`.
+    pub place: usize,
     /// Unique among listeners.
     pub name: Arc<str>,
     /// At least one, each once.
@@ -44,12 +46,14 @@ pub struct ListenerSpec {
 /// A tenant: which names lead to which backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
+    /// Place in the source: `routes[place]`.
+    pub place: usize,
     /// Unique among routes.
     pub name: Arc<str>,
     /// Names of listeners.
     pub listeners: Vec<Arc<str>>,
-    /// What it matches on TLS listeners; `(place in the source, pattern)`, each pattern once.
-    pub patterns: Vec<(u32, Pattern)>,
+    /// What it matches on TLS listeners, in the order of the source; each once.
+    pub patterns: Vec<Pattern>,
     /// In the order of the source; each (address, port) once.
     pub backends: Vec<BackendSpec>,
 }

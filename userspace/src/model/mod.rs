@@ -11,5 +11,5 @@ pub mod problem;
 
 pub use desired::{Desired, DesiredListener, DesiredRoute};
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
-pub use name::{Pattern, ServerName};
+pub use name::{InvalidName, Pattern, ServerName};
 pub use problem::{Problem, Severity};

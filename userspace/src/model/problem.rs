@@ -94,3 +94,32 @@ impl fmt::Display for Problem {
         write!(f, "; {}", self.remedy)
     }
 }
+
+/// The candidate that `written` was most likely meant to be.
+pub fn closest<'a>(written: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = written.to_ascii_lowercase();
+    let likeness = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let slip = strsim::osa_distance(&lower, &name) <= 1;
+        strsim::jaro_winkler(&lower, &name).max(if slip { 0.9 } else { 0.0 })
+    };
+    candidates
+        .map(|name| (likeness(name), name))
+        .filter(|(likeness, _)| *likeness > 0.8)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn likely_names_are_suggested() {
+        let names = ["addresses", "port", "protocol", "defaultRoute"];
+        assert_eq!(closest("adresses", names.into_iter()), Some("addresses"));
+        assert_eq!(closest("default_route", names.into_iter()), Some("defaultRoute"));
+        assert_eq!(closest("tow", ["one", "two"].into_iter()), Some("two"));
+        assert_eq!(closest("backend", names.into_iter()), None);
+    }
+}

@@ -1,0 +1,41 @@
+//! Whether it all fits into the maps, whose sizes follow `settings.maxNames`.
+
+use super::maglev;
+use crate::model::{BackendSpec, Desired, Problem};
+use common::maps::route::PAGE_SLOTS;
+
+/// Counts what each map must hold.
+pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
+    let names_max = desired.settings.max_names as usize;
+    let names = desired.routes.iter().map(|route| route.names.len()).sum::<usize>();
+    let backends = desired.routes.iter().map(|route| route.backends.len()).sum::<usize>();
+    let pages = desired.routes.iter().map(|route| pages(&route.backends)).sum::<usize>();
+    let counts = [
+        (names, names_max, "names (a name counts once a listener)"),
+        (desired.routes.len(), names_max, "routes"),
+        (backends, 2 * names_max, "backends"),
+        (pages, 2 * names_max, "pages of 128 Maglev slots (unequal weights need more)"),
+    ];
+    for (count, most, what) in counts {
+        if count > most {
+            let needed = names_max.saturating_mul(count).div_ceil(most);
+            problems.push(
+                Problem::error(
+                    "settings.maxNames",
+                    format!("too small: there are {count} {what}, and room for {most}"),
+                    format!("raise it to {needed} or more"),
+                )
+                .value(names_max),
+            );
+        }
+    }
+}
+
+fn pages(backends: &[BackendSpec]) -> usize {
+    let family = |is_v4: bool| {
+        let members = backends.iter().filter(move |b| b.address.is_ipv4() == is_v4 && b.weight > 0);
+        let slots = maglev::slots(members.map(|b| b.weight)) as usize;
+        if slots > 1 { slots.div_ceil(PAGE_SLOTS) } else { 0 }
+    };
+    family(true) + family(false)
+}

@@ -1,0 +1,95 @@
+//! What may surprise its author: the configuration works, but not for everyone.
+
+use super::Surroundings;
+use crate::model::{Facts, ListenerSpec, Problem, Protocol, RouteSpec};
+use std::collections::HashMap;
+
+/// Looks for listeners without routes for a family, routes without backends, and ports that the kernel also uses.
+pub(super) fn check(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<Problem>) {
+    source_ports(facts, surroundings, problems);
+    if facts.listeners.is_empty() {
+        problems.push(Problem::warning("listeners", "there is no listener", "add one: nothing is served"));
+    }
+    let listeners: HashMap<&str, &ListenerSpec> =
+        facts.listeners.iter().map(|listener| (&*listener.name, listener)).collect();
+    let mut defaults: HashMap<&str, Vec<&ListenerSpec>> = HashMap::new();
+    for listener in &facts.listeners {
+        if let Some(route) = &listener.default_route {
+            defaults.entry(route).or_default().push(listener);
+        }
+    }
+    for route in &facts.routes {
+        let named = route.listeners.iter().filter_map(|name| listeners.get(&**name).copied());
+        let default = defaults.get(&*route.name).into_iter().flatten().copied();
+        let attached: Vec<_> = named.chain(default).collect();
+        attachment(route, &attached, problems);
+        families(route, &attached, problems);
+    }
+}
+
+fn source_ports(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<Problem>) {
+    let (first, last) = facts.settings.source_ports;
+    let Some((local_first, local_last)) = surroundings.local_ports else { return };
+    if first <= local_last && local_first <= last {
+        problems.push(
+            Problem::warning(
+                "settings.sourcePorts",
+                format!(
+                    "overlaps the ports this node's kernel hands out (net.ipv4.ip_local_port_range \
+                     {local_first}-{local_last})"
+                ),
+                "choose ports outside it: ports in both can run out earlier",
+            )
+            .value(format_args!("{first}-{last}")),
+        );
+    }
+}
+
+fn attachment(route: &RouteSpec, attached: &[&ListenerSpec], problems: &mut Vec<Problem>) {
+    let at = format!("routes[{}]", route.place);
+    if attached.is_empty() {
+        problems.push(Problem::warning(
+            format!("{at}.listeners"),
+            format!("route {} is on no listener", route.name),
+            "name a listener: nobody can reach it",
+        ));
+    } else if !route.patterns.is_empty() && attached.iter().all(|l| l.protocol == Protocol::Tcp) {
+        problems.push(
+            Problem::warning(
+                format!("{at}.hostnames"),
+                format!("route {} is on no TLS listener: its names match nothing", route.name),
+                "name a TLS listener, or remove the hostnames",
+            )
+            .value(&route.patterns[0]),
+        );
+    }
+}
+
+fn families(route: &RouteSpec, attached: &[&ListenerSpec], problems: &mut Vec<Problem>) {
+    let at = || format!("routes[{}].backends", route.place);
+    if route.backends.is_empty() {
+        problems.push(Problem::warning(
+            at(),
+            format!("route {} has no backends", route.name),
+            "add one: its clients are refused",
+        ));
+        return;
+    }
+    for (is_v4, family) in [(true, "IPv4"), (false, "IPv6")] {
+        if route.backends.iter().any(|b| b.address.is_ipv4() == is_v4 && b.weight > 0) {
+            continue;
+        }
+        let Some(listener) = attached.iter().find(|l| l.addresses.iter().any(|a| a.is_ipv4() == is_v4))
+        else {
+            continue;
+        };
+        problems.push(Problem::warning(
+            at(),
+            format!(
+                "route {} has no {family} backend that takes new connections, but listener {} has {family} addresses",
+                route.name, listener.name
+            ),
+            format!("add one: clients that come over {family} are refused"),
+        ));
+    }
+}

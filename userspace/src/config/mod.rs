@@ -1,0 +1,118 @@
+//! The static file: as written (`raw`) to checked facts.
+//!
+//! A good file is read once, by serde. When something is wrong with it, it is read a second time as a tree with
+//! lines, to say where.
+
+/// The file as written.
+mod raw;
+/// Single values.
+mod value;
+/// From the file as written to facts.
+mod checked;
+/// Which fields there are; what is wrong with others.
+mod shape;
+/// The file as a tree with lines.
+mod node;
+
+use crate::model::{Facts, Problem};
+use raw::RawConfig;
+use serde::Deserialize;
+
+/// Reads a file's text: JSON when its first byte (white space apart) is `{`, else YAML. The facts hold whatever is
+/// good, so that more problems can be found; they are to be used only when no problem is an error. Problems have no
+/// line yet: see [`locate`].
+pub fn parse(text: &str) -> (Facts, Vec<Problem>) {
+    let mut problems = Vec::new();
+    let raw = if is_json(text) {
+        serde_json::from_str(text).map_err(|error| SyntaxError {
+            line: u32::try_from(error.line()).unwrap_or(u32::MAX),
+            what: error.to_string(),
+        })
+    } else {
+        serde_saphyr::from_str_with_options(text, node::options()).map_err(|error| SyntaxError::from(&error))
+    };
+    let raw = match raw {
+        Ok(raw) => raw,
+        Err(error) => match reshape(text, error, &mut problems) {
+            Some(raw) => raw,
+            None => return (Facts::default(), problems),
+        },
+    };
+    let mut more = Vec::new();
+    let facts = checked::facts(raw, &mut more);
+    more.retain(|problem| !explained(problem, &problems));
+    problems.append(&mut more);
+    (facts, problems)
+}
+
+/// Whether a missing field is only missing because it, or its name, is written wrongly.
+fn explained(problem: &Problem, by: &[Problem]) -> bool {
+    let parent = |field: &str| field.rsplit_once('.').map_or(String::new(), |(parent, _)| parent.to_owned());
+    problem.value.is_empty() && by.iter().any(|other| parent(&other.field) == parent(&problem.field))
+}
+
+/// Finds the line of each problem.
+pub fn locate(text: &str, problems: &mut [Problem]) {
+    if problems.iter().all(|problem| problem.line.is_some()) {
+        return;
+    }
+    if let Ok(tree) = node::read(text) {
+        for problem in problems.iter_mut().filter(|problem| problem.line.is_none()) {
+            problem.line = Some(tree.line_of(&problem.field));
+        }
+    }
+}
+
+fn is_json(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
+/// Where and why a parser gave up.
+struct SyntaxError {
+    line: u32,
+    what: String,
+}
+
+impl From<&serde_saphyr::Error> for SyntaxError {
+    fn from(error: &serde_saphyr::Error) -> Self {
+        let line = error.location().map_or(1, |location| location.line());
+        let what = error.to_string().lines().next().unwrap_or_default().to_owned();
+        Self { line: u32::try_from(line).unwrap_or(u32::MAX), what }
+    }
+}
+
+/// What can be saved of a file that serde refused, and what is wrong with the rest.
+fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Option<RawConfig> {
+    let before = problems.len();
+    let fitting = match node::read(text) {
+        // JSON has its own rules of syntax; its parser's word stands.
+        Err(yaml) => {
+            let error = if is_json(text) { error } else { SyntaxError::from(&yaml) };
+            problems.push(syntax_problem(error, text));
+            return None;
+        }
+        Ok(tree) => shape::fit(&tree, &shape::FILE, "", problems),
+    };
+    if fitting.is_null() && problems.len() > before {
+        return None;
+    }
+    match RawConfig::deserialize(fitting) {
+        Ok(raw) if problems.len() > before => Some(raw),
+        // The shape is right after all (a comma too many in JSON, say): the parser knows better.
+        Ok(_) | Err(_) => {
+            problems.push(syntax_problem(error, text));
+            None
+        }
+    }
+}
+
+fn syntax_problem(error: SyntaxError, text: &str) -> Problem {
+    let language = if is_json(text) { "JSON" } else { "YAML" };
+    let mut problem = Problem::error(
+        "",
+        format!("cannot be read as {language}: {}", error.what),
+        format!("correct the {language} at or shortly before this line"),
+    );
+    problem.line = Some(error.line);
+    problem
+}

@@ -1,0 +1,154 @@
+//! What fields the file may have, and what is wrong with a file that has others: every unknown, repeated or mistyped
+//! field, not only the first. Read only when serde has refused the file.
+
+use super::node::{Node, Value};
+use crate::model::Problem;
+use crate::model::problem::closest;
+use serde_json::Value as Json;
+
+/// What a value may be.
+pub(super) enum Shape {
+    Text,
+    Whole,
+    List(&'static Shape),
+    Table(&'static [(&'static str, Shape)]),
+}
+
+/// The whole file; the same fields as the structures of `raw`.
+pub(super) const FILE: Shape = Shape::Table(&[
+    ("apiVersion", Shape::Text),
+    ("kind", Shape::Text),
+    ("settings", Shape::Table(SETTINGS)),
+    ("listeners", Shape::List(&Shape::Table(LISTENER))),
+    ("routes", Shape::List(&Shape::Table(ROUTE))),
+]);
+
+const SETTINGS: &[(&str, Shape)] = &[
+    ("sourceAddresses", Shape::List(&Shape::Text)),
+    ("sourcePorts", Shape::Text),
+    ("idleTimeout", Shape::Text),
+    ("helloTimeout", Shape::Text),
+    ("maxFlows", Shape::Whole),
+    ("maxNames", Shape::Whole),
+    ("maxHellos", Shape::Whole),
+];
+
+const LISTENER: &[(&str, Shape)] = &[
+    ("name", Shape::Text),
+    ("addresses", Shape::List(&Shape::Text)),
+    ("port", Shape::Whole),
+    ("protocol", Shape::Text),
+    ("defaultRoute", Shape::Text),
+];
+
+const ROUTE: &[(&str, Shape)] = &[
+    ("name", Shape::Text),
+    ("listeners", Shape::List(&Shape::Text)),
+    ("hostnames", Shape::List(&Shape::Text)),
+    ("backends", Shape::List(&Shape::Table(BACKEND))),
+];
+
+const BACKEND: &[(&str, Shape)] =
+    &[("address", Shape::Text), ("port", Shape::Whole), ("weight", Shape::Whole)];
+
+/// Compares `node` with `shape`; gives back what fits, so that the rest of the file can still be checked.
+pub(super) fn fit(node: &Node, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> Json {
+    match (shape, &node.value) {
+        (_, Value::Null) => Json::Null,
+        (Shape::Text, Value::Text(text) | Value::Number(text)) => Json::String(text.clone()),
+        (Shape::Text, Value::Whole(number)) => Json::String(number.to_string()),
+        (Shape::Whole, Value::Whole(number)) => Json::from(*number),
+        (Shape::List(inner), Value::List(items)) => {
+            let each = items.iter().enumerate();
+            Json::Array(each.map(|(i, item)| fit(item, inner, &format!("{path}[{i}]"), problems)).collect())
+        }
+        (Shape::Table(fields), Value::Table(entries)) => table(entries, fields, path, problems),
+        _ => {
+            problems.push(mistyped(node, shape, path));
+            Json::Null
+        }
+    }
+}
+
+fn table(
+    entries: &[(String, u32, Node)],
+    fields: &[(&str, Shape)],
+    path: &str,
+    problems: &mut Vec<Problem>,
+) -> Json {
+    let mut fitting = serde_json::Map::new();
+    for (key, line, node) in entries {
+        let at = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let Some((_, shape)) = fields.iter().find(|(name, _)| name == key) else {
+            let names = fields.iter().map(|(name, _)| *name);
+            let mut problem = Problem::error(at, "unknown field", unknown_remedy(key, names));
+            problem.line = Some(*line);
+            problems.push(problem);
+            continue;
+        };
+        if fitting.contains_key(key) {
+            let mut problem = Problem::error(at, "the field is there twice", "keep one of them");
+            problem.line = Some(*line);
+            problems.push(problem);
+            continue;
+        }
+        let value = fit(node, shape, &at, problems);
+        fitting.insert(key.clone(), value);
+    }
+    Json::Object(fitting)
+}
+
+fn mistyped(node: &Node, shape: &Shape, path: &str) -> Problem {
+    let (what, remedy) = match shape {
+        Shape::Text => ("is not text", "write text in quotes"),
+        Shape::Whole => ("is not a whole number", "write a whole number without quotes"),
+        Shape::List(_) => ("is not a list", "write a list, also when it has one element"),
+        Shape::Table(_) => ("is not a set of fields", "write fields and their values"),
+    };
+    let mut problem = Problem::error(path, what, remedy).value(&node.value);
+    problem.line = Some(node.line);
+    problem
+}
+
+fn unknown_remedy<'a>(key: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
+    match closest(key, names.clone()) {
+        Some(name) => format!("did you mean {name:?}?"),
+        None => format!("the fields here are {}", names.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::raw::RawConfig;
+    use super::*;
+
+    /// A file in which every field of `shape` is present, with one more field in the table at `depth`.
+    fn full(shape: &Shape) -> Json {
+        match shape {
+            Shape::Text => Json::from("x"),
+            Shape::Whole => Json::from(1),
+            Shape::List(inner) => Json::Array(vec![full(inner)]),
+            Shape::Table(fields) => {
+                fields.iter().map(|(name, shape)| ((*name).to_owned(), full(shape))).collect()
+            }
+        }
+    }
+
+    #[test]
+    fn the_shape_has_the_fields_of_the_structures() {
+        let everything = full(&FILE);
+        serde_json::from_value::<RawConfig>(everything.clone()).unwrap();
+        for place in ["", "/settings", "/listeners/0", "/routes/0", "/routes/0/backends/0"] {
+            let mut with_unknown = everything.clone();
+            let table = with_unknown.pointer_mut(place).unwrap().as_object_mut().unwrap();
+            let mut ours: Vec<_> = table.keys().map(|key| format!("`{key}`")).collect();
+            ours.sort();
+            table.insert("unknown".to_owned(), Json::Null);
+            let message = serde_json::from_value::<RawConfig>(with_unknown).unwrap_err().to_string();
+            let (_, list) = message.split_once("expected one of ").unwrap();
+            let mut theirs: Vec<_> = list.split(", ").map(str::to_owned).collect();
+            theirs.sort();
+            assert_eq!(ours, theirs, "{place}");
+        }
+    }
+}

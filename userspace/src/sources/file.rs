@@ -1,0 +1,141 @@
+//! The static file: from a path to what the data plane shall do.
+
+use crate::compile::{Surroundings, compile};
+use crate::config;
+use crate::model::{Desired, Facts, Problem};
+use std::collections::HashSet;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Largest file that is read: 100,000 routes take some 30 MiB.
+const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+/// A file that can be used.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// What the data plane shall do.
+    pub desired: Desired,
+    /// Warnings; they have no line until [`Loaded::warnings`] is called.
+    problems: Vec<Problem>,
+    text: String,
+}
+
+impl Loaded {
+    /// Whether there are warnings. Cheap, unlike [`Loaded::warnings`].
+    pub fn has_warnings(&self) -> bool {
+        !self.problems.is_empty()
+    }
+
+    /// What may surprise the file's author, with lines. Reads the text once more: call it when the configuration is
+    /// in force.
+    pub fn warnings(mut self) -> Vec<Problem> {
+        config::locate(&self.text, &mut self.problems);
+        self.problems
+    }
+}
+
+/// Reads, checks and compiles a file. A file with any error is refused as a whole; the problems are then all there
+/// are, warnings included, with lines.
+pub fn load(path: &Path, surroundings: &Surroundings) -> Result<Loaded, Vec<Problem>> {
+    let text = read(path).map_err(|error| {
+        let what = format!("cannot be read: {error}");
+        vec![Problem::error("", what, "check the path and who may read it")]
+    })?;
+    let (desired, mut problems) = judge(&text, surroundings);
+    if problems.iter().any(Problem::is_error) {
+        config::locate(&text, &mut problems);
+        problems.sort_by_key(|problem| problem.line);
+        return Err(problems);
+    }
+    Ok(Loaded { desired, problems, text })
+}
+
+/// Everything that is wrong with a file, and everything that may surprise its author.
+pub fn check(path: &Path, surroundings: &Surroundings) -> Report {
+    let (desired, problems) = match load(path, surroundings) {
+        Ok(loaded) => {
+            let (listeners, routes) = (loaded.desired.listeners.len(), loaded.desired.routes.len());
+            (Some((listeners, routes)), loaded.warnings())
+        }
+        Err(problems) => (None, problems),
+    };
+    Report { path: path.to_owned(), problems, usable: desired }
+}
+
+/// What is wrong with a file; prints one line a problem and one for the whole.
+#[derive(Clone, Debug)]
+pub struct Report {
+    path: PathBuf,
+    problems: Vec<Problem>,
+    /// Numbers of listeners and routes.
+    usable: Option<(usize, usize)>,
+}
+
+impl Report {
+    /// Whether the file can be used; it may have warnings.
+    pub fn is_usable(&self) -> bool {
+        self.usable.is_some()
+    }
+
+    /// Errors and warnings, in the order of their lines.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display().to_string();
+        for problem in &self.problems {
+            writeln!(f, "{}", problem.in_file(&path))?;
+        }
+        let errors = self.problems.iter().filter(|problem| problem.is_error()).count();
+        let warnings = self.problems.len() - errors;
+        match self.usable {
+            Some((listeners, routes)) => {
+                write!(f, "{path}: ok: listeners: {listeners}, routes: {routes}, warnings: {warnings}")
+            }
+            None => write!(f, "{path}: refused: errors: {errors}, warnings: {warnings}"),
+        }
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    if file.metadata()?.len() > FILE_BYTES_MAX {
+        return Err(std::io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
+    }
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Parses and compiles. Pure.
+pub(crate) fn judge(text: &str, surroundings: &Surroundings) -> (Desired, Vec<Problem>) {
+    let (facts, problems) = config::parse(text);
+    if problems.iter().any(Problem::is_error) {
+        let problems = with_conflicts(&facts, problems, surroundings);
+        return (Desired::default(), problems);
+    }
+    let (desired, mut more) = compile(&facts, surroundings);
+    more.splice(0..0, problems);
+    (desired, more)
+}
+
+/// Adds the contradictions of what is good in a bad file. What is missing there may only be missing because it is bad,
+/// so only problems with a value that is really written are told.
+fn with_conflicts(facts: &Facts, mut problems: Vec<Problem>, surroundings: &Surroundings) -> Vec<Problem> {
+    let whole = ["", "listeners", "routes"];
+    if problems.iter().any(|problem| whole.contains(&&*problem.field)) {
+        return problems;
+    }
+    let told: HashSet<String> = problems.iter().map(|problem| problem.field.clone()).collect();
+    let (_, more) = compile(facts, surroundings);
+    problems.extend(
+        more.into_iter().filter(|problem| {
+            problem.is_error() && !problem.value.is_empty() && !told.contains(&problem.field)
+        }),
+    );
+    problems
+}

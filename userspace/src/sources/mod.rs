@@ -1,0 +1,7 @@
+//! The outside world, as facts.
+
+/// The static file.
+pub mod file;
+
+#[cfg(test)]
+mod tests;
