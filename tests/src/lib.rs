@@ -25,3 +25,27 @@ pub mod program;
 pub mod fill;
 /// Recorded and adversarial ClientHellos with what a router may make of them.
 pub mod corpus;
+/// Configuration files.
+pub mod config;
+/// The real binary.
+pub mod daemon;
+/// What its commands print as JSON.
+pub mod report;
+/// Folders for files of one test.
+pub mod temp;
+/// Long contents with a hash.
+pub mod bytes;
+/// Tenants' authorities, and TLS ends.
+pub mod tls;
+/// Backends.
+pub mod server;
+/// Loss, duplication and reordering between two devices.
+pub mod injector;
+/// Client, balancer and tenants.
+pub mod topology;
+/// Users of a tenant, by several TLS clients.
+pub mod clients;
+/// ClientHellos, made by hand.
+pub mod hello;
+/// Clients below TLS.
+pub mod raw;

@@ -1,0 +1,160 @@
+//! TLS clients: rustls, and programs that people use. Each verifies the server against one tenant's authority only.
+
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use rustls::ClientConfig;
+
+use crate::net::Namespace;
+use crate::server::read_line;
+use crate::tls::{self, Authority, Files, Identity, PATIENCE};
+
+/// A kind of client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Rustls,
+    Openssl,
+    Curl,
+    Python,
+}
+
+/// All kinds.
+pub const KINDS: [Kind; 4] = [Kind::Rustls, Kind::Openssl, Kind::Curl, Kind::Python];
+
+/// A tenant's user: trusts this tenant's authority only, and has a certificate of it.
+#[derive(Debug)]
+pub struct User {
+    files: Files,
+    anonymous: Arc<ClientConfig>,
+    known: Arc<ClientConfig>,
+}
+
+impl User {
+    /// A user with a certificate of this common name.
+    pub fn new(authority: &Authority, common_name: &str) -> Result<Self> {
+        let identity: Identity = authority.client(common_name)?;
+        Ok(Self {
+            files: authority.files(&identity)?,
+            anonymous: authority.client_config(None)?,
+            known: authority.client_config(Some(&identity))?,
+        })
+    }
+
+    /// For rustls, without the certificate.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.anonymous)
+    }
+
+    /// For rustls, with the certificate.
+    pub fn config_with_certificate(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.known)
+    }
+
+    /// The authority's certificate and the user's own, as files.
+    pub fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// Connects from a namespace with this kind of client and asks who is there; gives `<server> <common name or ->`.
+    pub fn ask(
+        &self,
+        kind: Kind,
+        from: &Namespace,
+        to: SocketAddr,
+        name: &str,
+        certificate: bool,
+    ) -> Result<String> {
+        match kind {
+            Kind::Rustls => {
+                let config = if certificate { self.config_with_certificate() } else { self.config() };
+                from.run(|| ask(tls::connect(to, config, name)?))
+            }
+            Kind::Openssl => said(self.openssl(from, to, name, certificate), b"GET / HTTP/1.1\r\n\r\n"),
+            Kind::Curl => said(self.curl(from, to, name, certificate), b""),
+            Kind::Python => said(self.python(from, to, name, certificate), b""),
+        }
+    }
+
+    /// `openssl s_client`; it sends what it reads from its standard input.
+    pub fn openssl(&self, from: &Namespace, to: SocketAddr, name: &str, certificate: bool) -> Command {
+        let mut command = from.command("openssl");
+        command.args(["s_client", "-quiet", "-verify_return_error", "-connect", &to.to_string()]);
+        command.args(["-servername", name, "-verify_hostname", name.trim_end_matches('.'), "-CAfile"]);
+        command.arg(&self.files.authority);
+        if certificate {
+            command.arg("-cert").arg(&self.files.certificate).arg("-key").arg(&self.files.key);
+        }
+        command
+    }
+
+    /// `curl` by name, connecting to this address whatever the name resolves to.
+    pub fn curl(&self, from: &Namespace, to: SocketAddr, name: &str, certificate: bool) -> Command {
+        let mut command = from.command("curl");
+        let seconds = PATIENCE.as_secs().to_string();
+        command.args(["--silent", "--show-error", "--http1.1", "--noproxy", "*", "--max-time", &seconds]);
+        command.arg("--connect-to").arg(format!("::{to}")).arg("--cacert").arg(&self.files.authority);
+        if certificate {
+            command.arg("--cert").arg(&self.files.certificate).arg("--key").arg(&self.files.key);
+        }
+        command.arg(format!("https://{name}:{}/", to.port()));
+        command
+    }
+
+    /// Python's `ssl` module.
+    pub fn python(&self, from: &Namespace, to: SocketAddr, name: &str, certificate: bool) -> Command {
+        const PROGRAM: &str = "\
+import socket, ssl, sys
+host, port, name, authority, certificate, key, seconds = sys.argv[1:]
+context = ssl.create_default_context(cafile=authority)
+if certificate:
+    context.load_cert_chain(certificate, key)
+with socket.create_connection((host, int(port)), timeout=int(seconds)) as plain:
+    with context.wrap_socket(plain, server_hostname=name) as tls:
+        tls.sendall(b'NAME\\n')
+        print(tls.makefile().readline(), end='')
+";
+        let python = if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" };
+        let mut command = from.command(python);
+        command
+            .args(["-c", PROGRAM, &to.ip().to_string(), &to.port().to_string(), name])
+            .arg(&self.files.authority);
+        if certificate {
+            command.arg(&self.files.certificate).arg(&self.files.key);
+        } else {
+            command.args(["", ""]);
+        }
+        command.arg(PATIENCE.as_secs().to_string());
+        command
+    }
+}
+
+/// Asks the server at the other end for its name.
+pub fn ask(mut stream: impl Read + Write) -> Result<String> {
+    stream.write_all(b"NAME\n").and_then(|()| stream.flush()).context("asking for the name")?;
+    read_line(&mut stream).context("reading the name")?.context("the server ended without an answer")
+}
+
+/// Runs a client program and gives its last line that is not empty.
+fn said(mut command: Command, input: &[u8]) -> Result<String> {
+    let output = run(&mut command, input).with_context(|| format!("running {command:?}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}: {}", output.status, errors.trim());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    Ok(line.with_context(|| format!("{command:?} printed nothing: {}", errors.trim()))?.trim().to_owned())
+}
+
+/// Runs a program with this input, its output kept.
+pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        // A program that ends before it reads is judged by its status.
+        let _ = stdin.write_all(input);
+    }
+    child.wait_with_output()
+}

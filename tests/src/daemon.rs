@@ -1,0 +1,209 @@
+//! The real binary, run in a namespace of the test.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::config::Config;
+use crate::net::{Namespace, Pins};
+use crate::temp::TempDir;
+
+/// How long a start may take, loading the programs included.
+const START: Duration = Duration::from_secs(30);
+/// How long an end may take.
+const STOP: Duration = Duration::from_secs(10);
+
+/// The binary: `VESTIBULE_BIN`, else the newest `vestibule` below this test's target folder.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("VESTIBULE_BIN") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe().context("own path")?;
+    let targets =
+        own.ancestors().flat_map(|folder| ["release", "debug"].map(|p| folder.join(p).join("vestibule")));
+    let built = targets.filter_map(|path| Some((fs::metadata(&path).ok()?.modified().ok()?, path))).max();
+    let (_, path) = built.context("no `vestibule` is built; run `cargo xtask build` or set VESTIBULE_BIN")?;
+    Ok(path)
+}
+
+/// `vestibule run` and what belongs to it: configuration file, pins, log. Dropping it kills the daemon and detaches.
+#[derive(Debug)]
+pub struct Daemon {
+    folder: TempDir,
+    pins: Pins,
+    netns: PathBuf,
+    arguments: Vec<String>,
+    notify: UnixDatagram,
+    child: Option<Child>,
+}
+
+impl Daemon {
+    /// Starts the daemon in a namespace and waits until it says READY. `arguments` go behind `run --config FILE`.
+    pub fn start(namespace: &Namespace, config: &Config, arguments: &[&str]) -> Result<Self> {
+        let mut daemon = Self::prepare(namespace, config, arguments)?;
+        daemon.launch(namespace)?;
+        Ok(daemon)
+    }
+
+    /// Everything but the start.
+    pub fn prepare(namespace: &Namespace, config: &Config, arguments: &[&str]) -> Result<Self> {
+        let folder = TempDir::new()?;
+        folder.write("config.json", config.json())?;
+        let socket = folder.path().join("notify");
+        let notify = UnixDatagram::bind(&socket).with_context(|| format!("binding {}", socket.display()))?;
+        notify.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        Ok(Self { folder, pins: Pins::new()?, netns: namespace.path(), arguments, notify, child: None })
+    }
+
+    /// Starts the daemon, again after its end, and waits until it says READY.
+    pub fn launch(&mut self, namespace: &Namespace) -> Result<()> {
+        ensure!(self.child.is_none(), "the daemon runs already");
+        let log =
+            File::options().create(true).append(true).open(self.log_path()).context("opening the log")?;
+        let child = self
+            .command(namespace)?
+            .args(["run", "--config"])
+            .arg(self.config_path())
+            .args(&self.arguments)
+            .env("NOTIFY_SOCKET", self.folder.path().join("notify"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting vestibule")?;
+        self.child = Some(child);
+        self.wait_ready()
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let start = Instant::now();
+        let mut message = [0; 4096];
+        while start.elapsed() < START {
+            if let Ok(length) = self.notify.recv(&mut message)
+                && String::from_utf8_lossy(&message[..length]).lines().any(|line| line == "READY=1")
+            {
+                return Ok(());
+            }
+            if let Some(status) = self.child.as_mut().map(Child::try_wait).transpose()?.flatten() {
+                self.child = None;
+                bail!("vestibule ended with {status}:\n{}", self.log());
+            }
+        }
+        bail!("vestibule is not ready after {START:?}:\n{}", self.log())
+    }
+
+    /// A command of the CLI with our pins, in the daemon's namespace.
+    pub fn command(&self, namespace: &Namespace) -> Result<Command> {
+        let mut command = namespace.command(binary()?);
+        command.arg("--pins").arg(self.pins.path());
+        Ok(command)
+    }
+
+    /// Runs a command of the CLI; it needs no network, so it runs where the test runs.
+    pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(binary()?);
+        command.arg("--pins").arg(self.pins.path()).args(arguments);
+        command.output().context("running vestibule")
+    }
+
+    /// The same, demanding success; gives what it printed.
+    pub fn cli_text(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.cli(arguments)?;
+        if !output.status.success() {
+            bail!("vestibule {arguments:?}: {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Packets per reason (its name), as `vestibule reasons -o json` tells.
+    pub fn reasons(&self) -> Result<BTreeMap<String, u64>> {
+        let text = self.cli_text(&["reasons", "-o", "json"])?;
+        crate::report::reasons(&text).with_context(|| format!("reading: {text}"))
+    }
+
+    /// Writes another configuration and sends SIGHUP; does not wait.
+    pub fn reload(&self, config: &Config) -> Result<()> {
+        self.folder.write("config.json", config.json())?;
+        self.signal(Signal::SIGHUP)
+    }
+
+    /// Writes anything as the configuration and sends SIGHUP; does not wait.
+    pub fn reload_text(&self, text: &str) -> Result<()> {
+        self.folder.write("config.json", text)?;
+        self.signal(Signal::SIGHUP)
+    }
+
+    /// Sends a signal to the daemon.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let child = self.child.as_ref().context("the daemon does not run")?;
+        kill(Pid::from_raw(child.id().cast_signed()), signal).context("sending a signal")
+    }
+
+    /// Ends the daemon by this signal and waits for its end; what it attached stays.
+    pub fn end(&mut self, signal: Signal) -> Result<()> {
+        self.signal(signal)?;
+        let mut child = self.child.take().context("the daemon does not run")?;
+        let start = Instant::now();
+        while start.elapsed() < STOP {
+            if child.try_wait()?.is_some() {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        child.kill().context("killing vestibule")?;
+        child.wait().context("waiting for vestibule")?;
+        bail!("vestibule did not end within {STOP:?} of {signal}:\n{}", self.log())
+    }
+
+    /// The folder of its pins.
+    pub fn pins(&self) -> &Path {
+        self.pins.path()
+    }
+
+    /// Its configuration file.
+    pub fn config_path(&self) -> PathBuf {
+        self.folder.path().join("config.json")
+    }
+
+    /// What it wrote to its output, the last part of it.
+    pub fn log(&self) -> String {
+        let text = fs::read_to_string(self.log_path()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(60)..].join("\n")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("vestibule (network namespace {}) said:\n{}", self.netns.display(), self.log());
+            if let Ok(reasons) = self.cli_text(&["reasons"]) {
+                eprintln!("{reasons}");
+            }
+        }
+        if let Some(mut child) = self.child.take() {
+            // It may have ended by itself: then both fail, and nothing is left to do.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if self.pins.path().exists() {
+            match self.cli(&["detach"]) {
+                Ok(output) if output.status.success() => {}
+                Ok(output) => eprintln!("vestibule detach: {}", String::from_utf8_lossy(&output.stderr)),
+                Err(error) => eprintln!("vestibule detach: {error:#}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Makes ClientHellos (RFC 8446 section 4.1.2), well-formed or not, without a TLS library.
+
+/// A ClientHello to be.
+#[derive(Clone, Debug)]
+pub struct Hello {
+    name: Option<Vec<u8>>,
+    /// Whole length including record headers to be reached by a padding extension (RFC 7685).
+    length: Option<usize>,
+    record_bytes: usize,
+}
+
+/// A hello without a server name.
+pub fn hello() -> Hello {
+    Hello { name: None, length: None, record_bytes: 16_384 }
+}
+
+impl Hello {
+    /// With this server name, as it is.
+    pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
+        self.name = Some(name.as_ref().to_vec());
+        self
+    }
+
+    /// Padded to this many bytes in all, record headers included.
+    pub fn length(mut self, bytes: usize) -> Self {
+        self.length = Some(bytes);
+        self
+    }
+
+    /// Cut into TLS records of at most this many payload bytes.
+    pub fn records_of(mut self, bytes: usize) -> Self {
+        self.record_bytes = bytes;
+        self
+    }
+
+    /// As a client would send it.
+    pub fn bytes(&self) -> Vec<u8> {
+        let plain = self.encode(None);
+        match self.length {
+            None => plain,
+            Some(length) => {
+                let missing = length.checked_sub(plain.len()).expect("longer than without padding");
+                // The padding extension's own header, and maybe headers of records that the padding begins.
+                let mut padding = missing.checked_sub(4).expect("room for a padding extension");
+                let mut padded = self.encode(Some(padding));
+                while padded.len() > length {
+                    padding -= padded.len() - length;
+                    padded = self.encode(Some(padding));
+                }
+                assert_eq!(padded.len(), length, "the length falls into a record header");
+                padded
+            }
+        }
+    }
+
+    fn encode(&self, padding: Option<usize>) -> Vec<u8> {
+        let mut extensions = Vec::new();
+        if let Some(name) = &self.name {
+            let mut list = vec![0];
+            list.extend(sized16(name));
+            extension(&mut extensions, 0, &sized16(&list));
+        }
+        extension(&mut extensions, 43, &[2, 3, 4]); // supported_versions: TLS 1.3
+        extension(&mut extensions, 10, &sized16(&[0, 29])); // supported_groups: x25519
+        extension(&mut extensions, 13, &sized16(&[4, 3])); // signature_algorithms: ecdsa_secp256r1_sha256
+        if let Some(padding) = padding {
+            extension(&mut extensions, 21, &vec![0; padding]);
+        }
+        let mut body = vec![3, 3];
+        body.extend([0x5a; 32]); // random
+        body.push(32);
+        body.extend([0xa5; 32]); // legacy_session_id
+        body.extend(sized16(&[0x13, 1])); // TLS_AES_128_GCM_SHA256
+        body.extend([1, 0]); // no compression
+        body.extend(sized16(&extensions));
+        let mut message = vec![1];
+        message.extend(&(body.len() as u32).to_be_bytes()[1..]);
+        message.extend(body);
+        let mut stream = Vec::new();
+        for part in message.chunks(self.record_bytes) {
+            stream.extend([22, 3, 1]);
+            stream.extend(sized16(part));
+        }
+        stream
+    }
+}
+
+fn sized16(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).expect("at most 65,535 bytes");
+    [&length.to_be_bytes()[..], bytes].concat()
+}
+
+fn extension(to: &mut Vec<u8>, kind: u16, body: &[u8]) {
+    to.extend(kind.to_be_bytes());
+    to.extend(sized16(body));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Cursor;
+
+    /// What rustls reads from a hello.
+    #[expect(clippy::unwrap_in_result, reason = "`None` is an answer here, not a failure")]
+    fn accepted(bytes: &[u8]) -> Option<String> {
+        let mut acceptor = rustls::server::Acceptor::default();
+        let mut stream = Cursor::new(bytes);
+        while (stream.position() as usize) < bytes.len() {
+            acceptor.read_tls(&mut stream).unwrap();
+        }
+        let accepted = acceptor.accept().map_err(|(error, _)| error).unwrap().expect("a whole hello");
+        accepted.client_hello().server_name().map(str::to_owned)
+    }
+
+    #[test]
+    fn rustls_reads_what_was_meant() {
+        assert_eq!(accepted(&hello().bytes()), None);
+        let named = hello().name("a.example.com");
+        assert_eq!(accepted(&named.bytes()).as_deref(), Some("a.example.com"));
+        for length in [600, 1500, 16_384] {
+            let padded = named.clone().length(length).bytes();
+            assert_eq!(padded.len(), length);
+            assert_eq!(accepted(&padded).as_deref(), Some("a.example.com"));
+        }
+        let cut = named.clone().length(1000).records_of(100).bytes();
+        assert_eq!(cut.len(), 1000);
+        assert_eq!(accepted(&cut).as_deref(), Some("a.example.com"));
+    }
+}

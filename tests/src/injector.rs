@@ -1,0 +1,283 @@
+//! Loses, repeats and reorders frames between two devices, by a seed: what `netem` does where the kernel has it.
+//!
+//! A namespace of its own holds one end of two veth pairs; a thread forwards frames between them by packet sockets.
+//! The far ends have their offloads off, so that every frame is of the wire's size with a real checksum.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use common::decide::maglev::mix;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::net::{End, Namespace, veth};
+use crate::offload;
+use crate::tap::Tap;
+
+/// A frame held back leaves after this many others, or after [`HELD`].
+const HELD_FRAMES: u32 = 3;
+/// Longest time a frame is held back.
+const HELD: Duration = Duration::from_millis(4);
+
+/// What to do to frames, each way alike, in percent.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    pub loss: u32,
+    pub duplication: u32,
+    pub reordering: u32,
+    /// The same seed gives the same fate to the n-th frame of each direction.
+    pub seed: u64,
+}
+
+impl Faults {
+    /// 2 % each.
+    pub const fn two_percent(seed: u64) -> Self {
+        Self { loss: 2, duplication: 2, reordering: 2, seed }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    passed: AtomicU64,
+    lost: AtomicU64,
+    doubled: AtomicU64,
+    delayed: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// A running injector; frames stop when it drops.
+#[derive(Debug)]
+pub struct Injector {
+    faults: Faults,
+    counts: Arc<Counts>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    _namespace: Namespace,
+}
+
+impl Injector {
+    /// Joins two ends through an injector.
+    pub fn between(left: End<'_>, right: End<'_>, mtu: u16, faults: Faults) -> Result<Self> {
+        let namespace = Namespace::new("injector")?;
+        namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        let mut taps = Vec::new();
+        for (end, device) in [(left, "left"), (right, "right")] {
+            veth(end, End { namespace: &namespace, device, addresses: &[] }, mtu)?;
+            offload::set(end.namespace, end.device, false)?;
+            offload::set(&namespace, device, false)?;
+            taps.push(Tap::open(&namespace, device)?);
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts = Arc::new(Counts::default());
+        let (own_stop, own_counts) = (Arc::clone(&stop), Arc::clone(&counts));
+        let (Some(right_tap), Some(left_tap)) = (taps.pop(), taps.pop()) else {
+            anyhow::bail!("two taps were opened");
+        };
+        let thread = std::thread::Builder::new().name("injector".into()).spawn(move || {
+            let taps = [left_tap, right_tap];
+            let mut ways = [Way::new(faults, 1), Way::new(faults, 2)];
+            while !own_stop.load(Ordering::Relaxed) {
+                pump(&taps, &mut ways, &own_counts);
+            }
+        });
+        let thread = thread.context("starting the injector")?;
+        Ok(Self { faults, counts, stop, thread: Some(thread), _namespace: namespace })
+    }
+
+    /// Seed and numbers, for failure messages.
+    pub fn summary(&self) -> String {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let counts = &self.counts;
+        format!(
+            "{:?}: {} frames passed, {} lost, {} doubled, {} held back, {} refused by the device",
+            self.faults,
+            read(&counts.passed),
+            read(&counts.lost),
+            read(&counts.doubled),
+            read(&counts.delayed),
+            read(&counts.refused)
+        )
+    }
+
+    /// Frames lost, doubled and held back so far.
+    pub fn faults(&self) -> [u64; 3] {
+        let counts = &self.counts;
+        [&counts.lost, &counts.doubled, &counts.delayed].map(|count| count.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Injector {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if std::thread::panicking() {
+            eprintln!("injector: {}", self.summary());
+        }
+    }
+}
+
+/// One direction: its dice, and frames held back with when they must leave.
+struct Way {
+    faults: Faults,
+    dice: u64,
+    held: VecDeque<(Vec<u8>, u32, Instant)>,
+}
+
+impl Way {
+    fn new(faults: Faults, direction: u64) -> Self {
+        Self { faults, dice: mix(faults.seed ^ direction << 60), held: VecDeque::new() }
+    }
+
+    /// True in `percent` of the calls.
+    fn chance(&mut self, percent: u32) -> bool {
+        self.dice = mix(self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15));
+        (self.dice >> 32) % 100 < u64::from(percent)
+    }
+
+    /// The frames that leave now that this one came.
+    fn judge(&mut self, frame: &[u8], counts: &Counts) -> Vec<Vec<u8>> {
+        // Always the same number of throws a frame: its fate depends on its number alone.
+        let (lost, doubled, delayed) = (
+            self.chance(self.faults.loss),
+            self.chance(self.faults.duplication),
+            self.chance(self.faults.reordering),
+        );
+        let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+        let mut leaving = Vec::new();
+        if lost {
+            count(&counts.lost);
+        } else if delayed {
+            count(&counts.delayed);
+            self.held.push_back((frame.to_vec(), HELD_FRAMES, Instant::now() + HELD));
+            return self.due(false);
+        } else {
+            count(&counts.passed);
+            leaving.push(frame.to_vec());
+            if doubled {
+                count(&counts.doubled);
+                leaving.push(frame.to_vec());
+            }
+        }
+        leaving.extend(self.due(true));
+        leaving
+    }
+
+    /// Held frames whose time has come; `passed` when another frame went by.
+    fn due(&mut self, passed: bool) -> Vec<Vec<u8>> {
+        let now = Instant::now();
+        let mut leaving = Vec::new();
+        for (_, left, _) in &mut self.held {
+            *left = left.saturating_sub(u32::from(passed));
+        }
+        while self.held.front().is_some_and(|(_, left, until)| *left == 0 || *until <= now) {
+            leaving.extend(self.held.pop_front().map(|(frame, _, _)| frame));
+        }
+        leaving
+    }
+}
+
+/// Waits a little for frames and forwards those that came.
+fn pump(taps: &[Tap; 2], ways: &mut [Way; 2], counts: &Counts) {
+    let mut wait = taps.each_ref().map(|tap| PollFd::new(tap.as_fd(), PollFlags::POLLIN));
+    let holding = ways.iter().any(|way| !way.held.is_empty());
+    let timeout = if holding { PollTimeout::from(1u8) } else { PollTimeout::from(20u8) };
+    // A failed poll only means to look at once.
+    let _ = poll(&mut wait, timeout);
+    let mut buffer = [0; 65_536];
+    for from in 0..2 {
+        let (way, to) = (&mut ways[from], &taps[1 - from]);
+        // A bound, so that one busy direction does not starve the other.
+        for _ in 0..64 {
+            let frame = match taps[from].receive(&mut buffer) {
+                Ok(Some(frame)) => frame,
+                Ok(None) => break,
+                // The device went down: the lab is being taken apart.
+                Err(_) => return,
+            };
+            for frame in way.judge(frame, counts) {
+                transmit(to, &frame, counts);
+            }
+        }
+        for frame in way.due(false) {
+            transmit(to, &frame, counts);
+        }
+    }
+}
+
+fn transmit(to: &Tap, frame: &[u8], counts: &Counts) {
+    for _ in 0..100 {
+        match to.send(frame) {
+            Ok(()) => return,
+            Err(error)
+                if error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(libc::ENOBUFS) =>
+            {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            Err(_) => break,
+        }
+    }
+    counts.refused.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::bytes;
+    use crate::net::unavailable;
+
+    #[test]
+    fn tcp_gets_through_and_frames_met_every_fate() {
+        if let Some(why) = unavailable() {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+        const BYTES: u64 = 4 << 20;
+        let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+        let injector = Injector::between(
+            End { namespace: &a, device: "one", addresses: &["192.0.2.1/24", "2001:db8::1/64"] },
+            End { namespace: &b, device: "two", addresses: &["192.0.2.2/24", "2001:db8::2/64"] },
+            1500,
+            Faults::two_percent(7),
+        )
+        .unwrap();
+        for address in ["192.0.2.2:1000", "[2001:db8::2]:1000"] {
+            let listener = b.run(|| TcpListener::bind(address)).unwrap();
+            let sender = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                bytes::send(&mut stream, BYTES, 3).unwrap();
+            });
+            let mut stream = a.run(|| TcpStream::connect(address)).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            assert_eq!(
+                bytes::receive(&mut stream, BYTES).unwrap(),
+                bytes::hash(BYTES, 3),
+                "{}",
+                injector.summary()
+            );
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            sender.join().unwrap();
+        }
+        assert!(injector.faults().iter().all(|count| *count > 10), "{}", injector.summary());
+    }
+
+    #[test]
+    fn the_seed_decides() {
+        let fates = |seed| {
+            let counts = Counts::default();
+            let mut way = Way::new(Faults { loss: 30, duplication: 30, reordering: 0, seed }, 1);
+            (0..100u8).map(|n| way.judge(&[n], &counts).len()).collect::<Vec<_>>()
+        };
+        assert_eq!(fates(1), fates(1));
+        assert_ne!(fates(1), fates(2));
+    }
+}

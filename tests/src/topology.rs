@@ -1,0 +1,247 @@
+//! The lab: a client, the balancer's node, and three tenants with two backends each, in namespaces joined by veth.
+//!
+//! ```text
+//! client ──(injector)── balancer ──(injector)── tenant a: backends .2 and .3, IPv4 and IPv6
+//!   10.97.1.2             .1  ├──(injector)──── tenant b
+//!                             └──(injector)──── tenant c
+//! ```
+//!
+//! The balancer's default routes point at the client, which stands for the Internet. Backends have no route beyond
+//! their own network: they can answer the balancer's own addresses only.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use crate::addresses::{
+    BACKEND_PORT, BACKENDS, CLIENT_NET, FAMILIES, Family, TENANT_NETS, backend, balancer, client,
+    server_name, tenant_name, vip,
+};
+use crate::config::Config;
+use crate::daemon::Daemon;
+use crate::injector::{Faults, Injector};
+use crate::net::{End, Namespace, veth};
+use crate::offload;
+use crate::server::{Server, Speech};
+use crate::tls::Authority;
+
+/// Name of the balancer's device towards the client.
+pub const CLIENT_DEVICE: &str = "client";
+/// Name of the only device in the client's and the tenants' namespaces.
+pub const UPLINK: &str = "uplink";
+
+/// How a lab differs from the plain one.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// First part of the namespaces' names; `None` makes unique ones.
+    pub name: Option<String>,
+    pub client_mtu: u16,
+    pub backend_mtu: u16,
+    /// MSS the client announces and obeys.
+    pub client_mss: Option<u16>,
+    /// Faults between client and balancer.
+    pub client_faults: Option<Faults>,
+    /// Faults between balancer and each tenant.
+    pub backend_faults: Option<Faults>,
+    /// GSO, GRO and checksum offload on all devices. Injectors need them off and see to it themselves.
+    pub offloads: bool,
+    /// Servers of the tenants, or none.
+    pub servers: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            name: None,
+            client_mtu: 1500,
+            backend_mtu: 1500,
+            client_mss: None,
+            client_faults: None,
+            backend_faults: None,
+            offloads: true,
+            servers: true,
+        }
+    }
+}
+
+/// One tenant: its namespace, authority and servers.
+#[derive(Debug)]
+pub struct Tenant {
+    pub name: &'static str,
+    pub namespace: Namespace,
+    pub authority: Authority,
+    /// TLS servers on [`BACKEND_PORT`], by family, then by backend. A server says it is `<tenant>/<backend>`.
+    pub servers: Vec<Server>,
+}
+
+/// The whole of it. Fields drop in order: first what uses the namespaces, then these.
+#[derive(Debug)]
+pub struct Lab {
+    injectors: Vec<Injector>,
+    pub tenants: Vec<Tenant>,
+    pub client: Namespace,
+    pub balancer: Namespace,
+}
+
+impl Lab {
+    /// The plain lab.
+    pub fn new() -> Result<Self> {
+        Self::with(&Options::default())
+    }
+
+    /// Makes namespaces, links, routes and the tenants' servers.
+    pub fn with(options: &Options) -> Result<Self> {
+        let namespace = |role: &str| match &options.name {
+            Some(name) => Namespace::named(format!("{name}-{role}")),
+            None => Namespace::new(role),
+        };
+        let mut lab = Self {
+            injectors: Vec::new(),
+            tenants: Vec::new(),
+            client: namespace("client")?,
+            balancer: namespace("balancer")?,
+        };
+        lab.balancer.forward()?;
+        lab.link_client(options).context("linking the client")?;
+        for tenant in 0..TENANT_NETS.len() {
+            let made = namespace(tenant_name(tenant))?;
+            lab.link_tenant(tenant, &made, options)
+                .with_context(|| format!("linking {}", tenant_name(tenant)))?;
+            let authority = Authority::new(tenant_name(tenant))?;
+            let servers = if options.servers { servers(tenant, &made, &authority)? } else { Vec::new() };
+            lab.tenants.push(Tenant { name: tenant_name(tenant), namespace: made, authority, servers });
+        }
+        Ok(lab)
+    }
+
+    fn link_client(&mut self, options: &Options) -> Result<()> {
+        let ours = FAMILIES.map(|family| with_prefix(family, balancer(family, CLIENT_NET)));
+        let theirs = FAMILIES.map(|family| with_prefix(family, client(family)));
+        let (ours, theirs) = (ours.each_ref().map(String::as_str), theirs.each_ref().map(String::as_str));
+        let near = End { namespace: &self.balancer, device: CLIENT_DEVICE, addresses: &ours };
+        let far = End { namespace: &self.client, device: UPLINK, addresses: &theirs };
+        self.injectors.extend(link(near, far, options.client_mtu, options.client_faults, options.offloads)?);
+        let mss = options.client_mss.map(|mss| format!(" advmss {mss}")).unwrap_or_default();
+        for family in FAMILIES {
+            let gateway = balancer(family, CLIENT_NET);
+            self.client.ip(&format!("route add default via {gateway}{mss}\n"))?;
+            self.balancer.ip(&format!("route add default via {}\n", client(family)))?;
+        }
+        Ok(())
+    }
+
+    fn link_tenant(&mut self, tenant: usize, namespace: &Namespace, options: &Options) -> Result<()> {
+        let net = TENANT_NETS[tenant];
+        let ours = FAMILIES.map(|family| with_prefix(family, balancer(family, net)));
+        let ours = ours.each_ref().map(String::as_str);
+        let theirs: Vec<String> =
+            backends(tenant).map(|(family, _, address)| with_prefix(family, address)).collect();
+        let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
+        let near = End { namespace: &self.balancer, device: tenant_name(tenant), addresses: &ours };
+        let far = End { namespace, device: UPLINK, addresses: &theirs };
+        self.injectors.extend(link(
+            near,
+            far,
+            options.backend_mtu,
+            options.backend_faults,
+            options.offloads,
+        )?);
+        Ok(())
+    }
+
+    /// Starts Vestibule on the balancer; it finds the devices itself.
+    pub fn vestibule(&self, config: &Config) -> Result<Daemon> {
+        Daemon::start(&self.balancer, config, &[])
+    }
+
+    /// A server of a tenant beside its usual ones.
+    pub fn serve(&self, tenant: usize, at: SocketAddr, name: &str, speech: Speech) -> Result<Server> {
+        Server::start(&self.tenants[tenant].namespace, at, name, speech)
+    }
+
+    /// What the injectors did so far.
+    pub fn injected(&self) -> Vec<String> {
+        self.injectors.iter().map(Injector::summary).collect()
+    }
+
+    /// Where clients dial: a port of the VIP.
+    pub fn vip(&self, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(vip(family), port)
+    }
+}
+
+/// Joins two ends, through an injector where there are faults.
+fn link(
+    near: End<'_>,
+    far: End<'_>,
+    mtu: u16,
+    faults: Option<Faults>,
+    offloads: bool,
+) -> Result<Option<Injector>> {
+    let injector = match faults {
+        Some(faults) => Some(Injector::between(near, far, mtu, faults)?),
+        None => {
+            veth(near, far, mtu)?;
+            None
+        }
+    };
+    if injector.is_some() || !offloads {
+        offload::set(near.namespace, near.device, false)?;
+        offload::set(far.namespace, far.device, false)?;
+    }
+    Ok(injector)
+}
+
+/// A tenant's backends: family, index, address.
+fn backends(tenant: usize) -> impl Iterator<Item = (Family, usize, IpAddr)> {
+    FAMILIES.into_iter().flat_map(move |family| {
+        (0..BACKENDS.len()).map(move |index| (family, index, backend(family, tenant, index)))
+    })
+}
+
+fn servers(tenant: usize, namespace: &Namespace, authority: &Authority) -> Result<Vec<Server>> {
+    let wildcard = format!("*.{}.example.com", tenant_name(tenant));
+    let two_labels = format!("*.two.{}.example.com", tenant_name(tenant));
+    let identity = authority.server(&[&server_name(tenant), &wildcard, &two_labels, "any.example.org"])?;
+    let config = authority.server_config(&identity)?;
+    backends(tenant)
+        .map(|(_, index, address)| {
+            let name = format!("{}/{index}", tenant_name(tenant));
+            Server::start(namespace, (address, BACKEND_PORT).into(), &name, Speech::Tls(Arc::clone(&config)))
+        })
+        .collect()
+}
+
+fn with_prefix(family: Family, address: IpAddr) -> String {
+    format!("{address}/{}", if family.is_v4() { 24 } else { 64 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clients::{KINDS, User};
+    use crate::net::unavailable;
+
+    #[test]
+    fn every_kind_of_client_talks_to_a_backend_directly() {
+        if let Some(why) = unavailable() {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+        let lab = Lab::new().unwrap();
+        let user = User::new(&lab.tenants[1].authority, "alice").unwrap();
+        let stranger = User::new(&lab.tenants[0].authority, "mallory").unwrap();
+        for family in FAMILIES {
+            let to = SocketAddr::new(backend(family, 1, 1), BACKEND_PORT);
+            for kind in KINDS {
+                let ask = |user: &User, certificate| {
+                    user.ask(kind, &lab.balancer, to, &server_name(1), certificate)
+                };
+                assert_eq!(ask(&user, false).unwrap(), "tenant-b/1 -", "{kind:?}");
+                assert_eq!(ask(&user, true).unwrap(), "tenant-b/1 alice", "{kind:?}");
+                assert!(ask(&stranger, false).is_err(), "{kind:?} must trust tenant a only");
+            }
+        }
+    }
+}
