@@ -1,1 +1,53 @@
+//! What happens to one packet: entry points, panic handler, and a `main` so that the host can build and lint the crate.
+#![cfg_attr(target_arch = "bpf", no_std, no_main)]
+#![cfg_attr(target_arch = "bpf", feature(core_intrinsics), expect(internal_features, reason = "one atomic addition, see maps.rs"))]
+#![expect(clippy::not_unsafe_ptr_arg_deref, reason = "the classifier macro and verified functions take the kernel's pointers")]
+#![cfg_attr(not(target_arch = "bpf"), expect(dead_code, reason = "on the host nothing calls the programs"))]
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::bindings::tcx_action_base::TCX_NEXT;
+use aya_ebpf::macros::classifier;
+use aya_ebpf::programs::TcContext;
+
+mod kernel;
+mod packet;
+mod maps;
+mod exit;
+mod stage;
+mod path;
+
+/// Attached by TCX to the ingress of every device concerned.
+#[classifier]
+pub fn ingress(ctx: TcContext) -> i32 {
+    let Some(scratch) = maps::scratch(0) else { return TCX_NEXT };
+    exit::leave(path::run(kernel::Skb(ctx.as_ptr().cast()), scratch))
+}
+
+/// Run by the daemon alone (`BPF_PROG_RUN`); attached nowhere.
+#[classifier]
+pub fn expire(ctx: TcContext) -> i32 {
+    // Not the packet path's memory: this may run between two of its instructions on no CPU, but keeping them apart is
+    // free.
+    let Some(scratch) = maps::scratch(0) else { return 1 };
+    path::from_daemon::run(kernel::Skb(ctx.as_ptr().cast()), scratch)
+}
+
+#[cfg(not(target_arch = "bpf"))]
 fn main() {}
+
+/// Undefined on purpose: an object in which a panic path remains does not load, and names this symbol.
+#[cfg(target_arch = "bpf")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    unsafe extern "C" {
+        fn a_panic_path_remains() -> !;
+    }
+    // SAFETY: never linked; see above.
+    unsafe { a_panic_path_remains() }
+}
+
+/// Every helper marked so is for GPL-compatible programs only.
+#[cfg(target_arch = "bpf")]
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";

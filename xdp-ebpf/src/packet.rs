@@ -1,0 +1,255 @@
+//! Working memory of one packet: its headers, what was read from them, what is to be written.
+
+use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
+use common::maps::address::Address;
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Hello};
+use common::maps::route::{NameKey, SuffixKey};
+use common::wire::client_hello::Window;
+
+/// Bytes of an Ethernet header.
+pub(crate) const ETH_BYTES: u32 = 14;
+/// Bytes of the headers before TCP in an IPv4 frame (options are refused).
+pub(crate) const V4_BYTES: u32 = 34;
+/// Bytes of the headers before TCP in an IPv6 frame (extension headers are refused).
+pub(crate) const V6_BYTES: u32 = 54;
+/// Most bytes of a TCP header.
+pub(crate) const TCP_BYTES_MAX: u32 = 60;
+
+/// TCP flags (RFC 9293 section 3.1).
+pub(crate) const FIN: u8 = 1;
+pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
+pub(crate) const PSH: u8 = 8;
+pub(crate) const ACK: u8 = 16;
+
+/// Where headers stand in [`Headers`]: TCP at one place for both families, addresses and TCP fields aligned.
+pub(crate) const TCP_AT: usize = 56;
+const V4_FRAME_AT: usize = TCP_AT - V4_BYTES as usize;
+const V6_FRAME_AT: usize = TCP_AT - V6_BYTES as usize;
+const V4_AT: usize = V4_FRAME_AT + ETH_BYTES as usize;
+const V6_AT: usize = V6_FRAME_AT + ETH_BYTES as usize;
+
+/// Ethernet, IP and TCP header of a frame, as on the wire.
+#[repr(C, align(8))]
+pub(crate) struct Headers {
+    /// The frame begins at 22 (IPv4) or 2 (IPv6); TCP at [`TCP_AT`].
+    pub(crate) bytes: [u8; 128],
+}
+
+impl Headers {
+    /// Offset of the IPv4 header.
+    pub(crate) const V4: usize = V4_AT;
+    /// Offset of the IPv6 header.
+    pub(crate) const V6: usize = V6_AT;
+
+    /// First byte of the frame.
+    #[inline(always)]
+    pub(crate) fn frame(&mut self, v4: bool) -> *mut u8 {
+        let at = if v4 { V4_FRAME_AT } else { V6_FRAME_AT };
+        // SAFETY: both offsets lie inside `bytes`.
+        unsafe { self.bytes.as_mut_ptr().add(at) }
+    }
+
+    /// The 16-bit number at an even offset.
+    #[inline(always)]
+    pub(crate) fn be16(&self, at: usize) -> u16 {
+        debug_assert!(at % 2 == 0 && at < 126);
+        // SAFETY: in range and aligned: callers pass constants; `bytes` is aligned to 8.
+        u16::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u16>().read() })
+    }
+
+    /// The 32-bit number at an offset divisible by 4.
+    #[inline(always)]
+    pub(crate) fn be32(&self, at: usize) -> u32 {
+        debug_assert!(at % 4 == 0 && at < 124);
+        // SAFETY: as in `be16`.
+        u32::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u32>().read() })
+    }
+
+    /// Writes the 16-bit number at an even offset.
+    #[inline(always)]
+    pub(crate) fn set_be16(&mut self, at: usize, value: u16) {
+        // SAFETY: as in `be16`.
+        unsafe { self.bytes.as_mut_ptr().add(at).cast::<u16>().write(value.to_be()) }
+    }
+
+    /// Writes the 32-bit number at an offset divisible by 4.
+    #[inline(always)]
+    pub(crate) fn set_be32(&mut self, at: usize, value: u32) {
+        // SAFETY: as in `be16`.
+        unsafe { self.bytes.as_mut_ptr().add(at).cast::<u32>().write(value.to_be()) }
+    }
+
+    /// The address at an offset divisible by 4 (IPv4: 4 bytes, IPv6: 16).
+    #[inline(always)]
+    pub(crate) fn address(&self, at: usize, v4: bool) -> Address {
+        // SAFETY: as in `be16`.
+        unsafe {
+            if v4 {
+                Address::v4(self.bytes.as_ptr().add(at).cast::<[u8; 4]>().read())
+            } else {
+                self.bytes.as_ptr().add(at).cast::<Address>().read()
+            }
+        }
+    }
+
+    /// Writes the address at an offset divisible by 4.
+    #[inline(always)]
+    pub(crate) fn set_address(&mut self, at: usize, address: &Address, v4: bool) {
+        // SAFETY: as in `be16`.
+        unsafe {
+            let to = self.bytes.as_mut_ptr().add(at);
+            if v4 {
+                let low = core::ptr::from_ref(address).cast::<u32>().add(3).read();
+                to.cast::<u32>().write(low);
+            } else {
+                to.cast::<Address>().write(*address);
+            }
+        }
+    }
+
+    /// Byte of the TCP header at a variable offset; the mask keeps it inside.
+    #[inline(always)]
+    pub(crate) fn tcp_byte(&self, offset: u32) -> u8 {
+        self.bytes[TCP_AT + (offset & 63) as usize]
+    }
+
+    /// 32-bit number of the TCP header at a variable offset, aligned or not.
+    #[inline(always)]
+    pub(crate) fn tcp_be32(&self, offset: u32) -> u32 {
+        u32::from_be_bytes([
+            self.tcp_byte(offset),
+            self.tcp_byte(offset + 1),
+            self.tcp_byte(offset + 2),
+            self.tcp_byte(offset + 3),
+        ])
+    }
+
+    /// Writes a 32-bit number at a variable offset of the TCP header.
+    #[inline(always)]
+    pub(crate) fn set_tcp_be32(&mut self, offset: u32, value: u32) {
+        let b = value.to_be_bytes();
+        self.bytes[TCP_AT + (offset & 63) as usize] = b[0];
+        self.bytes[TCP_AT + (offset + 1 & 63) as usize] = b[1];
+        self.bytes[TCP_AT + (offset + 2 & 63) as usize] = b[2];
+        self.bytes[TCP_AT + (offset + 3 & 63) as usize] = b[3];
+    }
+}
+
+/// What `parse` read from the headers. Numbers in host byte order.
+#[repr(C)]
+pub(crate) struct Segment {
+    /// Source as `client`, destination as `vip`.
+    pub(crate) tuple: ClientTuple,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    /// Bytes of the TCP header.
+    pub(crate) tcp_bytes: u32,
+    /// Offset of the payload in the frame.
+    pub(crate) payload_at: u32,
+    pub(crate) payload_bytes: u32,
+    /// Offset of the timestamp option's first number in the TCP header; 0 = none.
+    pub(crate) timestamps_at: u32,
+    /// Offset of the first SACK block in the TCP header; 0 = none.
+    pub(crate) sack_at: u32,
+    pub(crate) sack_blocks: u32,
+    pub(crate) tsval: u32,
+    pub(crate) window: u16,
+    /// MSS option; 0 = none.
+    pub(crate) mss: u16,
+    pub(crate) flags: u8,
+    pub(crate) v4: bool,
+    /// Window scale option or `WINDOW_SCALE_NONE`.
+    pub(crate) window_scale: u8,
+    pub(crate) sack_permitted: bool,
+    /// `ROLE_*` bits of the destination.
+    pub(crate) role: u8,
+}
+
+impl Segment {
+    /// Whether all of `flags` are set.
+    #[inline(always)]
+    pub(crate) fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Sequence number behind the segment.
+    #[inline(always)]
+    pub(crate) fn end(&self) -> u32 {
+        let mut end = self.seq.wrapping_add(self.payload_bytes);
+        if self.flags & (SYN | FIN) != 0 {
+            end = end.wrapping_add(1);
+        }
+        end
+    }
+
+    /// Source and destination as a backend's segment has them.
+    #[inline(always)]
+    pub(crate) fn backend_tuple(&self) -> BackendTuple {
+        BackendTuple {
+            backend: self.tuple.client,
+            source: self.tuple.vip,
+            backend_port: self.tuple.client_port,
+            source_port: self.tuple.vip_port,
+        }
+    }
+}
+
+/// A segment of ours, to be made by `emit`. Numbers in host byte order.
+#[repr(C)]
+pub(crate) struct Draft {
+    /// Sender as `client`, receiver as `vip`.
+    pub(crate) tuple: ClientTuple,
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    /// First byte of the payload in [`Scratch::window`].
+    pub(crate) payload_from: u32,
+    pub(crate) payload_bytes: u32,
+    /// TSval and TSecr, when `timestamps`.
+    pub(crate) tsval: u32,
+    pub(crate) tsecr: u32,
+    pub(crate) window: u16,
+    /// SYN: MSS option.
+    pub(crate) mss: u16,
+    pub(crate) flags: u8,
+    pub(crate) timestamps: bool,
+    /// SYN: window scale option or `WINDOW_SCALE_NONE`.
+    pub(crate) window_scale: u8,
+    /// SYN: SACK permitted option.
+    pub(crate) sack_permitted: bool,
+}
+
+/// Working memory of one run, one per CPU. The kernel allows at most 32 KiB.
+#[repr(C)]
+pub(crate) struct Scratch {
+    pub(crate) segment: Segment,
+    pub(crate) headers: Headers,
+    /// TCP header as received, for checksum differences.
+    pub(crate) received: Headers,
+    pub(crate) draft: Draft,
+    pub(crate) route_request: bpf_fib_lookup,
+    pub(crate) next_hop: bpf_redir_neigh,
+    pub(crate) hello: Hello,
+    pub(crate) flow: Flow,
+    pub(crate) half_open: HalfOpen,
+    pub(crate) client: ClientTuple,
+    pub(crate) victim: ClientTuple,
+    pub(crate) socket: [u8; 36],
+    pub(crate) name_key: NameKey,
+    pub(crate) suffix_key: SuffixKey,
+    /// Listener, route and backend found so far; 0 = none.
+    pub(crate) listener: u32,
+    pub(crate) listener_route: u32,
+    pub(crate) listener_mss: u16,
+    pub(crate) listener_protocol: u8,
+    /// Whether the packet's checksum is still to be completed (CHECKSUM_PARTIAL).
+    pub(crate) partial: bool,
+    /// Whether `route_request` holds a resolved route for the draft's receiver.
+    pub(crate) routed: bool,
+    pub(crate) now_ns: u64,
+    /// Numbers that cross the border of separately verified functions.
+    pub(crate) from: u32,
+    pub(crate) window: Window,
+}
+
+const _: () = assert!(size_of::<Scratch>() <= 32_768, "a per-CPU value is at most 32 KiB");

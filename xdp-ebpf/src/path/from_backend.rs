@@ -1,0 +1,114 @@
+//! Backend -> one of our source addresses. `s.client` is the client's four-tuple.
+
+use common::maps::flow::{HELLO_CONNECTING, HELLO_OWED};
+use common::reason::Reason;
+
+use crate::exit::{Exit, Verdict};
+use crate::kernel::{self, Skb};
+use crate::maps;
+use crate::packet::{RST, Scratch};
+use crate::stage::connect::Answer;
+use crate::stage::forward::Step;
+use crate::stage::{connect, emit, forward, half_open, pick, stash};
+
+/// The backend's segment.
+#[inline(always)]
+pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
+    // Every tuple of a NAT entry is one of these three.
+    if let Some(flow) = maps::flow(&s.client)
+        && flow.nat == s.segment.backend_tuple()
+    {
+        return established(skb, s);
+    }
+    if let Some(hello) = maps::hello(&s.client)
+        && hello.state == HELLO_CONNECTING
+    {
+        kernel::assign(&mut s.hello, hello);
+        return connecting(skb, s);
+    }
+    if let Some(held) = maps::half_open(&s.client) {
+        kernel::assign(&mut s.half_open, held);
+        return half_opened(skb, s);
+    }
+    emit::reset(skb, s, Reason::ForwardStray)
+}
+
+#[inline(always)]
+fn established(skb: Skb, s: &mut Scratch) -> Exit {
+    match forward::from_backend(skb, s) {
+        Step::Pass => emit::pass(skb, s, Reason::ForwardClient),
+        Step::PassReset => emit::pass(skb, s, Reason::ForwardReset),
+        Step::Linger => forward::linger(skb, s),
+        Step::AckBackend => forward::acknowledge_backend(skb, s),
+        Step::Repeat => repeat(skb, s),
+    }
+}
+
+/// The backend misses bytes that we acknowledged to the client.
+#[inline(always)]
+fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
+    let Some(waiting) = maps::hello(&s.client) else { return Exit::drop(Reason::ForwardStray) };
+    if waiting.state != HELLO_OWED {
+        return Exit::drop(Reason::ForwardStray);
+    }
+    kernel::assign(&mut s.hello, waiting);
+    s.from = s.segment.ack.wrapping_sub(s.hello.isn.wrapping_add(1)) & 0x3fff;
+    connect::deliver(skb, s, Reason::ConnectRepeated)
+}
+
+/// We wait for its SYN-ACK.
+#[inline(always)]
+fn connecting(skb: Skb, s: &mut Scratch) -> Exit {
+    match connect::answer(s) {
+        Answer::Stray => emit::reset(skb, s, Reason::ConnectStray),
+        Answer::Refused => {
+            connect::abandon(s);
+            match pick::next(skb, s) {
+                Ok(()) => retried(skb, s),
+                Err(exit) => give_up(skb, s, exit, false),
+            }
+        }
+        Answer::Accepted => match connect::establish(skb, s) {
+            Ok(()) => {
+                s.from = 0;
+                connect::deliver(skb, s, Reason::ConnectHello)
+            }
+            Err(exit) => give_up(skb, s, exit, true),
+        },
+    }
+}
+
+#[inline(always)]
+fn retried(skb: Skb, s: &mut Scratch) -> Exit {
+    let exit = connect::open(skb, s, Reason::ConnectNext);
+    if exit.verdict() == Verdict::Reset { give_up(skb, s, exit, false) } else { exit }
+}
+
+/// The client is reset; and the backend too, where it has a connection.
+#[inline(always)]
+fn give_up(skb: Skb, s: &mut Scratch, exit: Exit, backend_too: bool) -> Exit {
+    connect::refused(s);
+    stash::forget(&s.client, &s.hello);
+    connect::draft_client_reset(s);
+    if !backend_too {
+        return emit::send_exit(skb, s, exit);
+    }
+    if let Err(failed) = emit::learn_partial(skb, s) {
+        return failed;
+    }
+    emit::emit_copy(skb.0, s);
+    emit::draft_answer(s);
+    emit::reset_numbers(&mut s.draft, &s.segment);
+    emit::send_exit(skb, s, exit)
+}
+
+/// A TCP listener's backend answers the client itself.
+#[inline(always)]
+fn half_opened(skb: Skb, s: &mut Scratch) -> Exit {
+    let refused = s.segment.has(RST);
+    if refused {
+        half_open::forget(&s.client, &s.half_open);
+    }
+    half_open::draft_to_client(s);
+    emit::pass_through(skb, s, if refused { Reason::ConnectRefused } else { Reason::ForwardClient })
+}

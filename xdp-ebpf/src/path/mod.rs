@@ -1,0 +1,57 @@
+//! The packet's way; the only files that know the order of stages.
+
+/// Client -> VIP.
+pub(crate) mod from_client;
+/// Backend -> one of our source addresses.
+pub(crate) mod from_backend;
+/// What the daemon brings about when no packet comes.
+pub(crate) mod from_daemon;
+
+use common::reason::Reason;
+use common::maps::listener::ROLE_VIP;
+
+use crate::exit::{Exit, Verdict};
+use crate::kernel::{self, Skb};
+use crate::packet::Scratch;
+use crate::stage::classify::{self, Side};
+use crate::stage::{emit, parse};
+
+/// Every packet of every device that we are attached to.
+#[inline(always)]
+pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
+    let exit = match walk(skb, s) {
+        Ok(exit) | Err(exit) => exit,
+    };
+    // The one place that answers a client with RST.
+    if exit.verdict() == Verdict::Reset { emit::reset_code(skb, s, exit) } else { exit }
+}
+
+#[inline(always)]
+fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
+    parse::addresses(skb, s)?;
+    classify::role(s)?;
+    if !parse::is_tcp(s) || parse::unusual(s).is_some() {
+        return Err(other(skb, s));
+    }
+    s.now_ns = kernel::monotonic_ns();
+    parse::tcp(skb, s)?;
+    match classify::side(s)? {
+        Side::Backend => Err(from_backend::run(skb, s)),
+        Side::Client => Err(from_client::run(skb, s)),
+    }
+}
+
+/// Not a TCP segment that we can read. The node's own address: handed on. Else the VIP is ours alone.
+#[inline(always)]
+fn other(skb: Skb, s: &mut Scratch) -> Exit {
+    if let Err(exit) = classify::own(s) {
+        return exit;
+    }
+    if !classify::is(s, ROLE_VIP) {
+        return Exit::next(Reason::ClassifyOwnTraffic);
+    }
+    if let Some(reason) = parse::unusual(s) {
+        return Exit::drop(reason);
+    }
+    emit::unreachable(skb, s)
+}

@@ -1,0 +1,110 @@
+//! Ends what no packet ends: the daemon asks, by running the program `expire` with an [`Expiry`] in the packet.
+
+use common::maps::event::Expiry;
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET};
+use common::reason::Reason;
+
+use crate::kernel::{self, Skb};
+use crate::maps;
+use crate::packet::{ETH_BYTES, Scratch};
+use crate::stage::{emit, forward, half_open, stash};
+
+/// What was asked.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) seq: u32,
+    pub(crate) reason: u32,
+}
+
+/// Reads the request; `s.client` is the connection.
+#[inline(always)]
+pub(crate) fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
+    let to = s.window.bytes.as_mut_ptr();
+    if !skb.load(ETH_BYTES, to, size_of::<Expiry>() as u32) {
+        return None;
+    }
+    // SAFETY: the window is aligned to 4 as `Expiry` is, and longer; every bit pattern is valid.
+    let expiry = unsafe { to.cast::<Expiry>().read_unaligned() };
+    s.client = expiry.client;
+    s.segment.v4 = expiry.client.client.is_v4();
+    s.segment.tuple = expiry.client;
+    // The packet is made here: its checksum is nobody else's to complete.
+    s.partial = false;
+    Some(Request { seq: expiry.seq, reason: expiry.reason })
+}
+
+/// Resets both sides of a flow; the entry lingers.
+#[inline(always)]
+pub(crate) fn flow(skb: Skb, s: &mut Scratch) -> bool {
+    let Some(flow) = maps::flow(&s.client) else { return false };
+    if flow.state == FLOW_RESET {
+        return false;
+    }
+    let listed = flow.state != FLOW_ESTABLISHED;
+    flow.state = FLOW_RESET;
+    kernel::assign(&mut s.flow, flow);
+    if flow.flags & FLOW_OWED != 0 {
+        flow.flags &= !FLOW_OWED;
+        maps::remove_hello(&s.client);
+    }
+    flow.seen_secs = (s.now_ns / 1_000_000_000) as u32;
+    if !listed {
+        let client = s.client;
+        forward::close(&client, s.now_ns);
+    }
+    forward::draft_client_reset(s);
+    emit::emit_copy(skb.0, s);
+    forward::draft_backend_reset(s);
+    emit::emit_copy(skb.0, s);
+    true
+}
+
+/// Removes a flow that is over.
+#[inline(always)]
+pub(crate) fn closed(s: &mut Scratch) -> bool {
+    let Some(flow) = maps::flow(&s.client) else { return false };
+    if flow.state == FLOW_ESTABLISHED {
+        return false;
+    }
+    forward::drop_entry(&s.client, flow);
+    true
+}
+
+/// Resets the client of a waiting hello and forgets it.
+#[inline(always)]
+pub(crate) fn hello(skb: Skb, s: &mut Scratch) -> bool {
+    let Some(hello) = maps::hello(&s.client) else { return false };
+    kernel::assign(&mut s.hello, hello);
+    if !stash::forget(&s.client, &s.hello) {
+        return false;
+    }
+    crate::stage::connect::draft_client_reset(s);
+    emit::emit_copy(skb.0, s);
+    true
+}
+
+/// Resets the client of a hello that gave way; its entry is gone already, a flow it owed bytes to may not be.
+#[inline(always)]
+pub(crate) fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
+    if maps::flow(&s.client).is_some() {
+        return flow(skb, s);
+    }
+    s.hello.cookie = request.seq.wrapping_sub(1);
+    crate::stage::connect::draft_client_reset(s);
+    emit::emit_copy(skb.0, s);
+    true
+}
+
+/// Forgets a half-open connection.
+#[inline(always)]
+pub(crate) fn half_open(s: &mut Scratch) -> bool {
+    let Some(held) = maps::half_open(&s.client) else { return false };
+    kernel::assign(&mut s.half_open, held);
+    half_open::forget(&s.client, &s.half_open)
+}
+
+/// Whether the number is the reason's.
+#[inline(always)]
+pub(crate) fn is(request: Request, reason: Reason) -> bool {
+    request.reason == reason as u32
+}

@@ -1,0 +1,385 @@
+//! Established connections: translates addresses, ports, sequence numbers, timestamps, SACK blocks and windows, and
+//! follows the connection to its end.
+
+use aya_ebpf::bindings::__sk_buff;
+use common::maps::flow::{
+    ClientTuple, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED, FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED,
+    FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+};
+use common::reason::Reason;
+use common::wire::seq;
+
+use crate::exit::Exit;
+use crate::kernel::{self, Skb};
+use crate::maps;
+use crate::packet::{ACK, FIN, RST, SYN, Scratch, Segment, TCP_AT};
+use crate::stage::emit;
+
+/// Closed flows looked at each time one closes: enough to free them faster than they come.
+const FREED_PER_CLOSE: u32 = 2;
+
+/// What `path` has to do with a segment of a flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Headers are rewritten: send it.
+    Pass,
+    /// Headers are rewritten: send it; the flow ended by RST.
+    PassReset,
+    /// Bytes that we acknowledged are missing at the backend: repeat them from `s.from` on.
+    Repeat,
+    /// The entry lingers: answer with RST.
+    Linger,
+    /// The backend repeats its SYN-ACK and the hello is not ours any more: acknowledge it.
+    AckBackend,
+}
+
+impl Step {
+    #[inline(always)]
+    const fn from_code(code: u32) -> Self {
+        match code {
+            0 => Self::Pass,
+            1 => Self::PassReset,
+            2 => Self::Repeat,
+            4 => Self::AckBackend,
+            _ => Self::Linger,
+        }
+    }
+}
+
+/// Follows and rewrites a client's segment of the flow at `s.client`.
+#[inline(always)]
+pub(crate) fn from_client(skb: Skb, s: &mut Scratch) -> Step {
+    Step::from_code(forward_client(skb.0, s))
+}
+
+/// Follows and rewrites a backend's segment of the flow at `s.client`.
+#[inline(always)]
+pub(crate) fn from_backend(skb: Skb, s: &mut Scratch) -> Step {
+    Step::from_code(forward_backend(skb.0, s))
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn forward_client(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
+    let Some(flow) = maps::flow(&s.client) else { return Step::Linger as u32 };
+    client_segment(s, flow) as u32
+}
+
+#[inline(always)]
+fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
+    if flow.state == FLOW_RESET {
+        return Step::Linger;
+    }
+    emit::keep_received(s);
+    let seg = &s.segment;
+    touch(flow, s.now_ns);
+    if seg.has(ACK) {
+        flow.client_acked = seg.ack;
+        let acked = seg.ack.wrapping_add(flow.seq_delta);
+        if flow.flags & FLOW_BACKEND_FIN != 0 && seq::before_or_at(flow.backend_fin, acked) {
+            flow.flags |= FLOW_BACKEND_FIN_ACKED;
+        }
+    }
+    // A repeated segment while we owe bytes: the backend may have lost them, and will never ask the client.
+    if flow.flags & FLOW_OWED != 0 && seg.payload_bytes > 0 && seq::before(seg.seq, flow.client_next) {
+        kernel::assign(&mut s.flow, flow);
+        return Step::Repeat;
+    }
+    let end = seg.end();
+    if seq::before(flow.client_next, end) {
+        flow.client_next = end;
+    }
+    if seg.has(FIN) {
+        flow.flags |= FLOW_CLIENT_FIN;
+        flow.client_fin = end;
+    }
+    let reset = seg.has(RST) && (seg.seq == flow.client_next || seg.seq == flow.backend_acked);
+    finish(&s.client, flow, reset, s.now_ns);
+    translate_client(s, flow);
+    if reset { Step::PassReset } else { Step::Pass }
+}
+
+#[inline(always)]
+fn translate_client(s: &mut Scratch, flow: &Flow) {
+    let d = &mut s.draft.tuple;
+    d.client = flow.nat.source;
+    d.vip = flow.nat.backend;
+    d.client_port = flow.nat.source_port;
+    d.vip_port = flow.nat.backend_port;
+    let (h, seg) = (&mut s.headers, &s.segment);
+    if seg.has(ACK) {
+        h.set_be32(TCP_AT + 8, seg.ack.wrapping_add(flow.seq_delta));
+        if seg.timestamps_at != 0 {
+            let at = seg.timestamps_at + 4;
+            h.set_tcp_be32(at, h.tcp_be32(at).wrapping_add(flow.ts_delta));
+        }
+    }
+    if seg.sack_at != 0 {
+        shift_sack(s, flow.seq_delta);
+    }
+    if flow.client_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE {
+        let window = (u32::from(s.segment.window) << (flow.client_scale & 15)).min(65_535);
+        s.headers.set_be16(TCP_AT + 14, window as u16);
+    }
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn forward_backend(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: as in `forward_client`.
+    let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
+    let Some(flow) = maps::flow(&s.client) else { return Step::Linger as u32 };
+    backend_segment(s, flow) as u32
+}
+
+#[inline(always)]
+fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
+    if flow.state == FLOW_RESET {
+        return Step::Linger;
+    }
+    emit::keep_received(s);
+    let seg = &s.segment;
+    touch(flow, s.now_ns);
+    let repeated_ack = seg.ack == flow.backend_acked && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
+    if flow.flags & FLOW_OWED != 0 && owed(s, flow) && (repeated_ack || s.segment.has(SYN)) {
+        kernel::assign(&mut s.flow, flow);
+        return Step::Repeat;
+    }
+    let seg = &s.segment;
+    if seg.has(SYN) {
+        kernel::assign(&mut s.flow, flow);
+        return Step::AckBackend;
+    }
+    if seg.has(ACK) {
+        flow.backend_acked = seg.ack;
+        if flow.flags & FLOW_CLIENT_FIN != 0 && seq::before_or_at(flow.client_fin, seg.ack) {
+            flow.flags |= FLOW_CLIENT_FIN_ACKED;
+        }
+    }
+    let end = seg.end();
+    if seq::before(flow.backend_next, end) {
+        flow.backend_next = end;
+    }
+    if seg.has(FIN) {
+        flow.flags |= FLOW_BACKEND_FIN;
+        flow.backend_fin = end;
+    }
+    let asked = flow.client_acked.wrapping_add(flow.seq_delta);
+    let reset = seg.has(RST) && (seg.seq == flow.backend_next || seg.seq == asked);
+    finish(&s.client, flow, reset, s.now_ns);
+    translate_backend(s, flow);
+    if reset { Step::PassReset } else { Step::Pass }
+}
+
+/// Whether bytes of the hello are still owed to the backend; gives them up once it acknowledged them.
+/// `s.hello` is loaded when they are.
+#[inline(always)]
+fn owed(s: &mut Scratch, flow: &mut Flow) -> bool {
+    let Some(hello) = maps::hello(&s.client) else {
+        flow.flags &= !FLOW_OWED;
+        return false;
+    };
+    let until = hello.isn.wrapping_add(1).wrapping_add(hello.acked);
+    if s.segment.has(ACK) && seq::before_or_at(until, s.segment.ack) {
+        flow.flags &= !FLOW_OWED;
+        maps::remove_hello(&s.client);
+        return false;
+    }
+    true
+}
+
+#[inline(always)]
+fn translate_backend(s: &mut Scratch, flow: &Flow) {
+    let (d, c) = (&mut s.draft.tuple, &s.client);
+    d.client = c.vip;
+    d.vip = c.client;
+    d.client_port = c.vip_port;
+    d.vip_port = c.client_port;
+    let (h, seg) = (&mut s.headers, &s.segment);
+    h.set_be32(TCP_AT + 4, seg.seq.wrapping_sub(flow.seq_delta));
+    if seg.timestamps_at != 0 {
+        h.set_tcp_be32(seg.timestamps_at, seg.tsval.wrapping_sub(flow.ts_delta));
+    }
+    if flow.client_scale != WINDOW_SCALE_NONE {
+        let scale = if flow.backend_scale == WINDOW_SCALE_NONE { 0 } else { flow.backend_scale & 15 };
+        let window = u32::from(seg.window) << scale >> WINDOW_SCALE_ANNOUNCED;
+        // A window that is open must not look shut.
+        let window = if window == 0 && seg.window > 0 { 1 } else { window.min(65_535) };
+        h.set_be16(TCP_AT + 14, window as u16);
+    }
+}
+
+/// Moves the edges of the client's SACK blocks (RFC 2018) to the backend's numbers.
+#[inline(always)]
+fn shift_sack(s: &mut Scratch, delta: u32) {
+    let mut block = 0;
+    while block < 4 {
+        if block < s.segment.sack_blocks {
+            let at = s.segment.sack_at + block * 8;
+            let (left, right) = (s.headers.tcp_be32(at), s.headers.tcp_be32(at + 4));
+            s.headers.set_tcp_be32(at, left.wrapping_add(delta));
+            s.headers.set_tcp_be32(at + 4, right.wrapping_add(delta));
+        }
+        block += 1;
+    }
+}
+
+/// Notes that the flow lives; written once a second, so that the cache line is not.
+#[inline(always)]
+fn touch(flow: &mut Flow, now_ns: u64) {
+    let now = (now_ns / 1_000_000_000) as u32;
+    if flow.seen_secs != now {
+        flow.seen_secs = now;
+    }
+}
+
+/// Ends the flow when both sides are done or one was reset.
+#[inline(always)]
+fn finish(client: &ClientTuple, flow: &mut Flow, reset: bool, now_ns: u64) {
+    if flow.state != FLOW_ESTABLISHED {
+        if reset {
+            flow.state = FLOW_RESET;
+        }
+        return;
+    }
+    let done = FLOW_CLIENT_FIN_ACKED | FLOW_BACKEND_FIN_ACKED;
+    if reset {
+        flow.state = FLOW_RESET;
+    } else if flow.flags & done == done {
+        flow.state = FLOW_CLOSED;
+    } else {
+        return;
+    }
+    close(client, now_ns);
+}
+
+/// Puts a flow that ended into the ring of closed flows, which frees the oldest.
+#[inline(always)]
+pub(crate) fn close(client: &ClientTuple, now_ns: u64) {
+    forward_close(core::ptr::from_ref(client), now_ns);
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn forward_close(client: *const ClientTuple, now_ns: u64) -> u32 {
+    // SAFETY: null is checked; else the caller's tuple.
+    let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
+    let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return 0 };
+    if settings.closed == 0 {
+        return 0;
+    }
+    let now = (now_ns / 1_000_000_000) as u32;
+    let head = maps::advance(&mut cursors.closed_head);
+    let mut freed = 0;
+    while freed < FREED_PER_CLOSE {
+        let tail = cursors.closed_tail;
+        if tail >= head {
+            break;
+        }
+        let Some(slot) = maps::closed_slot((tail % u64::from(settings.closed)) as u32) else { break };
+        // A full ring frees before time; else the oldest must have lingered long enough.
+        let full = head - tail >= u64::from(settings.closed);
+        if !full && slot.since_secs.wrapping_add(settings.closed_timeout_secs) > now {
+            break;
+        }
+        forget(&slot.owner, slot.since_secs);
+        cursors.closed_tail = tail + 1;
+        freed += 1;
+    }
+    if let Some(slot) = maps::closed_slot((head % u64::from(settings.closed)) as u32) {
+        slot.owner = *client;
+        slot.since_secs = now;
+    }
+    1
+}
+
+/// Removes a closed flow with its NAT entry, unless the client has begun anew since.
+#[inline(always)]
+fn forget(client: &ClientTuple, since_secs: u32) {
+    let Some(flow) = maps::flow(client) else { return };
+    // A flow of the same four-tuple that closed later stands in a later place.
+    if flow.state == FLOW_ESTABLISHED || seq::before(since_secs.wrapping_add(60), flow.seen_secs) {
+        return;
+    }
+    drop_entry(client, flow);
+    maps::count_event(Reason::ExpireClosed);
+}
+
+/// Removes a flow's entries, whatever its state.
+#[inline(always)]
+pub(crate) fn drop_entry(client: &ClientTuple, flow: &Flow) {
+    let nat = flow.nat;
+    let owed = flow.flags & FLOW_OWED != 0;
+    if maps::remove_flow(client) {
+        maps::free_nat(&nat);
+        if owed {
+            maps::remove_hello(client);
+        }
+    }
+}
+
+/// Answers a packet of a flow that was reset (RFC 5961: only a RST at the sender's own number is believed).
+#[inline(always)]
+pub(crate) fn linger(skb: Skb, s: &mut Scratch) -> Exit {
+    emit::reset(skb, s, Reason::ForwardLinger)
+}
+
+/// Acknowledges a repeated SYN-ACK of the backend: the hello itself is the client's to repeat.
+#[inline(always)]
+pub(crate) fn acknowledge_backend(skb: Skb, s: &mut Scratch) -> Exit {
+    emit::draft_answer(s);
+    let (d, f) = (&mut s.draft, &s.flow);
+    d.seq = f.backend_acked;
+    d.ack = f.backend_next;
+    d.flags = ACK;
+    d.window = s.segment.window;
+    d.timestamps = s.segment.timestamps_at != 0;
+    d.tsval = timestamp_echoed(&s.headers, &s.segment);
+    d.tsecr = s.segment.tsval;
+    emit::send(skb, s, Reason::ForwardBackend)
+}
+
+/// The client's timestamp, as the backend echoes it.
+#[inline(always)]
+fn timestamp_echoed(headers: &crate::packet::Headers, segment: &Segment) -> u32 {
+    if segment.timestamps_at == 0 { 0 } else { headers.tcp_be32(segment.timestamps_at + 4) }
+}
+
+/// Drafts the RST that tells the backend of a flow that is over.
+#[inline(always)]
+pub(crate) fn draft_backend_reset(s: &mut Scratch) {
+    let (d, f) = (&mut s.draft, &s.flow);
+    d.tuple.client = f.nat.source;
+    d.tuple.vip = f.nat.backend;
+    d.tuple.client_port = f.nat.source_port;
+    d.tuple.vip_port = f.nat.backend_port;
+    d.payload_bytes = 0;
+    d.payload_from = 0;
+    d.timestamps = false;
+    d.window = 0;
+    d.seq = f.backend_acked;
+    d.ack = 0;
+    d.flags = RST;
+}
+
+/// Drafts the RST that tells the client of a flow that is over.
+#[inline(always)]
+pub(crate) fn draft_client_reset(s: &mut Scratch) {
+    let (d, c, f) = (&mut s.draft, &s.client, &s.flow);
+    d.tuple.client = c.vip;
+    d.tuple.vip = c.client;
+    d.tuple.client_port = c.vip_port;
+    d.tuple.vip_port = c.client_port;
+    d.payload_bytes = 0;
+    d.payload_from = 0;
+    d.timestamps = false;
+    d.window = 0;
+    d.seq = f.client_acked;
+    d.ack = 0;
+    d.flags = RST;
+}

@@ -1,0 +1,198 @@
+//! TCP listeners: the backend is picked at the SYN, which is passed on; the flow opens at the client's ACK.
+
+use aya_ebpf::bindings::__sk_buff;
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, HalfOpen, WINDOW_SCALE_NONE};
+use common::maps::backend::BACKEND_RETIRED;
+use common::reason::Reason;
+use core::ffi::c_void;
+
+use crate::exit::Exit;
+use crate::kernel::{self, Skb};
+use crate::maps;
+use crate::packet::Scratch;
+
+/// Places looked at before the oldest half-open connection has to give way.
+const PROBES: u32 = 64;
+
+/// Makes `s.hello` carry route and listener for `pick` and `connect_port`, which read them there.
+#[inline(always)]
+pub(crate) fn begin(s: &mut Scratch) {
+    let h = &mut s.hello;
+    h.route = s.listener_route;
+    h.listener = s.listener;
+    h.backend = 0;
+    h.tries = 0;
+    h.nat = common::maps::flow::BackendTuple::zeroed();
+}
+
+/// Stores the half-open connection whose backend side stands in `s.hello.nat`. Verified once, on its own. 1 = done.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn half_open_store(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
+    let slot = claim(s);
+    let (o, h) = (&mut s.half_open, &s.hello);
+    o.nat = h.nat;
+    o.route = h.route;
+    o.backend = h.backend;
+    o.listener = h.listener;
+    o.slot = slot;
+    o.isn = s.segment.seq;
+    o.started_ns = s.now_ns;
+    u32::from(slot != u32::MAX && maps::insert_half_open(&s.client, &s.half_open))
+}
+
+/// The search for a place in the ring.
+#[repr(C)]
+struct Search {
+    scratch: *mut Scratch,
+    timeout_ns: u64,
+    oldest_ns: u64,
+    start: u32,
+    places: u32,
+    found: u32,
+    oldest: u32,
+}
+
+/// Looks at one place; 1 = it is free.
+unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
+    // SAFETY: `claim` passes a `Search` on its stack.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { search.scratch.as_mut() }) else { return 1 };
+    if search.places == 0 {
+        return 1;
+    }
+    let place = search.start.wrapping_add(i) % search.places;
+    let Some(slot) = maps::half_open_slot(place) else { return 0 };
+    let Some(held) = maps::half_open(&slot.owner) else {
+        search.found = place;
+        return 1;
+    };
+    if held.slot != place {
+        search.found = place;
+        return 1;
+    }
+    if held.started_ns + search.timeout_ns < s.now_ns {
+        forget(&slot.owner, held);
+        search.found = place;
+        return 1;
+    }
+    if held.started_ns < search.oldest_ns {
+        search.oldest_ns = held.started_ns;
+        search.oldest = place;
+    }
+    0
+}
+
+#[inline(always)]
+fn claim(s: &mut Scratch) -> u32 {
+    let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return u32::MAX };
+    let mut search = Search {
+        scratch: s,
+        timeout_ns: settings.hello_timeout_ns,
+        oldest_ns: u64::MAX,
+        start: maps::advance(&mut cursors.half_open) as u32,
+        places: settings.half_opens,
+        found: u32::MAX,
+        oldest: u32::MAX,
+    };
+    kernel::repeat(PROBES, probe, core::ptr::from_mut(&mut search).cast());
+    let mut place = search.found;
+    if place == u32::MAX {
+        place = search.oldest;
+        evict(s, place);
+    }
+    let Some(slot) = maps::half_open_slot(place) else { return u32::MAX };
+    slot.owner = s.client;
+    slot.since_secs = (s.now_ns / 1_000_000_000) as u32;
+    place
+}
+
+#[inline(always)]
+fn evict(s: &mut Scratch, place: u32) {
+    let Some(slot) = maps::half_open_slot(place) else { return };
+    s.victim = slot.owner;
+    let Some(held) = maps::half_open(&s.victim) else { return };
+    if forget(&s.victim, held) {
+        maps::count_event(Reason::SynHalfOpenEvicted);
+    }
+}
+
+/// Removes a half-open connection with its NAT entry; `false` when somebody else did.
+#[inline(always)]
+pub(crate) fn forget(client: &ClientTuple, held: &HalfOpen) -> bool {
+    let nat = held.nat;
+    let removed = maps::remove_half_open(client);
+    if removed {
+        maps::free_nat(&nat);
+    }
+    removed
+}
+
+/// The client's ACK came: the half-open connection becomes a flow whose numbers pass unchanged.
+#[inline(always)]
+pub(crate) fn open(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    Exit::from_code(half_open_flow(skb.0, s))
+}
+
+/// Verified once, on its own. `s.half_open` is the connection.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn half_open_flow(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
+    match maps::backend(&s.half_open.backend) {
+        Some(backend) if backend.flags & BACKEND_RETIRED == 0 => {}
+        _ => return Exit::code(Err(Exit::reset(Reason::ConnectRetired))),
+    }
+    let (f, o, seg) = (&mut s.flow, &s.half_open, &s.segment);
+    f.nat = o.nat;
+    f.route = o.route;
+    f.backend = o.backend;
+    f.seq_delta = 0;
+    f.ts_delta = 0;
+    f.client_acked = seg.ack;
+    f.backend_acked = seg.seq;
+    f.client_next = seg.seq;
+    f.backend_next = seg.ack;
+    f.client_fin = 0;
+    f.backend_fin = 0;
+    f.seen_secs = (s.now_ns / 1_000_000_000) as u32;
+    f.state = FLOW_ESTABLISHED;
+    f.flags = 0;
+    f.listener = o.listener as u16;
+    // Neither scaled: windows pass as they are.
+    f.client_scale = WINDOW_SCALE_NONE;
+    f.backend_scale = WINDOW_SCALE_NONE;
+    if !maps::insert_flow(&s.client, &s.flow) {
+        return Exit::code(Err(Exit::reset(Reason::ConnectTableFull)));
+    }
+    // The NAT entry goes over to the flow.
+    maps::remove_half_open(&s.client);
+    if let Some(counters) = maps::route_counters(&s.half_open.route) {
+        maps::advance(&mut counters.connected);
+    }
+    Exit::code(Ok(()))
+}
+
+/// Turns the packet in hand towards the backend of `s.half_open`.
+#[inline(always)]
+pub(crate) fn draft(s: &mut Scratch) {
+    let (d, n) = (&mut s.draft.tuple, &s.half_open.nat);
+    d.client = n.source;
+    d.vip = n.backend;
+    d.client_port = n.source_port;
+    d.vip_port = n.backend_port;
+}
+
+/// Turns the packet in hand towards the client.
+#[inline(always)]
+pub(crate) fn draft_to_client(s: &mut Scratch) {
+    let (d, c) = (&mut s.draft.tuple, &s.client);
+    d.client = c.vip;
+    d.vip = c.client;
+    d.client_port = c.vip_port;
+    d.vip_port = c.client_port;
+}

@@ -1,0 +1,191 @@
+//! Reads Ethernet, IP and TCP headers into [`Segment`]. Changes nothing.
+
+use common::maps::flow::WINDOW_SCALE_NONE;
+use common::reason::Reason;
+use core::ffi::c_void;
+use network_types::eth::EtherType;
+use network_types::ip::IpProto;
+
+use crate::exit::Exit;
+use crate::kernel::{self, Skb};
+use crate::packet::{ETH_BYTES, FIN, Headers, RST, SYN, Scratch, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES};
+
+const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
+const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
+
+/// Reads the addresses. Leaves as [`Exit::next`]: whether the packet concerns us is not known yet.
+#[inline(always)]
+pub(crate) fn addresses(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    if skb.has_vlan() {
+        return Err(Exit::next(Reason::ParseNotIp));
+    }
+    let v4 = match skb.protocol() {
+        ETH_P_IP => true,
+        ETH_P_IPV6 => false,
+        _ => return Err(Exit::next(Reason::ParseNotIp)),
+    };
+    s.segment.v4 = v4;
+    let present = skb.length();
+    let fixed = if v4 { V4_BYTES } else { V6_BYTES };
+    if present < fixed {
+        return Err(Exit::next(Reason::ParseTruncated));
+    }
+    let wanted = core::hint::black_box(present.min(fixed + TCP_BYTES_MAX));
+    if wanted < V4_BYTES || wanted > fixed + TCP_BYTES_MAX || !skb.load(0, s.headers.frame(v4), wanted) {
+        return Err(Exit::next(Reason::ParseTruncated));
+    }
+    let h = &s.headers;
+    let tuple = &mut s.segment.tuple;
+    if v4 {
+        tuple.client = h.address(Headers::V4 + 12, true);
+        tuple.vip = h.address(Headers::V4 + 16, true);
+    } else {
+        tuple.client = h.address(Headers::V6 + 8, false);
+        tuple.vip = h.address(Headers::V6 + 24, false);
+    }
+    Ok(())
+}
+
+/// Whether the packet is TCP, by its IP header.
+#[inline(always)]
+pub(crate) fn is_tcp(s: &Scratch) -> bool {
+    protocol(s) == IpProto::Tcp as u8
+}
+
+/// Whether a fragment or a packet with IP options or extension headers. Those are told apart by the reason.
+#[inline(always)]
+pub(crate) fn unusual(s: &Scratch) -> Option<Reason> {
+    let h = &s.headers;
+    if s.segment.v4 {
+        if h.be16(Headers::V4 + 6) & 0x3fff != 0 {
+            return Some(Reason::ParseFragment);
+        }
+        return (h.bytes[Headers::V4] != 0x45).then_some(Reason::ParseOptions);
+    }
+    match protocol(s) {
+        p if p == IpProto::Ipv6Frag as u8 => Some(Reason::ParseFragment),
+        p if p == IpProto::HopOpt as u8
+            || p == IpProto::Ipv6Route as u8
+            || p == IpProto::Ipv6Opts as u8
+            || p == IpProto::Ah as u8 =>
+        {
+            Some(Reason::ParseOptions)
+        }
+        _ => None,
+    }
+}
+
+/// IPv4 protocol or IPv6 next header.
+#[inline(always)]
+pub(crate) fn protocol(s: &Scratch) -> u8 {
+    if s.segment.v4 { s.headers.bytes[Headers::V4 + 9] } else { s.headers.bytes[Headers::V6 + 6] }
+}
+
+/// Reads the TCP header of a packet without IP options. Leaves as [`Exit::drop`].
+#[inline(always)]
+pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    let v4 = s.segment.v4;
+    let fixed = if v4 { V4_BYTES } else { V6_BYTES };
+    let present = skb.length();
+    if present < fixed + 20 {
+        return Err(Exit::drop(Reason::ParseTruncated));
+    }
+    let h = &s.headers;
+    let tcp_bytes = u32::from(h.bytes[TCP_AT + 12] >> 4) * 4;
+    // The IP length tells payload from padding; 0 stands for "as long as the packet" (RFC 2675, BIG TCP).
+    let told = if v4 { u32::from(h.be16(Headers::V4 + 2)) } else { u32::from(h.be16(Headers::V6 + 4)) + 40 };
+    let end = if told == 0 || told == 40 { present } else { told + ETH_BYTES };
+    if end > present {
+        return Err(Exit::drop(Reason::ParseTruncated));
+    }
+    if tcp_bytes < 20 || fixed + tcp_bytes > end {
+        return Err(Exit::drop(Reason::ParseTcpHeader));
+    }
+    let seg = &mut s.segment;
+    seg.tuple.client_port.bytes = [h.bytes[TCP_AT], h.bytes[TCP_AT + 1]];
+    seg.tuple.vip_port.bytes = [h.bytes[TCP_AT + 2], h.bytes[TCP_AT + 3]];
+    seg.seq = h.be32(TCP_AT + 4);
+    seg.ack = h.be32(TCP_AT + 8);
+    seg.flags = h.bytes[TCP_AT + 13];
+    seg.window = h.be16(TCP_AT + 14);
+    seg.tcp_bytes = tcp_bytes;
+    seg.payload_at = fixed + tcp_bytes;
+    seg.payload_bytes = end - fixed - tcp_bytes;
+    seg.timestamps_at = 0;
+    seg.sack_at = 0;
+    seg.sack_blocks = 0;
+    seg.mss = 0;
+    seg.window_scale = WINDOW_SCALE_NONE;
+    seg.sack_permitted = false;
+    seg.tsval = 0;
+    // Two of them at once, or none of them and no ACK: no sender means it.
+    let kind = seg.flags & (SYN | FIN | RST);
+    if kind & (kind.wrapping_sub(1)) != 0 {
+        return Err(Exit::drop(Reason::ParseFlags));
+    }
+    // NOP NOP timestamps: what nearly every segment of an open connection carries (RFC 7323 appendix A).
+    if tcp_bytes == 32 && s.headers.be32(TCP_AT + 20) == 0x0101_080a {
+        s.segment.timestamps_at = 24;
+        s.segment.tsval = s.headers.be32(TCP_AT + 24);
+    } else if tcp_bytes > 20 {
+        options(s);
+    }
+    Ok(())
+}
+
+/// Walks the options (RFC 9293 section 3.2). Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn options(s: *mut Scratch) -> u32 {
+    let mut walk = Walk { scratch: s, at: 20 };
+    kernel::repeat(40, option_step, core::ptr::from_mut(&mut walk).cast());
+    0
+}
+
+/// Where the walk over the options stands.
+#[repr(C)]
+struct Walk {
+    scratch: *mut Scratch,
+    at: u32,
+}
+
+/// Reads one option; 1 = the end.
+unsafe extern "C" fn option_step(_: u32, walk: *mut c_void) -> i64 {
+    // SAFETY: `options` passes a `Walk` on its stack.
+    let walk = unsafe { &mut *walk.cast::<Walk>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { walk.scratch.as_mut() }) else { return 1 };
+    let (h, seg) = (&s.headers, &mut s.segment);
+    let at = walk.at;
+    if at >= seg.tcp_bytes {
+        return 1;
+    }
+    let kind = h.tcp_byte(at);
+    if kind == 0 {
+        return 1;
+    }
+    if kind == 1 {
+        walk.at = at + 1;
+        return 0;
+    }
+    let length = u32::from(h.tcp_byte(at + 1));
+    if length < 2 || at + length > seg.tcp_bytes {
+        return 1;
+    }
+    match (kind, length) {
+        (2, 4) => seg.mss = (h.tcp_be32(at) & 0xffff) as u16,
+        (3, 3) => seg.window_scale = h.tcp_byte(at + 2).min(14),
+        (4, 2) => seg.sack_permitted = true,
+        (5, 10 | 18 | 26 | 34) => {
+            seg.sack_at = at + 2;
+            seg.sack_blocks = (length - 2) / 8;
+        }
+        (8, 10) => {
+            seg.timestamps_at = at + 2;
+            seg.tsval = h.tcp_be32(at + 2);
+        }
+        _ => {}
+    }
+    walk.at = at + length;
+    0
+}

@@ -1,0 +1,83 @@
+//! From the route to a backend: Maglev over the client's address and port, by the client's address family.
+
+use aya_ebpf::bindings::__sk_buff;
+use common::decide::maglev;
+use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
+use common::maps::route::{MemberKey, PAGE_SLOTS, PageKey, Table};
+use common::reason::Reason;
+
+use crate::exit::Exit;
+use crate::kernel::Skb;
+use crate::maps;
+use crate::packet::Scratch;
+
+/// Backends tried before the client is refused.
+pub(crate) const TRIES_MAX: u8 = 3;
+
+/// Sets backend and the backend's half of the NAT tuple in `s.hello`; the route is `s.hello.route`, and
+/// `s.hello.tries` (raised) says how many were tried before.
+#[inline(always)]
+pub(crate) fn next(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    Exit::from_code(pick_next(skb.0, s))
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn pick_next(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
+    Exit::code(choose(s).map_err(Exit::reset))
+}
+
+#[inline(always)]
+fn choose(s: &mut Scratch) -> Result<(), Reason> {
+    let Some(route) = maps::route(&s.hello.route) else { return Err(Reason::PickNone) };
+    let v4 = s.client.client.is_v4();
+    let table = if v4 { route.v4 } else { route.v6 };
+    if table.id == 0 || table.members == 0 || table.slots == 0 {
+        let other = if v4 { route.v6 } else { route.v4 };
+        return Err(if other.members == 0 { Reason::PickNone } else { Reason::PickNoFamily });
+    }
+    let Some(first) = slot_member(s, &table) else { return Err(Reason::PickNone) };
+    let mut round = 0;
+    while round < TRIES_MAX {
+        let attempt = s.hello.tries;
+        if attempt >= TRIES_MAX || u32::from(attempt) >= table.members {
+            break;
+        }
+        s.hello.tries = attempt + 1;
+        if member(s, &table, maglev::member(first, u32::from(attempt), table.members)) {
+            return Ok(());
+        }
+        round += 1;
+    }
+    Err(if s.hello.backend == 0 { Reason::PickNone } else { Reason::ConnectExhausted })
+}
+
+#[inline(always)]
+fn slot_member(s: &Scratch, table: &Table) -> Option<u32> {
+    if table.slots == 1 {
+        return Some(0);
+    }
+    let slot = maglev::slot(maglev::flow_hash(&s.client), table.slots);
+    let page = maps::page(&PageKey { table: table.id, page: slot / PAGE_SLOTS as u32 })?;
+    Some(u32::from(page.slots[(slot & (PAGE_SLOTS as u32 - 1)) as usize]))
+}
+
+/// Takes the member if it may be dialled.
+#[inline(always)]
+fn member(s: &mut Scratch, table: &Table, member: u32) -> bool {
+    let Some(id) = maps::member(&MemberKey { table: table.id, member }) else { return false };
+    let Some(backend) = maps::backend(id) else { return false };
+    if backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) != 0 {
+        return false;
+    }
+    let h = &mut s.hello;
+    h.backend = *id;
+    h.nat.backend = backend.address;
+    h.nat.source = backend.source;
+    h.nat.backend_port = backend.port;
+    h.backend_mss = backend.mtu;
+    true
+}

@@ -1,0 +1,206 @@
+//! Keeps the bytes of waiting hellos: places in `CHUNKS`, the oldest gives way; and the count of each source.
+
+use aya_ebpf::bindings::__sk_buff;
+use common::maps::event::Expiry;
+use common::maps::flow::{
+    CHUNK_BYTES, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_OWED, Hello, Source,
+};
+use common::reason::Reason;
+use core::ffi::c_void;
+
+use crate::kernel;
+use crate::maps;
+use crate::packet::Scratch;
+
+/// Places looked at before one of them has to give way.
+const PROBES: u32 = 64;
+
+/// A place not taken in [`Hello::chunks`].
+pub(crate) const NO_CHUNK: u32 = u32::MAX;
+
+/// Removes a hello with all that belongs to it. `false` when somebody else did.
+#[inline(always)]
+pub(crate) fn forget(tuple: &ClientTuple, hello: &Hello) -> bool {
+    let (state, nat, epoch) = (hello.state, hello.nat, hello.source_epoch);
+    if !maps::remove_hello(tuple) {
+        return false;
+    }
+    if state == HELLO_COLLECTING {
+        lower(tuple, epoch);
+    } else if state == HELLO_CONNECTING {
+        maps::free_nat(&nat);
+    }
+    true
+}
+
+/// One waiting hello less for the source.
+#[inline(always)]
+pub(crate) fn lower(tuple: &ClientTuple, epoch: u32) {
+    let prefix = tuple.client.source_prefix();
+    if let Some(source) = maps::source(&prefix) {
+        if source.epoch != epoch || source.waiting == 0 {
+            return;
+        }
+        source.waiting -= 1;
+        if source.waiting == 0 {
+            maps::remove_source(&prefix);
+        }
+    }
+}
+
+/// One waiting hello more for the source; `false` when it has as many as it may.
+#[inline(always)]
+pub(crate) fn raise(s: &mut Scratch) -> bool {
+    let Some(settings) = maps::settings() else { return false };
+    let prefix = s.segment.tuple.client.source_prefix();
+    let Some(source) = maps::source(&prefix) else {
+        s.hello.source_epoch = (s.now_ns >> 20) as u32;
+        let first = Source { newest_ns: s.now_ns, waiting: 1, epoch: s.hello.source_epoch };
+        return maps::insert_source(&prefix, &first);
+    };
+    // All of them are over by now, whoever failed to count them down.
+    if source.newest_ns + settings.hello_timeout_ns < s.now_ns {
+        source.waiting = 0;
+        source.epoch += 1;
+    }
+    if source.waiting >= settings.source_hellos_max {
+        return false;
+    }
+    source.waiting += 1;
+    source.newest_ns = s.now_ns;
+    s.hello.source_epoch = source.epoch;
+    true
+}
+
+/// The search for a place.
+#[repr(C)]
+struct Search {
+    scratch: *mut Scratch,
+    timeout_ns: u64,
+    oldest_ns: u64,
+    start: u32,
+    places: u32,
+    found: u32,
+    oldest: u32,
+}
+
+/// Looks at one place; 1 = it is free.
+unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
+    // SAFETY: `claim` passes a `Search` on its stack.
+    let search = unsafe { &mut *search.cast::<Search>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { search.scratch.as_mut() }) else { return 1 };
+    if search.places == 0 {
+        return 1;
+    }
+    let place = search.start.wrapping_add(i) % search.places;
+    let Some(chunk) = maps::chunk(place) else { return 0 };
+    let Some(hello) = maps::hello(&chunk.owner) else {
+        search.found = place;
+        return 1;
+    };
+    if hello.chunks[(chunk.index & 7) as usize] != place {
+        search.found = place;
+        return 1;
+    }
+    if chunk.owner == s.segment.tuple {
+        return 0;
+    }
+    if hello.started_ns + search.timeout_ns < s.now_ns && hello.state != HELLO_OWED {
+        forget(&chunk.owner, hello);
+        search.found = place;
+        return 1;
+    }
+    if hello.started_ns < search.oldest_ns {
+        search.oldest_ns = hello.started_ns;
+        search.oldest = place;
+    }
+    0
+}
+
+/// Takes a place for chunk `index` of the client's hello; the oldest hello gives way when all are taken.
+#[inline(always)]
+fn claim(s: &mut Scratch, index: u32) -> u32 {
+    let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return NO_CHUNK };
+    let mut search = Search {
+        scratch: s,
+        timeout_ns: settings.hello_timeout_ns,
+        oldest_ns: u64::MAX,
+        start: maps::advance(&mut cursors.chunk) as u32,
+        places: settings.chunks,
+        found: NO_CHUNK,
+        oldest: NO_CHUNK,
+    };
+    kernel::repeat(PROBES, probe, core::ptr::from_mut(&mut search).cast());
+    let mut place = search.found;
+    if place == NO_CHUNK {
+        place = search.oldest;
+        evict(s, place);
+    }
+    let Some(chunk) = maps::chunk(place) else { return NO_CHUNK };
+    chunk.owner = s.segment.tuple;
+    chunk.index = index;
+    place
+}
+
+/// The hello that holds `place` gives way: forgotten, counted, and reported, so that the daemon resets its client.
+#[inline(always)]
+fn evict(s: &mut Scratch, place: u32) {
+    let Some(chunk) = maps::chunk(place) else { return };
+    s.victim = chunk.owner;
+    let Some(hello) = maps::hello(&s.victim) else { return };
+    let seq = hello.cookie.wrapping_add(1);
+    if forget(&s.victim, hello) {
+        maps::count_event(Reason::HelloEvicted);
+        maps::report(&Expiry { client: s.victim, seq, reason: Reason::HelloEvicted as u32 });
+    }
+}
+
+/// Stores stream bytes `s.from` to `s.hello.have` of the window in the hello's chunks. 1 = done.
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_keep(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
+    let mut index = 0;
+    while index < HELLO_CHUNKS {
+        let begin = (index * CHUNK_BYTES) as u32;
+        if begin < s.hello.have && begin + CHUNK_BYTES as u32 > s.from {
+            if s.hello.chunks[index] == NO_CHUNK {
+                s.hello.chunks[index] = claim(s, index as u32);
+            }
+            let Some(chunk) = maps::chunk(s.hello.chunks[index]) else { return 0 };
+            // SAFETY: eight chunks end inside the window.
+            let from = unsafe { s.window.bytes.as_ptr().add(index * CHUNK_BYTES) };
+            kernel::copy(chunk.bytes.as_mut_ptr(), from, CHUNK_BYTES as u32);
+        }
+        index += 1;
+    }
+    1
+}
+
+/// Copies the hello's chunks from stream byte `s.from` on back into the window. 1 = all were still there.
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_fetch(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+    // SAFETY: as in `stash_keep`.
+    let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
+    let mut index = 0;
+    while index < HELLO_CHUNKS {
+        let begin = (index * CHUNK_BYTES) as u32;
+        if begin < s.hello.have && begin + CHUNK_BYTES as u32 > s.from {
+            let Some(chunk) = maps::chunk(s.hello.chunks[index]) else { return 0 };
+            // Given away meanwhile: somebody else's bytes must not pass for this client's.
+            if chunk.owner != s.client || chunk.index != index as u32 {
+                return 0;
+            }
+            // SAFETY: as in `stash_keep`.
+            let to = unsafe { s.window.bytes.as_mut_ptr().add(index * CHUNK_BYTES) };
+            kernel::copy(to, chunk.bytes.as_ptr(), CHUNK_BYTES as u32);
+        }
+        index += 1;
+    }
+    1
+}
