@@ -26,8 +26,6 @@ pub fn ingress(ctx: TcContext) -> i32 {
 /// Run by the daemon alone (`BPF_PROG_RUN`); attached nowhere.
 #[classifier]
 pub fn expire(ctx: TcContext) -> i32 {
-    // Not the packet path's memory: this may run between two of its instructions on no CPU, but keeping them apart is
-    // free.
     let Some(scratch) = maps::scratch(0) else { return 1 };
     path::from_daemon::run(kernel::Skb(ctx.as_ptr().cast()), scratch)
 }

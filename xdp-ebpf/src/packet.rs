@@ -247,8 +247,13 @@ pub(crate) struct Scratch {
     /// Whether `route_request` holds a resolved route for the draft's receiver.
     pub(crate) routed: bool,
     pub(crate) now_ns: u64,
-    /// Numbers that cross the border of separately verified functions.
+    /// First stream byte that a stage is to work on.
     pub(crate) from: u32,
+    /// Where a loop stands. Kept here and not on the stack: the verifier would follow each value of it.
+    pub(crate) at: u32,
+    pub(crate) left: u32,
+    pub(crate) sum: u32,
+    pub(crate) deliver_at: u32,
     pub(crate) window: Window,
 }
 

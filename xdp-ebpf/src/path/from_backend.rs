@@ -35,7 +35,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
 
 #[inline(always)]
 fn established(skb: Skb, s: &mut Scratch) -> Exit {
-    match forward::from_backend(skb, s) {
+    match forward::from_backend(s) {
         Step::Pass => emit::pass(skb, s, Reason::ForwardClient),
         Step::PassReset => emit::pass(skb, s, Reason::ForwardReset),
         Step::Linger => forward::linger(skb, s),
@@ -63,12 +63,12 @@ fn connecting(skb: Skb, s: &mut Scratch) -> Exit {
         Answer::Stray => emit::reset(skb, s, Reason::ConnectStray),
         Answer::Refused => {
             connect::abandon(s);
-            match pick::next(skb, s) {
+            match pick::next(s) {
                 Ok(()) => retried(skb, s),
                 Err(exit) => give_up(skb, s, exit, false),
             }
         }
-        Answer::Accepted => match connect::establish(skb, s) {
+        Answer::Accepted => match connect::establish(s) {
             Ok(()) => {
                 s.from = 0;
                 connect::deliver(skb, s, Reason::ConnectHello)
@@ -88,7 +88,7 @@ fn retried(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn give_up(skb: Skb, s: &mut Scratch, exit: Exit, backend_too: bool) -> Exit {
     connect::refused(s);
-    stash::forget(&s.client, &s.hello);
+    stash::forget(&s.client);
     connect::draft_client_reset(s);
     if !backend_too {
         return emit::send_exit(skb, s, exit);
@@ -107,7 +107,7 @@ fn give_up(skb: Skb, s: &mut Scratch, exit: Exit, backend_too: bool) -> Exit {
 fn half_opened(skb: Skb, s: &mut Scratch) -> Exit {
     let refused = s.segment.has(RST);
     if refused {
-        half_open::forget(&s.client, &s.half_open);
+        half_open::forget(&s.client);
     }
     half_open::draft_to_client(s);
     emit::pass_through(skb, s, if refused { Reason::ConnectRefused } else { Reason::ForwardClient })

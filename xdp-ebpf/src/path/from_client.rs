@@ -15,7 +15,7 @@ use crate::stage::{classify, connect, emit, forward, half_open, hello, pick, rou
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     s.client = s.segment.tuple;
-    if flow_exists(skb, s) {
+    if flow_exists(s) {
         return established(skb, s);
     }
     if classify::listener(s).is_none() {
@@ -35,9 +35,9 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         Err(exit) => {
             // Whoever is refused waits no longer.
             if exit.verdict() == Verdict::Reset
-                && let Some(waiting) = maps::hello(&s.client)
+                && maps::hello(&s.client).is_some()
             {
-                stash::forget(&s.client, waiting);
+                stash::forget(&s.client);
             }
             exit
         }
@@ -47,13 +47,13 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
 /// Whether the segment belongs to a flow. A SYN marks the flow (it may be forged) or, where the flow is over, ends it;
 /// a valid cookie behind a SYN proves that the client began anew, so that the old flow is never followed.
 #[inline(always)]
-fn flow_exists(skb: Skb, s: &mut Scratch) -> bool {
+fn flow_exists(s: &mut Scratch) -> bool {
     let Some(flow) = maps::flow(&s.client) else { return false };
     if s.segment.has(SYN) && !s.segment.has(ACK) {
         if flow.state == FLOW_ESTABLISHED {
             flow.flags |= FLOW_SYN_SEEN;
         } else {
-            forward::drop_entry(&s.client, flow);
+            forward::drop_entry(&s.client);
         }
         return false;
     }
@@ -63,11 +63,11 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> bool {
     // On a TCP listener the proof is the acknowledgement of the new SYN's SYN-ACK.
     let anew = match maps::half_open(&s.client) {
         Some(held) => !s.segment.has(RST) && s.segment.seq == held.isn.wrapping_add(1),
-        None => syn::begins(skb, s),
+        None => syn::begins(s),
     };
     if anew {
         kernel::assign(&mut s.flow, flow);
-        forward::drop_entry(&s.client, flow);
+        forward::drop_entry(&s.client);
         maps::count_event(Reason::SynFlowReplaced);
         return false;
     }
@@ -76,7 +76,7 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> bool {
 
 #[inline(always)]
 fn established(skb: Skb, s: &mut Scratch) -> Exit {
-    match forward::from_client(skb, s) {
+    match forward::from_client(s) {
         Step::Pass => emit::pass(skb, s, Reason::ForwardBackend),
         Step::PassReset => emit::pass(skb, s, Reason::ForwardReset),
         Step::Linger | Step::AckBackend => forward::linger(skb, s),
@@ -97,20 +97,20 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     if !hello::find(s) {
-        syn::verify(skb, s)?;
+        syn::verify(s)?;
         hello::begin(s);
     } else if s.segment.ack != s.hello.cookie.wrapping_add(1) && !s.segment.has(RST) {
         // Another connection on the same ports: only its own cookie lets it in.
-        syn::verify(skb, s)?;
-        stash::forget(&s.client, &s.hello);
+        syn::verify(s)?;
+        stash::forget(&s.client);
         hello::begin(s);
     }
     hello::take(skb, s)?;
     if s.hello.state == HELLO_CONNECTING {
         return retransmitted(skb, s);
     }
-    route::find(skb, s)?;
-    pick::next(skb, s).inspect_err(|_| connect::refused(s))?;
+    route::find(s)?;
+    pick::next(s).inspect_err(|_| connect::refused(s))?;
     Err(connect::open(skb, s, Reason::ConnectSyn))
 }
 
@@ -123,7 +123,7 @@ fn retransmitted(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         return Err(connect::again(skb, s));
     }
     connect::abandon(s);
-    pick::next(skb, s).inspect_err(|_| connect::refused(s))?;
+    pick::next(s).inspect_err(|_| connect::refused(s))?;
     Err(connect::open(skb, s, Reason::ConnectNext))
 }
 
@@ -142,7 +142,7 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
             return pass_syn(skb, s);
         }
         if known {
-            half_open::forget(&s.client, &s.half_open);
+            half_open::forget(&s.client);
         }
         return match open_tcp(skb, s) {
             Ok(()) => pass_syn(skb, s),
@@ -153,11 +153,11 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
         return if s.segment.has(RST) { Exit::drop(Reason::SynStray) } else { Exit::reset(Reason::SynCookieMismatch) };
     }
     if s.segment.has(RST) {
-        half_open::forget(&s.client, &s.half_open);
+        half_open::forget(&s.client);
         half_open::draft(s);
         return emit::pass_through(skb, s, Reason::ForwardReset);
     }
-    match half_open::open(skb, s) {
+    match half_open::open(s) {
         Ok(()) => established(skb, s),
         Err(exit) => exit,
     }
@@ -166,11 +166,11 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn open_tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     half_open::begin(s);
-    pick::next(skb, s).inspect_err(|_| connect::refused(s))?;
+    pick::next(s).inspect_err(|_| connect::refused(s))?;
     if connect::connect_port(skb.0, s) == 0 {
         return Err(Exit::reset(Reason::ConnectNoPort));
     }
-    if half_open::half_open_store(skb.0, s) == 0 {
+    if half_open::half_open_store(s) == 0 {
         maps::free_nat(&s.hello.nat);
         return Err(Exit::reset(Reason::SynHalfOpenFull));
     }

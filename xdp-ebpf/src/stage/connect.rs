@@ -171,14 +171,14 @@ pub(crate) fn answer(s: &Scratch) -> Answer {
 
 /// The backend accepted: makes the flow and delivers the hello. `Err` with a reset verdict: the client is to be told.
 #[inline(always)]
-pub(crate) fn establish(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    Exit::from_code(connect_establish(skb.0, s))
+pub(crate) fn establish(s: &mut Scratch) -> Result<(), Exit> {
+    Exit::from_code(connect_establish(s))
 }
 
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn connect_establish(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn connect_establish(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     Exit::code(make_flow(s))
@@ -238,7 +238,6 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
 struct Delivery {
     skb: *mut __sk_buff,
     scratch: *mut Scratch,
-    at: u32,
 }
 
 /// Sends stream bytes `s.from` to `s.hello.have` to the backend, each segment within its MSS.
@@ -247,7 +246,7 @@ pub(crate) fn deliver(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     if let Err(exit) = emit::learn_partial(skb, s) {
         return exit;
     }
-    if stash::stash_fetch(skb.0, s) == 0 {
+    if stash::stash_fetch(s) == 0 {
         return Exit::reset(Reason::HelloStashFailed);
     }
     match Exit::from_code(connect_deliver(skb.0, s, reason as u32)) {
@@ -260,12 +259,12 @@ pub(crate) fn deliver(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn connect_deliver(skb: *mut __sk_buff, s: *mut Scratch, reason: u32) -> u32 {
-    let mut delivery = Delivery { skb, scratch: s, at: 0 };
+    let mut delivery = Delivery { skb, scratch: s };
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
-    delivery.at = s.from;
+    s.deliver_at = s.from;
     kernel::repeat(256, deliver_step, core::ptr::from_mut(&mut delivery).cast());
-    draft_piece(s, delivery.at);
+    draft_piece(s, s.deliver_at);
     emit::emit_draft(skb, s, reason)
 }
 
@@ -276,12 +275,12 @@ unsafe extern "C" fn deliver_step(_: u32, delivery: *mut c_void) -> i64 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { delivery.scratch.as_mut() }) else { return 1 };
     let mss = u32::from(s.hello.backend_mss);
-    if delivery.at + mss >= s.hello.have {
+    if s.deliver_at + mss >= s.hello.have {
         return 1;
     }
-    draft_piece(s, delivery.at);
+    draft_piece(s, s.deliver_at);
     emit::emit_copy(delivery.skb, s);
-    delivery.at += mss;
+    s.deliver_at += mss;
     0
 }
 

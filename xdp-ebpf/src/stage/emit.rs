@@ -331,26 +331,24 @@ fn to_network(sum: u32) -> u32 {
     u32::from(checksum::fold(sum).swap_bytes())
 }
 
-/// Where the sum over the payload stands.
+/// Context of [`sum_step`]: on the stack, as the kernel wants it.
 #[repr(C)]
 struct Sum {
     scratch: *mut Scratch,
-    at: u32,
-    left: u32,
-    sum: u32,
 }
 
 /// Adds the payload to a sum, 512 bytes at a time (the most older kernels take).
 #[inline(always)]
 fn payload_sum(s: &mut Scratch, seed: u32) -> u32 {
-    let left = s.draft.payload_bytes;
-    if left == 0 {
+    if s.draft.payload_bytes == 0 {
         return seed;
     }
-    let at = s.draft.payload_from;
-    let mut state = Sum { scratch: s, at, left, sum: seed };
+    s.at = s.draft.payload_from;
+    s.left = s.draft.payload_bytes;
+    s.sum = seed;
+    let mut state = Sum { scratch: s };
     kernel::repeat(PAYLOAD_MAX / 512 + 2, sum_step, core::ptr::from_mut(&mut state).cast());
-    state.sum
+    s.sum
 }
 
 /// Adds one piece; 1 = the end.
@@ -359,20 +357,20 @@ unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
     let state = unsafe { &mut *state.cast::<Sum>() };
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { state.scratch.as_mut() }) else { return 1 };
-    if state.left == 0 {
+    if s.left == 0 {
         return 1;
     }
-    let at = core::hint::black_box(state.at) & 0x7fff;
+    let at = core::hint::black_box(s.at) & 0x7fff;
     if at as usize > s.window.bytes.len() - 512 {
         return 1;
     }
     // SAFETY: `at` leaves 512 bytes.
     let from = unsafe { s.window.bytes.as_mut_ptr().add(at as usize) };
-    let piece = state.left.min(512);
+    let piece = s.left.min(512);
     let whole = core::hint::black_box(piece & !3) & 0x3fc;
     if whole > 0 && whole <= 512 {
         let sum = kernel::checksum_difference(core::ptr::null(), 0, from, whole, 0);
-        state.sum += to_network(sum);
+        s.sum += to_network(sum);
     }
     // The last one to three bytes, as if zeros followed.
     let mut i = 0;
@@ -380,12 +378,12 @@ unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
         let offset = (piece & !3) + i;
         if offset < piece {
             let byte = u32::from(s.window.bytes[((at + offset) & 0x3fff) as usize]);
-            state.sum += if i & 1 == 0 { byte << 8 } else { byte };
+            s.sum += if i & 1 == 0 { byte << 8 } else { byte };
         }
         i += 1;
     }
-    state.at += piece;
-    state.left -= piece;
+    s.at += piece;
+    s.left -= piece;
     0
 }
 

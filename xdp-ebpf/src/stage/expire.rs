@@ -66,7 +66,7 @@ pub(crate) fn closed(s: &mut Scratch) -> bool {
     if flow.state == FLOW_ESTABLISHED {
         return false;
     }
-    forward::drop_entry(&s.client, flow);
+    forward::drop_entry(&s.client);
     true
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn closed(s: &mut Scratch) -> bool {
 pub(crate) fn hello(skb: Skb, s: &mut Scratch) -> bool {
     let Some(hello) = maps::hello(&s.client) else { return false };
     kernel::assign(&mut s.hello, hello);
-    if !stash::forget(&s.client, &s.hello) {
+    if !stash::forget(&s.client) {
         return false;
     }
     crate::stage::connect::draft_client_reset(s);
@@ -98,9 +98,7 @@ pub(crate) fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
 /// Forgets a half-open connection.
 #[inline(always)]
 pub(crate) fn half_open(s: &mut Scratch) -> bool {
-    let Some(held) = maps::half_open(&s.client) else { return false };
-    kernel::assign(&mut s.half_open, held);
-    half_open::forget(&s.client, &s.half_open)
+    half_open::forget(&s.client)
 }
 
 /// Whether the number is the reason's.

@@ -1,7 +1,6 @@
 //! Established connections: translates addresses, ports, sequence numbers, timestamps, SACK blocks and windows, and
 //! follows the connection to its end.
 
-use aya_ebpf::bindings::__sk_buff;
 use common::maps::flow::{
     ClientTuple, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED, FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED,
     FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
@@ -48,20 +47,20 @@ impl Step {
 
 /// Follows and rewrites a client's segment of the flow at `s.client`.
 #[inline(always)]
-pub(crate) fn from_client(skb: Skb, s: &mut Scratch) -> Step {
-    Step::from_code(forward_client(skb.0, s))
+pub(crate) fn from_client(s: &mut Scratch) -> Step {
+    Step::from_code(forward_client(s))
 }
 
 /// Follows and rewrites a backend's segment of the flow at `s.client`.
 #[inline(always)]
-pub(crate) fn from_backend(skb: Skb, s: &mut Scratch) -> Step {
-    Step::from_code(forward_backend(skb.0, s))
+pub(crate) fn from_backend(s: &mut Scratch) -> Step {
+    Step::from_code(forward_backend(s))
 }
 
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_client(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn forward_client(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
     let Some(flow) = maps::flow(&s.client) else { return Step::Linger as u32 };
@@ -129,7 +128,7 @@ fn translate_client(s: &mut Scratch, flow: &Flow) {
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_backend(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn forward_backend(s: *mut Scratch) -> u32 {
     // SAFETY: as in `forward_client`.
     let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
     let Some(flow) = maps::flow(&s.client) else { return Step::Linger as u32 };
@@ -270,7 +269,8 @@ pub(crate) extern "C" fn forward_close(client: *const ClientTuple, now_ns: u64) 
     // SAFETY: null is checked; else the caller's tuple.
     let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
     let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return 0 };
-    if settings.closed == 0 {
+    let (places, timeout_secs) = (u64::from(settings.closed), settings.closed_timeout_secs);
+    if places == 0 {
         return 0;
     }
     let now = (now_ns / 1_000_000_000) as u32;
@@ -281,17 +281,17 @@ pub(crate) extern "C" fn forward_close(client: *const ClientTuple, now_ns: u64) 
         if tail >= head {
             break;
         }
-        let Some(slot) = maps::closed_slot((tail % u64::from(settings.closed)) as u32) else { break };
+        let Some(slot) = maps::closed_slot((tail % places) as u32) else { break };
         // A full ring frees before time; else the oldest must have lingered long enough.
-        let full = head - tail >= u64::from(settings.closed);
-        if !full && slot.since_secs.wrapping_add(settings.closed_timeout_secs) > now {
+        let full = head - tail >= places;
+        if !full && slot.since_secs.wrapping_add(timeout_secs) > now {
             break;
         }
         forget(&slot.owner, slot.since_secs);
         cursors.closed_tail = tail + 1;
         freed += 1;
     }
-    if let Some(slot) = maps::closed_slot((head % u64::from(settings.closed)) as u32) {
+    if let Some(slot) = maps::closed_slot((head % places) as u32) {
         slot.owner = *client;
         slot.since_secs = now;
     }
@@ -306,21 +306,29 @@ fn forget(client: &ClientTuple, since_secs: u32) {
     if flow.state == FLOW_ESTABLISHED || seq::before(since_secs.wrapping_add(60), flow.seen_secs) {
         return;
     }
-    drop_entry(client, flow);
+    drop_entry(client);
     maps::count_event(Reason::ExpireClosed);
 }
 
 /// Removes a flow's entries, whatever its state.
 #[inline(always)]
-pub(crate) fn drop_entry(client: &ClientTuple, flow: &Flow) {
-    let nat = flow.nat;
-    let owed = flow.flags & FLOW_OWED != 0;
-    if maps::remove_flow(client) {
-        maps::free_nat(&nat);
-        if owed {
-            maps::remove_hello(client);
-        }
+pub(crate) fn drop_entry(client: &ClientTuple) {
+    forward_drop(core::ptr::from_ref(client));
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn forward_drop(client: *const ClientTuple) -> u32 {
+    // SAFETY: null is checked; else the caller's tuple.
+    let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
+    // Removed entries stay readable until the program ends.
+    let Some(flow) = maps::flow(client) else { return 0 };
+    maps::free_nat(&flow.nat);
+    if flow.flags & FLOW_OWED != 0 {
+        maps::remove_hello(client);
     }
+    u32::from(maps::remove_flow(client))
 }
 
 /// Answers a packet of a flow that was reset (RFC 5961: only a RST at the sender's own number is believed).

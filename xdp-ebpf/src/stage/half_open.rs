@@ -1,13 +1,12 @@
 //! TCP listeners: the backend is picked at the SYN, which is passed on; the flow opens at the client's ACK.
 
-use aya_ebpf::bindings::__sk_buff;
-use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, HalfOpen, WINDOW_SCALE_NONE};
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, WINDOW_SCALE_NONE};
 use common::maps::backend::BACKEND_RETIRED;
 use common::reason::Reason;
 use core::ffi::c_void;
 
 use crate::exit::Exit;
-use crate::kernel::{self, Skb};
+use crate::kernel;
 use crate::maps;
 use crate::packet::Scratch;
 
@@ -28,7 +27,7 @@ pub(crate) fn begin(s: &mut Scratch) {
 /// Stores the half-open connection whose backend side stands in `s.hello.nat`. Verified once, on its own. 1 = done.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn half_open_store(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn half_open_store(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
     let slot = claim(s);
@@ -75,7 +74,7 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
         return 1;
     }
     if held.started_ns + search.timeout_ns < s.now_ns {
-        forget(&slot.owner, held);
+        forget(&slot.owner);
         search.found = place;
         return 1;
     }
@@ -114,33 +113,38 @@ fn claim(s: &mut Scratch) -> u32 {
 fn evict(s: &mut Scratch, place: u32) {
     let Some(slot) = maps::half_open_slot(place) else { return };
     s.victim = slot.owner;
-    let Some(held) = maps::half_open(&s.victim) else { return };
-    if forget(&s.victim, held) {
+    if forget(&s.victim) {
         maps::count_event(Reason::SynHalfOpenEvicted);
     }
 }
 
 /// Removes a half-open connection with its NAT entry; `false` when somebody else did.
 #[inline(always)]
-pub(crate) fn forget(client: &ClientTuple, held: &HalfOpen) -> bool {
-    let nat = held.nat;
-    let removed = maps::remove_half_open(client);
-    if removed {
-        maps::free_nat(&nat);
-    }
-    removed
+pub(crate) fn forget(client: &ClientTuple) -> bool {
+    half_open_forget(core::ptr::from_ref(client)) == 1
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn half_open_forget(client: *const ClientTuple) -> u32 {
+    // SAFETY: null is checked; else the caller's tuple.
+    let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
+    let Some(held) = maps::half_open(client) else { return 0 };
+    maps::free_nat(&held.nat);
+    u32::from(maps::remove_half_open(client))
 }
 
 /// The client's ACK came: the half-open connection becomes a flow whose numbers pass unchanged.
 #[inline(always)]
-pub(crate) fn open(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    Exit::from_code(half_open_flow(skb.0, s))
+pub(crate) fn open(s: &mut Scratch) -> Result<(), Exit> {
+    Exit::from_code(half_open_flow(s))
 }
 
 /// Verified once, on its own. `s.half_open` is the connection.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn half_open_flow(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn half_open_flow(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     match maps::backend(&s.half_open.backend) {

@@ -26,7 +26,7 @@ pub(crate) fn find(s: &mut Scratch) -> bool {
     let Some(hello) = maps::hello(&tuple) else { return false };
     let timeout_ns = maps::settings().map_or(0, |settings| settings.hello_timeout_ns);
     if hello.started_ns + timeout_ns < s.now_ns {
-        if stash::forget(&tuple, hello) {
+        if stash::forget(&tuple) {
             maps::count_event(Reason::HelloTimeout);
         }
         return false;
@@ -116,7 +116,7 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     let repeated = old > 0;
     // Chunks are stored whole: the window needs what is already in the one that is begun.
     s.from = s.hello.have & !(CHUNK_BYTES as u32 - 1);
-    if s.from != s.hello.have && stash::stash_fetch(skb.0, s) == 0 {
+    if s.from != s.hello.have && stash::stash_fetch(s) == 0 {
         return Err(Exit::reset(Reason::HelloStashFailed));
     }
     s.from = s.hello.have;
@@ -125,7 +125,7 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     }
     if s.hello.state == HELLO_CONNECTING {
         // Data behind the hello (TLS early data): kept as long as there is room, never acknowledged by us.
-        keep(skb, s)?;
+        keep(s)?;
         return if repeated { Ok(()) } else { Err(Exit::drop(Reason::HelloStashed)) };
     }
     judge(skb, s)
@@ -136,7 +136,7 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 fn client_reset(s: &mut Scratch, expected: u32) -> Exit {
     let at = s.segment.seq;
     let tuple = s.segment.tuple;
-    if (at == expected || at == s.hello.isn.wrapping_add(1).wrapping_add(s.hello.acked)) && stash::forget(&tuple, &s.hello)
+    if (at == expected || at == s.hello.isn.wrapping_add(1).wrapping_add(s.hello.acked)) && stash::forget(&tuple)
     {
         return Exit::drop(Reason::HelloReset);
     }
@@ -177,8 +177,8 @@ fn load_piece(skb: Skb, s: &mut Scratch, from: u32, to: u32, length: u32) -> boo
 
 /// Stores what `load` brought, with the part of its first chunk that was there before.
 #[inline(always)]
-fn keep(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    if stash::stash_keep(skb.0, s) == 0 || !maps::put_hello(&s.segment.tuple, &s.hello) {
+fn keep(s: &mut Scratch) -> Result<(), Exit> {
+    if stash::stash_keep(s) == 0 || !maps::put_hello(&s.segment.tuple, &s.hello) {
         return Err(Exit::reset(Reason::HelloStashFailed));
     }
     Ok(())
@@ -187,9 +187,9 @@ fn keep(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 /// Runs the parser over the new bytes.
 #[inline(always)]
 fn judge(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    hello_parse(skb.0, s);
+    hello_parse(s);
     match s.hello.parser.outcome() {
-        Outcome::Name | Outcome::NoName => complete(skb, s),
+        Outcome::Name | Outcome::NoName => complete(s),
         Outcome::NeedMore => wait(skb, s),
         Outcome::NotTls => Err(Exit::reset(Reason::HelloNotTls)),
         Outcome::Malformed => Err(Exit::reset(Reason::HelloMalformed)),
@@ -200,14 +200,14 @@ fn judge(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 
 /// The hello is whole: kept until its backend has it.
 #[inline(always)]
-fn complete(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+fn complete(s: &mut Scratch) -> Result<(), Exit> {
     if s.hello.state == HELLO_COLLECTING {
         let tuple = s.segment.tuple;
         stash::lower(&tuple, s.hello.source_epoch);
     }
     s.hello.state = 0;
     // The entry itself is stored by `connect`, with the backend.
-    if stash::stash_keep(skb.0, s) == 0 { Err(Exit::reset(Reason::HelloStashFailed)) } else { Ok(()) }
+    if stash::stash_keep(s) == 0 { Err(Exit::reset(Reason::HelloStashFailed)) } else { Ok(()) }
 }
 
 /// The hello goes on in a later segment.
@@ -232,7 +232,7 @@ fn wait(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
         s.hello.segments_unacked = 0;
         s.hello.acked = s.hello.have;
     }
-    keep(skb, s)?;
+    keep(s)?;
     Err(if now { Exit::sent(Reason::HelloAcked) } else { Exit::drop(Reason::HelloStashed) })
 }
 
@@ -265,7 +265,7 @@ fn acknowledge(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
 /// The parser's run. Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn hello_parse(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn hello_parse(s: *mut Scratch) -> u32 {
     let mut run = Run { scratch: s };
     kernel::repeat(STEPS_MAX, parse_step, core::ptr::from_mut(&mut run).cast());
     0

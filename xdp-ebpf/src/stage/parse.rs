@@ -137,16 +137,18 @@ pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn options(s: *mut Scratch) -> u32 {
-    let mut walk = Walk { scratch: s, at: 20 };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(scratch) = (unsafe { s.as_mut() }) else { return 0 };
+    scratch.at = 20;
+    let mut walk = Walk { scratch: s };
     kernel::repeat(40, option_step, core::ptr::from_mut(&mut walk).cast());
     0
 }
 
-/// Where the walk over the options stands.
+/// Context of [`option_step`]: on the stack, as the kernel wants it.
 #[repr(C)]
 struct Walk {
     scratch: *mut Scratch,
-    at: u32,
 }
 
 /// Reads one option; 1 = the end.
@@ -156,7 +158,7 @@ unsafe extern "C" fn option_step(_: u32, walk: *mut c_void) -> i64 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { walk.scratch.as_mut() }) else { return 1 };
     let (h, seg) = (&s.headers, &mut s.segment);
-    let at = walk.at;
+    let at = s.at;
     if at >= seg.tcp_bytes {
         return 1;
     }
@@ -165,7 +167,7 @@ unsafe extern "C" fn option_step(_: u32, walk: *mut c_void) -> i64 {
         return 1;
     }
     if kind == 1 {
-        walk.at = at + 1;
+        s.at = at + 1;
         return 0;
     }
     let length = u32::from(h.tcp_byte(at + 1));
@@ -186,6 +188,6 @@ unsafe extern "C" fn option_step(_: u32, walk: *mut c_void) -> i64 {
         }
         _ => {}
     }
-    walk.at = at + length;
+    s.at = at + length;
     0
 }

@@ -1,13 +1,11 @@
 //! From the route to a backend: Maglev over the client's address and port, by the client's address family.
 
-use aya_ebpf::bindings::__sk_buff;
 use common::decide::maglev;
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
 use common::maps::route::{MemberKey, PAGE_SLOTS, PageKey, Table};
 use common::reason::Reason;
 
 use crate::exit::Exit;
-use crate::kernel::Skb;
 use crate::maps;
 use crate::packet::Scratch;
 
@@ -17,14 +15,14 @@ pub(crate) const TRIES_MAX: u8 = 3;
 /// Sets backend and the backend's half of the NAT tuple in `s.hello`; the route is `s.hello.route`, and
 /// `s.hello.tries` (raised) says how many were tried before.
 #[inline(always)]
-pub(crate) fn next(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    Exit::from_code(pick_next(skb.0, s))
+pub(crate) fn next(s: &mut Scratch) -> Result<(), Exit> {
+    Exit::from_code(pick_next(s))
 }
 
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn pick_next(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn pick_next(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     Exit::code(choose(s).map_err(Exit::reset))

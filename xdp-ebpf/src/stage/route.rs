@@ -1,25 +1,23 @@
 //! From the server name to the route: exact, then the longest wildcard, then the listener's default.
 
-use aya_ebpf::bindings::__sk_buff;
 use common::decide::{route_key, server_name};
 use common::reason::Reason;
 use common::wire::client_hello::Outcome;
 
 use crate::exit::Exit;
-use crate::kernel::Skb;
 use crate::maps;
 use crate::packet::Scratch;
 
 /// Sets `s.hello.route`.
 #[inline(always)]
-pub(crate) fn find(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    Exit::from_code(route_find(skb.0, s))
+pub(crate) fn find(s: &mut Scratch) -> Result<(), Exit> {
+    Exit::from_code(route_find(s))
 }
 
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn route_find(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn route_find(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     match decide(s) {
@@ -66,11 +64,9 @@ fn reverse(s: &mut Scratch) {
     key.listener = (s.listener as u16).to_be_bytes();
     // Only bytes within `prefix_bits` are compared: what an earlier packet left behind them does not matter.
     let mut i = 0u32;
-    while i < 254 {
-        if i >= u32::from(length) {
-            break;
-        }
-        key.reversed[i as usize] = route_key::reversed_byte(name, length, i);
+    while i < u32::from(length) {
+        let Some(to) = key.reversed.get_mut(i as usize) else { break };
+        *to = route_key::reversed_byte(name, length, i);
         i += 1;
     }
 }

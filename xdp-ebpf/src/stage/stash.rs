@@ -1,9 +1,8 @@
 //! Keeps the bytes of waiting hellos: places in `CHUNKS`, the oldest gives way; and the count of each source.
 
-use aya_ebpf::bindings::__sk_buff;
 use common::maps::event::Expiry;
 use common::maps::flow::{
-    CHUNK_BYTES, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_OWED, Hello, Source,
+    CHUNK_BYTES, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_OWED, Source,
 };
 use common::reason::Reason;
 use core::ffi::c_void;
@@ -18,19 +17,31 @@ const PROBES: u32 = 64;
 /// A place not taken in [`Hello::chunks`].
 pub(crate) const NO_CHUNK: u32 = u32::MAX;
 
-/// Removes a hello with all that belongs to it. `false` when somebody else did.
+/// Removes a client's hello with all that belongs to it. `false` when somebody else did.
 #[inline(always)]
-pub(crate) fn forget(tuple: &ClientTuple, hello: &Hello) -> bool {
-    let (state, nat, epoch) = (hello.state, hello.nat, hello.source_epoch);
-    if !maps::remove_hello(tuple) {
-        return false;
+pub(crate) fn forget(client: &ClientTuple) -> bool {
+    stash_forget(core::ptr::from_ref(client)) == 1
+}
+
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_forget(client: *const ClientTuple) -> u32 {
+    // SAFETY: null is checked; else the caller's tuple.
+    let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
+    // Removed entries stay readable until the program ends.
+    let Some(hello) = maps::hello(client) else { return 0 };
+    let (state, epoch) = (hello.state, hello.source_epoch);
+    if state == HELLO_CONNECTING {
+        maps::free_nat(&hello.nat);
+    }
+    if !maps::remove_hello(client) {
+        return 0;
     }
     if state == HELLO_COLLECTING {
-        lower(tuple, epoch);
-    } else if state == HELLO_CONNECTING {
-        maps::free_nat(&nat);
+        lower(client, epoch);
     }
-    true
+    1
 }
 
 /// One waiting hello less for the source.
@@ -107,7 +118,7 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
         return 0;
     }
     if hello.started_ns + search.timeout_ns < s.now_ns && hello.state != HELLO_OWED {
-        forget(&chunk.owner, hello);
+        forget(&chunk.owner);
         search.found = place;
         return 1;
     }
@@ -119,8 +130,12 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
 }
 
 /// Takes a place for chunk `index` of the client's hello; the oldest hello gives way when all are taken.
-#[inline(always)]
-fn claim(s: &mut Scratch, index: u32) -> u32 {
+/// Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_claim(s: *mut Scratch, index: u32) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return NO_CHUNK };
     let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return NO_CHUNK };
     let mut search = Search {
         scratch: s,
@@ -150,7 +165,7 @@ fn evict(s: &mut Scratch, place: u32) {
     s.victim = chunk.owner;
     let Some(hello) = maps::hello(&s.victim) else { return };
     let seq = hello.cookie.wrapping_add(1);
-    if forget(&s.victim, hello) {
+    if forget(&s.victim) {
         maps::count_event(Reason::HelloEvicted);
         maps::report(&Expiry { client: s.victim, seq, reason: Reason::HelloEvicted as u32 });
     }
@@ -160,7 +175,7 @@ fn evict(s: &mut Scratch, place: u32) {
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn stash_keep(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn stash_keep(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
     let mut index = 0;
@@ -168,7 +183,7 @@ pub(crate) extern "C" fn stash_keep(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
         let begin = (index * CHUNK_BYTES) as u32;
         if begin < s.hello.have && begin + CHUNK_BYTES as u32 > s.from {
             if s.hello.chunks[index] == NO_CHUNK {
-                s.hello.chunks[index] = claim(s, index as u32);
+                s.hello.chunks[index] = stash_claim(s, index as u32);
             }
             let Some(chunk) = maps::chunk(s.hello.chunks[index]) else { return 0 };
             // SAFETY: eight chunks end inside the window.
@@ -184,7 +199,7 @@ pub(crate) extern "C" fn stash_keep(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn stash_fetch(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn stash_fetch(s: *mut Scratch) -> u32 {
     // SAFETY: as in `stash_keep`.
     let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
     let mut index = 0;

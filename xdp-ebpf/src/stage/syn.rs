@@ -4,7 +4,6 @@ use common::decide::cookie::{self, Offer, Verdict};
 use common::maps::flow::{HELLO_BYTES_MAX, HELLO_SACK, HELLO_TIMESTAMPS, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE};
 use common::reason::Reason;
 
-use aya_ebpf::bindings::__sk_buff;
 
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -19,7 +18,7 @@ const MSS_DEFAULT_V6: u16 = 1220;
 /// Turns a SYN into its SYN-ACK.
 #[inline(always)]
 pub(crate) fn answer(skb: Skb, s: &mut Scratch) -> Exit {
-    match Exit::from_code(syn_draft(skb.0, s)) {
+    match Exit::from_code(syn_draft(s)) {
         Err(exit) => exit,
         Ok(()) => emit::send(skb, s, Reason::SynAnswered),
     }
@@ -28,7 +27,7 @@ pub(crate) fn answer(skb: Skb, s: &mut Scratch) -> Exit {
 /// Drafts the SYN-ACK. Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn syn_draft(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn syn_draft(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     Exit::code(draft(s))
@@ -71,7 +70,7 @@ fn draft(s: &mut Scratch) -> Result<(), Exit> {
 /// 0 = mismatch, 1 = a later segment of this handshake, 2 = the first: `s.hello` has what the client offered.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn syn_check(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn syn_check(s: *mut Scratch) -> u32 {
     // SAFETY: as in `syn_draft`.
     let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
     let seg = &s.segment;
@@ -103,20 +102,20 @@ pub(crate) extern "C" fn syn_check(_: *mut __sk_buff, s: *mut Scratch) -> u32 {
 
 /// Whether the segment begins a connection by a valid cookie; `s.hello` then has what the client offered.
 #[inline(always)]
-pub(crate) fn begins(skb: Skb, s: &mut Scratch) -> bool {
-    s.segment.has(ACK) && syn_check(skb.0, s) == 2
+pub(crate) fn begins(s: &mut Scratch) -> bool {
+    s.segment.has(ACK) && syn_check(s) == 2
 }
 
 /// Lets through the first data of a connection; all else of a TLS listener without flow and hello leaves here.
 #[inline(always)]
-pub(crate) fn verify(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+pub(crate) fn verify(s: &mut Scratch) -> Result<(), Exit> {
     if s.segment.has(RST) {
         return Err(Exit::drop(Reason::SynStray));
     }
     if !s.segment.has(ACK) {
         return Err(Exit::reset(Reason::SynCookieMismatch));
     }
-    match syn_check(skb.0, s) {
+    match syn_check(s) {
         2 if s.segment.payload_bytes > 0 => Ok(()),
         2 if s.segment.has(FIN) => Err(Exit::reset(Reason::SynClosedEarly)),
         2 => Err(Exit::drop(Reason::SynAcked)),
