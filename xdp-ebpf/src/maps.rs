@@ -81,17 +81,6 @@ pub(crate) static HALF_OPEN_RING: Array<Slot, 1024> = Array::new();
 #[btf_map]
 pub(crate) static CLOSED_RING: Array<Slot, 1024> = Array::new();
 
-/// Keeps the maps that only user space reads in the object, and states the ABI to whoever dumps it.
-#[inline(always)]
-pub(crate) fn keep_user_maps() -> bool {
-    // SAFETY: read-only, and nothing is done with the values but a null check.
-    unsafe {
-        ABI.get(0).is_some_and(|abi| *abi == ABI_VERSION)
-            && IDS.get(0).is_some()
-            && LABELS.get(&LabelKey { kind: 0, id: 0 }).is_none()
-    }
-}
-
 /// Makes accessors that hand out a reference into a hash map.
 ///
 /// Map memory is shared with other CPUs; each field is read and written on its own, and a torn read of two fields is
@@ -221,12 +210,6 @@ pub(crate) fn insert_flow(key: &ClientTuple, flow: &Flow) -> bool {
 #[inline(always)]
 pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
     FLOWS.remove(key).is_ok()
-}
-
-/// Stores a hello unless there is one.
-#[inline(always)]
-pub(crate) fn insert_hello(key: &ClientTuple, hello: &Hello) -> bool {
-    HELLOS.insert(key, hello, u64::from(BPF_NOEXIST)).is_ok()
 }
 
 /// Stores a hello over whatever was there.

@@ -3,8 +3,10 @@
 use common::decide::{route_key, server_name};
 use common::reason::Reason;
 use common::wire::client_hello::Outcome;
+use core::ffi::c_void;
 
 use crate::exit::Exit;
+use crate::kernel;
 use crate::maps;
 use crate::packet::Scratch;
 
@@ -58,15 +60,36 @@ fn default(s: &Scratch, reason: Reason) -> Result<u32, Reason> {
 #[inline(always)]
 fn reverse(s: &mut Scratch) {
     let length = s.hello.parser.name_length;
-    let name = &s.hello.parser.name;
     let key = &mut s.suffix_key;
     key.prefix_bits = 16 + 8 * u32::from(length);
     key.listener = (s.listener as u16).to_be_bytes();
     // Only bytes within `prefix_bits` are compared: what an earlier packet left behind them does not matter.
-    let mut i = 0u32;
-    while i < u32::from(length) {
-        let Some(to) = key.reversed.get_mut(i as usize) else { break };
-        *to = route_key::reversed_byte(name, length, i);
+    s.at = 0;
+    let mut run = Run { scratch: s };
+    kernel::repeat(32, reverse_step, core::ptr::from_mut(&mut run).cast());
+}
+
+/// Context of [`reverse_step`]: on the stack, as the kernel wants it.
+#[repr(C)]
+struct Run {
+    scratch: *mut Scratch,
+}
+
+/// Turns round eight bytes; 1 = the end.
+unsafe extern "C" fn reverse_step(_: u32, run: *mut c_void) -> i64 {
+    // SAFETY: `reverse` passes a `Run` on its stack.
+    let run = unsafe { &mut *run.cast::<Run>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { run.scratch.as_mut() }) else { return 1 };
+    let (name, length) = (&s.hello.parser.name, s.hello.parser.name_length);
+    let mut i = 0;
+    while i < 8 {
+        let at = s.at + i;
+        if let Some(to) = s.suffix_key.reversed.get_mut(at as usize) {
+            *to = route_key::reversed_byte(name, length, at);
+        }
         i += 1;
     }
+    s.at += 8;
+    i64::from(s.at >= u32::from(length))
 }
