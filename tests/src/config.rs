@@ -111,6 +111,11 @@ impl Config {
     /// Three tenants, each by name and wildcard on `shared`, by port on its TCP listener, and with its two backends of
     /// both families; tenant b is also the default of `fallback`.
     pub fn lab() -> Self {
+        Self::lab_on(BACKEND_PORT)
+    }
+
+    /// The same with backends on another port.
+    pub fn lab_on(port: u16) -> Self {
         let mut config = Self::empty();
         config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
         let mut fallback = listener(FALLBACK.0, FALLBACK.1, "TLS");
@@ -129,7 +134,7 @@ impl Config {
                 tenant_name(tenant),
                 &listeners,
                 &hostnames,
-                tenant_backends(tenant, BACKEND_PORT),
+                tenant_backends(tenant, port),
             ));
         }
         config

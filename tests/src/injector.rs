@@ -233,14 +233,10 @@ mod tests {
 
     use super::*;
     use crate::bytes;
-    use crate::net::unavailable;
 
     #[test]
     fn tcp_gets_through_and_frames_met_every_fate() {
-        if let Some(why) = unavailable() {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
+        crate::skip_without_root!();
         const BYTES: u64 = 4 << 20;
         let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
         let injector = Injector::between(

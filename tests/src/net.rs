@@ -32,6 +32,17 @@ pub fn unavailable() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() { Some("needs root (network namespaces and BPF)") } else { None }
 }
 
+/// Leaves a test, loudly, on a machine that cannot run it.
+#[macro_export]
+macro_rules! skip_without_root {
+    () => {
+        if let Some(why) = $crate::net::unavailable() {
+            eprintln!("SKIPPED: {why}");
+            return;
+        }
+    };
+}
+
 /// A network namespace with loopback up; gone when dropped.
 #[derive(Debug)]
 pub struct Namespace {

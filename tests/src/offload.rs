@@ -73,14 +73,11 @@ fn ioctl(device: &str, command: u32, data: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::{End, unavailable, veth};
+    use crate::net::{End, veth};
 
     #[test]
     fn offloads_of_a_veth_can_be_switched() {
-        if let Some(why) = unavailable() {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
+        crate::skip_without_root!();
         let a = Namespace::new("a").unwrap();
         let b = Namespace::new("b").unwrap();
         veth(

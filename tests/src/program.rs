@@ -273,10 +273,11 @@ fn end_of(error: &dyn std::error::Error) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// How many entries a pinned hash map holds; key and value sizes are the map's own.
-pub fn pinned_entries<const K: usize, const V: usize>(path: &Path) -> Result<usize> {
+/// Every entry of a pinned hash map.
+pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
     let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
-    let map: HashMap<_, [u8; K], [u8; V]> =
-        Map::from_map_data(data)?.try_into().context("not a hash map of these sizes")?;
-    Ok(map.keys().filter(Result::is_ok).count())
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
+    // An entry that goes while we read is not there.
+    Ok(map.iter().filter_map(Result::ok).collect())
 }

@@ -147,14 +147,10 @@ fn kernel_talk(frame: &[u8]) -> bool {
 mod tests {
     use super::*;
     use crate::addresses::{Family, backend};
-    use crate::net::unavailable;
 
     #[test]
     fn what_the_node_sends_arrives_at_the_far_end() {
-        if let Some(why) = unavailable() {
-            eprintln!("SKIPPED: {why}");
-            return;
-        }
+        crate::skip_without_root!();
         let world = World::new().unwrap();
         for family in FAMILIES {
             let to = backend(family, 0, 1);

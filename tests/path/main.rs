@@ -1,0 +1,12 @@
+//! Real sockets across network namespaces, one file a story.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests too: a panic with its place is the report")]
+
+mod scene;
+
+mod by_name;
+mod split_hello;
+mod bulk;
+mod tcp_listener;
+mod half_close;
+mod reset;
+mod many;

@@ -1,0 +1,131 @@
+//! What every story begins with: a lab with Vestibule running in it.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello};
+use common::maps::name;
+use tests::config::Config;
+use tests::daemon::Daemon;
+use tests::program::pinned_entries;
+use tests::server::Server;
+use tests::topology::{Lab, Options};
+
+/// Port of the echo servers.
+pub(crate) const ECHO_PORT: u16 = 7000;
+
+/// A refusal comes within this time.
+pub(crate) const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// Heavy stories take turns, so that they measure Vestibule and not each other.
+pub(crate) fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A lab with Vestibule. Fields drop in order: the daemon first.
+#[derive(Debug)]
+pub(crate) struct Scene {
+    pub(crate) daemon: Daemon,
+    pub(crate) echoes: Vec<Server>,
+    pub(crate) lab: Lab,
+}
+
+impl Scene {
+    /// The plain lab: TLS backends that speak the words of [`tests::server`].
+    pub(crate) fn new() -> Self {
+        Self::with(&Options::default(), &Config::lab())
+    }
+
+    /// A lab and a configuration of one's own.
+    pub(crate) fn with(options: &Options, config: &Config) -> Self {
+        let lab = Lab::with(options).unwrap();
+        let daemon = lab.vestibule(config).unwrap();
+        Self { daemon, echoes: Vec::new(), lab }
+    }
+
+    /// Backends that say their name and echo whatever comes, for hellos made by hand.
+    pub(crate) fn echo() -> Self {
+        Self::echo_with(&Options::default(), &Config::lab_on(ECHO_PORT))
+    }
+
+    /// The same with a lab and a configuration of one's own.
+    pub(crate) fn echo_with(options: &Options, config: &Config) -> Self {
+        let lab = Lab::with(&Options { servers: false, ..options.clone() }).unwrap();
+        let echoes = lab.echo_servers(ECHO_PORT).unwrap();
+        let daemon = lab.vestibule(config).unwrap();
+        Self { daemon, echoes, lab }
+    }
+
+    /// Reasons whose counter moved while `story` ran, and by how much.
+    pub(crate) fn counted<T>(&self, story: impl FnOnce() -> T) -> (T, BTreeMap<String, u64>) {
+        let before = self.daemon.reasons().unwrap();
+        let told = story();
+        let mut moved = self.daemon.reasons().unwrap();
+        for (reason, count) in &mut moved {
+            *count -= before.get(reason).copied().unwrap_or(0);
+        }
+        moved.retain(|_, count| *count != 0);
+        (told, moved)
+    }
+
+    /// Entries of FLOWS, HELLOS and NATS.
+    pub(crate) fn entries(&self) -> [usize; 3] {
+        let pin = |name: &str| self.daemon.pins().join(name);
+        [
+            pinned_entries::<ClientTuple, Flow>(&pin(name::FLOWS)).unwrap().len(),
+            pinned_entries::<ClientTuple, Hello>(&pin(name::HELLOS)).unwrap().len(),
+            pinned_entries::<BackendTuple, ClientTuple>(&pin(name::NATS)).unwrap().len(),
+        ]
+    }
+
+    /// Demands that no flow, hello or NAT port is left within the time that closed flows are kept.
+    pub(crate) fn assert_nothing_leaks(&self) {
+        let gone = eventually(Duration::from_secs(30), || self.entries() == [0; 3]);
+        assert!(gone, "entries of FLOWS, HELLOS, NATS: {:?}", self.entries());
+    }
+}
+
+/// Asks until the answer is yes or the time is over.
+pub(crate) fn eventually(within: Duration, mut ask: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    loop {
+        if ask() {
+            return true;
+        }
+        if start.elapsed() > within {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Runs `work` for every item on `threads` threads of the client's namespace; panics with all that went wrong.
+pub(crate) fn all<T: Sync + std::fmt::Debug>(
+    lab: &Lab,
+    threads: usize,
+    items: &[T],
+    work: impl Fn(&T) -> anyhow::Result<()> + Sync,
+) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                lab.client.enter();
+                while let Some(item) = items.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                    if let Err(error) = work(item) {
+                        failures.lock().unwrap().push(format!("{item:?}: {error:#}"));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} of {} failed:\n{}", failures.len(), items.len(), shortened(&failures));
+}
+
+fn shortened(failures: &[String]) -> String {
+    failures[..failures.len().min(20)].join("\n")
+}
