@@ -17,3 +17,7 @@ pub mod plan;
 pub mod dataplane;
 /// The node's network: devices, addresses, the way to each backend.
 pub mod net;
+/// `vestibule run`: keeps the kernel in step with the file and the node's network.
+pub mod daemon;
+/// The command line.
+pub mod cli;

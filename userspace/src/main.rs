@@ -1,1 +1,7 @@
-fn main() {}
+//! Flags -> command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    userspace::cli::main()
+}

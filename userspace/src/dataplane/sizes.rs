@@ -2,6 +2,8 @@
 
 use common::maps::name;
 
+use crate::plan::closed_ring;
+
 /// The three settings that size the maps. Sizes are fixed as long as the maps are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -26,7 +28,7 @@ impl Sizes {
             (name::SOURCES, hellos),
             (name::HALF_OPENS, hellos),
             (name::HALF_OPEN_RING, hellos),
-            (name::CLOSED_RING, closed(flows)),
+            (name::CLOSED_RING, closed_ring(flows)),
             (name::ROUTES_EXACT, names),
             (name::ROUTES_WILDCARD, names),
             (name::ROUTES, names),
@@ -37,11 +39,6 @@ impl Sizes {
             (name::MAGLEV, names.saturating_mul(2)),
         ]
     }
-}
-
-/// Closed flows whose entries are kept for a while.
-pub fn closed(flows: u32) -> u32 {
-    (flows / 8).max(1024)
 }
 
 /// The field of `settings` that sizes a map.

@@ -1,0 +1,157 @@
+//! The command line.
+
+/// Tables, and JSON one object a line.
+mod print;
+/// Ids as people know them.
+mod names;
+/// `vestibule routes`.
+mod routes;
+/// `vestibule backends`.
+mod backends;
+/// `vestibule flows`.
+mod flows;
+/// `vestibule reasons`.
+mod reasons;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use crate::compile::Surroundings;
+use crate::daemon::{self, Options, StartError};
+use crate::dataplane::pin::{PinError, Pins};
+use crate::net::sysctl;
+use crate::sources::file;
+
+/// SNI load balancer in the kernel: one VIP for every tenant's TLS server.
+#[derive(Debug, Parser)]
+#[command(name = "vestibule", version, max_term_width = 100)]
+struct Cli {
+    /// Where maps, programs and links are pinned; one folder an instance.
+    #[arg(long, global = true, value_name = "DIR", default_value = "/sys/fs/bpf/vestibule")]
+    pins: PathBuf,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve, and follow the file and the node's network until SIGTERM. What is in the kernel goes on serving then.
+    Run(Run),
+    /// Tell what is wrong with a file. Exit status 1 when it cannot be used.
+    Check {
+        /// The configuration, YAML or JSON.
+        file: PathBuf,
+    },
+    /// Remove everything from the kernel; ends all connections.
+    Detach,
+    /// Routes with their listeners, names and counters.
+    Routes(Shown),
+    /// Backends of all routes.
+    Backends(Shown),
+    /// Connections.
+    Flows(Shown),
+    /// Packets counted by the reason why they left the path.
+    Reasons {
+        #[command(flatten)]
+        shown: Shown,
+        /// Those too that were never counted.
+        #[arg(long)]
+        all: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The configuration, YAML or JSON. Read again on SIGHUP and when it changes.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Devices to serve on. Default: those of the default routes and of the routes to the backends, followed as they
+    /// change.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    devices: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct Shown {
+    /// How to print.
+    #[arg(short, long, value_enum, default_value_t = Format::Table)]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// One object a line.
+    Json,
+}
+
+/// Runs the command line's command.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match execute(cli) {
+        Ok(code) => code,
+        Err(error) if print::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(cli: Cli) -> Result<ExitCode> {
+    let pins = Pins::new(&cli.pins);
+    match cli.command {
+        Command::Run(run) => return serve(run, cli.pins),
+        Command::Check { file } => return check(&file),
+        Command::Detach => detach(&pins)?,
+        Command::Routes(shown) => routes::show(&pins, shown.output)?,
+        Command::Backends(shown) => backends::show(&pins, shown.output)?,
+        Command::Flows(shown) => flows::show(&pins, shown.output)?,
+        Command::Reasons { shown, all } => reasons::show(&pins, shown.output, all)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
+    let filter = EnvFilter::try_from_env("VESTIBULE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .with_target(false)
+        .init();
+    let options = Options { config: run.config, devices: run.devices, pins };
+    match daemon::run(&options) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(StartError::Problems(problems)) => {
+            let file = options.config.display().to_string();
+            for problem in &problems {
+                eprintln!("{}", problem.in_file(&file));
+            }
+            eprintln!("error: {file} is refused; nothing was touched");
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn check(path: &Path) -> Result<ExitCode> {
+    let report = file::check(path, &Surroundings { local_ports: sysctl::local_port_range() });
+    print::line(&report)?;
+    Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn detach(pins: &Pins) -> Result<()> {
+    let writer = match pins.lock() {
+        Err(PinError::Nothing(_)) => return print::line(&"nothing is pinned there; nothing to remove"),
+        lock => lock.context("detaching")?,
+    };
+    pins.remove().context("detaching")?;
+    drop(writer);
+    print::line(&"detached; programs, maps and connections are gone")
+}

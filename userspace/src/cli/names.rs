@@ -1,0 +1,86 @@
+//! Ids as people know them.
+
+use std::collections::HashMap;
+
+use common::maps::address::{Address, Port};
+use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, NameKey, SuffixKey};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::plan::MapsContent;
+
+/// Names of routes and listeners by id.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    labels: HashMap<(u32, u32), String>,
+}
+
+impl Names {
+    pub(super) fn new(content: &MapsContent) -> Self {
+        let labels = content.labels.iter().map(|(key, label)| {
+            let text = label.text.get(..usize::from(label.length)).unwrap_or(&label.text);
+            ((key.kind, key.id), String::from_utf8_lossy(text).into_owned())
+        });
+        Self { labels: labels.collect() }
+    }
+
+    pub(super) fn route(&self, id: u32) -> String {
+        self.of(LABEL_ROUTE, id)
+    }
+
+    pub(super) fn listener(&self, id: u32) -> String {
+        self.of(LABEL_LISTENER, id)
+    }
+
+    /// An id without a name is of something that was removed a moment ago.
+    fn of(&self, kind: u32, id: u32) -> String {
+        self.labels.get(&(kind, id)).cloned().unwrap_or_else(|| format!("#{id}"))
+    }
+}
+
+/// Address and port as people write them.
+pub(super) fn socket(address: Address, port: Port) -> String {
+    SocketAddr::new(IpAddr::from(address), port.number()).to_string()
+}
+
+/// The pattern of an entry of `ROUTES_EXACT`, with its listener's id.
+pub(super) fn exact(key: &NameKey) -> (u32, String) {
+    let name = key.name.get(..usize::from(key.length)).unwrap_or(&key.name);
+    (u32::from(u16::from_be_bytes(key.listener)), String::from_utf8_lossy(name).into_owned())
+}
+
+/// The pattern of an entry of `ROUTES_WILDCARD`, with its listener's id.
+pub(super) fn wildcard(key: &SuffixKey) -> (u32, String) {
+    let bytes = (key.prefix_bits.saturating_sub(16) / 8) as usize;
+    let mut suffix = key.reversed.get(..bytes).unwrap_or(&key.reversed).to_vec();
+    suffix.reverse();
+    (u32::from(u16::from_be_bytes(key.listener)), format!("*{}", String::from_utf8_lossy(&suffix)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::decide::route_key;
+    use common::maps::route::{Label, LabelKey};
+
+    #[test]
+    fn keys_read_as_the_patterns_they_were_made_from() {
+        let (bytes, length) = route_key::buffer(b"api.example.com").unwrap();
+        let mut key = NameKey::zeroed();
+        route_key::exact(&mut key, 300, &bytes, length);
+        assert_eq!(exact(&key), (300, "api.example.com".into()));
+        let key = route_key::wildcard(301, b"example.com").unwrap();
+        assert_eq!(wildcard(&key), (301, "*.example.com".into()));
+    }
+
+    #[test]
+    fn an_id_without_a_label_is_shown_as_a_number() {
+        let mut label = Label { length: 2, ..Label::zeroed() };
+        label.text[..3].copy_from_slice(b"t1x");
+        let content = MapsContent {
+            labels: vec![(LabelKey { kind: LABEL_ROUTE, id: 5 }, label)],
+            ..MapsContent::default()
+        };
+        let names = Names::new(&content);
+        assert_eq!((names.route(5), names.listener(5)), ("t1".into(), "#5".into()));
+    }
+}

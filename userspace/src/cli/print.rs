@@ -1,0 +1,72 @@
+//! Tables, and JSON one object a line.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::Format;
+
+/// One row: cells for people, an object for programs.
+pub(super) struct Row {
+    pub cells: Vec<String>,
+    pub json: Value,
+}
+
+/// Prints one line.
+pub(super) fn line(text: &impl Display) -> Result<()> {
+    writeln!(io::stdout().lock(), "{text}").map_err(Into::into)
+}
+
+/// Prints rows under their headings. A heading that begins with `>` has its column aligned to the right.
+pub(super) fn rows(headings: &[&str], rows: &[Row], format: Format) -> Result<()> {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    match format {
+        Format::Json => {
+            for row in rows {
+                writeln!(out, "{}", row.json)?;
+            }
+        }
+        Format::Table => out.write_all(table(headings, rows).as_bytes())?,
+    }
+    out.flush().map_err(Into::into)
+}
+
+fn table(headings: &[&str], rows: &[Row]) -> String {
+    let titles: Vec<String> = headings.iter().map(|h| h.trim_start_matches('>').to_uppercase()).collect();
+    let mut widths: Vec<usize> = titles.iter().map(|title| title.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(&row.cells) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for cells in std::iter::once(&titles).chain(rows.iter().map(|row| &row.cells)) {
+        let padded = cells.iter().zip(headings).zip(&widths).map(|((cell, heading), width)| {
+            if heading.starts_with('>') { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
+        });
+        text.push_str(padded.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Whether whoever read our output has had enough (`vestibule flows | head`).
+pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let row = |a: &str, b: &str| Row { cells: vec![a.into(), b.into()], json: Value::Null };
+        let text = table(&["route", ">flows"], &[row("a", "12345678"), row("tenant-b", "1")]);
+        assert_eq!(text, "ROUTE        FLOWS\na         12345678\ntenant-b         1\n");
+    }
+}

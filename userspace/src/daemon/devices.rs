@@ -1,0 +1,140 @@
+//! Which devices have the program: pure.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use crate::net::node::Node;
+use crate::plan::Hop;
+
+/// What the user says about devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Nothing: those of the default routes and of the ways to backends.
+    Routes,
+    /// These, by name.
+    Named(Vec<String>),
+}
+
+/// The outcome of a choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chosen {
+    /// Devices to have the program, by index.
+    pub devices: BTreeSet<u32>,
+    /// What keeps a device, or the backends behind it, from being used.
+    pub problems: Vec<String>,
+}
+
+/// Chooses devices, and removes ways that lead over others.
+pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr, Hop>) -> Chosen {
+    let mut chosen = Chosen::default();
+    let wanted: BTreeSet<u32> = match choice {
+        Choice::Routes => {
+            node.defaults.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
+        }
+        Choice::Named(names) => named(names, node, &mut chosen.problems),
+    };
+    for index in wanted {
+        match node.links.get(&index) {
+            Some(link) if link.ethernet => {
+                chosen.devices.insert(index);
+            }
+            Some(link) => chosen.problems.push(format!(
+                "device {} carries no Ethernet frames, which the programs need; what comes or goes over it is not \
+                 handled",
+                link.name
+            )),
+            // Gone since the routes were read; the next change tells more.
+            None => {}
+        }
+    }
+    let mut beyond: Vec<(IpAddr, u32)> = Vec::new();
+    towards.retain(|address, hop| {
+        let ours = chosen.devices.contains(&hop.ifindex);
+        if !ours {
+            beyond.push((*address, hop.ifindex));
+        }
+        ours
+    });
+    if matches!(choice, Choice::Named(_)) {
+        beyond.sort();
+        chosen.problems.extend(beyond.iter().map(|(address, index)| {
+            format!("backend {address} is reached over {}, which is not among --devices", node.name(*index))
+        }));
+    }
+    chosen
+}
+
+fn named(names: &[String], node: &Node, problems: &mut Vec<String>) -> BTreeSet<u32> {
+    let mut wanted = BTreeSet::new();
+    for name in names {
+        match node.index(name) {
+            Some(index) => {
+                wanted.insert(index);
+            }
+            None => problems.push(format!("there is no device {name} here")),
+        }
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::node::Link;
+
+    fn link(name: &str, ethernet: bool) -> Link {
+        Link { name: name.into(), mtu: 1500, ethernet }
+    }
+
+    fn node() -> Node {
+        Node {
+            links: [
+                (1, link("lo", false)),
+                (2, link("eth0", true)),
+                (3, link("eth1", true)),
+                (4, link("tun0", false)),
+            ]
+            .into(),
+            defaults: [2].into(),
+            ..Node::default()
+        }
+    }
+
+    fn towards(ways: &[(u8, u32)]) -> HashMap<IpAddr, Hop> {
+        let source = IpAddr::from([192, 0, 2, 1]);
+        ways.iter()
+            .map(|(host, ifindex)| {
+                (IpAddr::from([10, 0, 0, *host]), Hop { source, ifindex: *ifindex, mtu: 1500 })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn default_routes_and_ways_to_backends_choose() {
+        let mut ways = towards(&[(1, 3)]);
+        let chosen = choose(&Choice::Routes, &node(), &mut ways);
+        assert_eq!(chosen, Chosen { devices: [2, 3].into(), problems: vec![] });
+        assert_eq!(ways.len(), 1);
+    }
+
+    #[test]
+    fn a_way_over_a_tunnel_is_no_way() {
+        let mut ways = towards(&[(1, 3), (2, 4)]);
+        let chosen = choose(&Choice::Routes, &node(), &mut ways);
+        assert_eq!(chosen.devices, [2, 3].into());
+        assert!(chosen.problems[0].contains("tun0 carries no Ethernet"), "{:?}", chosen.problems);
+        assert_eq!(ways, towards(&[(1, 3)]));
+    }
+
+    #[test]
+    fn named_devices_are_the_only_ones() {
+        let mut ways = towards(&[(1, 3)]);
+        let names = Choice::Named(vec!["eth0".into(), "eth7".into()]);
+        let chosen = choose(&names, &node(), &mut ways);
+        assert_eq!(chosen.devices, [2].into());
+        assert_eq!(chosen.problems.len(), 2);
+        assert!(chosen.problems[0].contains("no device eth7"), "{:?}", chosen.problems);
+        assert!(chosen.problems[1].contains("10.0.0.1 is reached over eth1"), "{:?}", chosen.problems);
+        assert!(ways.is_empty());
+    }
+}

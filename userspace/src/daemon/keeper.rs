@@ -1,0 +1,176 @@
+//! The thread that ends connections: on time limits, when a hello gives way, and when what they belong to is removed.
+//! A thread of its own, so that a walk through a million flows delays no reload.
+
+use std::thread;
+use std::time::Duration;
+
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{debug, warn};
+
+use crate::dataplane::apply::apply;
+use crate::dataplane::evictions::Evictions;
+use crate::dataplane::expire::{Ended, ExpireError, Expirer};
+use crate::dataplane::pin::Pins;
+use crate::plan::{Census, Change, Selector};
+
+/// How long after a reset connections are looked for again that were being opened during the first.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// All flows are looked at this often at most, and four times in an idle timeout at least.
+const FLOWS_EVERY_SECS: u32 = 10;
+
+/// What the thread is asked for.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// End these connections now and again a little later; then write what only clears away.
+    End {
+        /// Which; `None` when there is only something to write.
+        selector: Option<Selector>,
+        /// To be written afterwards.
+        later: Vec<Change>,
+    },
+    /// End every connection that the census does not know: a daemon that died between its writes and its resets
+    /// leaves such behind.
+    Audit(Census),
+    /// Use this device for runs.
+    Device(u32),
+}
+
+/// The way to the thread.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    orders: UnboundedSender<Order>,
+}
+
+/// The thread is gone, and with it everything that is not triggered by a packet.
+#[derive(Debug, thiserror::Error)]
+#[error("the thread that ends connections is gone")]
+pub struct KeeperGone;
+
+impl Keeper {
+    /// Starts the thread.
+    pub(super) fn start(pins: &Pins, ifindex: u32) -> Result<Self, std::io::Error> {
+        let expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
+        let evictions = Evictions::open(pins).map_err(std::io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (orders, received) = unbounded_channel();
+        let duty = Duty { expirer, again: Vec::new(), tick: 0 };
+        thread::Builder::new()
+            .name("keeper".into())
+            .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
+        Ok(Self { orders })
+    }
+
+    /// Asks the thread for something.
+    pub(super) fn ask(&self, order: Order) -> Result<(), KeeperGone> {
+        self.orders.send(order).map_err(|_| KeeperGone)
+    }
+}
+
+/// Something to be done a second time.
+struct Again {
+    due: Instant,
+    selector: Option<Selector>,
+    later: Vec<Change>,
+}
+
+struct Duty {
+    expirer: Expirer,
+    again: Vec<Again>,
+    tick: u32,
+}
+
+impl Duty {
+    async fn serve(mut self, mut orders: UnboundedReceiver<Order>, evictions: Evictions) {
+        // SAFETY: the ring owns its descriptor, which is open and the same until it is dropped.
+        let evictions = unsafe { AsyncFd::register(evictions) };
+        let mut evictions = match evictions {
+            Ok(evictions) => evictions,
+            Err(error) => return warn!(%error, "evictions cannot be awaited"),
+        };
+        let mut second = interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = self.again.iter().map(|again| again.due).min();
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => self.obey(order),
+                    None => return,
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.repeat(),
+                _ = second.tick() => self.sweep(),
+                ready = evictions.readable_mut() => match ready {
+                    Ok(mut ready) => {
+                        self.evict(ready.get_inner_mut());
+                        ready.clear_ready();
+                    }
+                    Err(error) => return warn!(%error, "evictions cannot be awaited"),
+                },
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Device(ifindex) => self.expirer.set_device(ifindex),
+            Order::Audit(census) => report(
+                "audit",
+                self.expirer.reset_where(|client, listener, route, backend| {
+                    !census.knows(client, listener, route, backend)
+                }),
+            ),
+            Order::End { selector, later } => {
+                self.reset(selector.as_ref());
+                self.again.push(Again { due: Instant::now() + AGAIN, selector, later });
+            }
+        }
+    }
+
+    fn reset(&self, selector: Option<&Selector>) {
+        if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
+            report("removal", self.expirer.reset(selector));
+        }
+    }
+
+    fn repeat(&mut self) {
+        let now = Instant::now();
+        for again in self.again.extract_if(.., |again| again.due <= now).collect::<Vec<_>>() {
+            self.reset(again.selector.as_ref());
+            if let Err(error) = apply(self.expirer.maps(), &again.later) {
+                warn!(%error, "what nothing leads to any more is still there");
+            }
+        }
+    }
+
+    fn sweep(&mut self) {
+        let settings = match self.expirer.maps().settings.look_up(&0) {
+            Ok(settings) => settings.unwrap_or_default(),
+            Err(error) => return warn!(%error, "no settings"),
+        };
+        report("time limit", self.expirer.sweep_waiting(&settings));
+        self.tick = self.tick.wrapping_add(1);
+        if self.tick.is_multiple_of((settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS)) {
+            report("time limit", self.expirer.sweep_flows(&settings));
+        }
+    }
+
+    fn evict(&self, evictions: &mut Evictions) {
+        while let Some(expiry) = evictions.take() {
+            if let Err(error) = self.expirer.run(&expiry) {
+                warn!(%error, "a client whose hello gave way is not told");
+            }
+        }
+    }
+}
+
+fn report(why: &str, ended: Result<Ended, ExpireError>) {
+    match ended {
+        Ok(ended) if ended == Ended::default() => {}
+        Ok(Ended { flows, closed, hellos, half_opens }) => {
+            debug!(flows, closed, hellos, half_opens, "ended: {why}");
+        }
+        Err(error) => warn!(%error, "connections cannot be ended: {why}"),
+    }
+}
