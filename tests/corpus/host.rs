@@ -53,6 +53,24 @@ fn hello_end(case: &Case) -> usize {
 }
 
 #[test]
+fn every_split_in_two_gives_the_same() {
+    let Some(cases) = corpus::cases().unwrap() else { return };
+    let mut splits = 0;
+    for case in cases.iter().filter(|case| case.real) {
+        let whole = parse(&case.bytes);
+        for cut in 1..case.bytes.len() {
+            let mut parser = Parser::zeroed();
+            parser.run(&case.bytes[..cut], cut as u32);
+            parser.run(case.bytes.as_slice(), case.bytes.len() as u32);
+            assert_eq!((parser.outcome(), parser), whole, "{} split at {cut}", case.path.display());
+            splits += 1;
+        }
+    }
+    eprintln!("{splits} splits");
+    assert!(splits > 100_000);
+}
+
+#[test]
 fn segments_of_any_size_give_the_same() {
     let Some(cases) = corpus::cases().unwrap() else { return };
     for case in &cases {

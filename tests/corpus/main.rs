@@ -1,3 +1,4 @@
 //! Corpus level: every recorded and adversarial hello gives its manifest's verdict.
 
 mod host;
+mod replay;

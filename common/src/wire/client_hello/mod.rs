@@ -42,10 +42,6 @@ use crate::maps::map_struct;
 mod record;
 /// The handshake message: fields and what they enclose.
 mod message;
-#[cfg(test)]
-mod builder;
-#[cfg(test)]
-mod tests;
 
 /// Most bytes of a stream, record headers included, in which a ClientHello must end.
 pub const STREAM_BYTES_MAX: u32 = 16384;
@@ -286,3 +282,8 @@ pub fn parse(bytes: &[u8]) -> (Outcome, Parser) {
     let end = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     (parser.run(bytes, end), parser)
 }
+
+#[cfg(test)]
+mod builder;
+#[cfg(test)]
+mod tests;
