@@ -3,34 +3,58 @@
 use crate::failure::{Failure, Outcome};
 use crate::{process, setup};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::time::Instant;
 
+/// What was built.
+pub(crate) struct Built {
+    /// The one installed file.
+    pub(crate) binary: PathBuf,
+    /// The eBPF programs that are inside it, for tests that load them themselves.
+    pub(crate) object: PathBuf,
+}
+
+const STEP: &str = "building vestibule";
+
 /// Installs what is missing, builds, and tells where the binary is.
-pub(crate) fn run() -> Outcome<PathBuf> {
+pub(crate) fn run() -> Outcome<Built> {
     setup::for_build()?;
     let begun = Instant::now();
     let mut command = process::cargo();
     command.args(["build", "--release", "--package", "userspace", "--bin", "vestibule"]);
+    // What cargo did goes to stdout as JSON, everything for people to stderr.
+    command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     if process::quiet() {
         command.arg("--quiet");
     }
-    process::run("building vestibule", &mut command, "the compiler's message stands above")?;
-    let binary = in_place()?;
+    let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
+    if !output.status.success() {
+        let reason = format!("{} ended with {}", process::shown(&command), output.status);
+        return Err(Failure::new(STEP, reason, "the compiler's message stands above"));
+    }
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let (Some(built), Some(out)) = (executable(&messages), out_folder(&messages)) else {
+        return Err(Failure::new(
+            STEP,
+            "cargo does not tell what it built",
+            "cargo xtask build, after `cargo clean`",
+        ));
+    };
+    let binary = in_place(&built)?;
     let bytes = fs::metadata(&binary).map(|file| file.len()).unwrap_or_default();
     println!("build: target/release/vestibule, {:.1} MB, in {:.0?}", bytes as f64 / 1e6, begun.elapsed());
-    Ok(binary)
+    Ok(Built { binary, object: out.join("programs.o") })
 }
 
 /// The promised place is below the tree, wherever cargo was told to build.
-fn in_place() -> Outcome<PathBuf> {
+fn in_place(built: &Path) -> Outcome<PathBuf> {
     let promised = process::root().join("target/release/vestibule");
-    let built = process::target().join("release/vestibule");
     if built != promised {
         let copied = promised.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {
             // Moved over the old one in one step: a running binary cannot be written to.
             let beside = promised.with_extension("new");
-            fs::copy(&built, &beside).and_then(|_| fs::rename(&beside, &promised))
+            fs::copy(built, &beside).and_then(|_| fs::rename(&beside, &promised))
         });
         copied.map_err(|error| {
             let reason = format!("{}: {error}", promised.display());
@@ -42,4 +66,41 @@ fn in_place() -> Outcome<PathBuf> {
         })?;
     }
     Ok(promised)
+}
+
+/// Where cargo left the binary.
+fn executable(messages: &str) -> Option<PathBuf> {
+    let executables = messages.lines().filter_map(|line| text(line, "executable"));
+    executables.map(PathBuf::from).find(|path| path.ends_with("vestibule"))
+}
+
+/// Where the build script of `userspace` left the eBPF object.
+fn out_folder(messages: &str) -> Option<PathBuf> {
+    let of_userspace = |line: &&str| text(line, "package_id").is_some_and(|id| id.contains("/userspace#"));
+    messages.lines().filter(of_userspace).find_map(|line| text(line, "out_dir")).map(PathBuf::from)
+}
+
+/// A text member of one of cargo's messages, which are one line of JSON each. Paths with quotes or backslashes are
+/// not decoded.
+fn text<'a>(message: &'a str, member: &str) -> Option<&'a str> {
+    let value = message.split_once(&format!("\"{member}\":\""))?.1;
+    value.split_once('"').map(|(value, _)| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargo_tells_what_it_built() {
+        let messages = concat!(
+            r#"{"reason":"build-script-executed","package_id":"path+file:///t/libx#0.1.0","out_dir":"/t/a/out"}"#,
+            "\n",
+            r#"{"reason":"build-script-executed","package_id":"path+file:///t/userspace#0.1.0","out_dir":"/t/b/out"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","executable":"/t/release/vestibule","fresh":true}"#,
+        );
+        assert_eq!(executable(messages), Some("/t/release/vestibule".into()));
+        assert_eq!(out_folder(messages), Some("/t/b/out".into()));
+    }
 }

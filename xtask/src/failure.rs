@@ -11,6 +11,8 @@ pub(crate) struct Failure {
     reason: String,
     /// What the reader can do about it.
     remedy: String,
+    /// Whether the reader knows it already.
+    told: bool,
 }
 
 /// How a step ends.
@@ -19,7 +21,16 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 impl Failure {
     /// Names the step, the reason and what to try.
     pub(crate) fn new(step: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { step: step.into(), reason: reason.into(), remedy: remedy.into() }
+        Self { step: step.into(), reason: reason.into(), remedy: remedy.into(), told: false }
+    }
+}
+
+impl Failure {
+    /// Tells the reader, once.
+    pub(crate) fn tell(&mut self) {
+        if !std::mem::replace(&mut self.told, true) {
+            eprintln!("\n{self}");
+        }
     }
 }
 

@@ -21,12 +21,12 @@ fn start(what: &str, options: &[String]) -> Outcome {
     }
     setup::for_build()?;
     setup::for_lab()?;
-    let binary = build::run()?;
+    let built = build::run()?;
     let mut command = process::cargo();
     command.args(["build", "--quiet", "--package", "tests", "--bin", "lab"]);
     process::run("building the lab", &mut command, "the compiler's message stands above")?;
     let mut command = process::command(process::target().join("debug/lab"));
-    command.arg(what).args(options).env("VESTIBULE_BIN", binary);
+    command.arg(what).args(options).env("VESTIBULE_BIN", built.binary);
     process::run(
         &format!("running the {what}"),
         &mut command,

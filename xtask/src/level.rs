@@ -1,12 +1,14 @@
-//! One level's run: what it needs, what came out.
+//! One level of tests: what it needs, how it runs.
 
+use crate::build::Built;
 use crate::failure::Outcome;
 use crate::process;
+use crate::report::Report;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// A level of tests: one `cargo test` each.
 pub(crate) struct Level {
@@ -29,93 +31,73 @@ pub(crate) enum Needs {
     Lab,
 }
 
-/// How many tests ended how.
-#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(crate) struct Tally {
-    pub passed: u32,
-    pub failed: u32,
-    pub skipped: u32,
-}
-
-/// What came out of a level.
-pub(crate) struct Report {
-    pub name: &'static str,
-    pub tally: Tally,
-    pub time: Duration,
-    /// Why something was skipped or could not be counted.
-    pub notes: Vec<String>,
-}
-
-impl Tally {
-    /// Sums up.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.skipped += other.skipped;
-    }
-
-    /// Reads a line like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
-    fn of_line(line: &str) -> Option<Self> {
-        let counts = line.strip_prefix("test result: ")?;
-        let count = |word: &str| {
-            let before = counts.split(word).next()?;
-            before.rsplit([' ', ';']).find(|part| !part.is_empty())?.parse().ok()
-        };
-        Some(Self { passed: count(" passed")?, failed: count(" failed")?, skipped: count(" ignored")? })
-    }
-}
-
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";
 
 impl Level {
-    /// Runs the level's tests, shows them, counts them.
-    pub(crate) fn run(&self, binary: Option<&Path>) -> Outcome<Report> {
+    /// Builds and runs the level's tests, shows them, counts them.
+    pub(crate) fn run(&self, built: Option<&Built>) -> Outcome<Report> {
         println!("\n== {} ==", self.name);
         let begun = Instant::now();
-        let mut command = self.command();
-        command.arg("--no-fail-fast");
-        if let Some(binary) = binary {
-            command.env("VESTIBULE_BIN", binary);
+        let mut report = Report::new(self.name);
+        if !self.compile(&mut report)? {
+            return Ok(report);
+        }
+        let mut command = self.command(&["--no-fail-fast"]);
+        command.args(["--", "--show-output"]);
+        if let Some(built) = built {
+            command.env("VESTIBULE_BIN", &built.binary).env("VESTIBULE_EBPF", &built.object);
         }
         let step = format!("running the {} tests", self.name);
         let mut child = command.stdout(Stdio::piped()).spawn();
         let child = child.as_mut().map_err(|error| process::not_run(&step, &command, error))?;
-        let mut report =
-            Report { name: self.name, tally: Tally::default(), time: Duration::ZERO, notes: Vec::new() };
         if let Some(stdout) = child.stdout.take() {
-            report.read(BufReader::new(stdout));
+            report.read(BufReader::new(stdout), process::quiet(), |line| println!("{line}"));
         }
         let status = child.wait().map_err(|error| process::not_run(&step, &command, &error))?;
         report.time = begun.elapsed();
-        if !status.success() && report.tally.failed == 0 {
-            report.tally.failed = 1;
-            report.notes.push(match status.code() {
-                Some(124) => format!("did not end within {CI_LIMIT}"),
-                _ => format!("did not build, or broke off ({status})"),
-            });
+        if status.code() == Some(124) {
+            report.broke_off(format!("did not end within {CI_LIMIT}"));
+        } else if !status.success() && report.tally.failed == 0 {
+            report.broke_off(format!("broke off ({status})"));
         }
         Ok(report)
     }
 
     /// Counts the level's tests without running them.
-    pub(crate) fn skip(&self, reason: &str) -> Report {
+    pub(crate) fn skip(&self, reason: &str) -> Outcome<Report> {
         println!("\n== {} == SKIPPED: {reason}", self.name);
         let begun = Instant::now();
-        let list = process::answer(self.command().args(["--", "--list", "--format", "terse"]));
-        let mut tally = Tally::default();
-        let mut notes = vec![reason.to_owned()];
-        match list {
-            Some(list) => tally.skipped = list.lines().filter(|line| line.ends_with(": test")).count() as u32,
-            None => {
-                tally.failed = 1;
-                notes.push("its tests do not build".to_owned());
-            }
+        let mut report = Report::new(self.name);
+        if self.compile(&mut report)? {
+            let list = process::answer(self.command(&[]).args(["--", "--list", "--format", "terse"]));
+            let tests =
+                list.as_deref().unwrap_or_default().lines().filter_map(|line| line.strip_suffix(": test"));
+            let tests: Vec<String> = tests.map(str::to_owned).collect();
+            report.tally.skipped = tests.len() as u32;
+            report.notes.insert(reason.to_owned(), tests);
         }
-        Report { name: self.name, tally, time: begun.elapsed(), notes }
+        report.time = begun.elapsed();
+        Ok(report)
     }
 
-    fn command(&self) -> Command {
+    /// Whether the tests build; a level that does not is a failure of the level, and the others still run.
+    fn compile(&self, report: &mut Report) -> Outcome<bool> {
+        let mut command = self.command(&["--no-run"]);
+        if process::quiet() {
+            command.arg("--quiet");
+        }
+        let status = command.status();
+        let status = status.map_err(|error| {
+            process::not_run(&format!("building the {} tests", self.name), &command, &error)
+        })?;
+        if !status.success() {
+            report.broke_off("its tests do not build".to_owned());
+        }
+        Ok(status.success())
+    }
+
+    fn command(&self, options: &[&str]) -> Command {
         let mut command = match process::quiet() {
             // A test that hangs must not hold up CI for ever; at a terminal there is a person to see it.
             true => process::command("timeout"),
@@ -124,33 +106,9 @@ impl Level {
         if process::quiet() {
             command.args(["--kill-after=10s", CI_LIMIT, "rustup", "run", process::CHANNEL, "cargo"]);
         }
-        command.arg("test").args(self.targets);
-        if process::quiet() {
-            command.arg("--quiet");
-        }
+        command.arg("test").args(self.targets).args(options);
         command
     }
-}
-
-impl Report {
-    /// Shows what the tests print and keeps what the summary needs.
-    fn read(&mut self, output: impl BufRead) {
-        for line in output.lines().map_while(Result::ok) {
-            if let Some(tally) = Tally::of_line(&line) {
-                self.tally.add(tally);
-            }
-            if let Some((test, why)) = ignored(&line) {
-                self.notes.push(format!("{test}: {why}"));
-            }
-            println!("{line}");
-        }
-    }
-}
-
-/// Reads a line like `test name ... ignored, reason`.
-fn ignored(line: &str) -> Option<(&str, &str)> {
-    let (test, why) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
-    Some((test, why.strip_prefix(", ").unwrap_or("ignored")))
 }
 
 /// Why this machine cannot run such a level, if it cannot.
@@ -203,25 +161,6 @@ fn version(release: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_result_line_is_counted() {
-        let line = "test result: FAILED. 17 passed; 2 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.3s";
-        assert_eq!(Tally::of_line(line), Some(Tally { passed: 17, failed: 2, skipped: 1 }));
-        assert_eq!(Tally::of_line("test path ... ok"), None);
-    }
-
-    #[test]
-    fn output_is_summed_over_binaries_and_ignored_tests_are_told() {
-        let output = "test a ... ok\ntest b ... ignored, needs a switch\n\
-            test result: ok. 1 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n\
-            test result: ok. 4 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s\n";
-        let mut report =
-            Report { name: "x", tally: Tally::default(), time: Duration::ZERO, notes: Vec::new() };
-        report.read(output.as_bytes());
-        assert_eq!(report.tally, Tally { passed: 5, failed: 0, skipped: 1 });
-        assert_eq!(report.notes, ["b: needs a switch"]);
-    }
 
     #[test]
     fn kernel_releases_compare_as_numbers() {

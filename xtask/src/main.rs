@@ -15,8 +15,10 @@ mod setup;
 mod build;
 /// Runs the test levels and sums them up.
 mod test;
-/// One level's run: what it needs, what came out.
+/// One level of tests: what it needs, how it runs.
 mod level;
+/// What came out of a level.
+mod report;
 /// The lab of network namespaces, and the demonstration in it.
 mod lab;
 /// Fuzz targets.
@@ -48,8 +50,8 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("\n{failure}");
+        Err(mut failure) => {
+            failure.tell();
             ExitCode::FAILURE
         }
     }
@@ -66,7 +68,7 @@ fn run(arguments: &[String]) -> Outcome {
             Ok(())
         }
         ("setup", []) => setup::everything(),
-        ("build", []) => build::run().map(|_| ()),
+        ("build", []) => build::run().map(drop),
         ("test", levels) => test::run(levels),
         ("demo", options) => lab::demo(options),
         ("lab", options) => lab::lab(options),

@@ -1,7 +1,8 @@
 //! Runs the test levels and sums them up. The last line is the count, alone.
 
 use crate::failure::{Failure, Outcome};
-use crate::level::{self, Level, Needs, Report, Tally};
+use crate::level::{self, Level, Needs};
+use crate::report::{Report, Tally};
 use crate::{build, setup};
 
 /// Every level, the quick ones first.
@@ -21,27 +22,31 @@ pub(crate) fn run(names: &[String]) -> Outcome {
     if lab {
         setup::for_lab()?;
     }
-    let binary = match levels.iter().any(|level| level.needs > Needs::Nothing) {
+    let built = match levels.iter().any(|level| level.needs > Needs::Nothing) {
         true => Some(build::run()?),
         false => None,
     };
     let mut reports = Vec::new();
     for level in levels {
         reports.push(match level::obstacle(level.needs) {
-            Some(reason) => level.skip(&reason),
-            None => level.run(binary.as_deref())?,
+            Some(reason) => level.skip(&reason)?,
+            None => level.run(built.as_ref())?,
         });
     }
     let (text, total) = summary(&reports);
-    print!("{text}");
-    match total.failed {
+    let outcome = match total.failed {
         0 => Ok(()),
-        _ => Err(Failure::new(
-            "cargo xtask test",
-            "tests failed; their output stands above",
-            format!("cargo xtask test {}", failed(&reports).join(" ")),
-        )),
-    }
+        _ => {
+            let again = format!("cargo xtask test {}", failed(&reports).join(" "));
+            let mut failure =
+                Failure::new("cargo xtask test", "tests failed; their output stands above", again);
+            // Before the summary, whose last line is the last of all.
+            failure.tell();
+            Err(failure)
+        }
+    };
+    print!("{text}");
+    outcome
 }
 
 fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
@@ -67,14 +72,9 @@ fn summary(reports: &[Report]) -> (String, Tally) {
     let mut text =
         format!("\n{:8} {:>7} {:>7} {:>7} {:>9}\n", "level", "passed", "failed", "skipped", "seconds");
     let mut total = Tally::default();
-    for Report { name, tally, time, notes } in reports {
-        let Tally { passed, failed, skipped } = tally;
-        text += &format!("{name:8} {passed:>7} {failed:>7} {skipped:>7} {:>9.1}\n", time.as_secs_f64());
-        let sign = if *failed > 0 { "FAILED" } else { "SKIPPED" };
-        for note in notes {
-            text += &format!("         {sign}: {note}\n");
-        }
-        total.add(*tally);
+    for report in reports {
+        text += &report.text();
+        total.add(report.tally);
     }
     let Tally { passed, failed, skipped } = total;
     text += &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n");
@@ -84,19 +84,17 @@ fn summary(reports: &[Report]) -> (String, Tally) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn the_summary_ends_with_the_count_and_tells_what_was_skipped() {
-        let report = |name, passed, skipped, notes: &[&str]| Report {
-            name,
-            tally: Tally { passed, failed: 0, skipped },
-            time: Duration::from_secs(2),
-            notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-        };
-        let (text, _) = summary(&[report("unit", 7, 0, &[]), report("path", 0, 3, &["not root"])]);
-        assert!(text.contains("SKIPPED: not root"), "{text}");
-        assert!(text.ends_with("\n7 passed, 0 failed, 3 skipped\n"), "{text}");
+        let mut unit = Report::new("unit");
+        unit.tally.passed = 7;
+        let mut path = Report::new("path");
+        path.tally.skipped = 2;
+        path.notes.insert("not root".to_owned(), vec!["a".to_owned(), "b".to_owned()]);
+        let (text, _) = summary(&[unit, path]);
+        assert!(text.contains("SKIPPED: 2 tests: not root\n"), "{text}");
+        assert!(text.ends_with("\n7 passed, 0 failed, 2 skipped\n"), "{text}");
     }
 
     #[test]
