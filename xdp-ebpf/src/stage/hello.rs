@@ -94,7 +94,7 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     if seg.timestamps_at != 0 {
         h.client_tsval = seg.tsval;
     }
-    if h.state == HELLO_COLLECTING && seg.has(FIN) {
+    if h.state == HELLO_COLLECTING && seg.has(FIN) && seg.payload_bytes == 0 {
         return Err(Exit::reset(Reason::HelloAbandoned));
     }
     if seg.payload_bytes == 0 {
