@@ -15,7 +15,7 @@ use super::syscall;
 use super::table::{Table, TableError};
 
 /// The eBPF programs, as built by `build.rs`.
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
 
 /// Lines of a verifier log that are shown; its end tells what was refused.
 const LOG_LINES: usize = 20;

@@ -22,3 +22,5 @@ pub mod read;
 pub mod evictions;
 /// What no packet triggers.
 pub mod expire;
+
+pub use load::OBJECT;
