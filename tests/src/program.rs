@@ -89,10 +89,14 @@ pub struct Outcome {
     pub counted: Vec<(Reason, u64)>,
 }
 
-/// The compiled programs: the file named by `VESTIBULE_EBPF`.
+/// The compiled programs: the file named by `VESTIBULE_EBPF`, else those that the daemon embeds.
 pub fn object() -> Result<Vec<u8>> {
-    let path = std::env::var_os("VESTIBULE_EBPF").context("VESTIBULE_EBPF does not name the eBPF object")?;
-    std::fs::read(&path).with_context(|| format!("VESTIBULE_EBPF={}", Path::new(&path).display()))
+    match std::env::var_os("VESTIBULE_EBPF") {
+        Some(path) => {
+            std::fs::read(&path).with_context(|| format!("VESTIBULE_EBPF={}", Path::new(&path).display()))
+        }
+        None => Ok(userspace::dataplane::OBJECT.to_vec()),
+    }
 }
 
 impl Programs {
