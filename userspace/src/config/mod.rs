@@ -116,3 +116,9 @@ fn syntax_problem(error: SyntaxError, text: &str) -> Problem {
     problem.line = Some(error.line);
     problem
 }
+
+/// Reads what a route matches.
+#[cfg(test)]
+pub(crate) fn pattern(text: &str) -> Option<crate::model::Pattern> {
+    value::pattern(text).ok()
+}

@@ -22,7 +22,7 @@ pub struct Desired {
 pub struct DesiredListener {
     /// Unique among listeners.
     pub name: Arc<str>,
-    /// Sorted; not empty.
+    /// Sorted. Empty when other listeners have them all: then nothing of it is served.
     pub addresses: Vec<IpAddr>,
     /// Not 0.
     pub port: u16,

@@ -4,14 +4,40 @@
 pub mod change;
 /// What the maps hold, compactly.
 pub mod applied;
+/// The content of the maps.
+pub mod content;
 /// The way to each backend.
 pub mod hops;
+/// What must precede what.
+mod order;
+/// The difference of routes.
+mod routes;
+/// The difference of listeners and addresses.
+mod listeners;
+/// From the content of the maps to what is applied.
+mod adopt;
+/// The maps in memory.
+pub mod world;
 
-pub use applied::{Applied, MapsContent};
+#[cfg(test)]
+mod tests;
+
+pub use applied::{Applied, Census};
 pub use change::{Change, Selector};
+pub use content::MapsContent;
 pub use hops::{Hop, Hops};
+pub use world::World;
 
-use crate::model::Problem;
+use crate::model::{Desired, Problem, Settings};
+use common::maps::settings::{self, Ids};
+use order::Steps;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// A closed flow answers stragglers this long.
+const CLOSED_TIMEOUT_SECS: u32 = 10;
+/// Most waiting hellos of one source (IPv4 /32, IPv6 /64).
+const SOURCE_HELLOS_MAX: u32 = 64;
 
 /// What to do to the maps, and what they hold afterwards.
 #[derive(Clone, Debug, Default)]
@@ -19,11 +45,105 @@ pub struct Plan {
     /// To be written in this order. At most one [`Change::Reset`], the last; it is to be repeated about a second
     /// later, for flows that were being opened the first time.
     pub changes: Vec<Change>,
-    /// Deletions of what nothing leads to any more; to be written after the repeated reset. A daemon that dies before
-    /// finds them again in [`Applied::from_maps`].
+    /// Deletions of what nothing leads to any more; to be written after the repeated reset, also when other plans
+    /// were carried out meanwhile. Deleting what is not there is no error. A daemon that dies before finds the rest
+    /// again in [`Applied::from_maps`].
     pub later: Vec<Change>,
     /// What the maps hold once `changes` and `later` are written.
     pub applied: Applied,
-    /// What cannot be done, and backends without a way.
+    /// What cannot be done, and backends without a way (told when that is news).
     pub problems: Vec<Problem>,
+}
+
+/// Plans the way from `applied` to `desired`. What stays as it is gives no change; ids are never given out twice.
+pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
+    let mut planner = Planner {
+        before: applied,
+        hops,
+        sources: &desired.settings.source_addresses,
+        after: Applied { ids: begun(applied.ids), ..Applied::default() },
+        steps: Steps::default(),
+        problems: Vec::new(),
+        mtus: HashMap::new(),
+    };
+    let listener_ids = planner.listener_ids(desired);
+    let route_ids = planner.routes(desired, &listener_ids);
+    planner.listeners(desired, &listener_ids, &route_ids);
+    planner.addresses();
+    planner.leftover();
+    planner.settings(&desired.settings);
+    let Planner { after, steps, problems, .. } = planner;
+    let (changes, later) = steps.into_changes();
+    Plan { changes, later, applied: after, problems }
+}
+
+struct Planner<'a> {
+    before: &'a Applied,
+    hops: &'a Hops,
+    /// Our addresses towards backends, as configured.
+    sources: &'a [IpAddr],
+    after: Applied,
+    steps: Steps,
+    problems: Vec<Problem>,
+    /// Smallest device MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
+    mtus: HashMap<u32, [u16; 2]>,
+}
+
+impl Planner<'_> {
+    fn next_id(&mut self, kind: impl FnOnce(&mut Ids) -> &mut u32) -> u32 {
+        let next = kind(&mut self.after.ids);
+        let id = *next;
+        *next = next.saturating_add(1);
+        id
+    }
+
+    fn settings(&mut self, desired: &Settings) {
+        let before = &self.before.settings;
+        let settings = settings::Settings {
+            hello_timeout_ns: u64::try_from(desired.hello_timeout.as_nanos()).unwrap_or(u64::MAX),
+            idle_timeout_secs: u32::try_from(desired.idle_timeout.as_secs()).unwrap_or(u32::MAX),
+            closed_timeout_secs: CLOSED_TIMEOUT_SECS,
+            source_port_first: desired.source_ports.0,
+            source_port_last: desired.source_ports.1,
+            chunks: desired.max_hellos,
+            half_opens: desired.max_hellos,
+            closed: closed_ring(desired.max_flows),
+            source_hellos_max: SOURCE_HELLOS_MAX,
+            // Chosen by whoever renews the keys.
+            cookie_key: before.cookie_key,
+            ..settings::Settings::zeroed()
+        };
+        if settings != *before {
+            self.steps.settings.push(Change::PutSettings(settings));
+        }
+        if self.after.ids != self.before.ids {
+            self.steps.settings.push(Change::PutIds(self.after.ids));
+        }
+        self.after.settings = settings;
+    }
+
+    /// Clears up after a daemon that died half way. Listeners and names were seen to with the others.
+    fn leftover(&mut self) {
+        let leftover = &self.before.leftover;
+        for (id, value) in &leftover.backends {
+            self.retire(*id, value);
+        }
+        self.steps.forget.extend(leftover.broken.iter().cloned());
+        self.steps.later.extend(leftover.later.iter().cloned());
+    }
+}
+
+/// Entries of `CLOSED_RING`.
+pub fn closed_ring(max_flows: u32) -> u32 {
+    (max_flows / 8).max(1024)
+}
+
+/// Ids begin with 1: 0 means none everywhere.
+fn begun(ids: Ids) -> Ids {
+    Ids {
+        route: ids.route.max(1),
+        backend: ids.backend.max(1),
+        table: ids.table.max(1),
+        listener: ids.listener.max(1),
+    }
 }

@@ -1,0 +1,281 @@
+//! From the content of the maps to what is applied: a start on pinned maps is a reload.
+//!
+//! The daemon that wrote them may have died between any two writes. Whatever is not whole is put aside as left over,
+//! and the next plan ends it.
+
+use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover};
+use super::change::Change;
+use super::content::MapsContent;
+use super::routes::{page_count, pages};
+use crate::compile::maglev;
+use crate::model::{Pattern, ServerName};
+use common::maps::backend::{BACKEND_RETIRED, Backend};
+use common::maps::listener::Listener;
+use common::maps::route::{
+    LABEL_LISTENER, LABEL_ROUTE, Label, LabelKey, MemberKey, NameKey, Page, PageKey, Route, SuffixKey, Table,
+};
+use common::maps::settings::Ids;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+impl Applied {
+    /// Reads what the maps say.
+    pub fn from_maps(content: MapsContent) -> Self {
+        let mut adoption = Adoption::new(&content);
+        adoption.backends(&content);
+        adoption.tables(&content);
+        adoption.listeners(&content);
+        adoption.names(&content);
+        adoption.labels(&content);
+        let addresses = content.addresses.iter().map(|(address, role)| (*address, role.flags)).collect();
+        adoption.finish(content, addresses)
+    }
+}
+
+struct Adoption {
+    listener_names: HashMap<u32, Arc<str>>,
+    route_names: HashMap<u32, Arc<str>>,
+    /// Kept routes by id.
+    routes: HashMap<u32, AppliedRoute>,
+    /// Listeners by id, kept ones and left over ones.
+    listeners: BTreeMap<u32, AppliedListener>,
+    leftover: Leftover,
+}
+
+impl Adoption {
+    fn new(content: &MapsContent) -> Self {
+        let named = |kind: u32| {
+            content
+                .labels
+                .iter()
+                .filter(move |(key, _)| key.kind == kind)
+                .filter_map(|(key, label)| Some((key.id, text(label)?)))
+                .collect::<HashMap<_, _>>()
+        };
+        let mut this = Self {
+            listener_names: named(LABEL_LISTENER),
+            route_names: named(LABEL_ROUTE),
+            routes: HashMap::with_capacity(content.routes.len()),
+            listeners: BTreeMap::new(),
+            leftover: Leftover::default(),
+        };
+        let mut newest: HashMap<&Arc<str>, u32> = HashMap::with_capacity(content.routes.len());
+        for (id, _) in &content.routes {
+            if let Some(name) = this.route_names.get(id) {
+                let newest = newest.entry(name).or_default();
+                *newest = (*newest).max(*id);
+            }
+        }
+        for (id, value) in &content.routes {
+            let name = this.route_names.get(id);
+            if name.is_some_and(|name| newest.get(name) == Some(id)) {
+                let table = |table: &Table| AppliedTable { table: *table, members: Vec::new() };
+                let (v4, v6) = (table(&value.v4), table(&value.v6));
+                this.routes
+                    .insert(*id, AppliedRoute { id: *id, value: *value, v4, v6, ..AppliedRoute::default() });
+            } else {
+                this.leftover.later.push(Change::DeleteRoute(*id));
+            }
+        }
+        this
+    }
+
+    /// Gives backends to their routes.
+    fn backends(&mut self, content: &MapsContent) {
+        for (id, value) in &content.backends {
+            let route = self.routes.get_mut(&value.route).filter(|_| value.flags & BACKEND_RETIRED == 0);
+            match route {
+                Some(route) => route.backends.push((*id, *value)),
+                None => self.leftover.backends.push((*id, *value)),
+            }
+        }
+        for route in self.routes.values_mut() {
+            // Of two with one address and port the newer stays.
+            route.backends.sort_by_key(|(id, value)| (value.address, value.port, u32::MAX - id));
+            let leftover = &mut self.leftover.backends;
+            route.backends.dedup_by(|later, first| {
+                let same = (later.1.address, later.1.port) == (first.1.address, first.1.port);
+                if same {
+                    leftover.push(*later);
+                }
+                same
+            });
+        }
+        self.leftover.backends.sort_by_key(|(id, _)| *id);
+    }
+
+    /// Gives tables their members, where all of them are there.
+    fn tables(&mut self, content: &MapsContent) {
+        let members: HashMap<MemberKey, u32> = content.members.iter().copied().collect();
+        let found: HashMap<PageKey, &Page> = content.pages.iter().map(|(key, page)| (*key, page)).collect();
+        let mut used = HashSet::with_capacity(2 * self.routes.len());
+        for route in self.routes.values_mut() {
+            let backends: HashMap<u32, Backend> = route.backends.iter().copied().collect();
+            for table in [&mut route.v4, &mut route.v6] {
+                used.insert(table.table.id);
+                table.members = usable_members(&table.table, &members, &found, &backends).unwrap_or_default();
+            }
+        }
+        let later = &mut self.leftover.later;
+        let pages = content.pages.iter().filter(|(key, _)| !used.contains(&key.table));
+        later.extend(pages.map(|(key, _)| Change::DeletePage(*key)));
+        let members = content.members.iter().filter(|(key, _)| !used.contains(&key.table));
+        later.extend(members.map(|(key, _)| Change::DeleteMember(*key)));
+    }
+
+    fn listeners(&mut self, content: &MapsContent) {
+        for (key, value) in &content.listeners {
+            let listener = self.listeners.entry(value.id).or_default();
+            listener.id = value.id;
+            listener.entries.push((*key, *value));
+        }
+        for listener in self.listeners.values_mut() {
+            listener.entries.sort_by_key(|(key, _)| *key);
+        }
+    }
+
+    fn names(&mut self, content: &MapsContent) {
+        for (key, value) in &content.names {
+            match pattern(key) {
+                Some(pattern) => self.name(u32::from(u16::from_be_bytes(key.listener)), pattern, value.route),
+                None => self.leftover.broken.push(Change::DeleteName(Box::new(*key))),
+            }
+        }
+        for (key, value) in &content.wildcards {
+            match wildcard(key) {
+                Some(pattern) => self.name(u32::from(u16::from_be_bytes(key.listener)), pattern, value.route),
+                None => self.leftover.broken.push(Change::DeleteWildcard(Box::new(*key))),
+            }
+        }
+        let entries = self.listeners.values().flat_map(|listener| &listener.entries);
+        for (_, Listener { id, route, .. }) in entries {
+            if let Some(route) = self.routes.get_mut(route) {
+                route.attached.push(*id);
+            }
+        }
+        for route in self.routes.values_mut() {
+            route.names.sort();
+            route.attached.extend(route.names.iter().map(|(listener, _)| *listener));
+            route.attached.sort_unstable();
+            route.attached.dedup();
+        }
+    }
+
+    fn name(&mut self, listener: u32, pattern: Pattern, route: u32) {
+        match self.routes.get_mut(&route).filter(|_| self.listeners.contains_key(&listener)) {
+            Some(route) => route.names.push((listener, pattern)),
+            None => self.leftover.names.push((listener, pattern)),
+        }
+    }
+
+    /// Labels and counters of nothing.
+    fn labels(&mut self, content: &MapsContent) {
+        for (key, _) in &content.labels {
+            let used = match key.kind {
+                LABEL_ROUTE => self.routes.contains_key(&key.id),
+                LABEL_LISTENER => self.listeners.contains_key(&key.id),
+                _ => false,
+            };
+            if !used {
+                self.leftover.later.push(Change::DeleteLabel(LabelKey { ..*key }));
+            }
+        }
+        let counters = content.counters.iter().filter(|id| !self.routes.contains_key(*id));
+        self.leftover.later.extend(counters.map(|id| Change::DeleteRouteCounters(*id)));
+    }
+
+    fn finish(
+        mut self,
+        content: MapsContent,
+        addresses: BTreeMap<common::maps::address::Address, u32>,
+    ) -> Applied {
+        let mut listeners: BTreeMap<Arc<str>, Arc<AppliedListener>> = BTreeMap::new();
+        // The newest id of a name stays: they come in ascending order.
+        for (id, listener) in self.listeners {
+            match self.listener_names.get(&id) {
+                Some(name) => {
+                    let older = listeners.insert(Arc::clone(name), Arc::new(listener));
+                    self.leftover.listeners.extend(older.map(Arc::unwrap_or_clone));
+                }
+                None => self.leftover.listeners.push(listener),
+            }
+        }
+        let ids = next_ids(&content, &self.leftover);
+        let named = |(id, route): (u32, AppliedRoute)| {
+            Some((Arc::clone(self.route_names.get(&id)?), Arc::new(route)))
+        };
+        Applied {
+            ids,
+            settings: content.settings,
+            addresses,
+            listeners,
+            routes: self.routes.into_iter().filter_map(named).collect(),
+            leftover: self.leftover,
+        }
+    }
+}
+
+/// The members of a table that can be used: `None` when a member or page is missing. Their weights are 0 when the table
+/// is not the one that we would build now, so that the next plan takes it for another.
+fn usable_members(
+    table: &Table,
+    members: &HashMap<MemberKey, u32>,
+    found: &HashMap<PageKey, &Page>,
+    backends: &HashMap<u32, Backend>,
+) -> Option<Vec<(u32, u16)>> {
+    let ids = (0..table.members).map(|member| members.get(&MemberKey { table: table.id, member }));
+    let ids: Vec<u32> = ids.map(Option::<&u32>::copied).collect::<Option<_>>()?;
+    let values: Vec<Backend> = ids.iter().map(|id| backends.get(id).copied()).collect::<Option<_>>()?;
+    let page_keys = (0..page_count(table.slots)).map(|page| PageKey { table: table.id, page });
+    let found: Vec<&Page> = page_keys.map(|key| found.get(&key).copied()).collect::<Option<_>>()?;
+    let ours = values.iter().all(|value| value.weight > 0)
+        && maglev::slots(values.iter().map(|value| value.weight)) == table.slots
+        && pages(&values, table.slots).iter().eq(found);
+    let weight = |value: &Backend| if ours { value.weight } else { 0 };
+    Some(ids.into_iter().zip(values.iter().map(weight)).collect())
+}
+
+/// Behind every id that is in use, whatever `IDS` says.
+fn next_ids(content: &MapsContent, leftover: &Leftover) -> Ids {
+    let behind = |next: u32, ids: &mut dyn Iterator<Item = u32>| {
+        ids.fold(next.max(1), |next, id| next.max(id.saturating_add(1)))
+    };
+    let labels = |kind: u32| content.labels.iter().filter(move |(k, _)| k.kind == kind).map(|(k, _)| k.id);
+    let names = leftover.names.iter().map(|(listener, _)| *listener);
+    let tables = |(_, Route { v4, v6, .. }): &(u32, Route)| [v4.id, v6.id];
+    let listeners = content.listeners.iter().map(|(_, value)| value.id);
+    Ids {
+        route: behind(
+            content.ids.route,
+            &mut content.routes.iter().map(|(id, _)| *id).chain(labels(LABEL_ROUTE)),
+        ),
+        backend: behind(content.ids.backend, &mut content.backends.iter().map(|(id, _)| *id)),
+        table: behind(
+            content.ids.table,
+            &mut content
+                .routes
+                .iter()
+                .flat_map(tables)
+                .chain(content.members.iter().map(|(key, _)| key.table)),
+        ),
+        listener: behind(content.ids.listener, &mut listeners.chain(labels(LABEL_LISTENER)).chain(names)),
+    }
+}
+
+fn text(label: &Label) -> Option<Arc<str>> {
+    let bytes = label.text.get(..usize::from(label.length))?;
+    std::str::from_utf8(bytes).ok().map(Arc::from)
+}
+
+fn pattern(key: &NameKey) -> Option<Pattern> {
+    let name = std::str::from_utf8(key.name.get(..usize::from(key.length))?).ok()?;
+    ServerName::new(name).ok().map(Pattern::Exact)
+}
+
+fn wildcard(key: &SuffixKey) -> Option<Pattern> {
+    let bytes = key.prefix_bits.checked_sub(16)? / 8;
+    let (dot, suffix) = key.reversed.get(..bytes as usize)?.split_last()?;
+    let suffix: Vec<u8> = suffix.iter().rev().copied().collect();
+    let suffix = ServerName::new(std::str::from_utf8(&suffix).ok()?).ok()?;
+    (*dot == b'.').then_some(Pattern::Wildcard(suffix))
+}

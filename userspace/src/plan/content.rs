@@ -1,0 +1,36 @@
+//! The content of the maps that user space writes.
+
+use common::maps::address::Address;
+use common::maps::backend::Backend;
+use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
+use common::maps::settings::{Ids, Settings};
+
+/// The content of the maps that user space writes, in any order.
+#[derive(Clone, Debug, Default)]
+pub struct MapsContent {
+    /// `SETTINGS[0]`.
+    pub settings: Settings,
+    /// `IDS[0]`.
+    pub ids: Ids,
+    /// `ADDRESSES`.
+    pub addresses: Vec<(Address, AddressRole)>,
+    /// `LISTENERS`.
+    pub listeners: Vec<(ListenerKey, Listener)>,
+    /// `ROUTES_EXACT`.
+    pub names: Vec<(NameKey, NameRoute)>,
+    /// `ROUTES_WILDCARD`.
+    pub wildcards: Vec<(SuffixKey, NameRoute)>,
+    /// `ROUTES`.
+    pub routes: Vec<(u32, Route)>,
+    /// `MAGLEV`.
+    pub pages: Vec<(PageKey, Page)>,
+    /// `MEMBERS`.
+    pub members: Vec<(MemberKey, u32)>,
+    /// `BACKENDS`.
+    pub backends: Vec<(u32, Backend)>,
+    /// `LABELS`.
+    pub labels: Vec<(LabelKey, Label)>,
+    /// Keys of `ROUTE_COUNTERS`.
+    pub counters: Vec<u32>,
+}

@@ -1,0 +1,173 @@
+//! The difference of listeners and of what addresses are to us.
+
+use super::Planner;
+use super::applied::{AppliedListener, put_label};
+use super::change::Change;
+use crate::model::{Desired, DesiredListener, Problem, Protocol};
+use common::maps::address::{Address, Port};
+use common::maps::listener::{
+    AddressRole, Listener, ListenerKey, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP,
+};
+use common::maps::route::{LABEL_LISTENER, LabelKey};
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Largest MSS we announce; the kernel program's window on a packet is no larger.
+const MSS_MAX: u16 = 8900;
+
+impl Planner<'_> {
+    /// The id of each desired listener, in order; `None` when it has no address, or there
+    /// are no more ids.
+    pub(super) fn listener_ids(&mut self, desired: &Desired) -> Vec<Option<u32>> {
+        let mut ids = Vec::with_capacity(desired.listeners.len());
+        for listener in &desired.listeners {
+            if listener.addresses.is_empty() {
+                ids.push(None);
+                continue;
+            }
+            let before = self.before.listeners.get(&listener.name).map(|listener| listener.id);
+            let id = before.or_else(|| {
+                // Flows and name keys have 16 bits for it.
+                (self.after.ids.listener <= u32::from(u16::MAX))
+                    .then(|| self.next_id(|ids| &mut ids.listener))
+            });
+            if id.is_none() {
+                self.problems.push(Problem::error(
+                    "",
+                    format!("listener {} is not served: all 65,535 ids have been used", listener.name),
+                    "run `vestibule detach` at a quiet time and start again",
+                ));
+            }
+            ids.push(id);
+        }
+        ids
+    }
+
+    /// Plans every listener.
+    pub(super) fn listeners(&mut self, desired: &Desired, ids: &[Option<u32>], route_ids: &[u32]) {
+        let before = self.before;
+        let old = before.listeners.values().map(|listener| &**listener).chain(&before.leftover.listeners);
+        let mut old_entries: HashMap<ListenerKey, Listener> = HashMap::new();
+        for listener in old {
+            old_entries.extend(listener.entries.iter().copied());
+        }
+        for (listener, id) in desired.listeners.iter().zip(ids) {
+            let Some(id) = *id else { continue };
+            let route = listener.route.map_or(0, |route| route_ids[route]);
+            let new = AppliedListener { id, entries: self.entries(listener, id, route) };
+            for (key, value) in &new.entries {
+                let old = old_entries.remove(key);
+                if old != Some(*value) {
+                    self.steps.listeners.push(Change::PutListener(*key, *value));
+                }
+                if let Some(old) = old.filter(|old| old.id != id) {
+                    self.steps.ended.withdrawn.insert((old.id, *key));
+                }
+            }
+            let same = before.listeners.get(&listener.name).filter(|old| ***old == new);
+            if !before.listeners.contains_key(&listener.name) {
+                self.steps.fill.push(put_label(LABEL_LISTENER, id, &listener.name));
+            }
+            let new = same.map_or_else(|| Arc::new(new), Arc::clone);
+            self.after.listeners.insert(Arc::clone(&listener.name), new);
+        }
+        let mut gone: Vec<_> = old_entries.into_iter().collect();
+        gone.sort_by_key(|(key, _)| *key);
+        for (key, value) in gone {
+            self.steps.close.push(Change::DeleteListener(key));
+            self.steps.ended.withdrawn.insert((value.id, key));
+        }
+        self.removed_listeners();
+    }
+
+    fn entries(&self, listener: &DesiredListener, id: u32, route: u32) -> Vec<(ListenerKey, Listener)> {
+        let mtus = self.mtus.get(&id).copied().unwrap_or_default();
+        let protocol = match listener.protocol {
+            Protocol::Tls => PROTOCOL_TLS,
+            Protocol::Tcp => PROTOCOL_TCP,
+        };
+        let entry = |address: &IpAddr| {
+            let key = ListenerKey {
+                address: Address::from(*address),
+                port: Port::new(listener.port),
+                reserved: [0; 2],
+            };
+            (key, Listener { id, route, mss: mss(*address, mtus), protocol, ..Listener::zeroed() })
+        };
+        let mut entries: Vec<_> = listener.addresses.iter().map(entry).collect();
+        entries.sort_by_key(|(key, _)| *key);
+        entries
+    }
+
+    fn removed_listeners(&mut self) {
+        let before = self.before;
+        let named = before.listeners.iter().filter(|(name, _)| !self.after.listeners.contains_key(*name));
+        let gone: Vec<u32> = named.map(|(_, listener)| listener.id).collect();
+        for id in gone.into_iter().chain(before.leftover.listeners.iter().map(|listener| listener.id)) {
+            self.steps.ended.listeners.insert(id);
+            self.steps.later.push(Change::DeleteLabel(LabelKey { kind: LABEL_LISTENER, id }));
+        }
+        let ended = &mut self.steps.ended;
+        let listeners = &ended.listeners;
+        ended.withdrawn.retain(|(id, _)| !listeners.contains(id));
+        ended.detached.retain(|(id, _)| !listeners.contains(id));
+    }
+
+    /// Plans what addresses are to us. A source stays one for ever: flows may still use it.
+    pub(super) fn addresses(&mut self) {
+        let mut roles: BTreeMap<Address, u32> = BTreeMap::new();
+        for (address, flags) in &self.before.addresses {
+            roles.insert(*address, *flags & ROLE_SOURCE);
+        }
+        for (key, _) in self.after.listeners.values().flat_map(|listener| &listener.entries) {
+            *roles.entry(key.address).or_default() |= ROLE_VIP;
+        }
+        let mut last = Address::default();
+        for (_, backend) in self.after.routes.values().flat_map(|route| &route.backends) {
+            if backend.source != last && backend.ifindex != 0 {
+                last = backend.source;
+                *roles.entry(last).or_default() |= ROLE_SOURCE;
+            }
+        }
+        for (address, flags) in &mut roles {
+            if *flags != 0 && self.hops.own.contains(&IpAddr::from(*address)) {
+                *flags |= ROLE_OWN;
+            }
+        }
+        for (address, flags) in &roles {
+            self.role(*address, *flags);
+        }
+        roles.retain(|_, flags| *flags != 0);
+        self.after.addresses = roles;
+    }
+
+    /// A source must be known before the first SYN from it, a VIP after its listeners.
+    fn role(&mut self, address: Address, new: u32) {
+        let mut flags = self.before.addresses.get(&address).copied().unwrap_or_default();
+        let put = |flags| Change::PutAddress(address, AddressRole { flags });
+        if new & ROLE_SOURCE & !flags != 0 {
+            flags |= new & (ROLE_SOURCE | ROLE_OWN);
+            self.steps.fill.push(put(flags));
+        }
+        if new & !flags != 0 {
+            flags |= new;
+            self.steps.vips.push(put(flags));
+        }
+        if new == 0 {
+            self.steps.leave.push(Change::DeleteAddress(address));
+        } else if flags != new {
+            self.steps.leave.push(put(new));
+        }
+    }
+}
+
+/// What to announce: the smallest device MTU towards the backends of this family, less the headers.
+fn mss(address: IpAddr, [mtu_v4, mtu_v6]: [u16; 2]) -> u16 {
+    let (mtu, headers, least) = match address {
+        IpAddr::V4(_) => (mtu_v4, 40, 536),
+        IpAddr::V6(_) => (mtu_v6, 60, 1220),
+    };
+    let mtu = if mtu == 0 { 1500 } else { mtu };
+    mtu.saturating_sub(headers).clamp(least, MSS_MAX)
+}

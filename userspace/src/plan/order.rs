@@ -1,0 +1,82 @@
+//! What must precede what, so that at every moment a name that leads somewhere before and after leads somewhere.
+//!
+//! 1. Settings, and ids before they are used: a daemon that dies never leaves an id that is given out twice.
+//! 2. What nothing leads to yet: labels, counters, backends, members, pages, and our addresses towards backends.
+//! 3. Routes: the one write that switches a route to its new backends. (A family that loses its last one: step 5.)
+//! 4. What leads to routes: names, the more exact ones first, lest a wildcard take a name for a moment that is about
+//!    to have a route of its own; then listeners, whose default may replace a name.
+//! 5. What shall lead nowhere any more: listeners, then names, the more exact ones last. Something that moved was
+//!    overwritten in step 4. Then VIPs, new ones first: all that answers on them is in order now. (An address and port
+//!    that moves between two listeners which both stay, and whose names change with it, can meet a name of either for
+//!    a moment.)
+//! 6. Once no packet is between two lookups: backends that are gone take no more flows, and those they have end.
+//! 7. Later, when those flows have ended twice (see [`super::Plan::later`]): what nothing leads to any more.
+
+use super::change::{Change, Selector};
+
+/// The writes of one plan, each at its step.
+#[derive(Debug, Default)]
+pub(super) struct Steps {
+    /// Step 1.
+    pub(super) settings: Vec<Change>,
+    /// Step 2.
+    pub(super) fill: Vec<Change>,
+    /// Step 3.
+    pub(super) switch: Vec<Change>,
+    /// Step 4.
+    pub(super) names: Vec<Change>,
+    /// Step 4.
+    pub(super) listeners: Vec<Change>,
+    /// Step 5.
+    pub(super) close: Vec<Change>,
+    /// Step 5.
+    pub(super) forget: Vec<Change>,
+    /// Step 5.
+    pub(super) vips: Vec<Change>,
+    /// Step 5.
+    pub(super) leave: Vec<Change>,
+    /// Step 6.
+    pub(super) retire: Vec<Change>,
+    /// Step 6.
+    pub(super) ended: Selector,
+    /// Step 7.
+    pub(super) later: Vec<Change>,
+}
+
+impl Steps {
+    /// The writes in order, and those of step 7.
+    pub(super) fn into_changes(mut self) -> (Vec<Change>, Vec<Change>) {
+        // Both sorts are stable: equal plans stay equal.
+        self.names.sort_by_key(|change| std::cmp::Reverse(exactness(change)));
+        self.forget.sort_by_key(exactness);
+        let mut changes = self.settings;
+        for step in [
+            self.fill,
+            self.switch,
+            self.names,
+            self.listeners,
+            self.close,
+            self.forget,
+            self.vips,
+            self.leave,
+        ] {
+            changes.extend(step);
+        }
+        if !self.retire.is_empty() {
+            changes.push(Change::Settle);
+            changes.extend(self.retire);
+        }
+        if !self.ended.is_empty() {
+            changes.push(Change::Reset(Box::new(self.ended)));
+        }
+        (changes, self.later)
+    }
+}
+
+/// Bits that a name must match: more of them are looked at first.
+fn exactness(change: &Change) -> u32 {
+    match change {
+        Change::PutWildcard(key, _) | Change::DeleteWildcard(key) => key.prefix_bits,
+        _ => u32::MAX,
+    }
+}

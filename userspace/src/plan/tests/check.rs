@@ -1,0 +1,172 @@
+//! Worlds compared, looked up and read back.
+
+use crate::model::Desired;
+use crate::plan::routes::page_count;
+use crate::plan::{Applied, Change, Hops, MapsContent, Plan, World, plan};
+use common::decide::route_key;
+use common::maps::address::{Address, Port};
+use common::maps::backend::BACKEND_RETIRED;
+use common::maps::listener::{AddressRole, ListenerKey, PROTOCOL_TLS, ROLE_SOURCE, ROLE_VIP};
+use common::maps::route::{
+    LABEL_LISTENER, LABEL_ROUTE, MemberKey, NameKey, NameRoute, PageKey, Route, SuffixKey, Table,
+};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// The world after all of a plan.
+pub(super) fn carried_out(world: &World, plan: &Plan) -> World {
+    let mut world = world.clone();
+    plan.changes.iter().chain(&plan.later).for_each(|change| world.apply(change));
+    world
+}
+
+/// The world of a first plan.
+pub(super) fn fresh(desired: &Desired, hops: &Hops) -> World {
+    carried_out(&World::default(), &plan(&Applied::default(), desired, hops))
+}
+
+/// The world as a daemon would read it from pinned maps.
+pub(super) fn content(world: &World) -> MapsContent {
+    let name = |((listener, name), route): (&(u32, Box<[u8]>), &u32)| {
+        let (bytes, length) = route_key::buffer(name).unwrap();
+        let mut key = NameKey::zeroed();
+        route_key::exact(&mut key, *listener, &bytes, length);
+        (key, NameRoute { route: *route })
+    };
+    let wildcard = |((listener, suffix), route): (&(u32, Box<[u8]>), &u32)| {
+        let key: SuffixKey = route_key::wildcard(*listener, suffix).unwrap();
+        (key, NameRoute { route: *route })
+    };
+    MapsContent {
+        settings: world.settings,
+        ids: world.ids,
+        addresses: world.addresses.iter().map(|(a, flags)| (*a, AddressRole { flags: *flags })).collect(),
+        listeners: world.listeners.iter().map(|(k, v)| (*k, *v)).collect(),
+        names: world.names.iter().map(name).collect(),
+        wildcards: world.wildcards.iter().map(wildcard).collect(),
+        routes: world.routes.iter().map(|(k, v)| (*k, *v)).collect(),
+        pages: world.pages.iter().map(|(k, v)| (*k, *v)).collect(),
+        members: world.members.iter().map(|(k, v)| (*k, *v)).collect(),
+        backends: world.backends.iter().map(|(k, v)| (*k, *v)).collect(),
+        labels: world.labels.iter().map(|(k, v)| (*k, *v)).collect(),
+        counters: world.counters.iter().copied().collect(),
+    }
+}
+
+/// Where a new connection goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reached {
+    /// Empty: nothing answers.
+    pub(super) listener: String,
+    /// Empty: no route takes it.
+    pub(super) route: String,
+    /// Empty: no backend of the family.
+    pub(super) members: Vec<(IpAddr, u16)>,
+}
+
+/// Where a new connection goes.
+pub(super) fn reached(world: &World, vip: &str, port: u16, name: &str) -> Reached {
+    let address = Address::from(vip.parse::<IpAddr>().unwrap());
+    let is_vip = world.addresses.get(&address).copied().unwrap_or_default() & ROLE_VIP != 0;
+    let key = ListenerKey { address, port: Port::new(port), reserved: [0; 2] };
+    let Some(listener) = world.listeners.get(&key).filter(|_| is_vip) else { return Reached::default() };
+    let named = (listener.protocol == PROTOCOL_TLS).then(|| {
+        let exact = world.exact(listener.id, name);
+        exact.or_else(|| world.wildcard(listener.id, name).map(|(_, route)| route))
+    });
+    let id = named.flatten().unwrap_or(listener.route);
+    let route = world.routes.get(&id).copied().unwrap_or_default();
+    Reached {
+        listener: world.label(LABEL_LISTENER, listener.id).unwrap().to_owned(),
+        route: world.label(LABEL_ROUTE, id).unwrap_or_default().to_owned(),
+        members: members(world, if address.is_v4() { &route.v4 } else { &route.v6 }),
+    }
+}
+
+/// The members of a table, all of which must be there.
+fn members(world: &World, table: &Table) -> Vec<(IpAddr, u16)> {
+    for page in 0..page_count(table.slots) {
+        assert!(world.pages.contains_key(&PageKey { table: table.id, page }), "page {page} of {table:?}");
+    }
+    let member = |member| {
+        let id = world.members[&MemberKey { table: table.id, member }];
+        let backend = &world.backends[&id];
+        (backend, (IpAddr::from(backend.address), backend.port.number()))
+    };
+    (0..table.members)
+        .map(member)
+        .map(|(backend, place)| {
+            assert_eq!(backend.flags & BACKEND_RETIRED, 0, "{place:?} takes no flows");
+            place
+        })
+        .collect()
+}
+
+/// Everything that leads somewhere leads to something whole.
+pub(super) fn assert_whole(world: &World) {
+    let by_name = world.names.values().chain(world.wildcards.values()).copied();
+    let by_default = world.listeners.values().map(|listener| listener.route).filter(|route| *route != 0);
+    for route in by_name.chain(by_default) {
+        let Route { v4, v6, .. } = world.routes[&route];
+        assert!(world.counters.contains(&route) && world.label(LABEL_ROUTE, route).is_some());
+        members(world, &v4);
+        members(world, &v6);
+    }
+    for listener in world.listeners.values() {
+        assert!(world.label(LABEL_LISTENER, listener.id).is_some());
+    }
+}
+
+/// What a world says, with names in the place of ids. Sources are left out: they stay after their use.
+pub(super) fn canonical(world: &World) -> BTreeSet<String> {
+    let route = |id: u32| if id == 0 { "none" } else { world.label(LABEL_ROUTE, id).unwrap_or("?") };
+    let listener = |id: u32| world.label(LABEL_LISTENER, id).unwrap_or("?");
+    let mut lines = BTreeSet::new();
+    for (key, value) in &world.listeners {
+        let shown = (listener(value.id), route(value.route), value.mss, value.protocol);
+        lines.insert(format!("{:?} {} {shown:?}", IpAddr::from(key.address), key.port.number()));
+    }
+    for ((id, name), to) in &world.names {
+        lines.insert(format!("{} {} {}", listener(*id), name.escape_ascii(), route(*to)));
+    }
+    for ((id, name), to) in &world.wildcards {
+        lines.insert(format!("{} *.{} {}", listener(*id), name.escape_ascii(), route(*to)));
+    }
+    for (id, value) in &world.routes {
+        for (family, table) in [(4, value.v4), (6, value.v6)] {
+            let pages: Vec<_> = (0..page_count(table.slots))
+                .map(|page| world.pages[&PageKey { table: table.id, page }].slots)
+                .collect();
+            let slots = (table.slots, members(world, &table), pages);
+            lines.insert(format!("{} v{family} of {}: {slots:?}", route(*id), value.backends));
+        }
+    }
+    for value in world.backends.values() {
+        let mut shown = *value;
+        shown.route = 0;
+        lines.insert(format!("{} {shown:?}", route(value.route)));
+    }
+    for (address, flags) in world.addresses.iter().filter(|(_, flags)| **flags & ROLE_VIP != 0) {
+        lines.insert(format!("{:?} {}", IpAddr::from(*address), flags & !ROLE_SOURCE));
+    }
+    let left = [
+        world.pages.len(),
+        world.members.len(),
+        world.labels.len(),
+        world.counters.len(),
+        world.backends.len(),
+    ];
+    lines.insert(format!("{left:?} {:?}", world.settings));
+    lines
+}
+
+/// Ids that a change brings into the maps: (kind, id).
+pub(super) fn new_ids(world: &World, change: &Change) -> Option<(&'static str, u32)> {
+    match change {
+        Change::PutRoute(id, _) if !world.routes.contains_key(id) => Some(("route", *id)),
+        Change::PutBackend(id, _) if !world.backends.contains_key(id) => Some(("backend", *id)),
+        Change::PutMember(key, _) if key.member == 0 => Some(("table", key.table)),
+        Change::PutLabel(key, _) if key.kind == LABEL_LISTENER => Some(("listener", key.id)),
+        _ => None,
+    }
+}

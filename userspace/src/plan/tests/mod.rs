@@ -1,0 +1,250 @@
+//! Plans carried out on maps in memory: nothing is missing, nothing is left over, and no write makes a gap.
+
+/// Worlds compared, looked up and read back.
+mod check;
+/// Any sequence of configurations.
+mod sequences;
+
+use super::*;
+use crate::compile::{Surroundings, compile};
+use crate::model::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec};
+use check::*;
+use common::maps::address::Address;
+use common::maps::backend::BACKEND_RETIRED;
+use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use std::net::IpAddr;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn listener(
+    name: &str,
+    addresses: &[&str],
+    port: u16,
+    protocol: Protocol,
+    default: Option<&str>,
+) -> ListenerSpec {
+    ListenerSpec {
+        place: 0,
+        name: name.into(),
+        addresses: addresses.iter().map(|text| ip(text)).collect(),
+        port,
+        protocol,
+        default_route: default.map(Into::into),
+    }
+}
+
+fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u16)]) -> RouteSpec {
+    RouteSpec {
+        place: 0,
+        name: name.into(),
+        listeners: listeners.iter().map(|name| (*name).into()).collect(),
+        patterns: patterns.iter().map(|text| crate::config::pattern(text).unwrap()).collect(),
+        backends: backends
+            .iter()
+            .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight: *weight })
+            .collect(),
+    }
+}
+
+fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
+    let facts = Facts { listeners, routes, ..Facts::default() };
+    let (desired, problems) = compile(&facts, &Surroundings::default());
+    assert!(!problems.iter().any(Problem::is_error), "{problems:?}");
+    desired
+}
+
+/// A way over device 3 to every backend.
+fn ways(desired: &Desired) -> Hops {
+    let towards = desired.backend_addresses().into_iter().map(|address| {
+        let source = if address.is_ipv4() { ip("10.0.0.254") } else { ip("fd00::fe") };
+        (address, Hop { source, ifindex: 3, mtu: 1500 })
+    });
+    Hops { towards: towards.collect(), own: [ip("10.0.0.254")].into() }
+}
+
+fn two_tenants() -> Desired {
+    desired(
+        vec![
+            listener("shared", &["10.97.0.10", "fd97::10"], 443, Protocol::Tls, Some("a")),
+            listener("direct", &["10.97.0.10"], 20_001, Protocol::Tcp, None),
+        ],
+        vec![
+            route(
+                "a",
+                &["shared", "direct"],
+                &["a.example.com", "*.a.example.com"],
+                &[("10.1.0.1", 1), ("fd01::1", 1)],
+            ),
+            route("b", &["shared"], &["b.example.com"], &[("10.2.0.1", 1), ("10.2.0.2", 1), ("10.2.0.3", 0)]),
+        ],
+    )
+}
+
+/// The names of changes, without their keys.
+fn kinds(changes: &[Change]) -> Vec<String> {
+    let text = |change: &Change| format!("{change:?}");
+    changes.iter().map(|c| text(c).split(['(', ' ']).next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn a_first_plan_fills_everything_and_a_second_changes_nothing() {
+    let desired = two_tenants();
+    let hops = ways(&desired);
+    let first = plan(&Applied::default(), &desired, &hops);
+    assert!(first.later.is_empty() && first.problems.is_empty(), "{:?}", first.problems);
+    let world = carried_out(&World::default(), &first);
+    assert_whole(&world);
+    let route = |vip, port, name| {
+        let to = reached(&world, vip, port, name);
+        format!("{} {} {}", to.listener, to.route, to.members.len())
+    };
+    assert_eq!(route("10.97.0.10", 443, "a.example.com"), "shared a 1");
+    assert_eq!(route("fd97::10", 443, "x.a.example.com"), "shared a 1");
+    assert_eq!(route("10.97.0.10", 443, "unknown.org"), "shared a 1");
+    assert_eq!(route("10.97.0.10", 443, "b.example.com"), "shared b 2");
+    assert_eq!(route("fd97::10", 443, "b.example.com"), "shared b 0");
+    assert_eq!(route("10.97.0.10", 20_001, ""), "direct a 1");
+    assert_eq!(route("10.97.0.10", 444, "a.example.com"), "  0");
+    assert_eq!(world.addresses[&Address::from(ip("10.97.0.10"))], ROLE_VIP);
+    assert_eq!(world.addresses[&Address::from(ip("10.0.0.254"))], ROLE_SOURCE | ROLE_OWN);
+    assert_eq!(world.addresses[&Address::from(ip("fd00::fe"))], ROLE_SOURCE);
+    let second = plan(&first.applied, &desired, &hops);
+    assert_eq!((second.changes, second.later), (vec![], vec![]));
+    let adopted = plan(&Applied::from_maps(content(&world)), &desired, &hops);
+    assert_eq!((adopted.changes, adopted.later), (vec![], vec![]));
+}
+
+#[test]
+fn a_changed_backend_is_one_switch() {
+    let before = two_tenants();
+    let mut after = before.clone();
+    after.routes[0].backends[0].address = ip("10.1.0.9");
+    let first = plan(&Applied::default(), &before, &ways(&before));
+    let second = plan(&first.applied, &after, &ways(&after));
+    assert_eq!(
+        kinds(&second.changes),
+        ["PutIds", "PutMember", "PutBackend", "PutRoute", "Settle", "PutBackend", "Reset"]
+    );
+    assert_eq!(kinds(&second.later), ["DeleteBackend", "DeleteMember"]);
+    let Some(Change::Reset(selector)) = second.changes.last() else { panic!() };
+    assert_eq!((selector.backends.len(), selector.listeners.len(), selector.detached.len()), (1, 0, 0));
+}
+
+#[test]
+fn a_weight_changes_the_table_and_ends_no_flow() {
+    let before = two_tenants();
+    let mut after = before.clone();
+    after.routes[1].backends[2].weight = 2;
+    let first = plan(&Applied::default(), &before, &ways(&before));
+    let second = plan(&first.applied, &after, &ways(&after));
+    let kinds = kinds(&second.changes);
+    assert!(!kinds.contains(&"Reset".to_owned()) && !kinds.contains(&"Settle".to_owned()), "{kinds:?}");
+    assert_eq!(kinds.iter().filter(|kind| *kind == "PutRoute").count(), 1);
+    assert_eq!(kinds.iter().filter(|kind| *kind == "PutBackend").count(), 1);
+}
+
+#[test]
+fn a_changed_way_is_one_write_a_backend() {
+    let desired = two_tenants();
+    let hops = ways(&desired);
+    let first = plan(&Applied::default(), &desired, &hops);
+    let mut moved = hops.clone();
+    moved.towards.remove(&ip("10.2.0.1"));
+    moved.own.insert(ip("10.2.0.2"));
+    let second = plan(&first.applied, &desired, &moved);
+    assert_eq!(kinds(&second.changes), ["PutBackend", "PutBackend"]);
+    assert_eq!(second.problems.len(), 2);
+    assert_eq!(second.problems.iter().filter(|problem| problem.is_error()).count(), 1);
+    assert!(plan(&second.applied, &desired, &moved).problems.is_empty());
+}
+
+#[test]
+fn listeners_announce_what_fits_their_narrowest_device() {
+    let desired = two_tenants();
+    let mut hops = ways(&desired);
+    hops.towards.get_mut(&ip("10.2.0.2")).unwrap().mtu = 1400;
+    hops.towards.get_mut(&ip("fd01::1")).unwrap().mtu = 9000;
+    let world = carried_out(&World::default(), &plan(&Applied::default(), &desired, &hops));
+    let mss: Vec<_> =
+        world.listeners.iter().map(|(key, l)| (key.address.is_v4(), key.port.number(), l.mss)).collect();
+    assert_eq!(mss, [(true, 443, 1360), (true, 20_001, 1460), (false, 443, 8900)]);
+}
+
+#[test]
+fn configured_sources_come_before_the_devices_own() {
+    let mut desired = two_tenants();
+    desired.settings.source_addresses = vec![ip("10.0.0.77")];
+    let world = carried_out(&World::default(), &plan(&Applied::default(), &desired, &ways(&desired)));
+    let sources: std::collections::BTreeSet<_> =
+        world.backends.values().map(|b| IpAddr::from(b.source)).collect();
+    assert_eq!(sources, [ip("10.0.0.77"), ip("fd00::fe")].into());
+    assert_eq!(world.addresses[&Address::from(ip("10.0.0.77"))], ROLE_SOURCE);
+}
+
+#[test]
+fn a_name_that_moves_is_overwritten() {
+    let before = two_tenants();
+    let mut after = before.clone();
+    let moved = after.routes[0].names.remove(0);
+    after.routes[1].names.insert(0, moved);
+    let first = plan(&Applied::default(), &before, &ways(&before));
+    let second = plan(&first.applied, &after, &ways(&after));
+    assert_eq!(kinds(&second.changes), ["PutName"]);
+}
+
+#[test]
+fn what_is_withdrawn_ends() {
+    let before = two_tenants();
+    let first = plan(&Applied::default(), &before, &ways(&before));
+    let mut after = before.clone();
+    after.listeners[1].addresses.retain(IpAddr::is_ipv4);
+    after.listeners.remove(0);
+    for route in &mut after.routes {
+        route.names.iter_mut().for_each(|(listener, _)| *listener = 0);
+    }
+    after.routes.remove(1);
+    let second = plan(&first.applied, &after, &ways(&after));
+    let Some(Change::Reset(selector)) = second.changes.last() else { panic!() };
+    assert_eq!(selector.listeners.len(), 1);
+    assert_eq!(selector.withdrawn.len(), 1);
+    assert_eq!(selector.backends.len(), 3);
+    let world = carried_out(&carried_out(&World::default(), &first), &second);
+    assert_whole(&world);
+    assert_eq!(canonical(&world), canonical(&fresh(&after, &ways(&after))));
+    let census = second.applied.census();
+    let tuple = |vip: &str, port| common::maps::flow::ClientTuple {
+        vip: Address::from(ip(vip)),
+        vip_port: common::maps::address::Port::new(port),
+        ..Default::default()
+    };
+    let kept = world.listeners.values().next().unwrap();
+    let (backend, value) = world.backends.iter().next().unwrap();
+    assert!(census.knows(&tuple("10.97.0.10", 443), kept.id, value.route, *backend));
+    assert!(!census.knows(&tuple("fd97::10", 443), kept.id, value.route, *backend));
+    assert!(!census.knows(&tuple("10.97.0.10", 443), kept.id, value.route, u32::MAX));
+    assert!(!census.knows(&tuple("10.97.0.10", 20_001), kept.id, value.route, *backend));
+}
+
+#[test]
+fn listener_ids_run_out_with_a_problem() {
+    let desired = two_tenants();
+    let applied = Applied { ids: Ids { listener: 65_535, ..Ids::zeroed() }, ..Applied::default() };
+    let plan = plan(&applied, &desired, &ways(&desired));
+    assert_eq!(plan.problems.iter().filter(|problem| problem.is_error()).count(), 1);
+    assert_whole(&carried_out(&World::default(), &plan));
+}
+
+#[test]
+fn a_retired_backend_found_in_the_maps_is_ended_and_deleted() {
+    let desired = two_tenants();
+    let hops = ways(&desired);
+    let mut world = carried_out(&World::default(), &plan(&Applied::default(), &desired, &hops));
+    let template = *world.backends.values().next().unwrap();
+    world.backends.insert(77, common::maps::backend::Backend { flags: BACKEND_RETIRED, ..template });
+    let adopted = plan(&Applied::from_maps(content(&world)), &desired, &hops);
+    assert_eq!(kinds(&adopted.changes), ["Reset"]);
+    assert_eq!(kinds(&adopted.later), ["DeleteBackend"]);
+    assert!(adopted.applied.ids.backend > 77);
+}

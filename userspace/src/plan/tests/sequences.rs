@@ -1,0 +1,175 @@
+//! Any sequence of configurations, with daemons that die between any two writes.
+
+use super::check::*;
+use super::{Applied, Change, Desired, Hop, Hops, Plan, World, ip, plan};
+use crate::compile::{Surroundings, compile};
+use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec};
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+const LISTENERS: [&str; 3] = ["one", "two", "three"];
+const ROUTES: [&str; 4] = ["a", "b", "c", "d"];
+const VIPS: [&str; 3] = ["10.97.0.10", "10.97.0.11", "fd97::10"];
+const PORTS: [u16; 2] = [443, 444];
+const PATTERNS: [&str; 6] = ["x.y.z", "*.y.z", "*.z", "y.z", "w.z", "*.x.y.z"];
+const NAMES: [&str; 6] = ["x.y.z", "w.y.z", "w.z", "y.z", "a.x.y.z", "unknown"];
+const BACKENDS: [&str; 6] = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "fd01::1", "fd01::2", "fd01::3"];
+
+fn listeners() -> impl Strategy<Value = Vec<ListenerSpec>> {
+    let one = (
+        prop::sample::subsequence(VIPS.to_vec(), 1..=2),
+        prop::sample::select(PORTS.to_vec()),
+        prop::bool::weighted(0.8),
+        prop::option::of(prop::sample::select(ROUTES.to_vec())),
+    );
+    let named = prop::sample::subsequence(LISTENERS.to_vec(), 0..=3);
+    (named, prop::collection::vec(one, 3)).prop_map(|(names, settings)| {
+        let each = names.into_iter().zip(settings).enumerate();
+        each.map(|(place, (name, (addresses, port, tls, default)))| ListenerSpec {
+            place,
+            name: name.into(),
+            addresses: addresses.into_iter().map(ip).collect(),
+            port,
+            protocol: if tls { Protocol::Tls } else { Protocol::Tcp },
+            default_route: default.filter(|_| tls).map(Into::into),
+        })
+        .collect()
+    })
+}
+
+fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
+    let weight = prop::sample::select(vec![0, 1, 1, 3]);
+    let one = (
+        prop::sample::subsequence(LISTENERS.to_vec(), 0..=3),
+        prop::sample::subsequence(PATTERNS.to_vec(), 0..=4),
+        prop::sample::subsequence(BACKENDS.to_vec(), 0..=5),
+        prop::collection::vec(weight, 5),
+    );
+    let named = prop::sample::subsequence(ROUTES.to_vec(), 0..=4).prop_shuffle();
+    (named, prop::collection::vec(one, 4)).prop_map(|(names, settings)| {
+        let each = names.into_iter().zip(settings).enumerate();
+        each.map(|(place, (name, (listeners, patterns, backends, weights)))| RouteSpec {
+            place,
+            name: name.into(),
+            listeners: listeners.into_iter().map(Into::into).collect(),
+            patterns: patterns.into_iter().map(pattern).collect(),
+            backends: backends
+                .into_iter()
+                .zip(weights)
+                .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight })
+                .collect(),
+        })
+        .collect()
+    })
+}
+
+fn pattern(text: &str) -> Pattern {
+    crate::config::pattern(text).unwrap()
+}
+
+/// Ways to some of the backends.
+fn hops() -> impl Strategy<Value = Hops> {
+    let reachable = prop::sample::subsequence(BACKENDS.to_vec(), 4..=6);
+    (reachable, 1..3u32, prop::sample::select(vec![1400, 1500])).prop_map(|(addresses, ifindex, mtu)| {
+        let hop = |address: IpAddr| {
+            let source = ip(if address.is_ipv4() { "10.1.0.254" } else { "fd01::fe" });
+            (address, Hop { source, ifindex, mtu })
+        };
+        Hops { towards: addresses.into_iter().map(|text| hop(ip(text))).collect(), own: [ip(VIPS[1])].into() }
+    })
+}
+
+/// A configuration, the ways at the time, and after how many writes the daemon dies, if it does.
+fn step() -> impl Strategy<Value = (Desired, Hops, Option<prop::sample::Index>)> {
+    let dies = prop::option::weighted(0.3, any::<prop::sample::Index>());
+    (listeners(), routes(), hops(), dies).prop_map(|(listeners, routes, hops, dies)| {
+        let facts = Facts { listeners, routes, ..Facts::default() };
+        // Contradictions are resolved by leaving things out: that is as good a configuration as any.
+        (compile(&facts, &Surroundings::default()).0, hops, dies)
+    })
+}
+
+/// Every connection one could ask for, and where it goes.
+fn everywhere(world: &World) -> Vec<Reached> {
+    let mut answers = Vec::new();
+    for vip in VIPS {
+        for port in PORTS {
+            for name in NAMES {
+                answers.push(reached(world, vip, port, name));
+            }
+        }
+    }
+    answers
+}
+
+/// Carries out writes one by one; at each of them the world is whole, and who is served before and after is served.
+fn carry_out(world: &mut World, changes: &[Change], after: &World, ever: &mut HashSet<(&'static str, u32)>) {
+    let (old, new) = (everywhere(world), everywhere(after));
+    let listeners = |all: &[Reached]| all.iter().map(|at| at.listener.clone()).collect::<HashSet<String>>();
+    let (before, then) = (listeners(&old), listeners(&new));
+    for change in changes {
+        if let Some(id) = new_ids(world, change) {
+            assert!(ever.insert(id), "{id:?} is given out twice");
+        }
+        world.apply(change);
+        assert_whole(world);
+        for ((old, new), now) in old.iter().zip(&new).zip(everywhere(world)) {
+            let stays = old.listener == new.listener;
+            if !stays && (before.contains(&new.listener) || then.contains(&old.listener)) {
+                // The one exception: it moved between listeners that both stay.
+                continue;
+            }
+            let gap = !old.members.is_empty() && !new.members.is_empty() && now.members.is_empty();
+            assert!(!gap, "no service between {old:?} and {new:?} at {change:?}");
+            let astray = now.route != old.route && now.route != new.route;
+            assert!(
+                !(stays && !old.listener.is_empty() && astray),
+                "{now:?} is neither {old:?} nor {new:?} at {change:?}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_ends_where_a_fresh_plan_does(steps in prop::collection::vec(step(), 1..6)) {
+        let mut world = World::default();
+        let mut applied = Applied::default();
+        let mut ever = HashSet::new();
+        let mut later: Vec<Change> = Vec::new();
+        for (desired, hops, dies) in steps {
+            let Plan { changes, later: more, applied: next, .. } = plan(&applied, &desired, &hops);
+            let mut after = world.clone();
+            changes.iter().for_each(|change| after.apply(change));
+            if let Some(at) = dies.filter(|_| !changes.is_empty()) {
+                // The daemon dies: what was to be done later is forgotten, and found again.
+                let cut = at.index(changes.len());
+                carry_out(&mut world, &changes[..cut], &after, &mut ever);
+                later.clear();
+                applied = Applied::from_maps(content(&world));
+                let again = plan(&applied, &desired, &hops);
+                let mut after = world.clone();
+                again.changes.iter().for_each(|change| after.apply(change));
+                carry_out(&mut world, &again.changes, &after, &mut ever);
+                later.extend(again.later);
+                applied = again.applied;
+            } else {
+                carry_out(&mut world, &changes, &after, &mut ever);
+                later.extend(more);
+                applied = next;
+            }
+            let unchanged = plan(&applied, &desired, &hops);
+            prop_assert_eq!((unchanged.changes, unchanged.later), (vec![], vec![]));
+            // What is to be done later may come after any other plan.
+            let mut settled = world.clone();
+            later.iter().for_each(|change| settled.apply(change));
+            assert_whole(&settled);
+            prop_assert_eq!(canonical(&settled), canonical(&fresh(&desired, &hops)));
+            let adopted = plan(&Applied::from_maps(content(&settled)), &desired, &hops);
+            prop_assert_eq!((adopted.changes, adopted.later), (vec![], vec![]));
+        }
+    }
+}
