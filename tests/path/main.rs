@@ -1,5 +1,8 @@
 //! Real sockets across network namespaces, one file a story.
-#![expect(clippy::unwrap_used, reason = "helpers of tests are tests too: a panic with its place is the report")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are tests too: a panic with its place is the report"
+)]
 
 mod scene;
 

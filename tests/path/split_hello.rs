@@ -14,8 +14,11 @@ use tests::topology::Options;
 use crate::scene::{AT_ONCE, ECHO_PORT, Scene, all, turn};
 
 /// Three clients' hellos, by the beginning of the file's name: one segment, two, and the largest.
-const FIXTURES: [(&str, usize); 3] =
-    [("openssl-3", 517), ("kubectl-1.32", 1498), ("curl_cffi-0.16.3-chrome131-resume-conn2", 1955)];
+const FIXTURES: [(&str, usize); 3] = [
+    ("curl-7.88.1_openssl3.0.19-tls13", 517),
+    ("kubectl-1.32", 1498),
+    ("curl_cffi-0.16.3-chrome131-resume-conn2", 1955),
+];
 
 /// Connections at once; fewer than the 64 hellos that one source may have waiting.
 const AT_A_TIME: usize = 16;

@@ -66,6 +66,7 @@ impl Daemon {
     /// Starts the daemon, again after its end, and waits until it says READY.
     pub fn launch(&mut self, namespace: &Namespace) -> Result<()> {
         ensure!(self.child.is_none(), "the daemon runs already");
+        self.forget_messages();
         let log =
             File::options().create(true).append(true).open(self.log_path()).context("opening the log")?;
         let child = self
@@ -81,6 +82,11 @@ impl Daemon {
             .context("starting vestibule")?;
         self.child = Some(child);
         self.wait_ready()
+    }
+
+    /// Drops what the daemon said before.
+    fn forget_messages(&self) {
+        while self.notify.recv(&mut [0; 4096]).is_ok() {}
     }
 
     fn wait_ready(&mut self) -> Result<()> {

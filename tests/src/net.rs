@@ -15,7 +15,7 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
 /// Where named namespaces live, as for `ip netns` and `nsenter --net=`.
-const NETNS_DIR: &str = "/run/netns";
+pub const NETNS_DIR: &str = "/run/netns";
 /// First part of every name we make.
 const PREFIX: &str = "vst";
 
@@ -222,7 +222,7 @@ pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
 }
 
 /// Unmounts and removes a namespace's file; a running process keeps the namespace itself alive until it ends.
-fn remove(path: &Path) {
+pub fn remove(path: &Path) {
     if let Err(error) = umount2(path, MntFlags::MNT_DETACH)
         && error != nix::errno::Errno::EINVAL
     {
