@@ -23,9 +23,7 @@ impl Failure {
     pub(crate) fn new(step: impl Into<String>, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { step: step.into(), reason: reason.into(), remedy: remedy.into(), told: false }
     }
-}
 
-impl Failure {
     /// Tells the reader, once.
     pub(crate) fn tell(&mut self) {
         if !std::mem::replace(&mut self.told, true) {
