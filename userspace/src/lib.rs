@@ -12,6 +12,8 @@ pub mod model;
 pub mod compile;
 /// From what is applied to what is desired: map writes in order. Pure.
 pub mod plan;
+/// Which tenant, which backend, and why: the kernel's decision on maps in memory. Pure.
+pub mod explain;
 
 /// The kernel's side: programs, maps, devices. The only folder that knows aya and bpf(2).
 pub mod dataplane;
