@@ -44,11 +44,11 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
 /// Not a TCP segment that we can read. The node's own address: handed on. Else the VIP is ours alone.
 #[inline(always)]
 fn other(skb: Skb, s: &mut Scratch) -> Exit {
-    if let Err(exit) = classify::own(s) {
-        return exit;
-    }
     if !classify::is(s, ROLE_VIP) {
         return Exit::next(Reason::ClassifyOwnTraffic);
+    }
+    if let Err(exit) = classify::own(s) {
+        return exit;
     }
     if let Some(reason) = parse::unusual(s) {
         return Exit::drop(reason);
