@@ -255,7 +255,9 @@ fn acknowledge(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     d.flags = ACK;
     let room = HELLO_BYTES_MAX as u32 - h.have.min(HELLO_BYTES_MAX as u32);
     let shift = if h.window_scale == WINDOW_SCALE_NONE { 0 } else { WINDOW_SCALE_ANNOUNCED };
-    d.window = (room >> shift) as u16;
+    // Rounded up: the right edge of what the SYN-ACK announced must not move back (RFC 9293 section 3.8.6), and the
+    // last bytes of the largest hello must not wait for a window of less than one unit.
+    d.window = ((room + (1 << shift) - 1) >> shift) as u16;
     d.timestamps = h.flags & HELLO_TIMESTAMPS != 0;
     d.tsval = kernel::timestamp(s.now_ns);
     d.tsecr = h.client_tsval;
