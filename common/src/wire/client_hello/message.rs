@@ -1,9 +1,6 @@
 //! The handshake message: fields and what they enclose (RFC 8446 section 4.1.2, RFC 6066 section 3).
 
-use super::{
-    NAME_TOO_LONG, Outcome, Parser, SEEN_HOST_NAME, SEEN_SERVER_NAME, STREAM_BYTES_MAX, Stream,
-    TRAILING_BYTES,
-};
+use super::{Outcome, Parser, SEEN_HOST_NAME, SEEN_SERVER_NAME, STREAM_BYTES_MAX, Stream, TRAILING_BYTES};
 use crate::decide::server_name::SCAN_BYTES_MAX;
 
 /// Handshake message type (RFC 8446 section 4).
@@ -187,7 +184,7 @@ impl Parser {
         let rest = (self.list as u32).wrapping_sub(2);
         self.list = rest as u16;
         self.field = NAME_ENTRY;
-        (length != rest || length == 0) && self.decide(Outcome::Malformed)
+        length != rest && self.decide(Outcome::Malformed)
     }
 
     /// Type and length of an entry of the server_name list. Types but host_name are passed over: what they would
@@ -209,7 +206,7 @@ impl Parser {
         let twice = self.flags & SEEN_HOST_NAME != 0;
         self.flags |= SEEN_HOST_NAME;
         if length > SCAN_BYTES_MAX {
-            self.flags |= NAME_TOO_LONG;
+            // Nothing of it is scanned, and a scan of nothing is no name.
             self.skip = length as u16;
         } else {
             self.name_left = length as u8;

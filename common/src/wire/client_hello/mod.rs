@@ -119,10 +119,8 @@ pub enum Outcome {
 const SEEN_SERVER_NAME: u8 = 1;
 /// [`Parser::flags`]: its host name was seen.
 const SEEN_HOST_NAME: u8 = 2;
-/// [`Parser::flags`]: the host name is longer than any name.
-const NAME_TOO_LONG: u8 = 4;
 /// [`Parser::flags`]: bytes follow the extensions inside the message.
-const TRAILING_BYTES: u8 = 8;
+const TRAILING_BYTES: u8 = 4;
 
 map_struct! {
     /// Where the parser stands. All zero is the beginning of a stream.
@@ -258,9 +256,6 @@ impl Parser {
         }
         if self.flags & SEEN_HOST_NAME == 0 {
             return self.decide(Outcome::NoName);
-        }
-        if self.flags & NAME_TOO_LONG != 0 {
-            return self.decide(Outcome::NameInvalid);
         }
         match self.scan.verdict() {
             Verdict::Address => self.decide(Outcome::NoName),

@@ -226,7 +226,7 @@ fn a_hello_without_server_name_has_no_name() {
 fn what_looks_like_a_server_name_elsewhere_is_none() {
     let (_, fake) = server_name(&[(0, b"evil.example.com")]);
     let extension = [&[0, 0], prefixed(&fake).as_slice()].concat();
-    let mut hello = Hello::with(vec![(21, extension.clone()), (41, extension.clone())]);
+    let mut hello = Hello::with(vec![(21, extension.clone()), (41, extension.clone()), (0x100, fake)]);
     hello.session_id = extension[..25].to_vec();
     assert_eq!(read(&hello.stream()), no(Outcome::NoName));
     hello.extensions.as_mut().unwrap().push(server_name(&[(0, b"good.example.com")]));
@@ -311,6 +311,9 @@ fn a_second_server_name_is_malformed() {
         let hello = Hello::with(vec![sni(b"a.example.com"), (23, vec![]), second]);
         assert_eq!(read(&hello.stream()), no(Outcome::Malformed));
     }
+    // Also where neither holds a host name.
+    let unknown = server_name(&[(1, b"x")]);
+    assert_eq!(read(&Hello::with(vec![unknown.clone(), unknown]).stream()), no(Outcome::Malformed));
 }
 
 #[test]
@@ -374,6 +377,8 @@ fn a_decided_parser_stays_decided() {
     let before = parser;
     assert_eq!(parser.run(&b"GET / HTTP/1.1"[..], 14), Outcome::Name);
     assert_eq!(parser, before);
+    let (_, mut refused) = parse(b"G");
+    assert_eq!(refused.run(stream.as_slice(), stream.len() as u32), Outcome::NotTls);
     parser.begin();
     assert_eq!(parser, Parser::zeroed());
 }
