@@ -1,53 +1,290 @@
-//! The whole way in: SYN, cookie, hello, backend's SYN, its answer, the hello delivered.
+//! The connection to the backend: SYN, its options, repetition, refusal, the next backend.
 
+use common::maps::backend::BACKEND_RETIRED;
+use common::maps::flow::HELLO_CONNECTING;
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, server_name};
+use tests::addresses::FAMILIES;
 use tests::compare::assert_frame;
-use tests::hello::hello;
-use tests::packet::flag;
-use tests::program::Programs;
-use tests::tcp_option::TcpOption;
+use tests::packet::{Segment, flag};
+use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
-use crate::scene::{BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, ISN, dial, sent, timestamps};
+use crate::check::{assert_dropped, assert_emitted, assert_sent, reset_of, sent, timestamps};
+use crate::scene::{
+    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, CLIENT_WINDOW, Client, ISN, Offer, behind, dial, ready,
+    stamped, usual_hello,
+};
+use crate::setup::{
+    backend_id, flag_backend, hellos, nats, remove_flow, remove_hello, route_counts, with_backends,
+};
+
+/// The whole hello once more, as a client repeats what is not acknowledged.
+fn repeat(programs: &mut Programs, client: Client) -> tests::program::Outcome {
+    client.send(programs, 0, &usual_hello())
+}
+
+/// The SYN a backend gets from the usual client.
+fn expected_syn(backend: Backend) -> Segment {
+    let syn = backend.to_backend().syn(ISN).window(64_256);
+    Offer::linux(1440, 7).put_fixed(syn, CLIENT_TIME + 1, 0)
+}
 
 #[test]
 fn a_connection_opens_with_the_clients_options() {
     tests::skip_without_root!();
-    let mut programs = Programs::load().unwrap();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        let backend = Backend::of(&sent(&outcome));
+        assert_sent(&outcome, Reason::ConnectSyn, &expected_syn(backend));
+        assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
+        assert_eq!(client.waiting(&programs).unwrap().state, HELLO_CONNECTING);
+
+        let outcome = backend.give(&mut programs, &backend.syn_ack());
+        let expected = backend
+            .to_backend()
+            .seq(behind(ISN, 0))
+            .ack(behind(BACKEND_ISN, 0))
+            .flags(flag::PSH)
+            .window(CLIENT_WINDOW)
+            .payload(usual_hello());
+        let expected = stamped(expected, CLIENT_TIME + 1, BACKEND_TIME);
+        assert_sent(&outcome, Reason::ConnectHello, &expected);
+        // Nothing was acknowledged to the client: nothing is owed.
+        assert_eq!(client.waiting(&programs), None);
+        let flow = client.flow(&programs).unwrap();
+        assert_eq!((flow.nat, flow.route, flow.listener), (backend.tuple(), 1, 1));
+        assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
+    }
+    assert_eq!(route_counts(&programs), (2, 0, 0));
+}
+
+#[test]
+fn the_syn_carries_what_the_client_offered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let plain = Offer { mss: None, sack: false, timestamps: false, scale: None };
+    for family in FAMILIES {
+        let v4 = family.is_v4();
+        // The cookie rounds the segment size down; the backend's device bounds it.
+        let cases = [
+            (plain, if v4 { 536 } else { 1220 }),
+            (Offer { mss: Some(536), ..plain }, 536),
+            (Offer { mss: Some(1219), sack: true, ..plain }, 1024),
+            (Offer { mss: Some(1460), timestamps: true, ..plain }, 1440),
+            (Offer { mss: Some(1400), scale: Some(0), ..plain }, 1400),
+            (Offer { mss: Some(216), scale: Some(14), ..plain }, 216),
+            (Offer::linux(8960, 9), if v4 { 1460 } else { 1440 }),
+        ];
+        for (port, (offer, mss)) in (40_000..).zip(cases) {
+            let client = dial(family).offer(offer).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            let backend = Backend::of(&sent(&outcome));
+            // Not scaled in a SYN, so told as it is, as far as it can be.
+            let window = (u32::from(CLIENT_WINDOW) << offer.scale.unwrap_or(0)).min(65_535) as u16;
+            let syn = backend.to_backend().syn(ISN).window(window);
+            let expected = Offer { mss: Some(mss), ..offer }.put_fixed(syn, CLIENT_TIME + 1, 0);
+            assert_sent(&outcome, Reason::ConnectSyn, &expected);
+        }
+    }
+}
+
+#[test]
+fn a_silent_backend_is_asked_twice_then_the_next_then_the_client_is_reset() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        with_backends(&mut programs, 5);
+        let client = dial(family).shake(&mut programs);
+        let mut backend = client.ask(&mut programs, &usual_hello());
+        let mut tried = vec![backend.address];
+        for _ in 0..2 {
+            // The first repetition: the same SYN once more.
+            assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
+            // The second: another backend; the first one's port is free.
+            let outcome = repeat(&mut programs, client);
+            let next = Backend::of(&sent(&outcome));
+            assert_sent(&outcome, Reason::ConnectNext, &expected_syn(next));
+            assert_eq!(backend.owner(&programs), None);
+            assert_eq!(next.owner(&programs), Some(client.dial.tuple()));
+            assert!(!tried.contains(&next.address), "{tried:?}");
+            tried.push(next.address);
+            backend = next;
+        }
+        assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
+        let outcome = repeat(&mut programs, client);
+        assert_sent(&outcome, Reason::ConnectExhausted, &client.refusal());
+        assert_eq!(client.waiting(&programs), None);
+        assert_eq!(nats(&programs), []);
+        assert_eq!(route_counts(&programs), (0, 1, 3));
+    }
+}
+
+#[test]
+fn the_next_backend_answers_and_gets_the_hello() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let first = client.ask(&mut programs, &usual_hello());
+        let outcome = first.refuse(&mut programs);
+        let second = Backend::of(&sent(&outcome));
+        assert_ne!(second.address, first.address);
+        let outcome = second.accept(&mut programs);
+        assert_eq!(sent(&outcome).payload, usual_hello());
+        let id = if second.address == crate::setup::backend_socket(family, 0) { 0 } else { 1 };
+        assert_eq!(client.flow(&programs).unwrap().backend, backend_id(family, id));
+        // The first one changes its mind: its port is nobody's.
+        let outcome = first.give(&mut programs, &first.syn_ack());
+        assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
+    }
+}
+
+#[test]
+fn a_refusal_asks_the_next_backend_at_once() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        with_backends(&mut programs, 4);
+        let client = dial(family).shake(&mut programs);
+        let first = client.ask(&mut programs, &usual_hello());
+        let outcome = first.refuse(&mut programs);
+        let second = Backend::of(&sent(&outcome));
+        assert_sent(&outcome, Reason::ConnectNext, &expected_syn(second));
+        let outcome = second.refuse(&mut programs);
+        let third = Backend::of(&sent(&outcome));
+        assert_sent(&outcome, Reason::ConnectNext, &expected_syn(third));
+        assert_eq!(nats(&programs), [(third.tuple(), client.dial.tuple())]);
+        // The third refusal goes to the client, at the number it waits for.
+        assert_sent(&third.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
+        assert_eq!(client.waiting(&programs), None);
+        assert_eq!(nats(&programs), []);
+        assert_eq!(route_counts(&programs), (0, 1, 3));
+    }
+}
+
+#[test]
+fn the_only_backend_refuses_and_the_client_is_reset() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        assert_sent(&backend.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
+        // And a repetition of the hello begins anew: the cookie is still good.
+        assert_eq!(repeat(&mut programs, client).counted, [(Reason::ConnectSyn, 1)]);
+        remove_hello(&mut programs, client.dial.tuple());
+    }
+}
+
+#[test]
+fn segments_of_an_old_connection_are_reset_while_connecting() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        let before = client.waiting(&programs);
+        for stray in [
+            // A challenge ACK, data, and a SYN-ACK to another SYN.
+            backend.at(500, 7_000),
+            backend.at(500, 7_000).payload(*b"data"),
+            backend.syn_ack().ack(behind(ISN, 1)),
+            backend.from_backend().syn(BACKEND_ISN),
+        ] {
+            let outcome = backend.give(&mut programs, &stray);
+            assert_sent(&outcome, Reason::ConnectStray, &reset_of(&stray));
+        }
+        for rst in [backend.at(0, 9).rst(), backend.from_backend().rst()] {
+            assert_dropped(&backend.give(&mut programs, &rst), Reason::ConnectStray);
+        }
+        assert_eq!(client.waiting(&programs), before);
+        backend.accept(&mut programs);
+    }
+}
+
+#[test]
+fn segments_for_a_connection_that_is_gone_are_reset() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        // Only the NAT entry is left.
+        remove_hello(&mut programs, client.dial.tuple());
+        let stray = backend.syn_ack();
+        let outcome = backend.give(&mut programs, &stray);
+        assert_sent(&outcome, Reason::ForwardStray, &reset_of(&stray));
+        assert_dropped(&backend.give(&mut programs, &backend.at(0, 0).rst()), Reason::ForwardStray);
+    }
+}
+
+#[test]
+fn a_full_flow_table_refuses_and_resets_both_sides() {
+    tests::skip_without_root!();
+    let mut programs = Programs::with_sizes(Sizes { flows: 1, ..Sizes::default() }).unwrap();
     programs.tls_with_one_route();
     for family in FAMILIES {
-        let hello = hello().name(server_name(0)).length(517).bytes();
+        let first = dial(family).shake(&mut programs);
+        first.ask(&mut programs, &usual_hello()).accept(&mut programs);
+        let second = dial(family).port(40_001).shake(&mut programs);
+        let backend = second.ask(&mut programs, &usual_hello());
+        let answer = backend.syn_ack();
+        let outcome = backend.give(&mut programs, &answer);
+        assert_eq!(outcome.counted, [(Reason::ConnectTableFull, 1)]);
+        assert_frame(&outcome.packet, &reset_of(&answer));
+        assert_emitted(&outcome, &[(Device::Client, second.refusal())]);
+        assert_eq!(hellos(&programs), []);
+        assert_eq!(backend.owner(&programs), None);
+        assert_eq!(second.flow(&programs), None);
+        assert!(first.flow(&programs).is_some(), "an open flow never gives way");
+        remove_flow(&mut programs, first.dial.tuple());
+    }
+    assert_eq!(route_counts(&programs), (2, 2, 0));
+}
+
+#[test]
+fn a_backend_removed_while_connecting_resets_both_sides() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 1);
+    for family in FAMILIES {
+        let id = backend_id(family, 0);
+        for gone in [false, true] {
+            with_backends(&mut programs, 1);
+            let client = dial(family).shake(&mut programs);
+            let backend = client.ask(&mut programs, &usual_hello());
+            flag_backend(&mut programs, id, BACKEND_RETIRED);
+            if gone {
+                programs.remove::<_, common::maps::backend::Backend>(common::maps::name::BACKENDS, id);
+            }
+            let answer = backend.syn_ack();
+            let outcome = backend.give(&mut programs, &answer);
+            assert_eq!(outcome.counted, [(Reason::ConnectRetired, 1)]);
+            assert_frame(&outcome.packet, &reset_of(&answer));
+            assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
+            assert_eq!((hellos(&programs), nats(&programs)), (vec![], vec![]));
+            assert_eq!(client.flow(&programs), None);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_syn_carries_the_clients_latest_time_and_window() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
-
-        let outcome = client.send(&mut programs, 0, &hello);
-        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
-        let syn = sent(&outcome);
-        let backend = Backend::of(&syn);
-        let expected = backend
-            .to_backend()
-            .syn(ISN)
-            .window(64_256)
-            .mss(1440)
-            .sack_permitted()
-            .timestamps(CLIENT_TIME + 1, 0)
-            .window_scale(7);
-        assert_frame(&outcome.packet, &expected);
-
-        let outcome = programs.ingress(Device::Backend, &backend.syn_ack().bytes());
-        assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
-        let (_, echo) = timestamps(&sent(&outcome)).unwrap();
-        assert_eq!(echo, BACKEND_TIME);
-        let expected = backend
-            .to_backend()
-            .seq(ISN.wrapping_add(1))
-            .ack(BACKEND_ISN + 1)
-            .flags(flag::PSH)
-            .window(502)
-            .option(TcpOption::Nop)
-            .option(TcpOption::Nop)
-            .timestamps(CLIENT_TIME + 1, BACKEND_TIME)
-            .payload(hello);
-        assert_frame(&outcome.packet, &expected);
+        let backend = client.ask(&mut programs, &usual_hello());
+        let later = stamped(dial(family).from_client().seq(behind(ISN, 0)), CLIENT_TIME + 900, client.time);
+        let later = later.ack(client.cookie.wrapping_add(1)).window(100).payload(usual_hello());
+        let outcome = client.give(&mut programs, &later);
+        let syn = backend.to_backend().syn(ISN).window(12_800);
+        let expected = Offer::linux(1440, 7).put_fixed(syn, CLIENT_TIME + 900, 0);
+        assert_sent(&outcome, Reason::ConnectAgain, &expected);
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(timestamps(&sent(&outcome)), Some((CLIENT_TIME + 900, BACKEND_TIME)));
     }
 }

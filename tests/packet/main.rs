@@ -1,5 +1,13 @@
 //! Packet in, verdict, packet and counters out: every stage and every reason, by BPF_PROG_TEST_RUN.
 
 mod scene;
+mod check;
 mod load;
+mod parse;
+mod setup;
+mod classify;
+mod syn;
+mod route;
+mod pick;
 mod connect;
+mod ports;

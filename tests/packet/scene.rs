@@ -1,13 +1,20 @@
 //! One client and one backend around the programs, packet by packet.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello};
+use common::maps::name;
 use common::reason::Reason;
-use tests::addresses::{Family, TENANT_NETS, TLS_PORT, balancer, backend, client, vip, BACKEND_PORT};
+use tests::addresses::{
+    BACKEND_PORT, FAMILIES, Family, TENANT_NETS, TLS_PORT, balancer, client, server_name, vip,
+};
+use tests::compare::assert_frame;
 use tests::packet::{Segment, flag, segment};
-use tests::program::{Outcome, Programs, verdict};
+use tests::program::{Outcome, Programs};
 use tests::tcp_option::TcpOption;
 use tests::world::Device;
+
+use crate::check::{sent, timestamps};
 
 /// The client's first sequence number; the wrap comes in the middle of the hello.
 pub(crate) const ISN: u32 = 0xffff_ff00;
@@ -17,46 +24,131 @@ pub(crate) const BACKEND_ISN: u32 = 0x1000_0000;
 pub(crate) const CLIENT_TIME: u32 = 5_000;
 /// The backend's timestamps begin here.
 pub(crate) const BACKEND_TIME: u32 = 900_000;
+/// The client's window once the connection is open, as on the wire.
+pub(crate) const CLIENT_WINDOW: u16 = 502;
+/// The backend's.
+pub(crate) const BACKEND_WINDOW: u16 = 128;
+
+/// The programs with a TLS listener and one route.
+pub(crate) fn ready() -> Programs {
+    let mut programs = Programs::load().unwrap();
+    programs.tls_with_one_route();
+    programs
+}
+
+/// A hello of 517 bytes for tenant a, as OpenSSL sends it.
+pub(crate) fn usual_hello() -> Vec<u8> {
+    tests::hello::hello().name(server_name(0)).length(517).bytes()
+}
+
+/// What one side offers in its SYN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    pub(crate) mss: Option<u16>,
+    pub(crate) sack: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) scale: Option<u8>,
+}
+
+impl Offer {
+    /// Nothing but the segment size.
+    pub(crate) const fn plain(mss: u16) -> Self {
+        Self { mss: Some(mss), sack: false, timestamps: false, scale: None }
+    }
+
+    /// As Linux offers.
+    pub(crate) const fn linux(mss: u16, scale: u8) -> Self {
+        Self { mss: Some(mss), sack: true, timestamps: true, scale: Some(scale) }
+    }
+
+    /// The options on a segment, in the order Linux uses; what is not offered is left out.
+    pub(crate) fn put(self, mut segment: Segment, value: u32, echo: u32) -> Segment {
+        segment.options.extend(self.mss.map(TcpOption::Mss));
+        if self.sack {
+            segment = segment.sack_permitted();
+        }
+        if self.timestamps {
+            segment = segment.timestamps(value, echo);
+        }
+        match self.scale {
+            Some(scale) => segment.window_scale(scale),
+            None => segment,
+        }
+    }
+
+    /// The options as our own SYNs have them: each at its place, NOPs for what is not offered.
+    pub(crate) fn put_fixed(self, mut segment: Segment, value: u32, echo: u32) -> Segment {
+        let nops = |count| std::iter::repeat_n(TcpOption::Nop, count);
+        segment.options.extend(self.mss.map(TcpOption::Mss));
+        segment = if self.sack { segment.sack_permitted() } else { with(segment, nops(2)) };
+        segment = if self.timestamps { segment.timestamps(value, echo) } else { with(segment, nops(10)) };
+        match self.scale {
+            Some(scale) => segment.window_scale(scale),
+            None => with(segment, nops(4)),
+        }
+    }
+}
+
+fn with(mut segment: Segment, options: impl Iterator<Item = TcpOption>) -> Segment {
+    segment.options.extend(options);
+    segment
+}
+
+/// NOP, NOP, timestamps: as on segments of an open connection.
+pub(crate) fn stamped(segment: Segment, value: u32, echo: u32) -> Segment {
+    segment.option(TcpOption::Nop).option(TcpOption::Nop).timestamps(value, echo)
+}
 
 /// A connection to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dial {
     pub(crate) family: Family,
+    pub(crate) host: IpAddr,
     pub(crate) port: u16,
     pub(crate) vip_port: u16,
-    pub(crate) mss: u16,
-    /// Timestamps, SACK and window scale 7 as Linux offers them; none of them otherwise.
-    pub(crate) linux: bool,
+    pub(crate) offer: Offer,
 }
 
 /// As Linux dials the TLS listener.
 pub(crate) fn dial(family: Family) -> Dial {
-    Dial { family, port: 40_000, vip_port: TLS_PORT, mss: 1440, linux: true }
+    let offer = Offer::linux(1440, 7);
+    Dial { family, host: client(family), port: 40_000, vip_port: TLS_PORT, offer }
 }
 
 impl Dial {
+    pub(crate) fn host(self, host: impl Into<IpAddr>) -> Self {
+        Self { host: host.into(), ..self }
+    }
+
     pub(crate) fn port(self, port: u16) -> Self {
         Self { port, ..self }
-    }
-
-    pub(crate) fn plain(self) -> Self {
-        Self { linux: false, ..self }
-    }
-
-    pub(crate) fn mss(self, mss: u16) -> Self {
-        Self { mss, ..self }
     }
 
     pub(crate) fn to_port(self, vip_port: u16) -> Self {
         Self { vip_port, ..self }
     }
 
+    pub(crate) fn offer(self, offer: Offer) -> Self {
+        Self { offer, ..self }
+    }
+
     pub(crate) fn client(self) -> SocketAddr {
-        SocketAddr::new(client(self.family), self.port)
+        SocketAddr::new(self.host, self.port)
     }
 
     pub(crate) fn vip(self) -> SocketAddr {
         SocketAddr::new(vip(self.family), self.vip_port)
+    }
+
+    /// Key of the connection's entries.
+    pub(crate) fn tuple(self) -> ClientTuple {
+        let (client, vip) = (self.client(), self.vip());
+        ClientTuple {
+            client: client.ip().into(),
+            vip: vip.ip().into(),
+            client_port: common::maps::address::Port::new(client.port()),
+            vip_port: common::maps::address::Port::new(vip.port()),
+        }
     }
 
     /// A segment of the client as it comes in.
@@ -66,16 +158,18 @@ impl Dial {
 
     /// A segment to the client as it leaves; hop limit 64 as in all we make.
     pub(crate) fn to_client(self) -> Segment {
-        segment(self.vip(), self.client()).ethernet(Device::Client.far_mac(), Device::Client.near_mac()).window(0)
+        segment(self.vip(), self.client())
+            .ethernet(Device::Client.far_mac(), Device::Client.near_mac())
+            .window(0)
     }
 
     /// The client's SYN.
     pub(crate) fn syn(self) -> Segment {
-        let syn = self.from_client().syn(ISN);
-        if self.linux { syn.linux_syn_options(self.mss, CLIENT_TIME, 7) } else { syn.mss(self.mss) }
+        self.offer.put(self.from_client().syn(ISN), CLIENT_TIME, 0)
     }
 
     /// Dials as far as the SYN-ACK.
+    #[track_caller]
     pub(crate) fn shake(self, programs: &mut Programs) -> Client {
         let outcome = programs.ingress(Device::Client, &self.syn().bytes());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
@@ -97,103 +191,149 @@ pub(crate) struct Client {
 impl Client {
     /// A segment that acknowledges the SYN-ACK, `offset` bytes behind the SYN.
     pub(crate) fn at(self, offset: u32) -> Segment {
-        let s = self.dial.from_client().seq(ISN.wrapping_add(1).wrapping_add(offset)).ack(self.cookie.wrapping_add(1));
-        if self.dial.linux { s.window(502).option(TcpOption::Nop).option(TcpOption::Nop).timestamps(CLIENT_TIME + 1, self.time) } else { s }
+        let ack = self.cookie.wrapping_add(1);
+        let s = self.dial.from_client().seq(behind(ISN, offset)).ack(ack).window(CLIENT_WINDOW);
+        if self.dial.offer.timestamps { stamped(s, CLIENT_TIME + 1, self.time) } else { s }
     }
 
     /// Sends a part of the hello.
     pub(crate) fn send(self, programs: &mut Programs, offset: u32, bytes: &[u8]) -> Outcome {
         programs.ingress(Device::Client, &self.at(offset).payload(bytes).bytes())
     }
+
+    /// Sends a segment.
+    pub(crate) fn give(self, programs: &mut Programs, segment: &Segment) -> Outcome {
+        programs.ingress(Device::Client, &segment.bytes())
+    }
+
+    /// Sends a whole hello and reads the SYN that goes to a backend for it.
+    #[track_caller]
+    pub(crate) fn ask(self, programs: &mut Programs, hello: &[u8]) -> Backend {
+        let outcome = self.send(programs, 0, hello);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        Backend::of(&sent(&outcome))
+    }
+
+    /// The RST that refuses this client: at the number it waits for.
+    pub(crate) fn refusal(self) -> Segment {
+        self.dial.to_client().rst().seq(self.cookie.wrapping_add(1))
+    }
+
+    /// The acknowledgement of `bytes` hello bytes, as it leaves; the timestamp is read from the packet sent.
+    #[track_caller]
+    pub(crate) fn assert_acknowledged(self, outcome: &Outcome, bytes: u32) {
+        let answer = sent(outcome);
+        let room = 16_384 - bytes;
+        let shift = if self.dial.offer.scale.is_some() { 7 } else { 0 };
+        let expected = self
+            .dial
+            .to_client()
+            .seq(self.cookie.wrapping_add(1))
+            .ack(behind(ISN, bytes))
+            .window((room >> shift) as u16);
+        let expected = match timestamps(&answer) {
+            Some((value, _)) if self.dial.offer.timestamps => {
+                assert!(value.wrapping_sub(self.time) < 60_000, "time goes on: {} {value}", self.time);
+                stamped(expected, value, CLIENT_TIME + 1)
+            }
+            _ => expected,
+        };
+        assert_frame(&outcome.packet, &expected);
+    }
+
+    /// What is kept of its hello.
+    pub(crate) fn waiting(self, programs: &Programs) -> Option<Hello> {
+        programs.entry(name::HELLOS, self.dial.tuple())
+    }
+
+    /// Its flow.
+    pub(crate) fn flow(self, programs: &Programs) -> Option<Flow> {
+        programs.entry(name::FLOWS, self.dial.tuple())
+    }
+}
+
+/// The number `offset` bytes behind a SYN with this number.
+pub(crate) fn behind(isn: u32, offset: u32) -> u32 {
+    isn.wrapping_add(1).wrapping_add(offset)
 }
 
 /// A backend that has our SYN.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backend {
-    pub(crate) family: Family,
-    pub(crate) index: usize,
+    pub(crate) address: SocketAddr,
     pub(crate) source: SocketAddr,
-    pub(crate) linux: bool,
+    pub(crate) timestamps: bool,
 }
 
 impl Backend {
     /// The backend a SYN of ours is for.
+    #[track_caller]
     pub(crate) fn of(syn: &Segment) -> Self {
-        let family = if syn.to.is_ipv4() { Family::V4 } else { Family::V6 };
-        let index = (0..2).find(|i| backend(family, 0, *i) == syn.to.ip()).expect("a backend of tenant a");
+        let family = FAMILIES[usize::from(syn.to.is_ipv6())];
+        assert_eq!(syn.flags, flag::SYN);
         assert_eq!(syn.from.ip(), balancer(family, TENANT_NETS[0]));
         assert_eq!(syn.to.port(), BACKEND_PORT);
-        Self { family, index, source: syn.from, linux: timestamps(syn).is_some() }
+        Self { address: syn.to, source: syn.from, timestamps: timestamps(syn).is_some() }
     }
 
-    pub(crate) fn address(self) -> SocketAddr {
-        SocketAddr::new(backend(self.family, 0, self.index), BACKEND_PORT)
+    /// Key of its NAT entry.
+    pub(crate) fn tuple(self) -> BackendTuple {
+        BackendTuple {
+            backend: self.address.ip().into(),
+            source: self.source.ip().into(),
+            backend_port: common::maps::address::Port::new(self.address.port()),
+            source_port: common::maps::address::Port::new(self.source.port()),
+        }
+    }
+
+    /// Whose connection its NAT entry is.
+    pub(crate) fn owner(self, programs: &Programs) -> Option<ClientTuple> {
+        programs.entry(name::NATS, self.tuple())
     }
 
     /// A segment of the backend as it comes in.
     pub(crate) fn from_backend(self) -> Segment {
-        segment(self.address(), self.source).ethernet(Device::Backend.near_mac(), Device::Backend.far_mac())
+        segment(self.address, self.source).ethernet(Device::Backend.near_mac(), Device::Backend.far_mac())
     }
 
     /// A segment to the backend as it leaves.
     pub(crate) fn to_backend(self) -> Segment {
-        segment(self.source, self.address()).ethernet(Device::Backend.far_mac(), Device::Backend.near_mac())
+        segment(self.source, self.address).ethernet(Device::Backend.far_mac(), Device::Backend.near_mac())
     }
 
     /// Its SYN-ACK.
     pub(crate) fn syn_ack(self) -> Segment {
-        let s = self.from_backend().flags(flag::SYN).seq(BACKEND_ISN).ack(ISN.wrapping_add(1));
-        if self.linux { s.mss(1460).sack_permitted().timestamps(BACKEND_TIME, CLIENT_TIME).window_scale(9) } else { s.mss(1460) }
+        let offer = if self.timestamps { Offer::linux(1460, 9) } else { Offer::plain(1460) };
+        self.syn_ack_with(offer)
+    }
+
+    /// Its SYN-ACK with these options.
+    pub(crate) fn syn_ack_with(self, offer: Offer) -> Segment {
+        let s = self.from_backend().flags(flag::SYN).seq(BACKEND_ISN).ack(behind(ISN, 0));
+        offer.put(s, BACKEND_TIME, CLIENT_TIME)
     }
 
     /// An established segment: `seq` and `ack` count from behind the SYNs.
     pub(crate) fn at(self, seq: u32, ack: u32) -> Segment {
-        let s = self
-            .from_backend()
-            .seq(BACKEND_ISN.wrapping_add(1).wrapping_add(seq))
-            .ack(ISN.wrapping_add(1).wrapping_add(ack));
-        if self.linux {
-            s.window(128).option(TcpOption::Nop).option(TcpOption::Nop).timestamps(BACKEND_TIME + 10, CLIENT_TIME + 1)
-        } else {
-            s
-        }
+        let s = self.from_backend().seq(behind(BACKEND_ISN, seq)).ack(behind(ISN, ack)).window(BACKEND_WINDOW);
+        if self.timestamps { stamped(s, BACKEND_TIME + 10, CLIENT_TIME + 1) } else { s }
     }
-}
 
-/// The packet a run sent.
-#[track_caller]
-pub(crate) fn sent(outcome: &Outcome) -> Segment {
-    assert_eq!(outcome.verdict, verdict::REDIRECT, "{:?}", outcome.counted);
-    let parsed = Segment::parse(&outcome.packet).expect("a TCP segment");
-    // The bytes themselves, so that no checksum goes unseen.
-    tests::compare::assert_frame(&outcome.packet, &parsed);
-    parsed
-}
+    /// Sends a segment.
+    pub(crate) fn give(self, programs: &mut Programs, segment: &Segment) -> Outcome {
+        programs.ingress(Device::Backend, &segment.bytes())
+    }
 
-/// TSval and TSecr.
-pub(crate) fn timestamps(segment: &Segment) -> Option<(u32, u32)> {
-    segment.options.iter().find_map(|option| match option {
-        TcpOption::Timestamps(value, echo) => Some((*value, *echo)),
-        _ => None,
-    })
-}
+    /// Accepts; the hello is delivered.
+    #[track_caller]
+    pub(crate) fn accept(self, programs: &mut Programs) -> Outcome {
+        let outcome = self.give(programs, &self.syn_ack());
+        assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
+        outcome
+    }
 
-/// An open connection through listener and route of `Programs::tls_with_one_route`.
-pub(crate) struct Open {
-    pub(crate) client: Client,
-    pub(crate) backend: Backend,
-    pub(crate) hello: Vec<u8>,
-}
-
-/// Dials, sends the hello in one segment, lets the backend accept.
-#[track_caller]
-pub(crate) fn open(programs: &mut Programs, dial: Dial, hello: &[u8]) -> Open {
-    let client = dial.shake(programs);
-    let outcome = client.send(programs, 0, hello);
-    assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
-    let backend = Backend::of(&sent(&outcome));
-    let outcome = programs.ingress(Device::Backend, &backend.syn_ack().bytes());
-    assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
-    assert_eq!(sent(&outcome).payload, hello);
-    Open { client, backend, hello: hello.to_vec() }
+    /// Refuses: RST to our SYN.
+    pub(crate) fn refuse(self, programs: &mut Programs) -> Outcome {
+        self.give(programs, &self.from_backend().rst().ack(behind(ISN, 0)).window(0))
+    }
 }

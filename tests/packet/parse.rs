@@ -1,0 +1,203 @@
+//! What is not a plain TCP segment, and segments that are not right.
+
+use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer, vip};
+use tests::packet::{ETHERNET_BYTES, flag, segment};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
+use crate::scene::{ISN, dial, ready, usual_hello};
+
+/// Where TCP begins in a frame.
+pub(crate) fn tcp_at(family: Family) -> usize {
+    ETHERNET_BYTES + if family.is_v4() { 20 } else { 40 }
+}
+
+/// The usual SYN as bytes.
+fn syn(family: Family) -> Vec<u8> {
+    dial(family).syn().bytes()
+}
+
+/// The frame with the length of its IP packet set right.
+fn with_length(mut frame: Vec<u8>, family: Family) -> Vec<u8> {
+    let (at, length) = if family.is_v4() { (16, frame.len() - 14) } else { (18, frame.len() - 54) };
+    frame[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
+    frame
+}
+
+/// An IPv4 packet with 4 bytes of options.
+fn with_ipv4_options() -> Vec<u8> {
+    let mut frame = syn(Family::V4);
+    frame.splice(34..34, [1, 1, 1, 0]);
+    frame[14] = 0x46;
+    with_length(frame, Family::V4)
+}
+
+/// An IPv6 packet with 8 bytes of an extension header.
+fn with_extension(kind: u8) -> Vec<u8> {
+    let mut frame = syn(Family::V6);
+    frame.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
+    frame[20] = kind;
+    with_length(frame, Family::V6)
+}
+
+/// An IPv4 packet with these flags and fragment offset.
+fn fragment_v4(word: u16) -> Vec<u8> {
+    let mut frame = syn(Family::V4);
+    frame[20..22].copy_from_slice(&word.to_be_bytes());
+    frame
+}
+
+/// Packets that are refused for what stands before TCP.
+fn unusual() -> Vec<(&'static str, Vec<u8>, Reason)> {
+    vec![
+        ("first fragment", fragment_v4(0x2000), Reason::ParseFragment),
+        ("later fragment", fragment_v4(0x2001), Reason::ParseFragment),
+        ("last fragment", fragment_v4(0x00b9), Reason::ParseFragment),
+        ("fragment header", with_extension(44), Reason::ParseFragment),
+        ("IPv4 options", with_ipv4_options(), Reason::ParseOptions),
+        ("hop-by-hop options", with_extension(0), Reason::ParseOptions),
+        ("routing header", with_extension(43), Reason::ParseOptions),
+        ("destination options", with_extension(60), Reason::ParseOptions),
+        ("authentication header", with_extension(51), Reason::ParseOptions),
+    ]
+}
+
+#[test]
+fn what_is_not_ip_is_handed_on() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for kind in [[0x08, 0x06], [0x81, 0x00], [0x88, 0xcc]] {
+        let mut frame = syn(Family::V4);
+        frame[12..14].copy_from_slice(&kind);
+        let outcome = programs.ingress(Device::Client, &frame);
+        assert_handed_on(&outcome, &frame, Reason::ParseNotIp);
+    }
+}
+
+#[test]
+fn a_packet_that_ends_before_its_length_is_dropped() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let whole = syn(family);
+        // Within TCP's fixed part, within its options, and by one byte.
+        for end in [tcp_at(family) + 10, tcp_at(family) + 30, whole.len() - 1] {
+            let outcome = programs.ingress(Device::Client, &whole[..end]);
+            assert_dropped(&outcome, Reason::ParseTruncated);
+        }
+    }
+}
+
+#[test]
+fn fragments_options_and_extension_headers_are_dropped() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for (what, frame, reason) in unusual() {
+        let outcome = programs.ingress(Device::Client, &frame);
+        assert_eq!(outcome.counted, [(reason, 1)], "{what}");
+        assert_dropped(&outcome, reason);
+    }
+}
+
+#[test]
+fn fragments_options_and_extension_headers_for_the_nodes_own_address_are_handed_on() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.address(vip(family), ROLE_VIP | ROLE_OWN);
+    }
+    for (what, frame, _) in unusual() {
+        let outcome = programs.ingress(Device::Client, &frame);
+        assert_eq!(outcome.counted, [(Reason::ClassifyOwnPort, 1)], "{what}");
+        assert_handed_on(&outcome, &frame, Reason::ClassifyOwnPort);
+    }
+}
+
+#[test]
+fn a_tcp_header_of_an_impossible_length_is_dropped() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // Less than the fixed part; more than the packet.
+        for words in [0, 4, 11] {
+            let mut frame = syn(family);
+            frame[tcp_at(family) + 12] = words << 4;
+            assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseTcpHeader);
+        }
+    }
+}
+
+#[test]
+fn impossible_flags_are_dropped() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for flags in [
+            flag::SYN | flag::FIN,
+            flag::SYN | flag::RST,
+            flag::FIN | flag::RST | flag::ACK,
+            flag::SYN | flag::FIN | flag::RST,
+            0xff,
+        ] {
+            let frame = dial(family).from_client().flags(flags).bytes();
+            assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseFlags);
+        }
+    }
+}
+
+#[test]
+fn padding_behind_the_packet_is_no_payload() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let mut frame = client.at(0).bytes();
+        frame.extend([0; 6]);
+        assert_dropped(&programs.ingress(Device::Client, &frame), Reason::SynAcked);
+        // A segment to be answered: the answer acknowledges no padding.
+        let syn = dial(family).to_port(444).syn();
+        let mut frame = syn.bytes();
+        frame.extend([0xee; 6]);
+        let outcome = programs.ingress(Device::Client, &frame);
+        assert_sent(&outcome, Reason::ClassifyNoListener, &reset_of(&syn));
+    }
+}
+
+#[test]
+fn a_length_of_zero_means_the_whole_packet() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let mut frame = client.at(0).payload(usual_hello()).bytes();
+        let at = if family.is_v4() { 16 } else { 18 };
+        frame[at..at + 2].fill(0);
+        let outcome = programs.ingress(Device::Client, &frame);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(client.waiting(&programs).unwrap().have as usize, usual_hello().len());
+    }
+}
+
+#[test]
+fn options_are_read_in_any_order_and_garbage_ends_them() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let raw = |bytes: &[u8]| tests::tcp_option::TcpOption::Raw(bytes.to_vec());
+    for family in FAMILIES {
+        let syn = dial(family).from_client().syn(ISN);
+        let shuffled = syn.clone().window_scale(3).timestamps(77, 0).mss(900).option(raw(&[1, 4, 2]));
+        let answer = sent(&programs.ingress(Device::Client, &shuffled.bytes()));
+        let kinds = tests::tcp_option::encode(&answer.options);
+        assert_eq!(kinds[4..6], [4, 2], "SACK permitted");
+        assert_eq!(kinds[12..16], 77u32.to_be_bytes(), "the timestamp is echoed");
+        assert_eq!(kinds[17..20], [3, 3, 7], "our window scale");
+        // Behind a length of 0, 1, or over the header's end nothing is read, and nothing hangs.
+        for broken in [[30, 0, 4, 2], [30, 1, 4, 2], [30, 9, 4, 2]] {
+            let answer = sent(&programs.ingress(Device::Client, &syn.clone().option(raw(&broken)).bytes()));
+            let kinds = tests::tcp_option::encode(&answer.options);
+            assert_eq!(kinds[4..], [1; 16], "only our segment size");
+        }
+    }
+}

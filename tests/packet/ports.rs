@@ -1,0 +1,175 @@
+//! Source ports towards backends: never one that anybody else uses.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use common::maps::flow::HELLO_CONNECTING;
+use common::maps::settings::Settings;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, TENANT_NETS, balancer};
+use tests::fill::default_settings;
+use tests::program::Sizes;
+
+use crate::check::{assert_sent, sent};
+use crate::scene::{Backend, dial, ready, usual_hello};
+use crate::setup::{forget_all, nats, remove_hello, route_counts, with_backends};
+
+/// Source ports from `first` to `last`.
+pub(crate) fn ports(first: u16, last: u16) -> Settings {
+    Settings { source_port_first: first, source_port_last: last, ..default_settings(Sizes::default()) }
+}
+
+#[test]
+fn ports_come_from_the_range_one_after_the_other() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.settings(ports(2_000, 2_003));
+        let mut seen = Vec::new();
+        for port in 40_000..40_004 {
+            let client = dial(family).port(port).shake(&mut programs);
+            seen.push(client.ask(&mut programs, &usual_hello()).source.port());
+        }
+        let first = seen[0];
+        assert!((2_000..=2_003).contains(&first), "{first}");
+        let expected: Vec<u16> = (0..4).map(|step| 2_000 + (first - 2_000 + step) % 4).collect();
+        assert_eq!(seen, expected);
+        forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn one_port_serves_two_backends() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    programs.settings(ports(2_000, 2_000));
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let first = client.ask(&mut programs, &usual_hello());
+        let outcome = first.refuse(&mut programs);
+        let second = Backend::of(&sent(&outcome));
+        assert_eq!((first.source, second.source.port()), (second.source, 2_000));
+        // The other backend's port is free again: a client that is sent there gets it.
+        let mut port = 40_001;
+        let third = loop {
+            let client = dial(family).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            if outcome.counted == [(Reason::ConnectSyn, 1)] {
+                break Backend::of(&sent(&outcome));
+            }
+            assert_eq!(outcome.counted, [(Reason::ConnectNoPort, 1)]);
+            port += 1;
+        };
+        assert_eq!(third, first);
+        forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn no_port_for_the_next_backend_resets_the_client() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    programs.settings(ports(2_000, 2_000));
+    for family in FAMILIES {
+        let mut clients = Vec::new();
+        // One client on each backend's only port.
+        for port in 40_000.. {
+            let client = dial(family).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            if outcome.counted == [(Reason::ConnectSyn, 1)] {
+                clients.push((client, Backend::of(&sent(&outcome))));
+            }
+            if clients.len() == 2 {
+                break;
+            }
+        }
+        let [(first, backend), (second, other)] = clients[..] else { unreachable!() };
+        assert_sent(&backend.refuse(&mut programs), Reason::ConnectNoPort, &first.refusal());
+        assert_eq!(first.waiting(&programs), None);
+        assert_eq!(nats(&programs), [(other.tuple(), second.dial.tuple())]);
+        // Silence instead of refusal ends the same way.
+        let first = first.dial.shake(&mut programs);
+        let taken = first.ask(&mut programs, &usual_hello());
+        assert_eq!(taken, backend);
+        first.send(&mut programs, 0, &usual_hello());
+        let outcome = first.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::ConnectNoPort, &first.refusal());
+        assert_eq!(nats(&programs), [(other.tuple(), second.dial.tuple())]);
+        forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn ports_that_a_socket_of_the_node_uses_are_passed_over() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    programs.settings(ports(2_000, 2_002));
+    for family in FAMILIES {
+        let own = balancer(family, TENANT_NETS[0]);
+        let any: SocketAddr = if family.is_v4() { "0.0.0.0:2002" } else { "[::]:2002" }.parse().unwrap();
+        let sockets = programs.world.node.run(|| {
+            [SocketAddr::new(own, 2_000), any].map(|address| TcpListener::bind(address).unwrap())
+        });
+        for port in 40_000..40_004 {
+            let client = dial(family).port(port).shake(&mut programs);
+            assert_eq!(client.ask(&mut programs, &usual_hello()).source.port(), 2_001);
+            forget_all(&mut programs);
+        }
+        // And with the third in use there is none, and no NAT entry is left behind.
+        let third = programs.world.node.run(|| TcpListener::bind(SocketAddr::new(own, 2_001)).unwrap());
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::ConnectNoPort, &client.refusal());
+        assert_eq!(nats(&programs), []);
+        drop((sockets, third));
+    }
+}
+
+#[test]
+fn a_connection_of_the_node_to_the_backend_keeps_its_port() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // The kernel dials the backend itself; nobody answers, the socket waits in SYN_SENT.
+        let to = crate::setup::backend_socket(family, 0);
+        let socket = programs.world.node.run(|| dial_without_waiting(to)).unwrap();
+        let port = socket.local_addr().unwrap().port();
+        programs.settings(ports(port, port));
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::ConnectNoPort, &client.refusal());
+    }
+}
+
+/// A TCP connection begun and not awaited.
+fn dial_without_waiting(to: SocketAddr) -> std::io::Result<TcpStream> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+    use std::os::fd::AsRawFd;
+    let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
+    match connect(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
+        Err(nix::errno::Errno::EINPROGRESS) => Ok(TcpStream::from(fd)),
+        Ok(()) => Err(std::io::Error::other("somebody answered")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[test]
+fn a_port_whose_connection_is_gone_is_taken_over() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    programs.settings(ports(2_000, 2_000));
+    for family in FAMILIES {
+        let lost = dial(family).shake(&mut programs);
+        let backend = lost.ask(&mut programs, &usual_hello());
+        // The daemon is dead and the stash gave the hello away; the NAT entry stayed.
+        remove_hello(&mut programs, lost.dial.tuple());
+        assert_eq!(backend.owner(&programs), Some(lost.dial.tuple()));
+        let client = dial(family).port(40_001).shake(&mut programs);
+        assert_eq!(client.ask(&mut programs, &usual_hello()), backend);
+        assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
+        assert_eq!(client.waiting(&programs).unwrap().state, HELLO_CONNECTING);
+        forget_all(&mut programs);
+    }
+}

@@ -1,0 +1,252 @@
+//! From the server name to the route.
+
+use common::decide::server_name::RESERVED;
+use common::maps::listener::{Listener, ListenerKey};
+use common::maps::name;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, TLS_PORT, vip};
+use tests::hello::hello;
+use tests::program::{Outcome, Programs};
+
+use crate::check::assert_sent;
+use crate::scene::{Client, dial, ready};
+
+/// The port of a second listener.
+const OTHER_PORT: u16 = 8443;
+
+/// Routes 1 to 9, all with the same backends; listener 2 on [`OTHER_PORT`]; these names on listener 1.
+fn routed(names: &[(&str, u32)]) -> Programs {
+    let mut programs = ready();
+    let value: common::maps::route::Route = programs.entry(name::ROUTES, 1u32).expect("route 1 is there");
+    for route in 2..10u32 {
+        programs.insert(name::ROUTES, route, value);
+    }
+    for family in FAMILIES {
+        let listener = Listener { id: 2, ..listener(&programs, family) };
+        programs.listener(vip(family), OTHER_PORT, listener);
+    }
+    for (pattern, route) in names {
+        match pattern.strip_prefix("*.") {
+            Some(suffix) => programs.wildcard(1, suffix, *route),
+            None => programs.name(1, pattern, *route),
+        }
+    }
+    programs
+}
+
+/// Listener 1 as the maps hold it.
+fn listener(programs: &Programs, family: tests::addresses::Family) -> Listener {
+    let port = common::maps::address::Port::new(TLS_PORT);
+    let key = ListenerKey { address: vip(family).into(), port, reserved: [0; 2] };
+    programs.entry(name::LISTENERS, key).expect("listener 1 is there")
+}
+
+/// Sets the default route of listener 1.
+fn default_route(programs: &mut Programs, route: u32) {
+    for family in FAMILIES {
+        let listener = Listener { route, ..listener(programs, family) };
+        programs.listener(vip(family), TLS_PORT, listener);
+    }
+}
+
+/// What the bytes of a hello do: the route, or the reason.
+fn judge(programs: &mut Programs, client: Client, bytes: &[u8]) -> Result<u32, Reason> {
+    let outcome: Outcome = client.send(programs, 0, bytes);
+    let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
+    if reason == Reason::ConnectSyn {
+        let route = client.waiting(programs).unwrap().route;
+        let reset = client.at(bytes.len() as u32).rst();
+        assert_eq!(client.give(programs, &reset).counted, [(Reason::HelloReset, 1)]);
+        return Ok(route);
+    }
+    assert_sent(&outcome, reason, &client.refusal());
+    assert_eq!(client.waiting(programs), None);
+    Err(reason)
+}
+
+/// Demands what each name gives, over both families, on this port.
+#[track_caller]
+fn assert_routes(programs: &mut Programs, port: u16, cases: &[(&str, Result<u32, Reason>)]) {
+    for family in FAMILIES {
+        for (name, expected) in cases {
+            let client = dial(family).to_port(port).shake(programs);
+            let got = judge(programs, client, &hello().name(name).bytes());
+            assert_eq!(got, *expected, "{name} over {family:?}");
+        }
+    }
+}
+
+#[test]
+fn exact_names_match_in_any_case_and_with_a_trailing_dot() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[("api.example.org", 2), ("a", 3), ("x_1-2.example", 4)]);
+    let cases = [
+        ("api.example.org", Ok(2)),
+        ("API.Example.ORG", Ok(2)),
+        ("api.example.org.", Ok(2)),
+        ("a", Ok(3)),
+        ("A.", Ok(3)),
+        ("x_1-2.example", Ok(4)),
+        ("api.example.or", Err(Reason::RouteNone)),
+        ("api.example.orga", Err(Reason::RouteNone)),
+        ("pi.example.org", Err(Reason::RouteNone)),
+        ("b.api.example.org", Err(Reason::RouteNone)),
+        ("tenant-a.k8s.example.com", Ok(1)),
+    ];
+    assert_routes(&mut programs, TLS_PORT, &cases);
+}
+
+#[test]
+fn wildcards_match_one_label_or_more_and_the_longest_wins() {
+    tests::skip_without_root!();
+    let mut programs =
+        routed(&[("*.example.org", 2), ("*.deep.example.org", 3), ("exact.deep.example.org", 4), ("*.b.c", 5)]);
+    let cases = [
+        ("a.example.org", Ok(2)),
+        ("a.b.c.example.org", Ok(2)),
+        ("A.B.Example.Org.", Ok(2)),
+        ("deep.example.org", Ok(2)),
+        ("a.deep.example.org", Ok(3)),
+        ("a.b.deep.example.org", Ok(3)),
+        ("exact.deep.example.org", Ok(4)),
+        ("not.exact.deep.example.org", Ok(3)),
+        ("xdeep.example.org", Ok(2)),
+        // The wildcard itself, and names that only end alike.
+        ("example.org", Err(Reason::RouteNone)),
+        ("xexample.org", Err(Reason::RouteNone)),
+        ("a.b.c", Ok(5)),
+        ("b.c", Err(Reason::RouteNone)),
+        ("c", Err(Reason::RouteNone)),
+        ("*.example.org", Err(Reason::HelloNameInvalid)),
+    ];
+    assert_routes(&mut programs, TLS_PORT, &cases);
+}
+
+#[test]
+fn a_short_name_after_a_long_one_matches_by_its_own_bytes() {
+    tests::skip_without_root!();
+    let long = format!("{}.example.org", ["label"; 30].join("."));
+    let mut programs = routed(&[("*.example.org", 2), ("*.g", 3)]);
+    assert_routes(
+        &mut programs,
+        TLS_PORT,
+        &[(&long, Ok(2)), ("g", Err(Reason::RouteNone)), (&long, Ok(2)), ("a.g", Ok(3)), ("rg", Err(Reason::RouteNone))],
+    );
+}
+
+#[test]
+fn a_name_of_253_bytes_is_routed() {
+    tests::skip_without_root!();
+    let label = "a".repeat(63);
+    let longest = format!("{label}.{label}.{label}.{}", "b".repeat(61));
+    let other = format!("{label}.{label}.{label}.{}", "c".repeat(61));
+    let wild = format!("x.{}", &longest[2..]);
+    assert_eq!(longest.len(), 253);
+    let mut programs = routed(&[(&longest, 2), (&format!("*.{}", &longest[64..]), 3)]);
+    let too_long = format!("{longest}b");
+    let dotted = format!("{longest}.");
+    let cases = [
+        (longest.as_str(), Ok(2)),
+        (&dotted, Ok(2)),
+        (&other, Err(Reason::RouteNone)),
+        (&wild, Ok(3)),
+        (&too_long, Err(Reason::HelloNameInvalid)),
+    ];
+    assert_routes(&mut programs, TLS_PORT, &cases);
+    let below = format!("y.{}", &longest[64..]);
+    assert_routes(&mut programs, TLS_PORT, &[(&below, Ok(3))]);
+}
+
+#[test]
+fn names_of_another_listener_do_not_match() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[("api.example.org", 2), ("*.example.net", 3)]);
+    programs.name(2, "other.example.org", 4);
+    programs.wildcard(2, "other.example.net", 5);
+    let own = [
+        ("other.example.org", Ok(4)),
+        ("a.other.example.net", Ok(5)),
+        ("api.example.org", Err(Reason::RouteNone)),
+        ("a.example.net", Err(Reason::RouteNone)),
+    ];
+    assert_routes(&mut programs, OTHER_PORT, &own);
+    let first = [("other.example.org", Err(Reason::RouteNone)), ("a.other.example.net", Ok(3))];
+    assert_routes(&mut programs, TLS_PORT, &first);
+}
+
+#[test]
+fn reserved_names_are_nobodys() {
+    tests::skip_without_root!();
+    let patterns: Vec<String> = RESERVED.iter().map(|name| (*name).to_owned()).collect();
+    let mut names: Vec<(&str, u32)> = patterns.iter().map(|name| (name.as_str(), 2)).collect();
+    names.extend([("*.default", 3), ("*.svc", 3), ("*.local", 3)]);
+    let mut programs = routed(&names);
+    default_route(&mut programs, 4);
+    for name in RESERVED {
+        let upper = format!("{}.", name.to_uppercase());
+        let cases = [(name, Err(Reason::RouteReserved)), (upper.as_str(), Err(Reason::RouteReserved))];
+        assert_routes(&mut programs, TLS_PORT, &cases);
+    }
+    // Names that are only alike.
+    let cases = [
+        ("kubernetes.default.svc.cluster.local.example.org", Ok(4)),
+        ("kubernetes.default.svc.cluster", Ok(4)),
+        ("kubernetez", Ok(4)),
+        ("kubernetes.defaulT.svd", Ok(4)),
+        ("a.kubernetes.default", Ok(3)),
+    ];
+    assert_routes(&mut programs, TLS_PORT, &cases);
+}
+
+#[test]
+fn unknown_names_are_refused_without_a_default_route() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[]);
+    assert_routes(&mut programs, TLS_PORT, &[("nobody.example.org", Err(Reason::RouteNone))]);
+}
+
+/// Hellos that carry no name: none at all, and addresses in its place.
+fn nameless() -> Vec<Vec<u8>> {
+    let mut all = vec![hello().bytes()];
+    all.extend(["192.0.2.1", "10.0.0.1.", "2001:db8::1", "::1"].map(|name| hello().name(name).bytes()));
+    all
+}
+
+#[test]
+fn no_name_and_addresses_as_names_are_refused_without_a_default_route() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[("*.1", 2)]);
+    for family in FAMILIES {
+        for bytes in nameless() {
+            let client = dial(family).shake(&mut programs);
+            assert_eq!(judge(&mut programs, client, &bytes), Err(Reason::RouteNoName));
+        }
+    }
+}
+
+#[test]
+fn the_default_route_takes_unknown_names_and_no_name_but_never_what_is_malformed() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[("api.example.org", 2)]);
+    default_route(&mut programs, 7);
+    assert_routes(&mut programs, TLS_PORT, &[("api.example.org", Ok(2)), ("nobody.example.org", Ok(7))]);
+    let mut bad_length = hello().name("nobody.example.org").bytes();
+    // The session id claims more bytes than a session id may have.
+    bad_length[43] = 33;
+    let malformed = [
+        (hello().name("not a name").bytes(), Reason::HelloNameInvalid),
+        (hello().name("a..b").bytes(), Reason::HelloNameInvalid),
+        (bad_length, Reason::HelloMalformed),
+        (b"GET / HTTP/1.1\r\n\r\n".to_vec(), Reason::HelloNotTls),
+    ];
+    for family in FAMILIES {
+        for bytes in nameless() {
+            let client = dial(family).shake(&mut programs);
+            assert_eq!(judge(&mut programs, client, &bytes), Ok(7));
+        }
+        for (bytes, reason) in &malformed {
+            let client = dial(family).shake(&mut programs);
+            assert_eq!(judge(&mut programs, client, bytes), Err(*reason));
+        }
+    }
+}

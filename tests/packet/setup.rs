@@ -1,0 +1,96 @@
+//! Routes with more than one backend, and what became of them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use common::maps::address::Address;
+use common::maps::backend::Backend;
+use common::maps::event::RouteCounters;
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello};
+use common::maps::name;
+use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host};
+use tests::program::Programs;
+use tests::world::Device;
+
+/// Address of backend `index` of tenant a.
+pub(crate) fn backend_address(family: Family, index: u8) -> IpAddr {
+    host(family, TENANT_NETS[0], BACKENDS[0] + index)
+}
+
+/// Where backend `index` of tenant a listens.
+pub(crate) fn backend_socket(family: Family, index: u8) -> SocketAddr {
+    SocketAddr::new(backend_address(family, index), BACKEND_PORT)
+}
+
+/// Its id in [`with_backends`].
+pub(crate) fn backend_id(family: Family, index: u8) -> u32 {
+    let first = if family.is_v4() { 10 } else { 20 };
+    first + u32::from(index)
+}
+
+/// Gives route 1 this many backends of each family, up to ten.
+pub(crate) fn with_backends(programs: &mut Programs, count: u8) {
+    let mut all = Vec::new();
+    let mut neighbours = String::new();
+    let [a, b, c, d, e, f] = Device::Backend.far_mac();
+    for family in FAMILIES {
+        for index in 0..count {
+            let address = backend_address(family, index);
+            all.push((backend_id(family, index), programs.backend(1, address)));
+            neighbours.push_str(&format!(
+                "neigh replace {address} lladdr {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x} dev {} nud permanent\n",
+                Device::Backend.name()
+            ));
+        }
+    }
+    programs.world.node.ip(&neighbours).unwrap();
+    programs.route(1, &all);
+}
+
+/// Sets the flags of a backend.
+pub(crate) fn flag_backend(programs: &mut Programs, id: u32, flags: u8) {
+    let backend: Backend = programs.entry(name::BACKENDS, id).expect("the backend is there");
+    programs.insert(name::BACKENDS, id, Backend { flags, ..backend });
+}
+
+/// Counters of route 1: connected, refused, retried.
+pub(crate) fn route_counts(programs: &Programs) -> (u64, u64, u64) {
+    let counters: RouteCounters = programs.entry(name::ROUTE_COUNTERS, 1u32).expect("the daemon made them");
+    (counters.connected, counters.refused, counters.retried)
+}
+
+/// Every NAT entry.
+pub(crate) fn nats(programs: &Programs) -> Vec<(BackendTuple, ClientTuple)> {
+    programs.entries(name::NATS)
+}
+
+/// Every waiting hello.
+pub(crate) fn hellos(programs: &Programs) -> Vec<ClientTuple> {
+    programs.entries::<ClientTuple, Hello>(name::HELLOS).into_iter().map(|(client, _)| client).collect()
+}
+
+/// Waiting hellos of a source, as counted.
+pub(crate) fn waiting_of(programs: &Programs, source: IpAddr) -> u32 {
+    let prefix = Address::from(source).source_prefix();
+    let source: Option<common::maps::flow::Source> = programs.entry(name::SOURCES, prefix);
+    source.map_or(0, |source| source.waiting)
+}
+
+/// Takes a hello out of the map, as if the stash had given it away.
+pub(crate) fn remove_hello(programs: &mut Programs, client: ClientTuple) {
+    programs.remove::<_, Hello>(name::HELLOS, client);
+}
+
+/// Takes a flow out of the map.
+pub(crate) fn remove_flow(programs: &mut Programs, client: ClientTuple) {
+    programs.remove::<_, Flow>(name::FLOWS, client);
+}
+
+/// Forgets all connections that wait for their backend.
+pub(crate) fn forget_all(programs: &mut Programs) {
+    for (tuple, _) in nats(programs) {
+        programs.remove::<_, ClientTuple>(name::NATS, tuple);
+    }
+    for client in hellos(programs) {
+        remove_hello(programs, client);
+    }
+}

@@ -1,0 +1,272 @@
+//! SYNs of TLS listeners, and the cookies that come back.
+
+use common::decide::cookie::{self, EPOCH_SHIFT};
+use common::maps::name;
+use common::maps::settings::CookieKey;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family};
+use tests::fill::{COOKIE_KEYS, default_settings};
+use tests::packet::flag;
+use tests::program::{Programs, Sizes};
+
+use crate::check::{assert_dropped, assert_sent, reset_of, sent, timestamps};
+use crate::scene::{CLIENT_TIME, Client, ISN, Offer, behind, dial, ready, stamped, usual_hello};
+
+/// A clock of the kernel, nanoseconds.
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is live.
+    assert_eq!(unsafe { libc::clock_gettime(id, &raw mut time) }, 0);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Offers as clients make them: all, none, each alone.
+fn offers() -> Vec<Offer> {
+    let none = Offer { mss: None, sack: false, timestamps: false, scale: None };
+    vec![
+        Offer::linux(1460, 7),
+        Offer::linux(8960, 14),
+        none,
+        Offer { mss: Some(536), ..none },
+        Offer { sack: true, ..none },
+        Offer { timestamps: true, ..none },
+        Offer { scale: Some(0), ..none },
+        Offer { scale: Some(14), sack: true, ..none },
+    ]
+}
+
+/// Nothing is stored for anybody.
+#[track_caller]
+fn assert_nothing_stored(programs: &Programs, client: Client) {
+    assert_eq!(client.waiting(programs), None);
+    assert_eq!(client.flow(programs), None);
+}
+
+#[test]
+fn a_syn_is_answered_with_the_options_offered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for offer in offers() {
+            let dial = dial(family).offer(offer);
+            let before = clock(libc::CLOCK_MONOTONIC);
+            let client = dial.shake(&mut programs);
+            let outcome = client.give(&mut programs, &dial.syn());
+            let after = clock(libc::CLOCK_MONOTONIC);
+            let value = timestamps(&sent(&outcome)).map_or(0, |(value, _)| value);
+            if offer.timestamps {
+                assert!((before >> 20..=after >> 20).contains(&u64::from(value)), "{value}");
+            }
+            let listener_mss = if family.is_v4() { 1460 } else { 1440 };
+            let ours = Offer { mss: Some(listener_mss), scale: offer.scale.map(|_| 7), ..offer };
+            let answer = dial.to_client().syn(sent(&outcome).seq).ack(behind(ISN, 0)).window(16_384);
+            let expected = ours.put_fixed(answer, value, CLIENT_TIME);
+            assert_sent(&outcome, Reason::SynAnswered, &expected);
+            assert_nothing_stored(&programs, client);
+        }
+    }
+}
+
+#[test]
+fn a_syn_of_any_hop_limit_and_with_ecn_is_answered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let syn = dial(family).syn().hop_limit(1).flags(flag::ECE | flag::CWR);
+        let outcome = programs.ingress(tests::world::Device::Client, &syn.bytes());
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        // ECN is not agreed to: we could not keep the promise for the backend.
+        assert_eq!(sent(&outcome).flags, flag::SYN | flag::ACK);
+        assert_eq!(sent(&outcome).hop_limit, 64);
+    }
+}
+
+#[test]
+fn data_in_a_syn_is_not_acknowledged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.give(&mut programs, &dial(family).syn().payload(usual_hello()));
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        assert_eq!(sent(&outcome).ack, behind(ISN, 0));
+        assert!(sent(&outcome).payload.is_empty());
+        assert_nothing_stored(&programs, client);
+    }
+}
+
+#[test]
+fn the_third_handshake_packet_is_absorbed() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for offer in offers() {
+            let client = dial(family).offer(offer).shake(&mut programs);
+            assert_dropped(&client.give(&mut programs, &client.at(0)), Reason::SynAcked);
+            assert_nothing_stored(&programs, client);
+        }
+    }
+}
+
+#[test]
+fn a_fin_without_hello_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.give(&mut programs, &client.at(0).fin());
+        assert_sent(&outcome, Reason::SynClosedEarly, &client.refusal());
+        assert_nothing_stored(&programs, client);
+    }
+}
+
+#[test]
+fn segments_without_their_cookie_are_reset() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let good = client.at(0);
+        let mut no_timestamps = good.clone();
+        no_timestamps.options.clear();
+        let mut other_port = good.clone();
+        other_port.from.set_port(40_001);
+        for wrong in [
+            good.clone().ack(client.cookie),
+            good.clone().ack(client.cookie.wrapping_add(2)),
+            // Another option bit: the window scale.
+            good.clone().ack((client.cookie ^ 1 << 23).wrapping_add(1)),
+            // The tag over the four-tuple, with the hello behind it.
+            good.clone().ack((client.cookie ^ 1 << 15).wrapping_add(1)).payload(usual_hello()),
+            no_timestamps,
+            other_port,
+            good.clone().ack(12_345).fin(),
+            // Without ACK.
+            dial(family).from_client().seq(behind(ISN, 0)).payload(*b"data"),
+            dial(family).from_client().seq(behind(ISN, 0)),
+        ] {
+            let outcome = client.give(&mut programs, &wrong);
+            assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&wrong));
+            assert_nothing_stored(&programs, client);
+        }
+    }
+}
+
+#[test]
+fn a_rst_without_flow_is_dropped() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for rst in [client.at(0).rst(), dial(family).from_client().rst().seq(behind(ISN, 0))] {
+            assert_dropped(&client.give(&mut programs, &rst), Reason::SynStray);
+        }
+    }
+}
+
+#[test]
+fn a_second_segment_before_the_first_is_dropped_and_comes_again() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let hello = usual_hello();
+        let (first, second) = hello.split_at(300);
+        assert_dropped(&client.send(&mut programs, 300, second), Reason::SynEarly);
+        assert_nothing_stored(&programs, client);
+        assert_dropped(&client.send(&mut programs, 0, first), Reason::HelloStashed);
+        let outcome = client.send(&mut programs, 300, second);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        // A pure ACK out of place is no early segment.
+        let stray = dial(family).port(40_001).shake(&mut programs).at(300);
+        let outcome = client.give(&mut programs, &stray);
+        assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&stray));
+    }
+}
+
+#[test]
+fn both_keys_verify_and_the_chosen_one_signs() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let mut settings = default_settings(Sizes::default());
+        programs.settings(settings);
+        programs.cookie_key(0, COOKIE_KEYS[0]);
+        let old = dial(family).shake(&mut programs);
+        assert_eq!(cookie::key_index(old.cookie), 0);
+        settings.cookie_key = 1;
+        programs.settings(settings);
+        let new = dial(family).port(40_001).shake(&mut programs);
+        assert_eq!(cookie::key_index(new.cookie), 1);
+        for client in [old, new] {
+            assert_dropped(&client.give(&mut programs, &client.at(0)), Reason::SynAcked);
+        }
+        // The old key is replaced: its cookies are nobody's.
+        programs.cookie_key(0, CookieKey { k0: 1, k1: 2 });
+        let outcome = old.give(&mut programs, &old.at(0));
+        assert_sent(&outcome, Reason::SynCookieMismatch, &old.refusal());
+        assert_dropped(&new.give(&mut programs, &new.at(0)), Reason::SynAcked);
+    }
+}
+
+#[test]
+fn a_key_of_zeros_verifies_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.cookie_key(0, CookieKey { k0: 0, k1: 0 });
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.give(&mut programs, &client.at(0));
+        assert_sent(&outcome, Reason::SynCookieMismatch, &client.refusal());
+    }
+}
+
+/// A client with a cookie as it would have been made `age` epochs ago.
+fn aged(family: Family, age: u32) -> Client {
+    let dial = dial(family);
+    let epoch = cookie::epoch(clock(libc::CLOCK_TAI)) - age;
+    let offer = cookie::Offer { mss: 1440, window_scale: 7, sack: true, timestamps: true };
+    let cookie = cookie::make(&COOKIE_KEYS[0], 0, &dial.tuple(), ISN, epoch, &offer);
+    Client { dial, cookie, time: 0 }
+}
+
+#[test]
+fn a_cookie_is_good_in_its_epoch_and_the_next() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    // Not at the end of an epoch, so that it does not change under us.
+    while clock(libc::CLOCK_TAI) % (1 << EPOCH_SHIFT) > (1 << EPOCH_SHIFT) - 5_000_000_000 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    for family in FAMILIES {
+        for age in [0, 1] {
+            let client = aged(family, age);
+            assert_dropped(&client.give(&mut programs, &client.at(0)), Reason::SynAcked);
+        }
+        for age in [2, 3, 1000] {
+            let client = aged(family, age);
+            let outcome = client.give(&mut programs, &client.at(0));
+            assert_sent(&outcome, Reason::SynCookieMismatch, &client.refusal());
+        }
+    }
+}
+
+#[test]
+fn a_cookie_belongs_to_one_first_sequence_number() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let twice = sent(&client.give(&mut programs, &dial(family).syn()));
+        assert_eq!(twice.seq, client.cookie, "a repeated SYN gets the same answer");
+        let other = sent(&client.give(&mut programs, &dial(family).syn().seq(ISN ^ 1)));
+        assert_ne!(other.seq, client.cookie);
+        // The other's cookie at our number: of this four-tuple, yet not at its beginning.
+        let wrong = dial(family).from_client().seq(behind(ISN, 0)).ack(other.seq.wrapping_add(1));
+        let wrong = stamped(wrong, CLIENT_TIME + 1, client.time).payload(usual_hello());
+        assert_dropped(&client.give(&mut programs, &wrong), Reason::SynEarly);
+        let entries: Vec<(common::maps::flow::ClientTuple, common::maps::flow::Hello)> =
+            programs.entries(name::HELLOS);
+        assert_eq!(entries, []);
+    }
+}
