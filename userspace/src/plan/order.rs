@@ -46,9 +46,12 @@ pub(super) struct Steps {
 impl Steps {
     /// The writes in order, and those of step 7.
     pub(super) fn into_changes(mut self) -> (Vec<Change>, Vec<Change>) {
-        // Both sorts are stable: equal plans stay equal.
+        // All sorts are stable: equal plans stay equal.
         self.names.sort_by_key(|change| std::cmp::Reverse(exactness(change)));
         self.forget.sort_by_key(exactness);
+        // Within these steps any order will do: one map after the other makes few and long batches of writes.
+        self.fill.sort_by_key(map);
+        self.later.sort_by_key(map);
         let mut changes = self.settings;
         for step in [
             self.fill,
@@ -70,6 +73,19 @@ impl Steps {
             changes.push(Change::Reset(Box::new(self.ended)));
         }
         (changes, self.later)
+    }
+}
+
+/// Which map is written, as a number.
+fn map(change: &Change) -> u8 {
+    match change {
+        Change::PutLabel(..) | Change::DeleteLabel(_) => 0,
+        Change::PutRouteCounters(_) | Change::DeleteRouteCounters(_) => 1,
+        Change::PutBackend(..) | Change::DeleteBackend(_) => 2,
+        Change::PutMember(..) | Change::DeleteMember(_) => 3,
+        Change::PutPage(..) | Change::DeletePage(_) => 4,
+        Change::PutRoute(..) | Change::DeleteRoute(_) => 5,
+        _ => 6,
     }
 }
 
