@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::devices::{Choice, Chosen, choose};
 use super::keeper::{Keeper, KeeperGone, Order};
@@ -168,7 +168,9 @@ impl Control {
             return Err(StartError::SizeChanged(setting));
         }
         let (hops, chosen) = surroundings(&self.choice, &self.node, &mut self.ways, &desired)?;
+        debug!(elapsed = ?begun.elapsed(), "ways known");
         let plan = plan(&self.applied, &desired, &hops);
+        debug!(elapsed = ?begun.elapsed(), "planned");
         refuse_errors(&plan.problems)?;
         self.desired = desired;
         self.carry_out(plan, chosen, begun)

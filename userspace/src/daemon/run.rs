@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use super::control::{Control, StartError};
 use super::devices::Choice;
@@ -48,11 +48,28 @@ fn around() -> Surroundings {
     Surroundings { local_ports: sysctl::local_port_range() }
 }
 
+/// Problems of one kind logged at once; `vestibule check` tells all.
+const LOGGED: usize = 20;
+
 fn log_warnings(path: &Path, problems: &[Problem]) {
     let path = path.display().to_string();
-    for problem in problems {
+    for problem in problems.iter().take(LOGGED) {
         warn!("{}", problem.in_file(&path));
     }
+    if problems.len() > LOGGED {
+        warn!("and {} more; `vestibule check {path}` tells all", problems.len() - LOGGED);
+    }
+}
+
+fn log_errors(path: &Path, problems: &[Problem]) {
+    let path = path.display().to_string();
+    for problem in problems.iter().take(LOGGED) {
+        error!("{}", problem.in_file(&path));
+    }
+    if problems.len() > LOGGED {
+        error!("and {} more; `vestibule check {path}` tells all", problems.len() - LOGGED);
+    }
+    error!("reload refused; the last good configuration stays in force");
 }
 
 async fn serve(options: &Options, begun: Instant) -> Result<(), StartError> {
@@ -121,43 +138,33 @@ fn millis(time: Duration) -> f64 {
 fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
     let begun = Instant::now();
     tell(State::Reloading { monotonic_us: now_ns() / 1000 });
-    let outcome = match file::load(path, &around()) {
-        Ok(loaded) => {
-            let outcome = control.reload(loaded.desired.clone(), begun);
-            if outcome.is_ok() && loaded.has_warnings() {
-                log_warnings(path, &loaded.warnings());
-            }
-            outcome
-        }
+    let loaded = match file::load(path, &around()) {
+        Ok(loaded) => loaded,
         Err(problems) => {
-            let path = path.display().to_string();
-            for problem in &problems {
-                error!("{}", problem.in_file(&path));
-            }
-            error!("reload refused; the last good configuration stays in force");
+            log_errors(path, &problems);
             tell(State::Ready);
             return Ok(());
         }
     };
-    let outcome = match outcome {
+    debug!(elapsed = ?begun.elapsed(), "read");
+    let outcome = control.reload(loaded.desired.clone(), begun);
+    tell(State::Ready);
+    match outcome {
         Ok(done) => {
-            info!(
-                changes = done.changes,
-                in_force_ms = millis(done.in_force),
-                took_ms = millis(begun.elapsed()),
-                "reloaded"
-            );
-            Ok(())
+            let (in_force_ms, took_ms) = (millis(done.in_force), millis(begun.elapsed()));
+            info!(changes = done.changes, in_force_ms, took_ms, "reloaded");
+            if loaded.has_warnings() {
+                log_warnings(path, &loaded.warnings());
+            }
         }
-        Err(fatal @ StartError::Keeper(_)) => Err(fatal),
+        Err(fatal @ StartError::Keeper(_)) => return Err(fatal),
+        Err(StartError::Problems(problems)) => log_errors(path, &problems),
         Err(refused) => {
             error!("{refused}");
             error!("reload refused or incomplete; what was in force stays");
-            Ok(())
         }
-    };
-    tell(State::Ready);
-    outcome
+    }
+    Ok(())
 }
 
 /// Follows a change of the node's network.

@@ -4,6 +4,7 @@ use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use common::maps::event::RouteCounters;
+use tracing::trace;
 
 use super::maps::{Maps, settle};
 use super::table::TableError;
@@ -30,7 +31,10 @@ pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
                 settle();
             }
             [Change::Reset(selector), ..] => written.reset = Some(Selector::clone(selector)),
-            _ => apply_run(maps, run)?,
+            _ => {
+                apply_run(maps, run)?;
+                trace!(elapsed = ?begun.elapsed(), kind = ?run.first().map(discriminant), writes = run.len(), "written");
+            }
         }
     }
     written.in_force.get_or_insert_with(|| begun.elapsed());
