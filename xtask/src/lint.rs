@@ -5,19 +5,15 @@ use crate::process;
 use crate::setup::{self, tools};
 use std::process::Command;
 
-/// Formatting and lints, for the host and for the eBPF target.
+/// Formatting and lints, for the host and for the eBPF target; all of them, whatever the first ones say.
 pub(crate) fn run() -> Outcome {
     setup::for_build()?;
     let mut format = process::cargo();
-    process::run(
-        "checking the formatting",
-        format.args(["fmt", "--all", "--check"]),
-        "rustup run 1.98.0 cargo fmt",
-    )?;
+    format.args(["fmt", "--all", "--check", "--", "-l"]);
+    let by_hand = format!("cargo +{} fmt --all; the files are listed above", process::CHANNEL);
     let remedy = "mend what is listed above; `expect(lint, reason = ...)` where the lint is wrong";
     let mut host = clippy();
     host.args(["--workspace", "--all-targets", "--", "-D", "warnings"]);
-    process::run("lints for the host", &mut host, remedy)?;
     let mut kernel = clippy();
     kernel.args([
         "--release",
@@ -30,7 +26,19 @@ pub(crate) fn run() -> Outcome {
     kernel.arg(process::target().join("bpf-lint")).args(["--", "-D", "warnings"]);
     // Its own settings for the target stand in this folder. `core` is compiled from source.
     kernel.current_dir(process::root().join("xdp-ebpf")).env("RUSTC_BOOTSTRAP", "1");
-    process::run("lints for the eBPF target", &mut kernel, remedy)
+    let checks = [
+        process::run("checking the formatting", &mut format, &by_hand),
+        process::run("lints for the host", &mut host, remedy),
+        process::run("lints for the eBPF target", &mut kernel, remedy),
+    ];
+    let mut failures = checks.into_iter().filter_map(Result::err).peekable();
+    while let Some(mut failure) = failures.next() {
+        if failures.peek().is_none() {
+            return Err(failure);
+        }
+        failure.tell();
+    }
+    Ok(())
 }
 
 fn clippy() -> Command {
