@@ -23,7 +23,9 @@ pub(super) fn paths(tree: &Tree) -> Vec<String> {
                 let source = [".rs", ".toml"].iter().any(|end| word.ends_with(end) && word.len() > end.len());
                 let plain =
                     !word.contains(['*', '$', '<', '=', '{']) && !word.starts_with(['/', '~', '.', '-']);
-                if plain && (below_root || source) && !exists(tree, word) {
+                // A decision may say that there is none.
+                let denied = line.contains(&format!("no `{word}`"));
+                if plain && (below_root || source) && !denied && !exists(tree, word) {
                     problems.push(format!("{document}:{}: there is no {word}", index + 1));
                 }
             }
