@@ -5,6 +5,7 @@
 )]
 
 mod scene;
+mod open;
 
 mod by_name;
 mod split_hello;
@@ -13,3 +14,9 @@ mod tcp_listener;
 mod half_close;
 mod reset;
 mod many;
+mod reload;
+mod backend_down;
+mod life_cycle;
+mod limits;
+mod veth_backend;
+mod own_port;

@@ -83,7 +83,8 @@ impl Scene {
     /// Demands that no flow, hello or NAT port is left within the time that closed flows are kept.
     pub(crate) fn assert_nothing_leaks(&self) {
         let gone = eventually(Duration::from_secs(30), || self.entries() == [0; 3]);
-        assert!(gone, "entries of FLOWS, HELLOS, NATS: {:?}", self.entries());
+        let nats = pinned_entries::<BackendTuple, ClientTuple>(&self.daemon.pins().join(name::NATS)).unwrap();
+        assert!(gone, "entries of FLOWS, HELLOS, NATS: {:?}; NATS: {nats:#?}", self.entries());
     }
 }
 

@@ -94,7 +94,7 @@ impl Daemon {
         let mut message = [0; 4096];
         while start.elapsed() < START {
             if let Ok(length) = self.notify.recv(&mut message)
-                && String::from_utf8_lossy(&message[..length]).lines().any(|line| line == "READY=1")
+                && is_ready(&message[..length])
             {
                 return Ok(());
             }
@@ -135,16 +135,37 @@ impl Daemon {
         crate::report::reasons(&text).with_context(|| format!("reading: {text}"))
     }
 
-    /// Writes another configuration and sends SIGHUP; does not wait.
-    pub fn reload(&self, config: &Config) -> Result<()> {
-        self.folder.write("config.json", config.json())?;
-        self.signal(Signal::SIGHUP)
+    /// Reloads with another configuration, as [`Self::reload_text`].
+    pub fn reload(&self, config: &Config) -> Result<Duration> {
+        self.reload_text(&config.json())
     }
 
-    /// Writes anything as the configuration and sends SIGHUP; does not wait.
-    pub fn reload_text(&self, text: &str) -> Result<()> {
+    /// Writes another configuration; the daemon is not told.
+    pub fn write_config(&self, text: &str) -> Result<()> {
+        self.folder.write("config.json", text).map(drop)
+    }
+
+    /// Whether the daemon runs.
+    pub fn runs(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Writes anything as the configuration, sends SIGHUP, and waits until the daemon says that it has dealt with it.
+    /// Gives the time since SIGHUP.
+    pub fn reload_text(&self, text: &str) -> Result<Duration> {
+        self.forget_messages();
         self.folder.write("config.json", text)?;
-        self.signal(Signal::SIGHUP)
+        let start = Instant::now();
+        self.signal(Signal::SIGHUP)?;
+        let mut message = [0; 4096];
+        while start.elapsed() < STOP {
+            if let Ok(length) = self.notify.recv(&mut message)
+                && is_ready(&message[..length])
+            {
+                return Ok(start.elapsed());
+            }
+        }
+        bail!("the reload did not end within {STOP:?}:\n{}", self.log())
     }
 
     /// Sends a signal to the daemon.
@@ -189,6 +210,11 @@ impl Daemon {
     fn log_path(&self) -> PathBuf {
         self.folder.path().join("log")
     }
+}
+
+/// Whether a message of sd_notify(3) says READY.
+fn is_ready(message: &[u8]) -> bool {
+    message.split(|byte| *byte == b'\n').any(|line| line == b"READY=1")
 }
 
 impl Drop for Daemon {

@@ -1,0 +1,169 @@
+//! Backends that refuse, say nothing, or are not there.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use tests::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, host};
+use tests::config::{Backend, Config, SHARED, listener, route};
+use tests::hello::hello;
+use tests::raw::{self, End};
+use tests::topology::Options;
+
+use crate::open::Open;
+use crate::scene::{AT_ONCE, ECHO_PORT, Scene};
+
+/// Nobody listens here: the kernel refuses.
+const CLOSED_PORT: u16 = 7999;
+/// A host number of the tenants' networks that nobody has.
+const NOBODY: u8 = 99;
+
+/// A host of tenant a's network that takes packets and never answers.
+fn silent(family: Family) -> IpAddr {
+    host(family, TENANT_NETS[0], NOBODY)
+}
+
+/// Backends of both families.
+fn both(make: impl Fn(Family) -> Vec<Backend>) -> Vec<Backend> {
+    FAMILIES.into_iter().flat_map(make).collect()
+}
+
+/// Routes to backends that are partly or wholly down, by name and by TCP listener.
+fn config() -> Config {
+    let mut config = Config::empty();
+    config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
+    config.listeners.push(listener("closed", 20_001, "TCP"));
+    let good = |family, index| Backend::new(backend(family, 0, index), ECHO_PORT);
+    let closed = |family, index| Backend::new(backend(family, 0, index), CLOSED_PORT);
+    let refusing = both(|family| vec![closed(family, 0), good(family, 1)]);
+    config.routes.push(route("refusing", &[SHARED], &["refusing.example.org"], refusing));
+    let mute = both(|family| vec![Backend::new(silent(family), ECHO_PORT), good(family, 1)]);
+    config.routes.push(route("silent", &[SHARED], &["silent.example.org"], mute));
+    let down = both(|family| {
+        let ports = [CLOSED_PORT, CLOSED_PORT + 1];
+        ports
+            .into_iter()
+            .flat_map(|port| (0..2).map(move |index| Backend::new(backend(family, 0, index), port)))
+            .collect()
+    });
+    config.routes.push(route("down", &[SHARED, "closed"], &["down.example.org"], down));
+    let v4 = vec![good(Family::V4, 0)];
+    config.routes.push(route("v4", &[SHARED], &["v4.example.org"], v4));
+    config.routes.push(route(
+        "none",
+        &[SHARED],
+        &["none.example.org"],
+        vec![Backend { weight: 0, ..good(Family::V4, 0) }],
+    ));
+    config
+}
+
+fn scene() -> Scene {
+    let scene = Scene::echo_with(&Options::default(), &config());
+    for family in FAMILIES {
+        let address = silent(family);
+        let batch = format!("neigh replace {address} lladdr 02:00:00:00:00:99 dev tenant-a nud permanent\n");
+        scene.lab.balancer.ip(&batch).unwrap();
+    }
+    scene
+}
+
+#[test]
+fn a_backend_that_refuses_is_replaced_at_once() {
+    tests::skip_without_root!();
+    let scene = scene();
+    for family in FAMILIES {
+        let ((), moved) = scene.counted(|| {
+            for _ in 0..32 {
+                let start = Instant::now();
+                assert_eq!(Open::by_name(&scene, family, "refusing.example.org").backend, "tenant-a/1");
+                assert!(start.elapsed() < AT_ONCE * 5, "{family:?}: {:?}", start.elapsed());
+            }
+        });
+        let next = moved.get("ConnectNext").copied().unwrap_or(0);
+        assert!(
+            (1..32).contains(&next),
+            "{family:?}: some connections meet the refusing backend first: {moved:?}"
+        );
+        assert_eq!(moved.get("ConnectSyn").copied().unwrap_or(0), 32, "{family:?}: {moved:?}");
+    }
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn a_silent_backend_is_replaced_at_the_clients_second_retransmission() {
+    tests::skip_without_root!();
+    let scene = scene();
+    for family in FAMILIES {
+        let mut slow = 0;
+        for _ in 0..64 {
+            let start = Instant::now();
+            assert_eq!(Open::by_name(&scene, family, "silent.example.org").backend, "tenant-a/1");
+            let took = start.elapsed();
+            assert!(took < Duration::from_secs(3), "{family:?}: {took:?}");
+            // The first retransmission of Linux comes after 200 ms, the second 400 ms later.
+            if took > Duration::from_millis(300) {
+                assert!(
+                    took > Duration::from_millis(500),
+                    "{family:?}: replaced before the second: {took:?}"
+                );
+                slow += 1;
+            }
+            if slow == 3 {
+                break;
+            }
+        }
+        assert!(slow > 0, "{family:?}: no connection met the silent backend");
+    }
+}
+
+#[test]
+fn three_refusals_are_the_end() {
+    tests::skip_without_root!();
+    let scene = scene();
+    let bytes = hello().name("down.example.org").bytes();
+    for family in FAMILIES {
+        let to = scene.lab.vip(family, TLS_PORT);
+        let (refused, moved) =
+            scene.counted(|| scene.lab.client.run(|| raw::refused(to, &bytes, AT_ONCE * 20)));
+        assert_eq!(refused.unwrap().0, End::Reset, "{family:?}: {moved:?}");
+        let count = |reason: &str| moved.get(reason).copied().unwrap_or(0);
+        let tries = [count("ConnectSyn"), count("ConnectNext"), count("ConnectExhausted")];
+        assert_eq!(tries, [1, 2, 1], "{family:?}: {moved:?}");
+    }
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn a_refusal_on_a_tcp_listener_reaches_the_client() {
+    tests::skip_without_root!();
+    let scene = scene();
+    for family in FAMILIES {
+        let to = scene.lab.vip(family, 20_001);
+        let start = Instant::now();
+        let refused = scene.lab.client.run(|| tests::tls::dial(to)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "{family:?}");
+        assert!(start.elapsed() < AT_ONCE, "{family:?}: {:?}", start.elapsed());
+    }
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn a_route_without_a_backend_of_the_clients_family_refuses() {
+    tests::skip_without_root!();
+    let scene = scene();
+    assert_eq!(Open::by_name(&scene, Family::V4, "v4.example.org").backend, "tenant-a/0");
+    for (family, name, reason) in [
+        (Family::V6, "v4.example.org", "PickNoFamily"),
+        (Family::V6, "none.example.org", "PickNoFamily"),
+        (Family::V4, "none.example.org", "PickNone"),
+    ] {
+        let bytes = hello().name(name).bytes();
+        let to = scene.lab.vip(family, TLS_PORT);
+        let (refused, moved) =
+            scene.counted(|| scene.lab.client.run(|| raw::refused(to, &bytes, AT_ONCE * 10)));
+        let (end, after) = refused.unwrap();
+        assert_eq!(end, End::Reset, "{family:?} {name}: {moved:?}");
+        assert!(after < AT_ONCE, "{family:?} {name}: {after:?}");
+        assert_eq!(moved.get(reason), Some(&1), "{family:?} {name}: {moved:?}");
+    }
+}

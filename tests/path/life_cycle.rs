@@ -1,0 +1,168 @@
+//! The daemon dies, ends, comes back; what is pinned serves on.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use nix::sys::signal::Signal;
+use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
+use tests::config::Config;
+use tests::hello::hello;
+use tests::raw;
+use tests::topology::Options;
+
+use crate::open::Open;
+use crate::scene::{ECHO_PORT, Scene, eventually};
+
+/// Ends the daemon by a signal and starts it again, under traffic that never fails.
+fn ends_and_comes_back(signal: Signal) {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let (over, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut kept: Vec<Open> = Vec::new();
+    for family in FAMILIES {
+        kept.extend((0..3).map(|tenant| Open::by_name(&scene, family, &server_name(tenant))));
+    }
+    let Scene { daemon, lab, .. } = &mut scene;
+    let lab = &*lab;
+    let traffic = |number: usize| {
+        lab.client.enter();
+        let (family, tenant) = (FAMILIES[number % 2], number % 3);
+        let bytes = hello().name(server_name(tenant)).bytes();
+        while !over.load(Ordering::Relaxed) {
+            let name = raw::hello(lab.vip(family, TLS_PORT), &bytes, &[]).context("a new connection")?;
+            anyhow::ensure!(name.starts_with(tenant_name(tenant)), "answered by {name}");
+            made.fetch_add(1, Ordering::Relaxed);
+        }
+        anyhow::Ok(())
+    };
+    let progress = || {
+        let wanted = made.load(Ordering::Relaxed) + 50;
+        eventually(Duration::from_secs(10), || made.load(Ordering::Relaxed) > wanted)
+    };
+    std::thread::scope(|scope| {
+        let traffic = &traffic;
+        let threads: Vec<_> = (0..3).map(|number| scope.spawn(move || traffic(number))).collect();
+        for _ in 0..3 {
+            assert!(progress(), "traffic stands still with the daemon");
+            daemon.end(signal).unwrap();
+            assert!(progress(), "traffic stands still without the daemon");
+            kept.iter_mut().for_each(Open::assert_alive);
+            daemon.launch(&lab.balancer).unwrap();
+            kept.iter_mut().for_each(Open::assert_alive);
+        }
+        over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    });
+    drop(kept);
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn nothing_is_lost_when_the_daemon_is_killed() {
+    ends_and_comes_back(Signal::SIGKILL);
+}
+
+#[test]
+fn nothing_is_lost_when_the_daemon_ends() {
+    ends_and_comes_back(Signal::SIGTERM);
+}
+
+#[test]
+fn the_commands_read_the_maps_without_the_daemon() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let open = Open::by_name(&scene, Family::V4, &server_name(0));
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    let flows = scene.daemon.cli_text(&["flows", "-o", "json"]).unwrap();
+    let flows = tests::report::objects(&flows).unwrap();
+    assert_eq!(flows.len(), 1, "{flows:?}");
+    assert_eq!(flows[0]["client"], open.stream.local_addr().unwrap().to_string());
+    assert_eq!(flows[0]["route"], "tenant-a");
+    assert_eq!(flows[0]["state"], "established");
+    assert_eq!(
+        tests::report::objects(&scene.daemon.cli_text(&["routes", "-o", "json"]).unwrap()).unwrap().len(),
+        3
+    );
+    assert_eq!(
+        tests::report::objects(&scene.daemon.cli_text(&["backends", "-o", "json"]).unwrap()).unwrap().len(),
+        12
+    );
+}
+
+#[test]
+fn a_change_of_the_file_while_the_daemon_was_away_is_made_at_its_start() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut gone = FAMILIES.map(|family| Open::by_name(&scene, family, &server_name(0)));
+    let mut kept = FAMILIES.map(|family| Open::by_name(&scene, family, &server_name(1)));
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.routes.retain(|route| route.name != "tenant-a");
+    config.listeners.retain(|listener| listener.name != "tenant-a-direct");
+    scene.daemon.write_config(&config.json()).unwrap();
+    gone.iter_mut().for_each(Open::assert_alive);
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    gone.iter_mut().for_each(|open| open.assert_reset(Duration::from_secs(1)));
+    kept.iter_mut().for_each(Open::assert_alive);
+}
+
+#[test]
+fn a_bad_file_at_the_start_is_refused_and_what_is_pinned_serves_on() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut open = Open::by_name(&scene, Family::V4, &server_name(2));
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    let good = Config::lab_on(ECHO_PORT).json();
+    scene.daemon.write_config(&good.replace("tenant-b.k8s", "tenant-a.k8s")).unwrap();
+    let refused = format!("{:#}", scene.daemon.launch(&scene.lab.balancer).unwrap_err());
+    assert!(refused.contains("tenant-a.k8s.example.com"), "{refused}");
+    open.assert_alive();
+    assert!(Open::by_name(&scene, Family::V6, &server_name(1)).backend.starts_with("tenant-b/"));
+    scene.daemon.write_config(&good).unwrap();
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    open.assert_alive();
+}
+
+#[test]
+fn a_second_daemon_on_the_same_pins_is_refused() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut open = Open::by_name(&scene, Family::V4, &server_name(0));
+    let mut second = scene.daemon.command(&scene.lab.balancer).unwrap();
+    let second = second.arg("run").arg("--config").arg(scene.daemon.config_path()).output().unwrap();
+    assert!(!second.status.success(), "{second:?}");
+    assert!(scene.daemon.runs());
+    open.assert_alive();
+}
+
+#[test]
+fn other_sizes_than_the_pinned_ones_are_refused_before_anything_is_touched() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut open = Open::by_name(&scene, Family::V4, &server_name(0));
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.max_flows = Some(8192);
+    scene.daemon.write_config(&config.json()).unwrap();
+    let refused = format!("{:#}", scene.daemon.launch(&scene.lab.balancer).unwrap_err());
+    assert!(refused.contains("maxFlows") && refused.contains("vestibule detach"), "{refused}");
+    open.assert_alive();
+}
+
+#[test]
+fn detach_removes_everything() {
+    tests::skip_without_root!();
+    let mut scene =
+        Scene::with(&Options { servers: false, ..Options::default() }, &Config::lab_on(ECHO_PORT));
+    scene.daemon.end(Signal::SIGTERM).unwrap();
+    assert!(scene.daemon.pins().exists());
+    scene.daemon.cli_text(&["detach"]).unwrap();
+    assert!(!scene.daemon.pins().exists(), "pins are left");
+    // Nobody answers for the VIP any more.
+    let to = scene.lab.vip(Family::V4, TLS_PORT);
+    let patience = Duration::from_millis(500);
+    assert!(scene.lab.client.run(|| std::net::TcpStream::connect_timeout(&to, patience)).is_err());
+}
