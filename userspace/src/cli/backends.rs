@@ -44,7 +44,8 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
                     "id": id, "route": route, "address": address, "weight": backend.weight, "source": source,
                     "device": device, "ifindex": backend.ifindex, "mtu": backend.mtu, "flags": flags,
                     "flows": flows,
-                }),
+                })
+                .into(),
                 cells: vec![
                     id.to_string(),
                     route,

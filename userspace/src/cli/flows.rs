@@ -62,7 +62,8 @@ impl Line {
             json: json!({
                 "client": client, "vip": vip, "backend": backend, "source": source, "route": route,
                 "state": self.state, "idle_secs": self.idle,
-            }),
+            })
+            .into(),
             cells: vec![
                 client,
                 vip,

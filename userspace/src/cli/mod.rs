@@ -12,6 +12,8 @@ mod backends;
 mod flows;
 /// `vestibule reasons`.
 mod reasons;
+/// `vestibule explain`.
+mod explain;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -62,6 +64,8 @@ enum Command {
         #[arg(long)]
         all: bool,
     },
+    /// Which tenant and backend a connection would reach, and why. Asks what is in the kernel, or a file.
+    Explain(explain::Question),
 }
 
 #[derive(Debug, Args)]
@@ -112,13 +116,16 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
         Command::Backends(shown) => backends::show(&pins, shown.output)?,
         Command::Flows(shown) => flows::show(&pins, shown.output)?,
+        Command::Explain(question) => return explain::show(&question, &pins),
         Command::Reasons { shown, all } => reasons::show(&pins, shown.output, all)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
-    let filter = EnvFilter::try_from_env("VESTIBULE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let asked = std::env::var("VESTIBULE_LOG").unwrap_or_else(|_| "info".into());
+    // The loader tells every relocation at debug level.
+    let filter = EnvFilter::new(format!("aya=info,aya_obj=info,{asked}"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -4,14 +4,30 @@ use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::Result;
+use serde::Serialize;
 use serde_json::Value;
 
 use super::Format;
 
+/// An object in JSON, on one line.
+pub(super) struct Json(String);
+
+impl Json {
+    pub(super) fn of(value: &impl Serialize) -> Result<Self> {
+        Ok(Self(serde_json::to_string(value)?))
+    }
+}
+
+impl From<Value> for Json {
+    fn from(value: Value) -> Self {
+        Self(value.to_string())
+    }
+}
+
 /// One row: cells for people, an object for programs.
 pub(super) struct Row {
     pub cells: Vec<String>,
-    pub json: Value,
+    pub json: Json,
 }
 
 /// Prints one line.
@@ -25,7 +41,7 @@ pub(super) fn rows(headings: &[&str], rows: &[Row], format: Format) -> Result<()
     match format {
         Format::Json => {
             for row in rows {
-                writeln!(out, "{}", row.json)?;
+                writeln!(out, "{}", row.json.0)?;
             }
         }
         Format::Table => out.write_all(table(headings, rows).as_bytes())?,
@@ -65,7 +81,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let row = |a: &str, b: &str| Row { cells: vec![a.into(), b.into()], json: Value::Null };
+        let row = |a: &str, b: &str| Row { cells: vec![a.into(), b.into()], json: Json(String::new()) };
         let text = table(&["route", ">flows"], &[row("a", "12345678"), row("tenant-b", "1")]);
         assert_eq!(text, "ROUTE        FLOWS\na         12345678\ntenant-b         1\n");
     }

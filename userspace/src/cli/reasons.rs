@@ -27,7 +27,8 @@ pub(super) fn show(pins: &Pins, format: Format, all: bool) -> Result<()> {
                 json: json!({
                     "number": number, "stage": reason.stage(), "reason": reason.label(),
                     "name": reason.name(), "packets": packets, "text": reason.text(),
-                }),
+                })
+                .into(),
             }
         })
         .collect();

@@ -41,7 +41,8 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
                 "route": name, "id": id, "listeners": listeners, "hostnames": patterns,
                 "backends": route.backends, "connected": count.connected, "refused": count.refused,
                 "retried": count.retried,
-            }),
+            })
+            .into(),
         };
         lines.push((name, row));
     }

@@ -95,6 +95,12 @@ pub(super) struct Control {
     told: BTreeSet<String>,
 }
 
+/// Index of the loopback device of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// Problems logged at once.
+pub(super) const LOGGED: usize = 20;
+
 fn sizes(settings: &Settings) -> Sizes {
     Sizes { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
 }
@@ -104,16 +110,10 @@ impl Control {
     pub(super) fn start(pins: Pins, choice: Choice, desired: Desired) -> Result<Self, StartError> {
         pins.prepare()?;
         let writer = pins.lock()?;
-        let (node, mut ways) = (Node::look()?, Ways::default());
-        let (hops, chosen) = surroundings(&choice, &node, &mut ways, &desired)?;
-        if matches!(choice, Choice::Named(_)) && chosen.devices.is_empty() {
-            return Err(StartError::Devices(chosen.problems));
-        }
-        check_forwarding(&node, &chosen.devices, &desired)?;
-        let fresh = pins.linked_devices()?.is_empty();
-        // Whether the configuration fits this node is known before the programs are loaded.
-        refuse_errors(&plan(&Applied::default(), &desired, &hops).problems)?;
-        let started = Self::load(&pins, writer, choice, node, ways, desired);
+        let fresh = !pins.holds_maps();
+        let started = Self::judge(&choice, &desired)
+            .and_then(|(node, ways)| Self::load(&pins, writer, choice, node, ways, desired));
+        // A start that failed leaves nothing behind, but what was there before it is not its to remove.
         if started.is_err()
             && fresh
             && let Err(error) = pins.remove()
@@ -121,6 +121,18 @@ impl Control {
             warn!(%error, "what the failed start made is still there");
         }
         started
+    }
+
+    /// Whether the configuration fits this node; touches nothing.
+    fn judge(choice: &Choice, desired: &Desired) -> Result<(Node, Ways), StartError> {
+        let (node, mut ways) = (Node::look()?, Ways::default());
+        let (hops, chosen) = surroundings(choice, &node, &mut ways, desired)?;
+        if matches!(choice, Choice::Named(_)) && !chosen.unusable.is_empty() {
+            return Err(StartError::Devices(chosen.unusable));
+        }
+        check_forwarding(&node, &chosen.devices, desired)?;
+        refuse_errors(&plan(&Applied::default(), desired, &hops).problems)?;
+        Ok((node, ways))
     }
 
     fn load(
@@ -136,7 +148,7 @@ impl Control {
         let maps = Maps::open(pins)?;
         maps.make_cookie_keys()?;
         let applied = Applied::from_maps(read::content(&maps)?);
-        let keeper = Keeper::start(pins, 1)?;
+        let keeper = Keeper::start(pins, LOOPBACK)?;
         let mut this = Self {
             pins: pins.clone(),
             _writer: writer,
@@ -192,7 +204,7 @@ impl Control {
     }
 
     fn carry_out(&mut self, plan: Plan, chosen: Chosen, begun: Instant) -> Result<Done, StartError> {
-        self.tell(&plan.problems, &chosen.problems);
+        self.tell(&plan.problems, &chosen);
         // Before any route leads over it: a reply on a device without our program would be answered by the node.
         self.attach(&chosen.devices)?;
         let before_writing = begun.elapsed();
@@ -218,14 +230,25 @@ impl Control {
         if let Err(error) = check_forwarding(&self.node, devices, &self.desired) {
             warn!(%error, "a device cannot forward");
         }
+        let mut failed = None;
         for index in devices.difference(&self.attached.clone()) {
-            attach::attach(&mut self.programs, &self.pins, *index)?;
-            self.attached.insert(*index);
-            info!(device = self.node.name(*index), "attached");
+            let device = self.node.name(*index);
+            match attach::attach(&mut self.programs, &self.pins, *index) {
+                Ok(()) => {
+                    self.attached.insert(*index);
+                    info!(device, "attached");
+                }
+                // A device may go while we look at it; the next change of the network tries again.
+                Err(error) => {
+                    warn!(%error, device, "not attached");
+                    failed = Some(error);
+                }
+            }
         }
-        if let Some(index) = devices.first() {
-            self.keeper.ask(Order::Device(*index))?;
+        if let Some(error) = failed.filter(|_| self.attached.is_empty()) {
+            return Err(error.into());
         }
+        self.keeper.ask(Order::Device(self.attached.first().copied().unwrap_or(LOOPBACK)))?;
         Ok(())
     }
 
@@ -241,11 +264,16 @@ impl Control {
         Ok(())
     }
 
-    fn tell(&mut self, problems: &[Problem], devices: &[String]) {
-        let now: BTreeSet<String> =
-            problems.iter().map(ToString::to_string).chain(devices.iter().cloned()).collect();
-        for problem in now.difference(&self.told) {
+    /// Logs what is news.
+    fn tell(&mut self, problems: &[Problem], chosen: &Chosen) {
+        let devices = chosen.unusable.iter().chain(&chosen.beyond).cloned();
+        let now: BTreeSet<String> = problems.iter().map(ToString::to_string).chain(devices).collect();
+        let news: Vec<&String> = now.difference(&self.told).collect();
+        for problem in news.iter().take(LOGGED) {
             warn!("{problem}");
+        }
+        if news.len() > LOGGED {
+            warn!("and {} more like these", news.len() - LOGGED);
         }
         self.told = now;
     }

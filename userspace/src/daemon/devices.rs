@@ -20,8 +20,10 @@ pub(super) enum Choice {
 pub(super) struct Chosen {
     /// Devices to have the program, by index.
     pub devices: BTreeSet<u32>,
-    /// What keeps a device, or the backends behind it, from being used.
-    pub problems: Vec<String>,
+    /// What keeps a device from being used.
+    pub unusable: Vec<String>,
+    /// Backends that are reached over a device the user did not name.
+    pub beyond: Vec<String>,
 }
 
 /// Chooses devices, and removes ways that lead over others.
@@ -31,14 +33,14 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
         Choice::Routes => {
             node.defaults.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
         }
-        Choice::Named(names) => named(names, node, &mut chosen.problems),
+        Choice::Named(names) => named(names, node, &mut chosen.unusable),
     };
     for index in wanted {
         match node.links.get(&index) {
             Some(link) if link.ethernet => {
                 chosen.devices.insert(index);
             }
-            Some(link) => chosen.problems.push(format!(
+            Some(link) => chosen.unusable.push(format!(
                 "device {} carries no Ethernet frames, which the programs need; what comes or goes over it is not \
                  handled",
                 link.name
@@ -57,7 +59,7 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
     });
     if matches!(choice, Choice::Named(_)) {
         beyond.sort();
-        chosen.problems.extend(beyond.iter().map(|(address, index)| {
+        chosen.beyond.extend(beyond.iter().map(|(address, index)| {
             format!("backend {address} is reached over {}, which is not among --devices", node.name(*index))
         }));
     }
@@ -113,7 +115,7 @@ mod tests {
     fn default_routes_and_ways_to_backends_choose() {
         let mut ways = towards(&[(1, 3)]);
         let chosen = choose(&Choice::Routes, &node(), &mut ways);
-        assert_eq!(chosen, Chosen { devices: [2, 3].into(), problems: vec![] });
+        assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
         assert_eq!(ways.len(), 1);
     }
 
@@ -122,7 +124,7 @@ mod tests {
         let mut ways = towards(&[(1, 3), (2, 4)]);
         let chosen = choose(&Choice::Routes, &node(), &mut ways);
         assert_eq!(chosen.devices, [2, 3].into());
-        assert!(chosen.problems[0].contains("tun0 carries no Ethernet"), "{:?}", chosen.problems);
+        assert!(chosen.unusable[0].contains("tun0 carries no Ethernet"), "{:?}", chosen.unusable);
         assert_eq!(ways, towards(&[(1, 3)]));
     }
 
@@ -132,9 +134,9 @@ mod tests {
         let names = Choice::Named(vec!["eth0".into(), "eth7".into()]);
         let chosen = choose(&names, &node(), &mut ways);
         assert_eq!(chosen.devices, [2].into());
-        assert_eq!(chosen.problems.len(), 2);
-        assert!(chosen.problems[0].contains("no device eth7"), "{:?}", chosen.problems);
-        assert!(chosen.problems[1].contains("10.0.0.1 is reached over eth1"), "{:?}", chosen.problems);
+        assert_eq!((chosen.unusable.len(), chosen.beyond.len()), (1, 1));
+        assert!(chosen.unusable[0].contains("no device eth7"), "{:?}", chosen.unusable);
+        assert!(chosen.beyond[0].contains("10.0.0.1 is reached over eth1"), "{:?}", chosen.beyond);
         assert!(ways.is_empty());
     }
 }

@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, error, info, warn};
 
-use super::control::{Control, StartError};
+use super::control::{Control, LOGGED, StartError};
 use super::devices::Choice;
 use super::notify::{State, tell};
 use crate::compile::Surroundings;
@@ -47,9 +47,6 @@ fn stamp(path: &Path) -> Option<(u64, i64, i64, u64)> {
 fn around() -> Surroundings {
     Surroundings { local_ports: sysctl::local_port_range() }
 }
-
-/// Problems of one kind logged at once; `vestibule check` tells all.
-const LOGGED: usize = 20;
 
 fn log_warnings(path: &Path, problems: &[Problem]) {
     let path = path.display().to_string();

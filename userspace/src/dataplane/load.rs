@@ -171,10 +171,7 @@ fn tail(log: &str) -> String {
 fn pinned_version(pins: &Pins) -> Result<Option<u32>, LoadError> {
     match Table::<u32, u32>::open(pins.folder(), maps::name::ABI) {
         Ok(table) => Ok(Some(table.look_up(&0)?.unwrap_or(0))),
-        Err(TableError::Missing { .. }) => {
-            let any = maps::name::ALL.iter().any(|map| pins.map(map).exists());
-            Ok(any.then_some(0))
-        }
+        Err(TableError::Missing { .. }) => Ok(pins.holds_maps().then_some(0)),
         Err(error) => Err(error.into()),
     }
 }

@@ -7,6 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use common::maps::name;
+
 /// Where bpffs belongs.
 const BPFFS: &str = "/sys/fs/bpf";
 
@@ -131,6 +133,11 @@ impl Pins {
             return Err(PinError::Locked(self.folder.clone()));
         }
         Err(PinError::Io { path: self.folder.clone(), what: "lock", source: error })
+    }
+
+    /// Whether any map is pinned.
+    pub fn holds_maps(&self) -> bool {
+        name::ALL.iter().any(|map| self.map(map).exists())
     }
 
     /// Indices of the devices that have a pinned link.

@@ -1,0 +1,123 @@
+//! `vestibule explain`.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::Shown;
+use super::print::{self, Row};
+use crate::compile::Surroundings;
+use crate::dataplane::pin::Pins;
+use crate::dataplane::read;
+use crate::explain::{Asked, Client, Decision, decide, world_of};
+use crate::plan::World;
+use crate::sources::file;
+
+/// Bytes of a hello's file that are looked at. Far more than the 16 KiB at which a hello is refused.
+const HELLO_FILE_BYTES: u64 = 1 << 20;
+
+#[derive(Debug, Args)]
+#[group(id = "asked", required = true, multiple = false, args = ["name", "hello"])]
+pub(super) struct Question {
+    /// The server name a client asks for.
+    #[arg(long)]
+    name: Option<String>,
+    /// Files with raw bytes as a client would send them; one answer each, in order.
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    hello: Vec<PathBuf>,
+    /// The client's address, and its port, which chooses among backends.
+    #[arg(long, value_name = "IP[:PORT]", value_parser = client)]
+    from: Option<Client>,
+    /// The listener's name. Default: the only TLS listener.
+    #[arg(long)]
+    listener: Option<String>,
+    /// Answer for this configuration instead of what is in the kernel; needs no root.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+fn client(text: &str) -> Result<Client, String> {
+    if let Ok(socket) = text.parse::<SocketAddr>() {
+        return Ok(Client { address: socket.ip(), port: Some(socket.port()) });
+    }
+    let address: IpAddr = text
+        .parse()
+        .map_err(|_| "an address with or without a port: 192.0.2.7, 192.0.2.7:40000, [2001:db8::7]:40000")?;
+    Ok(Client { address, port: None })
+}
+
+pub(super) fn show(question: &Question, pins: &Pins) -> Result<ExitCode> {
+    let Some(world) = world(question, pins)? else { return Ok(ExitCode::FAILURE) };
+    let listener = question.listener.as_deref();
+    let answer = |asked: Asked<'_>| decide(&world, listener, asked, question.from);
+    let mut decisions = Vec::new();
+    if let Some(name) = &question.name {
+        decisions.push(answer(Asked::Name(name))?);
+    }
+    for path in &question.hello {
+        let mut bytes = Vec::new();
+        File::open(path)
+            .and_then(|file| file.take(HELLO_FILE_BYTES).read_to_end(&mut bytes))
+            .with_context(|| path.display().to_string())?;
+        decisions.push(answer(Asked::Hello(&bytes))?);
+    }
+    let rows = decisions.iter().map(row).collect::<Result<Vec<_>>>()?;
+    let headings = ["verdict", "server name", "listener", "route", "pattern", "backend", "why"];
+    print::rows(&headings, &rows, question.shown.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The maps to ask; `None` when the file cannot be used, which has been told.
+fn world(question: &Question, pins: &Pins) -> Result<Option<World>> {
+    let Some(path) = &question.config else {
+        return Ok(Some(World::from(read::content(&read::open(pins)?)?)));
+    };
+    match file::load(path, &Surroundings::default()) {
+        Ok(loaded) => Ok(Some(world_of(&loaded.desired))),
+        Err(problems) => {
+            let path = path.display().to_string();
+            for problem in &problems {
+                eprintln!("{}", problem.in_file(&path));
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn row(decision: &Decision) -> Result<Row> {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    Ok(Row {
+        json: print::Json::of(decision)?,
+        cells: vec![
+            decision.verdict.into(),
+            decision.server_name.clone().unwrap_or_else(|| format!("({})", decision.parse)),
+            decision.listener.clone(),
+            text(&decision.route),
+            text(&decision.pattern),
+            decision.backend.map(|backend| backend.to_string()).unwrap_or_default(),
+            format!("{}: {}", decision.reason, decision.why),
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_is_an_address_with_or_without_a_port() {
+        let address = IpAddr::from([192, 0, 2, 7]);
+        assert_eq!(client("192.0.2.7"), Ok(Client { address, port: None }));
+        assert_eq!(client("192.0.2.7:40000"), Ok(Client { address, port: Some(40000) }));
+        assert_eq!(client("[2001:db8::7]:1").unwrap().port, Some(1));
+        assert!(client("2001:db8::7").unwrap().address.is_ipv6());
+        assert!(client("tenant").is_err());
+    }
+}
