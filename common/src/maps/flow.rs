@@ -154,8 +154,10 @@ map_struct! {
         pub tries: u8,
         /// Retransmissions by the client since the SYN to the first backend.
         pub retransmits: u8,
+        /// Members of the table looked at so far, those passed over among them.
+        pub offset: u8,
         /// Zero.
-        pub reserved: [u8; 5],
+        pub reserved: [u8; 4],
         /// Where the parser stands.
         pub parser: Parser,
     }

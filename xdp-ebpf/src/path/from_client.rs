@@ -21,13 +21,14 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     if classify::listener(s).is_none() {
         return match classify::own(s) {
             Err(exit) => exit,
+            Ok(()) if s.segment.has(RST) => Exit::drop(Reason::ClassifyDropped),
             Ok(()) => Exit::reset(Reason::ClassifyNoListener),
         };
     }
     if s.listener_protocol == PROTOCOL_TCP {
         return tcp(skb, s);
     }
-    if s.segment.has(SYN) {
+    if s.segment.has(SYN) && !s.segment.has(ACK) {
         return syn::answer(skb, s);
     }
     match tls(skb, s) {
@@ -111,7 +112,7 @@ fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     }
     route::find(s)?;
     pick::next(s).inspect_err(|_| connect::refused(s))?;
-    Err(connect::open(skb, s, Reason::ConnectSyn))
+    Err(opened(skb, s, Reason::ConnectSyn))
 }
 
 /// The client repeats a hello that is complete: the backend has not answered. The first time the same backend is asked
@@ -124,7 +125,17 @@ fn retransmitted(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     }
     connect::abandon(s);
     pick::next(s).inspect_err(|_| connect::refused(s))?;
-    Err(connect::open(skb, s, Reason::ConnectNext))
+    Err(opened(skb, s, Reason::ConnectNext))
+}
+
+/// Dials; a refusal is the route's.
+#[inline(always)]
+fn opened(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
+    let exit = connect::open(skb, s, reason);
+    if exit.verdict() == Verdict::Reset {
+        connect::refused(s);
+    }
+    exit
 }
 
 /// A TCP listener: the SYN picks the backend, the ACK opens the flow.
@@ -168,10 +179,12 @@ fn open_tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     half_open::begin(s);
     pick::next(s).inspect_err(|_| connect::refused(s))?;
     if connect::connect_port(skb.0, s) == 0 {
+        connect::refused(s);
         return Err(Exit::reset(Reason::ConnectNoPort));
     }
     if half_open::half_open_store(s) == 0 {
         maps::free_nat(&s.hello.nat);
+        connect::refused(s);
         return Err(Exit::reset(Reason::SynHalfOpenFull));
     }
     Ok(())

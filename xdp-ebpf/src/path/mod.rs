@@ -34,7 +34,10 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         return Err(other(skb, s));
     }
     s.now_ns = kernel::monotonic_ns();
-    parse::tcp(skb, s)?;
+    // Whatever is wrong with a segment for the node's own address is for the node's stack to say.
+    parse::tcp(skb, s).map_err(|exit| {
+        if classify::is(s, ROLE_VIP) { exit } else { Exit::next(Reason::ClassifyOwnTraffic) }
+    })?;
     match classify::side(s)? {
         Side::Backend => Err(from_backend::run(skb, s)),
         Side::Client => Err(from_client::run(skb, s)),

@@ -507,7 +507,6 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     if protocol == IpProto::Icmp as u8 || protocol == IpProto::Ipv6Icmp as u8 || skb.length() < fixed + QUOTED {
         return Err(Exit::drop(Reason::ClassifyDropped));
     }
-    learn_partial_at(skb, s, fixed + 2)?;
     let quoted = ip_bytes + QUOTED;
     let failed = Exit::drop(Reason::EmitFailed);
     // Behind the 8 bytes of the ICMP header, in the window.
@@ -515,6 +514,8 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     if !(if v4 { skb.load(ETH_BYTES, s.window.bytes[8..].as_mut_ptr(), 28) } else { skb.load(ETH_BYTES, s.window.bytes[8..].as_mut_ptr(), 48) }) {
         return Err(failed);
     }
+    // Behind the quotation: it changes the packet.
+    learn_partial_at(skb, s, fixed + 2)?;
     let udp = protocol == IpProto::Udp as u8;
     s.window.bytes[0] = if v4 { 3 } else { 1 };
     s.window.bytes[1] = if v4 { if udp { 3 } else { 2 } } else { 4 };

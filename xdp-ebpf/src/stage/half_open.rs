@@ -21,6 +21,7 @@ pub(crate) fn begin(s: &mut Scratch) {
     h.listener = s.listener;
     h.backend = 0;
     h.tries = 0;
+    h.offset = 0;
     h.nat = common::maps::flow::BackendTuple::zeroed();
 }
 

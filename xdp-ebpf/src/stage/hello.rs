@@ -49,6 +49,7 @@ pub(crate) fn begin(s: &mut Scratch) {
     h.segments_unacked = 0;
     h.state = 0;
     h.tries = 0;
+    h.offset = 0;
     h.retransmits = 0;
     h.source_epoch = 0;
     h.backend_isn = 0;

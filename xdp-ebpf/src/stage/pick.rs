@@ -12,6 +12,9 @@ use crate::packet::Scratch;
 /// Backends tried before the client is refused.
 pub(crate) const TRIES_MAX: u8 = 3;
 
+/// Members looked at in one go: those that may not be dialled are passed over, and are no tries.
+const LOOKS_MAX: u32 = 16;
+
 /// Sets backend and the backend's half of the NAT tuple in `s.hello`; the route is `s.hello.route`, and
 /// `s.hello.tries` (raised) says how many were tried before.
 #[inline(always)]
@@ -38,17 +41,18 @@ fn choose(s: &mut Scratch) -> Result<(), Reason> {
         return Err(if other.members == 0 { Reason::PickNone } else { Reason::PickNoFamily });
     }
     let Some(first) = slot_member(s, &table) else { return Err(Reason::PickNone) };
-    let mut round = 0;
-    while round < TRIES_MAX {
-        let attempt = s.hello.tries;
-        if attempt >= TRIES_MAX || u32::from(attempt) >= table.members {
+    let mut look = 0;
+    while look < LOOKS_MAX {
+        let offset = s.hello.offset;
+        if s.hello.tries >= TRIES_MAX || u32::from(offset) >= table.members {
             break;
         }
-        s.hello.tries = attempt + 1;
-        if member(s, &table, maglev::member(first, u32::from(attempt), table.members)) {
+        s.hello.offset = offset + 1;
+        if member(s, &table, maglev::member(first, u32::from(offset), table.members)) {
+            s.hello.tries += 1;
             return Ok(());
         }
-        round += 1;
+        look += 1;
     }
     Err(if s.hello.backend == 0 { Reason::PickNone } else { Reason::ConnectExhausted })
 }

@@ -103,7 +103,7 @@ pub(crate) extern "C" fn syn_check(s: *mut Scratch) -> u32 {
 /// Whether the segment begins a connection by a valid cookie; `s.hello` then has what the client offered.
 #[inline(always)]
 pub(crate) fn begins(s: &mut Scratch) -> bool {
-    s.segment.has(ACK) && syn_check(s) == 2
+    s.segment.flags & (SYN | RST | ACK) == ACK && syn_check(s) == 2
 }
 
 /// Lets through the first data of a connection; all else of a TLS listener without flow and hello leaves here.
@@ -112,7 +112,7 @@ pub(crate) fn verify(s: &mut Scratch) -> Result<(), Exit> {
     if s.segment.has(RST) {
         return Err(Exit::drop(Reason::SynStray));
     }
-    if !s.segment.has(ACK) {
+    if !s.segment.has(ACK) || s.segment.has(SYN) {
         return Err(Exit::reset(Reason::SynCookieMismatch));
     }
     match syn_check(s) {
