@@ -15,9 +15,6 @@ use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Backends that the kernel tries for one connection (`stage/pick.rs`).
-const TRIES_MAX: u32 = 3;
-
 /// What a client would send.
 #[derive(Clone, Copy, Debug)]
 pub enum Asked<'a> {
@@ -273,7 +270,7 @@ fn pick_for(world: &World, route: &Route, from: Client) -> Result<Option<SocketA
         return Err(if other.members == 0 { Reason::PickNone } else { Reason::PickNoFamily });
     }
     let tries = |first: u32| {
-        let attempts = 0..TRIES_MAX.min(table.members);
+        let attempts = 0..maglev::LOOKS_MAX.min(table.members);
         attempts.filter_map(move |n| usable(world, &table, maglev::member(first, n, table.members))).next()
     };
     let first = match from.port {

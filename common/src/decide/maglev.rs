@@ -3,6 +3,12 @@
 use crate::maps::address::Port;
 use crate::maps::flow::ClientTuple;
 
+/// Members looked at for one connection in one go: those that may not be dialled are passed over, and are no tries.
+pub const LOOKS_MAX: u32 = 16;
+
+/// Backends dialled for one connection before its client is refused.
+pub const TRIES_MAX: u8 = 3;
+
 /// Hash of the client's address and port; the same on every node and after every restart.
 #[inline(always)]
 pub fn flow_hash(tuple: &ClientTuple) -> u32 {

@@ -1,6 +1,6 @@
 //! From the route to a backend: Maglev over the client's address and port, by the client's address family.
 
-use common::decide::maglev;
+use common::decide::maglev::{self, LOOKS_MAX, TRIES_MAX};
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
 use common::maps::route::{MemberKey, PAGE_SLOTS, PageKey, Table};
 use common::reason::Reason;
@@ -8,12 +8,6 @@ use common::reason::Reason;
 use crate::exit::Exit;
 use crate::maps;
 use crate::packet::Scratch;
-
-/// Backends tried before the client is refused.
-pub(crate) const TRIES_MAX: u8 = 3;
-
-/// Members looked at in one go: those that may not be dialled are passed over, and are no tries.
-const LOOKS_MAX: u32 = 16;
 
 /// Sets backend and the backend's half of the NAT tuple in `s.hello`; the route is `s.hello.route`, and
 /// `s.hello.tries` (raised) says how many were tried before.
