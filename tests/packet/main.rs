@@ -11,3 +11,7 @@ mod route;
 mod pick;
 mod connect;
 mod ports;
+mod hello;
+mod delivery;
+mod owed;
+mod stash;

@@ -223,14 +223,13 @@ impl Client {
     #[track_caller]
     pub(crate) fn assert_acknowledged(self, outcome: &Outcome, bytes: u32) {
         let answer = sent(outcome);
-        let room = 16_384 - bytes;
-        let shift = if self.dial.offer.scale.is_some() { 7 } else { 0 };
+        let unit = if self.dial.offer.scale.is_some() { 128 } else { 1 };
         let expected = self
             .dial
             .to_client()
             .seq(self.cookie.wrapping_add(1))
             .ack(behind(ISN, bytes))
-            .window((room >> shift) as u16);
+            .window((16_384 - bytes).div_ceil(unit) as u16);
         let expected = match timestamps(&answer) {
             Some((value, _)) if self.dial.offer.timestamps => {
                 assert!(value.wrapping_sub(self.time) < 60_000, "time goes on: {} {value}", self.time);

@@ -8,13 +8,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::Expiry;
 use common::maps::name;
 use common::reason::Reason;
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 pub use aya::Pod;
 
@@ -214,6 +214,16 @@ impl Programs {
     pub fn insert_prefix<const N: usize, V: Pod>(&mut self, map: &str, bits: u32, data: [u8; N], value: V) {
         let mut map: LpmTrie<_, [u8; N], V> = self.map_mut(map).try_into().expect("a trie of these types");
         map.insert(&Key::new(bits, data), &value, 0).expect("the map takes the entry");
+    }
+
+    /// Hellos that gave way since the last call, as the daemon is told.
+    pub fn evictions(&mut self) -> Vec<Expiry> {
+        let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
+        let mut told = Vec::new();
+        while let Some(record) = ring.next() {
+            told.push(Expiry::read_from_bytes(&record).expect("a record is an `Expiry`"));
+        }
+        told
     }
 
     fn map(&self, name: &str) -> &Map {

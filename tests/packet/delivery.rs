@@ -1,0 +1,214 @@
+//! The hello on its way to the backend: byte for byte, within its segment size.
+
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, server_name};
+use tests::compare::assert_frame;
+use tests::hello::hello;
+use tests::packet::{Segment, flag};
+use tests::program::{Outcome, Programs, verdict};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, sent, whole};
+use crate::scene::{
+    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, CLIENT_WINDOW, Client, Dial, ISN, Offer, behind, dial, ready,
+    stamped, usual_hello,
+};
+use crate::setup::backend_address;
+
+/// The segments of a delivery, the copies first.
+#[track_caller]
+pub(crate) fn pieces(outcome: &Outcome) -> Vec<Segment> {
+    assert_eq!(outcome.verdict, verdict::REDIRECT, "{:?}", outcome.counted);
+    let copies = outcome.emitted.iter().map(|(device, frame)| {
+        assert_eq!(*device, Device::Backend);
+        frame
+    });
+    copies.chain([&outcome.packet]).map(|frame| whole(frame)).collect()
+}
+
+/// The stream a delivery brings, from behind the SYN on.
+#[track_caller]
+pub(crate) fn delivered(outcome: &Outcome, isn: u32) -> Vec<u8> {
+    let mut stream = Vec::new();
+    for piece in pieces(outcome) {
+        assert_eq!(piece.seq, behind(isn, stream.len() as u32));
+        stream.extend(piece.payload);
+    }
+    stream
+}
+
+/// Sends a hello in segments of `mss` bytes as a client does; gives the backend that is asked.
+#[track_caller]
+pub(crate) fn collect(programs: &mut Programs, client: Client, bytes: &[u8], mss: usize) -> Backend {
+    for (index, part) in bytes.chunks(mss).enumerate() {
+        let outcome = client.send(programs, (index * mss) as u32, part);
+        if (index + 1) * mss >= bytes.len() {
+            assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+            assert_eq!(outcome.emitted, []);
+            return Backend::of(&sent(&outcome));
+        }
+        if index % 2 == 0 {
+            assert_dropped(&outcome, Reason::HelloStashed);
+        } else {
+            assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
+            client.assert_acknowledged(&outcome, ((index + 1) * mss) as u32);
+        }
+    }
+    unreachable!("a hello has bytes")
+}
+
+/// Demands the hello in pieces of `mss` bytes, whole packets, PSH on the last.
+#[track_caller]
+fn assert_pieces(outcome: &Outcome, client: Client, backend: Backend, bytes: &[u8], mss: usize, window: u16) {
+    assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
+    let count = bytes.len().div_ceil(mss);
+    let frames: Vec<&Vec<u8>> = outcome.emitted.iter().map(|(_, frame)| frame).chain([&outcome.packet]).collect();
+    assert_eq!(frames.len(), count);
+    pieces(outcome);
+    for (index, part) in bytes.chunks(mss).enumerate() {
+        let piece = backend
+            .to_backend()
+            .seq(behind(ISN, (index * mss) as u32))
+            .ack(behind(BACKEND_ISN, 0))
+            .flags(if index + 1 == count { flag::PSH } else { 0 })
+            .window(window);
+        let stamps = client.dial.offer.timestamps;
+        let piece = if stamps { stamped(piece, CLIENT_TIME + 1, BACKEND_TIME) } else { piece };
+        assert_frame(frames[index], &piece.payload(part));
+    }
+}
+
+/// Bytes of a segment that the headers of this family leave of 1500.
+fn room(dial: Dial) -> usize {
+    1_500 - if dial.family.is_v4() { 40 } else { 60 } - if dial.offer.timestamps { 12 } else { 0 }
+}
+
+#[test]
+fn sixteen_kibibytes_arrive_byte_for_byte() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(16_384).bytes();
+    for family in FAMILIES {
+        for (port, offer) in (40_000..).zip([Offer::linux(1440, 7), Offer::plain(1440)]) {
+            let dial = dial(family).port(port).offer(offer);
+            let client = dial.shake(&mut programs);
+            let backend = collect(&mut programs, client, &bytes, room(dial));
+            let outcome = backend.give(&mut programs, &backend.syn_ack());
+            assert_eq!(delivered(&outcome, ISN), bytes);
+            assert_pieces(&outcome, client, backend, &bytes, room(dial), CLIENT_WINDOW);
+        }
+    }
+}
+
+#[test]
+fn small_clients_and_small_backends_get_small_segments() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(5_001).bytes();
+    for family in FAMILIES {
+        let default = if family.is_v4() { 536 } else { 1220 };
+        // What the backend told (0: nothing), and what it gets; timestamps take 12 bytes.
+        for (port, (told, mss)) in (40_000..).zip([(536, 524), (1, 76), (0, default - 12), (9_000, 0)]) {
+            let dial = dial(family).port(port).offer(Offer::linux(536, 7));
+            let client = dial.shake(&mut programs);
+            let backend = collect(&mut programs, client, &bytes, 524);
+            let offer = Offer { mss: Some(told).filter(|mss| *mss > 0), ..Offer::linux(0, 9) };
+            let outcome = backend.give(&mut programs, &backend.syn_ack_with(offer));
+            let mss = if mss == 0 { room(dial) } else { mss };
+            assert_eq!(delivered(&outcome, ISN), bytes);
+            assert_pieces(&outcome, client, backend, &bytes, mss, CLIENT_WINDOW);
+        }
+    }
+}
+
+#[test]
+fn the_backends_device_bounds_its_segments() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(3_333).bytes();
+    for family in FAMILIES {
+        let mut member = programs.backend(1, backend_address(family, 0));
+        member.mtu = 1_300;
+        programs.route(1, &[(1, member)]);
+        let client = dial(family).offer(Offer::plain(1_440)).shake(&mut programs);
+        let backend = collect(&mut programs, client, &bytes, 1_400);
+        let outcome = backend.give(&mut programs, &backend.syn_ack());
+        let mss = 1_300 - if family.is_v4() { 40 } else { 60 };
+        assert_pieces(&outcome, client, backend, &bytes, mss, CLIENT_WINDOW);
+    }
+}
+
+#[test]
+fn a_backend_without_options_gets_none() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        let outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::plain(1_460)));
+        // No timestamps, and a window told unscaled: 502 << 7, as the backend will read it.
+        let plain = Client { dial: client.dial.offer(Offer::plain(1_440)), ..client };
+        assert_pieces(&outcome, plain, backend, &usual_hello(), 1_460, 64_256);
+    }
+}
+
+#[test]
+fn data_behind_the_hello_is_kept_and_delivered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        // TLS early data: some in the hello's own segment, some in segments behind it.
+        let mut stream = usual_hello();
+        stream.extend([0x17; 2_000]);
+        let outcome = client.send(&mut programs, 0, &stream[..700]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        let backend = Backend::of(&sent(&outcome));
+        assert_dropped(&client.send(&mut programs, 700, &stream[700..1_900]), Reason::HelloStashed);
+        // Beyond a gap it is the client's to repeat.
+        assert_dropped(&client.send(&mut programs, 2_000, &stream[2_000..]), Reason::HelloBeyond);
+        assert_dropped(&client.send(&mut programs, 1_900, &stream[1_900..]), Reason::HelloStashed);
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(delivered(&outcome, ISN), stream);
+        assert_eq!(client.flow(&programs).unwrap().client_next, behind(ISN, stream.len() as u32));
+        assert_eq!(client.waiting(&programs), None, "nothing was acknowledged, so nothing is owed");
+    }
+}
+
+#[test]
+fn no_more_than_sixteen_kibibytes_are_kept() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(15_000).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, client, &bytes, 1_428);
+        let mut stream = bytes.clone();
+        stream.extend([0x17; 3_000]);
+        for at in [15_000, 16_000, 16_384] {
+            let part = &stream[at..at + 1_000];
+            let outcome = client.send(&mut programs, at as u32, part);
+            assert_dropped(&outcome, Reason::HelloStashed);
+        }
+        assert_dropped(&client.send(&mut programs, 17_000, &[0x17; 500]), Reason::HelloBeyond);
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(delivered(&outcome, ISN), stream[..16_384]);
+    }
+}
+
+#[test]
+fn a_piece_larger_than_the_device_takes_is_dropped_and_counted() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(4_000).bytes();
+    for family in FAMILIES {
+        // The map says 9,000, the device takes 1,500.
+        let mut member = programs.backend(1, backend_address(family, 0));
+        member.mtu = 9_000;
+        programs.route(1, &[(1, member)]);
+        let client = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, client, &bytes, 1_428);
+        let outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::linux(8_960, 9)));
+        assert_dropped(&outcome, Reason::EmitTooBig);
+    }
+}

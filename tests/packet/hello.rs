@@ -1,0 +1,352 @@
+//! The ClientHello, over any number of segments and records.
+
+use common::maps::flow::HELLO_COLLECTING;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, server_name};
+use tests::hello::hello;
+use tests::packet::Segment;
+use tests::program::{Outcome, Programs};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_sent, reset_of, sent};
+use crate::scene::{Backend, Client, ISN, Offer, behind, dial, ready, usual_hello};
+use crate::setup::{hellos, waiting_of};
+
+/// The stream cut at these places: offset and bytes of each part.
+fn cut<'h>(bytes: &'h [u8], at: &[usize]) -> Vec<(u32, &'h [u8])> {
+    let ends = at.iter().copied().chain([bytes.len()]);
+    let begins = [0].into_iter().chain(at.iter().copied());
+    begins.zip(ends).map(|(begin, end)| (begin as u32, &bytes[begin..end])).collect()
+}
+
+/// The SYN went out, the client got nothing, and every byte is there.
+#[track_caller]
+pub(crate) fn assert_complete(programs: &Programs, client: Client, outcome: &Outcome, bytes: usize) {
+    assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+    assert_eq!(outcome.emitted, []);
+    Backend::of(&sent(outcome));
+    assert_eq!(client.waiting(programs).unwrap().have as usize, bytes);
+    assert_eq!(waiting_of(programs, client.dial.host), 0);
+}
+
+#[test]
+fn bytes_are_acknowledged_on_push_and_the_last_segment_never_is() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        for (port, offer) in (40_000..).zip([Offer::linux(1440, 7), Offer::plain(1440)]) {
+            let client = dial(family).port(port).offer(offer).shake(&mut programs);
+            let parts = cut(&bytes, &[1, 5, 6, 44, 300, 516]);
+            let (last, first) = parts.split_last().unwrap();
+            for (offset, part) in first {
+                let segment = client.at(*offset).psh().payload(*part);
+                let outcome = client.give(&mut programs, &segment);
+                assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
+                client.assert_acknowledged(&outcome, offset + part.len() as u32);
+                assert_eq!(client.waiting(&programs).unwrap().state, HELLO_COLLECTING);
+                assert_eq!(waiting_of(&programs, client.dial.host), 1);
+            }
+            let outcome = client.give(&mut programs, &client.at(last.0).psh().payload(last.1));
+            assert_complete(&programs, client, &outcome, bytes.len());
+        }
+    }
+}
+
+#[test]
+fn every_second_segment_without_push_is_acknowledged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for (index, (offset, part)) in cut(&bytes, &[100, 200, 300, 400]).into_iter().enumerate() {
+            let outcome = client.send(&mut programs, offset, part);
+            match index {
+                0 | 2 => assert_dropped(&outcome, Reason::HelloStashed),
+                1 | 3 => {
+                    assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
+                    client.assert_acknowledged(&outcome, offset + part.len() as u32);
+                }
+                _ => assert_complete(&programs, client, &outcome, bytes.len()),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_hello_split_anywhere_is_one_hello() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).bytes();
+    for family in FAMILIES {
+        for (port, at) in (1_024..).zip(1..bytes.len()) {
+            let client = dial(family).port(port).shake(&mut programs);
+            assert_dropped(&client.send(&mut programs, 0, &bytes[..at]), Reason::HelloStashed);
+            let outcome = client.send(&mut programs, at as u32, &bytes[at..]);
+            assert_complete(&programs, client, &outcome, bytes.len());
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}
+
+#[test]
+fn a_hello_byte_by_byte_is_one_hello() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).records_of(50).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for (offset, byte) in bytes.iter().enumerate() {
+            let outcome = client.give(&mut programs, &client.at(offset as u32).psh().payload([*byte]));
+            if offset + 1 == bytes.len() {
+                assert_complete(&programs, client, &outcome, bytes.len());
+            } else {
+                assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)], "byte {offset}");
+            }
+        }
+    }
+}
+
+/// The hello in records of at most this many bytes.
+fn recut(bytes: &[u8], record: usize) -> Vec<u8> {
+    let parts = bytes[5..].chunks(record);
+    parts.flat_map(|part| [&[22, 3, 1], &(part.len() as u16).to_be_bytes()[..], part].concat()).collect()
+}
+
+#[test]
+fn a_hello_over_several_records_and_segments_is_one_hello() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (port, record) in (40_000..).zip([7, 100, 1_000, 2_043]) {
+            let bytes = recut(&hello().name(server_name(0)).length(2_500).bytes(), record);
+            let client = dial(family).port(port).shake(&mut programs);
+            for (offset, part) in cut(&bytes, &[999, 2_048]) {
+                let outcome = client.send(&mut programs, offset, part);
+                match offset {
+                    0 => assert_dropped(&outcome, Reason::HelloStashed),
+                    999 => client.assert_acknowledged(&outcome, 2_048),
+                    _ => assert_complete(&programs, client, &outcome, bytes.len()),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn duplicates_and_gaps_are_answered_with_what_is_there() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let parts = cut(&bytes, &[100, 200, 400]);
+        let mut give = |index: usize| client.send(&mut programs, parts[index].0, parts[index].1);
+        assert_dropped(&give(0), Reason::HelloStashed);
+        // The deadlock of a lost second segment: the client repeats the first, and is told it is here.
+        for _ in 0..3 {
+            let outcome = give(0);
+            assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
+            client.assert_acknowledged(&outcome, 100);
+        }
+        let outcome = give(2);
+        assert_eq!(outcome.counted, [(Reason::HelloGap, 1)]);
+        client.assert_acknowledged(&outcome, 100);
+        let outcome = give(3);
+        assert_eq!(outcome.counted, [(Reason::HelloGap, 1)]);
+        client.assert_acknowledged(&outcome, 100);
+        assert_dropped(&give(1), Reason::HelloStashed);
+        let outcome = give(2);
+        assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
+        client.assert_acknowledged(&outcome, 400);
+        let outcome = give(3);
+        assert_complete(&programs, client, &outcome, bytes.len());
+    }
+}
+
+#[test]
+fn overlapping_segments_add_what_is_new() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(4_000).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &bytes[..1_000]), Reason::HelloStashed);
+        let mut wrong = bytes[500..2_060].to_vec();
+        // What is here already is not taken again.
+        wrong[..500].fill(0xff);
+        let outcome = client.send(&mut programs, 500, &wrong[..1_400]);
+        client.assert_acknowledged(&outcome, 1_900);
+        assert_dropped(&client.send(&mut programs, 600, &wrong[100..1_500]), Reason::HelloStashed);
+        let outcome = client.send(&mut programs, 1_999, &bytes[1_999..3_000]);
+        client.assert_acknowledged(&outcome, 3_000);
+        let outcome = client.send(&mut programs, 2_800, &bytes[2_800..]);
+        assert_complete(&programs, client, &outcome, 4_000);
+        let backend = Backend::of(&sent(&outcome));
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
+    }
+}
+
+#[test]
+fn super_packets_count_as_the_segments_they_hold() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(3_500).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let part = client.at(0).payload(&bytes[..2_800]).bytes();
+        let outcome = programs.ingress_gso(Device::Client, &part, 1_400, 2);
+        assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
+        client.assert_acknowledged(&outcome, 2_800);
+        let outcome = client.send(&mut programs, 2_800, &bytes[2_800..]);
+        assert_complete(&programs, client, &outcome, bytes.len());
+        // And whole in one.
+        let client = dial(family).port(40_001).shake(&mut programs);
+        let whole = client.at(0).payload(bytes.as_slice()).bytes();
+        let outcome = programs.ingress_gso(Device::Client, &whole, 1_400, 3);
+        assert_complete(&programs, client, &outcome, bytes.len());
+    }
+}
+
+#[test]
+fn acknowledgements_of_ours_are_absorbed_while_the_hello_waits() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        client.send(&mut programs, 0, &bytes[..300]);
+        assert_dropped(&client.give(&mut programs, &client.at(300)), Reason::SynAcked);
+        let outcome = client.send(&mut programs, 300, &bytes[300..]);
+        assert_complete(&programs, client, &outcome, bytes.len());
+        // And while the backend is awaited.
+        assert_dropped(&client.give(&mut programs, &client.at(517)), Reason::SynAcked);
+    }
+}
+
+/// Hellos that are refused, and why.
+fn refused() -> Vec<(Vec<u8>, Reason)> {
+    let good = hello().name(server_name(0)).bytes();
+    let changed = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    vec![
+        (b"GET / HTTP/1.1\r\nHost: tenant-a.k8s.example.com\r\n\r\n".to_vec(), Reason::HelloNotTls),
+        (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), Reason::HelloNotTls),
+        // An alert; a handshake record that begins with no ClientHello; a session id too long; an empty record.
+        (changed(0, 21), Reason::HelloNotTls),
+        (changed(5, 2), Reason::HelloMalformed),
+        (changed(43, 33), Reason::HelloMalformed),
+        ([&[22, 3, 1, 0, 0], &good[5..]].concat(), Reason::HelloMalformed),
+        (hello().name("bad name").bytes(), Reason::HelloNameInvalid),
+        (hello().name(".a").bytes(), Reason::HelloNameInvalid),
+        (hello().name(server_name(0)).length(16_385).bytes(), Reason::HelloTooLong),
+    ]
+}
+
+#[test]
+fn what_is_no_acceptable_hello_is_refused_with_its_own_reason() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (bytes, reason) in refused() {
+            let part = &bytes[..bytes.len().min(1_400)];
+            let client = dial(family).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, part);
+            assert_sent(&outcome, reason, &client.refusal());
+            assert_eq!(hellos(&programs), []);
+            // The same in pieces: refused as soon as it can be told, nothing is left.
+            let mut counted = Vec::new();
+            for (offset, part) in cut(part, &[3, 5, 9, 20]) {
+                let outcome = client.give(&mut programs, &client.at(offset).psh().payload(part));
+                counted = outcome.counted.clone();
+                if counted != [(Reason::HelloAcked, 1)] {
+                    assert_sent(&outcome, reason, &client.refusal());
+                    break;
+                }
+            }
+            assert_eq!(counted, [(reason, 1)]);
+            assert_eq!(hellos(&programs), []);
+            assert_eq!(waiting_of(&programs, client.dial.host), 0);
+        }
+    }
+}
+
+#[test]
+fn a_client_that_closes_before_its_hello_is_whole_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let with_part = |offset: u32, end: usize| client.at(offset).fin().payload(&bytes[offset as usize..end]);
+        // A FIN behind a part, with the next part, and with the first.
+        let ways: [(bool, Segment); 3] =
+            [(true, client.at(300).fin()), (true, with_part(300, 400)), (false, with_part(0, 300))];
+        for (begun, fin) in ways {
+            if begun {
+                client.send(&mut programs, 0, &bytes[..300]);
+            }
+            let outcome = client.give(&mut programs, &fin);
+            assert_sent(&outcome, Reason::HelloAbandoned, &client.refusal());
+            assert_eq!(client.waiting(&programs), None, "begun {begun}, {} bytes", fin.payload.len());
+            assert_eq!(waiting_of(&programs, client.dial.host), 0);
+        }
+        // With the last part it is a half-close: the backend may answer.
+        client.send(&mut programs, 0, &bytes[..300]);
+        let outcome = client.give(&mut programs, &with_part(300, 517));
+        assert_complete(&programs, client, &outcome, bytes.len());
+    }
+}
+
+#[test]
+fn a_reset_is_believed_at_the_clients_own_numbers() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for good in [100, 300] {
+            client.give(&mut programs, &client.at(0).psh().payload(&bytes[..100]));
+            client.send(&mut programs, 100, &bytes[100..300]);
+            for bad in [0, 50, 101, 299, 301, 5_000] {
+                assert_dropped(&client.give(&mut programs, &client.at(bad).rst()), Reason::SynStray);
+                assert_eq!(client.waiting(&programs).unwrap().have, 300);
+            }
+            let outcome = client.give(&mut programs, &client.at(good).rst());
+            assert_dropped(&outcome, Reason::HelloReset);
+            assert_eq!(hellos(&programs), []);
+            assert_eq!(waiting_of(&programs, client.dial.host), 0);
+        }
+        // While the backend is awaited: its port is given up too.
+        let backend = client.ask(&mut programs, &bytes);
+        assert_dropped(&client.give(&mut programs, &client.at(517).rst()), Reason::HelloReset);
+        assert_eq!((client.waiting(&programs), backend.owner(&programs)), (None, None));
+    }
+}
+
+#[test]
+fn a_client_that_begins_anew_on_its_port_replaces_its_hello() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        client.send(&mut programs, 0, &bytes[..300]);
+        let isn = ISN.wrapping_sub(50_000);
+        let answer = sent(&client.give(&mut programs, &dial(family).syn().seq(isn)));
+        let anew = Client { cookie: answer.seq, ..client };
+        let first = anew.at(0).seq(behind(isn, 0));
+        assert_dropped(&client.give(&mut programs, &first.clone().payload(&bytes[..100])), Reason::HelloStashed);
+        assert_eq!(waiting_of(&programs, client.dial.host), 1);
+        let waiting = client.waiting(&programs).unwrap();
+        assert_eq!((waiting.isn, waiting.have), (isn, 100));
+        let rest = first.seq(behind(isn, 100)).payload(&bytes[100..]);
+        let outcome = client.give(&mut programs, &rest);
+        assert_complete(&programs, client, &outcome, bytes.len());
+    }
+}

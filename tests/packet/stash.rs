@@ -1,0 +1,285 @@
+//! Bounds of the stash: of each source, of the whole, in time.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::maps::event::Expiry;
+use common::maps::flow::FLOW_RESET;
+use common::maps::settings::Settings;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, server_name};
+use tests::compare::assert_frame;
+use tests::fill::default_settings;
+use tests::hello::hello;
+use tests::packet::flag;
+use tests::program::{Programs, Sizes};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_emitted, assert_sent, order};
+use crate::delivery::collect;
+use crate::scene::{Client, ISN, behind, dial, ready, usual_hello};
+use crate::setup::{hellos, nats, waiting_of};
+
+/// A client on the far side of the default route.
+pub(crate) fn far(family: Family, net: u8, host: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(192, 0, net, host).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, net.into(), 0, 0, 0, host.into()).into(),
+    }
+}
+
+/// Programs with room for this many waiting hellos.
+fn small(hellos: u32) -> Programs {
+    let mut programs = Programs::with_sizes(Sizes { hellos, ..Sizes::default() }).unwrap();
+    programs.tls_with_one_route();
+    programs
+}
+
+/// A client whose hello waits for its second half.
+#[track_caller]
+pub(crate) fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
+    let client = dial(family).host(host).port(port).shake(programs);
+    assert_dropped(&client.send(programs, 0, &usual_hello()[..300]), Reason::HelloStashed);
+    client
+}
+
+#[test]
+fn no_source_holds_more_than_64_waiting_hellos() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        let clients: Vec<Client> =
+            (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
+        assert_eq!(waiting_of(&programs, host), 64);
+        // The next one, from the same source: for IPv6 that is the whole /64.
+        let same = if family.is_v4() { host } else { far(family, 2, 2) };
+        let refused = dial(family).host(same).port(50_000).shake(&mut programs);
+        let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+        assert_eq!(refused.waiting(&programs), None);
+        // A hello in one segment waits for nobody.
+        refused.ask(&mut programs, &usual_hello());
+        // Other sources have their own count: for IPv4 the next address, for IPv6 the next /64.
+        let other = if family.is_v4() { far(family, 2, 2) } else { far(family, 3, 1) };
+        begin(&mut programs, family, other, 40_000);
+        assert_eq!((waiting_of(&programs, host), waiting_of(&programs, other)), (64, 1));
+        // One is completed, one reset, one closed: three places.
+        let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        clients[1].give(&mut programs, &clients[1].at(300).rst());
+        clients[2].give(&mut programs, &clients[2].at(300).fin());
+        assert_eq!(waiting_of(&programs, host), 61);
+        for port in 50_001..50_004 {
+            begin(&mut programs, family, same, port);
+        }
+        let refused = dial(family).host(same).port(50_004).shake(&mut programs);
+        let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+    }
+}
+
+/// Fills a stash of four in which one place is taken: the last of four new hellos drives out the oldest.
+#[track_caller]
+fn drive_out(programs: &mut Programs, family: Family) {
+    for port in 50_000..50_003 {
+        begin(programs, family, far(family, 2, 1), port);
+    }
+    let client = dial(family).host(far(family, 2, 1)).port(50_003).shake(programs);
+    let outcome = client.send(programs, 0, &usual_hello()[..300]);
+    assert_eq!(outcome.counted, [(Reason::HelloStashed, 1), (Reason::HelloEvicted, 1)]);
+}
+
+/// Hellos are over after 50 ms.
+fn short_lived(programs: &mut Programs, sizes: Sizes) {
+    programs.settings(Settings { hello_timeout_ns: 50_000_000, ..default_settings(sizes) });
+}
+
+#[test]
+fn the_count_of_a_source_begins_anew_when_all_are_over() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        programs.settings(default_settings(Sizes::default()));
+        let clients: Vec<Client> =
+            (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
+        short_lived(&mut programs, Sizes::default());
+        sleep(Duration::from_millis(60));
+        let client = dial(family).host(host).port(50_000).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloStashed);
+        assert_eq!(waiting_of(&programs, host), 1);
+        // Those of the old count do not lower the new one.
+        programs.settings(default_settings(Sizes::default()));
+        let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(waiting_of(&programs, host), 1);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn a_hello_that_takes_too_long_is_forgotten_when_its_client_speaks() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.settings(default_settings(Sizes::default()));
+        let host = far(family, 2, 1);
+        let client = begin(&mut programs, family, host, 40_000);
+        short_lived(&mut programs, Sizes::default());
+        sleep(Duration::from_millis(60));
+        // The second half alone says nothing: dropped, so that the client repeats from the start.
+        let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::SynEarly, 1), (Reason::HelloTimeout, 1)]);
+        assert_eq!((client.waiting(&programs), waiting_of(&programs, host)), (None, 0));
+        // While the backend is awaited the limit holds too.
+        let backend = client.ask(&mut programs, &usual_hello());
+        sleep(Duration::from_millis(60));
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_eq!(outcome.counted, [(Reason::HelloTimeout, 1), (Reason::ConnectSyn, 1)]);
+        assert_eq!(backend.owner(&programs), None, "the port of the first try is free");
+        assert_eq!(nats(&programs).len(), 1);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn when_the_stash_is_full_the_oldest_gives_way() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let clients: Vec<Client> =
+            (0..4).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
+        for round in 0..2 {
+            let oldest = clients[round];
+            let client = dial(family).host(far(family, 3, 1)).port(50_000 + round as u16).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+            assert_eq!(outcome.counted, [(Reason::HelloStashed, 1), (Reason::HelloEvicted, 1)]);
+            assert_eq!(outcome.emitted, []);
+            assert_eq!(oldest.waiting(&programs), None);
+            assert_eq!(hellos(&programs).len(), 4);
+            // The daemon is told, and resets the client.
+            let seq = oldest.cookie.wrapping_add(1);
+            let told = Expiry { client: oldest.dial.tuple(), seq, reason: Reason::HelloEvicted as u32 };
+            assert_eq!(programs.evictions(), [told]);
+            let outcome = programs.expire(&told);
+            assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[][..]));
+            assert_emitted(&outcome, &[(Device::Client, oldest.refusal())]);
+        }
+        assert_eq!(waiting_of(&programs, far(family, 2, 1)), 2);
+        // Those that stayed are whole.
+        let outcome = clients[2].send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+    }
+}
+
+#[test]
+fn a_hello_that_waits_for_its_backend_gives_way_with_its_port() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let oldest = dial(family).shake(&mut programs);
+        let backend = oldest.ask(&mut programs, &usual_hello());
+        drive_out(&mut programs, family);
+        assert_eq!((oldest.waiting(&programs), backend.owner(&programs)), (None, None));
+        assert_eq!(programs.evictions().len(), 1);
+    }
+}
+
+#[test]
+fn a_hello_that_is_owed_gives_way_and_its_flow_is_reset() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let bytes = hello().name(server_name(0)).length(517).bytes();
+        let oldest = dial(family).shake(&mut programs);
+        oldest.give(&mut programs, &oldest.at(0).psh().payload(&bytes[..300]));
+        let outcome = oldest.send(&mut programs, 300, &bytes[300..]);
+        let backend = crate::scene::Backend::of(&crate::check::sent(&outcome));
+        backend.accept(&mut programs);
+        drive_out(&mut programs, family);
+        assert_eq!(oldest.waiting(&programs), None);
+        let told = programs.evictions();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].client, oldest.dial.tuple());
+        let outcome = programs.expire(&told[0]);
+        let to_backend = backend.to_backend().seq(behind(ISN, 0)).flags(flag::RST).window(0);
+        assert_emitted(&outcome, &[(Device::Client, oldest.refusal()), (Device::Backend, to_backend)]);
+        assert_eq!(oldest.flow(&programs).unwrap().state, FLOW_RESET);
+    }
+}
+
+#[test]
+fn a_hello_larger_than_the_stash_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = small(2);
+    let bytes = hello().name(server_name(0)).length(6_000).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for at in [0, 1_400] {
+            let outcome = client.send(&mut programs, at as u32, &bytes[at..at + 1_400]);
+            assert!(outcome.counted.len() == 1 && hellos(&programs).len() == 1, "{outcome:?}");
+        }
+        client.send(&mut programs, 2_800, &bytes[2_800..4_000]);
+        let outcome = client.send(&mut programs, 4_000, &bytes[4_000..5_400]);
+        assert_sent(&outcome, Reason::HelloStashFailed, &client.refusal());
+        assert_eq!(hellos(&programs), []);
+        assert_eq!(waiting_of(&programs, client.dial.host), 0);
+    }
+}
+
+#[test]
+fn places_of_hellos_that_are_over_are_taken_again_without_a_reset() {
+    tests::skip_without_root!();
+    let sizes = Sizes { hellos: 4, ..Sizes::default() };
+    for family in FAMILIES {
+        let mut programs = small(4);
+        for port in 40_000..40_004 {
+            begin(&mut programs, family, far(family, 2, 1), port);
+        }
+        short_lived(&mut programs, sizes);
+        sleep(Duration::from_millis(60));
+        let client = dial(family).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloStashed);
+        assert_eq!(programs.evictions(), []);
+        assert_eq!(hellos(&programs).len(), 4);
+    }
+}
+
+#[test]
+fn large_hellos_share_the_stash_with_small_ones() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(9);
+        let bytes = hello().name(server_name(0)).length(16_384).bytes();
+        let first = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, first, &bytes, 1_400);
+        let second = begin(&mut programs, family, far(family, 2, 1), 40_000);
+        // Nine places are taken; the delivery leaves all bytes as they were and gives eight back once owed no more.
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
+        let outcome = backend.give(&mut programs, &backend.at(0, 16_384));
+        assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+        assert_eq!(hellos(&programs), [second.dial.tuple()]);
+        let third = dial(family).port(40_001).shake(&mut programs);
+        let backend = collect(&mut programs, third, &bytes, 1_400);
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
+        assert_eq!(programs.evictions(), []);
+    }
+}
+
+#[test]
+fn an_order_to_reset_a_client_of_whom_nothing_is_known_uses_its_number() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let dial = dial(family);
+        let told = Expiry { seq: 77, ..order(dial.tuple(), Reason::HelloEvicted) };
+        let outcome = programs.expire(&told);
+        assert_eq!(outcome.verdict, 0);
+        assert_eq!(outcome.emitted.len(), 1);
+        assert_frame(&outcome.emitted[0].1, &dial.to_client().rst().seq(77));
+    }
+}
