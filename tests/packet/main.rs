@@ -15,3 +15,6 @@ mod hello;
 mod delivery;
 mod owed;
 mod stash;
+mod open;
+mod forward;
+mod end;

@@ -1,0 +1,218 @@
+//! How connections end: FIN both ways, RST, and what comes after.
+
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Slot};
+use common::maps::name;
+use common::maps::settings::{Cursors, Settings};
+use common::reason::Reason;
+use tests::addresses::FAMILIES;
+use tests::fill::default_settings;
+use tests::program::{Programs, Sizes};
+
+use crate::check::{assert_dropped, assert_sent, reset_of};
+use crate::open::{HELLO, Open, open, open_with};
+use crate::scene::{Offer, dial, ready};
+use crate::setup::nats;
+
+/// The owner of the newest place in the ring of closed flows.
+fn newest_closed(programs: &Programs) -> Slot {
+    let cursors: Cursors = programs.element(name::CURSORS, 0);
+    programs.element(name::CLOSED_RING, (cursors.closed_head - 1) as u32)
+}
+
+#[test]
+fn fin_both_ways_closes_the_flow_whoever_begins() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (port, client_first) in [(40_000, true), (40_001, false)] {
+            let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
+            let p = &mut programs;
+            if client_first {
+                open.pass_to_backend(p, &open.from_client(HELLO, 0).fin());
+                open.pass_to_client(p, &open.from_backend(0, HELLO + 1));
+                // Half-closed: the backend goes on for as long as it likes.
+                open.pass_to_client(p, &open.from_backend(0, HELLO + 1).payload(*b"still here"));
+                open.pass_to_backend(p, &open.from_client(HELLO + 1, 10));
+                open.pass_to_client(p, &open.from_backend(10, HELLO + 1).fin());
+                assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+                open.pass_to_backend(p, &open.from_client(HELLO + 1, 11));
+            } else {
+                open.pass_to_client(p, &open.from_backend(0, HELLO).payload(*b"bye").fin());
+                open.pass_to_backend(p, &open.from_client(HELLO, 4));
+                open.pass_to_backend(p, &open.from_client(HELLO, 4).payload(*b"still here"));
+                open.pass_to_client(p, &open.from_backend(4, HELLO + 10));
+                open.pass_to_backend(p, &open.from_client(HELLO + 10, 4).fin());
+                assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+                open.pass_to_client(p, &open.from_backend(4, HELLO + 11));
+            }
+            assert_eq!(open.flow(p).state, FLOW_CLOSED);
+            assert_eq!(newest_closed(p).owner, open.client.dial.tuple());
+            // Stragglers of either side still pass: a lost last ACK is asked for again.
+            open.pass_to_client(p, &open.from_backend(10, HELLO + 1).fin());
+            open.pass_to_backend(p, &open.from_client(HELLO + 1, 11));
+            assert_eq!(open.flow(p).state, FLOW_CLOSED);
+        }
+    }
+}
+
+#[test]
+fn fin_of_both_at_once_closes_the_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let p = &mut programs;
+        open.pass_to_backend(p, &open.from_client(HELLO, 0).fin());
+        open.pass_to_client(p, &open.from_backend(0, HELLO).fin());
+        open.pass_to_backend(p, &open.from_client(HELLO + 1, 1));
+        assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+        open.pass_to_client(p, &open.from_backend(1, HELLO + 1));
+        assert_eq!(open.flow(p).state, FLOW_CLOSED);
+    }
+}
+
+#[test]
+fn an_acknowledgement_short_of_the_fin_does_not_close() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let p = &mut programs;
+        open.pass_to_backend(p, &open.from_client(HELLO, 0).payload(*b"last").fin());
+        open.pass_to_client(p, &open.from_backend(0, HELLO + 4).payload(*b"more").fin());
+        open.pass_to_backend(p, &open.from_client(HELLO + 5, 4));
+        open.pass_to_client(p, &open.from_backend(5, HELLO + 4));
+        assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+        open.pass_to_backend(p, &open.from_client(HELLO + 5, 5));
+        assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+        open.pass_to_client(p, &open.from_backend(5, HELLO + 5));
+        assert_eq!(open.flow(p).state, FLOW_CLOSED);
+    }
+}
+
+/// A flow that was reset answers whoever still speaks with RST at the number it just acknowledged.
+#[track_caller]
+fn assert_lingers(programs: &mut Programs, open: Open) {
+    assert_eq!(open.flow(programs).state, FLOW_RESET);
+    assert_eq!(newest_closed(programs).owner, open.client.dial.tuple());
+    for ack in [0, 77] {
+        for segment in [open.from_client(HELLO, ack), open.from_client(HELLO, ack).payload(*b"late")] {
+            let outcome = open.client.give(programs, &segment);
+            assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&segment));
+        }
+        let segment = open.from_backend(ack, HELLO).fin();
+        let outcome = open.backend.give(programs, &segment);
+        assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&segment));
+    }
+    // Never an answer to RST.
+    let outcome = open.client.give(programs, &open.from_client(HELLO, 0).rst());
+    assert_dropped(&outcome, Reason::ForwardLinger);
+    let outcome = open.backend.give(programs, &open.from_backend(0, HELLO).rst());
+    assert_dropped(&outcome, Reason::ForwardLinger);
+    assert_eq!(open.flow(programs).state, FLOW_RESET);
+}
+
+#[test]
+fn a_reset_of_the_client_ends_the_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // At the end of what it sent, and at what the backend acknowledged; with ACK and without.
+        for (port, at, ack) in [(40_000, 617, true), (40_001, 617, false), (40_002, HELLO, true)] {
+            let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
+            let p = &mut programs;
+            open.pass_to_client(p, &open.from_backend(0, HELLO));
+            open.pass_to_backend(p, &open.from_client(HELLO, 0).payload([1; 100]));
+            let mut rst = open.from_client(at, 0).rst().window(0);
+            rst.options.clear();
+            if !ack {
+                (rst.flags, rst.ack) = (tests::packet::flag::RST, 0);
+            }
+            let outcome = open.client.give(p, &rst);
+            assert_sent(&outcome, Reason::ForwardReset, &open.at_backend(&rst));
+            assert_lingers(p, open);
+        }
+    }
+}
+
+#[test]
+fn a_reset_of_the_backend_ends_the_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (port, at) in [(40_000, 100), (40_001, 0)] {
+            let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
+            let p = &mut programs;
+            open.pass_to_client(p, &open.from_backend(0, HELLO).payload([1; 100]));
+            let mut rst = open.from_backend(at, HELLO).rst().window(0);
+            rst.options.clear();
+            let outcome = open.backend.give(p, &rst);
+            assert_sent(&outcome, Reason::ForwardReset, &open.at_client(&rst));
+            assert_lingers(p, open);
+        }
+    }
+}
+
+#[test]
+fn a_reset_of_a_closed_flow_makes_it_linger() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        open.close(&mut programs);
+        assert_eq!(open.flow(&programs).state, FLOW_CLOSED);
+        let rst = open.from_client(HELLO + 1, 1).rst();
+        let outcome = open.client.give(&mut programs, &rst);
+        assert_sent(&outcome, Reason::ForwardReset, &open.at_backend(&rst));
+        assert_lingers(&mut programs, open);
+    }
+}
+
+#[test]
+fn closed_flows_are_forgotten_when_others_close() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        let at = |port| dial(family).port(port);
+        let open = |programs: &mut Programs, port| open_with(programs, at(port), Offer::linux(1460, 9));
+        let flows: Vec<Open> = (40_000..40_005).map(|port| open(&mut programs, port)).collect();
+        // Long enough to linger: nothing is forgotten.
+        for flow in &flows[..3] {
+            flow.close(&mut programs);
+        }
+        assert_eq!(nats(&programs).len(), 5);
+        // No time to linger: each that closes frees two older ones, never one that is open.
+        programs.settings(Settings { closed_timeout_secs: 0, ..default_settings(Sizes::default()) });
+        let rst = flows[3].from_client(HELLO, 0).rst();
+        let outcome = flows[3].client.give(&mut programs, &rst);
+        assert_eq!(outcome.counted, [(Reason::ForwardReset, 1), (Reason::ExpireClosed, 2)]);
+        assert_eq!((flows[0].client.flow(&programs), flows[1].client.flow(&programs)), (None, None));
+        assert_eq!((flows[0].backend.owner(&programs), flows[1].backend.owner(&programs)), (None, None));
+        assert_eq!(flows[2].flow(&programs).state, FLOW_CLOSED);
+        assert_eq!(flows[4].flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(nats(&programs).len(), 3);
+    }
+}
+
+#[test]
+fn a_full_ring_of_closed_flows_frees_the_oldest_before_its_time() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = Programs::with_sizes(Sizes { closed: 4, ..Sizes::default() }).unwrap();
+        programs.tls_with_one_route();
+        let at = |port| dial(family).port(port);
+        let flows: Vec<Open> =
+            (40_000..40_006).map(|port| open_with(&mut programs, at(port), Offer::linux(1460, 9))).collect();
+        for flow in &flows[..4] {
+            flow.reset(&mut programs);
+        }
+        let rst = flows[4].from_client(HELLO, 0).rst();
+        let outcome = flows[4].client.give(&mut programs, &rst);
+        assert_eq!(outcome.counted, [(Reason::ForwardReset, 1), (Reason::ExpireClosed, 1)]);
+        assert_eq!((flows[0].client.flow(&programs), flows[0].backend.owner(&programs)), (None, None));
+        for flow in &flows[1..5] {
+            assert_eq!(flow.flow(&programs).state, FLOW_RESET);
+        }
+        assert_eq!(flows[5].flow(&programs).state, FLOW_ESTABLISHED);
+    }
+}

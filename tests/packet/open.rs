@@ -1,0 +1,152 @@
+//! An open connection, and how its segments must leave.
+
+use common::maps::flow::Flow;
+use common::reason::Reason;
+use tests::addresses::Family;
+use tests::packet::{Segment, flag};
+use tests::program::Programs;
+use tests::tcp_option::TcpOption;
+use tests::world::Device;
+
+use crate::check::assert_sent;
+use crate::scene::{BACKEND_ISN, BACKEND_TIME, Backend, Client, Dial, Offer, behind, dial, usual_hello};
+
+/// A connection through listener and route of `Programs::tls_with_one_route`; both sides' numbers count from behind
+/// their SYNs. The client has sent its hello of 517 bytes, the backend nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Open {
+    pub(crate) client: Client,
+    pub(crate) backend: Backend,
+    /// What the backend offered.
+    pub(crate) offer: Offer,
+    /// The backend's clock less the one we show the client.
+    pub(crate) clock: u32,
+}
+
+/// Bytes of the hello that opened the connection.
+pub(crate) const HELLO: u32 = 517;
+
+/// As Linux on both sides.
+#[track_caller]
+pub(crate) fn open(programs: &mut Programs, family: Family) -> Open {
+    open_with(programs, dial(family), Offer::linux(1460, 9))
+}
+
+/// Dials, sends the hello in one segment, lets the backend accept with this offer.
+#[track_caller]
+pub(crate) fn open_with(programs: &mut Programs, dial: Dial, offer: Offer) -> Open {
+    let client = dial.shake(programs);
+    let mut backend = client.ask(programs, &usual_hello());
+    let outcome = backend.give(programs, &backend.syn_ack_with(offer));
+    assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
+    backend.timestamps = dial.offer.timestamps && offer.timestamps;
+    let clock = if backend.timestamps {
+        let clock = client.flow(programs).unwrap().ts_delta;
+        let ours = BACKEND_TIME.wrapping_sub(clock);
+        assert!(ours.wrapping_sub(client.time) < 60_000, "our clock goes on from the SYN-ACK's");
+        clock
+    } else {
+        0
+    };
+    Open { client, backend, offer, clock }
+}
+
+impl Open {
+    /// A segment of the client.
+    pub(crate) fn from_client(self, seq: u32, ack: u32) -> Segment {
+        self.client.at(seq).ack(behind(self.client.cookie, ack))
+    }
+
+    /// A segment of the backend.
+    pub(crate) fn from_backend(self, seq: u32, ack: u32) -> Segment {
+        self.backend.at(seq, ack)
+    }
+
+    /// How far the backend's numbers are ahead of those we show the client.
+    fn delta(self) -> u32 {
+        BACKEND_ISN.wrapping_sub(self.client.cookie)
+    }
+
+    /// How a client's segment reaches the backend.
+    pub(crate) fn at_backend(self, segment: &Segment) -> Segment {
+        let mut s = segment.clone();
+        s.ethernet = (Device::Backend.far_mac(), Device::Backend.near_mac());
+        (s.from, s.to) = (self.backend.source, self.backend.address);
+        s.hop_limit -= 1;
+        let acks = s.flags & flag::ACK != 0;
+        if acks {
+            s.ack = s.ack.wrapping_add(self.delta());
+        }
+        for option in &mut s.options {
+            match option {
+                TcpOption::Timestamps(_, echo) if acks => *echo = echo.wrapping_add(self.clock),
+                TcpOption::Sack(blocks) => {
+                    for (left, right) in blocks {
+                        *left = left.wrapping_add(self.delta());
+                        *right = right.wrapping_add(self.delta());
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let (Some(scale), None) = (self.client.dial.offer.scale, self.offer.scale) {
+            s.window = (u32::from(s.window) << scale).min(65_535) as u16;
+        }
+        s
+    }
+
+    /// How a backend's segment reaches the client.
+    pub(crate) fn at_client(self, segment: &Segment) -> Segment {
+        let mut s = segment.clone();
+        s.ethernet = (Device::Client.far_mac(), Device::Client.near_mac());
+        (s.from, s.to) = (self.client.dial.vip(), self.client.dial.client());
+        s.hop_limit -= 1;
+        s.seq = s.seq.wrapping_sub(self.delta());
+        for option in &mut s.options {
+            if let TcpOption::Timestamps(value, _) = option {
+                *value = value.wrapping_sub(self.clock);
+            }
+        }
+        if self.client.dial.offer.scale.is_some() {
+            let window = (u32::from(s.window) << self.offer.scale.unwrap_or(0)) >> 7;
+            s.window = if window == 0 && s.window > 0 { 1 } else { window.min(65_535) as u16 };
+        }
+        s
+    }
+
+    /// The client sends, and the backend gets exactly the translation.
+    #[track_caller]
+    pub(crate) fn pass_to_backend(self, programs: &mut Programs, segment: &Segment) {
+        let outcome = self.client.give(programs, segment);
+        assert_sent(&outcome, Reason::ForwardBackend, &self.at_backend(segment));
+    }
+
+    /// The backend sends, and the client gets exactly the translation.
+    #[track_caller]
+    pub(crate) fn pass_to_client(self, programs: &mut Programs, segment: &Segment) {
+        let outcome = self.backend.give(programs, segment);
+        assert_sent(&outcome, Reason::ForwardClient, &self.at_client(segment));
+    }
+
+    /// The flow.
+    #[track_caller]
+    pub(crate) fn flow(self, programs: &Programs) -> Flow {
+        self.client.flow(programs).expect("the flow is there")
+    }
+
+    /// The client resets, so that the flow lingers.
+    #[track_caller]
+    pub(crate) fn reset(self, programs: &mut Programs) {
+        let rst = self.from_client(HELLO, 0).rst();
+        let outcome = self.client.give(programs, &rst);
+        assert_sent(&outcome, Reason::ForwardReset, &self.at_backend(&rst));
+    }
+
+    /// Both sides close in order, the client first.
+    #[track_caller]
+    pub(crate) fn close(self, programs: &mut Programs) {
+        self.pass_to_backend(programs, &self.from_client(HELLO, 0).fin());
+        self.pass_to_client(programs, &self.from_backend(0, HELLO + 1).fin());
+        self.pass_to_backend(programs, &self.from_client(HELLO + 1, 1));
+    }
+}
