@@ -31,6 +31,10 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     if s.segment.has(SYN) && !s.segment.has(ACK) {
         return syn::answer(skb, s);
     }
+    if let Err(exit) = admit(s) {
+        // Not proved to be the waiting client's: it ends nothing.
+        return exit;
+    }
     match tls(skb, s) {
         Ok(exit) => exit,
         Err(exit) => {
@@ -94,9 +98,9 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
     connect::deliver(skb, s, Reason::ConnectRepeated)
 }
 
-/// A TLS listener: collect the hello, find its tenant, dial a backend.
+/// Lets in segments of the waiting hello, and the first of a new one.
 #[inline(always)]
-fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
+fn admit(s: &mut Scratch) -> Result<(), Exit> {
     if !hello::find(s) {
         syn::verify(s)?;
         hello::begin(s);
@@ -106,6 +110,12 @@ fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         stash::forget(&s.client);
         hello::begin(s);
     }
+    Ok(())
+}
+
+/// A TLS listener: collect the hello, find its tenant, dial a backend.
+#[inline(always)]
+fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     hello::take(skb, s)?;
     if s.hello.state == HELLO_CONNECTING {
         return retransmitted(skb, s);
