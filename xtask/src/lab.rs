@@ -23,7 +23,7 @@ fn start(what: &str, options: &[String]) -> Outcome {
     setup::for_lab()?;
     let built = build::run()?;
     let mut command = process::cargo();
-    command.args(["build", "--quiet", "--package", "tests", "--bin", "lab"]);
+    command.args(["build", "--quiet", "--workspace", "--bin", "lab"]);
     process::run("building the lab", &mut command, "the compiler's message stands above")?;
     let mut command = process::command(process::target().join("debug/lab"));
     command.arg(what).args(options).env("VESTIBULE_BIN", built.binary);

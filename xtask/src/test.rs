@@ -5,13 +5,14 @@ use crate::level::{self, Level, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, setup};
 
-/// Every level, the quick ones first.
+/// Every level, the quick ones first. Always of the whole workspace: with other packages chosen, dependencies would have
+/// other features and be compiled again.
 const LEVELS: &[Level] = &[
     Level { name: "unit", targets: &["--workspace", "--lib", "--bins"], needs: Needs::Nothing },
-    Level { name: "corpus", targets: &["--package", "tests", "--test", "corpus"], needs: Needs::Kernel },
-    Level { name: "packet", targets: &["--package", "tests", "--test", "packet"], needs: Needs::Kernel },
-    Level { name: "budget", targets: &["--package", "tests", "--test", "budget"], needs: Needs::Kernel },
-    Level { name: "path", targets: &["--package", "tests", "--test", "path"], needs: Needs::Lab },
+    Level { name: "corpus", targets: &["--workspace", "--test", "corpus"], needs: Needs::Kernel },
+    Level { name: "packet", targets: &["--workspace", "--test", "packet"], needs: Needs::Kernel },
+    Level { name: "budget", targets: &["--workspace", "--test", "budget"], needs: Needs::Kernel },
+    Level { name: "path", targets: &["--workspace", "--test", "path"], needs: Needs::Lab },
 ];
 
 /// Runs the named levels, or all of them.
