@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::server::read_line;
-use crate::tls::dial;
+use crate::tls::{PATIENCE, dial};
 
 /// Writes bytes in pieces that end at these offsets, each as a segment of its own.
 pub fn write_split(stream: &mut TcpStream, bytes: &[u8], ends: &[usize]) -> io::Result<()> {
@@ -46,6 +46,12 @@ pub enum End {
 
 /// Reads until the connection ends or the time is over; bytes that come are dropped.
 pub fn end_of(stream: &mut TcpStream, within: Duration) -> io::Result<End> {
+    let end = read_to_end(stream, within);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    end
+}
+
+fn read_to_end(stream: &mut TcpStream, within: Duration) -> io::Result<End> {
     let start = Instant::now();
     let mut buffer = [0; 4096];
     loop {
