@@ -361,9 +361,9 @@ routes:
             expect![[r#"
                 {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","backend":"10.97.2.2:6443","reason":"syn"}
                 {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"*.a.example.com","backend":"[fd97:2::2]:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":"10.97.3.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":"10.97.3.3:6443","reason":"syn"}
                 {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":null,"reason":"syn"}
-                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":"10.97.3.3:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":"10.97.3.2:6443","reason":"syn"}
                 {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","backend":null,"reason":"syn"}
             "#]],
         );

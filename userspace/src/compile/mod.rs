@@ -15,7 +15,7 @@ use crate::model::{
 };
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ impl<'a> Compiler<'a> {
             route_of: HashMap::with_capacity(facts.routes.len()),
             kept_routes: Vec::with_capacity(facts.routes.len()),
             dialled: HashMap::new(),
-            claimed: HashMap::with_capacity(facts.routes.len()),
+            claimed: HashMap::with_capacity(2 * facts.routes.len()),
         };
         for listener in &facts.listeners {
             if let Some(first) = this.listener_of.get(&*listener.name) {

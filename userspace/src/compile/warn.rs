@@ -2,7 +2,7 @@
 
 use super::Surroundings;
 use crate::model::{Facts, ListenerSpec, Problem, Protocol, RouteSpec};
-use std::collections::HashMap;
+use foldhash::{HashMap, HashMapExt};
 
 /// Looks for listeners without routes for a family, routes without backends, and ports that the kernel also uses.
 pub(super) fn check(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<Problem>) {
@@ -18,10 +18,12 @@ pub(super) fn check(facts: &Facts, surroundings: &Surroundings, problems: &mut V
             defaults.entry(route).or_default().push(listener);
         }
     }
+    let mut attached: Vec<&ListenerSpec> = Vec::new();
     for route in &facts.routes {
+        attached.clear();
         let named = route.listeners.iter().filter_map(|name| listeners.get(&**name).copied());
         let default = defaults.get(&*route.name).into_iter().flatten().copied();
-        let attached: Vec<_> = named.chain(default).collect();
+        attached.extend(named.chain(default));
         attachment(route, &attached, problems);
         families(route, &attached, problems);
     }
@@ -46,17 +48,17 @@ fn source_ports(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<P
 }
 
 fn attachment(route: &RouteSpec, attached: &[&ListenerSpec], problems: &mut Vec<Problem>) {
-    let at = format!("routes[{}]", route.place);
+    let at = || format!("routes[{}]", route.place);
     if attached.is_empty() {
         problems.push(Problem::warning(
-            format!("{at}.listeners"),
+            format!("{}.listeners", at()),
             format!("route {} is on no listener", route.name),
             "name a listener: nobody can reach it",
         ));
     } else if !route.patterns.is_empty() && attached.iter().all(|l| l.protocol == Protocol::Tcp) {
         problems.push(
             Problem::warning(
-                format!("{at}.hostnames"),
+                format!("{}.hostnames", at()),
                 format!("route {} is on no TLS listener: its names match nothing", route.name),
                 "name a TLS listener, or remove the hostnames",
             )

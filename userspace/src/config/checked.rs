@@ -1,6 +1,6 @@
 //! From the file as written to checked facts. Each object is checked by itself.
 
-use super::raw::{RawBackend, RawConfig, RawListener, RawRoute, RawSettings};
+use super::raw::{RawBackend, RawConfig, RawListener, RawRoute, RawSettings, Text};
 use super::value::{self, Wrong};
 use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Problem, Protocol, RouteSpec, Settings};
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ const API_VERSION: &str = "vestibule.dev/v1alpha1";
 const KIND: &str = "StaticConfig";
 
 /// Checks the whole file.
-pub(super) fn facts(raw: RawConfig, problems: &mut Vec<Problem>) -> Facts {
+pub(super) fn facts(raw: RawConfig<'_>, problems: &mut Vec<Problem>) -> Facts {
     let mut check = Check { problems };
     check.constant("apiVersion", raw.api_version.as_deref(), API_VERSION);
     check.constant("kind", raw.kind.as_deref(), KIND);
@@ -64,7 +64,7 @@ impl Check<'_> {
         }
     }
 
-    fn settings(&mut self, raw: RawSettings) -> Settings {
+    fn settings(&mut self, raw: RawSettings<'_>) -> Settings {
         let default = Settings::default();
         Settings {
             source_addresses: self.source_addresses(raw.source_addresses.unwrap_or_default()),
@@ -86,7 +86,7 @@ impl Check<'_> {
         }
     }
 
-    fn source_addresses(&mut self, raw: Vec<String>) -> Vec<IpAddr> {
+    fn source_addresses(&mut self, raw: Vec<Text<'_>>) -> Vec<IpAddr> {
         let mut addresses: Vec<IpAddr> = Vec::new();
         for (i, text) in raw.iter().enumerate() {
             let field = || format!("settings.sourceAddresses[{i}]");
@@ -104,7 +104,7 @@ impl Check<'_> {
     fn duration(
         &mut self,
         name: &str,
-        text: Option<String>,
+        text: Option<Text<'_>>,
         range: &RangeInclusive<Duration>,
         unit_ms: u128,
     ) -> Option<Duration> {
@@ -131,7 +131,7 @@ impl Check<'_> {
         checked
     }
 
-    fn listener(&mut self, place: usize, raw: RawListener) -> Option<ListenerSpec> {
+    fn listener(&mut self, place: usize, raw: RawListener<'_>) -> Option<ListenerSpec> {
         let at = || format!("listeners[{place}]");
         let name = self.object_name(raw.name, at);
         let written = raw.addresses.unwrap_or_default();
@@ -159,11 +159,11 @@ impl Check<'_> {
             addresses,
             port: port.unwrap_or_default(),
             protocol: protocol.unwrap_or(Protocol::Tls),
-            default_route: raw.default_route.map(Arc::from),
+            default_route: raw.default_route.map(|name| Arc::from(&*name)),
         })
     }
 
-    fn route(&mut self, place: usize, raw: RawRoute) -> Option<RouteSpec> {
+    fn route(&mut self, place: usize, raw: RawRoute<'_>) -> Option<RouteSpec> {
         let at = || format!("routes[{place}]");
         let name = self.object_name(raw.name, at);
         let listeners = self.list(
@@ -177,9 +177,9 @@ impl Check<'_> {
         Some(RouteSpec { place, name: name?, listeners, patterns, backends })
     }
 
-    fn backends(&mut self, raw: Vec<RawBackend>, at: impl Fn() -> String + Copy) -> Vec<BackendSpec> {
+    fn backends(&mut self, raw: Vec<RawBackend<'_>>, at: impl Fn() -> String + Copy) -> Vec<BackendSpec> {
         let mut backends: Vec<BackendSpec> = Vec::with_capacity(raw.len());
-        let mut seen = HashSet::new();
+        // At most 255 a family are of use: a linear search is the fastest for what is usual.
         for (i, raw) in raw.into_iter().enumerate() {
             let at = || format!("{}.backends[{i}]", at());
             let address = match raw.address {
@@ -197,7 +197,7 @@ impl Check<'_> {
             });
             let weight = self.take(checked, number, || format!("{}.weight", at()));
             let (Some(address), Some(port), Some(weight)) = (address, port, weight) else { continue };
-            if !seen.insert((address, port)) {
+            if backends.iter().any(|other| (other.address, other.port) == (address, port)) {
                 let remedy = "keep one of them, and use weight for its share";
                 let problem = Problem::error(at(), "the backend is there twice", remedy);
                 self.problems.push(problem.value(std::net::SocketAddr::new(address, port)));
@@ -209,13 +209,13 @@ impl Check<'_> {
     }
 
     /// The name, even a bad one: other objects may refer to it.
-    fn object_name(&mut self, name: Option<String>, at: impl Fn() -> String) -> Option<Arc<str>> {
+    fn object_name(&mut self, name: Option<Text<'_>>, at: impl Fn() -> String) -> Option<Arc<str>> {
         let Some(name) = name else {
             self.missing(format!("{}.name", at()), "give it a unique name");
             return None;
         };
         self.take(value::object_name(&name), &name, || format!("{}.name", at()));
-        Some(name.into())
+        Some(Arc::from(&*name))
     }
 
     fn port(&mut self, number: Option<i64>, at: impl Fn() -> String) -> Option<u16> {
@@ -230,7 +230,7 @@ impl Check<'_> {
     /// The checked elements of a list, each once.
     fn list<T: Clone + Eq + Hash>(
         &mut self,
-        texts: Vec<String>,
+        texts: Vec<Text<'_>>,
         checked: impl Fn(&str) -> Result<T, Wrong>,
         field: impl Fn(usize) -> String,
     ) -> Vec<T> {

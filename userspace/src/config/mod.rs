@@ -82,7 +82,7 @@ impl From<&serde_saphyr::Error> for SyntaxError {
 }
 
 /// What can be saved of a file that serde refused, and what is wrong with the rest.
-fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Option<RawConfig> {
+fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Option<RawConfig<'static>> {
     let before = problems.len();
     let fitting = match node::read(text) {
         // JSON has its own rules of syntax; its parser's word stands.

@@ -1,26 +1,30 @@
 //! The file as written: nothing is checked but the shape.
 
 use serde::Deserialize;
+use serde::de::{self, Deserializer, Visitor};
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
 
 /// The whole file.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct RawConfig {
-    pub(super) api_version: Option<String>,
-    pub(super) kind: Option<String>,
-    pub(super) settings: Option<RawSettings>,
-    pub(super) listeners: Option<Vec<RawListener>>,
-    pub(super) routes: Option<Vec<RawRoute>>,
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawConfig<'a> {
+    pub(super) api_version: Option<Text<'a>>,
+    pub(super) kind: Option<Text<'a>>,
+    pub(super) settings: Option<RawSettings<'a>>,
+    pub(super) listeners: Option<Vec<RawListener<'a>>>,
+    pub(super) routes: Option<Vec<RawRoute<'a>>>,
 }
 
 /// `settings`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct RawSettings {
-    pub(super) source_addresses: Option<Vec<String>>,
-    pub(super) source_ports: Option<String>,
-    pub(super) idle_timeout: Option<String>,
-    pub(super) hello_timeout: Option<String>,
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawSettings<'a> {
+    pub(super) source_addresses: Option<Vec<Text<'a>>>,
+    pub(super) source_ports: Option<Text<'a>>,
+    pub(super) idle_timeout: Option<Text<'a>>,
+    pub(super) hello_timeout: Option<Text<'a>>,
     pub(super) max_flows: Option<i64>,
     pub(super) max_names: Option<i64>,
     pub(super) max_hellos: Option<i64>,
@@ -28,30 +32,76 @@ pub(super) struct RawSettings {
 
 /// `listeners[]`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct RawListener {
-    pub(super) name: Option<String>,
-    pub(super) addresses: Option<Vec<String>>,
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawListener<'a> {
+    pub(super) name: Option<Text<'a>>,
+    pub(super) addresses: Option<Vec<Text<'a>>>,
     pub(super) port: Option<i64>,
-    pub(super) protocol: Option<String>,
-    pub(super) default_route: Option<String>,
+    pub(super) protocol: Option<Text<'a>>,
+    pub(super) default_route: Option<Text<'a>>,
 }
 
 /// `routes[]`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct RawRoute {
-    pub(super) name: Option<String>,
-    pub(super) listeners: Option<Vec<String>>,
-    pub(super) hostnames: Option<Vec<String>>,
-    pub(super) backends: Option<Vec<RawBackend>>,
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawRoute<'a> {
+    pub(super) name: Option<Text<'a>>,
+    pub(super) listeners: Option<Vec<Text<'a>>>,
+    pub(super) hostnames: Option<Vec<Text<'a>>>,
+    pub(super) backends: Option<Vec<RawBackend<'a>>>,
 }
 
 /// `routes[].backends[]`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub(super) struct RawBackend {
-    pub(super) address: Option<String>,
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawBackend<'a> {
+    pub(super) address: Option<Text<'a>>,
     pub(super) port: Option<i64>,
     pub(super) weight: Option<i64>,
+}
+
+/// Text that is borrowed from the file where the file has it as it is.
+#[derive(Clone, Debug)]
+pub(super) struct Text<'a>(Cow<'a, str>);
+
+impl Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TextVisitor).map(Self)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("text")
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(text))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text.to_owned()))
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(text))
+    }
 }

@@ -121,6 +121,7 @@ fn unknown_remedy<'a>(key: &str, names: impl Iterator<Item = &'a str> + Clone) -
 mod tests {
     use super::super::raw::RawConfig;
     use super::*;
+    use serde::Deserialize;
 
     /// A file in which every field of `shape` is present, with one more field in the table at `depth`.
     fn full(shape: &Shape) -> Json {
@@ -137,14 +138,14 @@ mod tests {
     #[test]
     fn the_shape_has_the_fields_of_the_structures() {
         let everything = full(&FILE);
-        serde_json::from_value::<RawConfig>(everything.clone()).unwrap();
+        RawConfig::deserialize(everything.clone()).unwrap();
         for place in ["", "/settings", "/listeners/0", "/routes/0", "/routes/0/backends/0"] {
             let mut with_unknown = everything.clone();
             let table = with_unknown.pointer_mut(place).unwrap().as_object_mut().unwrap();
             let mut ours: Vec<_> = table.keys().map(|key| format!("`{key}`")).collect();
             ours.sort();
             table.insert("unknown".to_owned(), Json::Null);
-            let message = serde_json::from_value::<RawConfig>(with_unknown).unwrap_err().to_string();
+            let message = RawConfig::deserialize(with_unknown).unwrap_err().to_string();
             let (_, list) = message.split_once("expected one of ").unwrap();
             let mut theirs: Vec<_> = list.split(", ").map(str::to_owned).collect();
             theirs.sort();

@@ -1,6 +1,7 @@
 //! Server names, and the patterns that routes match them with.
 
 use common::decide::server_name::{self, NameError, normalise};
+use common::maps::route::NAME_BYTES_MAX;
 use std::fmt;
 use std::sync::Arc;
 
@@ -23,6 +24,9 @@ impl ServerName {
     /// Judges and normalises a name as configured: by the kernel's own rules, after converting U-labels (RFC 5890) to
     /// A-labels.
     pub fn new(text: &str) -> Result<Self, InvalidName> {
+        if is_plain(text) {
+            return Ok(Self(text.into()));
+        }
         if text.is_ascii() {
             return Ok(normalise(text.as_bytes())?.into());
         }
@@ -34,6 +38,29 @@ impl ServerName {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Whether it is a normalised server name for certain: what most names in a file are. The rest is for `normalise` to
+/// judge.
+fn is_plain(text: &str) -> bool {
+    let mut label = 0;
+    let mut letters = false;
+    for byte in text.bytes() {
+        match byte {
+            b'.' if label == 0 => return false,
+            b'.' => label = 0,
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => {
+                label += 1;
+                letters |= byte.is_ascii_lowercase();
+            }
+            _ => return false,
+        }
+        if label > server_name::LABEL_BYTES_MAX {
+            return false;
+        }
+    }
+    // Without a letter it may be an IPv4 address; with nothing behind the last dot the dot is to go.
+    letters && label > 0 && text.len() <= NAME_BYTES_MAX
 }
 
 impl From<server_name::ServerName> for ServerName {
@@ -63,5 +90,29 @@ impl fmt::Display for Pattern {
             Self::Exact(name) => write!(f, "{name}"),
             Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn plain_names_are_what_normalise_takes_unchanged(text in "[a-zA-Z0-9._:*-]{0,70}(\\.[a-z0-9.]{0,63}){0,4}") {
+            if is_plain(&text) {
+                prop_assert_eq!(normalise(text.as_bytes()).map(|name| name.as_str().to_owned()), Ok(text));
+            }
+        }
+    }
+
+    #[test]
+    fn usual_names_are_plain() {
+        assert!(is_plain("tenant-a.k8s.example.com") && is_plain("a") && is_plain("xn--bcher-kva.example"));
+        assert!(
+            !is_plain("10.0.0.1") && !is_plain("a.") && !is_plain(".a") && !is_plain("A") && !is_plain("")
+        );
+        assert!(is_plain(&"a".repeat(63)) && !is_plain(&"a".repeat(64)) && !is_plain(&"a.".repeat(127)));
     }
 }

@@ -15,7 +15,8 @@ use common::maps::route::{
     LABEL_LISTENER, LABEL_ROUTE, Label, LabelKey, MemberKey, NameKey, Page, PageKey, Route, SuffixKey, Table,
 };
 use common::maps::settings::Ids;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Applied {

@@ -7,7 +7,8 @@ use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::route::{Label, LabelKey, NameKey, NameRoute, Route, SuffixKey, Table};
 use common::maps::settings::{Ids, Settings};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use foldhash::{HashMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::change::Change;
@@ -70,6 +71,16 @@ pub(super) struct Leftover {
 }
 
 impl AppliedRoute {
+    /// As `ROUTES` should hold it.
+    pub(super) fn assembled(&self) -> Route {
+        Route { v4: self.v4.table, v6: self.v6.table, backends: self.backends.len() as u32 }
+    }
+
+    /// Whether it has a name on this listener.
+    pub(super) fn names_on(&self, listener: u32) -> bool {
+        self.names.iter().any(|(other, _)| *other == listener)
+    }
+
     /// The backend with this address and port, if the route has it.
     pub(super) fn backend(&self, address: Address, port: Port) -> Option<&(u32, Backend)> {
         let found =

@@ -28,10 +28,10 @@ pub use content::MapsContent;
 pub use hops::{Hop, Hops};
 pub use world::World;
 
-use crate::model::{Desired, Problem, Settings};
+use crate::model::{Desired, Pattern, Problem, Settings};
 use common::maps::settings::{self, Ids};
+use foldhash::HashMap;
 use order::Steps;
-use std::collections::HashMap;
 use std::net::IpAddr;
 
 /// A closed flow answers stragglers this long.
@@ -64,7 +64,8 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
         after: Applied { ids: begun(applied.ids), ..Applied::default() },
         steps: Steps::default(),
         problems: Vec::new(),
-        mtus: HashMap::new(),
+        mtus: HashMap::default(),
+        gone: Vec::new(),
     };
     let listener_ids = planner.listener_ids(desired);
     let route_ids = planner.routes(desired, &listener_ids);
@@ -87,6 +88,8 @@ struct Planner<'a> {
     problems: Vec<Problem>,
     /// Smallest device MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
     mtus: HashMap<u32, [u16; 2]>,
+    /// (listener id, pattern) that a route no longer has.
+    gone: Vec<(u32, Pattern)>,
 }
 
 impl Planner<'_> {

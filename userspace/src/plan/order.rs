@@ -53,7 +53,7 @@ impl Steps {
         self.fill.sort_by_key(map);
         self.later.sort_by_key(map);
         let mut changes = self.settings;
-        for step in [
+        let steps = [
             self.fill,
             self.switch,
             self.names,
@@ -62,9 +62,9 @@ impl Steps {
             self.forget,
             self.vips,
             self.leave,
-        ] {
-            changes.extend(step);
-        }
+        ];
+        changes.reserve(steps.iter().map(Vec::len).sum());
+        changes.extend(steps.into_iter().flatten());
         if !self.retire.is_empty() {
             changes.push(Change::Settle);
             changes.extend(self.retire);

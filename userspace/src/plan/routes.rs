@@ -8,16 +8,9 @@ use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Problem};
 use common::maps::address::{Address, Port};
 use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use common::maps::route::{LABEL_ROUTE, LabelKey, MemberKey, PAGE_SLOTS, Page, PageKey, Route, Table};
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-
-/// Names that lead nowhere unless some route takes them over, and those that were taken.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    pub(super) gone: Vec<(u32, Pattern)>,
-    taken: HashSet<(u32, Pattern)>,
-}
 
 impl Planner<'_> {
     /// Plans every route; gives the route ids in the order of `desired.routes`. `listener_ids` are those of
@@ -29,32 +22,54 @@ impl Planner<'_> {
                 by_default.entry(route).or_default().push(*id);
             }
         }
-        let mut names = Names::default();
-        names.gone.extend(self.before.leftover.names.iter().cloned());
         self.after.routes.reserve(desired.routes.len());
         let mut ids = Vec::with_capacity(desired.routes.len());
+        let mut changed = Vec::new();
         for (index, route) in desired.routes.iter().enumerate() {
             let defaults = by_default.get(&index).map_or(&[][..], Vec::as_slice);
-            ids.push(self.route(route, listener_ids, defaults, &mut names));
-        }
-        self.removed_routes(&mut names);
-        for (listener, pattern) in names.gone {
-            if !names.taken.contains(&(listener, pattern.clone())) {
-                self.steps.forget.extend(delete_name(listener, &pattern));
+            let (planned, is_new) = self.route(route, listener_ids, defaults);
+            ids.push(planned.id);
+            if is_new {
+                changed.push(Arc::clone(&planned));
             }
+            self.after.routes.insert(Arc::clone(&route.name), planned);
         }
+        self.removed_routes();
+        self.forget_names(&changed);
         ids
     }
 
+    /// Takes away the names that no other route has taken over.
+    fn forget_names(&mut self, changed: &[Arc<AppliedRoute>]) {
+        let mut gone = std::mem::take(&mut self.gone);
+        gone.extend(self.before.leftover.names.iter().cloned());
+        if gone.is_empty() {
+            return;
+        }
+        gone.sort();
+        let mut taken: HashSet<&(u32, Pattern)> = HashSet::default();
+        for name in changed.iter().flat_map(|route| &route.names) {
+            if gone.binary_search(name).is_ok() {
+                taken.insert(name);
+            }
+        }
+        let forgotten = gone.iter().filter(|name| !taken.contains(name));
+        self.steps.forget.extend(forgotten.filter_map(|(listener, pattern)| delete_name(*listener, pattern)));
+    }
+
+    /// Plans a route; also tells whether anything of it changed.
     fn route(
         &mut self,
         desired: &DesiredRoute,
         listener_ids: &[Option<u32>],
         defaults: &[u32],
-        names: &mut Names,
-    ) -> u32 {
+    ) -> (Arc<AppliedRoute>, bool) {
         let before = self.before;
         let old = before.routes.get(&desired.name);
+        if let Some(old) = old.filter(|old| self.stays(old, desired, listener_ids, defaults)) {
+            self.lower_mtus(old);
+            return (Arc::clone(old), false);
+        }
         let id = old.map_or_else(|| self.next_id(|ids| &mut ids.route), |old| old.id);
         let backends = self.backends(id, desired, old.map(|old| &**old));
         let mut new = AppliedRoute {
@@ -66,7 +81,7 @@ impl Planner<'_> {
             backends,
             attached: defaults.to_vec(),
         };
-        new.value = Route { v4: new.v4.table, v6: new.v6.table, backends: new.backends.len() as u32 };
+        new.value = new.assembled();
         for (listener, pattern) in &desired.names {
             if let Some(listener) = listener_ids[*listener] {
                 new.names.push((listener, pattern.clone()));
@@ -77,23 +92,41 @@ impl Planner<'_> {
         new.attached.sort_unstable();
         new.attached.dedup();
         self.lower_mtus(&new);
-        if let Some(old) = old {
-            if **old == new {
-                self.after.routes.insert(Arc::clone(&desired.name), Arc::clone(old));
-                return id;
+        match old {
+            Some(old) if **old == new => return (Arc::clone(old), false),
+            Some(old) => self.changed(old, &new),
+            None => {
+                self.steps.fill.push(put_label(LABEL_ROUTE, id, &desired.name));
+                self.steps.fill.push(Change::PutRouteCounters(id));
+                self.changed(&AppliedRoute::default(), &new);
             }
-            self.changed(old, &new, names);
-        } else {
-            self.steps.fill.push(put_label(LABEL_ROUTE, id, &desired.name));
-            self.steps.fill.push(Change::PutRouteCounters(id));
-            self.changed(&AppliedRoute::default(), &new, names);
         }
-        self.after.routes.insert(Arc::clone(&desired.name), Arc::new(new));
-        id
+        (Arc::new(new), true)
+    }
+
+    /// Whether a route is certainly as desired: the usual case, without building the desired state to compare it.
+    fn stays(
+        &self,
+        old: &AppliedRoute,
+        desired: &DesiredRoute,
+        listener_ids: &[Option<u32>],
+        defaults: &[u32],
+    ) -> bool {
+        let mut names = old.names.iter().zip(&desired.names);
+        let mut backends = old.backends.iter().zip(&desired.backends);
+        old.names.len() == desired.names.len()
+            && old.backends.len() == desired.backends.len()
+            && old.value == old.assembled()
+            && old.attached.iter().all(|listener| old.names_on(*listener) || defaults.contains(listener))
+            && defaults.iter().all(|listener| old.attached.contains(listener))
+            && names.all(|((id, old), (listener, new))| listener_ids[*listener] == Some(*id) && old == new)
+            && backends.all(|((_, old), new)| *old == self.way(old.route, new))
+            && self.table_stays(&old.backends, true, &old.v4)
+            && self.table_stays(&old.backends, false, &old.v6)
     }
 
     /// The writes from one state of a route to the next; a new route comes from an empty one.
-    fn changed(&mut self, old: &AppliedRoute, new: &AppliedRoute, names: &mut Names) {
+    fn changed(&mut self, old: &AppliedRoute, new: &AppliedRoute) {
         for (id, value) in &new.backends {
             if old.backend(value.address, value.port).is_none_or(|(_, before)| before != value) {
                 self.steps.fill.push(Change::PutBackend(*id, *value));
@@ -107,10 +140,9 @@ impl Planner<'_> {
                 .is_err()
             {
                 self.steps.names.extend(put_name(*listener, pattern, new.id));
-                names.taken.insert((*listener, pattern.clone()));
             }
         }
-        names.gone.extend(old.names.iter().filter(|name| new.names.binary_search(name).is_err()).cloned());
+        self.gone.extend(old.names.iter().filter(|name| new.names.binary_search(name).is_err()).cloned());
         for (id, value) in &old.backends {
             if new.backend(value.address, value.port).is_none() {
                 self.retire(*id, value);
@@ -157,20 +189,19 @@ impl Planner<'_> {
         self.steps.later.push(Change::DeleteBackend(id));
     }
 
-    fn removed_routes(&mut self, names: &mut Names) {
+    fn removed_routes(&mut self) {
         let before = self.before;
         let gone = before.routes.iter().filter(|(name, _)| !self.after.routes.contains_key(*name));
         let mut gone: Vec<_> = gone.map(|(_, route)| route).collect();
         gone.sort_by_key(|route| route.id);
         for route in gone {
-            names.gone.extend(route.names.iter().cloned());
+            self.gone.extend(route.names.iter().cloned());
             self.steps.later.push(Change::DeleteRoute(route.id));
             for (id, value) in &route.backends {
                 self.retire(*id, value);
             }
             self.delete_table(&route.v4.table);
             self.delete_table(&route.v6.table);
-            // Last: until it is gone, a daemon that starts anew finds what else belongs to the route.
             self.steps.later.push(Change::DeleteRouteCounters(route.id));
             self.steps.later.push(Change::DeleteLabel(LabelKey { kind: LABEL_ROUTE, id: route.id }));
         }
@@ -187,8 +218,7 @@ impl Planner<'_> {
             let (address, port) = (Address::from(spec.address), Port::new(spec.port));
             let before = old.and_then(|old| old.backend(address, port));
             let id = before.map_or_else(|| self.next_id(|ids| &mut ids.backend), |(id, _)| *id);
-            let value =
-                self.way(Backend { address, port, weight: spec.weight, route, ..Backend::zeroed() }, spec);
+            let value = self.way(route, spec);
             let news = before.is_none_or(|(_, before)| before.flags != value.flags);
             if news && value.flags & BACKEND_UNREACHABLE != 0 {
                 self.problems.push(unreachable(self.hops, &desired.name, spec));
@@ -199,8 +229,10 @@ impl Planner<'_> {
         backends
     }
 
-    /// Fills in how the backend is reached.
-    fn way(&self, backend: Backend, spec: &BackendSpec) -> Backend {
+    /// A backend as it is to be written: with the way to it.
+    fn way(&self, route: u32, spec: &BackendSpec) -> Backend {
+        let (address, port) = (Address::from(spec.address), Port::new(spec.port));
+        let backend = Backend { address, port, weight: spec.weight, route, ..Backend::zeroed() };
         let configured = self.sources.iter().find(|source| source.is_ipv4() == spec.address.is_ipv4());
         let hop = self.hops.towards.get(&spec.address).filter(|_| !self.hops.own.contains(&spec.address));
         match hop {
@@ -218,6 +250,12 @@ impl Planner<'_> {
         }
     }
 
+    /// Whether a table is over these backends, with their weights.
+    fn table_stays(&self, backends: &[(u32, Backend)], is_v4: bool, old: &AppliedTable) -> bool {
+        let members = of_family(backends, is_v4).map(|(id, backend)| (*id, backend.weight));
+        old.members.len() == old.table.members as usize && old.members.iter().copied().eq(members)
+    }
+
     /// One family's table: the old one while its members and weights stay, else one with a new id.
     fn table(
         &mut self,
@@ -225,14 +263,10 @@ impl Planner<'_> {
         is_v4: bool,
         old: Option<&AppliedTable>,
     ) -> AppliedTable {
-        let of_family = || backends.iter().filter(|(_, b)| b.weight > 0 && b.address.is_v4() == is_v4);
-        let same = |old: &&AppliedTable| {
-            old.members.len() == old.table.members as usize
-                && old.members.iter().copied().eq(of_family().map(|(id, backend)| (*id, backend.weight)))
-        };
-        if let Some(old) = old.filter(same) {
+        if let Some(old) = old.filter(|old| self.table_stays(backends, is_v4, old)) {
             return old.clone();
         }
+        let of_family = || of_family(backends, is_v4);
         let members: Vec<(u32, u16)> = of_family().map(|(id, backend)| (*id, backend.weight)).collect();
         if members.is_empty() {
             return AppliedTable::default();
@@ -273,6 +307,11 @@ impl Planner<'_> {
             }
         }
     }
+}
+
+/// The backends of a family that take new flows.
+fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
+    backends.iter().filter(move |(_, backend)| backend.weight > 0 && backend.address.is_v4() == is_v4)
 }
 
 fn unreachable(hops: &Hops, route: &str, spec: &BackendSpec) -> Problem {

@@ -5,3 +5,5 @@ pub mod file;
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, not(debug_assertions)))]
+mod speed;

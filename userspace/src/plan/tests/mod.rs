@@ -125,7 +125,7 @@ fn a_changed_backend_is_one_switch() {
     let second = plan(&first.applied, &after, &ways(&after));
     assert_eq!(
         kinds(&second.changes),
-        ["PutIds", "PutMember", "PutBackend", "PutRoute", "Settle", "PutBackend", "Reset"]
+        ["PutIds", "PutBackend", "PutMember", "PutRoute", "Settle", "PutBackend", "Reset"]
     );
     assert_eq!(kinds(&second.later), ["DeleteBackend", "DeleteMember"]);
     let Some(Change::Reset(selector)) = second.changes.last() else { panic!() };
