@@ -23,7 +23,10 @@ fn start(what: &str, options: &[String]) -> Outcome {
     setup::for_lab()?;
     let built = build::run()?;
     let mut command = process::cargo();
-    command.args(["build", "--quiet", "--workspace", "--bin", "lab"]);
+    command.args(["build", "--workspace", "--bin", "lab"]);
+    if process::quiet() {
+        command.arg("--quiet");
+    }
     process::run("building the lab", &mut command, "the compiler's message stands above")?;
     let mut command = process::command(process::target().join("debug/lab"));
     command.arg(what).args(options).env("VESTIBULE_BIN", built.binary);
