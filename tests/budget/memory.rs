@@ -1,0 +1,110 @@
+//! What the maps cost: bytes an entry, and all of them at the default capacities.
+
+use common::maps::name;
+use tests::program::{MapFacts, MapKind, Programs, Sizes};
+use userspace::dataplane::sizes;
+use userspace::model::facts::Settings;
+
+/// Bytes an entry, as the kernel rounds them: key and value up to eight bytes each, and what the map adds.
+const ENTRY_BYTES: [(&str, u64); 15] = [
+    (name::FLOWS, 176),
+    (name::NATS, 128),
+    (name::HELLOS, 512),
+    (name::CHUNKS, 2088),
+    (name::SOURCES, 80),
+    (name::HALF_OPENS, 152),
+    (name::HALF_OPEN_RING, 40),
+    (name::CLOSED_RING, 40),
+    (name::ROUTES_EXACT, 312),
+    (name::ROUTES, 88),
+    (name::MAGLEV, 184),
+    (name::MEMBERS, 64),
+    (name::BACKENDS, 104),
+    (name::LABELS, 184),
+    (name::ROUTE_COUNTERS, 80),
+];
+
+/// Most that the maps filled before the first packet may take at the default capacities.
+const PREALLOCATED_BYTES: u64 = 700 << 20;
+/// Most that they and those that grow with the configuration may take, with every map full.
+const FULL_BYTES: u64 = 2600 << 20;
+
+/// Bytes of `struct htab_elem` and of a bucket (kernel/bpf/hashtab.c).
+const HASH_ENTRY: u64 = 48;
+const HASH_BUCKET: u64 = 16;
+/// Bytes of `struct lpm_trie_node` (kernel/bpf/lpm_trie.c); a full trie has nearly as many inner nodes as entries.
+const TRIE_NODE: u64 = 32;
+
+fn round8(bytes: u32) -> u64 {
+    u64::from(bytes).next_multiple_of(8)
+}
+
+/// What one entry takes.
+fn entry_bytes(map: &MapFacts) -> u64 {
+    match map.kind {
+        MapKind::Hash => HASH_ENTRY + round8(map.key_bytes) + round8(map.value_bytes),
+        MapKind::Trie => 2 * (TRIE_NODE + round8(map.key_bytes) + round8(map.value_bytes)),
+        MapKind::Array => round8(map.value_bytes),
+        MapKind::PerCpuArray => round8(map.value_bytes) * map.cpus,
+        MapKind::Ring => 1,
+    }
+}
+
+/// What a map of so many entries takes when full.
+fn map_bytes(map: &MapFacts, entries: u32) -> u64 {
+    let buckets =
+        if map.kind == MapKind::Hash { u64::from(entries.next_power_of_two()) * HASH_BUCKET } else { 0 };
+    u64::from(entries) * entry_bytes(map) + buckets
+}
+
+#[test]
+fn entries_cost_what_the_table_says() {
+    tests::skip_without_root!();
+    let maps = Programs::load().unwrap().maps();
+    for (name, bytes) in ENTRY_BYTES {
+        let map = maps.iter().find(|map| map.name == name).unwrap_or_else(|| panic!("no map {name}"));
+        assert_eq!(entry_bytes(map), bytes, "bytes of an entry of {name}");
+    }
+}
+
+#[test]
+fn the_kernel_counts_as_we_do() {
+    tests::skip_without_root!();
+    let sizes = Sizes { flows: 8192, hellos: 2048, ..Sizes::default() };
+    let maps = Programs::with_sizes(sizes).unwrap().maps();
+    for map in maps.iter().filter(|map| map.preallocated && map.entries > 1000 && map.kind != MapKind::Ring) {
+        let (ours, kernels) = (map_bytes(map, map.entries), map.kernel_bytes);
+        let slack = 65_536 + kernels / 50;
+        assert!(
+            ours.abs_diff(kernels) < slack,
+            "{}: {ours} by our count, {kernels} by the kernel's",
+            map.name
+        );
+    }
+}
+
+#[test]
+fn all_maps_at_the_default_capacities_keep_within_their_budget() {
+    tests::skip_without_root!();
+    let settings = Settings::default();
+    let Settings { max_flows, max_names, max_hellos, .. } = settings;
+    let capacities = sizes::Sizes { flows: max_flows, names: max_names, hellos: max_hellos }.maps();
+    let (mut preallocated, mut full) = (0, 0);
+    println!("{:16} {:>10} {:>12} {:>12}", "map", "entries", "bytes/entry", "MiB");
+    for map in Programs::load().unwrap().maps() {
+        let sized = capacities.iter().find(|(name, _)| *name == map.name).map(|(_, entries)| *entries);
+        let entries = sized.unwrap_or(map.entries);
+        let bytes = map_bytes(&map, entries);
+        println!(
+            "{:16} {entries:>10} {:>12} {:>12.1}",
+            map.name,
+            entry_bytes(&map),
+            bytes as f64 / f64::from(1 << 20)
+        );
+        full += bytes;
+        preallocated += if map.preallocated { bytes } else { 0 };
+    }
+    println!("preallocated {} MiB, with every map full {} MiB", preallocated >> 20, full >> 20);
+    assert!(preallocated <= PREALLOCATED_BYTES, "{preallocated} bytes before the first packet");
+    assert!(full <= FULL_BYTES, "{full} bytes with every map full");
+}
