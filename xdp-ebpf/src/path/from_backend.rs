@@ -108,6 +108,8 @@ fn half_opened(skb: Skb, s: &mut Scratch) -> Exit {
     let refused = s.segment.has(RST);
     if refused {
         half_open::forget(&s.client);
+        s.hello.route = s.half_open.route;
+        connect::refused(s);
     }
     half_open::draft_to_client(s);
     emit::pass_through(skb, s, if refused { Reason::ConnectRefused } else { Reason::ForwardClient })

@@ -180,7 +180,7 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
     }
     match half_open::open(s) {
         Ok(()) => established(skb, s),
-        Err(exit) => exit,
+        Err(exit) => refuse_both(skb, s, exit),
     }
 }
 
@@ -204,4 +204,18 @@ fn open_tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
     half_open::draft(s);
     emit::pass_through(skb, s, Reason::SynForwarded)
+}
+
+/// The client's ACK came too late: its backend was removed, or the flow table is full. The backend waits for an ACK.
+#[inline(always)]
+fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
+    half_open::forget(&s.client);
+    s.hello.route = s.half_open.route;
+    connect::refused(s);
+    if let Err(failed) = emit::learn_partial(skb, s) {
+        return failed;
+    }
+    half_open::draft_reset(s);
+    emit::emit_copy(skb.0, s);
+    exit
 }

@@ -87,15 +87,16 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         kernel::assign(&mut s.flow, flow);
         return Step::Repeat;
     }
+    // Judged by what came before: the RST must not vouch for its own number.
+    let reset = seg.has(RST) && (seg.seq == flow.client_next || seg.seq == flow.backend_acked);
     let end = seg.end();
-    if seq::before(flow.client_next, end) {
+    if !seg.has(RST) && seq::before(flow.client_next, end) {
         flow.client_next = end;
     }
     if seg.has(FIN) {
         flow.flags |= FLOW_CLIENT_FIN;
         flow.client_fin = end;
     }
-    let reset = seg.has(RST) && (seg.seq == flow.client_next || seg.seq == flow.backend_acked);
     finish(&s.client, flow, reset, s.now_ns);
     translate_client(s, flow);
     if reset { Step::PassReset } else { Step::Pass }
@@ -159,16 +160,16 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
             flow.flags |= FLOW_CLIENT_FIN_ACKED;
         }
     }
+    let asked = flow.client_acked.wrapping_add(flow.seq_delta);
+    let reset = seg.has(RST) && (seg.seq == flow.backend_next || seg.seq == asked);
     let end = seg.end();
-    if seq::before(flow.backend_next, end) {
+    if !seg.has(RST) && seq::before(flow.backend_next, end) {
         flow.backend_next = end;
     }
     if seg.has(FIN) {
         flow.flags |= FLOW_BACKEND_FIN;
         flow.backend_fin = end;
     }
-    let asked = flow.client_acked.wrapping_add(flow.seq_delta);
-    let reset = seg.has(RST) && (seg.seq == flow.backend_next || seg.seq == asked);
     finish(&s.client, flow, reset, s.now_ns);
     translate_backend(s, flow);
     if reset { Step::PassReset } else { Step::Pass }

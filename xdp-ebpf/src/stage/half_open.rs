@@ -8,7 +8,7 @@ use core::ffi::c_void;
 use crate::exit::Exit;
 use crate::kernel;
 use crate::maps;
-use crate::packet::Scratch;
+use crate::packet::{RST, Scratch};
 
 /// Places looked at before the oldest half-open connection has to give way.
 const PROBES: u32 = 64;
@@ -190,6 +190,20 @@ pub(crate) fn draft(s: &mut Scratch) {
     d.vip = n.backend;
     d.client_port = n.source_port;
     d.vip_port = n.backend_port;
+}
+
+/// Drafts the RST that tells the backend of `s.half_open` that its client's ACK was refused.
+#[inline(always)]
+pub(crate) fn draft_reset(s: &mut Scratch) {
+    draft(s);
+    let (d, seg) = (&mut s.draft, &s.segment);
+    d.payload_bytes = 0;
+    d.payload_from = 0;
+    d.timestamps = false;
+    d.window = 0;
+    d.seq = seg.seq;
+    d.ack = 0;
+    d.flags = RST;
 }
 
 /// Turns the packet in hand towards the client.
