@@ -73,11 +73,7 @@ pub(crate) fn assert_emitted(outcome: &Outcome, expected: &[(Device, Segment)]) 
 pub(crate) fn reset_of(segment: &Segment) -> Segment {
     let (near, far) = segment.ethernet;
     let answer = tests::packet::segment(segment.to, segment.from).ethernet(far, near).window(0).rst();
-    if segment.flags & flag::ACK != 0 {
-        answer.seq(segment.ack)
-    } else {
-        answer.seq(0).ack(segment.end())
-    }
+    if segment.flags & flag::ACK != 0 { answer.seq(segment.ack) } else { answer.seq(0).ack(segment.end()) }
 }
 
 /// An order of the daemon.

@@ -11,14 +11,14 @@ use tests::world::Device;
 use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of};
 use crate::scene::{ISN, dial, ready};
 
-pub(crate) const UDP: u8 = 17;
-pub(crate) const SCTP: u8 = 132;
-pub(crate) const GRE: u8 = 47;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
+const GRE: u8 = 47;
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
 /// A packet of the client that is not TCP: `body` stands behind the IP header.
-pub(crate) fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
+fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
     let tcp = dial(family).from_client();
     let mut frame = tcp.bytes();
     frame.truncate(if family.is_v4() { 34 } else { 54 });
@@ -37,7 +37,7 @@ pub(crate) fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// The ICMP error that answers a packet of [`datagram`]: the IP header and 8 bytes quoted (RFC 792, RFC 4443).
-pub(crate) fn unreachable(family: Family, asked: &[u8], code: u8) -> Vec<u8> {
+fn unreachable(family: Family, asked: &[u8], code: u8) -> Vec<u8> {
     let (ip_bytes, kind) = if family.is_v4() { (20, 3) } else { (40, 1) };
     let mut message = vec![kind, code, 0, 0, 0, 0, 0, 0];
     message.extend(&asked[14..14 + ip_bytes + 8]);
@@ -65,7 +65,7 @@ pub(crate) fn unreachable(family: Family, asked: &[u8], code: u8) -> Vec<u8> {
 }
 
 #[track_caller]
-pub(crate) fn assert_unreachable(outcome: &Outcome, expected: &[u8]) {
+fn assert_unreachable(outcome: &Outcome, expected: &[u8]) {
     assert_eq!(outcome.counted, [(Reason::ClassifyUnreachable, 1)]);
     assert_eq!(outcome.verdict, verdict::REDIRECT);
     assert_bytes(&outcome.packet, expected);
@@ -80,7 +80,8 @@ fn other_destinations_are_handed_on() {
         // On the node, but neither VIP nor source.
         programs.address(host(family, 1, 77), ROLE_OWN);
         for number in [77, 78] {
-            let frame = segment(dial(family).client(), (host(family, 1, number), 443).into()).syn(ISN).bytes();
+            let frame =
+                segment(dial(family).client(), (host(family, 1, number), 443).into()).syn(ISN).bytes();
             assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::NotOurs);
         }
     }
@@ -180,6 +181,48 @@ fn icmp_and_what_is_too_short_to_quote_are_never_answered() {
         ] {
             let asked = datagram(family, protocol, body);
             assert_dropped(&programs.ingress(Device::Client, &asked), Reason::ClassifyDropped);
+        }
+    }
+}
+
+#[test]
+fn rst_to_a_port_without_listener_is_never_answered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let plain = dial(family).to_port(444).from_client().seq(ISN);
+        for asked in [plain.clone().rst(), plain.rst().ack(7_000)] {
+            let outcome = programs.ingress(Device::Client, &asked.bytes());
+            assert_dropped(&outcome, Reason::ClassifyDropped);
+        }
+    }
+}
+
+#[test]
+fn udp_is_answered_with_port_unreachable() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for body in [vec![0x9c, 0x40, 0x01, 0xbb, 0, 8, 0, 0], (0..=255).cycle().take(1200).collect()] {
+            let asked = datagram(family, UDP, &body);
+            let code = if family.is_v4() { 3 } else { 4 };
+            let outcome = programs.ingress(Device::Client, &asked);
+            assert_unreachable(&outcome, &unreachable(family, &asked, code));
+        }
+    }
+}
+
+#[test]
+fn other_protocols_are_answered_with_unreachable() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for protocol in [SCTP, GRE, 255] {
+            let asked = datagram(family, protocol, &[0x5a; 33]);
+            // Protocol unreachable; ICMPv6 has no such code, port unreachable stands in.
+            let code = if family.is_v4() { 2 } else { 4 };
+            let outcome = programs.ingress(Device::Client, &asked);
+            assert_unreachable(&outcome, &unreachable(family, &asked, code));
         }
     }
 }

@@ -10,8 +10,8 @@ use tests::world::Device;
 
 use crate::check::{assert_dropped, sent, whole};
 use crate::scene::{
-    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, CLIENT_WINDOW, Client, Dial, ISN, Offer, behind, dial, ready,
-    stamped, usual_hello,
+    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, CLIENT_WINDOW, Client, Dial, ISN, Offer, behind, dial,
+    ready, stamped, usual_hello,
 };
 use crate::setup::backend_address;
 
@@ -62,7 +62,8 @@ pub(crate) fn collect(programs: &mut Programs, client: Client, bytes: &[u8], mss
 fn assert_pieces(outcome: &Outcome, client: Client, backend: Backend, bytes: &[u8], mss: usize, window: u16) {
     assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
     let count = bytes.len().div_ceil(mss);
-    let frames: Vec<&Vec<u8>> = outcome.emitted.iter().map(|(_, frame)| frame).chain([&outcome.packet]).collect();
+    let frames: Vec<&Vec<u8>> =
+        outcome.emitted.iter().map(|(_, frame)| frame).chain([&outcome.packet]).collect();
     assert_eq!(frames.len(), count);
     pieces(outcome);
     for (index, part) in bytes.chunks(mss).enumerate() {

@@ -216,3 +216,25 @@ fn a_full_ring_of_closed_flows_frees_the_oldest_before_its_time() {
         assert_eq!(flows[5].flow(&programs).state, FLOW_ESTABLISHED);
     }
 }
+
+#[test]
+fn a_reset_out_of_place_passes_and_ends_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let p = &mut programs;
+        open.pass_to_backend(p, &open.from_client(HELLO, 0).payload([1; 100]));
+        open.pass_to_client(p, &open.from_backend(0, HELLO).payload([1; 100]));
+        // The sides judge for themselves: a challenge ACK may follow.
+        for at in [0, HELLO - 1, HELLO + 1, HELLO + 101, 70_000] {
+            open.pass_to_backend(p, &open.from_client(at, 0).rst());
+            assert_eq!(open.flow(p).state, FLOW_ESTABLISHED, "{at}");
+        }
+        for at in [1, 99, 101, 70_000] {
+            open.pass_to_client(p, &open.from_backend(at, HELLO).rst());
+            assert_eq!(open.flow(p).state, FLOW_ESTABLISHED, "{at}");
+        }
+        open.pass_to_backend(p, &open.from_client(HELLO + 100, 100));
+    }
+}

@@ -47,7 +47,10 @@ fn segments_pass_both_ways_with_everything_translated() {
         let offers = [
             (Offer::linux(1440, 7), Offer::linux(1460, 9)),
             (Offer::plain(1440), Offer::plain(1460)),
-            (Offer { timestamps: true, ..Offer::plain(1440) }, Offer { timestamps: true, ..Offer::plain(1460) }),
+            (
+                Offer { timestamps: true, ..Offer::plain(1440) },
+                Offer { timestamps: true, ..Offer::plain(1460) },
+            ),
         ];
         for (port, (client, backend)) in (40_000..).zip(offers) {
             let open = open_with(&mut programs, dial(family).port(port).offer(client), backend);

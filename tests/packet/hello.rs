@@ -21,7 +21,7 @@ fn cut<'h>(bytes: &'h [u8], at: &[usize]) -> Vec<(u32, &'h [u8])> {
 
 /// The SYN went out, the client got nothing, and every byte is there.
 #[track_caller]
-pub(crate) fn assert_complete(programs: &Programs, client: Client, outcome: &Outcome, bytes: usize) {
+fn assert_complete(programs: &Programs, client: Client, outcome: &Outcome, bytes: usize) {
     assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
     assert_eq!(outcome.emitted, []);
     Backend::of(&sent(outcome));
@@ -283,7 +283,8 @@ fn a_client_that_closes_before_its_hello_is_whole_is_refused() {
     let bytes = usual_hello();
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
-        let with_part = |offset: u32, end: usize| client.at(offset).fin().payload(&bytes[offset as usize..end]);
+        let with_part =
+            |offset: u32, end: usize| client.at(offset).fin().payload(&bytes[offset as usize..end]);
         // A FIN behind a part, with the next part, and with the first.
         let ways: [(bool, Segment); 3] =
             [(true, client.at(300).fin()), (true, with_part(300, 400)), (false, with_part(0, 300))];
@@ -341,12 +342,35 @@ fn a_client_that_begins_anew_on_its_port_replaces_its_hello() {
         let answer = sent(&client.give(&mut programs, &dial(family).syn().seq(isn)));
         let anew = Client { cookie: answer.seq, ..client };
         let first = anew.at(0).seq(behind(isn, 0));
-        assert_dropped(&client.give(&mut programs, &first.clone().payload(&bytes[..100])), Reason::HelloStashed);
+        assert_dropped(
+            &client.give(&mut programs, &first.clone().payload(&bytes[..100])),
+            Reason::HelloStashed,
+        );
         assert_eq!(waiting_of(&programs, client.dial.host), 1);
         let waiting = client.waiting(&programs).unwrap();
         assert_eq!((waiting.isn, waiting.have), (isn, 100));
         let rest = first.seq(behind(isn, 100)).payload(&bytes[100..]);
         let outcome = client.give(&mut programs, &rest);
+        assert_complete(&programs, client, &outcome, bytes.len());
+    }
+}
+
+#[test]
+fn a_segment_without_the_hellos_cookie_does_not_end_it() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        client.send(&mut programs, 0, &bytes[..300]);
+        let before = client.waiting(&programs);
+        // Whoever knows addresses and ports can send these; only who saw our SYN-ACK has the number.
+        for forged in [client.at(300).ack(7), client.at(300).ack(7).fin()] {
+            let outcome = client.give(&mut programs, &forged);
+            assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&forged));
+            assert_eq!(client.waiting(&programs), before);
+        }
+        let outcome = client.send(&mut programs, 300, &bytes[300..]);
         assert_complete(&programs, client, &outcome, bytes.len());
     }
 }

@@ -18,3 +18,7 @@ mod stash;
 mod open;
 mod forward;
 mod end;
+mod renew;
+mod half_open;
+mod expire;
+mod emit;

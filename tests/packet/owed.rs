@@ -10,8 +10,8 @@ use tests::program::{Outcome, Programs};
 use crate::check::{assert_sent, sent, timestamps};
 use crate::delivery::{collect, delivered, pieces};
 use crate::scene::{
-    BACKEND_ISN, BACKEND_TIME, BACKEND_WINDOW, Backend, CLIENT_TIME, Client, ISN, behind, dial, ready, stamped,
-    usual_hello,
+    BACKEND_ISN, BACKEND_TIME, BACKEND_WINDOW, Backend, CLIENT_TIME, Client, ISN, behind, dial, ready,
+    stamped, usual_hello,
 };
 
 /// Bytes of the client's segments.

@@ -10,7 +10,7 @@ use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent
 use crate::scene::{ISN, dial, ready, usual_hello};
 
 /// Where TCP begins in a frame.
-pub(crate) fn tcp_at(family: Family) -> usize {
+fn tcp_at(family: Family) -> usize {
     ETHERNET_BYTES + if family.is_v4() { 20 } else { 40 }
 }
 
@@ -198,6 +198,27 @@ fn options_are_read_in_any_order_and_garbage_ends_them() {
             let answer = sent(&programs.ingress(Device::Client, &syn.clone().option(raw(&broken)).bytes()));
             let kinds = tests::tcp_option::encode(&answer.options);
             assert_eq!(kinds[4..], [1; 16], "only our segment size");
+        }
+    }
+}
+
+#[test]
+fn a_malformed_segment_for_a_source_address_is_the_nodes_own() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let own = (balancer(family, TENANT_NETS[0]), 22).into();
+        for role in [ROLE_SOURCE, ROLE_SOURCE | ROLE_OWN] {
+            programs.address(balancer(family, TENANT_NETS[0]), role);
+            let segment = segment(dial(family).client(), own);
+            let good = segment.clone().syn(ISN).bytes();
+            let mut short_header = good.clone();
+            short_header[tcp_at(family) + 12] = 4 << 4;
+            let flags = segment.flags(flag::SYN | flag::FIN).bytes();
+            for frame in [short_header, flags, good[..good.len() - 5].to_vec()] {
+                let outcome = programs.ingress(Device::Client, &frame);
+                assert_handed_on(&outcome, &frame, Reason::ClassifyOwnTraffic);
+            }
         }
     }
 }

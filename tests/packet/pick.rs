@@ -12,11 +12,13 @@ use tests::program::Programs;
 
 use crate::check::assert_sent;
 use crate::scene::{dial, ready, usual_hello};
-use crate::setup::{backend_address, backend_id, backend_socket, flag_backend, nats, route_counts, with_backends};
+use crate::setup::{
+    backend_address, backend_id, backend_socket, flag_backend, nats, route_counts, with_backends,
+};
 
 /// The backend that a client on this port gets; the connection is given up again.
 #[track_caller]
-pub(crate) fn picked(programs: &mut Programs, family: Family, port: u16) -> SocketAddr {
+fn picked(programs: &mut Programs, family: Family, port: u16) -> SocketAddr {
     let client = dial(family).port(port).shake(programs);
     let backend = client.ask(programs, &usual_hello());
     let reset = client.at(usual_hello().len() as u32).rst();
@@ -126,5 +128,20 @@ fn a_route_without_backend_of_the_clients_family_refuses() {
         programs.route(1, &[(backend_id(other, 0), backend)]);
         assert_refused(&mut programs, family, Reason::PickNoFamily);
         assert_eq!(picked(&mut programs, other, 40_000), backend_socket(other, 0));
+    }
+}
+
+#[test]
+fn passing_over_many_backends_is_no_try() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 6);
+    for family in FAMILIES {
+        for index in [0, 1, 3, 4, 5] {
+            flag_backend(&mut programs, backend_id(family, index), BACKEND_UNREACHABLE);
+        }
+        for port in 40_000..40_020 {
+            assert_eq!(picked(&mut programs, family, port), backend_socket(family, 2));
+        }
     }
 }

@@ -14,7 +14,7 @@ use crate::scene::{Backend, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, remove_hello, route_counts, with_backends};
 
 /// Source ports from `first` to `last`.
-pub(crate) fn ports(first: u16, last: u16) -> Settings {
+fn ports(first: u16, last: u16) -> Settings {
     Settings { source_port_first: first, source_port_last: last, ..default_settings(Sizes::default()) }
 }
 
@@ -108,9 +108,10 @@ fn ports_that_a_socket_of_the_node_uses_are_passed_over() {
     for family in FAMILIES {
         let own = balancer(family, TENANT_NETS[0]);
         let any: SocketAddr = if family.is_v4() { "0.0.0.0:2002" } else { "[::]:2002" }.parse().unwrap();
-        let sockets = programs.world.node.run(|| {
-            [SocketAddr::new(own, 2_000), any].map(|address| TcpListener::bind(address).unwrap())
-        });
+        let sockets = programs
+            .world
+            .node
+            .run(|| [SocketAddr::new(own, 2_000), any].map(|address| TcpListener::bind(address).unwrap()));
         for port in 40_000..40_004 {
             let client = dial(family).port(port).shake(&mut programs);
             assert_eq!(client.ask(&mut programs, &usual_hello()).source.port(), 2_001);
@@ -170,6 +171,28 @@ fn a_port_whose_connection_is_gone_is_taken_over() {
         assert_eq!(client.ask(&mut programs, &usual_hello()), backend);
         assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
         assert_eq!(client.waiting(&programs).unwrap().state, HELLO_CONNECTING);
+        forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn running_out_of_ports_is_a_refusal_and_no_collision() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 1);
+    for family in FAMILIES {
+        programs.settings(ports(2_000, 2_001));
+        let (connected, refused, retried) = route_counts(&programs);
+        for port in [40_000, 40_001] {
+            dial(family).port(port).shake(&mut programs).ask(&mut programs, &usual_hello());
+        }
+        let before = nats(&programs);
+        let client = dial(family).port(40_002).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::ConnectNoPort, &client.refusal());
+        assert_eq!(client.waiting(&programs), None);
+        assert_eq!(nats(&programs), before);
+        assert_eq!(route_counts(&programs), (connected, refused + 1, retried));
         forget_all(&mut programs);
     }
 }

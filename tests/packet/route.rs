@@ -99,8 +99,12 @@ fn exact_names_match_in_any_case_and_with_a_trailing_dot() {
 #[test]
 fn wildcards_match_one_label_or_more_and_the_longest_wins() {
     tests::skip_without_root!();
-    let mut programs =
-        routed(&[("*.example.org", 2), ("*.deep.example.org", 3), ("exact.deep.example.org", 4), ("*.b.c", 5)]);
+    let mut programs = routed(&[
+        ("*.example.org", 2),
+        ("*.deep.example.org", 3),
+        ("exact.deep.example.org", 4),
+        ("*.b.c", 5),
+    ]);
     let cases = [
         ("a.example.org", Ok(2)),
         ("a.b.c.example.org", Ok(2)),
@@ -130,7 +134,13 @@ fn a_short_name_after_a_long_one_matches_by_its_own_bytes() {
     assert_routes(
         &mut programs,
         TLS_PORT,
-        &[(&long, Ok(2)), ("g", Err(Reason::RouteNone)), (&long, Ok(2)), ("a.g", Ok(3)), ("rg", Err(Reason::RouteNone))],
+        &[
+            (&long, Ok(2)),
+            ("g", Err(Reason::RouteNone)),
+            (&long, Ok(2)),
+            ("a.g", Ok(3)),
+            ("rg", Err(Reason::RouteNone)),
+        ],
     );
 }
 

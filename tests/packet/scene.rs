@@ -314,7 +314,8 @@ impl Backend {
 
     /// An established segment: `seq` and `ack` count from behind the SYNs.
     pub(crate) fn at(self, seq: u32, ack: u32) -> Segment {
-        let s = self.from_backend().seq(behind(BACKEND_ISN, seq)).ack(behind(ISN, ack)).window(BACKEND_WINDOW);
+        let s =
+            self.from_backend().seq(behind(BACKEND_ISN, seq)).ack(behind(ISN, ack)).window(BACKEND_WINDOW);
         if self.timestamps { stamped(s, BACKEND_TIME + 10, CLIENT_TIME + 1) } else { s }
     }
 

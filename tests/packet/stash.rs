@@ -22,7 +22,7 @@ use crate::scene::{Client, ISN, behind, dial, ready, usual_hello};
 use crate::setup::{hellos, nats, waiting_of};
 
 /// A client on the far side of the default route.
-pub(crate) fn far(family: Family, net: u8, host: u8) -> IpAddr {
+fn far(family: Family, net: u8, host: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, net, host).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, net.into(), 0, 0, 0, host.into()).into(),
@@ -38,7 +38,7 @@ fn small(hellos: u32) -> Programs {
 
 /// A client whose hello waits for its second half.
 #[track_caller]
-pub(crate) fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
+fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
     let client = dial(family).host(host).port(port).shake(programs);
     assert_dropped(&client.send(programs, 0, &usual_hello()[..300]), Reason::HelloStashed);
     client
@@ -50,8 +50,7 @@ fn no_source_holds_more_than_64_waiting_hellos() {
     let mut programs = ready();
     for family in FAMILIES {
         let host = far(family, 2, 1);
-        let clients: Vec<Client> =
-            (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
+        let clients: Vec<Client> = (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
         assert_eq!(waiting_of(&programs, host), 64);
         // The next one, from the same source: for IPv6 that is the whole /64.
         let same = if family.is_v4() { host } else { far(family, 2, 2) };
@@ -103,8 +102,7 @@ fn the_count_of_a_source_begins_anew_when_all_are_over() {
     for family in FAMILIES {
         let host = far(family, 2, 1);
         programs.settings(default_settings(Sizes::default()));
-        let clients: Vec<Client> =
-            (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
+        let clients: Vec<Client> = (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
         short_lived(&mut programs, Sizes::default());
         sleep(Duration::from_millis(60));
         let client = dial(family).host(host).port(50_000).shake(&mut programs);
@@ -153,7 +151,8 @@ fn when_the_stash_is_full_the_oldest_gives_way() {
             (0..4).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
         for round in 0..2 {
             let oldest = clients[round];
-            let client = dial(family).host(far(family, 3, 1)).port(50_000 + round as u16).shake(&mut programs);
+            let client =
+                dial(family).host(far(family, 3, 1)).port(50_000 + round as u16).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
             assert_eq!(outcome.counted, [(Reason::HelloStashed, 1), (Reason::HelloEvicted, 1)]);
             assert_eq!(outcome.emitted, []);
@@ -281,5 +280,24 @@ fn an_order_to_reset_a_client_of_whom_nothing_is_known_uses_its_number() {
         assert_eq!(outcome.verdict, 0);
         assert_eq!(outcome.emitted.len(), 1);
         assert_frame(&outcome.emitted[0].1, &dial.to_client().rst().seq(77));
+    }
+}
+
+#[test]
+fn a_hello_refused_by_its_name_gives_back_one_place_only() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        for port in 40_000..40_003 {
+            begin(&mut programs, family, host, port);
+        }
+        let unknown = hello().name("nobody.example.org").length(517).bytes();
+        let client = dial(family).host(host).port(50_000).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &unknown[..300]), Reason::HelloStashed);
+        assert_eq!(waiting_of(&programs, host), 4);
+        let outcome = client.send(&mut programs, 300, &unknown[300..]);
+        assert_sent(&outcome, Reason::RouteNone, &client.refusal());
+        assert_eq!(waiting_of(&programs, host), 3);
     }
 }

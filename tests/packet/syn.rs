@@ -270,3 +270,16 @@ fn a_cookie_belongs_to_one_first_sequence_number() {
         assert_eq!(entries, []);
     }
 }
+
+#[test]
+fn a_syn_ack_to_a_listener_is_reset() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // RFC 9293 section 3.10.7.2: an ACK in LISTEN is answered with RST. Answered with SYN-ACK, two such
+        // listeners would talk for ever.
+        let wrong = dial(family).syn().ack(12_345);
+        let outcome = programs.ingress(tests::world::Device::Client, &wrong.bytes());
+        assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&wrong));
+    }
+}

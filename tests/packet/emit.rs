@@ -1,0 +1,124 @@
+//! The way out: by the kernel's routes and neighbours, at that moment.
+
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, client};
+use tests::program::Programs;
+use tests::world::Device;
+
+use crate::check::{assert_dropped, sent};
+use crate::open::{HELLO, open};
+use crate::scene::{dial, ready, usual_hello};
+use crate::setup::backend_address;
+
+/// Runs an `ip` command on the node.
+fn ip(programs: &Programs, command: &str) {
+    programs.world.node.ip(&format!("{command}\n")).unwrap();
+}
+
+#[test]
+fn what_has_no_route_is_dropped() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let bits = if family.is_v4() { 32 } else { 128 };
+        for kind in ["unreachable", "blackhole", "prohibit"] {
+            for (to, from_client) in [(backend_address(family, 0), true), (client(family), false)] {
+                ip(&programs, &format!("route add {kind} {to}/{bits}"));
+                let outcome = if from_client {
+                    open.client.give(&mut programs, &open.from_client(HELLO, 0))
+                } else {
+                    open.backend.give(&mut programs, &open.from_backend(0, HELLO))
+                };
+                assert_dropped(&outcome, Reason::EmitNoRoute);
+                ip(&programs, &format!("route del {kind} {to}/{bits}"));
+            }
+        }
+        // The route is back, and so is the connection.
+        open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0));
+    }
+}
+
+#[test]
+fn what_we_make_ourselves_needs_a_route_too() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let bits = if family.is_v4() { 32 } else { 128 };
+        let dial = dial(family);
+        let waiting = dial.shake(&mut programs);
+        ip(&programs, &format!("route add unreachable {}/{bits}", client(family)));
+        let outcome = programs.ingress(Device::Client, &dial.port(40_001).syn().bytes());
+        assert_dropped(&outcome, Reason::EmitNoRoute);
+        let outcome = programs.ingress(Device::Client, &dial.to_port(444).syn().bytes());
+        assert_dropped(&outcome, Reason::EmitNoRoute);
+        ip(&programs, &format!("route del unreachable {}/{bits}", client(family)));
+        ip(&programs, &format!("route add unreachable {}/{bits}", backend_address(family, 0)));
+        assert_dropped(&waiting.send(&mut programs, 0, &usual_hello()), Reason::EmitNoRoute);
+        ip(&programs, &format!("route del unreachable {}/{bits}", backend_address(family, 0)));
+        // The client's repetition finds the hello waiting, and the backend.
+        let outcome = waiting.send(&mut programs, 0, &usual_hello());
+        assert_eq!(outcome.counted, [(Reason::ConnectAgain, 1)]);
+    }
+}
+
+#[test]
+fn a_node_that_does_not_forward_says_so() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let (key, all) = match family {
+            Family::V4 => ("net/ipv4/conf/client/forwarding", "net/ipv4/conf/backend/forwarding"),
+            Family::V6 => ("net/ipv6/conf/client/forwarding", "net/ipv6/conf/backend/forwarding"),
+        };
+        for key in [key, all] {
+            programs.world.node.sysctl(key, "0").unwrap();
+        }
+        let outcome = open.client.give(&mut programs, &open.from_client(HELLO, 0));
+        assert_dropped(&outcome, Reason::EmitForwardingOff);
+        let outcome = open.backend.give(&mut programs, &open.from_backend(0, HELLO));
+        assert_dropped(&outcome, Reason::EmitForwardingOff);
+        let outcome = programs.ingress(Device::Client, &dial(family).port(40_001).syn().bytes());
+        assert_dropped(&outcome, Reason::EmitForwardingOff);
+    }
+}
+
+#[test]
+fn a_next_hop_whose_link_address_is_not_known_is_left_to_the_kernel_to_ask_for() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let backend = backend_address(family, 0);
+        ip(&programs, &format!("neigh del {backend} dev {}", Device::Backend.name()));
+        let segment = open.from_client(HELLO, 0).payload(*b"data");
+        let outcome = open.client.give(&mut programs, &segment);
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        // The kernel writes the link addresses when it knows them; all else is ready.
+        let passed = sent(&outcome);
+        assert_eq!(tests::packet::Segment { ethernet: passed.ethernet, ..open.at_backend(&segment) }, passed);
+    }
+}
+
+#[test]
+fn replies_leave_by_the_route_of_that_moment() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // The client is reached by the other device from now on.
+        let open = open(&mut programs, family);
+        let bits = if family.is_v4() { 32 } else { 128 };
+        let via = backend_address(family, 1);
+        ip(
+            &programs,
+            &format!("route add {}/{bits} via {via} dev {}", client(family), Device::Backend.name()),
+        );
+        let segment = open.from_backend(0, HELLO);
+        let outcome = open.backend.give(&mut programs, &segment);
+        assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+        let passed = sent(&outcome);
+        assert_eq!(passed.ethernet, (Device::Backend.far_mac(), Device::Backend.near_mac()));
+        assert_eq!(passed.to, open.client.dial.client());
+    }
+}

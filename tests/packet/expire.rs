@@ -1,0 +1,190 @@
+//! What the daemon brings about when no packet comes.
+
+use common::maps::event::Expiry;
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, HalfOpen};
+use common::maps::name;
+use common::reason::Reason;
+use tests::addresses::FAMILIES;
+use tests::compare::assert_frame;
+use tests::hello::hello;
+use tests::program::{Outcome, Programs};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
+use crate::open::{HELLO, open};
+use crate::scene::{Backend, Dial, ISN, behind, dial, ready, usual_hello};
+use crate::setup::{hellos, nats, waiting_of};
+
+/// Orders and gets it done; the reason is counted once.
+#[track_caller]
+fn expire(programs: &mut Programs, dial: Dial, reason: Reason) -> Outcome {
+    let outcome = programs.expire(&order(dial.tuple(), reason));
+    assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[(reason, 1)][..]));
+    outcome
+}
+
+/// Orders what cannot be done: nothing is sent, nothing counted.
+#[track_caller]
+fn assert_nothing_there(programs: &mut Programs, dial: Dial, reason: Reason) {
+    let outcome = programs.expire(&order(dial.tuple(), reason));
+    assert_eq!((outcome.verdict, outcome.counted.as_slice()), (1, &[][..]), "{reason:?}");
+    assert_eq!(outcome.emitted, []);
+}
+
+#[test]
+fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (port, reason) in [(40_000, Reason::ExpireIdle), (40_001, Reason::ExpireRemoved)] {
+            let dial = dial(family).port(port);
+            let flow = crate::open::open_with(&mut programs, dial, crate::scene::Offer::linux(1460, 9));
+            flow.pass_to_backend(&mut programs, &flow.from_client(HELLO, 0).payload([1; 100]));
+            flow.pass_to_client(&mut programs, &flow.from_backend(0, HELLO + 60).payload([2; 50]));
+            flow.pass_to_backend(&mut programs, &flow.from_client(HELLO + 100, 50));
+            let outcome = expire(&mut programs, dial, reason);
+            // Each side is told at the number it acknowledged last.
+            let to_client = dial.to_client().rst().seq(behind(flow.client.cookie, 50));
+            let to_backend = flow.backend.to_backend().rst().seq(behind(ISN, HELLO + 60)).window(0);
+            assert_emitted(&outcome, &[(Device::Client, to_client), (Device::Backend, to_backend)]);
+            assert_eq!(flow.flow(&programs).state, FLOW_RESET);
+            assert_eq!(flow.backend.owner(&programs), Some(dial.tuple()));
+            // Once is enough.
+            assert_nothing_there(&mut programs, dial, reason);
+            // A busy side that did not believe the RST is told again, at its own number.
+            let late = flow.from_client(HELLO + 100, 90).payload(*b"late");
+            let outcome = flow.client.give(&mut programs, &late);
+            assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&late));
+            // Time is up.
+            let outcome = expire(&mut programs, dial, Reason::ExpireClosed);
+            assert_eq!(outcome.emitted, []);
+            assert_eq!((flow.client.flow(&programs), flow.backend.owner(&programs)), (None, None));
+            assert_nothing_there(&mut programs, dial, Reason::ExpireClosed);
+        }
+    }
+}
+
+#[test]
+fn a_flow_without_data_is_reset_at_its_first_numbers() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let outcome = expire(&mut programs, open.client.dial, Reason::ExpireRemoved);
+        let to_backend = open.backend.to_backend().rst().seq(behind(ISN, 0)).window(0);
+        assert_emitted(&outcome, &[(Device::Client, open.client.refusal()), (Device::Backend, to_backend)]);
+    }
+}
+
+#[test]
+fn a_closed_flow_is_reset_when_removed_and_forgotten_in_time() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let flow = open(&mut programs, family);
+        let dial = flow.client.dial;
+        // Open flows are not forgotten, whatever is asked.
+        assert_nothing_there(&mut programs, dial, Reason::ExpireClosed);
+        assert_eq!(flow.flow(&programs).state, FLOW_ESTABLISHED);
+        flow.close(&mut programs);
+        assert_eq!(flow.flow(&programs).state, FLOW_CLOSED);
+        let outcome = expire(&mut programs, dial, Reason::ExpireRemoved);
+        assert_eq!(outcome.emitted.len(), 2);
+        assert_eq!(flow.flow(&programs).state, FLOW_RESET);
+        expire(&mut programs, dial, Reason::ExpireClosed);
+        assert_eq!((hellos(&programs), nats(&programs)), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn a_flow_that_owes_bytes_gives_them_up_with_its_end() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        client.give(&mut programs, &client.at(0).psh().payload(&usual_hello()[..300]));
+        let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
+        Backend::of(&sent(&outcome)).accept(&mut programs);
+        assert_eq!(hellos(&programs).len(), 1);
+        let outcome = expire(&mut programs, client.dial, Reason::ExpireIdle);
+        assert_eq!(outcome.emitted.len(), 2);
+        assert_eq!(hellos(&programs), []);
+        expire(&mut programs, client.dial, Reason::ExpireClosed);
+    }
+}
+
+#[test]
+fn waiting_hellos_are_reset_and_forgotten() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for reason in [Reason::ExpireHello, Reason::HelloTimeout] {
+            // Incomplete.
+            let client = dial(family).shake(&mut programs);
+            assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloStashed);
+            let outcome = expire(&mut programs, client.dial, reason);
+            assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
+            assert_eq!((hellos(&programs).len(), waiting_of(&programs, client.dial.host)), (0, 0));
+            // Waiting for its backend: the port is free again, and the backend's answer is nobody's.
+            let backend = client.ask(&mut programs, &usual_hello());
+            let outcome = expire(&mut programs, client.dial, reason);
+            assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
+            assert_eq!((hellos(&programs), nats(&programs)), (vec![], vec![]));
+            let outcome = backend.give(&mut programs, &backend.syn_ack());
+            assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
+            assert_nothing_there(&mut programs, client.dial, reason);
+        }
+    }
+}
+
+#[test]
+fn half_open_connections_are_forgotten_without_a_word() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    programs.tcp_listener(20_001);
+    for family in FAMILIES {
+        let dial = dial(family).to_port(20_001);
+        let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+        assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
+        let outcome = expire(&mut programs, dial, Reason::ExpireHalfOpen);
+        assert_eq!(outcome.emitted, []);
+        assert_eq!(programs.entry::<_, HalfOpen>(name::HALF_OPENS, dial.tuple()), None);
+        assert_eq!(nats(&programs), []);
+        assert_nothing_there(&mut programs, dial, Reason::ExpireHalfOpen);
+    }
+}
+
+#[test]
+fn an_order_of_another_kind_does_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let flow = open(&mut programs, family);
+        let dial = flow.client.dial;
+        for reason in [Reason::ExpireHello, Reason::ExpireHalfOpen, Reason::NotOurs, Reason::ForwardReset] {
+            assert_nothing_there(&mut programs, dial, reason);
+        }
+        let unknown =
+            Expiry { reason: 1 << 20 | Reason::ExpireIdle as u32, ..order(dial.tuple(), Reason::NotOurs) };
+        assert_eq!(programs.expire(&unknown).verdict, 1);
+        assert_eq!(flow.flow(&programs).state, FLOW_ESTABLISHED);
+        let stranger = dial.port(50_000);
+        for reason in [Reason::ExpireIdle, Reason::ExpireRemoved, Reason::ExpireClosed, Reason::ExpireHello] {
+            assert_nothing_there(&mut programs, stranger, reason);
+        }
+    }
+}
+
+#[test]
+fn a_large_hello_in_the_working_memory_does_not_show_in_the_resets() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let flow = open(&mut programs, family);
+        let bytes = hello().name("nobody.example.org").length(3_000).bytes();
+        let other = dial(family).port(40_001).shake(&mut programs);
+        other.send(&mut programs, 0, &bytes);
+        let outcome = expire(&mut programs, flow.client.dial, Reason::ExpireIdle);
+        assert_frame(&outcome.emitted[0].1, &flow.client.refusal());
+    }
+}

@@ -1,0 +1,234 @@
+//! A client that begins anew on a port it had used: never the old backend, never the old tenant.
+
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_SYN_SEEN};
+use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
+use common::maps::name;
+use common::maps::route::Route;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, TLS_PORT, vip};
+use tests::hello::hello;
+use tests::program::Programs;
+
+use crate::check::{assert_dropped, assert_sent, reset_of, sent};
+use crate::open::{HELLO, Open, open};
+use crate::scene::{BACKEND_ISN, Backend, Client, ISN, behind, ready, usual_hello};
+use crate::setup::{backend_address, backend_socket, nats, with_backends};
+
+/// The client's next first sequence number.
+const NEXT_ISN: u32 = 0x7000_0000;
+/// The name of another tenant.
+const OTHER_NAME: &str = "tenant-b.k8s.example.com";
+
+/// Route 2, with the second backend alone, for [`OTHER_NAME`].
+fn with_other_tenant(programs: &mut Programs) {
+    with_backends(programs, 2);
+    let all = FAMILIES.map(|family| {
+        let id = if family.is_v4() { 31 } else { 32 };
+        (id, programs.backend(2, backend_address(family, 1)))
+    });
+    let value: Route = programs.entry(name::ROUTES, 1u32).unwrap();
+    programs.route(2, &all);
+    programs.insert(name::ROUTES, 1u32, value);
+    programs.name(1, OTHER_NAME, 2);
+}
+
+/// The SYN of a new connection on the same four-tuple; it is answered and marks the flow.
+#[track_caller]
+fn begin_anew(programs: &mut Programs, open: Open) -> Client {
+    let outcome = open.client.give(programs, &open.client.dial.syn().seq(NEXT_ISN));
+    assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+    let answer = sent(&outcome);
+    assert_eq!(answer.ack, behind(NEXT_ISN, 0));
+    Client { cookie: answer.seq, ..open.client }
+}
+
+#[test]
+fn a_syn_marks_an_open_flow_which_goes_on() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        begin_anew(&mut programs, open);
+        let flow = open.flow(&programs);
+        assert_eq!((flow.state, flow.flags), (FLOW_ESTABLISHED, FLOW_SYN_SEEN));
+        // The SYN may have been forged: the old connection does not notice.
+        open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0).psh().payload(*b"data"));
+        open.pass_to_client(&mut programs, &open.from_backend(0, HELLO + 4).payload(*b"data"));
+        open.pass_to_backend(&mut programs, &open.from_client(HELLO + 4, 4));
+        open.close(&mut programs);
+    }
+}
+
+#[test]
+fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_other_tenant(&mut programs);
+    for family in FAMILIES {
+        for handshake in [true, false] {
+            let open = open(&mut programs, family);
+            let old = open.backend;
+            let client = begin_anew(&mut programs, open);
+            let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
+            let mut expected = vec![(Reason::SynFlowReplaced, 1), (Reason::ConnectSyn, 1)];
+            if handshake {
+                // The third handshake packet proves it already.
+                let outcome = client.give(&mut programs, &at(0));
+                assert_eq!(outcome.counted, [(Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]);
+                expected.remove(0);
+            }
+            let bytes = hello().name(OTHER_NAME).length(600).bytes();
+            let outcome = client.give(&mut programs, &at(0).payload(bytes.as_slice()));
+            assert_eq!(outcome.counted, expected);
+            assert_eq!(client.flow(&programs), None);
+            assert_eq!(old.owner(&programs), None);
+            let syn = sent(&outcome);
+            assert_eq!((syn.seq, syn.to), (NEXT_ISN, backend_socket(family, 1)));
+            let backend = Backend::of(&syn);
+            let accepted = backend.syn_ack().ack(behind(NEXT_ISN, 0));
+            let outcome = backend.give(&mut programs, &accepted);
+            assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
+            assert_eq!(sent(&outcome).payload, bytes);
+            let flow = client.flow(&programs).unwrap();
+            assert_eq!((flow.route, flow.state, flow.flags), (2, FLOW_ESTABLISHED, 0));
+            // The old backend's segments are nobody's of ours.
+            let outcome = old.give(&mut programs, &open.from_backend(0, HELLO).payload(*b"old"));
+            assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
+            programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireRemoved));
+            programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireClosed));
+            assert_eq!(nats(&programs), []);
+        }
+    }
+}
+
+#[test]
+fn a_hello_in_parts_after_a_flow_begins_anew_too() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let client = begin_anew(&mut programs, open);
+        let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
+        // The second part first: it proves nothing, and is not the old connection's either. It passes to whoever is
+        // there until the first part comes.
+        let outcome = client.give(&mut programs, &at(0).payload(&usual_hello()[..300]));
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);
+        let outcome = client.give(&mut programs, &at(300).payload(&usual_hello()[300..]));
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(sent(&outcome).seq, NEXT_ISN);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn a_wrong_cookie_does_not_replace_a_marked_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let client = begin_anew(&mut programs, open);
+        for forged in [
+            client.at(0).seq(behind(NEXT_ISN, 1)),
+            client.at(0).seq(behind(NEXT_ISN, 0)).ack(client.cookie),
+            client.at(0).seq(behind(NEXT_ISN, 0)).ack(12_345).payload(usual_hello()),
+        ] {
+            open.pass_to_backend(&mut programs, &forged);
+        }
+        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
+    }
+}
+
+#[test]
+fn a_cookie_without_a_syn_before_it_does_not_replace_a_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // The client repeats its own hello: the cookie is valid, and the flow is its own.
+        let open = open(&mut programs, family);
+        let repeated = open.from_client(0, 0).payload(usual_hello());
+        open.pass_to_backend(&mut programs, &repeated);
+        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
+    }
+}
+
+#[test]
+fn a_syn_on_a_flow_that_is_over_forgets_it() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for reset in [false, true] {
+            let open = open(&mut programs, family);
+            if reset {
+                open.reset(&mut programs)
+            } else {
+                open.close(&mut programs)
+            };
+            let client = begin_anew(&mut programs, open);
+            assert_eq!((client.flow(&programs), open.backend.owner(&programs)), (None, None));
+            let outcome = client.give(&mut programs, &client.at(0).seq(behind(NEXT_ISN, 0)));
+            assert_dropped(&outcome, Reason::SynAcked);
+            // What still comes of the old connection belongs to nobody.
+            let late = open.from_client(HELLO, 0);
+            let outcome = client.give(&mut programs, &late);
+            assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&late));
+        }
+    }
+}
+
+#[test]
+fn the_new_connection_is_not_forgotten_with_the_old_one() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        let settings = tests::fill::default_settings(tests::program::Sizes::default());
+        programs.settings(common::maps::settings::Settings { closed_timeout_secs: 0, ..settings });
+        let old = open(&mut programs, family);
+        old.reset(&mut programs);
+        let again = open(&mut programs, family);
+        assert_eq!(again.client.dial.tuple(), old.client.dial.tuple());
+        // Others close: the old place in the ring is looked at, and holds an open flow.
+        for port in [40_001, 40_002] {
+            let other = crate::open::open_with(&mut programs, old.client.dial.port(port), old.offer);
+            let outcome = other.client.give(&mut programs, &other.from_client(HELLO, 0).rst());
+            assert_eq!(outcome.counted[0], (Reason::ForwardReset, 1));
+        }
+        assert_eq!(again.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(again.backend.owner(&programs), Some(old.client.dial.tuple()));
+        again.pass_to_backend(&mut programs, &again.from_client(HELLO, 0));
+    }
+}
+
+#[test]
+fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let key = |port| ListenerKey {
+            address: vip(family).into(),
+            port: common::maps::address::Port::new(port),
+            reserved: [0; 2],
+        };
+        // A flow of the TLS listener, whose port is a TCP listener's meanwhile.
+        let open = open(&mut programs, family);
+        let tls: Listener = programs.entry(name::LISTENERS, key(TLS_PORT)).unwrap();
+        programs.insert(name::LISTENERS, key(TLS_PORT), Listener { protocol: PROTOCOL_TCP, route: 1, ..tls });
+        let syn = open.client.dial.syn().seq(NEXT_ISN);
+        let outcome = open.client.give(&mut programs, &syn);
+        assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
+        let backend = Backend::of(&sent(&outcome));
+        assert_ne!(backend.source, open.backend.source);
+        // Until the client acknowledges the new SYN-ACK the old connection goes on.
+        open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0));
+        let answer = backend.syn_ack().ack(behind(NEXT_ISN, 0));
+        assert_eq!(backend.give(&mut programs, &answer).counted, [(Reason::ForwardClient, 1)]);
+        let ack = open.client.at(0).seq(behind(NEXT_ISN, 0)).ack(behind(BACKEND_ISN, 0));
+        let outcome = open.client.give(&mut programs, &ack);
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::ForwardBackend, 1)]);
+        assert_eq!(sent(&outcome).to, backend.address);
+        assert_eq!(open.flow(&programs).nat, backend.tuple());
+        assert_eq!(open.backend.owner(&programs), None);
+        assert_ne!(open.flow(&programs).state, FLOW_RESET);
+        programs.insert(name::LISTENERS, key(TLS_PORT), tls);
+        assert_ne!(ISN, NEXT_ISN);
+    }
+}
