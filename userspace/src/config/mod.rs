@@ -24,10 +24,7 @@ use serde::Deserialize;
 pub fn parse(text: &str) -> (Facts, Vec<Problem>) {
     let mut problems = Vec::new();
     let raw = if is_json(text) {
-        serde_json::from_str(text).map_err(|error| SyntaxError {
-            line: u32::try_from(error.line()).unwrap_or(u32::MAX),
-            what: error.to_string(),
-        })
+        serde_json::from_str(text).map_err(|error| SyntaxError::from(&error))
     } else {
         serde_saphyr::from_str_with_options(text, node::options()).map_err(|error| SyntaxError::from(&error))
     };
@@ -71,27 +68,58 @@ fn is_json(text: &str) -> bool {
 struct SyntaxError {
     line: u32,
     what: String,
+    remedy: &'static str,
+    /// The text can be read, but it does not say what is expected.
+    is_readable: bool,
+}
+
+impl From<&serde_json::Error> for SyntaxError {
+    fn from(error: &serde_json::Error) -> Self {
+        Self {
+            line: u32::try_from(error.line()).unwrap_or(u32::MAX),
+            what: format!("cannot be read as JSON: {error}"),
+            remedy: "correct the JSON at or shortly before this line",
+            is_readable: error.is_data(),
+        }
+    }
 }
 
 impl From<&serde_saphyr::Error> for SyntaxError {
     fn from(error: &serde_saphyr::Error) -> Self {
         let line = error.location().map_or(1, |location| location.line());
+        let line = u32::try_from(line).unwrap_or(u32::MAX);
+        if matches!(error, serde_saphyr::Error::MultipleDocuments { .. }) {
+            let (what, remedy) =
+                ("there is more than one document", "keep what stands before this line's \"---\"");
+            return Self { line, what: what.to_owned(), remedy, is_readable: false };
+        }
         let what = error.to_string().lines().next().unwrap_or_default().to_owned();
-        Self { line: u32::try_from(line).unwrap_or(u32::MAX), what }
+        let remedy = if what.contains("anchor") {
+            "put names that begin with '*' in quotes, such as \"*.example.com\""
+        } else {
+            "correct the YAML at or shortly before this line"
+        };
+        Self { line, what: format!("cannot be read as YAML: {what}"), remedy, is_readable: true }
     }
 }
 
 /// What can be saved of a file that serde refused, and what is wrong with the rest.
 fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Option<RawConfig<'static>> {
+    if !error.is_readable {
+        problems.push(error.into());
+        return None;
+    }
     let before = problems.len();
     let fitting = match node::read(text) {
-        // JSON has its own rules of syntax; its parser's word stands.
-        Err(yaml) => {
-            let error = if is_json(text) { error } else { SyntaxError::from(&yaml) };
-            problems.push(syntax_problem(error, text));
+        Ok(tree) => shape::fit(&tree, &shape::FILE, "", problems),
+        Err(error) if !is_json(text) => {
+            problems.push(SyntaxError::from(&error).into());
             return None;
         }
-        Ok(tree) => shape::fit(&tree, &shape::FILE, "", problems),
+        Err(_) => {
+            problems.push(error.into());
+            return None;
+        }
     };
     if fitting.is_null() && problems.len() > before {
         return None;
@@ -100,21 +128,16 @@ fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Optio
         Ok(raw) if problems.len() > before => Some(raw),
         // The shape is right after all (a comma too many in JSON, say): the parser knows better.
         Ok(_) | Err(_) => {
-            problems.push(syntax_problem(error, text));
+            problems.push(error.into());
             None
         }
     }
 }
 
-fn syntax_problem(error: SyntaxError, text: &str) -> Problem {
-    let language = if is_json(text) { "JSON" } else { "YAML" };
-    let mut problem = Problem::error(
-        "",
-        format!("cannot be read as {language}: {}", error.what),
-        format!("correct the {language} at or shortly before this line"),
-    );
-    problem.line = Some(error.line);
-    problem
+impl From<SyntaxError> for Problem {
+    fn from(error: SyntaxError) -> Self {
+        Self { line: Some(error.line), ..Self::error("", error.what, error.remedy) }
+    }
 }
 
 /// Reads what a route matches.

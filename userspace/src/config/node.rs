@@ -26,6 +26,9 @@ pub(super) enum Value {
     Table(Vec<(String, u32, Node)>),
 }
 
+/// Deepest nesting that is read; the format needs five. What is deeper would only use up the stack.
+const DEPTH_MAX: usize = 16;
+
 /// Reads YAML or JSON (which is YAML).
 pub(super) fn read(text: &str) -> Result<Node, serde_saphyr::Error> {
     let mut options = options();
@@ -33,14 +36,16 @@ pub(super) fn read(text: &str) -> Result<Node, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options).map(Node::from)
 }
 
-/// How YAML is read: without the parser's limits on size, which 10,000 routes exceed; depth stays bounded, and so do
-/// aliases.
+/// How YAML is read: without the parser's limits on size, which 10,000 routes exceed; depth and aliases stay
+/// bounded.
 pub(super) fn options() -> Options {
     let mut budget = Budget::default();
     budget.max_events = usize::MAX;
     budget.max_nodes = usize::MAX;
     budget.max_total_scalar_bytes = usize::MAX;
     budget.max_aliases = 100_000;
+    budget.max_depth = DEPTH_MAX;
+    budget.flow_nesting_limit = DEPTH_MAX;
     let mut options = Options::default();
     options.budget = Some(budget);
     options.with_snippet = false;

@@ -35,6 +35,13 @@ const TENANT_A: &str = r#"
     backends: [{ address: "10.97.2.2", port: 6443, weight: 1 }, { address: "fd97:2::2", port: 6443 }]
 "#;
 
+const JSON: &str = r#"{"apiVersion":"vestibule.dev/v1alpha1","kind":"StaticConfig","listeners":[
+        {"name":"shared","addresses":["10.97.0.10","fd97::10"],"port":443,"protocol":"TLS","defaultRoute":"tenant-a"},
+        {"name":"direct","addresses":["10.97.0.10"],"port":20001,"protocol":"TCP"}],"routes":[
+        {"name":"tenant-a","listeners":["shared","direct"],
+         "hostnames":["Tenant-A.k8s.example.com.","*.tenant-a.example.com"],
+         "backends":[{"address":"fd97:2::2","port":6443},{"address":"10.97.2.2","port":6443,"weight":1}]}]}"#;
+
 #[test]
 fn the_documented_file_is_good() {
     let text = r#"
@@ -70,14 +77,8 @@ routes:
 
 #[test]
 fn json_and_yaml_mean_the_same() {
-    let json = r#"{"apiVersion":"vestibule.dev/v1alpha1","kind":"StaticConfig","listeners":[
-        {"name":"shared","addresses":["10.97.0.10","fd97::10"],"port":443,"protocol":"TLS","defaultRoute":"tenant-a"},
-        {"name":"direct","addresses":["10.97.0.10"],"port":20001,"protocol":"TCP"}],"routes":[
-        {"name":"tenant-a","listeners":["shared","direct"],
-         "hostnames":["Tenant-A.k8s.example.com.","*.tenant-a.example.com"],
-         "backends":[{"address":"fd97:2::2","port":6443},{"address":"10.97.2.2","port":6443,"weight":1}]}]}"#;
-    assert_eq!(judge(json, &SURROUNDINGS), judge(&with_routes(TENANT_A), &SURROUNDINGS));
-    assert_eq!(told(json), "");
+    assert_eq!(judge(JSON, &SURROUNDINGS), judge(&with_routes(TENANT_A), &SURROUNDINGS));
+    assert_eq!(told(JSON), "");
 }
 
 #[test]
@@ -295,4 +296,57 @@ fn broken_syntax_has_a_line() {
         f.yaml:4: error: route: unknown field; did you mean "routes"?
     "#]],
     );
+}
+
+#[test]
+fn common_slips_of_yaml_are_explained() {
+    check(
+        &format!("{HEAD}routes:\n- name: a\n  hostnames: [*.example.com]\n"),
+        expect![[r#"
+        f.yaml:5: error: cannot be read as YAML: alias references unknown anchor at line 5, column 15; put names that begin with '*' in quotes, such as "*.example.com"
+    "#]],
+    );
+    check(
+        &format!("{HEAD}---\n{HEAD}"),
+        expect![[r#"
+        f.yaml:4: error: there is more than one document; keep what stands before this line's "---"
+    "#]],
+    );
+    check(
+        &format!("{HEAD}settings:\n  idleTimeout: 90\n  helloTimeout: [1]\n"),
+        expect![[r#"
+        f.yaml:4: error: settings.idleTimeout: has no unit (value "90"); write a whole number and one of ms, s, m, h, d, such as "500ms", "10s" or "25h"
+        f.yaml:5: error: settings.helloTimeout: is not text (value "a list of 1"); write text in quotes
+    "#]],
+    );
+    check(
+        &format!("{HEAD}routes: {}1{}", "{a: ".repeat(60), "}".repeat(60)),
+        expect![[r#"
+        f.yaml:3: error: cannot be read as YAML: budget breached: Depth { depth: 17 } at line 3, column 69; correct the YAML at or shortly before this line
+    "#]],
+    );
+}
+
+#[test]
+fn deep_nesting_does_not_use_up_the_stack() {
+    for opening in ["[", "{\"a\":", "x: {a: ", "- ", "{\"routes\":["] {
+        assert!(!told(&opening.repeat(20_000)).is_empty(), "{opening}");
+    }
+}
+
+proptest::proptest! {
+    /// A file with a slip in it is good or is told about; it never stops the daemon.
+    #[test]
+    fn any_slip_is_told(at in 0usize..1000, cut in 0usize..4, text in "[-\\[\\]{}:,*&\"'#a0 \\n\\t\u{e9}]{0,3}", json in proptest::bool::ANY) {
+        let mut file = if json { JSON.to_owned() } else { with_routes(TENANT_A) };
+        let at = at % file.len();
+        file.replace_range(at..(at + cut).min(file.len()), &text);
+        let (_, mut problems) = judge(&file, &SURROUNDINGS);
+        config::locate(&file, &mut problems);
+        let lines = u32::try_from(file.lines().count()).unwrap() + 1;
+        for problem in problems {
+            proptest::prop_assert!(!problem.what.is_empty() && !problem.remedy.is_empty());
+            proptest::prop_assert!(problem.line.is_some_and(|line| line <= lines), "{problem:?}");
+        }
+    }
 }
