@@ -31,12 +31,6 @@ pub enum StartError {
     /// The devices cannot be used.
     #[error("{}", .0.join("\n"))]
     Devices(Vec<String>),
-    /// A setting that needs a new start was changed.
-    #[error(
-        "{0} cannot change while the maps are pinned; put it back, or `vestibule detach` (which ends all \
-         connections) and start again"
-    )]
-    SizeChanged(&'static str),
     /// The kernel does not forward.
     #[error(transparent)]
     Forwarding(#[from] ForwardingOff),
@@ -170,15 +164,7 @@ impl Control {
 
     /// Another configuration; the one before stays when this one is refused.
     pub(super) fn reload(&mut self, desired: Desired, begun: Instant) -> Result<Done, StartError> {
-        let (before, after) = (&self.desired.settings, &desired.settings);
-        let sizes = [
-            ("maxFlows", before.max_flows, after.max_flows),
-            ("maxNames", before.max_names, after.max_names),
-            ("maxHellos", before.max_hellos, after.max_hellos),
-        ];
-        if let Some((setting, ..)) = sizes.into_iter().find(|(_, before, after)| before != after) {
-            return Err(StartError::SizeChanged(setting));
-        }
+        refuse_errors(&size_changes(&self.desired.settings, &desired.settings))?;
         let (hops, chosen) = surroundings(&self.choice, &self.node, &mut self.ways, &desired)?;
         debug!(elapsed = ?begun.elapsed(), "ways known");
         let plan = plan(&self.applied, &desired, &hops);
@@ -302,6 +288,26 @@ fn surroundings(
     Ok((Hops { towards, own: node.own.clone() }, chosen))
 }
 
+/// The maps keep the sizes they were made with.
+fn size_changes(before: &Settings, after: &Settings) -> Vec<Problem> {
+    let sizes = [
+        ("maxFlows", before.max_flows, after.max_flows),
+        ("maxNames", before.max_names, after.max_names),
+        ("maxHellos", before.max_hellos, after.max_hellos),
+    ];
+    let changed = sizes.into_iter().filter(|(_, before, after)| before != after);
+    changed
+        .map(|(setting, before, after)| {
+            Problem::error(
+                format!("settings.{setting}"),
+                format!("cannot change from {before} while the maps are pinned"),
+                "put it back, or `vestibule detach` (which ends all connections) and start again",
+            )
+            .value(after)
+        })
+        .collect()
+}
+
 fn refuse_errors(problems: &[Problem]) -> Result<(), StartError> {
     let errors: Vec<Problem> = problems.iter().filter(|problem| problem.is_error()).cloned().collect();
     if errors.is_empty() { Ok(()) } else { Err(StartError::Problems(errors)) }
@@ -315,4 +321,20 @@ fn check_forwarding(node: &Node, devices: &BTreeSet<u32>, desired: &Desired) -> 
         sysctl::forwarding(&node.name(*index), v4, v6)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_size_is_refused_by_field_and_value() {
+        let before = Settings::default();
+        assert!(size_changes(&before, &before).is_empty());
+        let after = Settings { max_names: 7, idle_timeout: Duration::from_secs(9), ..Settings::default() };
+        let problems = size_changes(&before, &after);
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        assert_eq!((problem.field.as_str(), problem.value.as_str()), ("settings.maxNames", "7"));
+        assert!(problem.is_error() && problem.remedy.contains("detach"));
+    }
 }

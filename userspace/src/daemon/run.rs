@@ -13,6 +13,7 @@ use super::control::{Control, LOGGED, StartError};
 use super::devices::Choice;
 use super::notify::{State, tell};
 use crate::compile::Surroundings;
+use crate::config;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read::now_ns;
 use crate::model::Problem;
@@ -155,7 +156,14 @@ fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
             }
         }
         Err(fatal @ StartError::Keeper(_)) => return Err(fatal),
-        Err(StartError::Problems(problems)) => log_errors(path, &problems),
+        Err(StartError::Problems(mut problems)) => {
+            // These came up after the file was read; find the lines of those that have a field in it.
+            if let Ok(text) = fs::read_to_string(path) {
+                let in_file = problems.iter_mut().filter(|problem| !problem.field.is_empty());
+                in_file.for_each(|problem| config::locate(&text, std::slice::from_mut(problem)));
+            }
+            log_errors(path, &problems);
+        }
         Err(refused) => {
             error!("{refused}");
             error!("reload refused or incomplete; what was in force stays");

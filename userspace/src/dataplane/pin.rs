@@ -41,7 +41,7 @@ pub enum PinError {
     #[error("another vestibule runs with the pins in {}; stop it, or choose another folder with --pins", .0.display())]
     Locked(PathBuf),
     /// Nothing is pinned.
-    #[error("nothing is pinned in {}; is vestibule running with these pins?", .0.display())]
+    #[error("nothing is pinned in {}, or only root may look; is vestibule running with these pins?", .0.display())]
     Nothing(PathBuf),
     /// Anything else.
     #[error("{}: {}: {source}", path.display(), what)]
