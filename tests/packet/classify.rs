@@ -19,7 +19,7 @@ const ICMP_V6: u8 = 58;
 
 /// A packet of the client that is not TCP: `body` stands behind the IP header.
 fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
-    let tcp = dial(family).from_client();
+    let tcp = dial(family).segment();
     let mut frame = tcp.bytes();
     frame.truncate(if family.is_v4() { 34 } else { 54 });
     frame.extend(body);
@@ -95,8 +95,8 @@ fn ports_without_listener_are_the_nodes_where_the_address_is() {
         programs.address(vip(family), ROLE_VIP | ROLE_OWN);
         for frame in [
             dial(family).to_port(22).syn().bytes(),
-            dial(family).to_port(22).from_client().ack(1).payload(*b"data").bytes(),
-            dial(family).to_port(22).from_client().rst().bytes(),
+            dial(family).to_port(22).segment().ack(1).payload(*b"data").bytes(),
+            dial(family).to_port(22).segment().rst().bytes(),
             datagram(family, UDP, &[0, 53, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]),
             datagram(family, if family.is_v4() { ICMP } else { ICMP_V6 }, &[8; 16]),
         ] {
@@ -149,7 +149,7 @@ fn a_port_without_listener_answers_with_rst() {
     let mut programs = ready();
     for family in FAMILIES {
         let closed = dial(family).to_port(444);
-        let plain = closed.from_client().seq(ISN);
+        let plain = closed.segment().seq(ISN);
         for asked in [
             closed.syn(),
             plain.clone().ack(7_000),
@@ -190,7 +190,7 @@ fn rst_to_a_port_without_listener_is_never_answered() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        let plain = dial(family).to_port(444).from_client().seq(ISN);
+        let plain = dial(family).to_port(444).segment().seq(ISN);
         for asked in [plain.clone().rst(), plain.rst().ack(7_000)] {
             let outcome = programs.ingress(Device::Client, &asked.bytes());
             assert_dropped(&outcome, Reason::ClassifyDropped);

@@ -192,12 +192,12 @@ fn segments_of_an_old_connection_are_reset_while_connecting() {
             backend.at(500, 7_000),
             backend.at(500, 7_000).payload(*b"data"),
             backend.syn_ack().ack(behind(ISN, 1)),
-            backend.from_backend().syn(BACKEND_ISN),
+            backend.segment().syn(BACKEND_ISN),
         ] {
             let outcome = backend.give(&mut programs, &stray);
             assert_sent(&outcome, Reason::ConnectStray, &reset_of(&stray));
         }
-        for rst in [backend.at(0, 9).rst(), backend.from_backend().rst()] {
+        for rst in [backend.at(0, 9).rst(), backend.segment().rst()] {
             assert_dropped(&backend.give(&mut programs, &rst), Reason::ConnectStray);
         }
         assert_eq!(client.waiting(&programs), before);
@@ -278,7 +278,7 @@ fn a_repeated_syn_carries_the_clients_latest_time_and_window() {
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
-        let later = stamped(dial(family).from_client().seq(behind(ISN, 0)), CLIENT_TIME + 900, client.time);
+        let later = stamped(dial(family).segment().seq(behind(ISN, 0)), CLIENT_TIME + 900, client.time);
         let later = later.ack(client.cookie.wrapping_add(1)).window(100).payload(usual_hello());
         let outcome = client.give(&mut programs, &later);
         let syn = backend.to_backend().syn(ISN).window(12_800);

@@ -12,7 +12,7 @@ use crate::setup::backend_address;
 
 /// Runs an `ip` command on the node.
 fn ip(programs: &Programs, command: &str) {
-    programs.world.node.ip(&format!("{command}\n")).unwrap();
+    programs.world.node.ip(&format!("{command}\n")).expect("`ip` takes the command");
 }
 
 #[test]
@@ -26,16 +26,16 @@ fn what_has_no_route_is_dropped() {
             for (to, from_client) in [(backend_address(family, 0), true), (client(family), false)] {
                 ip(&programs, &format!("route add {kind} {to}/{bits}"));
                 let outcome = if from_client {
-                    open.client.give(&mut programs, &open.from_client(HELLO, 0))
+                    open.client.give(&mut programs, &open.client_segment(HELLO, 0))
                 } else {
-                    open.backend.give(&mut programs, &open.from_backend(0, HELLO))
+                    open.backend.give(&mut programs, &open.backend_segment(0, HELLO))
                 };
                 assert_dropped(&outcome, Reason::EmitNoRoute);
                 ip(&programs, &format!("route del {kind} {to}/{bits}"));
             }
         }
         // The route is back, and so is the connection.
-        open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0));
     }
 }
 
@@ -75,9 +75,9 @@ fn a_node_that_does_not_forward_says_so() {
         for key in [key, all] {
             programs.world.node.sysctl(key, "0").unwrap();
         }
-        let outcome = open.client.give(&mut programs, &open.from_client(HELLO, 0));
+        let outcome = open.client.give(&mut programs, &open.client_segment(HELLO, 0));
         assert_dropped(&outcome, Reason::EmitForwardingOff);
-        let outcome = open.backend.give(&mut programs, &open.from_backend(0, HELLO));
+        let outcome = open.backend.give(&mut programs, &open.backend_segment(0, HELLO));
         assert_dropped(&outcome, Reason::EmitForwardingOff);
         let outcome = programs.ingress(Device::Client, &dial(family).port(40_001).syn().bytes());
         assert_dropped(&outcome, Reason::EmitForwardingOff);
@@ -92,7 +92,7 @@ fn a_next_hop_whose_link_address_is_not_known_is_left_to_the_kernel_to_ask_for()
         let open = open(&mut programs, family);
         let backend = backend_address(family, 0);
         ip(&programs, &format!("neigh del {backend} dev {}", Device::Backend.name()));
-        let segment = open.from_client(HELLO, 0).payload(*b"data");
+        let segment = open.client_segment(HELLO, 0).payload(*b"data");
         let outcome = open.client.give(&mut programs, &segment);
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         // The kernel writes the link addresses when it knows them; all else is ready.
@@ -114,7 +114,7 @@ fn replies_leave_by_the_route_of_that_moment() {
             &programs,
             &format!("route add {}/{bits} via {via} dev {}", client(family), Device::Backend.name()),
         );
-        let segment = open.from_backend(0, HELLO);
+        let segment = open.backend_segment(0, HELLO);
         let outcome = open.backend.give(&mut programs, &segment);
         assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
         let passed = sent(&outcome);

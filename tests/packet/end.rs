@@ -28,28 +28,28 @@ fn fin_both_ways_closes_the_flow_whoever_begins() {
             let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
             let p = &mut programs;
             if client_first {
-                open.pass_to_backend(p, &open.from_client(HELLO, 0).fin());
-                open.pass_to_client(p, &open.from_backend(0, HELLO + 1));
+                open.pass_to_backend(p, &open.client_segment(HELLO, 0).fin());
+                open.pass_to_client(p, &open.backend_segment(0, HELLO + 1));
                 // Half-closed: the backend goes on for as long as it likes.
-                open.pass_to_client(p, &open.from_backend(0, HELLO + 1).payload(*b"still here"));
-                open.pass_to_backend(p, &open.from_client(HELLO + 1, 10));
-                open.pass_to_client(p, &open.from_backend(10, HELLO + 1).fin());
+                open.pass_to_client(p, &open.backend_segment(0, HELLO + 1).payload(*b"still here"));
+                open.pass_to_backend(p, &open.client_segment(HELLO + 1, 10));
+                open.pass_to_client(p, &open.backend_segment(10, HELLO + 1).fin());
                 assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
-                open.pass_to_backend(p, &open.from_client(HELLO + 1, 11));
+                open.pass_to_backend(p, &open.client_segment(HELLO + 1, 11));
             } else {
-                open.pass_to_client(p, &open.from_backend(0, HELLO).payload(*b"bye").fin());
-                open.pass_to_backend(p, &open.from_client(HELLO, 4));
-                open.pass_to_backend(p, &open.from_client(HELLO, 4).payload(*b"still here"));
-                open.pass_to_client(p, &open.from_backend(4, HELLO + 10));
-                open.pass_to_backend(p, &open.from_client(HELLO + 10, 4).fin());
+                open.pass_to_client(p, &open.backend_segment(0, HELLO).payload(*b"bye").fin());
+                open.pass_to_backend(p, &open.client_segment(HELLO, 4));
+                open.pass_to_backend(p, &open.client_segment(HELLO, 4).payload(*b"still here"));
+                open.pass_to_client(p, &open.backend_segment(4, HELLO + 10));
+                open.pass_to_backend(p, &open.client_segment(HELLO + 10, 4).fin());
                 assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
-                open.pass_to_client(p, &open.from_backend(4, HELLO + 11));
+                open.pass_to_client(p, &open.backend_segment(4, HELLO + 11));
             }
             assert_eq!(open.flow(p).state, FLOW_CLOSED);
             assert_eq!(newest_closed(p).owner, open.client.dial.tuple());
             // Stragglers of either side still pass: a lost last ACK is asked for again.
-            open.pass_to_client(p, &open.from_backend(10, HELLO + 1).fin());
-            open.pass_to_backend(p, &open.from_client(HELLO + 1, 11));
+            open.pass_to_client(p, &open.backend_segment(10, HELLO + 1).fin());
+            open.pass_to_backend(p, &open.client_segment(HELLO + 1, 11));
             assert_eq!(open.flow(p).state, FLOW_CLOSED);
         }
     }
@@ -62,11 +62,11 @@ fn fin_of_both_at_once_closes_the_flow() {
     for family in FAMILIES {
         let open = open(&mut programs, family);
         let p = &mut programs;
-        open.pass_to_backend(p, &open.from_client(HELLO, 0).fin());
-        open.pass_to_client(p, &open.from_backend(0, HELLO).fin());
-        open.pass_to_backend(p, &open.from_client(HELLO + 1, 1));
+        open.pass_to_backend(p, &open.client_segment(HELLO, 0).fin());
+        open.pass_to_client(p, &open.backend_segment(0, HELLO).fin());
+        open.pass_to_backend(p, &open.client_segment(HELLO + 1, 1));
         assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
-        open.pass_to_client(p, &open.from_backend(1, HELLO + 1));
+        open.pass_to_client(p, &open.backend_segment(1, HELLO + 1));
         assert_eq!(open.flow(p).state, FLOW_CLOSED);
     }
 }
@@ -78,14 +78,14 @@ fn an_acknowledgement_short_of_the_fin_does_not_close() {
     for family in FAMILIES {
         let open = open(&mut programs, family);
         let p = &mut programs;
-        open.pass_to_backend(p, &open.from_client(HELLO, 0).payload(*b"last").fin());
-        open.pass_to_client(p, &open.from_backend(0, HELLO + 4).payload(*b"more").fin());
-        open.pass_to_backend(p, &open.from_client(HELLO + 5, 4));
-        open.pass_to_client(p, &open.from_backend(5, HELLO + 4));
+        open.pass_to_backend(p, &open.client_segment(HELLO, 0).payload(*b"last").fin());
+        open.pass_to_client(p, &open.backend_segment(0, HELLO + 4).payload(*b"more").fin());
+        open.pass_to_backend(p, &open.client_segment(HELLO + 5, 4));
+        open.pass_to_client(p, &open.backend_segment(5, HELLO + 4));
         assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
-        open.pass_to_backend(p, &open.from_client(HELLO + 5, 5));
+        open.pass_to_backend(p, &open.client_segment(HELLO + 5, 5));
         assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
-        open.pass_to_client(p, &open.from_backend(5, HELLO + 5));
+        open.pass_to_client(p, &open.backend_segment(5, HELLO + 5));
         assert_eq!(open.flow(p).state, FLOW_CLOSED);
     }
 }
@@ -96,18 +96,18 @@ fn assert_lingers(programs: &mut Programs, open: Open) {
     assert_eq!(open.flow(programs).state, FLOW_RESET);
     assert_eq!(newest_closed(programs).owner, open.client.dial.tuple());
     for ack in [0, 77] {
-        for segment in [open.from_client(HELLO, ack), open.from_client(HELLO, ack).payload(*b"late")] {
+        for segment in [open.client_segment(HELLO, ack), open.client_segment(HELLO, ack).payload(*b"late")] {
             let outcome = open.client.give(programs, &segment);
             assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&segment));
         }
-        let segment = open.from_backend(ack, HELLO).fin();
+        let segment = open.backend_segment(ack, HELLO).fin();
         let outcome = open.backend.give(programs, &segment);
         assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&segment));
     }
     // Never an answer to RST.
-    let outcome = open.client.give(programs, &open.from_client(HELLO, 0).rst());
+    let outcome = open.client.give(programs, &open.client_segment(HELLO, 0).rst());
     assert_dropped(&outcome, Reason::ForwardLinger);
-    let outcome = open.backend.give(programs, &open.from_backend(0, HELLO).rst());
+    let outcome = open.backend.give(programs, &open.backend_segment(0, HELLO).rst());
     assert_dropped(&outcome, Reason::ForwardLinger);
     assert_eq!(open.flow(programs).state, FLOW_RESET);
 }
@@ -121,9 +121,9 @@ fn a_reset_of_the_client_ends_the_flow() {
         for (port, at, ack) in [(40_000, 617, true), (40_001, 617, false), (40_002, HELLO, true)] {
             let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
             let p = &mut programs;
-            open.pass_to_client(p, &open.from_backend(0, HELLO));
-            open.pass_to_backend(p, &open.from_client(HELLO, 0).payload([1; 100]));
-            let mut rst = open.from_client(at, 0).rst().window(0);
+            open.pass_to_client(p, &open.backend_segment(0, HELLO));
+            open.pass_to_backend(p, &open.client_segment(HELLO, 0).payload([1; 100]));
+            let mut rst = open.client_segment(at, 0).rst().window(0);
             rst.options.clear();
             if !ack {
                 (rst.flags, rst.ack) = (tests::packet::flag::RST, 0);
@@ -143,8 +143,8 @@ fn a_reset_of_the_backend_ends_the_flow() {
         for (port, at) in [(40_000, 100), (40_001, 0)] {
             let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
             let p = &mut programs;
-            open.pass_to_client(p, &open.from_backend(0, HELLO).payload([1; 100]));
-            let mut rst = open.from_backend(at, HELLO).rst().window(0);
+            open.pass_to_client(p, &open.backend_segment(0, HELLO).payload([1; 100]));
+            let mut rst = open.backend_segment(at, HELLO).rst().window(0);
             rst.options.clear();
             let outcome = open.backend.give(p, &rst);
             assert_sent(&outcome, Reason::ForwardReset, &open.at_client(&rst));
@@ -161,7 +161,7 @@ fn a_reset_of_a_closed_flow_makes_it_linger() {
         let open = open(&mut programs, family);
         open.close(&mut programs);
         assert_eq!(open.flow(&programs).state, FLOW_CLOSED);
-        let rst = open.from_client(HELLO + 1, 1).rst();
+        let rst = open.client_segment(HELLO + 1, 1).rst();
         let outcome = open.client.give(&mut programs, &rst);
         assert_sent(&outcome, Reason::ForwardReset, &open.at_backend(&rst));
         assert_lingers(&mut programs, open);
@@ -183,7 +183,7 @@ fn closed_flows_are_forgotten_when_others_close() {
         assert_eq!(nats(&programs).len(), 5);
         // No time to linger: each that closes frees two older ones, never one that is open.
         programs.settings(Settings { closed_timeout_secs: 0, ..default_settings(Sizes::default()) });
-        let rst = flows[3].from_client(HELLO, 0).rst();
+        let rst = flows[3].client_segment(HELLO, 0).rst();
         let outcome = flows[3].client.give(&mut programs, &rst);
         assert_eq!(outcome.counted, [(Reason::ForwardReset, 1), (Reason::ExpireClosed, 2)]);
         assert_eq!((flows[0].client.flow(&programs), flows[1].client.flow(&programs)), (None, None));
@@ -206,7 +206,7 @@ fn a_full_ring_of_closed_flows_frees_the_oldest_before_its_time() {
         for flow in &flows[..4] {
             flow.reset(&mut programs);
         }
-        let rst = flows[4].from_client(HELLO, 0).rst();
+        let rst = flows[4].client_segment(HELLO, 0).rst();
         let outcome = flows[4].client.give(&mut programs, &rst);
         assert_eq!(outcome.counted, [(Reason::ForwardReset, 1), (Reason::ExpireClosed, 1)]);
         assert_eq!((flows[0].client.flow(&programs), flows[0].backend.owner(&programs)), (None, None));
@@ -224,17 +224,17 @@ fn a_reset_out_of_place_passes_and_ends_nothing() {
     for family in FAMILIES {
         let open = open(&mut programs, family);
         let p = &mut programs;
-        open.pass_to_backend(p, &open.from_client(HELLO, 0).payload([1; 100]));
-        open.pass_to_client(p, &open.from_backend(0, HELLO).payload([1; 100]));
+        open.pass_to_backend(p, &open.client_segment(HELLO, 0).payload([1; 100]));
+        open.pass_to_client(p, &open.backend_segment(0, HELLO).payload([1; 100]));
         // The sides judge for themselves: a challenge ACK may follow.
         for at in [0, HELLO - 1, HELLO + 1, HELLO + 101, 70_000] {
-            open.pass_to_backend(p, &open.from_client(at, 0).rst());
+            open.pass_to_backend(p, &open.client_segment(at, 0).rst());
             assert_eq!(open.flow(p).state, FLOW_ESTABLISHED, "{at}");
         }
         for at in [1, 99, 101, 70_000] {
-            open.pass_to_client(p, &open.from_backend(at, HELLO).rst());
+            open.pass_to_client(p, &open.backend_segment(at, HELLO).rst());
             assert_eq!(open.flow(p).state, FLOW_ESTABLISHED, "{at}");
         }
-        open.pass_to_backend(p, &open.from_client(HELLO + 100, 100));
+        open.pass_to_backend(p, &open.client_segment(HELLO + 100, 100));
     }
 }

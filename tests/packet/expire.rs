@@ -39,9 +39,9 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
         for (port, reason) in [(40_000, Reason::ExpireIdle), (40_001, Reason::ExpireRemoved)] {
             let dial = dial(family).port(port);
             let flow = crate::open::open_with(&mut programs, dial, crate::scene::Offer::linux(1460, 9));
-            flow.pass_to_backend(&mut programs, &flow.from_client(HELLO, 0).payload([1; 100]));
-            flow.pass_to_client(&mut programs, &flow.from_backend(0, HELLO + 60).payload([2; 50]));
-            flow.pass_to_backend(&mut programs, &flow.from_client(HELLO + 100, 50));
+            flow.pass_to_backend(&mut programs, &flow.client_segment(HELLO, 0).payload([1; 100]));
+            flow.pass_to_client(&mut programs, &flow.backend_segment(0, HELLO + 60).payload([2; 50]));
+            flow.pass_to_backend(&mut programs, &flow.client_segment(HELLO + 100, 50));
             let outcome = expire(&mut programs, dial, reason);
             // Each side is told at the number it acknowledged last.
             let to_client = dial.to_client().rst().seq(behind(flow.client.cookie, 50));
@@ -52,7 +52,7 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
             // Once is enough.
             assert_nothing_there(&mut programs, dial, reason);
             // A busy side that did not believe the RST is told again, at its own number.
-            let late = flow.from_client(HELLO + 100, 90).payload(*b"late");
+            let late = flow.client_segment(HELLO + 100, 90).payload(*b"late");
             let outcome = flow.client.give(&mut programs, &late);
             assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&late));
             // Time is up.

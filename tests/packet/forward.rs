@@ -54,16 +54,16 @@ fn segments_pass_both_ways_with_everything_translated() {
         ];
         for (port, (client, backend)) in (40_000..).zip(offers) {
             let open = open_with(&mut programs, dial(family).port(port).offer(client), backend);
-            for segment in variants(&open.from_client(HELLO, 0)) {
+            for segment in variants(&open.client_segment(HELLO, 0)) {
                 open.pass_to_backend(&mut programs, &segment);
             }
-            for segment in variants(&open.from_backend(0, HELLO)) {
+            for segment in variants(&open.backend_segment(0, HELLO)) {
                 open.pass_to_client(&mut programs, &segment);
             }
             // And far on, across the wrap of each number.
             for far in [0x7fff_0000, 0xf000_0000, 0xffff_ffff] {
-                open.pass_to_backend(&mut programs, &open.from_client(far, far).payload(*b"far"));
-                open.pass_to_client(&mut programs, &open.from_backend(far, far).payload(*b"far"));
+                open.pass_to_backend(&mut programs, &open.client_segment(far, far).payload(*b"far"));
+                open.pass_to_client(&mut programs, &open.backend_segment(far, far).payload(*b"far"));
             }
         }
     }
@@ -75,10 +75,10 @@ fn the_numbers_are_those_of_the_other_side() {
     let mut programs = ready();
     for family in FAMILIES {
         let open = open(&mut programs, family);
-        let outcome = open.client.give(&mut programs, &open.from_client(HELLO, 0).payload(*b"x"));
+        let outcome = open.client.give(&mut programs, &open.client_segment(HELLO, 0).payload(*b"x"));
         let sent = crate::check::sent(&outcome);
         assert_eq!((sent.seq, sent.ack), (behind(ISN, HELLO), behind(BACKEND_ISN, 0)));
-        let outcome = open.backend.give(&mut programs, &open.from_backend(1_000, HELLO));
+        let outcome = open.backend.give(&mut programs, &open.backend_segment(1_000, HELLO));
         let sent = crate::check::sent(&outcome);
         assert_eq!((sent.seq, sent.ack), (behind(open.client.cookie, 1_000), behind(ISN, HELLO)));
         let (value, echo) = crate::check::timestamps(&sent).unwrap();
@@ -100,7 +100,7 @@ fn sack_blocks_of_the_client_are_moved_and_those_of_the_backend_stay() {
     for family in FAMILIES {
         let stamped = open(&mut programs, family);
         for count in 1..=3 {
-            let segment = stamped.from_client(HELLO, 0).option(TcpOption::Nop).option(TcpOption::Nop);
+            let segment = stamped.client_segment(HELLO, 0).option(TcpOption::Nop).option(TcpOption::Nop);
             stamped.pass_to_backend(&mut programs, &segment.sack(&blocks(stamped, count)));
         }
         let sack_only = |mss| Offer { sack: true, ..Offer::plain(mss) };
@@ -108,13 +108,13 @@ fn sack_blocks_of_the_client_are_moved_and_those_of_the_backend_stay() {
         let plain = open_with(&mut programs, dial, sack_only(1460));
         for count in 1..=4 {
             let nops = [TcpOption::Nop, TcpOption::Nop];
-            let mut segment = plain.from_client(HELLO, 0);
+            let mut segment = plain.client_segment(HELLO, 0);
             segment.options.extend(nops.clone());
             plain.pass_to_backend(&mut programs, &segment.sack(&blocks(plain, count)));
             // D-SACK and blocks at the end of the header, without NOPs before them.
-            let segment = plain.from_client(HELLO, 0).sack(&blocks(plain, count));
+            let segment = plain.client_segment(HELLO, 0).sack(&blocks(plain, count));
             plain.pass_to_backend(&mut programs, &segment);
-            let mut segment = plain.from_backend(0, HELLO);
+            let mut segment = plain.backend_segment(0, HELLO);
             segment.options.extend(nops);
             let theirs: Vec<_> = (0..count).map(|i| (behind(ISN, 600 + i), behind(ISN, 700 + i))).collect();
             plain.pass_to_client(&mut programs, &segment.sack(&theirs));
@@ -145,14 +145,14 @@ fn windows_are_told_in_the_scale_each_side_knows() {
         for (port, (client, backend, told, seen, backend_told, client_seen)) in (40_000..).zip(cases) {
             let dial = dial(family).port(port).offer(Offer { scale: client, ..Offer::linux(1440, 0) });
             let open = open_with(&mut programs, dial, Offer { scale: backend, ..Offer::linux(1460, 0) });
-            let segment = open.from_client(HELLO, 0).window(told);
+            let segment = open.client_segment(HELLO, 0).window(told);
             assert_eq!(open.at_backend(&segment).window, seen, "{client:?} {backend:?}");
             open.pass_to_backend(&mut programs, &segment);
-            let segment = open.from_backend(0, HELLO).window(backend_told);
+            let segment = open.backend_segment(0, HELLO).window(backend_told);
             assert_eq!(open.at_client(&segment).window, client_seen, "{client:?} {backend:?}");
             open.pass_to_client(&mut programs, &segment);
             // Shut is shut.
-            open.pass_to_client(&mut programs, &open.from_backend(0, HELLO).window(0));
+            open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).window(0));
         }
     }
 }
@@ -163,7 +163,7 @@ fn padding_travels_with_the_packet_and_counts_for_nothing() {
     let mut programs = ready();
     for family in FAMILIES {
         let open = open(&mut programs, family);
-        let segment = open.from_client(HELLO, 0);
+        let segment = open.client_segment(HELLO, 0);
         let padded = |segment: &Segment| [segment.bytes(), vec![0; 6]].concat();
         let outcome = programs.ingress(Device::Client, &padded(&segment));
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
@@ -179,9 +179,9 @@ fn a_used_up_hop_limit_ends_the_packets_way() {
     for family in FAMILIES {
         let open = open(&mut programs, family);
         for hop_limit in [0, 1] {
-            let segment = open.from_client(HELLO, 0).hop_limit(hop_limit);
+            let segment = open.client_segment(HELLO, 0).hop_limit(hop_limit);
             assert_dropped(&open.client.give(&mut programs, &segment), Reason::EmitHopLimit);
-            let segment = open.from_backend(0, HELLO).hop_limit(hop_limit);
+            let segment = open.backend_segment(0, HELLO).hop_limit(hop_limit);
             assert_dropped(&open.backend.give(&mut programs, &segment), Reason::EmitHopLimit);
         }
     }
@@ -202,8 +202,8 @@ fn super_packets_pass_whole_and_oversized_packets_do_not() {
     let mut programs = ready();
     for family in FAMILIES {
         let open = open(&mut programs, family);
-        let up = open.from_client(HELLO, 0).psh().payload(vec![0x5a; 2_800]);
-        let down = open.from_backend(0, HELLO).psh().payload(vec![0xa5; 2_800]);
+        let up = open.client_segment(HELLO, 0).psh().payload(vec![0x5a; 2_800]);
+        let down = open.backend_segment(0, HELLO).psh().payload(vec![0xa5; 2_800]);
         assert_whole(&mut programs, Device::Client, &up, &open.at_backend(&up));
         assert_whole(&mut programs, Device::Backend, &down, &open.at_client(&down));
         assert_eq!(open.flow(&programs).client_next, behind(ISN, HELLO + 2_800));
@@ -224,9 +224,9 @@ fn traffic_of_either_side_keeps_the_flow_from_idling() {
             let old = common::maps::flow::Flow { seen_secs: 1, ..open.flow(&programs) };
             programs.insert(name::FLOWS, open.client.dial.tuple(), old);
             if from_client {
-                open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0));
+                open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0));
             } else {
-                open.pass_to_client(&mut programs, &open.from_backend(0, HELLO));
+                open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO));
             }
             let now = open.flow(&programs);
             assert!(now.seen_secs.wrapping_sub(flow.seen_secs) < 60, "{} {}", flow.seen_secs, now.seen_secs);

@@ -15,7 +15,7 @@ use tests::world::Device;
 use crate::check::{assert_dropped, assert_emitted, assert_sent, reset_of, sent};
 use crate::open::Open;
 use crate::scene::{
-    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, Client, Dial, ISN, Offer, behind, dial, ready, stamped,
+    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, Client, Dial, ISN, Offer, behind, dial, stamped,
 };
 use crate::setup::{backend_id, flag_backend, nats, route_counts, with_backends};
 
@@ -24,7 +24,7 @@ const TCP_PORT: u16 = 20_001;
 
 /// The programs with the TCP listener, and this many backends of each family.
 fn tcp(sizes: Sizes, backends: u8) -> Programs {
-    let mut programs = Programs::with_sizes(sizes).unwrap();
+    let mut programs = Programs::with_sizes(sizes).expect("the programs load");
     programs.tls_with_one_route();
     programs.tcp_listener(TCP_PORT);
     with_backends(&mut programs, backends);
@@ -68,7 +68,7 @@ fn caller(family: Family) -> Dial {
 
 /// The client's segment behind the handshake.
 fn from_client(dial: Dial, seq: u32, ack: u32) -> Segment {
-    let s = dial.from_client().seq(behind(ISN, seq)).ack(behind(BACKEND_ISN, ack)).window(502);
+    let s = dial.segment().seq(behind(ISN, seq)).ack(behind(BACKEND_ISN, ack)).window(502);
     if dial.offer.timestamps { stamped(s, CLIENT_TIME + 1, BACKEND_TIME) } else { s }
 }
 
@@ -176,7 +176,7 @@ fn a_repeated_syn_keeps_backend_and_port() {
         assert_ne!(anew.source, backend.source);
         assert_eq!(nats(&programs), [(anew.tuple(), dial.tuple())]);
         assert_eq!(half_open(&programs, dial).unwrap().isn, 7);
-        let rst = dial.from_client().rst().seq(8);
+        let rst = dial.segment().rst().seq(8);
         programs.ingress(Device::Client, &rst.bytes());
         assert_eq!(nats(&programs), []);
     }
@@ -189,7 +189,7 @@ fn a_refusal_passes_to_the_client() {
     for family in FAMILIES {
         let dial = caller(family);
         let backend = knock(&mut programs, dial);
-        let rst = backend.from_backend().rst().ack(behind(ISN, 0)).window(0);
+        let rst = backend.segment().rst().ack(behind(ISN, 0)).window(0);
         let outcome = backend.give(&mut programs, &rst);
         assert_sent(&outcome, Reason::ConnectRefused, &at_client(dial, &rst));
         assert_eq!((half_open(&programs, dial), backend.owner(&programs)), (None, None));
@@ -204,7 +204,7 @@ fn a_client_that_resets_is_forgotten_and_the_backend_told() {
         let dial = caller(family);
         let backend = knock(&mut programs, dial);
         backend.give(&mut programs, &backend.syn_ack());
-        let rst = dial.from_client().rst().seq(behind(ISN, 0)).window(0);
+        let rst = dial.segment().rst().seq(behind(ISN, 0)).window(0);
         let outcome = programs.ingress(Device::Client, &rst.bytes());
         assert_sent(&outcome, Reason::ForwardReset, &at_backend(backend, &rst));
         assert_eq!((half_open(&programs, dial), backend.owner(&programs)), (None, None));
@@ -221,7 +221,7 @@ fn segments_of_no_connection_are_reset() {
             from_client(dial, 0, 0),
             from_client(dial, 0, 0).payload(*b"data"),
             from_client(dial, 0, 0).fin(),
-            dial.from_client().flags(flag::SYN).ack(9),
+            dial.segment().flags(flag::SYN).ack(9),
         ] {
             let outcome = programs.ingress(Device::Client, &stray.bytes());
             assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&stray));

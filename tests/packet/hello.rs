@@ -25,7 +25,7 @@ fn assert_complete(programs: &Programs, client: Client, outcome: &Outcome, bytes
     assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
     assert_eq!(outcome.emitted, []);
     Backend::of(&sent(outcome));
-    assert_eq!(client.waiting(programs).unwrap().have as usize, bytes);
+    assert_eq!(client.waiting(programs).expect("the hello is kept").have as usize, bytes);
     assert_eq!(waiting_of(programs, client.dial.host), 0);
 }
 

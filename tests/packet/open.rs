@@ -41,7 +41,7 @@ pub(crate) fn open_with(programs: &mut Programs, dial: Dial, offer: Offer) -> Op
     assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
     backend.timestamps = dial.offer.timestamps && offer.timestamps;
     let clock = if backend.timestamps {
-        let clock = client.flow(programs).unwrap().ts_delta;
+        let clock = client.flow(programs).expect("the flow is there").ts_delta;
         let ours = BACKEND_TIME.wrapping_sub(clock);
         assert!(ours.wrapping_sub(client.time) < 60_000, "our clock goes on from the SYN-ACK's");
         clock
@@ -53,12 +53,12 @@ pub(crate) fn open_with(programs: &mut Programs, dial: Dial, offer: Offer) -> Op
 
 impl Open {
     /// A segment of the client.
-    pub(crate) fn from_client(self, seq: u32, ack: u32) -> Segment {
+    pub(crate) fn client_segment(self, seq: u32, ack: u32) -> Segment {
         self.client.at(seq).ack(behind(self.client.cookie, ack))
     }
 
     /// A segment of the backend.
-    pub(crate) fn from_backend(self, seq: u32, ack: u32) -> Segment {
+    pub(crate) fn backend_segment(self, seq: u32, ack: u32) -> Segment {
         self.backend.at(seq, ack)
     }
 
@@ -137,7 +137,7 @@ impl Open {
     /// The client resets, so that the flow lingers.
     #[track_caller]
     pub(crate) fn reset(self, programs: &mut Programs) {
-        let rst = self.from_client(HELLO, 0).rst();
+        let rst = self.client_segment(HELLO, 0).rst();
         let outcome = self.client.give(programs, &rst);
         assert_sent(&outcome, Reason::ForwardReset, &self.at_backend(&rst));
     }
@@ -145,8 +145,8 @@ impl Open {
     /// Both sides close in order, the client first.
     #[track_caller]
     pub(crate) fn close(self, programs: &mut Programs) {
-        self.pass_to_backend(programs, &self.from_client(HELLO, 0).fin());
-        self.pass_to_client(programs, &self.from_backend(0, HELLO + 1).fin());
-        self.pass_to_backend(programs, &self.from_client(HELLO + 1, 1));
+        self.pass_to_backend(programs, &self.client_segment(HELLO, 0).fin());
+        self.pass_to_client(programs, &self.backend_segment(0, HELLO + 1).fin());
+        self.pass_to_backend(programs, &self.client_segment(HELLO + 1, 1));
     }
 }

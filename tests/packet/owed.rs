@@ -24,9 +24,9 @@ fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
     let backend = collect(programs, client, &bytes, PART);
     let outcome = backend.accept(programs);
     assert_eq!(delivered(&outcome, ISN), bytes);
-    let waiting = client.waiting(programs).unwrap();
+    let waiting = client.waiting(programs).expect("the hello is kept");
     assert_eq!((waiting.state, waiting.acked), (HELLO_OWED, 4_000));
-    assert_ne!(client.flow(programs).unwrap().flags & FLOW_OWED, 0);
+    assert_ne!(client.flow(programs).expect("the flow is there").flags & FLOW_OWED, 0);
     (client, backend, bytes)
 }
 
@@ -36,14 +36,14 @@ fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
     assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
     assert_eq!(delivered(outcome, ISN.wrapping_add(from as u32)), bytes[from..]);
     let pieces = pieces(outcome);
-    let (last, first) = pieces.split_last().unwrap();
+    let (last, first) = pieces.split_last().expect("two pieces or more");
     assert_eq!(last.flags, flag::ACK | flag::PSH);
     for piece in first {
         assert_eq!(piece.flags, flag::ACK);
     }
     for piece in &pieces {
         assert_eq!(piece.ack, behind(BACKEND_ISN, 0));
-        let (value, echo) = timestamps(piece).unwrap();
+        let (value, echo) = timestamps(piece).expect("timestamps were agreed");
         assert_eq!(value, CLIENT_TIME + 1);
         assert!(echo.wrapping_sub(BACKEND_TIME) < 60_000, "{echo}");
     }
@@ -53,7 +53,7 @@ fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
 #[track_caller]
 fn assert_settled(programs: &Programs, client: Client) {
     assert_eq!(client.waiting(programs), None);
-    assert_eq!(client.flow(programs).unwrap().flags & FLOW_OWED, 0);
+    assert_eq!(client.flow(programs).expect("the flow is there").flags & FLOW_OWED, 0);
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn impossible_flags_are_dropped() {
             flag::SYN | flag::FIN | flag::RST,
             0xff,
         ] {
-            let frame = dial(family).from_client().flags(flags).bytes();
+            let frame = dial(family).segment().flags(flags).bytes();
             assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseFlags);
         }
     }
@@ -186,7 +186,7 @@ fn options_are_read_in_any_order_and_garbage_ends_them() {
     let mut programs = ready();
     let raw = |bytes: &[u8]| tests::tcp_option::TcpOption::Raw(bytes.to_vec());
     for family in FAMILIES {
-        let syn = dial(family).from_client().syn(ISN);
+        let syn = dial(family).segment().syn(ISN);
         let shuffled = syn.clone().window_scale(3).timestamps(77, 0).mss(900).option(raw(&[1, 4, 2]));
         let answer = sent(&programs.ingress(Device::Client, &shuffled.bytes()));
         let kinds = tests::tcp_option::encode(&answer.options);

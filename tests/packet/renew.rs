@@ -26,7 +26,7 @@ fn with_other_tenant(programs: &mut Programs) {
         let id = if family.is_v4() { 31 } else { 32 };
         (id, programs.backend(2, backend_address(family, 1)))
     });
-    let value: Route = programs.entry(name::ROUTES, 1u32).unwrap();
+    let value: Route = programs.entry(name::ROUTES, 1u32).expect("route 1 is there");
     programs.route(2, &all);
     programs.insert(name::ROUTES, 1u32, value);
     programs.name(1, OTHER_NAME, 2);
@@ -52,9 +52,9 @@ fn a_syn_marks_an_open_flow_which_goes_on() {
         let flow = open.flow(&programs);
         assert_eq!((flow.state, flow.flags), (FLOW_ESTABLISHED, FLOW_SYN_SEEN));
         // The SYN may have been forged: the old connection does not notice.
-        open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0).psh().payload(*b"data"));
-        open.pass_to_client(&mut programs, &open.from_backend(0, HELLO + 4).payload(*b"data"));
-        open.pass_to_backend(&mut programs, &open.from_client(HELLO + 4, 4));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0).psh().payload(*b"data"));
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO + 4).payload(*b"data"));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 4, 4));
         open.close(&mut programs);
     }
 }
@@ -92,7 +92,7 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
             let flow = client.flow(&programs).unwrap();
             assert_eq!((flow.route, flow.state, flow.flags), (2, FLOW_ESTABLISHED, 0));
             // The old backend's segments are nobody's of ours.
-            let outcome = old.give(&mut programs, &open.from_backend(0, HELLO).payload(*b"old"));
+            let outcome = old.give(&mut programs, &open.backend_segment(0, HELLO).payload(*b"old"));
             assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
             programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireRemoved));
             programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireClosed));
@@ -145,7 +145,7 @@ fn a_cookie_without_a_syn_before_it_does_not_replace_a_flow() {
     for family in FAMILIES {
         // The client repeats its own hello: the cookie is valid, and the flow is its own.
         let open = open(&mut programs, family);
-        let repeated = open.from_client(0, 0).payload(usual_hello());
+        let repeated = open.client_segment(0, 0).payload(usual_hello());
         open.pass_to_backend(&mut programs, &repeated);
         assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
     }
@@ -168,7 +168,7 @@ fn a_syn_on_a_flow_that_is_over_forgets_it() {
             let outcome = client.give(&mut programs, &client.at(0).seq(behind(NEXT_ISN, 0)));
             assert_dropped(&outcome, Reason::SynAcked);
             // What still comes of the old connection belongs to nobody.
-            let late = open.from_client(HELLO, 0);
+            let late = open.client_segment(HELLO, 0);
             let outcome = client.give(&mut programs, &late);
             assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&late));
         }
@@ -189,12 +189,12 @@ fn the_new_connection_is_not_forgotten_with_the_old_one() {
         // Others close: the old place in the ring is looked at, and holds an open flow.
         for port in [40_001, 40_002] {
             let other = crate::open::open_with(&mut programs, old.client.dial.port(port), old.offer);
-            let outcome = other.client.give(&mut programs, &other.from_client(HELLO, 0).rst());
+            let outcome = other.client.give(&mut programs, &other.client_segment(HELLO, 0).rst());
             assert_eq!(outcome.counted[0], (Reason::ForwardReset, 1));
         }
         assert_eq!(again.flow(&programs).state, FLOW_ESTABLISHED);
         assert_eq!(again.backend.owner(&programs), Some(old.client.dial.tuple()));
-        again.pass_to_backend(&mut programs, &again.from_client(HELLO, 0));
+        again.pass_to_backend(&mut programs, &again.client_segment(HELLO, 0));
     }
 }
 
@@ -218,7 +218,7 @@ fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
         let backend = Backend::of(&sent(&outcome));
         assert_ne!(backend.source, open.backend.source);
         // Until the client acknowledges the new SYN-ACK the old connection goes on.
-        open.pass_to_backend(&mut programs, &open.from_client(HELLO, 0));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0));
         let answer = backend.syn_ack().ack(behind(NEXT_ISN, 0));
         assert_eq!(backend.give(&mut programs, &answer).counted, [(Reason::ForwardClient, 1)]);
         let ack = open.client.at(0).seq(behind(NEXT_ISN, 0)).ack(behind(BACKEND_ISN, 0));

@@ -31,7 +31,7 @@ pub(crate) const BACKEND_WINDOW: u16 = 128;
 
 /// The programs with a TLS listener and one route.
 pub(crate) fn ready() -> Programs {
-    let mut programs = Programs::load().unwrap();
+    let mut programs = Programs::load().expect("the programs load");
     programs.tls_with_one_route();
     programs
 }
@@ -152,7 +152,7 @@ impl Dial {
     }
 
     /// A segment of the client as it comes in.
-    pub(crate) fn from_client(self) -> Segment {
+    pub(crate) fn segment(self) -> Segment {
         segment(self.client(), self.vip()).ethernet(Device::Client.near_mac(), Device::Client.far_mac())
     }
 
@@ -165,7 +165,7 @@ impl Dial {
 
     /// The client's SYN.
     pub(crate) fn syn(self) -> Segment {
-        self.offer.put(self.from_client().syn(ISN), CLIENT_TIME, 0)
+        self.offer.put(self.segment().syn(ISN), CLIENT_TIME, 0)
     }
 
     /// Dials as far as the SYN-ACK.
@@ -192,7 +192,7 @@ impl Client {
     /// A segment that acknowledges the SYN-ACK, `offset` bytes behind the SYN.
     pub(crate) fn at(self, offset: u32) -> Segment {
         let ack = self.cookie.wrapping_add(1);
-        let s = self.dial.from_client().seq(behind(ISN, offset)).ack(ack).window(CLIENT_WINDOW);
+        let s = self.dial.segment().seq(behind(ISN, offset)).ack(ack).window(CLIENT_WINDOW);
         if self.dial.offer.timestamps { stamped(s, CLIENT_TIME + 1, self.time) } else { s }
     }
 
@@ -291,7 +291,7 @@ impl Backend {
     }
 
     /// A segment of the backend as it comes in.
-    pub(crate) fn from_backend(self) -> Segment {
+    pub(crate) fn segment(self) -> Segment {
         segment(self.address, self.source).ethernet(Device::Backend.near_mac(), Device::Backend.far_mac())
     }
 
@@ -308,14 +308,13 @@ impl Backend {
 
     /// Its SYN-ACK with these options.
     pub(crate) fn syn_ack_with(self, offer: Offer) -> Segment {
-        let s = self.from_backend().flags(flag::SYN).seq(BACKEND_ISN).ack(behind(ISN, 0));
+        let s = self.segment().flags(flag::SYN).seq(BACKEND_ISN).ack(behind(ISN, 0));
         offer.put(s, BACKEND_TIME, CLIENT_TIME)
     }
 
     /// An established segment: `seq` and `ack` count from behind the SYNs.
     pub(crate) fn at(self, seq: u32, ack: u32) -> Segment {
-        let s =
-            self.from_backend().seq(behind(BACKEND_ISN, seq)).ack(behind(ISN, ack)).window(BACKEND_WINDOW);
+        let s = self.segment().seq(behind(BACKEND_ISN, seq)).ack(behind(ISN, ack)).window(BACKEND_WINDOW);
         if self.timestamps { stamped(s, BACKEND_TIME + 10, CLIENT_TIME + 1) } else { s }
     }
 
@@ -334,6 +333,6 @@ impl Backend {
 
     /// Refuses: RST to our SYN.
     pub(crate) fn refuse(self, programs: &mut Programs) -> Outcome {
-        self.give(programs, &self.from_backend().rst().ack(behind(ISN, 0)).window(0))
+        self.give(programs, &self.segment().rst().ack(behind(ISN, 0)).window(0))
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn with_backends(programs: &mut Programs, count: u8) {
             ));
         }
     }
-    programs.world.node.ip(&neighbours).unwrap();
+    programs.world.node.ip(&neighbours).expect("`ip` takes the commands");
     programs.route(1, &all);
 }
 

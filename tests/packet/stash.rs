@@ -31,7 +31,7 @@ fn far(family: Family, net: u8, host: u8) -> IpAddr {
 
 /// Programs with room for this many waiting hellos.
 fn small(hellos: u32) -> Programs {
-    let mut programs = Programs::with_sizes(Sizes { hellos, ..Sizes::default() }).unwrap();
+    let mut programs = Programs::with_sizes(Sizes { hellos, ..Sizes::default() }).expect("the programs load");
     programs.tls_with_one_route();
     programs
 }
@@ -149,10 +149,8 @@ fn when_the_stash_is_full_the_oldest_gives_way() {
         let mut programs = small(4);
         let clients: Vec<Client> =
             (0..4).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
-        for round in 0..2 {
-            let oldest = clients[round];
-            let client =
-                dial(family).host(far(family, 3, 1)).port(50_000 + round as u16).shake(&mut programs);
+        for (round, oldest) in (0..).zip(&clients[..2]) {
+            let client = dial(family).host(far(family, 3, 1)).port(50_000 + round).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
             assert_eq!(outcome.counted, [(Reason::HelloStashed, 1), (Reason::HelloEvicted, 1)]);
             assert_eq!(outcome.emitted, []);

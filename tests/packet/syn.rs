@@ -142,8 +142,8 @@ fn segments_without_their_cookie_are_reset() {
             other_port,
             good.clone().ack(12_345).fin(),
             // Without ACK.
-            dial(family).from_client().seq(behind(ISN, 0)).payload(*b"data"),
-            dial(family).from_client().seq(behind(ISN, 0)),
+            dial(family).segment().seq(behind(ISN, 0)).payload(*b"data"),
+            dial(family).segment().seq(behind(ISN, 0)),
         ] {
             let outcome = client.give(&mut programs, &wrong);
             assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&wrong));
@@ -158,7 +158,7 @@ fn a_rst_without_flow_is_dropped() {
     let mut programs = ready();
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
-        for rst in [client.at(0).rst(), dial(family).from_client().rst().seq(behind(ISN, 0))] {
+        for rst in [client.at(0).rst(), dial(family).segment().rst().seq(behind(ISN, 0))] {
             assert_dropped(&client.give(&mut programs, &rst), Reason::SynStray);
         }
     }
@@ -262,7 +262,7 @@ fn a_cookie_belongs_to_one_first_sequence_number() {
         let other = sent(&client.give(&mut programs, &dial(family).syn().seq(ISN ^ 1)));
         assert_ne!(other.seq, client.cookie);
         // The other's cookie at our number: of this four-tuple, yet not at its beginning.
-        let wrong = dial(family).from_client().seq(behind(ISN, 0)).ack(other.seq.wrapping_add(1));
+        let wrong = dial(family).segment().seq(behind(ISN, 0)).ack(other.seq.wrapping_add(1));
         let wrong = stamped(wrong, CLIENT_TIME + 1, client.time).payload(usual_hello());
         assert_dropped(&client.give(&mut programs, &wrong), Reason::SynEarly);
         let entries: Vec<(common::maps::flow::ClientTuple, common::maps::flow::Hello)> =
