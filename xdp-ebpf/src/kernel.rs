@@ -17,6 +17,8 @@ pub(crate) struct Skb(pub(crate) *mut __sk_buff);
 /// `AF_INET` and `AF_INET6` as `bpf_fib_lookup` wants them.
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+/// `PACKET_OTHERHOST` of linux/if_packet.h.
+const PACKET_OTHERHOST: u32 = 3;
 
 impl Skb {
     /// Bytes of the frame.
@@ -69,6 +71,20 @@ impl Skb {
         unsafe {
             helper::bpf_skb_store_bytes(self.0, offset, from.cast(), length, u64::from(BPF_F_RECOMPUTE_CSUM)) == 0
         }
+    }
+
+    /// [`Skb::store`] for headers whose checksums [`Skb::fix_checksum`] brings in step: their sum does not change.
+    #[inline(always)]
+    pub(crate) fn store_headers(self, offset: u32, from: *const u8, length: u32) -> bool {
+        // SAFETY: as in `load`.
+        unsafe { helper::bpf_skb_store_bytes(self.0, offset, from.cast(), length, 0) == 0 }
+    }
+
+    /// Whether the frame is for another host: a device in promiscuous mode sees those too.
+    #[inline(always)]
+    pub(crate) fn is_for_another_host(self) -> bool {
+        // SAFETY: as in `length`.
+        unsafe { (*self.0).pkt_type == PACKET_OTHERHOST }
     }
 
     /// Makes the packet `length` bytes long. New bytes are zero; a GSO packet becomes an ordinary one.

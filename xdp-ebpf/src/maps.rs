@@ -1,10 +1,9 @@
 //! Every map, in the order a packet meets them, and the only access to them.
 
-use aya_ebpf::bindings::{BPF_ANY, BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use common::maps::ABI_VERSION;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
@@ -84,13 +83,14 @@ pub(crate) static CLOSED_RING: Array<Slot, 1024> = Array::new();
 /// Makes accessors that hand out a reference into a hash map.
 ///
 /// Map memory is shared with other CPUs; each field is read and written on its own, and a torn read of two fields is
-/// tolerated by every reader. An entry deleted meanwhile stays readable until the program ends (RCU).
+/// tolerated by every reader. An entry deleted meanwhile may at once become another key's: what decides where bytes go
+/// is copied, and looked up again before it is believed.
 macro_rules! hash_access {
     ($($find:ident $map:ident: $key:ty => $value:ty;)*) => { $(
         #[doc = concat!("The entry of `", stringify!($map), "`.")]
         #[inline(always)]
         pub(crate) fn $find(key: &$key) -> Option<&'static mut $value> {
-            // SAFETY: non-null by the lookup, valid until the program ends; see the macro.
+            // SAFETY: non-null by the lookup, and memory of this map until the program ends; see the macro.
             $map.get_ptr_mut(key).map(|p| unsafe { &mut *p })
         }
     )* };
@@ -194,10 +194,12 @@ pub(crate) fn take_nat(key: &BackendTuple, client: &ClientTuple) -> bool {
     NATS.insert(key, client, u64::from(BPF_ANY)).is_ok()
 }
 
-/// Removes a NAT entry.
+/// Removes a NAT entry, if it is this client's.
 #[inline(always)]
-pub(crate) fn free_nat(key: &BackendTuple) {
-    let _ = NATS.remove(key);
+pub(crate) fn free_nat(key: &BackendTuple, owner: &ClientTuple) {
+    if nat(key).is_some_and(|holder| *holder == *owner) {
+        let _ = NATS.remove(key);
+    }
 }
 
 /// Stores a flow unless there is one.
@@ -210,6 +212,12 @@ pub(crate) fn insert_flow(key: &ClientTuple, flow: &Flow) -> bool {
 #[inline(always)]
 pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
     FLOWS.remove(key).is_ok()
+}
+
+/// Stores a hello over the one that is there; `false` when there is none.
+#[inline(always)]
+pub(crate) fn update_hello(key: &ClientTuple, hello: &Hello) -> bool {
+    HELLOS.insert(key, hello, u64::from(BPF_EXIST)).is_ok()
 }
 
 /// Stores a hello over whatever was there.

@@ -244,8 +244,8 @@ pub(crate) struct Scratch {
     pub(crate) listener_protocol: u8,
     /// Whether the packet's checksum is still to be completed (CHECKSUM_PARTIAL).
     pub(crate) partial: bool,
-    /// Whether `route_request` holds a resolved route for the draft's receiver.
-    pub(crate) routed: bool,
+    /// Whether `hello` is a copy of an entry that was there before this packet.
+    pub(crate) found: bool,
     pub(crate) now_ns: u64,
     /// First stream byte that a stage is to work on.
     pub(crate) from: u32,

@@ -34,13 +34,13 @@ pub const FLOW_RESET: u8 = 3;
 
 /// [`Flow::flags`]: the client sent FIN ([`Flow::client_fin`]).
 pub const FLOW_CLIENT_FIN: u8 = 1;
-/// [`Flow::flags`]: the backend sent FIN ([`Flow::backend_fin`]).
+/// [`Flow::backend_flags`]: the backend sent FIN ([`Flow::backend_fin`]).
 pub const FLOW_BACKEND_FIN: u8 = 2;
-/// [`Flow::flags`]: the backend acknowledged the client's FIN.
+/// [`Flow::backend_flags`]: the backend acknowledged the client's FIN.
 pub const FLOW_CLIENT_FIN_ACKED: u8 = 4;
 /// [`Flow::flags`]: the client acknowledged the backend's FIN.
 pub const FLOW_BACKEND_FIN_ACKED: u8 = 8;
-/// [`Flow::flags`]: bytes of the hello that we acknowledged are not yet acknowledged by the backend; `HELLOS` holds them.
+/// [`Flow::backend_flags`]: bytes of the hello that we acknowledged are not yet acknowledged by the backend; `HELLOS` holds them.
 pub const FLOW_OWED: u8 = 16;
 /// [`Flow::flags`]: a SYN came for this flow; the next packet with a valid cookie begins a new connection.
 pub const FLOW_SYN_SEEN: u8 = 32;
@@ -48,7 +48,7 @@ pub const FLOW_SYN_SEEN: u8 = 32;
 map_struct! {
     /// Value of `FLOWS`. Client sequence numbers reach the backend unchanged; backend sequence numbers are moved by
     /// `seq_delta` (backend = client + delta).
-    pub struct Flow = 88 {
+    pub struct Flow = 92 {
         pub nat: BackendTuple,
         pub route: u32,
         pub backend: u32,
@@ -72,7 +72,8 @@ map_struct! {
         pub seen_secs: u32,
         /// `FLOW_ESTABLISHED`, `FLOW_CLOSED` or `FLOW_RESET`.
         pub state: u8,
-        /// `FLOW_*` bits.
+        /// [`FLOW_CLIENT_FIN`], [`FLOW_BACKEND_FIN_ACKED`], [`FLOW_SYN_SEEN`]: written by the client's direction alone,
+        /// so that both directions may run on two CPUs at once.
         pub flags: u8,
         /// The listener's id.
         pub listener: u16,
@@ -80,8 +81,12 @@ map_struct! {
         pub client_scale: u8,
         /// The backend's window scale, or `WINDOW_SCALE_NONE`. Both `NONE`: windows pass unchanged.
         pub backend_scale: u8,
+        /// [`FLOW_BACKEND_FIN`], [`FLOW_CLIENT_FIN_ACKED`], [`FLOW_OWED`]: written by the backend's direction alone.
+        pub backend_flags: u8,
         /// Zero.
-        pub reserved: [u8; 2],
+        pub reserved: u8,
+        /// The client's initial sequence number: tells its own repeated SYN from a new connection's.
+        pub client_isn: u32,
     }
 }
 
@@ -134,8 +139,8 @@ map_struct! {
         pub chunks: [u32; HELLO_CHUNKS],
         /// [`Source::epoch`] at creation.
         pub source_epoch: u32,
-        /// The backend's initial sequence number; valid in [`HELLO_OWED`].
-        pub backend_isn: u32,
+        /// The last timestamp we sent to the client: the backend's clock is tied to it.
+        pub our_tsval: u32,
         /// Segments taken since our last acknowledgement.
         pub segments_unacked: u32,
         /// The client's MSS, host byte order.
@@ -188,7 +193,7 @@ map_struct! {
 
 map_struct! {
     /// Value of `HALF_OPENS`: a SYN passed to a backend of a TCP listener.
-    pub struct HalfOpen = 64 {
+    pub struct HalfOpen = 72 {
         pub nat: BackendTuple,
         pub route: u32,
         pub backend: u32,
@@ -199,6 +204,10 @@ map_struct! {
         pub isn: u32,
         /// Monotonic clock at the first SYN.
         pub started_ns: u64,
+        /// The backend's initial sequence number, once it answered.
+        pub backend_isn: u32,
+        /// 1 = the backend answered with SYN-ACK.
+        pub answered: u32,
     }
 }
 

@@ -234,7 +234,7 @@ fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     let both_fin = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
     if flow.state != FLOW_ESTABLISHED {
         (idle >= settings.closed_timeout_secs).then_some(Reason::ExpireClosed)
-    } else if flow.flags & both_fin == both_fin {
+    } else if (flow.flags | flow.backend_flags) & both_fin == both_fin {
         (idle >= HALF_CLOSED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
     } else {
         (idle >= settings.idle_timeout_secs).then_some(Reason::ExpireIdle)

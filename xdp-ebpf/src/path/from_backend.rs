@@ -6,7 +6,7 @@ use common::reason::Reason;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
-use crate::packet::{RST, Scratch};
+use crate::packet::{SYN, Scratch};
 use crate::stage::connect::Answer;
 use crate::stage::forward::Step;
 use crate::stage::{connect, emit, forward, half_open, pick, stash};
@@ -22,11 +22,14 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     }
     if let Some(hello) = maps::hello(&s.client)
         && hello.state == HELLO_CONNECTING
+        && hello.nat == s.segment.backend_tuple()
     {
         kernel::assign(&mut s.hello, hello);
         return connecting(skb, s);
     }
-    if let Some(held) = maps::half_open(&s.client) {
+    if let Some(held) = maps::half_open(&s.client)
+        && held.nat == s.segment.backend_tuple()
+    {
         kernel::assign(&mut s.half_open, held);
         return half_opened(skb, s);
     }
@@ -40,6 +43,7 @@ fn established(skb: Skb, s: &mut Scratch) -> Exit {
         Step::PassReset => emit::pass(skb, s, Reason::ForwardReset),
         Step::Linger => forward::linger(skb, s),
         Step::AckBackend => forward::acknowledge_backend(skb, s),
+        Step::Stray => Exit::drop(Reason::ForwardStray),
         Step::Repeat => repeat(skb, s),
     }
 }
@@ -53,6 +57,14 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
     }
     kernel::assign(&mut s.hello, waiting);
     s.from = s.segment.ack.wrapping_sub(s.hello.isn.wrapping_add(1)) & 0x3fff;
+    if stash::stash_fetch(s) == 0 {
+        forward::end(s);
+        return give_up(skb, s, Exit::reset(Reason::HelloStashFailed), true);
+    }
+    // A duplicate ACK asks for the first hole only; the client's own clock still repeats all.
+    if !s.segment.has(SYN) {
+        s.hello.have = s.hello.have.min(s.from + u32::from(s.hello.backend_mss));
+    }
     connect::deliver(skb, s, Reason::ConnectRepeated)
 }
 
@@ -62,19 +74,31 @@ fn connecting(skb: Skb, s: &mut Scratch) -> Exit {
     match connect::answer(s) {
         Answer::Stray => emit::reset(skb, s, Reason::ConnectStray),
         Answer::Refused => {
+            // Exactly one CPU gets to remove it: this one, or the one that has the client's repetition.
+            if !maps::remove_hello(&s.client) {
+                return Exit::drop(Reason::ConnectStray);
+            }
             connect::abandon(s);
             match pick::next(s) {
                 Ok(()) => retried(skb, s),
                 Err(exit) => give_up(skb, s, exit, false),
             }
         }
-        Answer::Accepted => match connect::establish(s) {
-            Ok(()) => {
-                s.from = 0;
-                connect::deliver(skb, s, Reason::ConnectHello)
-            }
-            Err(exit) => give_up(skb, s, exit, true),
-        },
+        Answer::Accepted => accepted(skb, s),
+    }
+}
+
+#[inline(always)]
+fn accepted(skb: Skb, s: &mut Scratch) -> Exit {
+    s.from = 0;
+    // While the entry still holds the places: once it is gone they are anybody's.
+    if stash::stash_fetch(s) == 0 {
+        return give_up(skb, s, Exit::reset(Reason::HelloStashFailed), true);
+    }
+    match connect::establish(s) {
+        Ok(()) => connect::deliver(skb, s, Reason::ConnectHello),
+        Err(exit) if exit.verdict() == Verdict::Reset => give_up(skb, s, exit, true),
+        Err(exit) => exit,
     }
 }
 
@@ -105,7 +129,8 @@ fn give_up(skb: Skb, s: &mut Scratch, exit: Exit, backend_too: bool) -> Exit {
 /// A TCP listener's backend answers the client itself.
 #[inline(always)]
 fn half_opened(skb: Skb, s: &mut Scratch) -> Exit {
-    let refused = s.segment.has(RST);
+    half_open::answered(s);
+    let refused = half_open::refused(s);
     if refused {
         half_open::forget(&s.client);
         s.hello.route = s.half_open.route;

@@ -15,10 +15,12 @@ use crate::stage::{classify, connect, emit, forward, half_open, hello, pick, rou
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     s.client = s.segment.tuple;
-    if flow_exists(s) {
-        return established(skb, s);
+    match flow_exists(skb, s) {
+        Ok(true) => return established(skb, s),
+        Ok(false) => {}
+        Err(exit) => return exit,
     }
-    if classify::listener(s).is_none() {
+    if !classify::listener(s) {
         return match classify::own(s) {
             Err(exit) => exit,
             Ok(()) if s.segment.has(RST) => Exit::drop(Reason::ClassifyDropped),
@@ -49,34 +51,47 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     }
 }
 
-/// Whether the segment belongs to a flow. A SYN marks the flow (it may be forged) or, where the flow is over, ends it;
-/// a valid cookie behind a SYN proves that the client began anew, so that the old flow is never followed.
+/// Whether the segment belongs to a flow; its NAT tuple is then in `s.flow.nat`.
+///
+/// A SYN marks the flow (it may be forged) or, where the flow is over, ends it. Behind a SYN, a segment that does not
+/// acknowledge what this flow's backend sent, and proves the new handshake, begins a new connection: the old flow is
+/// never followed to the previous tenant.
 #[inline(always)]
-fn flow_exists(s: &mut Scratch) -> bool {
-    let Some(flow) = maps::flow(&s.client) else { return false };
+fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
+    let Some(flow) = maps::flow(&s.client) else { return Ok(false) };
+    s.flow.nat = flow.nat;
     if s.segment.has(SYN) && !s.segment.has(ACK) {
-        if flow.state == FLOW_ESTABLISHED {
-            flow.flags |= FLOW_SYN_SEEN;
-        } else {
+        if flow.state != FLOW_ESTABLISHED {
             forward::drop_entry(&s.client);
+        } else if s.segment.seq != flow.client_isn {
+            flow.flags |= FLOW_SYN_SEEN;
         }
-        return false;
+        return Ok(false);
     }
-    if flow.flags & FLOW_SYN_SEEN == 0 {
-        return true;
+    if flow.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, &s.segment) || !begins_anew(s, flow.client_isn) {
+        return Ok(true);
     }
+    let Some(old) = maps::flow(&s.client) else { return Ok(false) };
+    kernel::assign(&mut s.flow, old);
+    forward::drop_entry(&s.client);
+    maps::count_event(Reason::SynFlowReplaced);
+    if s.segment.payload_bytes == 0 {
+        // The bare ACK of the new handshake has nothing else to do: it tells the old backend.
+        forward::draft_backend_reset(s);
+        return Err(emit::send(skb, s, Reason::SynAcked));
+    }
+    Ok(false)
+}
+
+/// Whether the segment proves a handshake other than the one with the client's first number `isn`.
+#[inline(always)]
+fn begins_anew(s: &mut Scratch, isn: u32) -> bool {
     // On a TCP listener the proof is the acknowledgement of the new SYN's SYN-ACK.
-    let anew = match maps::half_open(&s.client) {
-        Some(held) => !s.segment.has(RST) && s.segment.seq == held.isn.wrapping_add(1),
-        None => syn::begins(s),
-    };
-    if anew {
-        kernel::assign(&mut s.flow, flow);
-        forward::drop_entry(&s.client);
-        maps::count_event(Reason::SynFlowReplaced);
-        return false;
+    if let Some(held) = maps::half_open(&s.client) {
+        kernel::assign(&mut s.half_open, held);
+        return s.half_open.isn != isn && !s.segment.has(RST) && half_open::acknowledged(s);
     }
-    true
+    syn::begins(s) && s.hello.isn != isn
 }
 
 #[inline(always)]
@@ -85,6 +100,7 @@ fn established(skb: Skb, s: &mut Scratch) -> Exit {
         Step::Pass => emit::pass(skb, s, Reason::ForwardBackend),
         Step::PassReset => emit::pass(skb, s, Reason::ForwardReset),
         Step::Linger | Step::AckBackend => forward::linger(skb, s),
+        Step::Stray => Exit::drop(Reason::SynStray),
         Step::Repeat => repeat(skb, s),
     }
 }
@@ -95,13 +111,28 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
     let Some(waiting) = maps::hello(&s.client) else { return Exit::drop(Reason::HelloBeyond) };
     kernel::assign(&mut s.hello, waiting);
     s.from = s.flow.backend_acked.wrapping_sub(s.hello.isn.wrapping_add(1)) & 0x3fff;
+    if stash::stash_fetch(s) == 0 {
+        return lost(skb, s);
+    }
     connect::deliver(skb, s, Reason::ConnectRepeated)
+}
+
+/// Bytes that we acknowledged are gone: both sides have to know.
+#[inline(always)]
+fn lost(skb: Skb, s: &mut Scratch) -> Exit {
+    forward::end(s);
+    if let Err(failed) = emit::learn_partial(skb, s) {
+        return failed;
+    }
+    forward::draft_backend_reset(s);
+    emit::emit_copy(skb.0, s);
+    Exit::reset(Reason::HelloStashFailed)
 }
 
 /// Lets in segments of the waiting hello, and the first of a new one.
 #[inline(always)]
 fn admit(s: &mut Scratch) -> Result<(), Exit> {
-    if !hello::find(s) {
+    if !hello::find(s)? {
         syn::verify(s)?;
         hello::begin(s);
     } else if s.segment.ack != s.hello.cookie.wrapping_add(1) && !s.segment.has(RST) {
@@ -132,6 +163,10 @@ fn retransmitted(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     s.hello.retransmits = s.hello.retransmits.saturating_add(1);
     if s.hello.retransmits < 2 {
         return Err(connect::again(skb, s));
+    }
+    // Exactly one CPU gets to remove it: this one, or the one that has the backend's answer.
+    if !maps::remove_hello(&s.client) {
+        return Err(Exit::drop(Reason::HelloBeyond));
     }
     connect::abandon(s);
     pick::next(s).inspect_err(|_| connect::refused(s))?;
@@ -178,6 +213,9 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
         half_open::draft(s);
         return emit::pass_through(skb, s, Reason::ForwardReset);
     }
+    if !half_open::acknowledged(s) {
+        return Exit::reset(Reason::SynCookieMismatch);
+    }
     match half_open::open(s) {
         Ok(()) => established(skb, s),
         Err(exit) => refuse_both(skb, s, exit),
@@ -193,7 +231,7 @@ fn open_tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
         return Err(Exit::reset(Reason::ConnectNoPort));
     }
     if half_open::half_open_store(s) == 0 {
-        maps::free_nat(&s.hello.nat);
+        maps::free_nat(&s.hello.nat, &s.client);
         connect::refused(s);
         return Err(Exit::reset(Reason::SynHalfOpenFull));
     }

@@ -53,6 +53,9 @@ fn other(skb: Skb, s: &mut Scratch) -> Exit {
     if let Err(exit) = classify::own(s) {
         return exit;
     }
+    if parse::is_neighbour_discovery(s) {
+        return Exit::next(Reason::ClassifyOwnTraffic);
+    }
     if let Some(reason) = parse::unusual(s) {
         return Exit::drop(reason);
     }

@@ -1,6 +1,6 @@
 //! Tells whether a packet is ours, and whose.
 
-use common::maps::listener::{Listener, ListenerKey, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use common::maps::listener::{ListenerKey, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::reason::Reason;
 
 use crate::exit::Exit;
@@ -47,16 +47,19 @@ pub(crate) fn side(s: &mut Scratch) -> Result<Side, Exit> {
     Ok(Side::Client)
 }
 
-/// The listener of a client's segment.
+/// Finds the listener of a client's segment; `s.listener` and its fellows have it.
 #[inline(always)]
-pub(crate) fn listener(s: &mut Scratch) -> Option<&'static Listener> {
+pub(crate) fn listener(s: &mut Scratch) -> bool {
     let key = ListenerKey { address: s.segment.tuple.vip, port: s.segment.tuple.vip_port, reserved: [0; 2] };
-    let listener = maps::listener(&key)?;
+    let Some(listener) = maps::listener(&key) else { return false };
     s.listener = listener.id;
     s.listener_route = listener.route;
     s.listener_mss = listener.mss;
     s.listener_protocol = listener.protocol;
-    Some(listener)
+    // Elements are reused at once: what was read must be what is there now.
+    maps::listener(&key).is_some_and(|again| {
+        again.id == s.listener && again.route == s.listener_route && again.protocol == s.listener_protocol
+    })
 }
 
 /// A packet for the VIP that no listener takes: the node's own stack takes it where the address is its own.

@@ -13,7 +13,6 @@ use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ACK, PSH, RST, SYN, Scratch};
-use crate::stage::stash;
 use crate::stage::emit;
 
 /// Source ports tried before the connection is refused.
@@ -55,7 +54,7 @@ unsafe extern "C" fn try_port(_: u32, search: *mut c_void) -> i64 {
         return 0;
     }
     if Skb(search.skb).socket_exists(&s.hello.nat, s.segment.v4, &mut s.socket) {
-        maps::free_nat(&s.hello.nat);
+        maps::free_nat(&s.hello.nat, &s.client);
         return 0;
     }
     search.found = 1;
@@ -70,7 +69,15 @@ fn abandoned(s: &mut Scratch) -> bool {
     let gone = maps::flow(&s.victim).is_none()
         && maps::hello(&s.victim).is_none()
         && maps::half_open(&s.victim).is_none();
-    gone && maps::take_nat(&s.hello.nat, &s.client)
+    if !gone || !maps::take_nat(&s.hello.nat, &s.client) {
+        return false;
+    }
+    // The owner may have been about to store its entry: then it is given back.
+    if maps::flow(&s.victim).is_some() || maps::hello(&s.victim).is_some() || maps::half_open(&s.victim).is_some() {
+        maps::take_nat(&s.hello.nat, &s.victim);
+        return false;
+    }
+    true
 }
 
 /// Sends the SYN for the hello in `s.hello` to the backend that `pick` chose, from a packet of either side.
@@ -82,8 +89,12 @@ pub(crate) fn open(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     s.hello.state = HELLO_CONNECTING;
     s.hello.retransmits = 0;
     if !maps::put_hello(&s.client, &s.hello) {
-        maps::free_nat(&s.hello.nat);
+        maps::free_nat(&s.hello.nat, &s.client);
         return Exit::reset(Reason::HelloStashFailed);
+    }
+    // Whoever took the port meanwhile keeps it.
+    if !maps::nat(&s.hello.nat).is_some_and(|owner| *owner == s.client) {
+        return Exit::reset(Reason::ConnectNoPort);
     }
     send_syn(skb, s, reason)
 }
@@ -91,7 +102,10 @@ pub(crate) fn open(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
 /// Sends the SYN once more, to the same backend.
 #[inline(always)]
 pub(crate) fn again(skb: Skb, s: &mut Scratch) -> Exit {
-    maps::put_hello(&s.client, &s.hello);
+    if !maps::update_hello(&s.client, &s.hello) {
+        // The backend answered meanwhile.
+        return Exit::drop(Reason::HelloBeyond);
+    }
     send_syn(skb, s, Reason::ConnectAgain)
 }
 
@@ -196,7 +210,9 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
     f.route = h.route;
     f.backend = h.backend;
     f.seq_delta = seg.seq.wrapping_sub(h.cookie);
-    f.ts_delta = if timestamps { seg.tsval.wrapping_sub(kernel::timestamp(s.now_ns)) } else { 0 };
+    // Tied at the last timestamp we sent, so that echoes of it are the backend's own SYN-ACK's: Linux from 6.15 on takes
+    // no other while it waits for our ACK.
+    f.ts_delta = if timestamps { seg.tsval.wrapping_sub(h.our_tsval) } else { 0 };
     f.client_acked = h.cookie.wrapping_add(1);
     f.backend_acked = h.isn.wrapping_add(1);
     f.client_next = h.isn.wrapping_add(1).wrapping_add(h.have);
@@ -205,7 +221,9 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
     f.backend_fin = 0;
     f.seen_secs = (s.now_ns / 1_000_000_000) as u32;
     f.state = FLOW_ESTABLISHED;
-    f.flags = if h.acked > 0 { FLOW_OWED } else { 0 };
+    f.flags = 0;
+    f.backend_flags = if h.acked > 0 { FLOW_OWED } else { 0 };
+    f.client_isn = h.isn;
     f.listener = h.listener as u16;
     f.client_scale = h.window_scale;
     f.backend_scale = seg.window_scale;
@@ -217,15 +235,18 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
     if !timestamps {
         h.flags &= !HELLO_TIMESTAMPS;
     }
-    h.backend_isn = seg.seq;
     if !maps::insert_flow(&s.client, &s.flow) {
-        return Err(Exit::reset(Reason::ConnectTableFull));
+        // The same SYN-ACK on two CPUs: one of them made the flow.
+        let twice = maps::flow(&s.client).is_some_and(|flow| flow.nat == s.hello.nat);
+        return Err(if twice { Exit::drop(Reason::ConnectStray) } else { Exit::reset(Reason::ConnectTableFull) });
     }
-    if s.hello.acked > 0 {
-        s.hello.state = HELLO_OWED;
-        maps::put_hello(&s.client, &s.hello);
-    } else {
-        maps::remove_hello(&s.client);
+    s.hello.state = HELLO_OWED;
+    let owed = s.hello.acked > 0;
+    let ours = if owed { maps::update_hello(&s.client, &s.hello) } else { maps::remove_hello(&s.client) };
+    if !ours {
+        // The client's clock took the hello to another backend meanwhile.
+        maps::remove_flow(&s.client);
+        return Err(Exit::drop(Reason::ConnectStray));
     }
     if let Some(counters) = maps::route_counters(&s.hello.route) {
         maps::advance(&mut counters.connected);
@@ -240,14 +261,12 @@ struct Delivery {
     scratch: *mut Scratch,
 }
 
-/// Sends stream bytes `s.from` to `s.hello.have` to the backend, each segment within its MSS.
+/// Sends stream bytes `s.from` to `s.hello.have`, which `stash` put into the window, to the backend, each segment
+/// within its MSS.
 #[inline(always)]
 pub(crate) fn deliver(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     if let Err(exit) = emit::learn_partial(skb, s) {
         return exit;
-    }
-    if stash::stash_fetch(s) == 0 {
-        return Exit::reset(Reason::HelloStashFailed);
     }
     match Exit::from_code(connect_deliver(skb.0, s, reason as u32)) {
         Err(exit) => exit,
@@ -301,13 +320,13 @@ fn draft_piece(s: &mut Scratch, at: u32) {
     d.window = window.min(65_535) as u16;
     d.timestamps = h.flags & HELLO_TIMESTAMPS != 0;
     d.tsval = h.client_tsval;
-    d.tsecr = kernel::timestamp(s.now_ns).wrapping_add(s.flow.ts_delta);
+    d.tsecr = h.our_tsval.wrapping_add(s.flow.ts_delta);
 }
 
 /// Gives up the source port towards the backend tried last.
 #[inline(always)]
 pub(crate) fn abandon(s: &mut Scratch) {
-    maps::free_nat(&s.hello.nat);
+    maps::free_nat(&s.hello.nat, &s.client);
     if let Some(counters) = maps::route_counters(&s.hello.route) {
         maps::advance(&mut counters.retried);
     }

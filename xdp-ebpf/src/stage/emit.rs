@@ -149,10 +149,10 @@ fn rewrite(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     }
     if v4 {
         let length = core::hint::black_box(length.min(V4_BYTES + 60));
-        if length < 20 || length > V4_BYTES + 60 || !skb.store(0, s.headers.frame(true), length) {
+        if length < 20 || length > V4_BYTES + 60 || !skb.store_headers(0, s.headers.frame(true), length) {
             return Err(failed);
         }
-    } else if !skb.store(0, s.headers.frame(false), length) {
+    } else if !skb.store_headers(0, s.headers.frame(false), length) {
         return Err(failed);
     }
     if !skb.fix_checksum(checksum_at(v4), addresses, true) || !skb.fix_checksum(checksum_at(v4), header, false) {

@@ -1,7 +1,7 @@
 //! Ends what no packet ends: the daemon asks, by running the program `expire` with an [`Expiry`] in the packet.
 
 use common::maps::event::Expiry;
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET};
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, HELLO_OWED};
 use common::reason::Reason;
 
 use crate::kernel::{self, Skb};
@@ -43,8 +43,8 @@ pub(crate) fn flow(skb: Skb, s: &mut Scratch) -> bool {
     let listed = flow.state != FLOW_ESTABLISHED;
     flow.state = FLOW_RESET;
     kernel::assign(&mut s.flow, flow);
-    if flow.flags & FLOW_OWED != 0 {
-        flow.flags &= !FLOW_OWED;
+    if flow.backend_flags & FLOW_OWED != 0 {
+        flow.backend_flags &= !FLOW_OWED;
         maps::remove_hello(&s.client);
     }
     flow.seen_secs = (s.now_ns / 1_000_000_000) as u32;
@@ -74,9 +74,17 @@ pub(crate) fn closed(s: &mut Scratch) -> bool {
 #[inline(always)]
 pub(crate) fn hello(skb: Skb, s: &mut Scratch) -> bool {
     let Some(hello) = maps::hello(&s.client) else { return false };
+    let open = maps::flow(&s.client).is_some_and(|flow| flow.state == FLOW_ESTABLISHED);
+    if open && hello.state == HELLO_OWED {
+        // Its backend answered since it was listed.
+        return false;
+    }
     kernel::assign(&mut s.hello, hello);
     if !stash::forget(&s.client) {
         return false;
+    }
+    if open {
+        return true;
     }
     crate::stage::connect::draft_client_reset(s);
     emit::emit_copy(skb.0, s);
@@ -86,8 +94,16 @@ pub(crate) fn hello(skb: Skb, s: &mut Scratch) -> bool {
 /// Resets the client of a hello that gave way; its entry is gone already, a flow it owed bytes to may not be.
 #[inline(always)]
 pub(crate) fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
-    if maps::flow(&s.client).is_some() {
-        return flow(skb, s);
+    if let Some(flow) = maps::flow(&s.client) {
+        // Only a flow whose owed bytes went with the hello is lost; any other began after it.
+        if flow.backend_flags & FLOW_OWED == 0 || maps::hello(&s.client).is_some() {
+            return false;
+        }
+        return self::flow(skb, s);
+    }
+    if maps::hello(&s.client).is_some() {
+        // The client began anew and waits.
+        return false;
     }
     s.hello.cookie = request.seq.wrapping_sub(1);
     crate::stage::connect::draft_client_reset(s);

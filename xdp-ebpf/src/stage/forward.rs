@@ -30,6 +30,8 @@ pub(crate) enum Step {
     Linger,
     /// The backend repeats its SYN-ACK and the hello is not ours any more: acknowledge it.
     AckBackend,
+    /// The entry went meanwhile: drop, the sender repeats.
+    Stray,
 }
 
 impl Step {
@@ -40,6 +42,7 @@ impl Step {
             1 => Self::PassReset,
             2 => Self::Repeat,
             4 => Self::AckBackend,
+            5 => Self::Stray,
             _ => Self::Linger,
         }
     }
@@ -69,6 +72,10 @@ pub(crate) extern "C" fn forward_client(s: *mut Scratch) -> u32 {
 
 #[inline(always)]
 fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
+    // Not the entry that `path` found: freed meanwhile, and perhaps another connection's by now.
+    if flow.nat != s.flow.nat {
+        return Step::Stray;
+    }
     if flow.state == FLOW_RESET {
         return Step::Linger;
     }
@@ -76,14 +83,16 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
     let seg = &s.segment;
     touch(flow, s.now_ns);
     if seg.has(ACK) {
-        flow.client_acked = seg.ack;
+        if seq::before(flow.client_acked, seg.ack) {
+            flow.client_acked = seg.ack;
+        }
         let acked = seg.ack.wrapping_add(flow.seq_delta);
-        if flow.flags & FLOW_BACKEND_FIN != 0 && seq::before_or_at(flow.backend_fin, acked) {
+        if flow.backend_flags & FLOW_BACKEND_FIN != 0 && seq::before_or_at(flow.backend_fin, acked) {
             flow.flags |= FLOW_BACKEND_FIN_ACKED;
         }
     }
     // A repeated segment while we owe bytes: the backend may have lost them, and will never ask the client.
-    if flow.flags & FLOW_OWED != 0 && seg.payload_bytes > 0 && seq::before(seg.seq, flow.client_next) {
+    if flow.backend_flags & FLOW_OWED != 0 && seg.payload_bytes > 0 && seq::before(seg.seq, flow.client_next) {
         kernel::assign(&mut s.flow, flow);
         return Step::Repeat;
     }
@@ -104,11 +113,11 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
 
 #[inline(always)]
 fn translate_client(s: &mut Scratch, flow: &Flow) {
-    let d = &mut s.draft.tuple;
-    d.client = flow.nat.source;
-    d.vip = flow.nat.backend;
-    d.client_port = flow.nat.source_port;
-    d.vip_port = flow.nat.backend_port;
+    let (d, nat) = (&mut s.draft.tuple, &s.flow.nat);
+    d.client = nat.source;
+    d.vip = nat.backend;
+    d.client_port = nat.source_port;
+    d.vip_port = nat.backend_port;
     let (h, seg) = (&mut s.headers, &s.segment);
     if seg.has(ACK) {
         h.set_be32(TCP_AT + 8, seg.ack.wrapping_add(flow.seq_delta));
@@ -138,6 +147,9 @@ pub(crate) extern "C" fn forward_backend(s: *mut Scratch) -> u32 {
 
 #[inline(always)]
 fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
+    if flow.nat != s.segment.backend_tuple() {
+        return Step::Stray;
+    }
     if flow.state == FLOW_RESET {
         return Step::Linger;
     }
@@ -145,9 +157,16 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
     let seg = &s.segment;
     touch(flow, s.now_ns);
     let repeated_ack = seg.ack == flow.backend_acked && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
-    if flow.flags & FLOW_OWED != 0 && owed(s, flow) && (repeated_ack || s.segment.has(SYN)) {
-        kernel::assign(&mut s.flow, flow);
-        return Step::Repeat;
+    if flow.backend_flags & FLOW_OWED != 0 {
+        let owing = owed(s, flow);
+        if flow.state == FLOW_RESET {
+            close(&s.client, s.now_ns);
+            return Step::Linger;
+        }
+        if owing && (repeated_ack || s.segment.has(SYN)) {
+            kernel::assign(&mut s.flow, flow);
+            return Step::Repeat;
+        }
     }
     let seg = &s.segment;
     if seg.has(SYN) {
@@ -155,9 +174,11 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         return Step::AckBackend;
     }
     if seg.has(ACK) {
-        flow.backend_acked = seg.ack;
+        if seq::before(flow.backend_acked, seg.ack) {
+            flow.backend_acked = seg.ack;
+        }
         if flow.flags & FLOW_CLIENT_FIN != 0 && seq::before_or_at(flow.client_fin, seg.ack) {
-            flow.flags |= FLOW_CLIENT_FIN_ACKED;
+            flow.backend_flags |= FLOW_CLIENT_FIN_ACKED;
         }
     }
     let asked = flow.client_acked.wrapping_add(flow.seq_delta);
@@ -167,7 +188,7 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         flow.backend_next = end;
     }
     if seg.has(FIN) {
-        flow.flags |= FLOW_BACKEND_FIN;
+        flow.backend_flags |= FLOW_BACKEND_FIN;
         flow.backend_fin = end;
     }
     finish(&s.client, flow, reset, s.now_ns);
@@ -180,12 +201,13 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
 #[inline(always)]
 fn owed(s: &mut Scratch, flow: &mut Flow) -> bool {
     let Some(hello) = maps::hello(&s.client) else {
-        flow.flags &= !FLOW_OWED;
-        return false;
+        // It gave way: what the client believes delivered is lost, and nobody can repeat it.
+        flow.state = FLOW_RESET;
+        return true;
     };
     let until = hello.isn.wrapping_add(1).wrapping_add(hello.acked);
     if s.segment.has(ACK) && seq::before_or_at(until, s.segment.ack) {
-        flow.flags &= !FLOW_OWED;
+        flow.backend_flags &= !FLOW_OWED;
         maps::remove_hello(&s.client);
         return false;
     }
@@ -249,7 +271,7 @@ fn finish(client: &ClientTuple, flow: &mut Flow, reset: bool, now_ns: u64) {
     let done = FLOW_CLIENT_FIN_ACKED | FLOW_BACKEND_FIN_ACKED;
     if reset {
         flow.state = FLOW_RESET;
-    } else if flow.flags & done == done {
+    } else if (flow.flags | flow.backend_flags) & done == done {
         flow.state = FLOW_CLOSED;
     } else {
         return;
@@ -283,20 +305,32 @@ pub(crate) extern "C" fn forward_close(client: *const ClientTuple, now_ns: u64) 
             break;
         }
         let Some(slot) = maps::closed_slot((tail % places) as u32) else { break };
-        // A full ring frees before time; else the oldest must have lingered long enough.
-        let full = head - tail >= places;
-        if !full && slot.since_secs.wrapping_add(timeout_secs) > now {
+        if slot.since_secs.wrapping_add(timeout_secs) > now {
             break;
         }
-        forget(&slot.owner, slot.since_secs);
-        cursors.closed_tail = tail + 1;
+        // Two CPUs may have seen the same place: each takes one of its own.
+        free_place((maps::advance(&mut cursors.closed_tail) % places) as u32, client);
         freed += 1;
     }
-    if let Some(slot) = maps::closed_slot((head % places) as u32) {
+    let place = (head % places) as u32;
+    // A full ring frees before time.
+    free_place(place, client);
+    if let Some(slot) = maps::closed_slot(place) {
         slot.owner = *client;
         slot.since_secs = now;
     }
     1
+}
+
+/// Removes the closed flow that stands in a place of the ring, unless it is the one that is being put there.
+#[inline(always)]
+fn free_place(place: u32, client: &ClientTuple) {
+    let Some(slot) = maps::closed_slot(place) else { return };
+    // Copies: another CPU may be filling the place.
+    let (owner, since_secs) = (slot.owner, slot.since_secs);
+    if since_secs != 0 && owner != *client {
+        forget(&owner, since_secs);
+    }
 }
 
 /// Removes a closed flow with its NAT entry, unless the client has begun anew since.
@@ -307,14 +341,15 @@ fn forget(client: &ClientTuple, since_secs: u32) {
     if flow.state == FLOW_ESTABLISHED || seq::before(since_secs.wrapping_add(60), flow.seen_secs) {
         return;
     }
-    drop_entry(client);
-    maps::count_event(Reason::ExpireClosed);
+    if drop_entry(client) {
+        maps::count_event(Reason::ExpireClosed);
+    }
 }
 
-/// Removes a flow's entries, whatever its state.
+/// Removes a flow's entries, whatever its state; `false` when somebody else did.
 #[inline(always)]
-pub(crate) fn drop_entry(client: &ClientTuple) {
-    forward_drop(core::ptr::from_ref(client));
+pub(crate) fn drop_entry(client: &ClientTuple) -> bool {
+    forward_drop(core::ptr::from_ref(client)) == 1
 }
 
 /// Verified once, on its own.
@@ -323,13 +358,35 @@ pub(crate) fn drop_entry(client: &ClientTuple) {
 pub(crate) extern "C" fn forward_drop(client: *const ClientTuple) -> u32 {
     // SAFETY: null is checked; else the caller's tuple.
     let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
-    // Removed entries stay readable until the program ends.
     let Some(flow) = maps::flow(client) else { return 0 };
-    maps::free_nat(&flow.nat);
-    if flow.flags & FLOW_OWED != 0 {
+    let (nat, owed) = (flow.nat, flow.backend_flags & FLOW_OWED != 0);
+    if !maps::remove_flow(client) {
+        return 0;
+    }
+    maps::free_nat(&nat, client);
+    if owed {
         maps::remove_hello(client);
     }
-    u32::from(maps::remove_flow(client))
+    1
+}
+
+/// Whether a client's segment acknowledges something that this flow's backend sent: a new connection's cookie lies
+/// elsewhere.
+#[inline(always)]
+pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
+    let acked = segment.ack.wrapping_add(flow.seq_delta);
+    segment.has(ACK)
+        && seq::before_or_at(flow.client_acked, segment.ack)
+        && seq::before_or_at(acked, flow.backend_next)
+}
+
+/// Ends the flow at `s.client` as reset; `s.flow` is a copy of it.
+#[inline(always)]
+pub(crate) fn end(s: &mut Scratch) {
+    if let Some(flow) = maps::flow(&s.client) {
+        flow.state = FLOW_RESET;
+        close(&s.client, s.now_ns);
+    }
 }
 
 /// Answers a packet of a flow that was reset (RFC 5961: only a RST at the sender's own number is believed).
@@ -346,7 +403,8 @@ pub(crate) fn acknowledge_backend(skb: Skb, s: &mut Scratch) -> Exit {
     d.seq = f.backend_acked;
     d.ack = f.backend_next;
     d.flags = ACK;
-    d.window = s.segment.window;
+    // The client's own scale is on it: the backend's figure is only a floor.
+    d.window = s.segment.window >> (f.client_scale & 15).min(14);
     d.timestamps = s.segment.timestamps_at != 0;
     d.tsval = timestamp_echoed(&s.headers, &s.segment);
     d.tsecr = s.segment.tsval;
@@ -371,7 +429,8 @@ pub(crate) fn draft_backend_reset(s: &mut Scratch) {
     d.payload_from = 0;
     d.timestamps = false;
     d.window = 0;
-    d.seq = f.backend_acked;
+    // Never behind what the backend has: a RST that is is dropped in silence. One ahead is challenged, and answered.
+    d.seq = f.client_next;
     d.ack = 0;
     d.flags = RST;
 }
@@ -388,7 +447,8 @@ pub(crate) fn draft_client_reset(s: &mut Scratch) {
     d.payload_from = 0;
     d.timestamps = false;
     d.window = 0;
-    d.seq = f.client_acked;
+    // As in `draft_backend_reset`.
+    d.seq = f.backend_next.wrapping_sub(f.seq_delta);
     d.ack = 0;
     d.flags = RST;
 }

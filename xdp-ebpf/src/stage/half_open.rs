@@ -3,12 +3,13 @@
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, WINDOW_SCALE_NONE};
 use common::maps::backend::BACKEND_RETIRED;
 use common::reason::Reason;
+use common::wire::seq;
 use core::ffi::c_void;
 
 use crate::exit::Exit;
 use crate::kernel;
 use crate::maps;
-use crate::packet::{RST, Scratch};
+use crate::packet::{ACK, RST, SYN, Scratch};
 
 /// Places looked at before the oldest half-open connection has to give way.
 const PROBES: u32 = 64;
@@ -40,7 +41,18 @@ pub(crate) extern "C" fn half_open_store(s: *mut Scratch) -> u32 {
     o.slot = slot;
     o.isn = s.segment.seq;
     o.started_ns = s.now_ns;
-    u32::from(slot != u32::MAX && maps::insert_half_open(&s.client, &s.half_open))
+    o.backend_isn = 0;
+    o.answered = 0;
+    if slot == u32::MAX || !maps::insert_half_open(&s.client, &s.half_open) {
+        return 0;
+    }
+    // Another CPU may have claimed the same place, or the port: an entry that the ring does not know is never met again.
+    let kept = maps::half_open_slot(slot).is_some_and(|held| held.owner == s.client)
+        && maps::nat(&s.half_open.nat).is_some_and(|owner| *owner == s.client);
+    if !kept {
+        half_open_forget(core::ptr::from_ref(&s.client));
+    }
+    u32::from(kept)
 }
 
 /// The search for a place in the ring.
@@ -75,7 +87,9 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
         return 1;
     }
     if held.started_ns + search.timeout_ns < s.now_ns {
-        forget(&slot.owner);
+        // A copy: the place may be claimed meanwhile.
+        s.victim = slot.owner;
+        forget(&s.victim);
         search.found = place;
         return 1;
     }
@@ -132,8 +146,41 @@ pub(crate) extern "C" fn half_open_forget(client: *const ClientTuple) -> u32 {
     // SAFETY: null is checked; else the caller's tuple.
     let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
     let Some(held) = maps::half_open(client) else { return 0 };
-    maps::free_nat(&held.nat);
-    u32::from(maps::remove_half_open(client))
+    let nat = held.nat;
+    if !maps::remove_half_open(client) {
+        return 0;
+    }
+    maps::free_nat(&nat, client);
+    1
+}
+
+/// Whether the segment is the client's ACK to the backend's SYN-ACK, or later (RFC 9293 section 3.10.7.4).
+#[inline(always)]
+pub(crate) fn acknowledged(s: &Scratch) -> bool {
+    let (o, seg) = (&s.half_open, &s.segment);
+    seg.has(ACK)
+        && o.answered == 1
+        && seg.ack == o.backend_isn.wrapping_add(1)
+        && seq::before_or_at(o.isn.wrapping_add(1), seg.seq)
+}
+
+/// Notes the backend's SYN-ACK.
+#[inline(always)]
+pub(crate) fn answered(s: &Scratch) {
+    let seg = &s.segment;
+    if seg.has(SYN | ACK)
+        && seg.ack == s.half_open.isn.wrapping_add(1)
+        && let Some(held) = maps::half_open(&s.client)
+    {
+        held.backend_isn = seg.seq;
+        held.answered = 1;
+    }
+}
+
+/// Whether the backend refuses our SYN.
+#[inline(always)]
+pub(crate) fn refused(s: &Scratch) -> bool {
+    s.segment.has(RST | ACK) && s.segment.ack == s.half_open.isn.wrapping_add(1)
 }
 
 /// The client's ACK came: the half-open connection becomes a flow whose numbers pass unchanged.
@@ -167,6 +214,8 @@ pub(crate) extern "C" fn half_open_flow(s: *mut Scratch) -> u32 {
     f.seen_secs = (s.now_ns / 1_000_000_000) as u32;
     f.state = FLOW_ESTABLISHED;
     f.flags = 0;
+    f.backend_flags = 0;
+    f.client_isn = o.isn;
     f.listener = o.listener as u16;
     // Neither scaled: windows pass as they are.
     f.client_scale = WINDOW_SCALE_NONE;

@@ -19,25 +19,30 @@ use crate::stage::emit;
 /// Segments without PSH that are acknowledged together (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
 
-/// Finds the client's waiting hello and copies it to `s.hello`.
+/// Finds the client's waiting hello and copies it to `s.hello`. One that is over is answered with RST when the segment
+/// is its own, and forgotten in any case.
 #[inline(always)]
-pub(crate) fn find(s: &mut Scratch) -> bool {
+pub(crate) fn find(s: &mut Scratch) -> Result<bool, Exit> {
     let tuple = s.segment.tuple;
-    let Some(hello) = maps::hello(&tuple) else { return false };
+    let Some(hello) = maps::hello(&tuple) else { return Ok(false) };
     let timeout_ns = maps::settings().map_or(0, |settings| settings.hello_timeout_ns);
-    if hello.started_ns + timeout_ns < s.now_ns {
-        if stash::forget(&tuple) {
-            maps::count_event(Reason::HelloTimeout);
-        }
-        return false;
-    }
+    let over = hello.started_ns + timeout_ns < s.now_ns;
     kernel::assign(&mut s.hello, hello);
-    true
+    s.found = true;
+    if !over {
+        return Ok(true);
+    }
+    stash::forget(&tuple);
+    if s.segment.ack != s.hello.cookie.wrapping_add(1) {
+        return Ok(false);
+    }
+    Err(if s.segment.has(RST) { Exit::drop(Reason::HelloReset) } else { Exit::reset(Reason::HelloTimeout) })
 }
 
 /// Begins a hello with the offer that `syn` left in `s.hello`.
 #[inline(always)]
 pub(crate) fn begin(s: &mut Scratch) {
+    s.found = false;
     let h = &mut s.hello;
     h.started_ns = s.now_ns;
     h.listener = s.listener;
@@ -52,7 +57,7 @@ pub(crate) fn begin(s: &mut Scratch) {
     h.offset = 0;
     h.retransmits = 0;
     h.source_epoch = 0;
-    h.backend_isn = 0;
+    h.our_tsval = 0;
     h.backend_mss = 0;
     h.nat = common::maps::flow::BackendTuple::zeroed();
     h.parser = common::wire::client_hello::Parser::zeroed();
@@ -94,6 +99,10 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     h.window = seg.window;
     if seg.timestamps_at != 0 {
         h.client_tsval = seg.tsval;
+        if h.state == 0 {
+            // The echo of our SYN-ACK.
+            h.our_tsval = s.headers.tcp_be32(seg.timestamps_at + 4);
+        }
     }
     if h.state == HELLO_COLLECTING && seg.has(FIN) && seg.payload_bytes == 0 {
         return Err(Exit::reset(Reason::HelloAbandoned));
@@ -179,10 +188,14 @@ fn load_piece(skb: Skb, s: &mut Scratch, from: u32, to: u32, length: u32) -> boo
 /// Stores what `load` brought, with the part of its first chunk that was there before.
 #[inline(always)]
 fn keep(s: &mut Scratch) -> Result<(), Exit> {
-    if stash::stash_keep(s) == 0 || !maps::put_hello(&s.segment.tuple, &s.hello) {
+    if stash::stash_keep(s) == 0 {
         return Err(Exit::reset(Reason::HelloStashFailed));
     }
-    Ok(())
+    // One that was found is only ever stored over itself: it may have become a flow on another CPU.
+    if s.found {
+        return if maps::update_hello(&s.segment.tuple, &s.hello) { Ok(()) } else { Err(Exit::drop(Reason::HelloBeyond)) };
+    }
+    if maps::put_hello(&s.segment.tuple, &s.hello) { Ok(()) } else { Err(Exit::reset(Reason::HelloStashFailed)) }
 }
 
 /// Runs the parser over the new bytes.
@@ -236,8 +249,13 @@ fn wait(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     if now {
         s.hello.segments_unacked = 0;
         s.hello.acked = s.hello.have;
+        s.hello.our_tsval = kernel::timestamp(s.now_ns);
     }
-    keep(s)?;
+    if let Err(exit) = keep(s) {
+        let tuple = s.segment.tuple;
+        stash::lower(&tuple, s.hello.source_epoch);
+        return Err(exit);
+    }
     Err(if now { Exit::sent(Reason::HelloAcked) } else { Exit::drop(Reason::HelloStashed) })
 }
 
@@ -246,8 +264,8 @@ fn wait(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 fn acked(s: &mut Scratch, reason: Reason) -> Exit {
     s.hello.acked = s.hello.have;
     s.hello.segments_unacked = 0;
-    maps::put_hello(&s.segment.tuple, &s.hello);
-    Exit::sent(reason)
+    s.hello.our_tsval = kernel::timestamp(s.now_ns);
+    if maps::update_hello(&s.segment.tuple, &s.hello) { Exit::sent(reason) } else { Exit::drop(Reason::HelloBeyond) }
 }
 
 /// Sends the acknowledgement.
@@ -264,7 +282,7 @@ fn acknowledge(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     // last bytes of the largest hello must not wait for a window of less than one unit.
     d.window = ((room + (1 << shift) - 1) >> shift) as u16;
     d.timestamps = h.flags & HELLO_TIMESTAMPS != 0;
-    d.tsval = kernel::timestamp(s.now_ns);
+    d.tsval = h.our_tsval;
     d.tsecr = h.client_tsval;
     emit::send(skb, s, reason)
 }

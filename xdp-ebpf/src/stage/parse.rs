@@ -8,7 +8,7 @@ use network_types::ip::IpProto;
 
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
-use crate::packet::{ETH_BYTES, FIN, Headers, RST, SYN, Scratch, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES};
+use crate::packet::{ACK, ETH_BYTES, FIN, Headers, RST, SYN, Scratch, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES};
 
 const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
 const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
@@ -16,6 +16,9 @@ const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 /// Reads the addresses. Leaves as [`Exit::next`]: whether the packet concerns us is not known yet.
 #[inline(always)]
 pub(crate) fn addresses(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    if skb.is_for_another_host() {
+        return Err(Exit::next(Reason::NotOurs));
+    }
     if skb.has_vlan() {
         return Err(Exit::next(Reason::ParseNotIp));
     }
@@ -50,6 +53,13 @@ pub(crate) fn addresses(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 #[inline(always)]
 pub(crate) fn is_tcp(s: &Scratch) -> bool {
     protocol(s) == IpProto::Tcp as u8
+}
+
+/// Whether the packet is IPv6 neighbour or router discovery (RFC 4861, ICMPv6 types 133 to 137): the node's stack
+/// answers it, for proxied addresses too.
+#[inline(always)]
+pub(crate) fn is_neighbour_discovery(s: &Scratch) -> bool {
+    !s.segment.v4 && protocol(s) == IpProto::Ipv6Icmp as u8 && matches!(s.headers.bytes[TCP_AT], 133..=137)
 }
 
 /// Whether a fragment or a packet with IP options or extension headers. Those are told apart by the reason.
@@ -120,7 +130,7 @@ pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     seg.tsval = 0;
     // Two of them at once, or none of them and no ACK: no sender means it.
     let kind = seg.flags & (SYN | FIN | RST);
-    if kind & (kind.wrapping_sub(1)) != 0 {
+    if kind & (kind.wrapping_sub(1)) != 0 || kind | seg.flags & ACK == 0 {
         return Err(Exit::drop(Reason::ParseFlags));
     }
     // NOP NOP timestamps: what nearly every segment of an open connection carries (RFC 7323 appendix A).

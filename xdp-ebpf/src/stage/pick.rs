@@ -65,15 +65,20 @@ fn slot_member(s: &Scratch, table: &Table) -> Option<u32> {
 #[inline(always)]
 fn member(s: &mut Scratch, table: &Table, member: u32) -> bool {
     let Some(id) = maps::member(&MemberKey { table: table.id, member }) else { return false };
-    let Some(backend) = maps::backend(id) else { return false };
-    if backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) != 0 {
+    let id = *id;
+    let Some(backend) = maps::backend(&id) else { return false };
+    // A backend belongs to one route for ever: whatever was read from an entry that changed under us ends here.
+    if backend.route != s.hello.route || backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) != 0 {
         return false;
     }
     let h = &mut s.hello;
-    h.backend = *id;
+    h.backend = id;
     h.nat.backend = backend.address;
     h.nat.source = backend.source;
     h.nat.backend_port = backend.port;
     h.backend_mss = backend.mtu;
-    true
+    // Elements are reused at once: what was copied must be what the id leads to now.
+    maps::backend(&id).is_some_and(|b| {
+        b.route == h.route && b.address == h.nat.backend && b.port == h.nat.backend_port && b.source == h.nat.source
+    })
 }

@@ -23,18 +23,20 @@ pub(crate) extern "C" fn route_find(s: *mut Scratch) -> u32 {
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     match decide(s) {
-        Ok(route) => {
+        Ok(Some(route)) => {
             s.hello.route = route;
             Exit::code(Ok(()))
         }
+        Ok(None) => Exit::code(Err(Exit::drop(Reason::HelloBeyond))),
         Err(reason) => Exit::code(Err(Exit::reset(reason))),
     }
 }
 
+/// `None`: the entry changed while it was read; the client repeats.
 #[inline(always)]
-fn decide(s: &mut Scratch) -> Result<u32, Reason> {
+fn decide(s: &mut Scratch) -> Result<Option<u32>, Reason> {
     if s.hello.parser.outcome() != Outcome::Name {
-        return default(s, Reason::RouteNoName);
+        return default(s, Reason::RouteNoName).map(Some);
     }
     let (name, length) = (&s.hello.parser.name, s.hello.parser.name_length);
     if server_name::is_reserved(name, length) {
@@ -42,12 +44,14 @@ fn decide(s: &mut Scratch) -> Result<u32, Reason> {
     }
     route_key::exact(&mut s.name_key, s.listener, name, length);
     if let Some(found) = maps::exact(&s.name_key) {
-        return Ok(found.route);
+        let route = found.route;
+        // Elements are reused at once: what was read must be what the name leads to now.
+        return if maps::exact(&s.name_key).is_some_and(|again| again.route == route) { Ok(Some(route)) } else { Ok(None) };
     }
     reverse(s);
     match maps::wildcard(&s.suffix_key) {
-        Some(route) => Ok(route),
-        None => default(s, Reason::RouteNone),
+        Some(route) => Ok(if maps::wildcard(&s.suffix_key) == Some(route) { Some(route) } else { None }),
+        None => default(s, Reason::RouteNone).map(Some),
     }
 }
 

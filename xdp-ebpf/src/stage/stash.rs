@@ -29,14 +29,14 @@ pub(crate) fn forget(client: &ClientTuple) -> bool {
 pub(crate) extern "C" fn stash_forget(client: *const ClientTuple) -> u32 {
     // SAFETY: null is checked; else the caller's tuple.
     let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
-    // Removed entries stay readable until the program ends.
     let Some(hello) = maps::hello(client) else { return 0 };
-    let (state, epoch) = (hello.state, hello.source_epoch);
-    if state == HELLO_CONNECTING {
-        maps::free_nat(&hello.nat);
-    }
+    let (state, epoch, nat) = (hello.state, hello.source_epoch, hello.nat);
     if !maps::remove_hello(client) {
         return 0;
+    }
+    // A flow that took the four-tuple over keeps it.
+    if state == HELLO_CONNECTING && !maps::flow(client).is_some_and(|flow| flow.nat == nat) {
+        maps::free_nat(&nat, client);
     }
     if state == HELLO_COLLECTING {
         lower(client, epoch);
@@ -67,7 +67,9 @@ pub(crate) fn raise(s: &mut Scratch) -> bool {
     let Some(source) = maps::source(&prefix) else {
         s.hello.source_epoch = (s.now_ns >> 20) as u32;
         let first = Source { newest_ns: s.now_ns, waiting: 1, epoch: s.hello.source_epoch };
-        return maps::insert_source(&prefix, &first);
+        // Full only by counts that were never lowered: no reason to refuse a source that has none.
+        maps::insert_source(&prefix, &first);
+        return true;
     };
     // All of them are over by now, whoever failed to count them down.
     if source.newest_ns + settings.hello_timeout_ns < s.now_ns {
@@ -118,7 +120,9 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
         return 0;
     }
     if hello.started_ns + search.timeout_ns < s.now_ns && hello.state != HELLO_OWED {
-        forget(&chunk.owner);
+        // A copy: the place may be claimed meanwhile.
+        s.victim = chunk.owner;
+        forget(&s.victim);
         search.found = place;
         return 1;
     }
@@ -186,6 +190,10 @@ pub(crate) extern "C" fn stash_keep(s: *mut Scratch) -> u32 {
                 s.hello.chunks[index] = stash_claim(s, index as u32);
             }
             let Some(chunk) = maps::chunk(s.hello.chunks[index]) else { return 0 };
+            // Given away meanwhile: these bytes must not pass for somebody else's.
+            if chunk.owner != s.client || chunk.index != index as u32 {
+                return 0;
+            }
             // SAFETY: eight chunks end inside the window.
             let from = unsafe { s.window.bytes.as_ptr().add(index * CHUNK_BYTES) };
             kernel::copy(chunk.bytes.as_mut_ptr(), from, CHUNK_BYTES as u32);
@@ -214,6 +222,10 @@ pub(crate) extern "C" fn stash_fetch(s: *mut Scratch) -> u32 {
             // SAFETY: as in `stash_keep`.
             let to = unsafe { s.window.bytes.as_mut_ptr().add(index * CHUNK_BYTES) };
             kernel::copy(to, chunk.bytes.as_ptr(), CHUNK_BYTES as u32);
+            // Nor while they were copied.
+            if chunk.owner != s.client || chunk.index != index as u32 {
+                return 0;
+            }
         }
         index += 1;
     }
