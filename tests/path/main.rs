@@ -8,6 +8,7 @@ mod scene;
 mod open;
 
 mod by_name;
+mod foreign_servers;
 mod split_hello;
 mod bulk;
 mod tcp_listener;

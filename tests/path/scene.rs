@@ -82,7 +82,10 @@ impl Scene {
 
     /// Demands that no flow, hello or NAT port is left within the time that closed flows are kept.
     pub(crate) fn assert_nothing_leaks(&self) {
-        let gone = eventually(Duration::from_secs(30), || self.entries() == [0; 3]);
+        let gone = eventually(Duration::from_secs(30), || {
+            std::thread::sleep(Duration::from_millis(100));
+            self.entries() == [0; 3]
+        });
         let nats = pinned_entries::<BackendTuple, ClientTuple>(&self.daemon.pins().join(name::NATS)).unwrap();
         assert!(gone, "entries of FLOWS, HELLOS, NATS: {:?}; NATS: {nats:#?}", self.entries());
     }

@@ -71,9 +71,9 @@ impl User {
         match kind {
             Kind::Rustls => {
                 let config = if certificate { self.config_with_certificate() } else { self.config() };
-                from.run(|| ask(tls::connect(to, config, name)?))
+                from.run(|| get(tls::connect(to, config, name)?))
             }
-            Kind::Openssl => said(self.openssl(from, to, name, certificate), b"GET / HTTP/1.1\r\n\r\n"),
+            Kind::Openssl => said(self.openssl(from, to, name, certificate), REQUEST),
             Kind::Curl => said(self.curl(from, to, name, certificate), b""),
             Kind::Python => said(self.python(from, to, name, certificate), b""),
         }
@@ -100,7 +100,7 @@ impl User {
         if certificate {
             command.arg("--cert").arg(&self.files.certificate).arg("--key").arg(&self.files.key);
         }
-        command.arg(format!("https://{name}:{}/", to.port()));
+        command.arg(format!("https://{name}:{}/who", to.port()));
         command
     }
 
@@ -114,11 +114,10 @@ if certificate:
     context.load_cert_chain(certificate, key)
 with socket.create_connection((host, int(port)), timeout=int(seconds)) as plain:
     with context.wrap_socket(plain, server_hostname=name) as tls:
-        tls.sendall(b'NAME\\n')
-        print(tls.makefile().readline(), end='')
+        tls.sendall(b'GET /who HTTP/1.0\\r\\n\\r\\n')
+        print(tls.makefile().read(), end='')
 ";
-        let python = if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" };
-        let mut command = from.command(python);
+        let mut command = python(from);
         command
             .args(["-c", PROGRAM, &to.ip().to_string(), &to.port().to_string(), name])
             .arg(&self.files.authority);
@@ -132,7 +131,34 @@ with socket.create_connection((host, int(port)), timeout=int(seconds)) as plain:
     }
 }
 
-/// Asks the server at the other end for its name.
+/// What every kind of client sends.
+const REQUEST: &[u8] = b"GET /who HTTP/1.0\r\n\r\n";
+
+/// Python in a namespace.
+pub(crate) fn python(namespace: &Namespace) -> Command {
+    namespace.command(if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" })
+}
+
+/// Sends the request and gives the answer's last line.
+fn get(mut stream: impl Read + Write) -> Result<String> {
+    stream.write_all(REQUEST).and_then(|()| stream.flush()).context("sending the request")?;
+    let mut answer = Vec::new();
+    match stream.read_to_end(&mut answer) {
+        // Not every server says goodbye before it ends.
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+            Err(error).context("reading the answer")
+        }
+        _ => last_line(&answer).context("the server ended without an answer"),
+    }
+}
+
+/// The last line that is not empty.
+fn last_line(text: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(text);
+    text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+}
+
+/// Asks one of our servers for its name; the connection stays open.
 pub fn ask(mut stream: impl Read + Write) -> Result<String> {
     stream.write_all(b"NAME\n").and_then(|()| stream.flush()).context("asking for the name")?;
     read_line(&mut stream).context("reading the name")?.context("the server ended without an answer")
@@ -143,9 +169,7 @@ fn said(mut command: Command, input: &[u8]) -> Result<String> {
     let output = run(&mut command, input).with_context(|| format!("running {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{command:?}: {}: {}", output.status, errors.trim());
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().rev().find(|line| !line.trim().is_empty());
-    Ok(line.with_context(|| format!("{command:?} printed nothing: {}", errors.trim()))?.trim().to_owned())
+    last_line(&output.stdout).with_context(|| format!("{command:?} printed nothing: {}", errors.trim()))
 }
 
 /// Runs a program with this input, its output kept.

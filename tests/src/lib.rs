@@ -45,6 +45,8 @@ pub mod injector;
 pub mod topology;
 /// Users of a tenant, by several TLS clients.
 pub mod clients;
+/// TLS servers that are not ours.
+pub mod foreign;
 /// ClientHellos, made by hand.
 pub mod hello;
 /// Clients below TLS.
