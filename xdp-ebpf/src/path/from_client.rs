@@ -75,8 +75,8 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     kernel::assign(&mut s.flow, old);
     forward::drop_entry(&s.client);
     maps::count_event(Reason::SynFlowReplaced);
-    if s.segment.payload_bytes == 0 {
-        // The bare ACK of the new handshake has nothing else to do: it tells the old backend.
+    if s.segment.payload_bytes == 0 && maps::half_open(&s.client).is_none() {
+        // On a TLS listener the bare ACK of the new handshake has nothing else to do: it tells the old backend.
         forward::draft_backend_reset(s);
         return Err(emit::send(skb, s, Reason::SynAcked));
     }
