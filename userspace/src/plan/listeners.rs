@@ -131,7 +131,7 @@ impl Planner<'_> {
             }
         }
         for (address, flags) in &mut roles {
-            if *flags != 0 && self.hops.own.contains(&IpAddr::from(*address)) {
+            if *flags != 0 && self.own.contains(&IpAddr::from(*address)) {
                 *flags |= ROLE_OWN;
             }
         }

@@ -30,7 +30,7 @@ pub use world::World;
 
 use crate::model::{Desired, Pattern, Problem, Settings};
 use common::maps::settings::{self, Ids};
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use order::Steps;
 use std::net::IpAddr;
 
@@ -60,6 +60,7 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     let mut planner = Planner {
         before: applied,
         hops,
+        own: hops.own.iter().copied().collect(),
         sources: &desired.settings.source_addresses,
         after: Applied { ids: begun(applied.ids), ..Applied::default() },
         steps: Steps::default(),
@@ -81,6 +82,8 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
 struct Planner<'a> {
     before: &'a Applied,
     hops: &'a Hops,
+    /// As in `hops`, for a look-up a backend.
+    own: HashSet<IpAddr>,
     /// Our addresses towards backends, as configured.
     sources: &'a [IpAddr],
     after: Applied,

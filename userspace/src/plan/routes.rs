@@ -2,7 +2,7 @@
 
 use super::applied::{AppliedRoute, AppliedTable, delete_name, put_label, put_name};
 use super::change::Change;
-use super::{Hops, Planner};
+use super::Planner;
 use crate::compile::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Problem};
 use common::maps::address::{Address, Port};
@@ -221,7 +221,7 @@ impl Planner<'_> {
             let value = self.way(route, spec);
             let news = before.is_none_or(|(_, before)| before.flags != value.flags);
             if news && value.flags & BACKEND_UNREACHABLE != 0 {
-                self.problems.push(unreachable(self.hops, &desired.name, spec));
+                self.problems.push(unreachable(&self.own, &desired.name, spec));
             }
             backends.push((id, value));
         }
@@ -234,7 +234,7 @@ impl Planner<'_> {
         let (address, port) = (Address::from(spec.address), Port::new(spec.port));
         let backend = Backend { address, port, weight: spec.weight, route, ..Backend::zeroed() };
         let configured = self.sources.iter().find(|source| source.is_ipv4() == spec.address.is_ipv4());
-        let hop = self.hops.towards.get(&spec.address).filter(|_| !self.hops.own.contains(&spec.address));
+        let hop = self.hops.towards.get(&spec.address).filter(|_| !self.own.contains(&spec.address));
         match hop {
             Some(hop) => Backend {
                 source: Address::from(*configured.unwrap_or(&hop.source)),
@@ -314,9 +314,9 @@ fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &
     backends.iter().filter(move |(_, backend)| backend.weight > 0 && backend.address.is_v4() == is_v4)
 }
 
-fn unreachable(hops: &Hops, route: &str, spec: &BackendSpec) -> Problem {
+fn unreachable(own: &HashSet<IpAddr>, route: &str, spec: &BackendSpec) -> Problem {
     let backend = SocketAddr::new(spec.address, spec.port);
-    if hops.own.contains(&spec.address) {
+    if own.contains(&spec.address) {
         let what = format!("route {route}: backend {backend} is an address of this node itself");
         return Problem::error(
             "",
