@@ -1,8 +1,8 @@
 //! The difference of routes: backends, tables, names.
 
+use super::Planner;
 use super::applied::{AppliedRoute, AppliedTable, delete_name, put_label, put_name};
 use super::change::Change;
-use super::Planner;
 use crate::compile::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Problem};
 use common::maps::address::{Address, Port};
