@@ -18,8 +18,8 @@ struct Budget {
 }
 
 const BUDGETS: [Budget; 2] = [
-    Budget { program: "ingress", verified: 36_000, translated: 108_000, jited: 62_000 },
-    Budget { program: "expire", verified: 3_200, translated: 12_000, jited: 7_500 },
+    Budget { program: "ingress", verified: 46_000, translated: 128_000, jited: 74_000 },
+    Budget { program: "expire", verified: 4_000, translated: 16_500, jited: 10_000 },
 ];
 
 #[test]
