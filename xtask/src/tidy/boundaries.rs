@@ -112,59 +112,9 @@ const STAGES: &str = "xdp-ebpf/src/stage/";
 /// null, the step of a loop takes its context as an untyped pointer.
 const EDGES: &[&str] = &["unsafe extern \"C\" fn", "as_ref() })", "as_mut() })", "unsafe { &mut *"];
 
-/// Only `path/` calls stages; between stages types may pass, functions not.
-pub(super) fn stages(tree: &Tree) -> Vec<String> {
-    let concerned =
-        |file: &&File| file.path.starts_with("xdp-ebpf/src/") && !file.path.starts_with("xdp-ebpf/src/path/");
-    let mut problems = Vec::new();
-    for file in tree.sources().filter(concerned) {
-        let (code, _) = split_tests(&file.text);
-        let prefixes: &[&str] =
-            if file.path.starts_with(STAGES) { &["stage::", "super::"] } else { &["stage::"] };
-        for (index, line) in code.lines().enumerate() {
-            let line = super::without_comment(line);
-            for at in prefixes
-                .iter()
-                .flat_map(|prefix| line.match_indices(prefix))
-                .map(|(at, word)| at + word.len())
-            {
-                for name in ends(&line[at..]).into_iter().filter(|name| !name.starts_with(char::is_uppercase))
-                {
-                    let text = format!(
-                        "{}:{}: `{name}` of a stage is used; only path/ calls stages",
-                        file.path,
-                        index + 1
-                    );
-                    problems.push(text);
-                }
-            }
-        }
-    }
-    problems
-}
-
 /// A source without its `mod tests`, and the rest.
 pub(super) fn split_tests(text: &str) -> (&str, &str) {
     text.split_at(text.find("#[cfg(test)]\nmod ").unwrap_or(text.len()))
-}
-
-/// Last names of a path, or of each path in its braces: `syn::{Syn, answer}` gives `Syn` and `answer`.
-fn ends(path: &str) -> Vec<&str> {
-    let last = |path: &str| -> usize { path.rfind("::").map_or(0, |at| at + 2) };
-    let plain = path.find(|c: char| !in_word(c) && c != ':').unwrap_or(path.len());
-    match path[plain..].strip_prefix('{') {
-        Some(list) => {
-            let list = &list[..list.find('}').unwrap_or(list.len())];
-            list.split(',')
-                .map(str::trim)
-                .filter(|name| !name.is_empty())
-                .map(|name| &name[last(name)..])
-                .collect()
-        }
-        // `stage::parse::*` brings the functions, too.
-        None if path[plain..].starts_with('*') => vec!["*"],
-        None => vec![&path[last(&path[..plain])..plain]],
-    }
 }
 
 #[cfg(test)]
@@ -190,18 +140,5 @@ mod tests {
             ("xdp-ebpf/src/main.rs", "#[unsafe(link_section = \"license\")]\n"),
         ]);
         assert_eq!(check(&tree).len(), 2, "{:?}", check(&tree));
-    }
-
-    #[test]
-    fn a_stage_that_calls_a_stage_is_found() {
-        let stage = |text: &str| stages(&Tree::of(&[("xdp-ebpf/src/stage/syn.rs", text)])).len();
-        assert_eq!(stage("use crate::stage::parse::Segment;\nuse super::parse::{Segment, Flags};\n"), 0);
-        assert_eq!(stage("crate::stage::emit::run(packet);\n"), 1);
-        assert_eq!(stage("use super::emit::{Sent, run};\n"), 1);
-        assert_eq!(stage("use super::emit;\n"), 1);
-        assert_eq!(
-            stages(&Tree::of(&[("xdp-ebpf/src/path/run.rs", "crate::stage::emit::run(p);\n")])).len(),
-            0
-        );
     }
 }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Which folder may use what.
 mod boundaries;
+/// Who calls whom in the eBPF programs.
+mod stages;
 /// Names and lengths of files.
 mod files;
 /// What documents say about the tree.
@@ -47,7 +49,7 @@ pub(crate) fn run() -> Outcome {
 fn check(tree: &Tree) -> Vec<String> {
     let rules = [
         boundaries::check,
-        boundaries::stages,
+        stages::check,
         files::names,
         files::lengths,
         files::places,
