@@ -1,4 +1,5 @@
 //! Corpus level: every recorded and adversarial hello gives its manifest's verdict.
 
 mod host;
+mod kernel;
 mod replay;
