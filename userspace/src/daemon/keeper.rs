@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use tokio::io::unix::AsyncFd;
+use common::maps::event::Expiry;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
@@ -53,8 +53,11 @@ impl Keeper {
     /// Starts the thread.
     pub(super) fn start(pins: &Pins, ifindex: u32) -> Result<Self, std::io::Error> {
         let expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
-        let evictions = Evictions::open(pins).map_err(std::io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let evictions = {
+            let _within = runtime.enter();
+            Evictions::open(pins)?
+        };
         let (orders, received) = unbounded_channel();
         let duty = Duty { expirer, again: Vec::new(), tick: 0 };
         thread::Builder::new()
@@ -83,13 +86,7 @@ struct Duty {
 }
 
 impl Duty {
-    async fn serve(mut self, mut orders: UnboundedReceiver<Order>, evictions: Evictions) {
-        // SAFETY: the ring owns its descriptor, which is open and the same until it is dropped.
-        let evictions = unsafe { AsyncFd::register(evictions) };
-        let mut evictions = match evictions {
-            Ok(evictions) => evictions,
-            Err(error) => return warn!(%error, "evictions cannot be awaited"),
-        };
+    async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -101,11 +98,8 @@ impl Duty {
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.repeat(),
                 _ = second.tick() => self.sweep(),
-                ready = evictions.readable_mut() => match ready {
-                    Ok(mut ready) => {
-                        self.evict(ready.get_inner_mut());
-                        ready.clear_ready();
-                    }
+                expiry = evictions.next() => match expiry {
+                    Ok(expiry) => self.evict(&expiry),
                     Err(error) => return warn!(%error, "evictions cannot be awaited"),
                 },
             }
@@ -156,11 +150,9 @@ impl Duty {
         }
     }
 
-    fn evict(&self, evictions: &mut Evictions) {
-        while let Some(expiry) = evictions.take() {
-            if let Err(error) = self.expirer.run(&expiry) {
-                warn!(%error, "a client whose hello gave way is not told");
-            }
+    fn evict(&self, expiry: &Expiry) {
+        if let Err(error) = self.expirer.run(expiry) {
+            warn!(%error, "a client whose hello gave way is not told");
         }
     }
 }

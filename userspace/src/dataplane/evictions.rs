@@ -1,40 +1,41 @@
 //! Hellos that gave way, as the programs report them.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::io;
 
-use aya::maps::{Map, MapData, MapError, RingBuf};
+use aya::maps::{Map, MapData, RingBuf};
 use common::maps::event::Expiry;
 use common::maps::name;
+use tokio::io::unix::AsyncFd;
 use zerocopy::FromBytes;
 
 use super::pin::Pins;
 
 /// The reading end of `EVICTIONS`.
 pub struct Evictions {
-    ring: RingBuf<MapData>,
-}
-
-impl AsRawFd for Evictions {
-    fn as_raw_fd(&self) -> RawFd {
-        self.ring.as_raw_fd()
-    }
+    ring: AsyncFd<RingBuf<MapData>>,
 }
 
 impl Evictions {
-    /// Opens the pinned ring.
-    pub fn open(pins: &Pins) -> Result<Self, MapError> {
-        let map = Map::from_map_data(MapData::from_pin(pins.map(name::EVICTIONS))?)?;
-        Ok(Self { ring: map.try_into()? })
+    /// Opens the pinned ring; to be called within a runtime.
+    pub fn open(pins: &Pins) -> io::Result<Self> {
+        let data = MapData::from_pin(pins.map(name::EVICTIONS)).map_err(io::Error::other)?;
+        let map = Map::from_map_data(data).map_err(io::Error::other)?;
+        let ring: RingBuf<MapData> = map.try_into().map_err(io::Error::other)?;
+        // SAFETY: the ring owns its descriptor, which is open and the same until the ring is dropped.
+        let ring = unsafe { AsyncFd::register(ring) }?;
+        Ok(Self { ring })
     }
 
-    /// The next record, if there is one.
-    pub fn take(&mut self) -> Option<Expiry> {
+    /// Waits for the next record. Nothing is lost when the waiting is given up.
+    pub async fn next(&mut self) -> io::Result<Expiry> {
         loop {
-            let item = self.ring.next()?;
-            // A record of another size is not ours; the ABI version rules it out.
-            if let Ok(expiry) = Expiry::read_from_bytes(&item) {
-                return Some(expiry);
+            while let Some(item) = self.ring.get_mut().next() {
+                // A record of another size is not ours; the ABI version rules it out.
+                if let Ok(expiry) = Expiry::read_from_bytes(&item) {
+                    return Ok(expiry);
+                }
             }
+            self.ring.readable_mut().await?.clear_ready();
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Notices that devices, addresses or routes changed.
 
 use std::io;
+use std::thread;
 use std::time::Duration;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
-use tokio::io::unix::AsyncFd;
-use tokio::time::sleep;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::time::{Instant, sleep_until};
 
 use super::netlink::NetError;
 
@@ -16,9 +17,13 @@ const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 /// Changes come in bursts; one look afterwards is enough.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// Listens for changes.
+/// Listens for changes, in a thread that only waits.
+#[derive(Debug)]
 pub struct Watch {
-    socket: AsyncFd<Socket>,
+    /// Holds one sign at most: further ones say nothing new.
+    signs: Receiver<io::Result<()>>,
+    /// A sign came; when to look.
+    due: Option<Instant>,
 }
 
 impl Watch {
@@ -29,40 +34,67 @@ impl Watch {
         for group in GROUPS {
             socket.add_membership(group)?;
         }
-        socket.set_non_blocking(true)?;
-        // SAFETY: the socket owns its descriptor, which is open and the same until the socket is dropped.
-        let socket = unsafe { AsyncFd::register(socket) }.map_err(io::Error::from)?;
-        Ok(Self { socket })
+        let (sender, signs) = channel(1);
+        thread::Builder::new().name("watch".into()).spawn(move || listen(&socket, &sender))?;
+        Ok(Self { signs, due: None })
     }
 
-    /// Comes back when something changed, shortly after the first sign of it.
+    /// Comes back when something changed, shortly after the first sign of it. Nothing is lost when the waiting is
+    /// given up: the next call goes on where this one stood.
     pub async fn changed(&mut self) -> Result<(), NetError> {
-        loop {
-            let mut ready = self.socket.readable().await?;
-            let heard = drain(ready.get_inner())?;
-            ready.clear_ready();
-            if heard {
-                break;
+        let due = match self.due {
+            Some(due) => due,
+            None => {
+                let gone = || io::Error::other("the thread that listens is gone");
+                self.signs.recv().await.ok_or_else(gone)??;
+                *self.due.insert(Instant::now() + QUIET)
             }
-        }
-        sleep(QUIET).await;
-        drain(self.socket.get_ref())?;
+        };
+        sleep_until(due).await;
+        self.due = None;
+        // What came meanwhile is seen by the same look.
+        let _ = self.signs.try_recv();
         Ok(())
     }
 }
 
-/// Reads what there is; whether there was anything.
-fn drain(socket: &Socket) -> io::Result<bool> {
-    let mut heard = false;
+fn listen(socket: &Socket, sender: &Sender<io::Result<()>>) {
     let mut buffer = vec![0u8; 1 << 16];
-    loop {
-        match socket.recv(&mut buffer.as_mut_slice(), 0) {
-            Ok(_) => heard = true,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+    while !sender.is_closed() {
+        let sign = match socket.recv(&mut buffer.as_mut_slice(), 0) {
+            Ok(_) => Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             // Too many to keep: all the more reason to look.
-            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => heard = true,
-            Err(e) => return Err(e),
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+            Err(e) => Err(e),
+        };
+        let failed = sign.is_err();
+        if failed {
+            // The last word; it may wait for its place.
+            let _ = sender.blocking_send(sign);
+            return;
         }
+        // Full: a sign is there already.
+        let _ = sender.try_send(sign);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_survives_that_the_waiting_is_given_up() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (sender, signs) = channel(1);
+            let mut watch = Watch { signs, due: None };
+            sender.send(Ok(())).await.unwrap();
+            let given_up = tokio::time::timeout(Duration::from_millis(5), watch.changed()).await;
+            assert!(given_up.is_err(), "it looks only when things are quiet");
+            tokio::time::timeout(Duration::from_secs(5), watch.changed()).await.unwrap().unwrap();
+            drop(sender);
+            assert!(watch.changed().await.is_err());
+        });
     }
 }
