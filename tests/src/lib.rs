@@ -15,6 +15,8 @@ pub mod tcp_option;
 pub mod packet;
 /// Whole packets compared.
 pub mod compare;
+/// What a lab's ends send and receive, for whoever looks for a fault.
+pub mod capture;
 /// Frames as seen on a device.
 pub mod tap;
 /// The small network around programs under test.

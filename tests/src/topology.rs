@@ -18,6 +18,7 @@ use crate::addresses::{
     BACKEND_PORT, BACKENDS, CLIENT_NET, FAMILIES, Family, TENANT_NETS, backend, balancer, client,
     server_name, tenant_name, vip,
 };
+use crate::capture::Capture;
 use crate::config::Config;
 use crate::daemon::Daemon;
 use crate::injector::{Faults, Injector};
@@ -81,6 +82,7 @@ pub struct Tenant {
 /// The whole of it. Fields drop in order: first what uses the namespaces, then these.
 #[derive(Debug)]
 pub struct Lab {
+    captures: Vec<Capture>,
     injectors: Vec<Injector>,
     pub tenants: Vec<Tenant>,
     pub client: Namespace,
@@ -100,6 +102,7 @@ impl Lab {
             None => Namespace::new(role),
         };
         let mut lab = Self {
+            captures: Vec::new(),
             injectors: Vec::new(),
             tenants: Vec::new(),
             client: namespace("client")?,
@@ -107,10 +110,12 @@ impl Lab {
         };
         lab.balancer.forward()?;
         lab.link_client(options).context("linking the client")?;
+        lab.captures.extend(Capture::start(&lab.client, UPLINK)?);
         for tenant in 0..TENANT_NETS.len() {
             let made = namespace(tenant_name(tenant))?;
             lab.link_tenant(tenant, &made, options)
                 .with_context(|| format!("linking {}", tenant_name(tenant)))?;
+            lab.captures.extend(Capture::start(&made, UPLINK)?);
             let authority = Authority::new(tenant_name(tenant))?;
             let servers = if options.servers { servers(tenant, &made, &authority)? } else { Vec::new() };
             lab.tenants.push(Tenant { name: tenant_name(tenant), namespace: made, authority, servers });
