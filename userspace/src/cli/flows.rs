@@ -82,7 +82,9 @@ fn hello_state(hello: &Hello) -> (&'static str, Option<BackendTuple>) {
 
 fn flow_state(flow: &Flow) -> &'static str {
     match flow.state {
-        FLOW_ESTABLISHED if (flow.flags | flow.backend_flags) & (FLOW_CLIENT_FIN | FLOW_BACKEND_FIN) != 0 => "closing",
+        FLOW_ESTABLISHED if (flow.flags | flow.backend_flags) & (FLOW_CLIENT_FIN | FLOW_BACKEND_FIN) != 0 => {
+            "closing"
+        }
         FLOW_ESTABLISHED => "established",
         FLOW_CLOSED => "closed",
         FLOW_RESET => "reset",
