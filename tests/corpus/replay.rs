@@ -9,7 +9,7 @@ use std::path::Path;
 mod fuzz;
 
 /// Runs `check` over the corpus of a target; a check that fails panics, with the file named before.
-fn replay(target: &str, check: fn(&[u8])) -> Result<()> {
+fn replay(target: &str, mut check: impl FnMut(&[u8])) -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut count = 0;
     for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
@@ -30,4 +30,11 @@ fn client_hello() {
 #[test]
 fn config_name() {
     replay("config_name", fuzz::config_name::check).unwrap();
+}
+
+#[test]
+fn packets() {
+    tests::skip_without_root!();
+    let mut bench = fuzz::packets::Bench::new().unwrap();
+    replay("packets", |input| bench.check(input, |_| ())).unwrap();
 }

@@ -6,3 +6,5 @@ pub mod oracle;
 pub mod client_hello;
 /// Any bytes as a configured host name.
 pub mod config_name;
+/// Any packets, run through the loaded programs.
+pub mod packets;

@@ -1,0 +1,201 @@
+//! From bytes to what happens: any bytes mean something, and a changed byte changes little.
+//!
+//! Two bytes of settings, then steps. A step is a kind, whom it concerns, and what its kind needs; see [`step`].
+
+use super::hosts::{BACKENDS, CONNECTIONS};
+
+/// Most steps of one input.
+const STEPS_MAX: usize = 24;
+/// Most payload bytes of a packet: BPF_PROG_TEST_RUN takes a frame of one page.
+const PAYLOAD_MAX: u16 = 2800;
+
+/// Settings in force for one input; small, so that tables fill.
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    pub chunks: u32,
+    pub closed_timeout_secs: u32,
+    pub source_hellos_max: u32,
+    /// The VIPs are addresses of the node.
+    pub own: bool,
+    /// Hellos are over as soon as time goes on.
+    pub impatient: bool,
+    /// Only four source ports.
+    pub few_ports: bool,
+}
+
+/// What happens.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// A client sends on its connection.
+    Client(usize, Shape),
+    /// The backend dialled last for this connection, or before (how many dials back), sends.
+    Backend(usize, usize, Shape),
+    /// The last frame again, with other bytes at some places; checksums put right or not.
+    Mangle(Vec<(usize, u8)>, bool),
+    /// Any bytes, on the backends' device or the clients'.
+    Raw(bool, Vec<u8>),
+    /// The daemon runs `expire` for a connection.
+    Expire(usize, u8),
+    /// The daemon gives a backend these flags.
+    Flag(usize, u8),
+}
+
+/// A segment by meaning.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub flags: u8,
+    pub seq: Number,
+    pub ack: Number,
+    /// Kind and parameter.
+    pub options: (u8, u8),
+    pub payload: Payload,
+    pub gso: bool,
+    pub bad_checksum: bool,
+}
+
+/// A sequence number relative to one that the sender knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Number {
+    pub base: Base,
+    pub offset: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Base {
+    /// What an honest sender would take.
+    Natural,
+    /// The first of the connection.
+    First,
+    /// Somebody else's.
+    Other,
+    Zero,
+}
+
+#[derive(Debug, Clone)]
+pub enum Payload {
+    None,
+    /// Bytes of a hello: which, from where (`None` = behind what was sent), how many.
+    Hello(usize, Option<u16>, u16),
+    /// Application data.
+    Data(u16),
+    Raw(Vec<u8>),
+}
+
+const NUMBERS: [(Base, i64); 16] = [
+    (Base::Natural, 0),
+    (Base::Natural, 1),
+    (Base::Natural, -1),
+    (Base::Natural, 100),
+    (Base::Natural, -100),
+    (Base::Natural, -1460),
+    (Base::Natural, 0x4000_0000),
+    (Base::Natural, 0x8000_0000),
+    (Base::First, 0),
+    (Base::First, 1),
+    (Base::First, -1),
+    (Base::First, 300),
+    (Base::First, 65_536),
+    (Base::Other, 0),
+    (Base::Other, 1),
+    (Base::Zero, 0),
+];
+
+/// Settings and steps of an input.
+pub fn input(bytes: &[u8]) -> (Setting, Vec<Step>) {
+    let mut reader = Reader(bytes);
+    let setting = setting(reader.byte().unwrap_or(0), reader.byte().unwrap_or(0));
+    let mut steps = Vec::new();
+    while steps.len() < STEPS_MAX {
+        match step(&mut reader) {
+            Some(step) => steps.push(step),
+            None => break,
+        }
+    }
+    (setting, steps)
+}
+
+fn setting(first: u8, second: u8) -> Setting {
+    Setting {
+        chunks: 6 - u32::from(first % 6),
+        closed_timeout_secs: if second & 1 == 0 { 5 } else { 0 },
+        source_hellos_max: [64, 1, 2, 3][usize::from(second >> 1 & 3)],
+        own: second & 8 != 0,
+        impatient: second & 16 != 0,
+        few_ports: second & 32 != 0,
+    }
+}
+
+fn step(reader: &mut Reader<'_>) -> Option<Step> {
+    let kind = reader.byte()?;
+    let who = usize::from(reader.byte()?);
+    let connection = who % CONNECTIONS;
+    Some(match kind & 7 {
+        0 | 1 => Step::Client(connection, shape(reader)?),
+        2 | 3 => Step::Backend(connection, usize::from(kind >> 3 & 3), shape(reader)?),
+        4 => {
+            let patches = (0..1 + who % 4).map_while(|_| Some((usize::from(reader.byte()?), reader.byte()?)));
+            Step::Mangle(patches.collect(), kind & 8 != 0)
+        }
+        5 => Step::Raw(kind & 8 != 0, reader.bytes(who).to_vec()),
+        6 => Step::Expire(connection, kind >> 3),
+        _ => Step::Flag(who % BACKENDS, kind >> 3 & 3),
+    })
+}
+
+fn shape(reader: &mut Reader<'_>) -> Option<Shape> {
+    let flags = reader.byte()?;
+    let numbers = reader.byte()?;
+    let options = reader.byte()?;
+    let kind = reader.byte()?;
+    let payload = match kind & 7 {
+        2 | 3 => Payload::Hello(usize::from(kind >> 3 & 7), Some(reader.word()?), reader.length()?),
+        4 => Payload::Data(reader.length()?),
+        5 => {
+            let length = usize::from(reader.byte()?);
+            Payload::Raw(reader.bytes(length).to_vec())
+        }
+        6 => Payload::Hello(usize::from(kind >> 3 & 7), None, reader.length()?),
+        7 => Payload::Hello(usize::from(kind >> 3 & 7), Some(0), PAYLOAD_MAX),
+        _ => Payload::None,
+    };
+    Some(Shape {
+        flags,
+        seq: number(numbers & 15),
+        ack: number(numbers >> 4),
+        options: (options & 15, options >> 4),
+        payload,
+        gso: kind & 0x40 != 0,
+        bad_checksum: kind & 0x80 != 0,
+    })
+}
+
+fn number(code: u8) -> Number {
+    let (base, offset) = NUMBERS[usize::from(code & 15)];
+    Number { base, offset: offset as u32 }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn byte(&mut self) -> Option<u8> {
+        let (byte, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(*byte)
+    }
+
+    fn word(&mut self) -> Option<u16> {
+        Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
+    }
+
+    /// A number of payload bytes.
+    fn length(&mut self) -> Option<u16> {
+        Some(self.word()? % (PAYLOAD_MAX + 1))
+    }
+
+    /// The next bytes, or as many as there are.
+    fn bytes(&mut self, count: usize) -> &'a [u8] {
+        let (bytes, rest) = self.0.split_at(count.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+}

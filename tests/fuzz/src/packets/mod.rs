@@ -1,0 +1,274 @@
+//! What holds for any packets of three clients and two tenants' backends, run through the loaded programs.
+
+/// From bytes to what happens.
+mod decode;
+/// Who takes part.
+mod hosts;
+/// What the ends know.
+mod known;
+/// What holds for every packet that leaves.
+mod packet_laws;
+/// What holds for the maps.
+mod map_laws;
+
+use anyhow::Result;
+use common::maps::backend::Backend;
+use common::maps::event::Expiry;
+use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use common::maps::name;
+use common::maps::settings::{Cursors, Settings};
+use common::reason::Reason;
+use tests::addresses::{
+    CLIENT_NET, FAMILIES, TENANT_NETS, balancer, host, server_name, vip, wildcard_suffix,
+};
+use tests::fill::default_settings;
+use tests::packet::Segment;
+use tests::program::{Programs, Sizes, verdict};
+use tests::world::Device;
+
+use self::decode::{Setting, Step};
+use self::hosts::Ends;
+use self::known::Known;
+use self::map_laws::Held;
+use self::packet_laws::Given;
+
+/// Small enough to fill.
+const SIZES: Sizes = Sizes { flows: 5, hellos: 6, names: 256, closed: 4 };
+/// Payload bytes of a segment in a super-packet.
+const GSO_BYTES: u32 = 100;
+
+/// The loaded programs with both tenants' routes, for any number of inputs.
+#[derive(Debug)]
+pub struct Bench {
+    programs: Programs,
+    backends: Vec<Backend>,
+}
+
+impl Bench {
+    /// Needs root.
+    pub fn new() -> Result<Self> {
+        let mut programs = Programs::with_sizes(SIZES)?;
+        let mut backends = Vec::new();
+        for index in 0..hosts::BACKENDS {
+            let (tenant, _, address) = hosts::backend(index);
+            backends.push(programs.backend(tenant as u32 + 1, address));
+            neighbour(&programs, Device::Backend, &address.to_string())?;
+        }
+        for (family, number) in hosts::CLIENTS {
+            neighbour(&programs, Device::Client, &host(family, CLIENT_NET, number).to_string())?;
+        }
+        for family in FAMILIES {
+            programs.address(balancer(family, TENANT_NETS[0]), ROLE_SOURCE);
+            for (id, port) in (1..).zip(&hosts::VIP_PORTS[..4]) {
+                let (protocol, route) =
+                    [(PROTOCOL_TLS, 0), (PROTOCOL_TLS, 2), (PROTOCOL_TCP, 1), (PROTOCOL_TCP, 2)]
+                        [id as usize - 1];
+                let mss = if family.is_v4() { 1460 } else { 1440 };
+                programs.listener(
+                    vip(family),
+                    *port,
+                    Listener { id, route, mss, protocol, reserved: [0; 5] },
+                );
+            }
+        }
+        for listener in [1, 2] {
+            for tenant in [0, 1] {
+                programs.name(listener, &server_name(tenant), tenant as u32 + 1);
+                programs.wildcard(listener, &wildcard_suffix(tenant), tenant as u32 + 1);
+            }
+        }
+        let ids: Vec<(u32, Backend)> = (1..).zip(backends.iter().copied()).collect();
+        programs.route(1, &ids[..4]);
+        programs.route(2, &ids[4..]);
+        Ok(Self { programs, backends })
+    }
+
+    /// Runs an input; a law that is broken panics. `note` is told of each state a connection gets into and by which
+    /// way, as a number: what a fuzzer may take for coverage.
+    pub fn check(&mut self, input: &[u8], note: impl FnMut(usize)) {
+        let (setting, steps) = decode::input(input);
+        self.begin(setting);
+        let mut run = Run { bench: self, setting, known: Known::new(), last: None, note };
+        for step in &steps {
+            run.step(step);
+        }
+        run.end();
+    }
+
+    /// Everything as it was before the first packet, with these settings.
+    fn begin(&mut self, setting: Setting) {
+        let default = default_settings(SIZES);
+        self.programs.settings(Settings {
+            chunks: setting.chunks,
+            closed_timeout_secs: setting.closed_timeout_secs,
+            source_hellos_max: setting.source_hellos_max,
+            hello_timeout_ns: if setting.impatient { 0 } else { default.hello_timeout_ns },
+            source_port_last: if setting.few_ports { 1027 } else { default.source_port_last },
+            ..default
+        });
+        self.programs.set(name::CURSORS, 0, Cursors::zeroed());
+        for family in FAMILIES {
+            self.programs.address(vip(family), ROLE_VIP | if setting.own { ROLE_OWN } else { 0 });
+        }
+        for index in 0..hosts::BACKENDS {
+            self.flag(index, 0);
+        }
+    }
+
+    fn flag(&mut self, index: usize, flags: u8) {
+        let backend = Backend { flags, ..self.backends[index] };
+        self.programs.insert(name::BACKENDS, index as u32 + 1, backend);
+    }
+}
+
+fn neighbour(programs: &Programs, device: Device, address: &str) -> Result<()> {
+    let mac = device.far_mac().map(|byte| format!("{byte:02x}")).join(":");
+    programs
+        .world
+        .node
+        .ip(&format!("neigh replace {address} lladdr {mac} dev {} nud permanent\n", device.name()))
+}
+
+/// One input on its way.
+struct Run<'a, N> {
+    bench: &'a mut Bench,
+    setting: Setting,
+    known: Known,
+    last: Option<(Device, Vec<u8>)>,
+    note: N,
+}
+
+impl<N: FnMut(usize)> Run<'_, N> {
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Client(connection, shape) => {
+                let segment = self.known.from_client(*connection, shape);
+                self.give(Device::Client, built(&segment, shape.bad_checksum), shape.gso);
+            }
+            Step::Backend(connection, back, shape) => {
+                if let Some(segment) = self.known.from_backend(*connection, *back, shape) {
+                    self.give(Device::Backend, built(&segment, shape.bad_checksum), shape.gso);
+                }
+            }
+            Step::Mangle(patches, repair) => {
+                if let Some((device, frame)) = self.last.clone() {
+                    self.give(device, mangled(frame, patches, *repair), false);
+                }
+            }
+            Step::Raw(from_client, frame) if frame.len() > 14 => {
+                let device = if *from_client { Device::Client } else { Device::Backend };
+                self.give(device, frame.clone(), false);
+            }
+            Step::Raw(..) => {}
+            Step::Expire(connection, kind) => {
+                use Reason::{
+                    ExpireClosed, ExpireHalfOpen, ExpireHello, ExpireIdle, ExpireRemoved, HelloEvicted,
+                };
+                let reasons =
+                    [ExpireIdle, ExpireRemoved, ExpireClosed, ExpireHello, HelloEvicted, ExpireHalfOpen];
+                let ends = hosts::ends(*connection);
+                // The daemon hears of connections from the maps: they are somebody's.
+                let spoke = self.known.clients.get(&ends).is_some_and(|client| client.spoke);
+                if let Some(reason) = reasons.get(usize::from(*kind % 8)).filter(|_| spoke) {
+                    self.expire(ends, *reason);
+                }
+            }
+            Step::Flag(backend, flags) => self.bench.flag(*backend, *flags),
+        }
+    }
+
+    /// A frame comes in.
+    fn give(&mut self, device: Device, frame: Vec<u8>, gso: bool) {
+        let given = Given::new(&self.known, &frame);
+        if let Some(ends) = given.ends.filter(|(_, to)| hosts::is_vip(to.ip())) {
+            self.known.clients.entry(ends).or_default().speaks(&frame);
+        }
+        let segments = (frame.len() as u32).saturating_sub(54).div_ceil(GSO_BYTES);
+        let programs = &mut self.bench.programs;
+        let outcome = if gso && segments > 1 {
+            programs.ingress_gso(device, &frame, GSO_BYTES, segments)
+        } else {
+            programs.ingress(device, &frame)
+        };
+        let reason = packet_laws::reason(&given, &outcome);
+        let programs = &self.bench.programs;
+        for packet in packet_laws::packets(&outcome) {
+            let content = |connection| map_laws::content(programs, hosts::tuple(connection));
+            packet_laws::check(&mut self.known, &given, reason, packet, &content);
+        }
+        self.look(reason, given.connection);
+        self.last = Some((device, frame));
+    }
+
+    /// The daemon ends a connection.
+    fn expire(&mut self, ends: Ends, reason: Reason) {
+        let order = Expiry { client: hosts::tuple(ends), seq: 1, reason: reason as u32 };
+        let outcome = self.bench.programs.expire(&order);
+        let moved = outcome.counted.iter().find(|(counted, _)| *counted == reason).map_or(0, |(_, by)| *by);
+        match outcome.verdict {
+            0 => assert!(moved > 0 || reason == Reason::HelloEvicted, "{reason:?} is not counted"),
+            1 => assert_eq!(outcome.counted, [], "{reason:?}"),
+            other => panic!("expire: {other}"),
+        }
+        assert!(
+            outcome.counted.iter().all(|(counted, _)| packet_laws::is_event(*counted)),
+            "{:?}",
+            outcome.counted
+        );
+        assert_ne!(outcome.verdict, verdict::REDIRECT);
+        let given = Given { frame: &[], ends: None, connection: Some(ends) };
+        for (_, packet) in &outcome.emitted {
+            packet_laws::check(&mut self.known, &given, reason, packet, &|_| Vec::new());
+        }
+        self.look(reason, Some(ends));
+    }
+
+    /// Looks at the maps.
+    fn look(&mut self, reason: Reason, connection: Option<Ends>) {
+        let held = Held::read(&self.bench.programs);
+        held.check(&self.bench.programs, self.setting.source_hellos_max, !self.setting.impatient);
+        packet_laws::streams(&self.known);
+        let state = connection.map_or(0, |connection| held.state(&hosts::tuple(connection)));
+        (self.note)(state << 7 | reason as usize);
+    }
+
+    /// Everything can be ended.
+    fn end(mut self) {
+        let held = Held::read(&self.bench.programs);
+        let ends = [
+            (held.hellos.keys().copied().collect::<Vec<_>>(), Reason::ExpireHello),
+            (held.half_opens.keys().copied().collect(), Reason::ExpireHalfOpen),
+            (held.flows.keys().copied().collect(), Reason::ExpireIdle),
+            (held.flows.keys().copied().collect(), Reason::ExpireClosed),
+        ];
+        for (client, reason) in
+            ends.iter().flat_map(|(clients, reason)| clients.iter().map(|client| (*client, *reason)))
+        {
+            self.expire(hosts::ends_of_client(&client), reason);
+        }
+        let left = Held::read(&self.bench.programs);
+        assert!(left.is_empty(), "LEAK: {left:?}");
+    }
+}
+
+/// The frame of a segment; its TCP checksum wrong if asked for.
+fn built(segment: &Segment, bad_checksum: bool) -> Vec<u8> {
+    let mut frame = segment.bytes();
+    if bad_checksum {
+        let at = known::transport_at(&frame) + 16;
+        frame[at] ^= 0x80;
+    }
+    frame
+}
+
+/// The frame with other bytes; lengths and checksums follow where it is still a TCP segment and `repair` says so.
+fn mangled(mut frame: Vec<u8>, patches: &[(usize, u8)], repair: bool) -> Vec<u8> {
+    for (at, value) in patches {
+        let at = at % frame.len();
+        frame[at] = *value;
+    }
+    match Segment::parse(&frame) {
+        Some(segment) if repair => segment.bytes(),
+        _ => frame,
+    }
+}
