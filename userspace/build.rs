@@ -36,6 +36,7 @@ fn build() -> Result<(), String> {
         .env("PATH", path_with_linker()?)
         // aya-ebpf and `core` for a BPF target need unstable features; only this child gets them.
         .env("RUSTC_BOOTSTRAP", "1")
+        .env_remove("RUSTUP_TOOLCHAIN")
         .env_remove("RUSTC")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
@@ -84,7 +85,10 @@ fn path_with_linker() -> Result<OsString, String> {
 /// machine's own. `core` is compiled from source, because no toolchain ships it for BPF.
 fn pinned_cargo() -> Result<PathBuf, String> {
     let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let run = Command::new(rustc).args(["--print", "sysroot"]).output().map_err(|e| format!("rustc: {e}"))?;
+    // Fuzzing builds the host's side with a nightly; the programs stay those that are installed.
+    let mut command = Command::new(rustc);
+    command.env_remove("RUSTUP_TOOLCHAIN").args(["--print", "sysroot"]);
+    let run = command.output().map_err(|e| format!("rustc: {e}"))?;
     let sysroot = PathBuf::from(String::from_utf8_lossy(&run.stdout).trim());
     if !sysroot.join("lib/rustlib/src/rust/library/core").is_dir() {
         return Err(
