@@ -167,6 +167,18 @@ pub(crate) fn advance(counter: &mut u64) -> u64 {
     core::mem::replace(counter, counter.wrapping_add(1))
 }
 
+/// Adds modulo 2^32 and returns the value before, atomically over all CPUs.
+#[inline(always)]
+pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
+    #[cfg(target_arch = "bpf")]
+    // SAFETY: as in `advance`.
+    return unsafe {
+        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::SeqCst }>(counter, value)
+    };
+    #[cfg(not(target_arch = "bpf"))]
+    core::mem::replace(counter, counter.wrapping_add(value))
+}
+
 /// Counts a reason on this CPU.
 #[inline(always)]
 pub(crate) fn count(reason: u32) {
@@ -248,12 +260,6 @@ pub(crate) fn remove_half_open(key: &ClientTuple) -> bool {
 #[inline(always)]
 pub(crate) fn insert_source(key: &Address, source: &Source) -> bool {
     SOURCES.insert(key, source, u64::from(BPF_ANY)).is_ok()
-}
-
-/// Removes the count of a source.
-#[inline(always)]
-pub(crate) fn remove_source(key: &Address) {
-    let _ = SOURCES.remove(key);
 }
 
 /// Tells the daemon of a hello that gave way.

@@ -184,7 +184,7 @@ map_struct! {
     pub struct Source = 16 {
         /// Monotonic clock when the newest of them began.
         pub newest_ns: u64,
-        /// Hellos in [`HELLO_COLLECTING`].
+        /// Hellos in [`HELLO_COLLECTING`] and [`HELLO_CONNECTING`].
         pub waiting: u32,
         /// Raised when the count is begun anew, so that hellos of an older count do not lower it.
         pub epoch: u32,

@@ -194,7 +194,20 @@ impl Expirer {
             None => {}
         })?;
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
+        self.sweep_sources(settings)?;
         Ok(Ended { flows, closed, hellos: self.sweep_owed()?, half_opens: 0 })
+    }
+
+    /// Counts of sources that have been quiet for so long that none of their hellos can wait any more.
+    fn sweep_sources(&self, settings: &Settings) -> Result<(), ExpireError> {
+        let now = now_ns();
+        let mut quiet = Vec::new();
+        self.maps.sources.walk(|prefix, source| {
+            if source.newest_ns.saturating_add(settings.hello_timeout_ns) < now {
+                quiet.push(*prefix);
+            }
+        })?;
+        Ok(self.maps.sources.remove_all(&quiet)?)
     }
 
     /// Bytes kept for a flow that is gone.

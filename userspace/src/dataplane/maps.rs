@@ -3,7 +3,7 @@
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello, Slot};
+use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello, Slot, Source};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
@@ -32,6 +32,7 @@ pub struct Maps {
     pub route_counters: Table<u32, RouteCounters>,
     pub flows: Table<ClientTuple, Flow>,
     pub hellos: Table<ClientTuple, Hello>,
+    pub sources: Table<Address, Source>,
     pub half_opens: Table<ClientTuple, HalfOpen>,
     pub closed_ring: Table<u32, Slot>,
 }
@@ -57,6 +58,7 @@ impl Maps {
             route_counters: Table::open(folder, name::ROUTE_COUNTERS)?,
             flows: Table::open(folder, name::FLOWS)?,
             hellos: Table::open(folder, name::HELLOS)?,
+            sources: Table::open(folder, name::SOURCES)?,
             half_opens: Table::open(folder, name::HALF_OPENS)?,
             closed_ring: Table::open(folder, name::CLOSED_RING)?,
         })

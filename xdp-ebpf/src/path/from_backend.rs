@@ -112,7 +112,10 @@ fn retried(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn give_up(skb: Skb, s: &mut Scratch, exit: Exit, backend_too: bool) -> Exit {
     connect::refused(s);
-    stash::forget(&s.client);
+    // Taken out of the map to try another backend: then it is counted down here.
+    if !stash::forget(&s.client) && s.hello.state == HELLO_CONNECTING {
+        stash::lower(&s.client, s.hello.source_epoch);
+    }
     connect::draft_client_reset(s);
     if !backend_too {
         return emit::send_exit(skb, s, exit);

@@ -153,6 +153,10 @@ fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     }
     route::find(s)?;
     pick::next(s).inspect_err(|_| connect::refused(s))?;
+    // One that had to wait for its bytes is counted since then; from now on it waits for its backend.
+    if !s.found && !stash::raise(s) {
+        return Err(Exit::reset(Reason::HelloSourceFull));
+    }
     Err(opened(skb, s, Reason::ConnectSyn))
 }
 
@@ -169,7 +173,10 @@ fn retransmitted(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         return Err(Exit::drop(Reason::HelloBeyond));
     }
     connect::abandon(s);
-    pick::next(s).inspect_err(|_| connect::refused(s))?;
+    pick::next(s).inspect_err(|_| {
+        connect::refused(s);
+        stash::lower(&s.client, s.hello.source_epoch);
+    })?;
     Err(opened(skb, s, Reason::ConnectNext))
 }
 
@@ -179,6 +186,10 @@ fn opened(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     let exit = connect::open(skb, s, reason);
     if exit.verdict() == Verdict::Reset {
         connect::refused(s);
+        // Where there is an entry, whoever forgets it counts it down.
+        if maps::hello(&s.client).is_none() {
+            stash::lower(&s.client, s.hello.source_epoch);
+        }
     }
     exit
 }

@@ -13,7 +13,7 @@ use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ACK, PSH, RST, SYN, Scratch};
-use crate::stage::emit;
+use crate::stage::{emit, stash};
 
 /// Source ports tried before the connection is refused.
 const PORTS_TRIED: u32 = 32;
@@ -248,6 +248,7 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
         maps::remove_flow(&s.client);
         return Err(Exit::drop(Reason::ConnectStray));
     }
+    stash::lower(&s.client, s.hello.source_epoch);
     if let Some(counters) = maps::route_counters(&s.hello.route) {
         maps::advance(&mut counters.connected);
     }

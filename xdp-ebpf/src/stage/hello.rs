@@ -215,14 +215,6 @@ fn judge(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 /// The hello is whole: kept until its backend has it.
 #[inline(always)]
 fn complete(s: &mut Scratch) -> Result<(), Exit> {
-    if s.hello.state == HELLO_COLLECTING {
-        let tuple = s.segment.tuple;
-        stash::lower(&tuple, s.hello.source_epoch);
-        // Counted down now: whoever forgets the entry from here on must not do it again.
-        if let Some(held) = maps::hello(&tuple) {
-            held.state = 0;
-        }
-    }
     s.hello.state = 0;
     // The entry itself is stored by `connect`, with the backend.
     if stash::stash_keep(s) == 0 { Err(Exit::reset(Reason::HelloStashFailed)) } else { Ok(()) }

@@ -38,7 +38,7 @@ pub(crate) extern "C" fn stash_forget(client: *const ClientTuple) -> u32 {
     if state == HELLO_CONNECTING && !maps::flow(client).is_some_and(|flow| flow.nat == nat) {
         maps::free_nat(&nat, client);
     }
-    if state == HELLO_COLLECTING {
+    if state == HELLO_COLLECTING || state == HELLO_CONNECTING {
         lower(client, epoch);
     }
     1
@@ -49,12 +49,9 @@ pub(crate) extern "C" fn stash_forget(client: *const ClientTuple) -> u32 {
 pub(crate) fn lower(tuple: &ClientTuple, epoch: u32) {
     let prefix = tuple.client.source_prefix();
     if let Some(source) = maps::source(&prefix) {
-        if source.epoch != epoch || source.waiting == 0 {
-            return;
-        }
-        source.waiting -= 1;
-        if source.waiting == 0 {
-            maps::remove_source(&prefix);
+        // The entry stays, whatever the count: the daemon removes it when the source has been quiet.
+        if source.epoch == epoch && maps::add(&mut source.waiting, 1u32.wrapping_neg()) == 0 {
+            maps::add(&mut source.waiting, 1);
         }
     }
 }
@@ -76,10 +73,10 @@ pub(crate) fn raise(s: &mut Scratch) -> bool {
         source.waiting = 0;
         source.epoch += 1;
     }
-    if source.waiting >= settings.source_hellos_max {
+    if maps::add(&mut source.waiting, 1) >= settings.source_hellos_max {
+        maps::add(&mut source.waiting, 1u32.wrapping_neg());
         return false;
     }
-    source.waiting += 1;
     source.newest_ns = s.now_ns;
     s.hello.source_epoch = source.epoch;
     true
@@ -108,6 +105,10 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
     }
     let place = search.start.wrapping_add(i) % search.places;
     let Some(chunk) = maps::chunk(place) else { return 0 };
+    // The hello in hand holds it, though the map does not know yet.
+    if chunk.owner == s.segment.tuple && s.hello.chunks[(chunk.index & 7) as usize] == place {
+        return 0;
+    }
     let Some(hello) = maps::hello(&chunk.owner) else {
         search.found = place;
         return 1;
