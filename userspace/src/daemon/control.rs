@@ -1,6 +1,7 @@
 //! What the kernel holds, and how it is brought in step with what is desired.
 
 use std::collections::BTreeSet;
+use std::mem::replace;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
@@ -170,8 +171,11 @@ impl Control {
         let plan = plan(&self.applied, &desired, &hops);
         debug!(elapsed = ?begun.elapsed(), "planned");
         refuse_errors(&plan.problems)?;
-        self.desired = desired;
-        self.carry_out(plan, chosen, begun)
+        let before = replace(&mut self.desired, desired);
+        let done = self.carry_out(plan, chosen, begun);
+        // Freeing ten thousand routes takes a while: not before the others are in force.
+        drop(before);
+        done
     }
 
     /// Devices, addresses or routes changed.

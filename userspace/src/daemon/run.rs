@@ -1,6 +1,7 @@
 //! The loop: file, signals and network changes in, a kernel in step out.
 
 use std::fs;
+use std::mem::take;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -77,10 +78,10 @@ async fn serve(options: &Options, begun: Instant) -> Result<(), StartError> {
     // Before the first look, so that no change falls in between.
     let mut watch = Watch::open()?;
     let mut seen = stamp(&options.config);
-    let loaded = file::load(&options.config, &around()).map_err(StartError::Problems)?;
+    let mut loaded = file::load(&options.config, &around()).map_err(StartError::Problems)?;
     let choice =
         if options.devices.is_empty() { Choice::Routes } else { Choice::Named(options.devices.clone()) };
-    let mut control = Control::start(Pins::new(&options.pins), choice, loaded.desired.clone())?;
+    let mut control = Control::start(Pins::new(&options.pins), choice, take(&mut loaded.desired))?;
     log_ready(&control, begun);
     tell(State::Ready);
     log_warnings(&options.config, &loaded.warnings());
@@ -136,7 +137,7 @@ fn millis(time: Duration) -> f64 {
 fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
     let begun = Instant::now();
     tell(State::Reloading { monotonic_us: now_ns() / 1000 });
-    let loaded = match file::load(path, &around()) {
+    let mut loaded = match file::load(path, &around()) {
         Ok(loaded) => loaded,
         Err(problems) => {
             log_errors(path, &problems);
@@ -145,7 +146,7 @@ fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
         }
     };
     debug!(elapsed = ?begun.elapsed(), "read");
-    let outcome = control.reload(loaded.desired.clone(), begun);
+    let outcome = control.reload(take(&mut loaded.desired), begun);
     tell(State::Ready);
     match outcome {
         Ok(done) => {
