@@ -14,6 +14,7 @@ mod map_laws;
 use anyhow::Result;
 use common::maps::backend::Backend;
 use common::maps::event::Expiry;
+use common::maps::flow::Source;
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
@@ -248,6 +249,9 @@ impl<N: FnMut(usize)> Run<'_, N> {
         }
         let left = Held::read(&self.bench.programs);
         assert!(left.is_empty(), "LEAK: {left:?}");
+        for source in left.sources.keys() {
+            self.bench.programs.remove::<_, Source>(name::SOURCES, *source);
+        }
     }
 }
 
