@@ -119,7 +119,9 @@ pub(crate) fn verify(s: &mut Scratch) -> Result<(), Exit> {
         2 if s.segment.payload_bytes > 0 => Ok(()),
         2 if s.segment.has(FIN) => Err(Exit::reset(Reason::SynClosedEarly)),
         2 => Err(Exit::drop(Reason::SynAcked)),
-        1 if s.segment.payload_bytes > 0 => Err(Exit::drop(Reason::SynEarly)),
+        // Of this handshake, but ahead of the hello (a later segment, or the bare answer to a repeated SYN-ACK): the
+        // client has got nothing yet, and will repeat its hello.
+        1 => Err(Exit::drop(Reason::SynEarly)),
         _ => Err(Exit::reset(Reason::SynCookieMismatch)),
     }
 }
