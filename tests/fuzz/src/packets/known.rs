@@ -161,7 +161,7 @@ impl Known {
     }
 
     /// A segment that a client sends.
-    pub fn from_client(&mut self, connection: usize, shape: &Shape) -> Segment {
+    pub fn client_sends(&mut self, connection: usize, shape: &Shape) -> Segment {
         let ends = hosts::ends(connection);
         let known = self.clients.entry(ends).or_default().clone();
         let next = known.next.unwrap_or(ISN);
@@ -182,7 +182,7 @@ impl Known {
     }
 
     /// A segment of the backend dialled for a connection, the last one or one before.
-    pub fn from_backend(&mut self, connection: usize, back: usize, shape: &Shape) -> Option<Segment> {
+    pub fn backend_sends(&mut self, connection: usize, back: usize, shape: &Shape) -> Option<Segment> {
         let dialled = &self.clients.get(&hosts::ends(connection))?.dialled;
         let tuple = *dialled.get(dialled.len().checked_sub(1 + back)?)?;
         let known = self.backends.get(&tuple)?;

@@ -143,11 +143,11 @@ impl<N: FnMut(usize)> Run<'_, N> {
     fn step(&mut self, step: &Step) {
         match step {
             Step::Client(connection, shape) => {
-                let segment = self.known.from_client(*connection, shape);
+                let segment = self.known.client_sends(*connection, shape);
                 self.give(Device::Client, built(&segment, shape.bad_checksum), shape.gso);
             }
             Step::Backend(connection, back, shape) => {
-                if let Some(segment) = self.known.from_backend(*connection, *back, shape) {
+                if let Some(segment) = self.known.backend_sends(*connection, *back, shape) {
                     self.give(Device::Backend, built(&segment, shape.bad_checksum), shape.gso);
                 }
             }
