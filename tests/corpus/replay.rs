@@ -1,12 +1,17 @@
 //! The fuzzers' corpus, replayed with the fuzzers' own checks.
 
 use anyhow::{Context, Result};
+use common::reason::{REASONS_MAX, Reason};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 #[expect(unreachable_pub, reason = "a library of its own for the fuzz targets")]
 #[path = "../fuzz/src/lib.rs"]
 mod fuzz;
+
+/// Reasons that the corpus of packets reaches at least: it must not become idle unnoticed.
+const REACHED_MIN: usize = 50;
 
 /// Runs `check` over the corpus of a target; a check that fails panics, with the file named before.
 fn replay(target: &str, mut check: impl FnMut(&[u8])) -> Result<()> {
@@ -36,5 +41,9 @@ fn config_name() {
 fn packets() {
     tests::skip_without_root!();
     let mut bench = fuzz::packets::Bench::new().unwrap();
-    replay("packets", |input| bench.check(input, |_| ())).unwrap();
+    let mut reached = BTreeSet::new();
+    replay("packets", |input| bench.check(input, |way| _ = reached.insert(way % REASONS_MAX))).unwrap();
+    let missing: Vec<_> =
+        Reason::ALL.iter().filter(|reason| !reached.contains(&(**reason as usize))).collect();
+    assert!(reached.len() >= REACHED_MIN, "the corpus reaches {} reasons, not {missing:?}", reached.len());
 }
