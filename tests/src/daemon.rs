@@ -190,6 +190,19 @@ impl Daemon {
         bail!("vestibule did not end within {STOP:?} of {signal}:\n{}", self.log())
     }
 
+    /// CPU time its threads have used so far.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let child = self.child.as_ref().context("the daemon does not run")?;
+        let mut used_ns = 0;
+        for task in fs::read_dir(format!("/proc/{}/task", child.id())).context("listing threads")? {
+            // Nanoseconds on a CPU, nanoseconds waiting for one, times run (Documentation/scheduler/sched-stats.rst).
+            let text = fs::read_to_string(task?.path().join("schedstat")).context("reading schedstat")?;
+            used_ns +=
+                text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+        }
+        Ok(Duration::from_nanos(used_ns))
+    }
+
     /// The folder of its pins.
     pub fn pins(&self) -> &Path {
         self.pins.path()
