@@ -113,10 +113,12 @@ fn traffic_of_the_node_itself_is_handed_on() {
     let mut programs = ready();
     for family in FAMILIES {
         let source = (balancer(family, TENANT_NETS[0]), 50_000).into();
-        let tcp = segment((host(family, 2, 9), 80).into(), source);
+        let tcp = segment((host(family, 2, 9), 80).into(), source)
+            .ethernet(Device::Backend.near_mac(), Device::Backend.far_mac());
         let mut udp = datagram(family, UDP, &[0, 53, 0, 53, 0, 12, 0, 0, 1, 2, 3, 4]);
         let at = if family.is_v4() { 30 } else { 38 };
         let tcp_frame = tcp.bytes();
+        udp[..12].copy_from_slice(&tcp_frame[..12]);
         let bytes = if family.is_v4() { 4 } else { 16 };
         udp[at..at + bytes].copy_from_slice(&tcp_frame[at..at + bytes]);
         for frame in [
@@ -158,7 +160,7 @@ fn a_port_without_listener_answers_with_rst() {
             plain.clone().flags(flag::SYN).ack(7_000),
             // Without ACK the RST acknowledges all there is.
             plain.clone().fin().payload(*b"data"),
-            plain.payload(*b"data"),
+            plain.fin(),
         ] {
             let outcome = programs.ingress(Device::Client, &asked.bytes());
             assert_sent(&outcome, Reason::ClassifyNoListener, &reset_of(&asked));
@@ -224,5 +226,28 @@ fn other_protocols_are_answered_with_unreachable() {
             let outcome = programs.ingress(Device::Client, &asked);
             assert_unreachable(&outcome, &unreachable(family, &asked, code));
         }
+    }
+}
+
+#[test]
+fn frames_for_another_host_are_not_ours() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // As a device in promiscuous mode sees them.
+        let frame = dial(family).syn().ethernet([2, 0, 0, 0, 9, 9], Device::Client.far_mac()).bytes();
+        assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::NotOurs);
+    }
+}
+
+#[test]
+fn neighbour_discovery_is_the_nodes_own() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for kind in 133..=137 {
+        let mut body = [0; 32];
+        body[0] = kind;
+        let frame = datagram(Family::V6, ICMP_V6, &body);
+        assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::ClassifyOwnTraffic);
     }
 }

@@ -43,9 +43,9 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
             flow.pass_to_client(&mut programs, &flow.backend_segment(0, HELLO + 60).payload([2; 50]));
             flow.pass_to_backend(&mut programs, &flow.client_segment(HELLO + 100, 50));
             let outcome = expire(&mut programs, dial, reason);
-            // Each side is told at the number it acknowledged last.
+            // Behind the last byte of the other side: an older number would be ignored (RFC 5961).
             let to_client = dial.to_client().rst().seq(behind(flow.client.cookie, 50));
-            let to_backend = flow.backend.to_backend().rst().seq(behind(ISN, HELLO + 60)).window(0);
+            let to_backend = flow.backend.to_backend().rst().seq(behind(ISN, HELLO + 100)).window(0);
             assert_emitted(&outcome, &[(Device::Client, to_client), (Device::Backend, to_backend)]);
             assert_eq!(flow.flow(&programs).state, FLOW_RESET);
             assert_eq!(flow.backend.owner(&programs), Some(dial.tuple()));
@@ -65,13 +65,13 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
 }
 
 #[test]
-fn a_flow_without_data_is_reset_at_its_first_numbers() {
+fn a_flow_without_data_is_reset_behind_its_hello() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
         let open = open(&mut programs, family);
         let outcome = expire(&mut programs, open.client.dial, Reason::ExpireRemoved);
-        let to_backend = open.backend.to_backend().rst().seq(behind(ISN, 0)).window(0);
+        let to_backend = open.backend.to_backend().rst().seq(behind(ISN, HELLO)).window(0);
         assert_emitted(&outcome, &[(Device::Client, open.client.refusal()), (Device::Backend, to_backend)]);
     }
 }
@@ -186,5 +186,31 @@ fn a_large_hello_in_the_working_memory_does_not_show_in_the_resets() {
         other.send(&mut programs, 0, &bytes);
         let outcome = expire(&mut programs, flow.client.dial, Reason::ExpireIdle);
         assert_frame(&outcome.emitted[0].1, &flow.client.refusal());
+    }
+}
+
+#[test]
+fn an_order_that_is_out_of_date_does_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // The backend answered since the hello was listed: what is owed stays owed.
+        let client = dial(family).shake(&mut programs);
+        client.give(&mut programs, &client.at(0).psh().payload(&usual_hello()[..300]));
+        let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
+        let backend = Backend::of(&sent(&outcome));
+        backend.accept(&mut programs);
+        assert_nothing_there(&mut programs, client.dial, Reason::ExpireHello);
+        assert!(client.waiting(&programs).is_some());
+        // The hello that gave way was of an earlier connection: this flow has all its bytes.
+        assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
+        let outcome = backend.give(&mut programs, &backend.at(0, HELLO));
+        assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+        assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
+        // Or the client began anew and waits.
+        let client = dial(family).port(40_001).shake(&mut programs);
+        client.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
+        assert!(client.waiting(&programs).is_some());
     }
 }

@@ -47,6 +47,8 @@ fn segments_pass_both_ways_with_everything_translated() {
         let offers = [
             (Offer::linux(1440, 7), Offer::linux(1460, 9)),
             (Offer::plain(1440), Offer::plain(1460)),
+            // The backend declined everything.
+            (Offer::linux(1440, 7), Offer::plain(1460)),
             (
                 Offer { timestamps: true, ..Offer::plain(1440) },
                 Offer { timestamps: true, ..Offer::plain(1460) },

@@ -3,6 +3,7 @@
 mod scene;
 mod check;
 mod load;
+mod reasons;
 mod parse;
 mod setup;
 mod classify;
@@ -20,5 +21,6 @@ mod forward;
 mod end;
 mod renew;
 mod half_open;
+mod half_open_refused;
 mod expire;
 mod emit;

@@ -140,6 +140,9 @@ fn impossible_flags_are_dropped() {
             flag::FIN | flag::RST | flag::ACK,
             flag::SYN | flag::FIN | flag::RST,
             0xff,
+            // Neither ACK nor a beginning nor an end.
+            0,
+            flag::PSH | flag::URG,
         ] {
             let frame = dial(family).segment().flags(flags).bytes();
             assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseFlags);
@@ -210,7 +213,8 @@ fn a_malformed_segment_for_a_source_address_is_the_nodes_own() {
         let own = (balancer(family, TENANT_NETS[0]), 22).into();
         for role in [ROLE_SOURCE, ROLE_SOURCE | ROLE_OWN] {
             programs.address(balancer(family, TENANT_NETS[0]), role);
-            let segment = segment(dial(family).client(), own);
+            let segment = segment(dial(family).client(), own)
+                .ethernet(Device::Client.near_mac(), Device::Client.far_mac());
             let good = segment.clone().syn(ISN).bytes();
             let mut short_header = good.clone();
             short_header[tcp_at(family) + 12] = 4 << 4;

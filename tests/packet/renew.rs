@@ -3,13 +3,12 @@
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_SYN_SEEN};
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
 use common::maps::name;
-use common::maps::route::Route;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, TLS_PORT, vip};
 use tests::hello::hello;
 use tests::program::Programs;
 
-use crate::check::{assert_dropped, assert_sent, reset_of, sent};
+use crate::check::{assert_dropped, sent};
 use crate::open::{HELLO, Open, open};
 use crate::scene::{BACKEND_ISN, Backend, Client, ISN, behind, ready, usual_hello};
 use crate::setup::{backend_address, backend_socket, nats, with_backends};
@@ -26,9 +25,7 @@ fn with_other_tenant(programs: &mut Programs) {
         let id = if family.is_v4() { 31 } else { 32 };
         (id, programs.backend(2, backend_address(family, 1)))
     });
-    let value: Route = programs.entry(name::ROUTES, 1u32).expect("route 1 is there");
     programs.route(2, &all);
-    programs.insert(name::ROUTES, 1u32, value);
     programs.name(1, OTHER_NAME, 2);
 }
 
@@ -75,6 +72,9 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
                 // The third handshake packet proves it already.
                 let outcome = client.give(&mut programs, &at(0));
                 assert_eq!(outcome.counted, [(Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]);
+                // It needs no answer, so the old backend is told.
+                let rst = old.to_backend().rst().seq(behind(ISN, HELLO)).window(0);
+                assert_eq!(sent(&outcome), rst);
                 expected.remove(0);
             }
             let bytes = hello().name(OTHER_NAME).length(600).bytes();
@@ -167,10 +167,9 @@ fn a_syn_on_a_flow_that_is_over_forgets_it() {
             assert_eq!((client.flow(&programs), open.backend.owner(&programs)), (None, None));
             let outcome = client.give(&mut programs, &client.at(0).seq(behind(NEXT_ISN, 0)));
             assert_dropped(&outcome, Reason::SynAcked);
-            // What still comes of the old connection belongs to nobody.
+            // What still comes of the old connection is nobody's; its cookie is of this four-tuple, so it is not answered.
             let late = open.client_segment(HELLO, 0);
-            let outcome = client.give(&mut programs, &late);
-            assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&late));
+            assert_dropped(&client.give(&mut programs, &late), Reason::SynEarly);
         }
     }
 }
@@ -230,5 +229,42 @@ fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
         assert_ne!(open.flow(&programs).state, FLOW_RESET);
         programs.insert(name::LISTENERS, key(TLS_PORT), tls);
         assert_ne!(ISN, NEXT_ISN);
+    }
+}
+
+#[test]
+fn a_flow_that_owes_bytes_is_replaced_with_them() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = crate::scene::dial(family).shake(&mut programs);
+        client.give(&mut programs, &client.at(0).psh().payload(&usual_hello()[..300]));
+        let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
+        let old = Backend::of(&sent(&outcome));
+        old.accept(&mut programs);
+        assert!(client.waiting(&programs).is_some(), "300 bytes are owed");
+        let answer = sent(&client.give(&mut programs, &client.dial.syn().seq(NEXT_ISN)));
+        let anew = Client { cookie: answer.seq, ..client };
+        let first = anew.at(0).seq(behind(NEXT_ISN, 0)).payload(&usual_hello()[..200]);
+        let outcome = client.give(&mut programs, &first);
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);
+        let waiting = client.waiting(&programs).unwrap();
+        assert_eq!((waiting.isn, waiting.have, waiting.acked), (NEXT_ISN, 200, 0));
+        assert_eq!((client.flow(&programs), old.owner(&programs)), (None, None));
+    }
+}
+
+#[test]
+fn the_syn_that_opened_a_flow_does_not_mark_it_when_it_comes_again() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let outcome = open.client.give(&mut programs, &open.client.dial.syn());
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        assert_eq!(open.flow(&programs).flags, 0);
+        // Its cookie is still valid; the hello that comes again is the flow's own.
+        open.pass_to_backend(&mut programs, &open.client_segment(0, 0).payload(usual_hello()));
+        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
     }
 }

@@ -10,6 +10,7 @@ use tests::program::{Outcome, Programs};
 
 use crate::check::assert_sent;
 use crate::scene::{Client, dial, ready};
+use crate::setup::backend_address;
 
 /// The port of a second listener.
 const OTHER_PORT: u16 = 8443;
@@ -17,9 +18,10 @@ const OTHER_PORT: u16 = 8443;
 /// Routes 1 to 9, all with the same backends; listener 2 on [`OTHER_PORT`]; these names on listener 1.
 fn routed(names: &[(&str, u32)]) -> Programs {
     let mut programs = ready();
-    let value: common::maps::route::Route = programs.entry(name::ROUTES, 1u32).expect("route 1 is there");
-    for route in 2..10u32 {
-        programs.insert(name::ROUTES, route, value);
+    for route in 2..10 {
+        let backends = FAMILIES
+            .map(|family| (10 * route + family as u32, programs.backend(route, backend_address(family, 0))));
+        programs.route(route, &backends);
     }
     for family in FAMILIES {
         let listener = Listener { id: 2, ..listener(&programs, family) };

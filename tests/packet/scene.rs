@@ -214,6 +214,11 @@ impl Client {
         Backend::of(&sent(&outcome))
     }
 
+    /// An acknowledgement number that is certainly not this handshake's: one bit of the cookie's four-tuple tag differs.
+    pub(crate) fn wrong_ack(self) -> u32 {
+        (self.cookie ^ 1 << 15).wrapping_add(1)
+    }
+
     /// The RST that refuses this client: at the number it waits for.
     pub(crate) fn refusal(self) -> Segment {
         self.dial.to_client().rst().seq(self.cookie.wrapping_add(1))

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello, Source};
 use common::maps::name;
 use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host};
 use tests::program::Programs;
@@ -71,7 +71,7 @@ pub(crate) fn hellos(programs: &Programs) -> Vec<ClientTuple> {
 /// Waiting hellos of a source, as counted.
 pub(crate) fn waiting_of(programs: &Programs, source: IpAddr) -> u32 {
     let prefix = Address::from(source).source_prefix();
-    let source: Option<common::maps::flow::Source> = programs.entry(name::SOURCES, prefix);
+    let source: Option<Source> = programs.entry(name::SOURCES, prefix);
     source.map_or(0, |source| source.waiting)
 }
 
@@ -92,5 +92,8 @@ pub(crate) fn forget_all(programs: &mut Programs) {
     }
     for client in hellos(programs) {
         remove_hello(programs, client);
+    }
+    for (prefix, _) in programs.entries::<Address, Source>(name::SOURCES) {
+        programs.remove::<_, Source>(name::SOURCES, prefix);
     }
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread::sleep;
 use std::time::Duration;
 
+use common::maps::backend::BACKEND_RETIRED;
 use common::maps::event::Expiry;
 use common::maps::flow::FLOW_RESET;
 use common::maps::settings::Settings;
@@ -16,10 +17,10 @@ use tests::packet::flag;
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_emitted, assert_sent, order};
+use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
 use crate::delivery::collect;
-use crate::scene::{Client, ISN, behind, dial, ready, usual_hello};
-use crate::setup::{hellos, nats, waiting_of};
+use crate::scene::{Backend, Client, ISN, behind, dial, ready, usual_hello};
+use crate::setup::{backend_id, flag_backend, hellos, nats, route_counts, waiting_of, with_backends};
 
 /// A client on the far side of the default route.
 fn far(family: Family, net: u8, host: u8) -> IpAddr {
@@ -58,15 +59,21 @@ fn no_source_holds_more_than_64_waiting_hellos() {
         let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
         assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
         assert_eq!(refused.waiting(&programs), None);
-        // A hello in one segment waits for nobody.
-        refused.ask(&mut programs, &usual_hello());
+        // A whole hello waits for its backend: it needs a place too.
+        let outcome = refused.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+        assert_eq!(refused.waiting(&programs), None);
+        assert!(nats(&programs).iter().all(|(_, owner)| *owner != refused.dial.tuple()));
         // Other sources have their own count: for IPv4 the next address, for IPv6 the next /64.
         let other = if family.is_v4() { far(family, 2, 2) } else { far(family, 3, 1) };
         begin(&mut programs, family, other, 40_000);
         assert_eq!((waiting_of(&programs, host), waiting_of(&programs, other)), (64, 1));
-        // One is completed, one reset, one closed: three places.
+        // One is delivered, one reset, one closed: three places.
         let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(waiting_of(&programs, host), 64);
+        Backend::of(&sent(&outcome)).accept(&mut programs);
+        assert_eq!(waiting_of(&programs, host), 63);
         clients[1].give(&mut programs, &clients[1].at(300).rst());
         clients[2].give(&mut programs, &clients[2].at(300).fin());
         assert_eq!(waiting_of(&programs, host), 61);
@@ -76,6 +83,54 @@ fn no_source_holds_more_than_64_waiting_hellos() {
         let refused = dial(family).host(same).port(50_004).shake(&mut programs);
         let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
         assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+        let (connected, _, _) = route_counts(&programs);
+        assert_eq!(connected, if family.is_v4() { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        let client = dial(family).host(host).shake(&mut programs);
+        let ask = |programs: &mut Programs| {
+            let backend = client.ask(programs, &usual_hello());
+            assert_eq!(waiting_of(programs, host), 1);
+            backend
+        };
+        // Both backends refuse; both are silent; the client resets; the daemon does; the backend is gone.
+        let first = ask(&mut programs);
+        let outcome = first.refuse(&mut programs);
+        assert_eq!(waiting_of(&programs, host), 1);
+        let outcome = Backend::of(&sent(&outcome)).refuse(&mut programs);
+        assert_eq!(outcome.counted, [(Reason::ConnectExhausted, 1)]);
+        assert_eq!(waiting_of(&programs, host), 0);
+        ask(&mut programs);
+        for _ in 0..4 {
+            assert_eq!(waiting_of(&programs, host), 1);
+            client.send(&mut programs, 0, &usual_hello());
+        }
+        assert_eq!((client.waiting(&programs), waiting_of(&programs, host)), (None, 0));
+        ask(&mut programs);
+        client.give(&mut programs, &client.at(517).rst());
+        assert_eq!(waiting_of(&programs, host), 0);
+        ask(&mut programs);
+        programs.expire(&order(client.dial.tuple(), Reason::ExpireHello));
+        assert_eq!(waiting_of(&programs, host), 0);
+        let backend = ask(&mut programs);
+        for index in 0..2 {
+            flag_backend(&mut programs, backend_id(family, index), BACKEND_RETIRED);
+        }
+        let outcome = backend.give(&mut programs, &backend.syn_ack());
+        assert_eq!(outcome.counted, [(Reason::ConnectRetired, 1)]);
+        assert_eq!(waiting_of(&programs, host), 0);
+        // Refused before it is dialled.
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_eq!(outcome.counted, [(Reason::PickNone, 1)]);
+        assert_eq!(waiting_of(&programs, host), 0);
     }
 }
 
@@ -127,18 +182,28 @@ fn a_hello_that_takes_too_long_is_forgotten_when_its_client_speaks() {
         let client = begin(&mut programs, family, host, 40_000);
         short_lived(&mut programs, Sizes::default());
         sleep(Duration::from_millis(60));
-        // The second half alone says nothing: dropped, so that the client repeats from the start.
         let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
-        assert_eq!(outcome.counted, [(Reason::SynEarly, 1), (Reason::HelloTimeout, 1)]);
+        assert_sent(&outcome, Reason::HelloTimeout, &client.refusal());
         assert_eq!((client.waiting(&programs), waiting_of(&programs, host)), (None, 0));
         // While the backend is awaited the limit holds too.
         let backend = client.ask(&mut programs, &usual_hello());
         sleep(Duration::from_millis(60));
         let outcome = client.send(&mut programs, 0, &usual_hello());
-        assert_eq!(outcome.counted, [(Reason::HelloTimeout, 1), (Reason::ConnectSyn, 1)]);
-        assert_eq!(backend.owner(&programs), None, "the port of the first try is free");
-        assert_eq!(nats(&programs).len(), 1);
-        crate::setup::forget_all(&mut programs);
+        assert_sent(&outcome, Reason::HelloTimeout, &client.refusal());
+        assert_eq!((client.waiting(&programs), backend.owner(&programs)), (None, None));
+        assert_eq!(nats(&programs), []);
+        // A segment of another connection forgets it too, without a word about it.
+        begin(&mut programs, family, host, 40_000);
+        sleep(Duration::from_millis(60));
+        let other = client.at(0).ack(client.wrong_ack());
+        let outcome = client.give(&mut programs, &other);
+        assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&other));
+        assert_eq!(client.waiting(&programs), None);
+        // And a RST is not answered.
+        begin(&mut programs, family, host, 40_000);
+        sleep(Duration::from_millis(60));
+        assert_dropped(&client.give(&mut programs, &client.at(300).rst()), Reason::HelloReset);
+        assert_eq!(client.waiting(&programs), None);
     }
 }
 
@@ -193,7 +258,7 @@ fn a_hello_that_is_owed_gives_way_and_its_flow_is_reset() {
         let oldest = dial(family).shake(&mut programs);
         oldest.give(&mut programs, &oldest.at(0).psh().payload(&bytes[..300]));
         let outcome = oldest.send(&mut programs, 300, &bytes[300..]);
-        let backend = crate::scene::Backend::of(&crate::check::sent(&outcome));
+        let backend = Backend::of(&sent(&outcome));
         backend.accept(&mut programs);
         drive_out(&mut programs, family);
         assert_eq!(oldest.waiting(&programs), None);
@@ -201,7 +266,7 @@ fn a_hello_that_is_owed_gives_way_and_its_flow_is_reset() {
         assert_eq!(told.len(), 1);
         assert_eq!(told[0].client, oldest.dial.tuple());
         let outcome = programs.expire(&told[0]);
-        let to_backend = backend.to_backend().seq(behind(ISN, 0)).flags(flag::RST).window(0);
+        let to_backend = backend.to_backend().seq(behind(ISN, 517)).flags(flag::RST).window(0);
         assert_emitted(&outcome, &[(Device::Client, oldest.refusal()), (Device::Backend, to_backend)]);
         assert_eq!(oldest.flow(&programs).unwrap().state, FLOW_RESET);
     }
