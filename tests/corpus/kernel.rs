@@ -8,9 +8,8 @@ use common::maps::address::Port;
 use common::maps::flow::{ClientTuple, Hello};
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TLS};
 use common::maps::name;
-use common::maps::route::Route;
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, Family, TLS_PORT, client, vip};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, client, vip};
 use tests::corpus::{self, Case, Verdict};
 use tests::packet::{Segment, segment};
 use tests::program::{Programs, Sizes, verdict};
@@ -42,13 +41,19 @@ struct Kernel {
     routes: BTreeMap<String, u32>,
 }
 
+/// A route with a backend of each family.
+fn add_route(programs: &mut Programs, route: u32) {
+    let backends =
+        FAMILIES.map(|family| (10 * route + family as u32, programs.backend(route, backend(family, 0, 0))));
+    programs.route(route, &backends);
+}
+
 impl Kernel {
     fn new(cases: &[Case]) -> Self {
         let sizes = Sizes { names: 4096, ..Sizes::default() };
         let mut programs = Programs::with_sizes(sizes).expect("the programs load");
         programs.tls_with_one_route();
-        let value: Route = programs.entry(name::ROUTES, 1u32).expect("route 1 is there");
-        programs.insert(name::ROUTES, DEFAULT_ROUTE, value);
+        add_route(&mut programs, DEFAULT_ROUTE);
         for family in FAMILIES {
             let address = vip(family);
             let key = ListenerKey { address: address.into(), port: Port::new(TLS_PORT), reserved: [0; 2] };
@@ -60,7 +65,7 @@ impl Kernel {
             cases.iter().filter_map(|c| c.name.as_ref()).collect();
         let mut routes = BTreeMap::new();
         for (route, name) in (FIRST_ROUTE..).zip(names) {
-            programs.insert(name::ROUTES, route, value);
+            add_route(&mut programs, route);
             programs.name(1, name, route);
             programs.name(2, name, route);
             routes.insert(name.clone(), route);
