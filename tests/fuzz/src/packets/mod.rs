@@ -156,7 +156,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
                     self.give(device, mangled(frame, patches, *repair), false);
                 }
             }
-            Step::Raw(from_client, frame) if frame.len() > 14 => {
+            Step::Raw(from_client, frame) if runs(frame) => {
                 let device = if *from_client { Device::Client } else { Device::Backend };
                 self.give(device, frame.clone(), false);
             }
@@ -253,6 +253,15 @@ impl<N: FnMut(usize)> Run<'_, N> {
             self.bench.programs.remove::<_, Source>(name::SOURCES, *source);
         }
     }
+}
+
+/// Whether BPF_PROG_TEST_RUN takes a frame: it refuses those that end within the IP header.
+fn runs(frame: &[u8]) -> bool {
+    let least = match frame.get(12..14) {
+        Some([0x08, 0x00] | [0x86, 0xdd]) => known::transport_at(frame),
+        _ => 15,
+    };
+    frame.len() >= least
 }
 
 /// The frame of a segment; its TCP checksum wrong if asked for.
