@@ -157,7 +157,13 @@ fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     if !s.found && !stash::raise(s) {
         return Err(Exit::reset(Reason::HelloSourceFull));
     }
-    Err(opened(skb, s, Reason::ConnectSyn))
+    // Only now, so that a hello that is refused takes nobody's place.
+    let exit = if stash::stash_keep(s) == 0 {
+        Exit::reset(Reason::HelloStashFailed)
+    } else {
+        connect::open(skb, s, Reason::ConnectSyn)
+    };
+    Err(opened(s, exit))
 }
 
 /// The client repeats a hello that is complete: the backend has not answered. The first time the same backend is asked
@@ -177,13 +183,13 @@ fn retransmitted(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         connect::refused(s);
         stash::lower(&s.client, s.hello.source_epoch);
     })?;
-    Err(opened(skb, s, Reason::ConnectNext))
+    let exit = connect::open(skb, s, Reason::ConnectNext);
+    Err(opened(s, exit))
 }
 
-/// Dials; a refusal is the route's.
+/// What came of dialling; a refusal is the route's.
 #[inline(always)]
-fn opened(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
-    let exit = connect::open(skb, s, reason);
+fn opened(s: &mut Scratch, exit: Exit) -> Exit {
     if exit.verdict() == Verdict::Reset {
         connect::refused(s);
         // Where there is an entry, whoever forgets it counts it down.

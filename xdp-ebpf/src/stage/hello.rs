@@ -63,7 +63,7 @@ pub(crate) fn begin(s: &mut Scratch) {
     h.parser = common::wire::client_hello::Parser::zeroed();
 }
 
-/// Takes a segment. `Ok`: the hello is complete and stashed, `s.hello.parser` has the verdict; a repeated segment of
+/// Takes a segment. `Ok`: the hello is complete, its last part in the window, `s.hello.parser` has the verdict; a repeated segment of
 /// a complete hello (the client's clock) comes as `Ok` with `s.hello.state` [`HELLO_CONNECTING`].
 #[inline(always)]
 pub(crate) fn take(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
@@ -203,21 +203,17 @@ fn keep(s: &mut Scratch) -> Result<(), Exit> {
 fn judge(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     hello_parse(s);
     match s.hello.parser.outcome() {
-        Outcome::Name | Outcome::NoName => complete(s),
+        // Stashed and stored by `path`, once nothing refuses it.
+        Outcome::Name | Outcome::NoName => {
+            s.hello.state = 0;
+            Ok(())
+        }
         Outcome::NeedMore => wait(skb, s),
         Outcome::NotTls => Err(Exit::reset(Reason::HelloNotTls)),
         Outcome::Malformed => Err(Exit::reset(Reason::HelloMalformed)),
         Outcome::TooLong => Err(Exit::reset(Reason::HelloTooLong)),
         Outcome::NameInvalid => Err(Exit::reset(Reason::HelloNameInvalid)),
     }
-}
-
-/// The hello is whole: kept until its backend has it.
-#[inline(always)]
-fn complete(s: &mut Scratch) -> Result<(), Exit> {
-    s.hello.state = 0;
-    // The entry itself is stored by `connect`, with the backend.
-    if stash::stash_keep(s) == 0 { Err(Exit::reset(Reason::HelloStashFailed)) } else { Ok(()) }
 }
 
 /// The hello goes on in a later segment.
