@@ -103,7 +103,7 @@ pub(crate) fn leave(exit: Exit) -> i32 {
     maps::count(exit.reason());
     match exit.verdict() {
         Verdict::Next => TCX_NEXT,
-        Verdict::Drop | Verdict::Reset => TC_ACT_SHOT as i32,
-        Verdict::Redirect => TC_ACT_REDIRECT as i32,
+        Verdict::Drop | Verdict::Reset => TC_ACT_SHOT,
+        Verdict::Redirect => TC_ACT_REDIRECT,
     }
 }

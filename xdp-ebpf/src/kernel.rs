@@ -69,7 +69,8 @@ impl Skb {
     pub(crate) fn store(self, offset: u32, from: *const u8, length: u32) -> bool {
         // SAFETY: as in `load`.
         unsafe {
-            helper::bpf_skb_store_bytes(self.0, offset, from.cast(), length, u64::from(BPF_F_RECOMPUTE_CSUM)) == 0
+            helper::bpf_skb_store_bytes(self.0, offset, from.cast(), length, u64::from(BPF_F_RECOMPUTE_CSUM))
+                == 0
         }
     }
 
@@ -173,9 +174,17 @@ pub(crate) fn timestamp(now_ns: u64) -> u32 {
 
 /// Difference of two checksums over whole 32-bit words; `from` or `to` may be empty.
 #[inline(always)]
-pub(crate) fn checksum_difference(from: *const u8, from_bytes: u32, to: *const u8, to_bytes: u32, seed: u32) -> u32 {
+pub(crate) fn checksum_difference(
+    from: *const u8,
+    from_bytes: u32,
+    to: *const u8,
+    to_bytes: u32,
+    seed: u32,
+) -> u32 {
     // SAFETY: the verifier proves both ranges.
-    unsafe { helper::bpf_csum_diff(from.cast_mut().cast(), from_bytes, to.cast_mut().cast(), to_bytes, seed) as u32 }
+    unsafe {
+        helper::bpf_csum_diff(from.cast_mut().cast(), from_bytes, to.cast_mut().cast(), to_bytes, seed) as u32
+    }
 }
 
 /// Copies between memory that the verifier knows.
@@ -195,7 +204,11 @@ pub(crate) fn assign<T: Copy>(to: &mut T, from: &T) {
 
 /// Runs `step(index, context)` up to `times` times, until it returns 1.
 #[inline(always)]
-pub(crate) fn repeat(times: u32, step: unsafe extern "C" fn(u32, *mut c_void) -> i64, context: *mut c_void) -> i64 {
+pub(crate) fn repeat(
+    times: u32,
+    step: unsafe extern "C" fn(u32, *mut c_void) -> i64,
+    context: *mut c_void,
+) -> i64 {
     // SAFETY: `context` lives on the caller's stack for the whole call.
     unsafe { helper::bpf_loop(times, step as *mut c_void, context, 0) }
 }

@@ -1,7 +1,10 @@
 //! What happens to one packet: entry points, panic handler, and a `main` so that the host can build and lint the crate.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-#![cfg_attr(target_arch = "bpf", feature(core_intrinsics), expect(internal_features, reason = "one atomic addition, see maps.rs"))]
-#![expect(clippy::not_unsafe_ptr_arg_deref, reason = "the classifier macro and verified functions take the kernel's pointers")]
+#![cfg_attr(
+    target_arch = "bpf",
+    feature(core_intrinsics),
+    expect(internal_features, reason = "one atomic addition, see maps.rs")
+)]
 #![cfg_attr(not(target_arch = "bpf"), expect(dead_code, reason = "on the host nothing calls the programs"))]
 
 use aya_ebpf::EbpfContext;
@@ -13,19 +16,21 @@ mod kernel;
 mod packet;
 mod maps;
 mod exit;
+mod draft;
+mod sum;
 mod stage;
 mod path;
 
 /// Attached by TCX to the ingress of every device concerned.
 #[classifier]
-pub fn ingress(ctx: TcContext) -> i32 {
+pub(crate) fn ingress(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return TCX_NEXT };
     exit::leave(path::run(kernel::Skb(ctx.as_ptr().cast()), scratch))
 }
 
 /// Run by the daemon alone (`BPF_PROG_RUN`); attached nowhere.
 #[classifier]
-pub fn expire(ctx: TcContext) -> i32 {
+pub(crate) fn expire(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return 1 };
     path::from_daemon::run(kernel::Skb(ctx.as_ptr().cast()), scratch)
 }

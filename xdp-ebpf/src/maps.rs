@@ -9,9 +9,7 @@ use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{BackendTuple, Chunk, ClientTuple, Flow, HalfOpen, Hello, Slot, Source};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
-use common::maps::route::{
-    Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey,
-};
+use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::reason::{REASONS_MAX, Reason};
 
@@ -173,7 +171,9 @@ pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
     #[cfg(target_arch = "bpf")]
     // SAFETY: as in `advance`.
     return unsafe {
-        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::SeqCst }>(counter, value)
+        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::SeqCst }>(
+            counter, value,
+        )
     };
     #[cfg(not(target_arch = "bpf"))]
     core::mem::replace(counter, counter.wrapping_add(value))

@@ -53,7 +53,7 @@ impl Headers {
     /// The 16-bit number at an even offset.
     #[inline(always)]
     pub(crate) fn be16(&self, at: usize) -> u16 {
-        debug_assert!(at % 2 == 0 && at < 126);
+        debug_assert!(at.is_multiple_of(2) && at < 126);
         // SAFETY: in range and aligned: callers pass constants; `bytes` is aligned to 8.
         u16::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u16>().read() })
     }
@@ -61,7 +61,7 @@ impl Headers {
     /// The 32-bit number at an offset divisible by 4.
     #[inline(always)]
     pub(crate) fn be32(&self, at: usize) -> u32 {
-        debug_assert!(at % 4 == 0 && at < 124);
+        debug_assert!(at.is_multiple_of(4) && at < 124);
         // SAFETY: as in `be16`.
         u32::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u32>().read() })
     }
@@ -130,9 +130,9 @@ impl Headers {
     pub(crate) fn set_tcp_be32(&mut self, offset: u32, value: u32) {
         let b = value.to_be_bytes();
         self.bytes[TCP_AT + (offset & 63) as usize] = b[0];
-        self.bytes[TCP_AT + (offset + 1 & 63) as usize] = b[1];
-        self.bytes[TCP_AT + (offset + 2 & 63) as usize] = b[2];
-        self.bytes[TCP_AT + (offset + 3 & 63) as usize] = b[3];
+        self.bytes[TCP_AT + ((offset + 1) & 63) as usize] = b[1];
+        self.bytes[TCP_AT + ((offset + 2) & 63) as usize] = b[2];
+        self.bytes[TCP_AT + ((offset + 3) & 63) as usize] = b[3];
     }
 }
 

@@ -3,13 +3,14 @@
 use common::maps::flow::{HELLO_CONNECTING, HELLO_OWED};
 use common::reason::Reason;
 
+use crate::draft;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{SYN, Scratch};
 use crate::stage::connect::Answer;
 use crate::stage::forward::Step;
-use crate::stage::{connect, emit, forward, half_open, pick, stash};
+use crate::stage::{close, connect, emit, forward, half_open, pick, stash};
 
 /// The backend's segment.
 #[inline(always)]
@@ -58,7 +59,7 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
     kernel::assign(&mut s.hello, waiting);
     s.from = s.segment.ack.wrapping_sub(s.hello.isn.wrapping_add(1)) & 0x3fff;
     if stash::stash_fetch(s) == 0 {
-        forward::end(s);
+        close::end(s);
         return give_up(skb, s, Exit::reset(Reason::HelloStashFailed), true);
     }
     // A duplicate ACK asks for the first hole only; the client's own clock still repeats all.
@@ -124,8 +125,8 @@ fn give_up(skb: Skb, s: &mut Scratch, exit: Exit, backend_too: bool) -> Exit {
         return failed;
     }
     emit::emit_copy(skb.0, s);
-    emit::draft_answer(s);
-    emit::reset_numbers(&mut s.draft, &s.segment);
+    draft::answer(s);
+    draft::reset_numbers(&mut s.draft, &s.segment);
     emit::send_exit(skb, s, exit)
 }
 

@@ -9,7 +9,7 @@ use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ACK, RST, SYN, Scratch};
 use crate::stage::forward::Step;
-use crate::stage::{classify, connect, emit, forward, half_open, hello, pick, route, stash, syn};
+use crate::stage::{classify, close, connect, emit, forward, half_open, hello, pick, route, stash, syn};
 
 /// The client's segment: an open flow first, for that is nearly every packet.
 #[inline(always)]
@@ -41,9 +41,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         Ok(exit) => exit,
         Err(exit) => {
             // Whoever is refused waits no longer.
-            if exit.verdict() == Verdict::Reset
-                && maps::hello(&s.client).is_some()
-            {
+            if exit.verdict() == Verdict::Reset && maps::hello(&s.client).is_some() {
                 stash::forget(&s.client);
             }
             exit
@@ -62,18 +60,19 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     s.flow.nat = flow.nat;
     if s.segment.has(SYN) && !s.segment.has(ACK) {
         if flow.state != FLOW_ESTABLISHED {
-            forward::drop_entry(&s.client);
+            close::drop_entry(&s.client);
         } else if s.segment.seq != flow.client_isn {
             flow.flags |= FLOW_SYN_SEEN;
         }
         return Ok(false);
     }
-    if flow.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, &s.segment) || !begins_anew(s, flow.client_isn) {
+    if flow.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, &s.segment) || !begins_anew(s, flow.client_isn)
+    {
         return Ok(true);
     }
     let Some(old) = maps::flow(&s.client) else { return Ok(false) };
     kernel::assign(&mut s.flow, old);
-    forward::drop_entry(&s.client);
+    close::drop_entry(&s.client);
     maps::count_event(Reason::SynFlowReplaced);
     if s.segment.payload_bytes == 0 && maps::half_open(&s.client).is_none() {
         // On a TLS listener the bare ACK of the new handshake has nothing else to do: it tells the old backend.
@@ -120,7 +119,7 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
 /// Bytes that we acknowledged are gone: both sides have to know.
 #[inline(always)]
 fn lost(skb: Skb, s: &mut Scratch) -> Exit {
-    forward::end(s);
+    close::end(s);
     if let Err(failed) = emit::learn_partial(skb, s) {
         return failed;
     }
@@ -223,7 +222,11 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
         };
     }
     if !known {
-        return if s.segment.has(RST) { Exit::drop(Reason::SynStray) } else { Exit::reset(Reason::SynCookieMismatch) };
+        return if s.segment.has(RST) {
+            Exit::drop(Reason::SynStray)
+        } else {
+            Exit::reset(Reason::SynCookieMismatch)
+        };
     }
     if s.segment.has(RST) {
         half_open::forget(&s.client);

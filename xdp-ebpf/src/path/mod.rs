@@ -7,8 +7,8 @@ pub(crate) mod from_backend;
 /// What the daemon brings about when no packet comes.
 pub(crate) mod from_daemon;
 
-use common::reason::Reason;
 use common::maps::listener::ROLE_VIP;
+use common::reason::Reason;
 
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};

@@ -73,7 +73,10 @@ fn abandoned(s: &mut Scratch) -> bool {
         return false;
     }
     // The owner may have been about to store its entry: then it is given back.
-    if maps::flow(&s.victim).is_some() || maps::hello(&s.victim).is_some() || maps::half_open(&s.victim).is_some() {
+    if maps::flow(&s.victim).is_some()
+        || maps::hello(&s.victim).is_some()
+        || maps::half_open(&s.victim).is_some()
+    {
         maps::take_nat(&s.hello.nat, &s.victim);
         return false;
     }
@@ -231,14 +234,19 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
     let headers = if seg.v4 { 40 } else { 60 };
     let told = if seg.mss == 0 { default } else { seg.mss };
     // Timestamps take 12 bytes of each segment (RFC 6691).
-    h.backend_mss = told.min(h.backend_mss.saturating_sub(headers)).clamp(88, 8960) - if timestamps { 12 } else { 0 };
+    h.backend_mss =
+        told.min(h.backend_mss.saturating_sub(headers)).clamp(88, 8960) - if timestamps { 12 } else { 0 };
     if !timestamps {
         h.flags &= !HELLO_TIMESTAMPS;
     }
     if !maps::insert_flow(&s.client, &s.flow) {
         // The same SYN-ACK on two CPUs: one of them made the flow.
         let twice = maps::flow(&s.client).is_some_and(|flow| flow.nat == s.hello.nat);
-        return Err(if twice { Exit::drop(Reason::ConnectStray) } else { Exit::reset(Reason::ConnectTableFull) });
+        return Err(if twice {
+            Exit::drop(Reason::ConnectStray)
+        } else {
+            Exit::reset(Reason::ConnectTableFull)
+        });
     }
     s.hello.state = HELLO_OWED;
     let owed = s.hello.acked > 0;

@@ -1,18 +1,15 @@
 //! Puts packets on their way: next hop, link addresses, checksums. The only stage that sends.
 
 use aya_ebpf::bindings::__sk_buff;
-use common::maps::flow::WINDOW_SCALE_NONE;
 use common::reason::Reason;
 use common::wire::checksum;
-use core::ffi::c_void;
 use network_types::ip::IpProto;
 
+use crate::draft;
 use crate::exit::Exit;
 use crate::kernel::{self, Hop, Skb};
-use crate::packet::{ACK, Draft, ETH_BYTES, Headers, RST, SYN, Scratch, Segment, TCP_AT, V4_BYTES, V6_BYTES};
-
-/// Hop limit of segments that we make.
-const HOP_LIMIT: u8 = 64;
+use crate::packet::{ETH_BYTES, Headers, RST, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
+use crate::sum;
 
 /// Finds route and neighbour of the draft's receiver and writes the link addresses.
 /// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for.
@@ -89,7 +86,7 @@ pub(crate) extern "C" fn emit_draft(skb: *mut __sk_buff, s: *mut Scratch, reason
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     let skb = Skb(skb);
-    match make(skb, s).and_then(|()| store(skb, s)) {
+    match draft::make(skb, s).and_then(|()| store(skb, s)) {
         Ok(resolved) => {
             depart(s, resolved);
             Exit::sent_code(reason)
@@ -105,7 +102,7 @@ pub(crate) extern "C" fn emit_copy(skb: *mut __sk_buff, s: *mut Scratch) -> u32 
     // SAFETY: as in `emit_draft`.
     let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
     let skb = Skb(skb);
-    match make(skb, s).and_then(|()| store(skb, s)) {
+    match draft::make(skb, s).and_then(|()| store(skb, s)) {
         Ok(true) => u32::from(skb.clone_to(s.route_request.ifindex)),
         Ok(false) | Err(_) => 0,
     }
@@ -140,22 +137,23 @@ fn rewrite(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let addresses = kernel::checksum_difference(old, 32, new, 32, 0);
     let bytes = core::hint::black_box(s.segment.tcp_bytes) & 60;
     let was = s.received.bytes.as_ptr();
-    // SAFETY: `TCP_AT` lies inside `bytes`.
-    let is = unsafe { s.headers.bytes.as_ptr().add(TCP_AT) };
+    let is = s.headers.bytes.as_ptr().wrapping_add(TCP_AT);
     let header = kernel::checksum_difference(was, bytes, is, bytes, 0);
     let length = core::hint::black_box((if v4 { V4_BYTES } else { V6_BYTES }) + bytes);
-    if length < 20 || length > V6_BYTES + 60 {
+    if !(20..=V6_BYTES + 60).contains(&length) {
         return Err(failed);
     }
     if v4 {
         let length = core::hint::black_box(length.min(V4_BYTES + 60));
-        if length < 20 || length > V4_BYTES + 60 || !skb.store_headers(0, s.headers.frame(true), length) {
+        if !(20..=V4_BYTES + 60).contains(&length) || !skb.store_headers(0, s.headers.frame(true), length) {
             return Err(failed);
         }
     } else if !skb.store_headers(0, s.headers.frame(false), length) {
         return Err(failed);
     }
-    if !skb.fix_checksum(checksum_at(v4), addresses, true) || !skb.fix_checksum(checksum_at(v4), header, false) {
+    if !skb.fix_checksum(checksum_at(v4), addresses, true)
+        || !skb.fix_checksum(checksum_at(v4), header, false)
+    {
         return Err(failed);
     }
     Ok(resolved)
@@ -171,7 +169,7 @@ fn lower_hop_limit(s: &mut Scratch) -> Result<(), Exit> {
         return Err(Exit::drop(Reason::EmitHopLimit));
     }
     h.bytes[at] -= 1;
-    write_addresses(h, &s.draft, v4);
+    draft::write_addresses(h, &s.draft, v4);
     Ok(())
 }
 
@@ -193,88 +191,6 @@ pub(crate) fn keep_received(s: &mut Scratch) {
     }
 }
 
-#[inline(always)]
-fn write_addresses(h: &mut Headers, draft: &Draft, v4: bool) {
-    if v4 {
-        h.set_address(Headers::V4 + 12, &draft.tuple.client, true);
-        h.set_address(Headers::V4 + 16, &draft.tuple.vip, true);
-        h.set_be16(Headers::V4 + 10, 0);
-        let mut sum = 0u32;
-        let mut i = 0;
-        while i < 20 {
-            sum += u32::from(h.be16(Headers::V4 + i));
-            i += 2;
-        }
-        h.set_be16(Headers::V4 + 10, !checksum::fold(sum));
-    } else {
-        h.set_address(Headers::V6 + 8, &draft.tuple.client, false);
-        h.set_address(Headers::V6 + 24, &draft.tuple.vip, false);
-    }
-}
-
-/// Writes the headers of the draft.
-#[inline(always)]
-fn make(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    let v4 = s.segment.v4;
-    let (h, d) = (&mut s.headers, &s.draft);
-    let tcp_bytes = write_options(h, d);
-    let payload = d.payload_bytes;
-    if v4 {
-        h.set_be32(Headers::V4, 0x4500_0000 | (20 + tcp_bytes + payload));
-        h.set_be32(Headers::V4 + 4, 0x0000_4000);
-        h.bytes[Headers::V4 + 8] = HOP_LIMIT;
-        h.bytes[Headers::V4 + 9] = 6;
-    } else {
-        h.set_be32(Headers::V6, 0x6000_0000);
-        h.set_be16(Headers::V6 + 4, (tcp_bytes + payload) as u16);
-        h.bytes[Headers::V6 + 6] = 6;
-        h.bytes[Headers::V6 + 7] = HOP_LIMIT;
-    }
-    write_addresses(h, d, v4);
-    h.bytes[TCP_AT] = d.tuple.client_port.bytes[0];
-    h.bytes[TCP_AT + 1] = d.tuple.client_port.bytes[1];
-    h.bytes[TCP_AT + 2] = d.tuple.vip_port.bytes[0];
-    h.bytes[TCP_AT + 3] = d.tuple.vip_port.bytes[1];
-    h.set_be32(TCP_AT + 4, d.seq);
-    h.set_be32(TCP_AT + 8, d.ack);
-    h.bytes[TCP_AT + 12] = (tcp_bytes << 2) as u8;
-    h.bytes[TCP_AT + 13] = d.flags;
-    h.set_be16(TCP_AT + 14, d.window);
-    h.set_be32(TCP_AT + 16, 0);
-    s.segment.tcp_bytes = tcp_bytes;
-    let length = (if v4 { V4_BYTES } else { V6_BYTES }) + tcp_bytes + payload;
-    // A PARTIAL packet may never be shorter than its checksum field; every draft is longer.
-    if !skb.resize(length) {
-        return Err(Exit::drop(Reason::EmitFailed));
-    }
-    Ok(())
-}
-
-/// Writes the options of the draft in the order Linux uses; returns the bytes of the TCP header.
-#[inline(always)]
-fn write_options(h: &mut Headers, d: &Draft) -> u32 {
-    if d.flags & SYN != 0 {
-        // Fixed places, NOPs where an option is not wanted: MSS, SACK permitted, timestamps, window scale.
-        h.set_be32(TCP_AT + 20, 0x0204_0000 | u32::from(d.mss));
-        let sack = if d.sack_permitted { 0x0402 } else { 0x0101 };
-        let (stamp, val, ecr) = if d.timestamps { (0x080a, d.tsval, d.tsecr) } else { (0x0101, 0x0101_0101, 0x0101_0101) };
-        h.set_be16(TCP_AT + 24, sack);
-        h.set_be16(TCP_AT + 26, stamp);
-        h.set_be32(TCP_AT + 28, val);
-        h.set_be32(TCP_AT + 32, ecr);
-        let scale = if d.window_scale == WINDOW_SCALE_NONE { 0x0101_0101 } else { 0x0103_0300 | u32::from(d.window_scale) };
-        h.set_be32(TCP_AT + 36, scale);
-        return 40;
-    }
-    if d.timestamps && d.flags & RST == 0 {
-        h.set_be32(TCP_AT + 20, 0x0101_080a);
-        h.set_be32(TCP_AT + 24, d.tsval);
-        h.set_be32(TCP_AT + 28, d.tsecr);
-        return 32;
-    }
-    20
-}
-
 /// Stores headers and payload of the draft in the packet and finds its way.
 #[inline(always)]
 fn store(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
@@ -285,8 +201,8 @@ fn store(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
     let payload = core::hint::black_box(s.draft.payload_bytes);
     let from = core::hint::black_box(s.draft.payload_from) & 0x3fff;
-    let sum = transport_sum(s, tcp_bytes);
-    let field = if s.partial { checksum::fold(sum) } else { !checksum::fold(payload_sum(s, sum)) };
+    let sum = sum::transport(s, tcp_bytes);
+    let field = if s.partial { checksum::fold(sum) } else { !checksum::fold(sum::payload(s, sum)) };
     s.headers.set_be16(TCP_AT + 16, field);
     let length = core::hint::black_box(tcp_bytes) & 60;
     if v4 {
@@ -297,122 +213,12 @@ fn store(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         return Err(failed);
     }
     if payload > 0 {
-        // SAFETY: `from` is at most 16,383 and `bytes` is longer than that by PAYLOAD_MAX.
-        let at = unsafe { s.window.bytes.as_ptr().add(from as usize) };
-        if payload > PAYLOAD_MAX || !skb.store(fixed + tcp_bytes, at, payload) {
+        let at = s.window.bytes.as_ptr().wrapping_add(from as usize);
+        if payload > sum::PAYLOAD_MAX || !skb.store(fixed + tcp_bytes, at, payload) {
             return Err(failed);
         }
     }
     Ok(resolved)
-}
-
-/// Most payload bytes of one draft: what the window holds behind its last stream position.
-pub(crate) const PAYLOAD_MAX: u32 = 8960;
-
-/// Sum over pseudo header and, unless the checksum is left to the device, the TCP header.
-#[inline(always)]
-fn transport_sum(s: &Scratch, tcp_bytes: u32) -> u32 {
-    let tuple = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
-    // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
-    let seed = (6 + tcp_bytes + s.draft.payload_bytes).swap_bytes();
-    let sum = kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed);
-    if s.partial {
-        return to_network(sum);
-    }
-    // SAFETY: `TCP_AT` lies inside `bytes`.
-    let header = unsafe { s.headers.bytes.as_ptr().add(TCP_AT) };
-    let length = core::hint::black_box(tcp_bytes) & 60;
-    to_network(kernel::checksum_difference(core::ptr::null(), 0, header, length, sum))
-}
-
-/// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.
-#[inline(always)]
-fn to_network(sum: u32) -> u32 {
-    u32::from(checksum::fold(sum).swap_bytes())
-}
-
-/// Context of [`sum_step`]: on the stack, as the kernel wants it.
-#[repr(C)]
-struct Sum {
-    scratch: *mut Scratch,
-}
-
-/// Adds the payload to a sum, 512 bytes at a time (the most older kernels take).
-#[inline(always)]
-fn payload_sum(s: &mut Scratch, seed: u32) -> u32 {
-    if s.draft.payload_bytes == 0 {
-        return seed;
-    }
-    s.at = s.draft.payload_from;
-    s.left = s.draft.payload_bytes;
-    s.sum = seed;
-    let mut state = Sum { scratch: s };
-    kernel::repeat(PAYLOAD_MAX / 512 + 2, sum_step, core::ptr::from_mut(&mut state).cast());
-    s.sum
-}
-
-/// Adds one piece; 1 = the end.
-unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
-    // SAFETY: `payload_sum` passes a `Sum` on its stack.
-    let state = unsafe { &mut *state.cast::<Sum>() };
-    // SAFETY: null is checked; else it is this CPU's working memory.
-    let Some(s) = (unsafe { state.scratch.as_mut() }) else { return 1 };
-    if s.left == 0 {
-        return 1;
-    }
-    let at = core::hint::black_box(s.at) & 0x7fff;
-    if at as usize > s.window.bytes.len() - 512 {
-        return 1;
-    }
-    // SAFETY: `at` leaves 512 bytes.
-    let from = unsafe { s.window.bytes.as_mut_ptr().add(at as usize) };
-    let piece = s.left.min(512);
-    let whole = core::hint::black_box(piece & !3) & 0x3fc;
-    if whole > 0 && whole <= 512 {
-        let sum = kernel::checksum_difference(core::ptr::null(), 0, from, whole, 0);
-        s.sum += to_network(sum);
-    }
-    // The last one to three bytes, as if zeros followed.
-    let mut i = 0;
-    while i < 3 {
-        let offset = (piece & !3) + i;
-        if offset < piece {
-            let byte = u32::from(s.window.bytes[((at + offset) & 0x3fff) as usize]);
-            s.sum += if i & 1 == 0 { byte << 8 } else { byte };
-        }
-        i += 1;
-    }
-    s.at += piece;
-    s.left -= piece;
-    0
-}
-
-/// Drafts an answer to the sender of the packet in hand: addresses and ports turned round, no payload, no options.
-#[inline(always)]
-pub(crate) fn draft_answer(s: &mut Scratch) {
-    let (d, t) = (&mut s.draft, &s.segment.tuple);
-    d.tuple.client = t.vip;
-    d.tuple.vip = t.client;
-    d.tuple.client_port = t.vip_port;
-    d.tuple.vip_port = t.client_port;
-    d.payload_bytes = 0;
-    d.payload_from = 0;
-    d.timestamps = false;
-}
-
-/// The numbers of a reset that the sender of `segment` must believe (RFC 9293 section 3.10.7.1, RFC 5961 section 3).
-#[inline(always)]
-pub(crate) fn reset_numbers(draft: &mut Draft, segment: &Segment) {
-    draft.window = 0;
-    if segment.has(ACK) {
-        draft.seq = segment.ack;
-        draft.ack = 0;
-        draft.flags = RST;
-    } else {
-        draft.seq = 0;
-        draft.ack = segment.end();
-        draft.flags = RST | ACK;
-    }
 }
 
 /// Sends the packet with its rewritten headers the way of `draft.tuple`.
@@ -437,8 +243,8 @@ pub(crate) fn reset_code(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     if s.segment.has(RST) {
         return exit.dropped();
     }
-    draft_answer(s);
-    reset_numbers(&mut s.draft, &s.segment);
+    draft::answer(s);
+    draft::reset_numbers(&mut s.draft, &s.segment);
     send_exit(skb, s, exit)
 }
 
@@ -448,8 +254,8 @@ pub(crate) fn reset(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     if s.segment.has(RST) {
         return Exit::drop(reason);
     }
-    draft_answer(s);
-    reset_numbers(&mut s.draft, &s.segment);
+    draft::answer(s);
+    draft::reset_numbers(&mut s.draft, &s.segment);
     send(skb, s, reason)
 }
 
@@ -504,14 +310,19 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let (fixed, ip_bytes) = if v4 { (V4_BYTES, 20) } else { (V6_BYTES, 40) };
     let protocol = if v4 { s.headers.bytes[Headers::V4 + 9] } else { s.headers.bytes[Headers::V6 + 6] };
     // Never an error about ICMP: the two could go on for ever.
-    if protocol == IpProto::Icmp as u8 || protocol == IpProto::Ipv6Icmp as u8 || skb.length() < fixed + QUOTED {
+    if protocol == IpProto::Icmp as u8 || protocol == IpProto::Ipv6Icmp as u8 || skb.length() < fixed + QUOTED
+    {
         return Err(Exit::drop(Reason::ClassifyDropped));
     }
     let quoted = ip_bytes + QUOTED;
     let failed = Exit::drop(Reason::EmitFailed);
     // Behind the 8 bytes of the ICMP header, in the window.
     s.window.bytes[..8].fill(0);
-    if !(if v4 { skb.load(ETH_BYTES, s.window.bytes[8..].as_mut_ptr(), 28) } else { skb.load(ETH_BYTES, s.window.bytes[8..].as_mut_ptr(), 48) }) {
+    if !(if v4 {
+        skb.load(ETH_BYTES, s.window.bytes[8..].as_mut_ptr(), 28)
+    } else {
+        skb.load(ETH_BYTES, s.window.bytes[8..].as_mut_ptr(), 48)
+    }) {
         return Err(failed);
     }
     // Behind the quotation: it changes the packet.
@@ -519,25 +330,25 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let udp = protocol == IpProto::Udp as u8;
     s.window.bytes[0] = if v4 { 3 } else { 1 };
     s.window.bytes[1] = if v4 { if udp { 3 } else { 2 } } else { 4 };
-    draft_answer(s);
+    draft::answer(s);
     let icmp_bytes = 8 + quoted;
     let h = &mut s.headers;
     if v4 {
         h.set_be32(Headers::V4, 0x4500_0000 | (20 + icmp_bytes));
         h.set_be32(Headers::V4 + 4, 0);
-        h.bytes[Headers::V4 + 8] = HOP_LIMIT;
+        h.bytes[Headers::V4 + 8] = draft::HOP_LIMIT;
         h.bytes[Headers::V4 + 9] = IpProto::Icmp as u8;
     } else {
         h.set_be32(Headers::V6, 0x6000_0000);
         h.set_be16(Headers::V6 + 4, icmp_bytes as u16);
         h.bytes[Headers::V6 + 6] = IpProto::Ipv6Icmp as u8;
-        h.bytes[Headers::V6 + 7] = HOP_LIMIT;
+        h.bytes[Headers::V6 + 7] = draft::HOP_LIMIT;
     }
-    write_addresses(h, &s.draft, v4);
+    draft::write_addresses(h, &s.draft, v4);
     if !skb.resize(fixed + icmp_bytes) {
         return Err(failed);
     }
-    icmp_checksum(s, icmp_bytes);
+    sum::icmp(s, icmp_bytes);
     let resolved = next_hop(skb, s)?;
     let stored = if v4 {
         skb.store(0, s.headers.frame(true), V4_BYTES) && skb.store(V4_BYTES, s.window.bytes.as_ptr(), 36)
@@ -545,34 +356,4 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         skb.store(0, s.headers.frame(false), V6_BYTES) && skb.store(V6_BYTES, s.window.bytes.as_ptr(), 56)
     };
     if stored { Ok(resolved) } else { Err(failed) }
-}
-
-/// Writes the checksum of the ICMP message at the start of the window.
-///
-/// A PARTIAL packet was UDP's: the device will write the complement of the whole sum at byte 6, which ICMP leaves
-/// unused. With the pseudo header's sum there before, and none at byte 2, the message then sums up as it must.
-#[inline(always)]
-fn icmp_checksum(s: &mut Scratch, icmp_bytes: u32) {
-    let tuple = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
-    let pseudo = if s.segment.v4 {
-        0
-    } else {
-        let seed = (u32::from(IpProto::Ipv6Icmp as u8) + icmp_bytes).swap_bytes();
-        kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed)
-    };
-    if s.partial {
-        let sum = checksum::fold(to_network(pseudo)).to_be_bytes();
-        s.window.bytes[6] = sum[0];
-        s.window.bytes[7] = sum[1];
-        return;
-    }
-    let message = s.window.bytes.as_ptr();
-    let sum = if s.segment.v4 {
-        kernel::checksum_difference(core::ptr::null(), 0, message, 36, pseudo)
-    } else {
-        kernel::checksum_difference(core::ptr::null(), 0, message, 56, pseudo)
-    };
-    let sum = (!checksum::fold(to_network(sum))).to_be_bytes();
-    s.window.bytes[2] = sum[0];
-    s.window.bytes[3] = sum[1];
 }

@@ -3,11 +3,12 @@
 use common::maps::event::Expiry;
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, HELLO_OWED};
 use common::reason::Reason;
+use zerocopy::FromBytes;
 
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Scratch};
-use crate::stage::{emit, forward, half_open, stash};
+use crate::stage::{close, emit, forward, half_open, stash};
 
 /// What was asked.
 #[derive(Clone, Copy)]
@@ -23,8 +24,7 @@ pub(crate) fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
     if !skb.load(ETH_BYTES, to, size_of::<Expiry>() as u32) {
         return None;
     }
-    // SAFETY: the window is aligned to 4 as `Expiry` is, and longer; every bit pattern is valid.
-    let expiry = unsafe { to.cast::<Expiry>().read_unaligned() };
+    let (expiry, _) = Expiry::read_from_prefix(&s.window.bytes).ok()?;
     s.client = expiry.client;
     s.segment.v4 = expiry.client.client.is_v4();
     s.segment.tuple = expiry.client;
@@ -50,7 +50,7 @@ pub(crate) fn flow(skb: Skb, s: &mut Scratch) -> bool {
     flow.seen_secs = (s.now_ns / 1_000_000_000) as u32;
     if !listed {
         let client = s.client;
-        forward::close(&client, s.now_ns);
+        close::put(&client, s.now_ns);
     }
     forward::draft_client_reset(s);
     emit::emit_copy(skb.0, s);
@@ -66,7 +66,7 @@ pub(crate) fn closed(s: &mut Scratch) -> bool {
     if flow.state == FLOW_ESTABLISHED {
         return false;
     }
-    forward::drop_entry(&s.client);
+    close::drop_entry(&s.client);
     true
 }
 

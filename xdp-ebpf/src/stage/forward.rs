@@ -2,20 +2,18 @@
 //! follows the connection to its end.
 
 use common::maps::flow::{
-    ClientTuple, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED, FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED,
-    FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+    ClientTuple, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED, FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED,
+    FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
 use common::reason::Reason;
 use common::wire::seq;
 
+use crate::draft;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ACK, FIN, RST, SYN, Scratch, Segment, TCP_AT};
-use crate::stage::emit;
-
-/// Closed flows looked at each time one closes: enough to free them faster than they come.
-const FREED_PER_CLOSE: u32 = 2;
+use crate::stage::{close, emit};
 
 /// What `path` has to do with a segment of a flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -92,7 +90,8 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         }
     }
     // A repeated segment while we owe bytes: the backend may have lost them, and will never ask the client.
-    if flow.backend_flags & FLOW_OWED != 0 && seg.payload_bytes > 0 && seq::before(seg.seq, flow.client_next) {
+    if flow.backend_flags & FLOW_OWED != 0 && seg.payload_bytes > 0 && seq::before(seg.seq, flow.client_next)
+    {
         kernel::assign(&mut s.flow, flow);
         return Step::Repeat;
     }
@@ -156,11 +155,12 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
     emit::keep_received(s);
     let seg = &s.segment;
     touch(flow, s.now_ns);
-    let repeated_ack = seg.ack == flow.backend_acked && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
+    let repeated_ack =
+        seg.ack == flow.backend_acked && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
     if flow.backend_flags & FLOW_OWED != 0 {
         let owing = owed(s, flow);
         if flow.state == FLOW_RESET {
-            close(&s.client, s.now_ns);
+            close::put(&s.client, s.now_ns);
             return Step::Linger;
         }
         if owing && (repeated_ack || s.segment.has(SYN)) {
@@ -276,98 +276,7 @@ fn finish(client: &ClientTuple, flow: &mut Flow, reset: bool, now_ns: u64) {
     } else {
         return;
     }
-    close(client, now_ns);
-}
-
-/// Puts a flow that ended into the ring of closed flows, which frees the oldest.
-#[inline(always)]
-pub(crate) fn close(client: &ClientTuple, now_ns: u64) {
-    forward_close(core::ptr::from_ref(client), now_ns);
-}
-
-/// Verified once, on its own.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_close(client: *const ClientTuple, now_ns: u64) -> u32 {
-    // SAFETY: null is checked; else the caller's tuple.
-    let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
-    let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return 0 };
-    let (places, timeout_secs) = (u64::from(settings.closed), settings.closed_timeout_secs);
-    if places == 0 {
-        return 0;
-    }
-    let now = (now_ns / 1_000_000_000) as u32;
-    let head = maps::advance(&mut cursors.closed_head);
-    let mut freed = 0;
-    while freed < FREED_PER_CLOSE {
-        let tail = cursors.closed_tail;
-        if tail >= head {
-            break;
-        }
-        let Some(slot) = maps::closed_slot((tail % places) as u32) else { break };
-        if slot.since_secs.wrapping_add(timeout_secs) > now {
-            break;
-        }
-        // Two CPUs may have seen the same place: each takes one of its own.
-        free_place((maps::advance(&mut cursors.closed_tail) % places) as u32, client);
-        freed += 1;
-    }
-    let place = (head % places) as u32;
-    // A full ring frees before time.
-    free_place(place, client);
-    if let Some(slot) = maps::closed_slot(place) {
-        slot.owner = *client;
-        slot.since_secs = now;
-    }
-    1
-}
-
-/// Removes the closed flow that stands in a place of the ring, unless it is the one that is being put there.
-#[inline(always)]
-fn free_place(place: u32, client: &ClientTuple) {
-    let Some(slot) = maps::closed_slot(place) else { return };
-    // Copies: another CPU may be filling the place.
-    let (owner, since_secs) = (slot.owner, slot.since_secs);
-    if since_secs != 0 && owner != *client {
-        forget(&owner, since_secs);
-    }
-}
-
-/// Removes a closed flow with its NAT entry, unless the client has begun anew since.
-#[inline(always)]
-fn forget(client: &ClientTuple, since_secs: u32) {
-    let Some(flow) = maps::flow(client) else { return };
-    // A flow of the same four-tuple that closed later stands in a later place.
-    if flow.state == FLOW_ESTABLISHED || seq::before(since_secs.wrapping_add(60), flow.seen_secs) {
-        return;
-    }
-    if drop_entry(client) {
-        maps::count_event(Reason::ExpireClosed);
-    }
-}
-
-/// Removes a flow's entries, whatever its state; `false` when somebody else did.
-#[inline(always)]
-pub(crate) fn drop_entry(client: &ClientTuple) -> bool {
-    forward_drop(core::ptr::from_ref(client)) == 1
-}
-
-/// Verified once, on its own.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_drop(client: *const ClientTuple) -> u32 {
-    // SAFETY: null is checked; else the caller's tuple.
-    let Some(client) = (unsafe { client.as_ref() }) else { return 0 };
-    let Some(flow) = maps::flow(client) else { return 0 };
-    let (nat, owed) = (flow.nat, flow.backend_flags & FLOW_OWED != 0);
-    if !maps::remove_flow(client) {
-        return 0;
-    }
-    maps::free_nat(&nat, client);
-    if owed {
-        maps::remove_hello(client);
-    }
-    1
+    close::put(client, now_ns);
 }
 
 /// Whether a client's segment acknowledges something that this flow's backend sent: a new connection's cookie lies
@@ -380,15 +289,6 @@ pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
         && seq::before_or_at(acked, flow.backend_next)
 }
 
-/// Ends the flow at `s.client` as reset; `s.flow` is a copy of it.
-#[inline(always)]
-pub(crate) fn end(s: &mut Scratch) {
-    if let Some(flow) = maps::flow(&s.client) {
-        flow.state = FLOW_RESET;
-        close(&s.client, s.now_ns);
-    }
-}
-
 /// Answers a packet of a flow that was reset (RFC 5961: only a RST at the sender's own number is believed).
 #[inline(always)]
 pub(crate) fn linger(skb: Skb, s: &mut Scratch) -> Exit {
@@ -398,7 +298,7 @@ pub(crate) fn linger(skb: Skb, s: &mut Scratch) -> Exit {
 /// Acknowledges a repeated SYN-ACK of the backend: the hello itself is the client's to repeat.
 #[inline(always)]
 pub(crate) fn acknowledge_backend(skb: Skb, s: &mut Scratch) -> Exit {
-    emit::draft_answer(s);
+    draft::answer(s);
     let (d, f) = (&mut s.draft, &s.flow);
     d.seq = f.backend_acked;
     d.ack = f.backend_next;

@@ -1,7 +1,7 @@
 //! TCP listeners: the backend is picked at the SYN, which is passed on; the flow opens at the client's ACK.
 
-use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, WINDOW_SCALE_NONE};
 use common::maps::backend::BACKEND_RETIRED;
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, WINDOW_SCALE_NONE};
 use common::reason::Reason;
 use common::wire::seq;
 use core::ffi::c_void;

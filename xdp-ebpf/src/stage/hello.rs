@@ -2,19 +2,21 @@
 
 use aya_ebpf::bindings::__sk_buff;
 use common::maps::flow::{
-    CHUNK_BYTES, HELLO_BYTES_MAX, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_TIMESTAMPS, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+    CHUNK_BYTES, HELLO_BYTES_MAX, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_TIMESTAMPS,
+    WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
 use common::reason::Reason;
 use common::wire::client_hello::{Outcome, STEPS_MAX};
 use common::wire::seq;
 use core::ffi::c_void;
 
+use crate::draft;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ACK, FIN, PSH, RST, Scratch};
-use crate::stage::stash::{self, NO_CHUNK};
 use crate::stage::emit;
+use crate::stage::stash::{self, NO_CHUNK};
 
 /// Segments without PSH that are acknowledged together (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
@@ -146,7 +148,8 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 fn client_reset(s: &mut Scratch, expected: u32) -> Exit {
     let at = s.segment.seq;
     let tuple = s.segment.tuple;
-    if (at == expected || at == s.hello.isn.wrapping_add(1).wrapping_add(s.hello.acked)) && stash::forget(&tuple)
+    if (at == expected || at == s.hello.isn.wrapping_add(1).wrapping_add(s.hello.acked))
+        && stash::forget(&tuple)
     {
         return Exit::drop(Reason::HelloReset);
     }
@@ -163,7 +166,9 @@ fn load(skb: Skb, s: &mut Scratch, skip: u32) -> Option<()> {
     let from = s.segment.payload_at + skip;
     // In two halves: a copy of 8 KiB from any place below 16 KiB stays inside the window.
     let first = length.min(8192);
-    if !load_piece(skb, s, from, have, first) || !load_piece(skb, s, from + first, have + first, length - first) {
+    if !load_piece(skb, s, from, have, first)
+        || !load_piece(skb, s, from + first, have + first, length - first)
+    {
         return None;
     }
     s.hello.have = have + length;
@@ -180,8 +185,7 @@ fn load_piece(skb: Skb, s: &mut Scratch, from: u32, to: u32, length: u32) -> boo
         return false;
     }
     let to = core::hint::black_box(to) & 0x3fff;
-    // SAFETY: at most 16,383 + 8,192, inside the window.
-    let at = unsafe { s.window.bytes.as_mut_ptr().add(to as usize) };
+    let at = s.window.bytes.as_mut_ptr().wrapping_add(to as usize);
     skb.load(from, at, length)
 }
 
@@ -193,9 +197,17 @@ fn keep(s: &mut Scratch) -> Result<(), Exit> {
     }
     // One that was found is only ever stored over itself: it may have become a flow on another CPU.
     if s.found {
-        return if maps::update_hello(&s.segment.tuple, &s.hello) { Ok(()) } else { Err(Exit::drop(Reason::HelloBeyond)) };
+        return if maps::update_hello(&s.segment.tuple, &s.hello) {
+            Ok(())
+        } else {
+            Err(Exit::drop(Reason::HelloBeyond))
+        };
     }
-    if maps::put_hello(&s.segment.tuple, &s.hello) { Ok(()) } else { Err(Exit::reset(Reason::HelloStashFailed)) }
+    if maps::put_hello(&s.segment.tuple, &s.hello) {
+        Ok(())
+    } else {
+        Err(Exit::reset(Reason::HelloStashFailed))
+    }
 }
 
 /// Runs the parser over the new bytes.
@@ -253,13 +265,17 @@ fn acked(s: &mut Scratch, reason: Reason) -> Exit {
     s.hello.acked = s.hello.have;
     s.hello.segments_unacked = 0;
     s.hello.our_tsval = kernel::timestamp(s.now_ns);
-    if maps::update_hello(&s.segment.tuple, &s.hello) { Exit::sent(reason) } else { Exit::drop(Reason::HelloBeyond) }
+    if maps::update_hello(&s.segment.tuple, &s.hello) {
+        Exit::sent(reason)
+    } else {
+        Exit::drop(Reason::HelloBeyond)
+    }
 }
 
 /// Sends the acknowledgement.
 #[inline(always)]
 fn acknowledge(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
-    emit::draft_answer(s);
+    draft::answer(s);
     let (d, h) = (&mut s.draft, &s.hello);
     d.seq = h.cookie.wrapping_add(1);
     d.ack = h.isn.wrapping_add(1).wrapping_add(h.acked);

@@ -10,5 +10,6 @@ pub(crate) mod pick;
 pub(crate) mod half_open;
 pub(crate) mod connect;
 pub(crate) mod forward;
+pub(crate) mod close;
 pub(crate) mod emit;
 pub(crate) mod expire;

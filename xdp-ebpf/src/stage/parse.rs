@@ -8,7 +8,9 @@ use network_types::ip::IpProto;
 
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
-use crate::packet::{ACK, ETH_BYTES, FIN, Headers, RST, SYN, Scratch, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES};
+use crate::packet::{
+    ACK, ETH_BYTES, FIN, Headers, RST, SYN, Scratch, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES,
+};
 
 const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
 const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);

@@ -79,6 +79,9 @@ fn member(s: &mut Scratch, table: &Table, member: u32) -> bool {
     h.backend_mss = backend.mtu;
     // Elements are reused at once: what was copied must be what the id leads to now.
     maps::backend(&id).is_some_and(|b| {
-        b.route == h.route && b.address == h.nat.backend && b.port == h.nat.backend_port && b.source == h.nat.source
+        b.route == h.route
+            && b.address == h.nat.backend
+            && b.port == h.nat.backend_port
+            && b.source == h.nat.source
     })
 }

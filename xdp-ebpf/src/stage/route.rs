@@ -46,7 +46,11 @@ fn decide(s: &mut Scratch) -> Result<Option<u32>, Reason> {
     if let Some(found) = maps::exact(&s.name_key) {
         let route = found.route;
         // Elements are reused at once: what was read must be what the name leads to now.
-        return if maps::exact(&s.name_key).is_some_and(|again| again.route == route) { Ok(Some(route)) } else { Ok(None) };
+        return if maps::exact(&s.name_key).is_some_and(|again| again.route == route) {
+            Ok(Some(route))
+        } else {
+            Ok(None)
+        };
     }
     reverse(s);
     match maps::wildcard(&s.suffix_key) {

@@ -195,8 +195,7 @@ pub(crate) extern "C" fn stash_keep(s: *mut Scratch) -> u32 {
             if chunk.owner != s.client || chunk.index != index as u32 {
                 return 0;
             }
-            // SAFETY: eight chunks end inside the window.
-            let from = unsafe { s.window.bytes.as_ptr().add(index * CHUNK_BYTES) };
+            let from = s.window.bytes.as_ptr().wrapping_add(index * CHUNK_BYTES);
             kernel::copy(chunk.bytes.as_mut_ptr(), from, CHUNK_BYTES as u32);
         }
         index += 1;
@@ -220,8 +219,7 @@ pub(crate) extern "C" fn stash_fetch(s: *mut Scratch) -> u32 {
             if chunk.owner != s.client || chunk.index != index as u32 {
                 return 0;
             }
-            // SAFETY: as in `stash_keep`.
-            let to = unsafe { s.window.bytes.as_mut_ptr().add(index * CHUNK_BYTES) };
+            let to = s.window.bytes.as_mut_ptr().wrapping_add(index * CHUNK_BYTES);
             kernel::copy(to, chunk.bytes.as_ptr(), CHUNK_BYTES as u32);
             // Nor while they were copied.
             if chunk.owner != s.client || chunk.index != index as u32 {

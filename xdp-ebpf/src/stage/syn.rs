@@ -1,10 +1,12 @@
 //! Answers SYNs of TLS listeners with a cookie and checks the cookie when it comes back. Stores nothing.
 
 use common::decide::cookie::{self, Offer, Verdict};
-use common::maps::flow::{HELLO_BYTES_MAX, HELLO_SACK, HELLO_TIMESTAMPS, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE};
+use common::maps::flow::{
+    HELLO_BYTES_MAX, HELLO_SACK, HELLO_TIMESTAMPS, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+};
 use common::reason::Reason;
 
-
+use crate::draft;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -49,7 +51,7 @@ fn draft(s: &mut Scratch) -> Result<(), Exit> {
     let Some(key) = maps::cookie_key(index) else { return Err(Exit::drop(Reason::EmitFailed)) };
     let epoch = cookie::epoch(kernel::tai_ns());
     let cookie = cookie::make(key, index, &seg.tuple, seg.seq, epoch, &offer);
-    emit::draft_answer(s);
+    draft::answer(s);
     let (d, seg) = (&mut s.draft, &s.segment);
     d.seq = cookie;
     d.ack = seg.seq.wrapping_add(1);

@@ -10,6 +10,8 @@ const PATHS: &str = "xdp-ebpf/src/path/";
 const CALLS: &[(&str, &str, &str)] = &[
     ("*", "emit", "it alone sends; who answers a packet drafts the answer there"),
     ("hello", "stash", "where the bytes of a hello are kept; it decides nothing"),
+    ("connect", "stash", "a connection that opens waits no longer: it is counted down where it opens"),
+    ("forward", "close", "a flow ends where its last segment is seen"),
     ("expire", "*", "the daemon's orders take a connection down from whichever stage it is in"),
 ];
 

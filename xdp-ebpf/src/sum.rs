@@ -1,0 +1,117 @@
+//! Checksums of what we make (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
+
+use common::wire::checksum;
+use core::ffi::c_void;
+use network_types::ip::IpProto;
+
+use crate::kernel;
+use crate::packet::{Scratch, TCP_AT};
+
+/// Most payload bytes of one draft: what the window holds behind its last stream position.
+pub(crate) const PAYLOAD_MAX: u32 = 8960;
+
+/// Sum over pseudo header and, unless the checksum is left to the device, the TCP header.
+#[inline(always)]
+pub(crate) fn transport(s: &Scratch, tcp_bytes: u32) -> u32 {
+    let tuple = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
+    // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
+    let seed = (6 + tcp_bytes + s.draft.payload_bytes).swap_bytes();
+    let sum = kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed);
+    if s.partial {
+        return to_network(sum);
+    }
+    let header = s.headers.bytes.as_ptr().wrapping_add(TCP_AT);
+    let length = core::hint::black_box(tcp_bytes) & 60;
+    to_network(kernel::checksum_difference(core::ptr::null(), 0, header, length, sum))
+}
+
+/// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.
+#[inline(always)]
+fn to_network(sum: u32) -> u32 {
+    u32::from(checksum::fold(sum).swap_bytes())
+}
+
+/// Context of [`sum_step`]: on the stack, as the kernel wants it.
+#[repr(C)]
+struct Sum {
+    scratch: *mut Scratch,
+}
+
+/// Adds the payload to a sum, 512 bytes at a time (the most older kernels take).
+#[inline(always)]
+pub(crate) fn payload(s: &mut Scratch, seed: u32) -> u32 {
+    if s.draft.payload_bytes == 0 {
+        return seed;
+    }
+    s.at = s.draft.payload_from;
+    s.left = s.draft.payload_bytes;
+    s.sum = seed;
+    let mut state = Sum { scratch: s };
+    kernel::repeat(PAYLOAD_MAX / 512 + 2, sum_step, core::ptr::from_mut(&mut state).cast());
+    s.sum
+}
+
+/// Adds one piece; 1 = the end.
+unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
+    // SAFETY: `payload_sum` passes a `Sum` on its stack.
+    let state = unsafe { &mut *state.cast::<Sum>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { state.scratch.as_mut() }) else { return 1 };
+    if s.left == 0 {
+        return 1;
+    }
+    let at = core::hint::black_box(s.at) & 0x7fff;
+    if at as usize > s.window.bytes.len() - 512 {
+        return 1;
+    }
+    let from = s.window.bytes.as_mut_ptr().wrapping_add(at as usize);
+    let piece = s.left.min(512);
+    let whole = core::hint::black_box(piece & !3) & 0x3fc;
+    if whole > 0 && whole <= 512 {
+        let sum = kernel::checksum_difference(core::ptr::null(), 0, from, whole, 0);
+        s.sum += to_network(sum);
+    }
+    // The last one to three bytes, as if zeros followed.
+    let mut i = 0;
+    while i < 3 {
+        let offset = (piece & !3) + i;
+        if offset < piece {
+            let byte = u32::from(s.window.bytes[((at + offset) & 0x3fff) as usize]);
+            s.sum += if i & 1 == 0 { byte << 8 } else { byte };
+        }
+        i += 1;
+    }
+    s.at += piece;
+    s.left -= piece;
+    0
+}
+
+/// Writes the checksum of the ICMP message at the start of the window.
+///
+/// A PARTIAL packet was UDP's: the device will write the complement of the whole sum at byte 6, which ICMP leaves
+/// unused. With the pseudo header's sum there before, and none at byte 2, the message then sums up as it must.
+#[inline(always)]
+pub(crate) fn icmp(s: &mut Scratch, icmp_bytes: u32) {
+    let tuple = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
+    let pseudo = if s.segment.v4 {
+        0
+    } else {
+        let seed = (u32::from(IpProto::Ipv6Icmp as u8) + icmp_bytes).swap_bytes();
+        kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed)
+    };
+    if s.partial {
+        let sum = checksum::fold(to_network(pseudo)).to_be_bytes();
+        s.window.bytes[6] = sum[0];
+        s.window.bytes[7] = sum[1];
+        return;
+    }
+    let message = s.window.bytes.as_ptr();
+    let sum = if s.segment.v4 {
+        kernel::checksum_difference(core::ptr::null(), 0, message, 36, pseudo)
+    } else {
+        kernel::checksum_difference(core::ptr::null(), 0, message, 56, pseudo)
+    };
+    let sum = (!checksum::fold(to_network(sum))).to_be_bytes();
+    s.window.bytes[2] = sum[0];
+    s.window.bytes[3] = sum[1];
+}
