@@ -1,6 +1,6 @@
 //! Source ports towards backends: never one that anybody else uses.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use common::maps::flow::HELLO_CONNECTING;
 use common::maps::settings::Settings;
@@ -104,21 +104,22 @@ fn no_port_for_the_next_backend_resets_the_client() {
 fn ports_that_a_socket_of_the_node_uses_are_passed_over() {
     tests::skip_without_root!();
     let mut programs = ready();
-    programs.settings(ports(2_000, 2_002));
-    for family in FAMILIES {
+    // Ports of their own for each family: a child process of another test may hold a closed socket for a moment.
+    for (family, first) in FAMILIES.into_iter().zip([2_000, 2_010]) {
+        programs.settings(ports(first, first + 2));
         let own = balancer(family, TENANT_NETS[0]);
-        let any: SocketAddr = if family.is_v4() { "0.0.0.0:2002" } else { "[::]:2002" }.parse().unwrap();
+        let any: IpAddr = if family.is_v4() { "0.0.0.0" } else { "::" }.parse().unwrap();
         let sockets = programs
             .world
             .node
-            .run(|| [SocketAddr::new(own, 2_000), any].map(|address| TcpListener::bind(address).unwrap()));
+            .run(|| [(own, first), (any, first + 2)].map(|address| TcpListener::bind(address).unwrap()));
         for port in 40_000..40_004 {
             let client = dial(family).port(port).shake(&mut programs);
-            assert_eq!(client.ask(&mut programs, &usual_hello()).source.port(), 2_001);
+            assert_eq!(client.ask(&mut programs, &usual_hello()).source.port(), first + 1);
             forget_all(&mut programs);
         }
         // And with the third in use there is none, and no NAT entry is left behind.
-        let third = programs.world.node.run(|| TcpListener::bind(SocketAddr::new(own, 2_001)).unwrap());
+        let third = programs.world.node.run(|| TcpListener::bind((own, first + 1)).unwrap());
         let client = dial(family).shake(&mut programs);
         let outcome = client.send(&mut programs, 0, &usual_hello());
         assert_sent(&outcome, Reason::ConnectNoPort, &client.refusal());

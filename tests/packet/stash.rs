@@ -237,6 +237,23 @@ fn when_the_stash_is_full_the_oldest_gives_way() {
 }
 
 #[test]
+fn a_hello_that_is_refused_takes_nobodys_place() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        for port in 40_000..40_004 {
+            begin(&mut programs, family, far(family, 2, 1), port);
+        }
+        let unknown = hello().name("nobody.example.org").length(517).bytes();
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &unknown);
+        assert_sent(&outcome, Reason::RouteNone, &client.refusal());
+        assert_eq!(hellos(&programs).len(), 4);
+        assert_eq!(programs.evictions(), []);
+    }
+}
+
+#[test]
 fn a_hello_that_waits_for_its_backend_gives_way_with_its_port() {
     tests::skip_without_root!();
     for family in FAMILIES {

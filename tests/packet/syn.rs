@@ -4,6 +4,7 @@ use common::decide::cookie::{self, EPOCH_SHIFT};
 use common::maps::name;
 use common::maps::settings::CookieKey;
 use common::reason::Reason;
+use nix::time::{ClockId, clock_gettime};
 use tests::addresses::{FAMILIES, Family};
 use tests::fill::{COOKIE_KEYS, default_settings};
 use tests::packet::{Segment, flag};
@@ -13,11 +14,9 @@ use crate::check::{assert_dropped, assert_sent, reset_of, sent, timestamps};
 use crate::scene::{CLIENT_TIME, Client, ISN, Offer, behind, dial, ready, stamped, usual_hello};
 
 /// A clock of the kernel, nanoseconds.
-fn clock(id: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the structure is live.
-    assert_eq!(unsafe { libc::clock_gettime(id, &raw mut time) }, 0);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+fn clock(id: ClockId) -> u64 {
+    let time = clock_gettime(id).expect("the kernel has this clock");
+    time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
 /// Offers as clients make them: all, none, each alone.
@@ -49,10 +48,10 @@ fn a_syn_is_answered_with_the_options_offered() {
     for family in FAMILIES {
         for offer in offers() {
             let dial = dial(family).offer(offer);
-            let before = clock(libc::CLOCK_MONOTONIC);
+            let before = clock(ClockId::CLOCK_MONOTONIC);
             let client = dial.shake(&mut programs);
             let outcome = client.give(&mut programs, &dial.syn());
-            let after = clock(libc::CLOCK_MONOTONIC);
+            let after = clock(ClockId::CLOCK_MONOTONIC);
             let value = timestamps(&sent(&outcome)).map_or(0, |(value, _)| value);
             if offer.timestamps {
                 assert!((before >> 20..=after >> 20).contains(&u64::from(value)), "{value}");
@@ -246,7 +245,7 @@ fn a_key_of_zeros_verifies_nothing() {
 /// A client with a cookie as it would have been made `age` epochs ago.
 fn aged(family: Family, age: u32) -> Client {
     let dial = dial(family);
-    let epoch = cookie::epoch(clock(libc::CLOCK_TAI)) - age;
+    let epoch = cookie::epoch(clock(ClockId::CLOCK_TAI)) - age;
     let offer = cookie::Offer { mss: 1440, window_scale: 7, sack: true, timestamps: true };
     let cookie = cookie::make(&COOKIE_KEYS[0], 0, &dial.tuple(), ISN, epoch, &offer);
     Client { dial, cookie, time: 0 }
@@ -257,7 +256,7 @@ fn a_cookie_is_good_in_its_epoch_and_the_next() {
     tests::skip_without_root!();
     let mut programs = ready();
     // Not at the end of an epoch, so that it does not change under us.
-    while clock(libc::CLOCK_TAI) % (1 << EPOCH_SHIFT) > (1 << EPOCH_SHIFT) - 5_000_000_000 {
+    while clock(ClockId::CLOCK_TAI) % (1 << EPOCH_SHIFT) > (1 << EPOCH_SHIFT) - 5_000_000_000 {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     for family in FAMILIES {
