@@ -4,8 +4,10 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tests::addresses::{CLIENT_NET, FAMILIES, Family, TLS_PORT, balancer, host, server_name, vip};
-use tests::config::Config;
+use tests::addresses::{
+    CLIENT_NET, FAMILIES, Family, TENANT_NETS, TLS_PORT, balancer, host, server_name, vip,
+};
+use tests::config::{Backend, Config, SHARED, route};
 use tests::hello::hello;
 use tests::raw::{End, end_of};
 use tests::server::read_line;
@@ -95,6 +97,34 @@ fn the_oldest_waiting_hello_gives_way() {
     for stream in &mut waiting[20..] {
         stream.write_all(&bytes[20..]).unwrap();
         assert!(read_line(stream).unwrap().unwrap().starts_with("tenant-a/"));
+    }
+}
+
+#[test]
+fn a_source_whose_backend_is_silent_takes_no_place_from_others() {
+    tests::skip_without_root!();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.max_hellos = Some(100);
+    let silent = FAMILIES.map(|family| Backend::new(host(family, TENANT_NETS[0], 99), ECHO_PORT)).to_vec();
+    config.routes.push(route("silent", &[SHARED], &["silent.example.org"], silent));
+    let scene = Scene::echo_with(&Options::default(), &config);
+    let bytes = hello().name("silent.example.org").bytes();
+    for family in FAMILIES {
+        let address = host(family, TENANT_NETS[0], 99);
+        scene
+            .lab
+            .balancer
+            .ip(&format!("neigh replace {address} lladdr 02:00:00:00:00:99 dev tenant-a\n"))
+            .unwrap();
+        dial_from(&scene, family, 7);
+        let (_waiting, moved) =
+            scene.counted(|| (0..120).map(|_| begun(&scene, family, &bytes)).collect::<Vec<_>>());
+        // Whole hellos wait, too: for their backend.
+        assert_eq!(moved.get("HelloSourceFull"), Some(&(120 - PER_SOURCE as u64)), "{family:?}: {moved:?}");
+        dial_from(&scene, family, tests::addresses::CLIENT);
+        if family.is_v4() {
+            Open::by_name(&scene, family, &server_name(1)).assert_alive();
+        }
     }
 }
 
