@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub use aya::Pod;
 
-use crate::world::{Device, World};
+use crate::world::{Device, World, sent_inside};
 
 /// Verdicts of a TC program (include/uapi/linux/bpf.h, `enum tcx_action_base` and TC_ACT_REDIRECT).
 pub mod verdict {
@@ -143,14 +143,17 @@ impl Programs {
         let result = world.node.run(|| {
             let program: &mut SchedClassifier =
                 ebpf.program_mut(program).expect("in the object").try_into().expect("a classifier");
-            program.test_run(TestRunOptions {
+            let before = sent_inside();
+            let result = program.test_run(TestRunOptions {
                 data_in: Some(frame),
                 data_out: Some(&mut packet),
                 ctx_in: Some(&context),
                 ..TestRunOptions::new()
-            })
+            });
+            let sent = before.and_then(|before| Ok(sent_inside()? - before));
+            result.map(|result| (result, sent.expect("the node's devices are counted")))
         });
-        let result =
+        let (result, sent) =
             result.unwrap_or_else(|error| panic!("running {program} on {} bytes: {error}", frame.len()));
         packet.truncate(result.data_size_out as usize);
         let after = self.counters();
@@ -159,7 +162,7 @@ impl Programs {
             .map(|reason| (*reason, after[reason] - before[reason]))
             .filter(|(_, moved)| *moved != 0)
             .collect();
-        Outcome { verdict: result.return_value, packet, emitted: self.world.drain(), counted }
+        Outcome { verdict: result.return_value, packet, emitted: self.world.receive(sent), counted }
     }
 
     /// All counters, summed over CPUs.

@@ -1,6 +1,7 @@
 //! The small network around programs under test: a node with a device towards clients and one towards backends.
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
@@ -86,14 +87,43 @@ impl World {
 
     /// Frames that reached the far ends since the last call, without the kernel's own neighbour and multicast talk.
     pub fn drain(&self) -> Vec<(Device, Vec<u8>)> {
-        let all =
-            self.taps.iter().map(|(device, tap)| Ok((*device, tap.drain()?))).collect::<io::Result<Vec<_>>>();
-        let all = all.unwrap_or_else(|error| panic!("reading the far ends: {error}"));
-        all.into_iter()
+        self.receive(0)
+    }
+
+    /// The same, when `sent` frames have arrived: the kernel delivers 64 in a row and others when it has time.
+    pub fn receive(&self, sent: u64) -> Vec<(Device, Vec<u8>)> {
+        let mut all: Vec<Vec<Vec<u8>>> = self.taps.iter().map(|_| Vec::new()).collect();
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            for ((_, tap), frames) in self.taps.iter().zip(&mut all) {
+                frames.extend(tap.drain().unwrap_or_else(|error| panic!("reading the far ends: {error}")));
+            }
+            let arrived: usize = all.iter().map(Vec::len).sum();
+            if arrived as u64 >= sent || Instant::now() > deadline {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        let devices = self.taps.iter().map(|(device, _)| *device);
+        devices
+            .zip(all)
             .flat_map(|(device, frames)| frames.into_iter().map(move |frame| (device, frame)))
             .filter(|(_, frame)| !kernel_talk(frame))
             .collect()
     }
+}
+
+/// Frames that the node's devices sent so far. To be called inside the node.
+pub(crate) fn sent_inside() -> io::Result<u64> {
+    // A line: name, colon, eight counters of what came in, then packets sent as the second of what went out.
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
+    let ours = |name: &str| DEVICES.iter().any(|device| device.name() == name);
+    Ok(table
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .filter(|(name, _)| ours(name.trim()))
+        .filter_map(|(_, counters)| counters.split_whitespace().nth(9)?.parse::<u64>().ok())
+        .sum())
 }
 
 fn far(device: Device) -> String {
