@@ -1,0 +1,66 @@
+{{/*
+Names are fixed and not the release's: there is one installation in a cluster, because there is one node, one
+controllerName and one loadBalancerClass.
+*/}}
+
+{{- define "vestibule.labels" -}}
+{{ include "vestibule.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: vestibule
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* What selects pods never changes. */}}
+{{- define "vestibule.selector" -}}
+app.kubernetes.io/name: vestibule
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "vestibule.image" -}}
+{{- $image := .Values.image -}}
+{{- with $image.registry }}{{ . }}/{{ end -}}
+{{- $image.repository -}}
+{{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
+{{- end }}
+
+{{/* Exactly what `vestibule agent|controller --config` reads; a change of it starts new pods. */}}
+{{- define "vestibule.config" -}}
+addresses:
+  ranges: {{ toJson .Values.addresses.ranges }}
+  shared: {{ toJson .Values.addresses.shared }}
+  excluded: {{ toJson .Values.addresses.excluded }}
+devices: {{ toJson .Values.devices }}
+settings:
+  maxFlows: {{ int64 .Values.settings.maxFlows }}
+  maxNames: {{ int64 .Values.settings.maxNames }}
+  maxHellos: {{ int64 .Values.settings.maxHellos }}
+  idleTimeout: {{ .Values.settings.idleTimeout }}
+  helloTimeout: {{ .Values.settings.helloTimeout }}
+  sourcePorts: {{ quote .Values.settings.sourcePorts }}
+  sourceAddresses: {{ toJson .Values.settings.sourceAddresses }}
+probe:
+  enabled: {{ .Values.probe.enabled }}
+  type: {{ .Values.probe.type }}
+  interval: {{ .Values.probe.interval }}
+  timeout: {{ .Values.probe.timeout }}
+  failureThreshold: {{ int64 .Values.probe.failureThreshold }}
+  successThreshold: {{ int64 .Values.probe.successThreshold }}
+  panicShare: {{ int64 .Values.probe.panicShare }}
+{{- end }}
+
+{{/* Who a pod is, for Leases, NodeState, Events and logs. */}}
+{{- define "vestibule.env" -}}
+- name: NODE_NAME
+  valueFrom: { fieldRef: { fieldPath: spec.nodeName } }
+- name: POD_NAME
+  valueFrom: { fieldRef: { fieldPath: metadata.name } }
+- name: POD_NAMESPACE
+  valueFrom: { fieldRef: { fieldPath: metadata.namespace } }
+- name: VESTIBULE_LOG
+  value: {{ quote .Values.logLevel }}
+{{- end }}
