@@ -23,6 +23,7 @@ pub(super) fn facts(raw: RawConfig<'_>, problems: &mut Vec<Problem>) -> Facts {
     let listeners = raw.listeners.unwrap_or_default().into_iter().enumerate();
     let routes = raw.routes.unwrap_or_default().into_iter().enumerate();
     Facts {
+        cluster: None,
         settings,
         listeners: listeners.filter_map(|(place, raw)| check.listener(place, raw)).collect(),
         routes: routes.filter_map(|(place, raw)| check.route(place, raw)).collect(),

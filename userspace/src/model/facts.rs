@@ -1,6 +1,7 @@
 //! What a source says: listeners, routes, backends, settings. Each value is checked by itself; whether they fit
 //! together is for `compile` to say.
 
+use super::cluster::Cluster;
 use super::name::Pattern;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub struct Facts {
     pub listeners: Vec<ListenerSpec>,
     /// In the order of the source.
     pub routes: Vec<RouteSpec>,
+    /// What Kubernetes says; `None`: it is not asked, and the file is all there is.
+    pub cluster: Option<Cluster>,
 }
 
 /// What a listener does with a connection.

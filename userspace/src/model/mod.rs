@@ -6,10 +6,19 @@ pub mod name;
 pub mod facts;
 /// What the data plane shall do, without contradictions.
 pub mod desired;
+/// Names of Kubernetes objects, and what every object has.
+pub mod object;
+/// What Kubernetes objects say, folded to what decisions need.
+pub mod cluster;
+/// What becomes of each Kubernetes object.
+pub mod verdict;
 /// What is wrong, where, and what to do about it.
 pub mod problem;
 
+pub use cluster::Cluster;
 pub use desired::{Desired, DesiredListener, DesiredRoute};
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use name::{InvalidName, Pattern, ServerName};
+pub use object::{Kind, Meta, ObjectName, ObjectRef};
 pub use problem::{Problem, Severity};
+pub use verdict::Verdicts;

@@ -1,5 +1,6 @@
 //! What is wrong, where, and what to do about it.
 
+use super::object::ObjectRef;
 use std::fmt;
 
 /// Whether a problem keeps the configuration from being used.
@@ -16,6 +17,8 @@ pub enum Severity {
 pub struct Problem {
     /// Error or warning.
     pub severity: Severity,
+    /// The Kubernetes object it is about; `None`: the file, or the node.
+    pub object: Option<ObjectRef>,
     /// Path of the field in the source, such as `routes[3].hostnames[0]`; empty = the whole source.
     pub field: String,
     /// The offending value as written; empty = the field is missing or its value says nothing.
@@ -33,6 +36,7 @@ impl Problem {
     pub fn error(field: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
+            object: None,
             field: field.into(),
             value: String::new(),
             what: what.into(),
@@ -44,6 +48,13 @@ impl Problem {
     /// A warning: the configuration is used.
     pub fn warning(field: impl Into<String>, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(field, what, remedy) }
+    }
+
+    /// With the Kubernetes object it is about.
+    #[must_use]
+    pub fn object(mut self, object: ObjectRef) -> Self {
+        self.object = Some(object);
+        self
     }
 
     /// With the offending value.
@@ -84,6 +95,9 @@ impl fmt::Display for Problem {
             Severity::Error => "error: ",
             Severity::Warning => "warning: ",
         })?;
+        if let Some(object) = &self.object {
+            write!(f, "{object}: ")?;
+        }
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
         }

@@ -1,0 +1,356 @@
+//! What Kubernetes objects say, folded to what decisions need. Values are checked by the source: what it could not read
+//! is left out and told as a [`Problem`].
+
+use super::name::Pattern;
+use super::object::{Meta, ObjectName};
+use super::problem::Problem;
+use ipnet::IpNet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// Labels of a namespace.
+pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
+
+/// Everything that the under cluster says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// What the chart allows and presets.
+    pub policy: Policy,
+    /// GatewayClasses of our controller name, by name.
+    pub classes: BTreeMap<Arc<str>, Arc<ClassSpec>>,
+    /// All Gateways, those of other classes too.
+    pub gateways: BTreeMap<ObjectName, Arc<GatewaySpec>>,
+    /// All ListenerSets.
+    pub listener_sets: BTreeMap<ObjectName, Arc<ListenerSetSpec>>,
+    /// All TLSRoutes.
+    pub tls_routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
+    /// All TCPRoutes.
+    pub tcp_routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
+    /// All ReferenceGrants.
+    pub grants: BTreeMap<ObjectName, Arc<GrantSpec>>,
+    /// Labels of each namespace, by its name.
+    pub namespaces: BTreeMap<Arc<str>, Arc<Labels>>,
+    /// All Services.
+    pub services: BTreeMap<ObjectName, Arc<ServiceSpec>>,
+    /// Endpoints by Service, of all its slices together.
+    pub endpoints: BTreeMap<ObjectName, Arc<[Endpoint]>>,
+    /// Backends that the node's own probes find down.
+    pub failing: BTreeSet<SocketAddr>,
+    /// What could not be read, by object.
+    pub problems: Vec<Problem>,
+}
+
+/// What the chart allows and presets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Where addresses may come from, first to last, both ends included; one family a range.
+    pub ranges: Vec<AddressRange>,
+    /// Addresses that several namespaces may share.
+    pub shared: BTreeSet<IpAddr>,
+    /// Never usable: ranges of nodes, pods and Services.
+    pub excluded: Vec<IpNet>,
+    /// Probe of every backend Service without annotation.
+    pub probe: Option<ProbeSpec>,
+    /// Percentage of a Service's backends that may be taken out of new picks; when more fail, none is.
+    pub panic_percent: u8,
+}
+
+/// First and last address, both included, of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressRange {
+    /// First address.
+    pub first: IpAddr,
+    /// Last address, not before the first.
+    pub last: IpAddr,
+}
+
+impl AddressRange {
+    /// Whether it holds the address.
+    pub fn holds(&self, address: IpAddr) -> bool {
+        self.first.is_ipv4() == address.is_ipv4() && self.first <= address && address <= self.last
+    }
+}
+
+/// How a backend is asked whether it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProbeSpec {
+    /// What is asked.
+    pub kind: ProbeKind,
+    /// From one probe to the next.
+    pub interval_ms: u32,
+    /// No answer within this is a failure.
+    pub timeout_ms: u32,
+    /// Failures in a row that make a backend failing.
+    pub failures: u8,
+    /// Successes in a row that make it good again.
+    pub successes: u8,
+}
+
+/// What a probe asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProbeKind {
+    /// A TCP connection is accepted.
+    Tcp,
+    /// A ClientHello gets a TLS record.
+    Tls,
+}
+
+/// A GatewayClass of ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassSpec {
+    /// Cluster-scoped.
+    pub meta: Meta,
+    /// Whether `spec.parametersRef` is set, which we refuse.
+    pub has_parameters: bool,
+}
+
+/// A Gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GatewaySpec {
+    /// Name, age, generation.
+    pub meta: Meta,
+    /// `spec.gatewayClassName`.
+    pub class: Arc<str>,
+    /// `spec.listeners`, in order.
+    pub listeners: Vec<GatewayListener>,
+    /// `spec.addresses`, in order.
+    pub addresses: Vec<AddressRequest>,
+    /// Whether `spec.infrastructure.parametersRef` is set, which we refuse.
+    pub has_parameters: bool,
+    /// `spec.allowedListeners.namespaces`.
+    pub allowed_listeners: NamespaceScope,
+    /// `status.addresses` of type IPAddress: what the controller has given it.
+    pub given: Vec<IpAddr>,
+}
+
+/// An entry of a Gateway's `spec.addresses`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressRequest {
+    /// `type`; `IPAddress` where it is not written.
+    pub kind: Arc<str>,
+    /// `value`; `None`: any address of this type.
+    pub value: Option<Arc<str>>,
+}
+
+/// A ListenerSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenerSetSpec {
+    /// Name, age, generation.
+    pub meta: Meta,
+    /// `spec.parentRef`.
+    pub parent: ParentRef,
+    /// `spec.listeners`, in order.
+    pub listeners: Vec<GatewayListener>,
+}
+
+/// A listener of a Gateway or ListenerSet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayListener {
+    /// Unique in its object.
+    pub name: Arc<str>,
+    /// `hostname`; `None`: any name.
+    pub hostname: Option<Pattern>,
+    /// Not 0.
+    pub port: u16,
+    /// `protocol` as written: `TLS`, `TCP`, `HTTP` ...
+    pub protocol: Arc<str>,
+    /// `tls.mode` as written; `None`: no `tls` at all. `Terminate` where `tls` has no mode.
+    pub tls_mode: Option<Arc<str>>,
+    /// `allowedRoutes.namespaces`; Same where it is not written.
+    pub namespaces: NamespaceScope,
+    /// `allowedRoutes.kinds`; empty: the protocol's own.
+    pub kinds: Vec<GroupKind>,
+}
+
+/// Which namespaces may attach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum NamespaceScope {
+    /// Every namespace.
+    All,
+    /// The object's own.
+    #[default]
+    Same,
+    /// Those whose labels match.
+    Selector(LabelSelector),
+    /// None.
+    None,
+}
+
+/// `metav1.LabelSelector`: all of it must hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LabelSelector {
+    /// `matchLabels` and `matchExpressions` as requirements.
+    pub requirements: Vec<Requirement>,
+}
+
+/// One requirement on labels.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requirement {
+    /// Label.
+    pub key: Arc<str>,
+    /// What its value must be.
+    pub operator: Operator,
+}
+
+/// What a label's value must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// One of these.
+    In(Vec<Arc<str>>),
+    /// None of these; a missing label satisfies it.
+    NotIn(Vec<Arc<str>>),
+    /// Present.
+    Exists,
+    /// Absent.
+    DoesNotExist,
+}
+
+impl LabelSelector {
+    /// Whether labels satisfy every requirement.
+    pub fn matches(&self, labels: &Labels) -> bool {
+        self.requirements.iter().all(|Requirement { key, operator }| {
+            let value = labels.get(key);
+            match operator {
+                Operator::In(values) => value.is_some_and(|value| values.contains(value)),
+                Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+                Operator::Exists => value.is_some(),
+                Operator::DoesNotExist => value.is_none(),
+            }
+        })
+    }
+}
+
+/// API group and kind.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKind {
+    /// Empty: core.
+    pub group: Arc<str>,
+    /// As in `kind:`.
+    pub kind: Arc<str>,
+}
+
+/// `parentRef` as written: what is `None` was not written and stays so in status.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ParentRef {
+    /// Default `gateway.networking.k8s.io`.
+    pub group: Option<Arc<str>>,
+    /// Default `Gateway`.
+    pub kind: Option<Arc<str>>,
+    /// Default the object's own namespace.
+    pub namespace: Option<Arc<str>>,
+    /// Of the parent.
+    pub name: Arc<str>,
+    /// Name of one listener; `None`: all.
+    pub section: Option<Arc<str>>,
+    /// Listeners of this port; `None`: all.
+    pub port: Option<u16>,
+}
+
+/// A TLSRoute or TCPRoute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterRoute {
+    /// Name, age, generation.
+    pub meta: Meta,
+    /// `spec.parentRefs`, in order.
+    pub parents: Vec<ParentRef>,
+    /// `spec.hostnames`, valid ones, in order; none on a TCPRoute.
+    pub hostnames: Vec<Pattern>,
+    /// `spec.hostnames` had entries (all of them may have been unreadable: such a route matches nothing).
+    pub has_hostnames: bool,
+    /// `spec.rules[].backendRefs`, in order.
+    pub rules: Vec<Vec<BackendRef>>,
+}
+
+/// `backendRef` as written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendRef {
+    /// Empty: core.
+    pub group: Arc<str>,
+    /// Default `Service`.
+    pub kind: Arc<str>,
+    /// Default the route's own namespace.
+    pub namespace: Option<Arc<str>>,
+    /// Of the Service.
+    pub name: Arc<str>,
+    /// Port of the Service; `None`: not written, which a Service needs.
+    pub port: Option<u16>,
+    /// Share of new connections; default 1.
+    pub weight: u32,
+}
+
+/// A ReferenceGrant: objects of other namespaces may refer to objects of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GrantSpec {
+    /// Who: kind and namespace.
+    pub from: Vec<(GroupKind, Arc<str>)>,
+    /// To what: kind and name; `None`: all of the kind.
+    pub to: Vec<(GroupKind, Option<Arc<str>>)>,
+}
+
+/// A Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// Name and age.
+    pub meta: Meta,
+    /// `spec.ports`, in order.
+    pub ports: Vec<ServicePort>,
+    /// `spec.type` is ExternalName: it has no endpoints.
+    pub is_external_name: bool,
+    /// What makes it one of ours; `None`: another's or no load balancer.
+    pub load_balancer: Option<Arc<LoadBalancerSpec>>,
+    /// Annotation `vestibule.dev/probe`, read: `Some(None)` switches probes off; `None`: the chart's probe.
+    pub probe: Option<Option<ProbeSpec>>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Name, empty where there is one port without name; what slices call it.
+    pub name: Arc<str>,
+    /// Where clients of the Service dial.
+    pub port: u16,
+    /// Whether it is TCP.
+    pub is_tcp: bool,
+    /// `protocol` as written.
+    pub protocol: Arc<str>,
+}
+
+/// A Service of type LoadBalancer and of our class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadBalancerSpec {
+    /// Addresses asked for, as far as readable, in order.
+    pub addresses: Vec<IpAddr>,
+    /// Where they are asked for: `metadata.annotations[...]` or `spec.loadBalancerIP`; empty: nowhere.
+    pub field: Arc<str>,
+    /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.
+    pub has_source_ranges: bool,
+}
+
+/// One endpoint of a Service at one of its ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Name of the Service's port.
+    pub port_name: Arc<str>,
+    /// Unicast, not loopback.
+    pub address: IpAddr,
+    /// Not 0.
+    pub port: u16,
+    /// What new connections may do with it.
+    pub state: EndpointState,
+    /// `hints.forZones`; empty: no hint.
+    pub zones: Arc<[Arc<str>]>,
+}
+
+/// What new connections may do with an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EndpointState {
+    /// Ready: it takes new connections.
+    Ready,
+    /// Serving and terminating: it takes new connections only where no other is ready.
+    Draining,
+    /// In a slice but not serving: no new connection; those it has go on.
+    NotReady,
+    /// In no slice any more, for less than a second: as `NotReady`.
+    Departed,
+}

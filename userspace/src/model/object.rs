@@ -1,0 +1,94 @@
+//! Names of Kubernetes objects, and what every object has.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Namespace and name. Ordered by namespace, then name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// Empty: the object is cluster-scoped.
+    pub namespace: Arc<str>,
+    /// Unique among objects of its kind in the namespace.
+    pub name: Arc<str>,
+}
+
+impl ObjectName {
+    /// A namespaced name; an empty namespace makes it cluster-scoped.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.namespace.is_empty() {
+            write!(f, "{}/", self.namespace)?;
+        }
+        f.write_str(&self.name)
+    }
+}
+
+/// A kind of object that facts are read from. The order decides between objects of the same age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `gateway.networking.k8s.io`
+    Gateway,
+    /// `gateway.networking.k8s.io`
+    GatewayClass,
+    /// `gateway.networking.k8s.io`
+    ListenerSet,
+    /// core
+    Service,
+    /// `gateway.networking.k8s.io`
+    TcpRoute,
+    /// `gateway.networking.k8s.io`
+    TlsRoute,
+}
+
+impl Kind {
+    /// As in `kind:` of a manifest.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Gateway => "Gateway",
+            Self::GatewayClass => "GatewayClass",
+            Self::ListenerSet => "ListenerSet",
+            Self::Service => "Service",
+            Self::TcpRoute => "TCPRoute",
+            Self::TlsRoute => "TLSRoute",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectRef {
+    /// What it is.
+    pub kind: Kind,
+    /// Which one.
+    pub name: ObjectName,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.name)
+    }
+}
+
+/// What every object has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Namespace and name.
+    pub name: ObjectName,
+    /// `metadata.uid`.
+    pub uid: Arc<str>,
+    /// `metadata.generation`; 0 where the kind has none (Service).
+    pub generation: i64,
+    /// `metadata.creationTimestamp`, seconds since 1970.
+    pub created_secs: i64,
+}

@@ -1,0 +1,160 @@
+//! What becomes of each Kubernetes object: what its status shall say.
+
+use super::cluster::{GroupKind, ParentRef};
+use super::object::{ObjectName, ObjectRef};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// One condition; `observedGeneration` is the verdict's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// `type`.
+    pub kind: &'static str,
+    /// `status`.
+    pub status: Status,
+    /// `reason`, of the Gateway API where it has one.
+    pub reason: &'static str,
+    /// `message`: for people; names the object, the field and the remedy where it is bad news.
+    pub message: String,
+}
+
+/// A condition's status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// `True`
+    True,
+    /// `False`
+    False,
+    /// `Unknown`
+    Unknown,
+}
+
+/// Whether an object shall be in the maps of all nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Programmable {
+    /// Yes: `Programmed` is True once every node's digest is this one.
+    Yes {
+        /// What every node's maps shall hold of it.
+        digest: u64,
+    },
+    /// No, and why: `Programmed` is this False condition.
+    No(Condition),
+}
+
+/// What becomes of every object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// GatewayClasses of our controller name.
+    pub classes: BTreeMap<Arc<str>, ClassVerdict>,
+    /// Gateways of our classes.
+    pub gateways: BTreeMap<ObjectName, GatewayVerdict>,
+    /// ListenerSets whose parent is a Gateway of ours.
+    pub listener_sets: BTreeMap<ObjectName, ListenerSetVerdict>,
+    /// Routes with at least one parent of ours.
+    pub tls_routes: BTreeMap<ObjectName, RouteVerdict>,
+    /// Routes with at least one parent of ours.
+    pub tcp_routes: BTreeMap<ObjectName, RouteVerdict>,
+    /// Services of our class.
+    pub services: BTreeMap<ObjectName, ServiceVerdict>,
+}
+
+/// A GatewayClass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassVerdict {
+    /// `metadata.generation` that was judged.
+    pub generation: i64,
+    /// Accepted, SupportedVersion.
+    pub conditions: Vec<Condition>,
+}
+
+/// A Gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayVerdict {
+    /// `metadata.generation` that was judged.
+    pub generation: i64,
+    /// Addresses it shall have in status, in order.
+    pub addresses: Vec<IpAddr>,
+    /// Accepted, ResolvedRefs and whatever else is not Programmed.
+    pub conditions: Vec<Condition>,
+    /// Programmed.
+    pub programmable: Programmable,
+    /// By listener, in order.
+    pub listeners: Vec<ListenerVerdict>,
+    /// `status.attachedListenerSets`.
+    pub attached_listener_sets: u32,
+}
+
+/// A ListenerSet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSetVerdict {
+    /// `metadata.generation` that was judged.
+    pub generation: i64,
+    /// Accepted and whatever else is not Programmed.
+    pub conditions: Vec<Condition>,
+    /// Programmed.
+    pub programmable: Programmable,
+    /// By listener, in order.
+    pub listeners: Vec<ListenerVerdict>,
+}
+
+/// A listener of a Gateway or ListenerSet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerVerdict {
+    /// As in the object.
+    pub name: Arc<str>,
+    /// `supportedKinds`.
+    pub supported_kinds: Vec<GroupKind>,
+    /// `attachedRoutes`.
+    pub attached_routes: u32,
+    /// Accepted, Conflicted, ResolvedRefs.
+    pub conditions: Vec<Condition>,
+    /// Programmed: `None` = as its object; a False condition = never.
+    pub unprogrammable: Option<Condition>,
+}
+
+/// A route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteVerdict {
+    /// `metadata.generation` that was judged.
+    pub generation: i64,
+    /// One for each parentRef to an object of ours, in order.
+    pub parents: Vec<ParentVerdict>,
+}
+
+/// What a route is to one of its parents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParentVerdict {
+    /// As written.
+    pub parent: ParentRef,
+    /// Accepted, ResolvedRefs, `vestibule.dev/Owned` where something is not owned, PartiallyInvalid.
+    pub conditions: Vec<Condition>,
+}
+
+/// A Service of our class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceVerdict {
+    /// Addresses that `status.loadBalancer.ingress` shall have once programmed, in order.
+    pub addresses: Vec<IpAddr>,
+    /// Served ports, for `ingress[].ports`.
+    pub ports: Vec<u16>,
+    /// Ingress appears once every node's digest is this one; never with `No`.
+    pub programmable: Programmable,
+}
+
+impl Verdicts {
+    /// What every node's maps shall hold, by object. Equal on all nodes that see the same objects: endpoints and probes,
+    /// which change without the controller, are not in it.
+    pub fn digests(&self) -> BTreeMap<ObjectRef, u64> {
+        use super::object::Kind;
+        let gateways = self.gateways.iter().map(|(name, v)| (Kind::Gateway, name, &v.programmable));
+        let sets = self.listener_sets.iter().map(|(name, v)| (Kind::ListenerSet, name, &v.programmable));
+        let services = self.services.iter().map(|(name, v)| (Kind::Service, name, &v.programmable));
+        let all = gateways.chain(sets).chain(services);
+        all.filter_map(|(kind, name, programmable)| match programmable {
+            Programmable::Yes { digest } => Some((ObjectRef { kind, name: name.clone() }, *digest)),
+            Programmable::No(_) => None,
+        })
+        .collect()
+    }
+}
