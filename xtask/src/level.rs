@@ -1,9 +1,10 @@
 //! One level of tests: what it needs, how it runs.
 
 use crate::build::Built;
+use crate::cluster::Surroundings;
 use crate::failure::Outcome;
-use crate::process;
 use crate::report::Report;
+use crate::{process, setup};
 use std::fs;
 use std::io::BufReader;
 use std::path::Path;
@@ -29,6 +30,10 @@ pub(crate) enum Needs {
     Kernel,
     /// Network namespaces and the programs that talk through them, too.
     Lab,
+    /// A Kubernetes API server, too, which Go builds.
+    Control,
+    /// A whole cluster, too.
+    Cluster,
 }
 
 /// How long a level may take in CI before it counts as hanging.
@@ -36,7 +41,7 @@ const CI_LIMIT: &str = "20m";
 
 impl Level {
     /// Builds and runs the level's tests, shows them, counts them.
-    pub(crate) fn run(&self, built: Option<&Built>) -> Outcome<Report> {
+    pub(crate) fn run(&self, built: Option<&Built>, surroundings: &Surroundings) -> Outcome<Report> {
         println!("\n== {} ==", self.name);
         let begun = Instant::now();
         let mut report = Report::new(self.name);
@@ -48,6 +53,7 @@ impl Level {
         if let Some(built) = built {
             command.env("VESTIBULE_BIN", &built.binary).env("VESTIBULE_EBPF", &built.object);
         }
+        command.envs(surroundings.variables.iter().map(|(name, value)| (name, value)));
         let step = format!("running the {} tests", self.name);
         let mut child = command.stdout(Stdio::piped()).spawn();
         let child = child.as_mut().map_err(|error| process::not_run(&step, &command, error))?;
@@ -130,7 +136,7 @@ pub(crate) fn obstacle(needs: Needs) -> Option<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         return Some("this kernel has no BTF (/sys/kernel/btf/vmlinux)".into());
     }
-    bpffs()
+    bpffs().or_else(|| setup::go::missing().filter(|_| needs >= Needs::Control))
 }
 
 /// Mounts the file system that pins live in, where it is not mounted.

@@ -21,6 +21,10 @@ mod level;
 mod report;
 /// The lab of network namespaces, and the demonstration in it.
 mod lab;
+/// A Kubernetes cluster whose nodes are network namespaces.
+mod cluster;
+/// The Gateway API conformance tests in it.
+mod conformance;
 /// Fuzz targets.
 mod fuzz;
 /// Formatting, lints, licences.
@@ -36,7 +40,10 @@ cargo xtask COMMAND
   demo [--keep]         install what is missing, build, make a lab of network namespaces, show Vestibule at work
   lab [ARGUMENT...]     the same lab, kept running to play with (root)
   test [LEVEL...]       run the test levels; all of them when none is named:
-                        unit, packet, path, corpus, budget
+                        unit, packet, path, corpus, budget, control, cluster, conformance
+  cluster COMMAND       a Kubernetes cluster of three nodes to play with (root): up, down, kubectl ARGUMENT...,
+                        helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
+                        load IMAGES.tar..., route [N...]
   build                 install what is missing, build target/release/vestibule
   setup                 only install what is missing
   lint                  formatting, lints for the host and for the eBPF target
@@ -72,6 +79,7 @@ fn run(arguments: &[String]) -> Outcome {
         ("test", levels) => test::run(levels),
         ("demo", options) => lab::demo(options),
         ("lab", options) => lab::lab(options),
+        ("cluster", options) => cluster::run(options),
         ("lint", []) => lint::run(),
         ("licences", []) => lint::licences(),
         ("tidy", []) => tidy::run(),

@@ -99,12 +99,12 @@ impl Report {
     pub(crate) fn text(&self) -> String {
         let Tally { passed, failed, skipped } = self.tally;
         let (name, seconds) = (self.name, self.time.as_secs_f64());
-        let mut text = format!("{name:8} {passed:>7} {failed:>7} {skipped:>7} {seconds:>9.1}\n");
+        let mut text = format!("{name:11} {passed:>7} {failed:>7} {skipped:>7} {seconds:>9.1}\n");
         for (why, tests) in &self.notes {
             text += &match tests.as_slice() {
-                [] => format!("         NOTE: {why}\n"),
-                [test] => format!("         SKIPPED: {test}: {why}\n"),
-                tests => format!("         SKIPPED: {} tests: {why}\n", tests.len()),
+                [] => format!("            NOTE: {why}\n"),
+                [test] => format!("            SKIPPED: {test}: {why}\n"),
+                tests => format!("            SKIPPED: {} tests: {why}\n", tests.len()),
             };
         }
         text

@@ -1,9 +1,10 @@
 //! Runs the test levels and sums them up. The last line is the count, alone.
 
+use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
 use crate::level::{self, Level, Needs};
 use crate::report::{Report, Tally};
-use crate::{build, setup};
+use crate::{build, conformance, process, setup};
 
 /// Every level, the quick ones first. Always of the whole workspace: with other packages chosen, dependencies would have
 /// other features and be compiled again.
@@ -13,15 +14,29 @@ const LEVELS: &[Level] = &[
     Level { name: "packet", targets: &["--workspace", "--test", "packet"], needs: Needs::Kernel },
     Level { name: "budget", targets: &["--workspace", "--test", "budget"], needs: Needs::Kernel },
     Level { name: "path", targets: &["--workspace", "--test", "path"], needs: Needs::Lab },
+    Level { name: "control", targets: &["--workspace", "--test", "control"], needs: Needs::Control },
+    Level { name: "cluster", targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
+    // Upstream's tests, and not cargo's.
+    Level { name: conformance::NAME, targets: &[], needs: Needs::Cluster },
 ];
 
 /// Runs the named levels, or all of them.
 pub(crate) fn run(names: &[String]) -> Outcome {
     let levels = chosen(names)?;
     setup::for_build()?;
-    let lab = levels.iter().any(|level| level.needs == Needs::Lab) && level::obstacle(Needs::Lab).is_none();
+    let lab = levels.iter().any(|level| level.needs >= Needs::Lab) && level::obstacle(Needs::Lab).is_none();
     if lab {
         setup::for_lab()?;
+    }
+    if levels.iter().any(|level| level.needs >= Needs::Control) && process::quiet() {
+        // Elsewhere a skip; a CI that never ran them would look the same as one that did.
+        if let Some(reason) = setup::go::missing() {
+            return Err(Failure::new(
+                "preparing the tests with Kubernetes",
+                reason,
+                "install Go, then again",
+            ));
+        }
     }
     let built = match levels.iter().any(|level| level.needs > Needs::Nothing) {
         true => Some(build::run()?),
@@ -31,7 +46,13 @@ pub(crate) fn run(names: &[String]) -> Outcome {
     for level in levels {
         reports.push(match level::obstacle(level.needs) {
             Some(reason) => level.skip(&reason)?,
-            None => level.run(built.as_ref())?,
+            None => {
+                let surroundings = Surroundings::of(level.needs)?;
+                match level.name {
+                    conformance::NAME => conformance::run(&surroundings)?,
+                    _ => level.run(built.as_ref(), &surroundings)?,
+                }
+            }
         });
     }
     let (text, total) = summary(&reports);
@@ -71,7 +92,7 @@ fn failed(reports: &[Report]) -> Vec<&'static str> {
 /// The table, and the closing line.
 fn summary(reports: &[Report]) -> (String, Tally) {
     let mut text =
-        format!("\n{:8} {:>7} {:>7} {:>7} {:>9}\n", "level", "passed", "failed", "skipped", "seconds");
+        format!("\n{:11} {:>7} {:>7} {:>7} {:>9}\n", "level", "passed", "failed", "skipped", "seconds");
     let mut total = Tally::default();
     for report in reports {
         text += &report.text();
@@ -103,7 +124,7 @@ mod tests {
         let failure =
             chosen(&["paht".to_owned()]).err().map(|failure| failure.to_string()).unwrap_or_default();
         assert!(
-            failure.contains("paht") && failure.contains("unit, corpus, packet, budget, path"),
+            failure.contains("paht") && failure.contains("unit, corpus, packet, budget, path, control"),
             "{failure}"
         );
     }

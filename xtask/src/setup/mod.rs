@@ -4,6 +4,8 @@
 mod packages;
 /// The pinned Rust.
 mod toolchain;
+/// Programs of Go modules.
+pub(crate) mod go;
 /// Programs built by cargo and kept outside the tree.
 pub(crate) mod tools;
 
@@ -22,6 +24,11 @@ pub(crate) fn for_build() -> Outcome {
 /// What the lab and the tests of real connections take on top.
 pub(crate) fn for_lab() -> Outcome {
     packages::install(packages::LAB)
+}
+
+/// What the nodes of a cluster take on top.
+pub(crate) fn for_cluster() -> Outcome {
+    packages::install(packages::CLUSTER)
 }
 
 /// What a fuzzer's runtime takes on top.

@@ -41,6 +41,23 @@ pub(crate) const LAB: &[Package] = &[
     Package { debian: "python3", sign: Sign::Program("python3"), why: "a TLS client and server" },
 ];
 
+/// To run pods on nodes that are network namespaces.
+pub(crate) const CLUSTER: &[Package] = &[
+    Package { debian: "containerd", sign: Sign::Program("containerd"), why: "runs the pods of a node" },
+    Package { debian: "runc", sign: Sign::Program("runc"), why: "starts their containers" },
+    Package {
+        debian: "containernetworking-plugins",
+        sign: Sign::File("/usr/lib/cni/ptp"),
+        why: "connects the pods of a node",
+    },
+    Package { debian: "nftables", sign: Sign::Program("nft"), why: "kube-proxy's rules" },
+    Package { debian: "iptables", sign: Sign::Program("iptables"), why: "kubelet looks for it" },
+    Package { debian: "conntrack", sign: Sign::Program("conntrack"), why: "kube-proxy ends flows with it" },
+    Package { debian: "procps", sign: Sign::Program("pgrep"), why: "finds a node's first process" },
+    Package { debian: "mount", sign: Sign::Program("mount"), why: "a node's own file systems" },
+    Package { debian: "util-linux", sign: Sign::Program("nsenter"), why: "enters a node" },
+];
+
 /// To link libFuzzer.
 pub(crate) const FUZZ: &[Package] =
     &[Package { debian: "g++", sign: Sign::Program("c++"), why: "compiles the fuzzer's runtime" }];

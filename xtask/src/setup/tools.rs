@@ -91,7 +91,7 @@ fn answers(program: &Path, version: &str) -> bool {
 }
 
 /// A folder of ours below the user's data.
-fn folder(name: &str) -> Outcome<PathBuf> {
+pub(super) fn folder(name: &str) -> Outcome<PathBuf> {
     let set = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
     data.map(|data| data.join("vestibule").join(name)).ok_or_else(|| {

@@ -1,0 +1,3 @@
+module vestibule/tests/cluster/images
+
+go 1.25
