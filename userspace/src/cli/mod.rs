@@ -148,7 +148,7 @@ fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
 }
 
 fn check(path: &Path) -> Result<ExitCode> {
-    let report = file::check(path, &Surroundings { local_ports: sysctl::local_port_range() });
+    let report = file::check(path, &Surroundings { local_ports: sysctl::local_port_range(), zone: None });
     print::line(&report)?;
     Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -47,7 +47,7 @@ fn stamp(path: &Path) -> Option<(u64, i64, i64, u64)> {
 }
 
 fn around() -> Surroundings {
-    Surroundings { local_ports: sysctl::local_port_range() }
+    Surroundings { local_ports: sysctl::local_port_range(), zone: None }
 }
 
 fn log_warnings(path: &Path, problems: &[Problem]) {

@@ -1,6 +1,6 @@
 //! The static file: from a path to what the data plane shall do.
 
-use crate::compile::{Surroundings, compile};
+use crate::compile::{Compiled, Surroundings, compile};
 use crate::config;
 use crate::model::{Desired, Facts, Problem};
 use std::collections::HashSet;
@@ -38,10 +38,7 @@ impl Loaded {
 /// Reads, checks and compiles a file. A file with any error is refused as a whole; the problems are then all there
 /// are, warnings included, with lines.
 pub fn load(path: &Path, surroundings: &Surroundings) -> Result<Loaded, Vec<Problem>> {
-    let text = read(path).map_err(|error| {
-        let what = format!("cannot be read: {error}");
-        vec![Problem::error("", what, "check the path and who may read it")]
-    })?;
+    let text = read(path).map_err(|error| vec![unreadable(&error)])?;
     let (desired, mut problems) = judge(&text, surroundings);
     if problems.iter().any(Problem::is_error) {
         config::locate(&text, &mut problems);
@@ -101,7 +98,12 @@ impl fmt::Display for Report {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<String> {
+/// What is wrong with a file that cannot be read.
+pub(super) fn unreadable(error: &std::io::Error) -> Problem {
+    Problem::error("", format!("cannot be read: {error}"), "check the path and who may read it")
+}
+
+pub(super) fn read(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     let file = std::fs::File::open(path)?;
     if file.metadata()?.len() > FILE_BYTES_MAX {
@@ -118,7 +120,7 @@ pub(crate) fn judge(text: &str, surroundings: &Surroundings) -> (Desired, Vec<Pr
         let problems = with_conflicts(&facts, problems, surroundings);
         return (Desired::default(), problems);
     }
-    let (desired, mut more) = compile(&facts, surroundings);
+    let Compiled { desired, problems: mut more, .. } = compile(&facts, surroundings);
     more.splice(0..0, problems);
     (desired, more)
 }
@@ -131,7 +133,7 @@ fn with_conflicts(facts: &Facts, mut problems: Vec<Problem>, surroundings: &Surr
         return problems;
     }
     let told: HashSet<String> = problems.iter().map(|problem| problem.field.clone()).collect();
-    let (_, more) = compile(facts, surroundings);
+    let more = compile(facts, surroundings).problems;
     problems.extend(
         more.into_iter().filter(|problem| {
             problem.is_error() && !problem.value.is_empty() && !told.contains(&problem.field)

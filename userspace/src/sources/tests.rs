@@ -5,7 +5,7 @@ use crate::compile::Surroundings;
 use crate::config;
 use expect_test::{Expect, expect};
 
-const SURROUNDINGS: Surroundings = Surroundings { local_ports: Some((32_768, 60_999)) };
+const SURROUNDINGS: Surroundings = Surroundings { local_ports: Some((32_768, 60_999)), zone: None };
 
 fn told(text: &str) -> String {
     let (_, mut problems) = judge(text, &SURROUNDINGS);

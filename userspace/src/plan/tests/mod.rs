@@ -6,7 +6,7 @@ mod check;
 mod sequences;
 
 use super::*;
-use crate::compile::{Surroundings, compile};
+use crate::compile::{Compiled, Surroundings, compile};
 use crate::model::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec};
 use check::*;
 use common::maps::address::Address;
@@ -43,14 +43,14 @@ fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u
         patterns: patterns.iter().map(|text| crate::config::pattern(text).unwrap()).collect(),
         backends: backends
             .iter()
-            .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight: *weight })
+            .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight: *weight, failing: false })
             .collect(),
     }
 }
 
 fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
     let facts = Facts { listeners, routes, ..Facts::default() };
-    let (desired, problems) = compile(&facts, &Surroundings::default());
+    let Compiled { desired, problems, .. } = compile(&facts, &Surroundings::default());
     assert!(!problems.iter().any(Problem::is_error), "{problems:?}");
     desired
 }

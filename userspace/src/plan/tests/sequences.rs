@@ -57,7 +57,7 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
             backends: backends
                 .into_iter()
                 .zip(weights)
-                .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight })
+                .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight, failing: false })
                 .collect(),
         })
         .collect()
@@ -86,7 +86,7 @@ fn step() -> impl Strategy<Value = (Desired, Hops, Option<prop::sample::Index>)>
     (listeners(), routes(), hops(), dies).prop_map(|(listeners, routes, hops, dies)| {
         let facts = Facts { listeners, routes, ..Facts::default() };
         // Contradictions are resolved by leaving things out: that is as good a configuration as any.
-        (compile(&facts, &Surroundings::default()).0, hops, dies)
+        (compile(&facts, &Surroundings::default()).desired, hops, dies)
     })
 }
 
