@@ -81,6 +81,7 @@ reasons! {
 
     50 PickNone "pick" "no_backend" "the route has no backend that takes new flows; answered with RST";
     51 PickNoFamily "pick" "no_family" "the route has no backend of the client's address family; answered with RST";
+    52 PickRefused "pick" "refused" "the share of a backend reference that leads nowhere; answered with RST";
 
     55 ConnectSyn "connect" "syn" "SYN sent to a backend";
     56 ConnectAgain "connect" "syn_again" "SYN to the same backend repeated";

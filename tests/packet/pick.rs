@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend as Member};
+use common::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend as Member};
 use common::maps::name;
 use common::maps::route::Route;
 use common::reason::Reason;
@@ -79,6 +79,33 @@ fn backends_retired_or_unreachable_are_passed_over() {
         for port in 40_000..40_020 {
             assert_eq!(picked(&mut programs, family, port), backend_socket(family, 1));
         }
+    }
+}
+
+/// Gateway API: the share of a backendRef that leads nowhere is refused, not given to the others.
+#[test]
+fn the_share_of_a_refusing_member_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    for family in FAMILIES {
+        flag_backend(&mut programs, backend_id(family, 0), BACKEND_REFUSING);
+        let (mut refused, mut taken) = (0, 0);
+        for port in 40_000..40_060 {
+            let client = dial(family).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            if outcome.counted.contains(&(Reason::PickRefused, 1)) {
+                assert_sent(&outcome, Reason::PickRefused, &client.refusal());
+                assert_eq!(client.waiting(&programs), None);
+                refused += 1;
+            } else {
+                let reset = client.at(usual_hello().len() as u32).rst();
+                assert_eq!(client.give(&mut programs, &reset).counted, [(Reason::HelloReset, 1)]);
+                taken += 1;
+            }
+        }
+        assert_eq!(nats(&programs), []);
+        assert!(refused >= 10 && taken >= 10, "{refused} refused, {taken} taken");
     }
 }
 

@@ -7,7 +7,7 @@ use crate::plan::{Applied, Hop, Hops, World, plan};
 use common::decide::maglev;
 use common::decide::server_name::{NameError, RESERVED};
 use common::maps::address::{Address, Port};
-use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
+use common::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, PROTOCOL_TLS};
 use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, MemberKey, PAGE_SLOTS, PageKey, Route, Table};
@@ -281,6 +281,9 @@ fn pick_for(world: &World, route: &Route, from: Client) -> Result<Option<SocketA
             return if any { Ok(None) } else { Err(Reason::PickNone) };
         }
     };
+    if refuses(world, &table, first) {
+        return Err(Reason::PickRefused);
+    }
     let backend = tries(first).ok_or(Reason::PickNone)?;
     Ok(Some(SocketAddr::new(backend.address.into(), backend.port.number())))
 }
@@ -295,7 +298,14 @@ fn slot_member(world: &World, table: &Table, address: IpAddr, port: u16) -> Opti
 
 fn usable<'w>(world: &'w World, table: &Table, member: u32) -> Option<&'w Backend> {
     let id = world.members.get(&MemberKey { table: table.id, member })?;
-    world.backends.get(id).filter(|backend| backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) == 0)
+    let unusable = BACKEND_RETIRED | BACKEND_UNREACHABLE | BACKEND_REFUSING;
+    world.backends.get(id).filter(|backend| backend.flags & unusable == 0)
+}
+
+/// Whether the share of connections of this member is refused.
+fn refuses(world: &World, table: &Table, member: u32) -> bool {
+    let id = world.members.get(&MemberKey { table: table.id, member });
+    id.and_then(|id| world.backends.get(id)).is_some_and(|backend| backend.flags & BACKEND_REFUSING != 0)
 }
 
 #[cfg(test)]

@@ -6,6 +6,11 @@ use super::address::{Address, Port};
 pub const BACKEND_RETIRED: u8 = 1;
 /// [`Backend::flags`]: no device, or a device without our program, leads there; takes no new flow.
 pub const BACKEND_UNREACHABLE: u8 = 2;
+/// [`Backend::flags`]: nothing is dialled; its share of new connections is refused (Gateway API: the share of a
+/// backendRef that leads nowhere). Address and port are zero.
+pub const BACKEND_REFUSING: u8 = 4;
+/// [`Backend::flags`]: the node's probes find it down; its weight is 0. For people: the programs do not read it.
+pub const BACKEND_FAILING: u8 = 8;
 
 map_struct! {
     /// Value of `BACKENDS`. An id belongs to one (route, address, port) for ever, so removing a backend from a route

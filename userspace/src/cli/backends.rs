@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use anyhow::Result;
-use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
+use common::maps::backend::{BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE};
 use common::maps::flow::FLOW_ESTABLISHED;
 use serde_json::json;
 
@@ -64,11 +64,13 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
 }
 
 fn flags(bits: u8) -> Vec<&'static str> {
-    [(BACKEND_RETIRED, "retired"), (BACKEND_UNREACHABLE, "unreachable")]
-        .into_iter()
-        .filter(|(bit, _)| bits & bit != 0)
-        .map(|(_, word)| word)
-        .collect()
+    const WORDS: [(u8, &str); 4] = [
+        (BACKEND_RETIRED, "retired"),
+        (BACKEND_UNREACHABLE, "unreachable"),
+        (BACKEND_REFUSING, "refusing"),
+        (BACKEND_FAILING, "failing"),
+    ];
+    WORDS.into_iter().filter(|(bit, _)| bits & bit != 0).map(|(_, word)| word).collect()
 }
 
 #[cfg(test)]
@@ -79,5 +81,6 @@ mod tests {
     fn flags_are_words() {
         assert!(flags(0).is_empty());
         assert_eq!(flags(BACKEND_RETIRED | BACKEND_UNREACHABLE), ["retired", "unreachable"]);
+        assert_eq!(flags(BACKEND_REFUSING | BACKEND_FAILING), ["refusing", "failing"]);
     }
 }

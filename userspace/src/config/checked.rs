@@ -20,28 +20,37 @@ pub(super) fn facts(raw: RawConfig<'_>, problems: &mut Vec<Problem>) -> Facts {
     check.constant("apiVersion", raw.api_version.as_deref(), API_VERSION);
     check.constant("kind", raw.kind.as_deref(), KIND);
     let settings = check.settings(raw.settings.unwrap_or_default());
-    let listeners = raw.listeners.unwrap_or_default().into_iter().enumerate();
-    let routes = raw.routes.unwrap_or_default().into_iter().enumerate();
-    Facts {
-        cluster: None,
-        settings,
-        listeners: listeners.filter_map(|(place, raw)| check.listener(place, raw)).collect(),
-        routes: routes.filter_map(|(place, raw)| check.route(place, raw)).collect(),
-    }
+    check.facts(settings, raw.listeners, raw.routes)
 }
 
 /// Where problems go. Paths are made only for problems: most files have none.
-struct Check<'a> {
-    problems: &'a mut Vec<Problem>,
+pub(super) struct Check<'a> {
+    pub(super) problems: &'a mut Vec<Problem>,
 }
 
 impl Check<'_> {
+    pub(super) fn facts(
+        &mut self,
+        settings: Settings,
+        listeners: Option<Vec<RawListener<'_>>>,
+        routes: Option<Vec<RawRoute<'_>>>,
+    ) -> Facts {
+        let listeners = listeners.unwrap_or_default().into_iter().enumerate();
+        let routes = routes.unwrap_or_default().into_iter().enumerate();
+        Facts {
+            cluster: None,
+            settings,
+            listeners: listeners.filter_map(|(place, raw)| self.listener(place, raw)).collect(),
+            routes: routes.filter_map(|(place, raw)| self.route(place, raw)).collect(),
+        }
+    }
+
     fn missing(&mut self, field: String, remedy: &str) {
         self.problems.push(Problem::error(field, "is missing", remedy));
     }
 
     /// The checked value, or `None` and a problem.
-    fn take<T>(
+    pub(super) fn take<T>(
         &mut self,
         checked: Result<T, Wrong>,
         value: impl Display,
@@ -65,7 +74,7 @@ impl Check<'_> {
         }
     }
 
-    fn settings(&mut self, raw: RawSettings<'_>) -> Settings {
+    pub(super) fn settings(&mut self, raw: RawSettings<'_>) -> Settings {
         let default = Settings::default();
         Settings {
             source_addresses: self.source_addresses(raw.source_addresses.unwrap_or_default()),
@@ -204,7 +213,7 @@ impl Check<'_> {
                 self.problems.push(problem.value(std::net::SocketAddr::new(address, port)));
                 continue;
             }
-            backends.push(BackendSpec { address, port, weight });
+            backends.push(BackendSpec { address, port, weight, failing: false });
         }
         backends
     }
@@ -229,7 +238,7 @@ impl Check<'_> {
     }
 
     /// The checked elements of a list, each once.
-    fn list<T: Clone + Eq + Hash>(
+    pub(super) fn list<T: Clone + Eq + Hash>(
         &mut self,
         texts: Vec<Text<'_>>,
         checked: impl Fn(&str) -> Result<T, Wrong>,

@@ -52,6 +52,8 @@ pub struct Policy {
     pub excluded: Vec<IpNet>,
     /// Probe of every backend Service without annotation.
     pub probe: Option<ProbeSpec>,
+    /// What a Service's annotation does not say, whether or not Services without annotation are probed.
+    pub probe_defaults: ProbeSpec,
     /// Percentage of a Service's backends that may be taken out of new picks; when more fail, none is.
     pub panic_percent: u8,
 }
@@ -85,6 +87,12 @@ pub struct ProbeSpec {
     pub failures: u8,
     /// Successes in a row that make it good again.
     pub successes: u8,
+}
+
+impl Default for ProbeSpec {
+    fn default() -> Self {
+        Self { kind: ProbeKind::Tcp, interval_ms: 5000, timeout_ms: 1000, failures: 3, successes: 2 }
+    }
 }
 
 /// What a probe asks.

@@ -46,6 +46,7 @@ pub struct DesiredRoute {
 impl Desired {
     /// The address of every backend: what [`crate::plan::Hops`] should know the way to.
     pub fn backend_addresses(&self) -> BTreeSet<IpAddr> {
-        self.routes.iter().flat_map(|route| route.backends.iter().map(|backend| backend.address)).collect()
+        let backends = self.routes.iter().flat_map(|route| &route.backends);
+        backends.filter(|backend| !backend.is_refusing()).map(|backend| backend.address).collect()
     }
 }

@@ -64,12 +64,30 @@ pub struct RouteSpec {
 /// Where connections go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendSpec {
-    /// Unicast, not loopback, IPv4 never in its mapped IPv6 form.
+    /// Unicast, not loopback, IPv4 never in its mapped IPv6 form. Unspecified: see [`BackendSpec::refusing`].
     pub address: IpAddr,
-    /// Not 0.
+    /// Not 0, unless it refuses.
     pub port: u16,
     /// Share of new flows relative to the route's other backends of the family; 0 = none.
     pub weight: u16,
+    /// The node's own probes find it down: people are told, and its weight is 0.
+    pub failing: bool,
+}
+
+impl BackendSpec {
+    /// What refuses its share of new connections of a family: a reference that leads nowhere.
+    pub fn refusing(family_of: IpAddr, weight: u16) -> Self {
+        let address = match family_of {
+            IpAddr::V4(_) => IpAddr::from([0; 4]),
+            IpAddr::V6(_) => IpAddr::from([0; 16]),
+        };
+        Self { address, port: 0, weight, failing: false }
+    }
+
+    /// Whether it is what [`BackendSpec::refusing`] gives.
+    pub fn is_refusing(&self) -> bool {
+        self.address.is_unspecified()
+    }
 }
 
 /// Limits and times.

@@ -6,7 +6,9 @@ use super::change::Change;
 use crate::compile::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Problem};
 use common::maps::address::{Address, Port};
-use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
+use common::maps::backend::{
+    BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend,
+};
 use common::maps::route::{LABEL_ROUTE, LabelKey, MemberKey, PAGE_SLOTS, Page, PageKey, Route, Table};
 use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -232,7 +234,11 @@ impl Planner<'_> {
     /// A backend as it is to be written: with the way to it.
     fn way(&self, route: u32, spec: &BackendSpec) -> Backend {
         let (address, port) = (Address::from(spec.address), Port::new(spec.port));
-        let backend = Backend { address, port, weight: spec.weight, route, ..Backend::zeroed() };
+        let flags = if spec.failing { BACKEND_FAILING } else { 0 };
+        let backend = Backend { address, port, weight: spec.weight, flags, route, ..Backend::zeroed() };
+        if spec.is_refusing() {
+            return Backend { flags: BACKEND_REFUSING, ..backend };
+        }
         let configured = self.sources.iter().find(|source| source.is_ipv4() == spec.address.is_ipv4());
         let hop = self.hops.towards.get(&spec.address).filter(|_| !self.own.contains(&spec.address));
         match hop {
@@ -244,7 +250,7 @@ impl Planner<'_> {
             },
             None => Backend {
                 source: configured.map_or(Address::default(), |source| Address::from(*source)),
-                flags: BACKEND_UNREACHABLE,
+                flags: flags | BACKEND_UNREACHABLE,
                 ..backend
             },
         }

@@ -1,7 +1,7 @@
 //! From the route to a backend: Maglev over the client's address and port, by the client's address family.
 
 use common::decide::maglev::{self, LOOKS_MAX, TRIES_MAX};
-use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
+use common::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE};
 use common::maps::route::{MemberKey, PAGE_SLOTS, PageKey, Table};
 use common::reason::Reason;
 
@@ -42,9 +42,14 @@ fn choose(s: &mut Scratch) -> Result<(), Reason> {
             break;
         }
         s.hello.offset = offset + 1;
-        if member(s, &table, maglev::member(first, u32::from(offset), table.members)) {
-            s.hello.tries += 1;
-            return Ok(());
+        match member(s, &table, maglev::member(first, u32::from(offset), table.members)) {
+            Member::Taken => {
+                s.hello.tries += 1;
+                return Ok(());
+            }
+            // Only a client whose own share it is: one whose backend is down goes on to the next.
+            Member::Refusing if offset == 0 => return Err(Reason::PickRefused),
+            Member::Refusing | Member::Unusable => {}
         }
         look += 1;
     }
@@ -61,15 +66,28 @@ fn slot_member(s: &Scratch, table: &Table) -> Option<u32> {
     Some(u32::from(page.slots[(slot & (PAGE_SLOTS as u32 - 1)) as usize]))
 }
 
+/// What a member is to a new connection.
+enum Member {
+    /// It is in `s.hello`.
+    Taken,
+    /// Its share of connections is refused.
+    Refusing,
+    /// It takes none.
+    Unusable,
+}
+
 /// Takes the member if it may be dialled.
 #[inline(always)]
-fn member(s: &mut Scratch, table: &Table, member: u32) -> bool {
-    let Some(id) = maps::member(&MemberKey { table: table.id, member }) else { return false };
+fn member(s: &mut Scratch, table: &Table, member: u32) -> Member {
+    let Some(id) = maps::member(&MemberKey { table: table.id, member }) else { return Member::Unusable };
     let id = *id;
-    let Some(backend) = maps::backend(&id) else { return false };
+    let Some(backend) = maps::backend(&id) else { return Member::Unusable };
     // A backend belongs to one route for ever: whatever was read from an entry that changed under us ends here.
     if backend.route != s.hello.route || backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) != 0 {
-        return false;
+        return Member::Unusable;
+    }
+    if backend.flags & BACKEND_REFUSING != 0 {
+        return Member::Refusing;
     }
     let h = &mut s.hello;
     h.backend = id;
@@ -78,10 +96,11 @@ fn member(s: &mut Scratch, table: &Table, member: u32) -> bool {
     h.nat.backend_port = backend.port;
     h.backend_mss = backend.mtu;
     // Elements are reused at once: what was copied must be what the id leads to now.
-    maps::backend(&id).is_some_and(|b| {
+    let same = maps::backend(&id).is_some_and(|b| {
         b.route == h.route
             && b.address == h.nat.backend
             && b.port == h.nat.backend_port
             && b.source == h.nat.source
-    })
+    });
+    if same { Member::Taken } else { Member::Unusable }
 }
