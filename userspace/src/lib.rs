@@ -21,5 +21,9 @@ pub mod dataplane;
 pub mod net;
 /// `vestibule run`: keeps the kernel in step with the file and the node's network.
 pub mod daemon;
+/// `/metrics`, `/readyz` and `/livez` over HTTP.
+pub mod admin;
+/// What `/metrics` tells.
+pub mod metrics;
 /// The command line.
 pub mod cli;

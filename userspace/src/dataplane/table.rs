@@ -192,6 +192,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
+    /// How many elements it has.
+    pub fn count(&self) -> Result<u64, TableError> {
+        let mut count = 0;
+        self.walk(|_, _| count += 1)?;
+        Ok(count)
+    }
+
     fn failed(&self, what: &'static str, source: io::Error) -> TableError {
         TableError::Failed { name: self.name, what, source }
     }

@@ -1,0 +1,217 @@
+//! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket of the process' own for `vestibule probe`.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::sleep;
+use tracing::warn;
+
+/// As the OpenMetrics text format asks for.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// How long until a port that another process has is asked for again.
+const PORT_AGAIN: Duration = Duration::from_millis(500);
+
+/// Bytes of an answer that a probe reads.
+const ANSWER_BYTES: u64 = 1 << 16;
+
+/// Yes or no, with the reasons, one a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// 200 or 503.
+    pub is_ok: bool,
+    /// For people.
+    pub text: String,
+}
+
+impl Answer {
+    /// Yes where nothing speaks against it; what is only worth knowing is told either way.
+    pub fn of(against: &[String], remarks: &[String]) -> Self {
+        let is_ok = against.is_empty();
+        let mut text = String::from(if is_ok { "ok\n" } else { "not ok\n" });
+        for line in against.iter().chain(remarks) {
+            text.push_str(line);
+            text.push('\n');
+        }
+        Self { is_ok, text }
+    }
+}
+
+/// A process that can be asked.
+pub trait Asked: Send + Sync + 'static {
+    /// Whether it can do its work.
+    fn ready(&self) -> Answer;
+    /// Whether it runs; no: it should be started anew.
+    fn live(&self) -> Answer;
+    /// OpenMetrics text. May read maps, and so take a while: it is called where that holds up nobody.
+    fn metrics(&self) -> String;
+}
+
+/// The three paths.
+pub fn router(asked: Arc<dyn Asked>) -> Router {
+    let (ready, live) = (Arc::clone(&asked), Arc::clone(&asked));
+    Router::new()
+        .route("/readyz", get(async move || plain(&ready.ready())))
+        .route("/livez", get(async move || plain(&live.live())))
+        .route("/metrics", get(async move || metrics(asked).await))
+}
+
+fn plain(answer: &Answer) -> impl IntoResponse + use<> {
+    let status = if answer.is_ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, answer.text.clone())
+}
+
+async fn metrics(asked: Arc<dyn Asked>) -> impl IntoResponse {
+    match tokio::task::spawn_blocking(move || asked.metrics()).await {
+        Ok(text) => (StatusCode::OK, [(CONTENT_TYPE, OPEN_METRICS)], text),
+        Err(error) => {
+            (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], format!("{error}\n"))
+        }
+    }
+}
+
+/// Serves on a port of every address. While another process has the port it is asked for again and again: during an
+/// update the next agent waits for the one before. Comes back only when serving fails.
+pub async fn serve_port(port: u16, asked: Arc<dyn Asked>) -> io::Result<()> {
+    let mut told = false;
+    let listener = loop {
+        match bind(port).await {
+            Ok(listener) => break listener,
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    warn!(%error, port, "the port for /metrics is not free; it is asked for until it is");
+                }
+                sleep(PORT_AGAIN).await;
+            }
+        }
+    };
+    axum::serve(listener, router(asked)).await
+}
+
+/// Both families by one socket, or IPv4 alone where the node has no IPv6.
+async fn bind(port: u16) -> io::Result<TcpListener> {
+    match TcpListener::bind(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).await {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
+            TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)).await
+        }
+        bound => bound,
+    }
+}
+
+/// Makes a socket at `path`, for root alone, in the place of one that an earlier process left.
+pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
+    let mut next = path.as_os_str().to_owned();
+    next.push(format!(".{}", std::process::id()));
+    remove_if_there(Path::new(&next))?;
+    let listener = UnixListener::bind(&next)?;
+    std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
+    // Renaming replaces: there is no moment without a socket, and nobody removes another process' one.
+    std::fs::rename(&next, path)?;
+    Ok(listener)
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Serves on a socket made by [`bind_socket`].
+pub async fn serve_socket(listener: UnixListener, asked: Arc<dyn Asked>) -> io::Result<()> {
+    axum::serve(listener, router(asked)).await
+}
+
+/// Asks a process by its socket, such as for `/readyz`. Waits at most `limit` for each part of the answer.
+pub fn ask(socket: &Path, path: &str, limit: Duration) -> io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+    write!(stream, "GET {path} HTTP/1.0\r\nHost: vestibule\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.take(ANSWER_BYTES).read_to_string(&mut text)?;
+    parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer that is not HTTP"))
+}
+
+fn parse(text: &str) -> Option<Answer> {
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    let code = head.strip_prefix("HTTP/1.")?.split_whitespace().nth(1)?;
+    Some(Answer { is_ok: code == "200", text: body.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[derive(Default)]
+    struct Process {
+        is_ready: AtomicBool,
+    }
+
+    impl Asked for Process {
+        fn ready(&self) -> Answer {
+            let against =
+                if self.is_ready.load(Ordering::Relaxed) { vec![] } else { vec!["not synced".into()] };
+            Answer::of(&against, &["stale: Gateway".into()])
+        }
+        fn live(&self) -> Answer {
+            Answer::of(&[], &[])
+        }
+        fn metrics(&self) -> String {
+            "# EOF\n".into()
+        }
+    }
+
+    #[test]
+    fn a_socket_answers_yes_no_and_metrics() {
+        let folder = std::env::temp_dir().join(format!("vestibule-admin-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("admin.sock");
+        let process = Arc::new(Process::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // One that an earlier process left is no obstacle.
+            drop(bind_socket(&path).unwrap());
+            let served = Arc::clone(&process);
+            tokio::spawn(serve_socket(bind_socket(&path).unwrap(), served));
+            let asked = path.clone();
+            let ask = async move |what: &'static str| {
+                let path = asked.clone();
+                let limit = Duration::from_secs(5);
+                tokio::task::spawn_blocking(move || ask(&path, what, limit)).await.unwrap().unwrap()
+            };
+            let no = Answer { is_ok: false, text: "not ok\nnot synced\nstale: Gateway\n".into() };
+            assert_eq!(ask("/readyz").await, no);
+            assert!(ask("/livez").await.is_ok);
+            process.is_ready.store(true, Ordering::Relaxed);
+            let yes = Answer { is_ok: true, text: "ok\nstale: Gateway\n".into() };
+            assert_eq!(ask("/readyz").await, yes);
+            assert_eq!(ask("/metrics").await.text, "# EOF\n");
+            assert!(!ask("/other").await.is_ok);
+        });
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_http_is_no_answer() {
+        assert_eq!(
+            parse("HTTP/1.0 200 OK\r\nx: y\r\n\r\nok\n"),
+            Some(Answer { is_ok: true, text: "ok\n".into() })
+        );
+        assert!(!parse("HTTP/1.1 503 x\r\n\r\n").unwrap().is_ok);
+        assert_eq!(parse("ok\n"), None);
+        assert_eq!(parse("SSH-2.0\r\n\r\n"), None);
+    }
+}

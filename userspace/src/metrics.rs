@@ -1,0 +1,286 @@
+//! `/metrics`: names and what they count, by the conventions of Prometheus. Labels are bounded: never a server name that
+//! a client sent, never a client's address.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use common::maps::event::RouteCounters;
+use common::maps::route::LABEL_ROUTE;
+use common::reason::Reason;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+use crate::dataplane::load::LoadError;
+use crate::dataplane::maps::Maps;
+use crate::dataplane::pin::Pins;
+use crate::dataplane::read;
+
+/// Routes that get series of their own; the rest are summed up as [`OTHERS`].
+const ROUTES_MAX: usize = 10_000;
+
+/// What the routes beyond [`ROUTES_MAX`] are called, and all of them where series a route are switched off.
+const OTHERS: &str = "(others)";
+
+/// One label and its value.
+pub type Label = [(&'static str, String); 1];
+
+/// Gauges that all have one label.
+pub type Gauges = Family<Label, Gauge>;
+
+/// Counters that all have one label.
+pub type Counters = Family<Label, Counter>;
+
+/// A registry with the prefix and what every process tells.
+pub fn registry() -> Registry {
+    let mut registry = Registry::with_prefix("vestibule");
+    let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The version that runs", version);
+    registry
+}
+
+/// What `/metrics` answers.
+pub fn text(registry: &Registry) -> String {
+    let mut text = String::new();
+    // Writing into a String fails only where a collector does.
+    if let Err(error) = prometheus_client::encoding::text::encode(&mut text, registry) {
+        tracing::warn!(%error, "metrics cannot be told");
+    }
+    text
+}
+
+/// From a tenth of a millisecond to three seconds.
+fn seconds() -> Histogram {
+    Histogram::new((0..15).map(|power| 0.000_1 * f64::from(1 << power) * 2.0))
+}
+
+/// What an agent counts by itself; what the programs count is read from the maps.
+#[derive(Clone, Debug)]
+pub struct AgentMetrics {
+    /// 1: this process writes the maps.
+    pub writer: Gauge,
+    /// 1: what this source says may be old.
+    pub stale: Gauges,
+    /// Problems by the kind of object they are about.
+    pub problems: Gauges,
+    /// Backends that fail their probe, by route.
+    pub failing: Gauges,
+    /// Failed lists and watches, by source.
+    pub watch_errors: Counters,
+    /// Map writes, by map.
+    pub map_writes: Counters,
+    /// Facts to desired state.
+    pub compile_seconds: Histogram,
+    /// Desired state to maps.
+    pub apply_seconds: Histogram,
+}
+
+impl AgentMetrics {
+    /// Registers all of them, and what is read from the maps below `pins`.
+    pub fn register(registry: &mut Registry, pins: &Pins, per_route: bool) -> Self {
+        let this = Self {
+            writer: Gauge::default(),
+            stale: Gauges::default(),
+            problems: Gauges::default(),
+            failing: Gauges::default(),
+            watch_errors: Counters::default(),
+            map_writes: Counters::default(),
+            compile_seconds: seconds(),
+            apply_seconds: seconds(),
+        };
+        registry.register("writer", "Whether this process writes the node's maps", this.writer.clone());
+        let help = "Whether what this source says may be old: the API server is away or refuses";
+        registry.register("config_stale", help, this.stale.clone());
+        let help = "What cannot be served as written, by the kind of object it is about";
+        registry.register("problems", help, this.problems.clone());
+        registry.register("backend_failing", "Backends that fail their probe", this.failing.clone());
+        registry.register("watch_errors", "Lists and watches that failed", this.watch_errors.clone());
+        registry.register(
+            "map_writes",
+            "Elements written to maps and deleted from them",
+            this.map_writes.clone(),
+        );
+        let help = "From what objects say to what the data plane shall do";
+        registry.register("compile_seconds", help, this.compile_seconds.clone());
+        let help = "From what the data plane shall do to the last map write";
+        registry.register("apply_seconds", help, this.apply_seconds.clone());
+        registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route }));
+        this
+    }
+}
+
+/// Sets a family to exactly these values: what is not named any more goes.
+pub fn set_all(
+    family: &Gauges,
+    label: &'static str,
+    values: &BTreeMap<String, i64>,
+    before: &mut Vec<String>,
+) {
+    for gone in before.iter().filter(|value| !values.contains_key(*value)) {
+        family.remove(&[(label, gone.clone())]);
+    }
+    for (value, number) in values {
+        family.get_or_create(&[(label, value.clone())]).set(*number);
+    }
+    *before = values.keys().cloned().collect();
+}
+
+/// Observes a time.
+pub fn observe(histogram: &Histogram, time: Duration) {
+    histogram.observe(time.as_secs_f64());
+}
+
+/// What the programs count, read from the pinned maps at each scrape.
+#[derive(Debug)]
+struct FromMaps {
+    pins: Pins,
+    per_route: bool,
+}
+
+/// What one scrape reads.
+#[derive(Debug, Default)]
+struct Reading {
+    reasons: Vec<(Reason, u64)>,
+    routes: BTreeMap<String, RouteCounters>,
+    /// Name, help, value.
+    gauges: Vec<(&'static str, &'static str, u64)>,
+}
+
+impl FromMaps {
+    fn read(&self) -> Result<Reading, LoadError> {
+        let maps = read::open(&self.pins)?;
+        let routes = if self.per_route { ROUTES_MAX } else { 0 };
+        let gauges = vec![
+            ("flows", "Connections in the flow table", maps.flows.count()?),
+            ("flows_capacity", "Connections that the flow table takes", u64::from(maps.flows.capacity())),
+            ("hellos", "Connections whose ClientHello is held", maps.hellos.count()?),
+            ("hellos_capacity", "ClientHellos that can be held", u64::from(maps.hellos.capacity())),
+            ("names", "Server names in the maps, without wildcards", maps.routes_exact.count()?),
+            ("names_capacity", "Server names that the maps take", u64::from(maps.routes_exact.capacity())),
+        ];
+        Ok(Reading { reasons: read::reasons(&self.pins)?, routes: counted(&maps, routes)?, gauges })
+    }
+}
+
+/// Counters by the name of their route, in the order of ids, so that it is always the same ones that have series.
+fn counted(maps: &Maps, most: usize) -> Result<BTreeMap<String, RouteCounters>, LoadError> {
+    let mut names: HashMap<u32, String> = HashMap::new();
+    maps.labels.walk(|key, label| {
+        if key.kind == LABEL_ROUTE {
+            let text = label.text.get(..usize::from(label.length)).unwrap_or(&label.text);
+            names.insert(key.id, String::from_utf8_lossy(text).into_owned());
+        }
+    })?;
+    let mut counters = read::route_counters(maps)?;
+    counters.sort_by_key(|(id, _)| *id);
+    Ok(by_name(&counters, &names, most))
+}
+
+fn by_name(
+    counters: &[(u32, RouteCounters)],
+    names: &HashMap<u32, String>,
+    most: usize,
+) -> BTreeMap<String, RouteCounters> {
+    let mut sums: BTreeMap<String, RouteCounters> = BTreeMap::new();
+    for (id, counted) in counters {
+        let own = names.get(id).filter(|_| sums.len() < most).cloned();
+        let sum = sums.entry(own.unwrap_or_else(|| OTHERS.into())).or_insert_with(RouteCounters::zeroed);
+        sum.connected += counted.connected;
+        sum.refused += counted.refused;
+        sum.retried += counted.retried;
+    }
+    sums
+}
+
+impl Collector for FromMaps {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        // Without maps there is nothing to tell; a writer that has them says so by itself.
+        let Ok(reading) = self.read() else { return Ok(()) };
+        let help = "Packets and events by the reason why they left the path";
+        let mut packets = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
+        for (reason, count) in &reading.reasons {
+            let labels = [("stage", reason.stage()), ("reason", reason.label())];
+            count_of(&mut packets, &labels, *count)?;
+        }
+        let help = "Connections that reached a backend, that were refused, and tries of another backend";
+        let mut routes = encoder.encode_descriptor("route_connections", help, None, MetricType::Counter)?;
+        for (route, counters) in &reading.routes {
+            let outcomes = [
+                ("connected", counters.connected),
+                ("refused", counters.refused),
+                ("retried", counters.retried),
+            ];
+            for (outcome, count) in outcomes {
+                count_of(&mut routes, &[("route", route.as_str()), ("outcome", outcome)], count)?;
+            }
+        }
+        for (name, help, value) in reading.gauges {
+            let mut gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            gauge.encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+        }
+        Ok(())
+    }
+}
+
+fn count_of(
+    metric: &mut prometheus_client::encoding::MetricEncoder<'_>,
+    labels: &impl EncodeLabelSet,
+    count: u64,
+) -> Result<(), fmt::Error> {
+    metric.encode_family(labels)?.encode_counter::<NoLabelSet, u64, u64>(&count, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn names_follow_the_conventions_and_no_map_is_no_failure() {
+        let mut registry = registry();
+        let pins = Pins::new(Path::new("/sys/fs/bpf/vestibule_no_such_folder"));
+        let metrics = AgentMetrics::register(&mut registry, &pins, true);
+        metrics.writer.set(1);
+        metrics.map_writes.get_or_create(&[("map", "ROUTES".into())]).inc_by(3);
+        observe(&metrics.compile_seconds, Duration::from_millis(3));
+        let mut before = Vec::new();
+        set_all(
+            &metrics.stale,
+            "source",
+            &[("Gateway".into(), 1), ("Service".into(), 0)].into(),
+            &mut before,
+        );
+        set_all(&metrics.stale, "source", &[("Service".into(), 0)].into(), &mut before);
+        let text = text(&registry);
+        for line in [
+            concat!("vestibule_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+            "vestibule_writer 1",
+            "vestibule_map_writes_total{map=\"ROUTES\"} 3",
+            "vestibule_compile_seconds_count 1",
+            "vestibule_config_stale{source=\"Service\"} 0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
+        }
+        assert!(!text.contains("Gateway"), "what is gone is not told any more:\n{text}");
+    }
+
+    #[test]
+    fn routes_beyond_the_bound_are_summed_up() {
+        let counted = |connected| RouteCounters { connected, ..RouteCounters::zeroed() };
+        let counters: Vec<_> = (1..=4).map(|id| (id, counted(u64::from(id)))).collect();
+        let names = (1..=4).map(|id| (id, format!("r{id}"))).collect();
+        let sums = by_name(&counters, &names, 2);
+        let told: Vec<_> = sums.iter().map(|(name, sum)| (name.as_str(), sum.connected)).collect();
+        assert_eq!(told, [(OTHERS, 7), ("r1", 1), ("r2", 2)]);
+        assert_eq!(by_name(&counters, &names, 0)[OTHERS].connected, 10);
+        assert_eq!(by_name(&counters, &HashMap::new(), 9)[OTHERS].connected, 10);
+    }
+}
