@@ -13,9 +13,12 @@ mod checked;
 mod shape;
 /// The file as a tree with lines.
 mod node;
+/// The chart's file: what the agents and the controller of a cluster are given.
+mod cluster;
+
+pub use cluster::ChartFile;
 
 use crate::model::{Facts, Problem};
-use raw::RawConfig;
 use serde::Deserialize;
 
 /// Reads a file's text: JSON when its first byte (white space apart) is `{`, else YAML. The facts hold whatever is
@@ -23,23 +26,40 @@ use serde::Deserialize;
 /// line yet: see [`locate`].
 pub fn parse(text: &str) -> (Facts, Vec<Problem>) {
     let mut problems = Vec::new();
-    let raw = if is_json(text) {
-        serde_json::from_str(text).map_err(|error| SyntaxError::from(&error))
-    } else {
-        serde_saphyr::from_str_with_options(text, node::options()).map_err(|error| SyntaxError::from(&error))
-    };
-    let raw = match raw {
-        Ok(raw) => raw,
-        Err(error) => match reshape(text, error, &mut problems) {
-            Some(raw) => raw,
-            None => return (Facts::default(), problems),
-        },
-    };
+    let Some(raw) = read(text, &shape::FILE, &mut problems) else { return (Facts::default(), problems) };
     let mut more = Vec::new();
     let facts = checked::facts(raw, &mut more);
     more.retain(|problem| !explained(problem, &problems));
     problems.append(&mut more);
     (facts, problems)
+}
+
+/// Reads the text of the chart's file, as [`parse`] reads that of the static one: to be used only when no problem is an
+/// error.
+pub fn parse_chart(text: &str) -> (ChartFile, Vec<Problem>) {
+    let mut problems = Vec::new();
+    let Some(raw) = read(text, &cluster::CHART, &mut problems) else {
+        return (ChartFile::default(), problems);
+    };
+    let mut more = Vec::new();
+    let file = cluster::chart(raw, &mut more);
+    more.retain(|problem| !explained(problem, &problems));
+    problems.append(&mut more);
+    (file, problems)
+}
+
+/// The file as written, or as much of it as can be saved.
+fn read<'t, T: Deserialize<'t>>(
+    text: &'t str,
+    shape: &shape::Shape,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
+    let raw = if is_json(text) {
+        serde_json::from_str(text).map_err(|error| SyntaxError::from(&error))
+    } else {
+        serde_saphyr::from_str_with_options(text, node::options()).map_err(|error| SyntaxError::from(&error))
+    };
+    raw.map_or_else(|error| reshape(text, shape, error, problems), Some)
 }
 
 /// Whether a missing field is only missing because it, or its name, is written wrongly.
@@ -104,14 +124,19 @@ impl From<&serde_saphyr::Error> for SyntaxError {
 }
 
 /// What can be saved of a file that serde refused, and what is wrong with the rest.
-fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Option<RawConfig<'static>> {
+fn reshape<'t, T: Deserialize<'t>>(
+    text: &str,
+    shape: &shape::Shape,
+    error: SyntaxError,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
     if !error.is_readable {
         problems.push(error.into());
         return None;
     }
     let before = problems.len();
     let fitting = match node::read(text) {
-        Ok(tree) => shape::fit(&tree, &shape::FILE, "", problems),
+        Ok(tree) => shape::fit(&tree, shape, "", problems),
         Err(error) if !is_json(text) => {
             problems.push(SyntaxError::from(&error).into());
             return None;
@@ -124,7 +149,7 @@ fn reshape(text: &str, error: SyntaxError, problems: &mut Vec<Problem>) -> Optio
     if fitting.is_null() && problems.len() > before {
         return None;
     }
-    match RawConfig::deserialize(fitting) {
+    match T::deserialize(fitting) {
         Ok(raw) if problems.len() > before => Some(raw),
         // The shape is right after all (a comma too many in JSON, say): the parser knows better.
         Ok(_) | Err(_) => {

@@ -10,6 +10,7 @@ use serde_json::Value as Json;
 pub(super) enum Shape {
     Text,
     Whole,
+    Bool,
     List(&'static Shape),
     Table(&'static [(&'static str, Shape)]),
 }
@@ -23,7 +24,7 @@ pub(super) const FILE: Shape = Shape::Table(&[
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
 
-const SETTINGS: &[(&str, Shape)] = &[
+pub(super) const SETTINGS: &[(&str, Shape)] = &[
     ("sourceAddresses", Shape::List(&Shape::Text)),
     ("sourcePorts", Shape::Text),
     ("idleTimeout", Shape::Text),
@@ -33,7 +34,7 @@ const SETTINGS: &[(&str, Shape)] = &[
     ("maxHellos", Shape::Whole),
 ];
 
-const LISTENER: &[(&str, Shape)] = &[
+pub(super) const LISTENER: &[(&str, Shape)] = &[
     ("name", Shape::Text),
     ("addresses", Shape::List(&Shape::Text)),
     ("port", Shape::Whole),
@@ -41,7 +42,7 @@ const LISTENER: &[(&str, Shape)] = &[
     ("defaultRoute", Shape::Text),
 ];
 
-const ROUTE: &[(&str, Shape)] = &[
+pub(super) const ROUTE: &[(&str, Shape)] = &[
     ("name", Shape::Text),
     ("listeners", Shape::List(&Shape::Text)),
     ("hostnames", Shape::List(&Shape::Text)),
@@ -58,6 +59,7 @@ pub(super) fn fit(node: &Node, shape: &Shape, path: &str, problems: &mut Vec<Pro
         (Shape::Text, Value::Text(text) | Value::Number(text)) => Json::String(text.clone()),
         (Shape::Text, Value::Whole(number)) => Json::String(number.to_string()),
         (Shape::Whole, Value::Whole(number)) => Json::from(*number),
+        (Shape::Bool, Value::Bool(value)) => Json::from(*value),
         (Shape::List(inner), Value::List(items)) => {
             let each = items.iter().enumerate();
             Json::Array(each.map(|(i, item)| fit(item, inner, &format!("{path}[{i}]"), problems)).collect())
@@ -102,6 +104,7 @@ fn mistyped(node: &Node, shape: &Shape, path: &str) -> Problem {
     let (what, remedy) = match shape {
         Shape::Text => ("is not text", "write text in quotes"),
         Shape::Whole => ("is not a whole number", "write a whole number without quotes"),
+        Shape::Bool => ("is neither true nor false", "write true or false, without quotes"),
         Shape::List(_) => ("is not a list", "write a list, also when it has one element"),
         Shape::Table(_) => ("is not a set of fields", "write fields and their values"),
     };
@@ -119,6 +122,7 @@ fn unknown_remedy<'a>(key: &str, names: impl Iterator<Item = &'a str> + Clone) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::cluster::{CHART, RawChart};
     use super::super::raw::RawConfig;
     use super::*;
     use serde::Deserialize;
@@ -128,6 +132,7 @@ mod tests {
         match shape {
             Shape::Text => Json::from("x"),
             Shape::Whole => Json::from(1),
+            Shape::Bool => Json::from(true),
             Shape::List(inner) => Json::Array(vec![full(inner)]),
             Shape::Table(fields) => {
                 fields.iter().map(|(name, shape)| ((*name).to_owned(), full(shape))).collect()
@@ -135,21 +140,29 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_shape_has_the_fields_of_the_structures() {
-        let everything = full(&FILE);
-        RawConfig::deserialize(everything.clone()).unwrap();
-        for place in ["", "/settings", "/listeners/0", "/routes/0", "/routes/0/backends/0"] {
+    /// The structures `T` have exactly the fields of `shape` at each place.
+    fn agree<T: Deserialize<'static> + std::fmt::Debug>(shape: &Shape, places: &[&str]) {
+        let everything = full(shape);
+        T::deserialize(everything.clone()).unwrap();
+        for place in places {
             let mut with_unknown = everything.clone();
             let table = with_unknown.pointer_mut(place).unwrap().as_object_mut().unwrap();
             let mut ours: Vec<_> = table.keys().map(|key| format!("`{key}`")).collect();
             ours.sort();
             table.insert("unknown".to_owned(), Json::Null);
-            let message = RawConfig::deserialize(with_unknown).unwrap_err().to_string();
+            let message = T::deserialize(with_unknown).unwrap_err().to_string();
             let (_, list) = message.split_once("expected one of ").unwrap();
             let mut theirs: Vec<_> = list.split(", ").map(str::to_owned).collect();
             theirs.sort();
             assert_eq!(ours, theirs, "{place}");
         }
+    }
+
+    #[test]
+    fn the_shape_has_the_fields_of_the_structures() {
+        let file = ["", "/settings", "/listeners/0", "/routes/0", "/routes/0/backends/0"];
+        agree::<RawConfig<'_>>(&FILE, &file);
+        let chart = ["", "/addresses", "/settings", "/probe", "/listeners/0", "/routes/0"];
+        agree::<RawChart<'_>>(&CHART, &chart);
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct Wrong {
     pub(super) remedy: String,
 }
 
-fn wrong<T>(what: impl Into<String>, remedy: impl Into<String>) -> Result<T, Wrong> {
+pub(super) fn wrong<T>(what: impl Into<String>, remedy: impl Into<String>) -> Result<T, Wrong> {
     Err(Wrong { what: what.into(), remedy: remedy.into() })
 }
 

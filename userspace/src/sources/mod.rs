@@ -2,6 +2,8 @@
 
 /// The static file.
 pub mod file;
+/// The chart's file.
+pub mod chart;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,429 @@
+//! The chart's file: what the agents and the controller of a cluster are given.
+
+use super::checked::Check;
+use super::raw::{RawListener, RawRoute, RawSettings, Text};
+use super::shape::{LISTENER, ROUTE, SETTINGS, Shape};
+use super::value::{self, Wrong, wrong};
+use crate::model::cluster::{AddressRange, Policy, ProbeKind, ProbeSpec};
+use crate::model::{Facts, Problem};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the chart's file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChartFile {
+    /// Settings, and the listeners and routes that stand in the file itself; no cluster.
+    pub facts: Facts,
+    /// What Gateways and Services may have.
+    pub policy: Policy,
+    /// Devices to serve on; empty: those of the routes.
+    pub devices: Vec<Arc<str>>,
+}
+
+/// The whole file as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawChart<'a> {
+    addresses: Option<RawAddresses<'a>>,
+    devices: Option<Vec<Text<'a>>>,
+    settings: Option<RawSettings<'a>>,
+    probe: Option<RawProbe<'a>>,
+    listeners: Option<Vec<RawListener<'a>>>,
+    routes: Option<Vec<RawRoute<'a>>>,
+}
+
+/// `addresses`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+struct RawAddresses<'a> {
+    ranges: Option<Vec<Text<'a>>>,
+    shared: Option<Vec<Text<'a>>>,
+    excluded: Option<Vec<Text<'a>>>,
+}
+
+/// `probe`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+struct RawProbe<'a> {
+    enabled: Option<bool>,
+    r#type: Option<Text<'a>>,
+    interval: Option<Text<'a>>,
+    timeout: Option<Text<'a>>,
+    failure_threshold: Option<i64>,
+    success_threshold: Option<i64>,
+    panic_share: Option<i64>,
+}
+
+/// The whole file; the same fields as the structures.
+pub(super) const CHART: Shape = Shape::Table(&[
+    ("addresses", Shape::Table(ADDRESSES)),
+    ("devices", Shape::List(&Shape::Text)),
+    ("settings", Shape::Table(SETTINGS)),
+    ("probe", Shape::Table(PROBE)),
+    ("listeners", Shape::List(&Shape::Table(LISTENER))),
+    ("routes", Shape::List(&Shape::Table(ROUTE))),
+]);
+
+const ADDRESSES: &[(&str, Shape)] = &[
+    ("ranges", Shape::List(&Shape::Text)),
+    ("shared", Shape::List(&Shape::Text)),
+    ("excluded", Shape::List(&Shape::Text)),
+];
+
+const PROBE: &[(&str, Shape)] = &[
+    ("enabled", Shape::Bool),
+    ("type", Shape::Text),
+    ("interval", Shape::Text),
+    ("timeout", Shape::Text),
+    ("failureThreshold", Shape::Whole),
+    ("successThreshold", Shape::Whole),
+    ("panicShare", Shape::Whole),
+];
+
+/// Most addresses that `addresses.shared` may spell out.
+const SHARED_MAX: usize = 65_536;
+/// Percentage of a route's backends that must be up, where the file does not say it.
+const PANIC_SHARE: u8 = 50;
+/// Shortest and longest time between two probes, and the wait for an answer.
+const PROBE_TIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
+
+/// Checks the whole file.
+pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
+    let mut check = Check { problems };
+    let settings = check.settings(raw.settings.unwrap_or_default());
+    let facts = check.facts(settings, raw.listeners, raw.routes);
+    let addresses = raw.addresses.unwrap_or_default();
+    let ranges = check.ranges(&addresses.ranges.unwrap_or_default());
+    let shared = check.shared(&addresses.shared.unwrap_or_default(), &ranges);
+    let excluded =
+        check.list(addresses.excluded.unwrap_or_default(), block, |i| format!("addresses.excluded[{i}]"));
+    let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
+    let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
+    ChartFile {
+        facts,
+        policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent },
+        devices,
+    }
+}
+
+impl Check<'_> {
+    fn ranges(&mut self, raw: &[Text<'_>]) -> Vec<AddressRange> {
+        let mut ranges: Vec<(usize, AddressRange)> = Vec::with_capacity(raw.len());
+        for (i, text) in raw.iter().enumerate() {
+            let field = || format!("addresses.ranges[{i}]");
+            let Some(new) = self.take(range(text), text, field) else { continue };
+            let overlaps = |other: &AddressRange| {
+                other.holds(new.first)
+                    || other.holds(new.last)
+                    || new.holds(other.first)
+                    || new.holds(other.last)
+            };
+            if let Some((other, _)) = ranges.iter().find(|(_, other)| overlaps(other)) {
+                let what = format!("has addresses of addresses.ranges[{other}] too");
+                self.problems
+                    .push(Problem::error(field(), what, "let each address stand in one range").value(text));
+                continue;
+            }
+            ranges.push((i, new));
+        }
+        ranges.into_iter().map(|(_, range)| range).collect()
+    }
+
+    fn shared(&mut self, raw: &[Text<'_>], ranges: &[AddressRange]) -> BTreeSet<IpAddr> {
+        let mut shared = BTreeSet::new();
+        for (i, text) in raw.iter().enumerate() {
+            let field = || format!("addresses.shared[{i}]");
+            let Some(block) = self.take(block(text), text, field) else { continue };
+            let ends = (block.network(), block.broadcast());
+            if !ranges.iter().any(|range| range.holds(ends.0) && range.holds(ends.1)) {
+                let remedy = "write addresses of one entry of addresses.ranges, or add them there";
+                self.problems.push(Problem::error(field(), "is not within a range", remedy).value(text));
+                continue;
+            }
+            let bits = block.max_prefix_len() - block.prefix_len();
+            let count = 1_usize.checked_shl(u32::from(bits)).unwrap_or(usize::MAX);
+            if bits >= 32 || shared.len().saturating_add(count) > SHARED_MAX {
+                let what = format!("more than {SHARED_MAX} shared addresses");
+                self.problems.push(Problem::error(field(), what, "share fewer addresses").value(text));
+                continue;
+            }
+            shared.extend(addresses(block));
+        }
+        shared
+    }
+
+    /// The probe of Services without annotation, what an annotation does not say, and the share that may fail.
+    fn probe(&mut self, raw: RawProbe<'_>) -> (Option<ProbeSpec>, ProbeSpec, u8) {
+        let default = ProbeSpec::default();
+        let kind =
+            raw.r#type.and_then(|text| self.take(probe_kind(&text), &text, || "probe.type".to_owned()));
+        let interval_ms = self.probe_ms("interval", raw.interval.as_ref()).unwrap_or(default.interval_ms);
+        let timeout_ms = self.probe_ms("timeout", raw.timeout.as_ref()).unwrap_or(default.timeout_ms);
+        let defaults = ProbeSpec {
+            kind: kind.unwrap_or(default.kind),
+            interval_ms,
+            timeout_ms,
+            failures: self.percent("failureThreshold", raw.failure_threshold, 1).unwrap_or(default.failures),
+            successes: self
+                .percent("successThreshold", raw.success_threshold, 1)
+                .unwrap_or(default.successes),
+        };
+        if timeout_ms > interval_ms {
+            let remedy = "make it at most probe.interval: one probe ends before the next begins";
+            let problem = Problem::error("probe.timeout", "is longer than the interval", remedy);
+            self.problems.push(problem.value(format!("{timeout_ms}ms")));
+        }
+        let up = self.percent("panicShare", raw.panic_share, 0).unwrap_or(PANIC_SHARE);
+        (raw.enabled.unwrap_or(false).then_some(defaults), defaults, 100 - up)
+    }
+
+    fn probe_ms(&mut self, name: &str, text: Option<&Text<'_>>) -> Option<u32> {
+        let text = text?;
+        let field = || format!("probe.{name}");
+        let time = self.take(value::duration(text), text, field)?;
+        let ms = PROBE_TIME.contains(&time).then(|| u32::try_from(time.as_millis()).ok()).flatten();
+        if ms.is_none() {
+            let problem = Problem::error(field(), "is out of range", "write 100ms to 1h");
+            self.problems.push(problem.value(text));
+        }
+        ms
+    }
+
+    /// A number from `least` to 100.
+    fn percent(&mut self, name: &str, number: Option<i64>, least: u8) -> Option<u8> {
+        let number = number?;
+        let checked = u8::try_from(number).ok().filter(|checked| (least..=100).contains(checked));
+        if checked.is_none() {
+            let remedy = format!("write a number from {least} to 100");
+            self.problems
+                .push(Problem::error(format!("probe.{name}"), "is out of range", remedy).value(number));
+        }
+        checked
+    }
+}
+
+fn probe_kind(text: &str) -> Result<ProbeKind, Wrong> {
+    match text {
+        "tcp" => Ok(ProbeKind::Tcp),
+        "tls" => Ok(ProbeKind::Tls),
+        _ => wrong("is not a probe", "write tcp (a connection is opened) or tls (a ClientHello is answered)"),
+    }
+}
+
+/// A device's name as the kernel allows it: 1 to 15 bytes, neither white space nor '/' nor ':'.
+fn device(text: &str) -> Result<Arc<str>, Wrong> {
+    let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
+    if text.is_empty() || text.len() > 15 || text.contains(strange) || matches!(text, "." | "..") {
+        return wrong("is not a device's name", "write a name that `ip link` shows, such as \"eth0\"");
+    }
+    Ok(text.into())
+}
+
+/// A CIDR or a single address.
+fn block(text: &str) -> Result<IpNet, Wrong> {
+    if !text.contains('/') {
+        return value::address(text).map(IpNet::from);
+    }
+    let Ok(block) = text.parse::<IpNet>() else {
+        return wrong("is not a CIDR", "write a network and its prefix length, such as \"192.0.2.0/24\"");
+    };
+    if block.addr() != block.network() {
+        return wrong("names an address inside its network", format!("write \"{}\"", block.trunc()));
+    }
+    Ok(block)
+}
+
+/// A CIDR, `first-last` or a single address; only such as clients can dial.
+fn range(text: &str) -> Result<AddressRange, Wrong> {
+    let range = if let Some((first, last)) = text.split_once('-') {
+        AddressRange { first: value::address(first.trim())?, last: value::address(last.trim())? }
+    } else {
+        let block = block(text)?;
+        AddressRange { first: block.network(), last: block.broadcast() }
+    };
+    if range.first.is_ipv4() != range.last.is_ipv4() {
+        return wrong("has two families", "write both ends in one family; make two ranges of it");
+    }
+    if range.first > range.last {
+        return wrong("ends before it begins", "write the lower address first");
+    }
+    let strange = STRANGE.iter().find(|(block, _)| {
+        let ends = AddressRange { first: block.network(), last: block.broadcast() };
+        range.holds(ends.first) || ends.holds(range.first)
+    });
+    match strange {
+        Some((block, what)) => {
+            wrong(format!("holds {what} addresses ({block})"), "write only addresses that clients can dial")
+        }
+        None => Ok(range),
+    }
+}
+
+/// What no client can dial as ours.
+const STRANGE: [(IpNet, &str); 9] = [
+    (v4([0, 0, 0, 0], 8), "unspecified"),
+    (v4([127, 0, 0, 0], 8), "loopback"),
+    (v4([169, 254, 0, 0], 16), "link-local"),
+    (v4([224, 0, 0, 0], 4), "multicast"),
+    (v4([240, 0, 0, 0], 4), "reserved"),
+    (v6([0, 0, 0, 0, 0, 0], 96), "unspecified and loopback"),
+    (v6([0, 0, 0, 0, 0, 0xffff], 96), "mapped IPv4"),
+    (v6([0xfe80, 0, 0, 0, 0, 0], 10), "link-local"),
+    (v6([0xff00, 0, 0, 0, 0, 0], 8), "multicast"),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], prefix: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix))
+}
+
+const fn v6([a, b, c, d, e, f]: [u16; 6], prefix: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix))
+}
+
+/// All of them, first and last included.
+fn addresses(block: IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
+    match (block.network(), block.broadcast()) {
+        (IpAddr::V4(first), IpAddr::V4(last)) => {
+            Box::new((u32::from(first)..=u32::from(last)).map(|bits| Ipv4Addr::from(bits).into()))
+        }
+        (IpAddr::V6(first), IpAddr::V6(last)) => {
+            Box::new((u128::from(first)..=u128::from(last)).map(|bits| Ipv6Addr::from(bits).into()))
+        }
+        // Both ends of a block are of one family.
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Box::new(std::iter::empty()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{locate, parse_chart};
+    use super::*;
+
+    /// What the chart renders with its own values, and two ranges.
+    const FILE: &str = r#"
+addresses:
+  ranges: ["192.0.2.0/26", "2001:db8:0:1::10-2001:db8:0:1::ff"]
+  shared: ["192.0.2.8/30", "2001:db8:0:1::10"]
+  excluded: ["10.0.0.0/8", "192.0.2.1"]
+devices: ["eth0"]
+settings:
+  maxFlows: 1000000
+  maxNames: 1000000
+  maxHellos: 65536
+  idleTimeout: 25h
+  helloTimeout: 10s
+  sourcePorts: "1024-29999"
+  sourceAddresses: []
+probe:
+  enabled: false
+  type: tls
+  interval: 2s
+  timeout: 500ms
+  failureThreshold: 3
+  successThreshold: 2
+  panicShare: 30
+"#;
+
+    fn problems(text: &str) -> Vec<String> {
+        let (_, mut problems) = parse_chart(text);
+        locate(text, &mut problems);
+        problems.iter().map(|problem| problem.in_file("f").to_string()).collect()
+    }
+
+    #[test]
+    fn the_charts_file_is_read() {
+        let (file, problems) = parse_chart(FILE);
+        assert_eq!(problems, []);
+        let policy = &file.policy;
+        assert_eq!(policy.ranges.len(), 2);
+        assert_eq!(policy.ranges[0].last, IpAddr::from([192, 0, 2, 63]));
+        assert_eq!(policy.shared.len(), 5);
+        assert!(policy.shared.contains(&IpAddr::from([192, 0, 2, 11])), "{:?}", policy.shared);
+        assert_eq!(policy.excluded[1].to_string(), "192.0.2.1/32");
+        assert_eq!((policy.probe, policy.panic_percent), (None, 70));
+        assert_eq!(policy.probe_defaults.kind, ProbeKind::Tls);
+        assert_eq!(policy.probe_defaults.timeout_ms, 500);
+        assert_eq!(file.devices, [Arc::from("eth0")]);
+        assert_eq!(file.facts.settings, crate::model::Settings::default());
+        let (enabled, _) = parse_chart(&FILE.replace("enabled: false", "enabled: true"));
+        assert_eq!(enabled.policy.probe, Some(enabled.policy.probe_defaults));
+    }
+
+    #[test]
+    fn an_empty_file_serves_nothing() {
+        let (file, problems) = parse_chart("{}");
+        assert_eq!(problems, []);
+        assert_eq!(file.policy.panic_percent, 50);
+        assert!(file.policy.ranges.is_empty() && file.policy.probe.is_none());
+    }
+
+    #[test]
+    fn listeners_and_routes_of_the_file_are_read_too() {
+        let text = "listeners:\n  - {name: a, addresses: [192.0.2.1], port: 443, protocol: TLS}\nroutes:\n  - {name: r, listeners: [a], hostnames: [a.example], backends: []}\n";
+        let (file, problems) = parse_chart(text);
+        assert_eq!(problems, []);
+        assert_eq!((file.facts.listeners.len(), file.facts.routes.len()), (1, 1));
+    }
+
+    #[test]
+    fn ranges_that_nobody_could_dial_are_refused() {
+        let refused = |range: &str, why: &str| {
+            let told = problems(&format!("addresses:\n  ranges: [\"{range}\"]\n"));
+            assert_eq!(told.len(), 1, "{range}: {told:?}");
+            assert!(told[0].starts_with("f:2: error: addresses.ranges[0]: "), "{told:?}");
+            assert!(told[0].contains(why), "{told:?}");
+        };
+        refused("192.0.2.1/26", "write \"192.0.2.0/26\"");
+        refused("192.0.2.9-192.0.2.1", "ends before it begins");
+        refused("192.0.2.9-2001:db8::1", "two families");
+        refused("0.0.0.0/0", "unspecified");
+        refused("126.0.0.0/7", "loopback");
+        refused("::/0", "unspecified and loopback");
+        refused("223.0.0.0-224.0.0.9", "multicast");
+        refused("api.example.com", "names are not resolved");
+        refused("192.0.2.0/33", "not a CIDR");
+        refused("fe80::1-fe80::9", "link-local");
+        let twice = problems("addresses:\n  ranges:\n    - 192.0.2.0/26\n    - 192.0.2.63-192.0.2.70\n");
+        assert!(
+            twice[0].starts_with("f:4: error: addresses.ranges[1]: has addresses of addresses.ranges[0]")
+        );
+    }
+
+    #[test]
+    fn shared_addresses_are_of_the_ranges_and_few() {
+        let shared = |text: &str| {
+            problems(&format!(
+                "addresses:\n  ranges: [10.0.0.0/8, \"2001:db8::/32\"]\n  shared: [\"{text}\"]\n"
+            ))
+        };
+        assert_eq!(shared("10.1.0.0/16"), [""; 0]);
+        assert!(shared("192.0.2.1")[0].contains("is not within a range"));
+        for many in ["10.0.0.0/15", "2001:db8::/64", "2001:db8::/96"] {
+            assert!(shared(many)[0].contains("more than 65536"), "{many}");
+        }
+    }
+
+    #[test]
+    fn probes_are_checked() {
+        let told = problems(
+            "probe:\n  enabled: yes\n  type: http\n  interval: 10ms\n  timeout: 2h\n  failureThreshold: 0\n  panicShare: 101\n",
+        );
+        for field in ["probe.type", "probe.interval", "probe.timeout", "failureThreshold", "panicShare"] {
+            assert!(told.iter().any(|line| line.contains(field)), "{field}: {told:?}");
+        }
+        let told = problems("probe: {interval: 1s, timeout: 2s}\n");
+        assert!(told[0].contains("probe.timeout: is longer than the interval"), "{told:?}");
+    }
+
+    #[test]
+    fn unknown_fields_and_devices_are_told() {
+        let told = problems("adresses: {ranges: []}\ndevices: [\"a/b\", \"a-name-too-long-for-it\"]\n");
+        assert!(told[0].contains("did you mean \"addresses\"?"), "{told:?}");
+        assert_eq!(told.iter().filter(|line| line.contains("not a device's name")).count(), 2, "{told:?}");
+        assert!(problems("probe: {enabled: \"maybe\"}\n")[0].contains("neither true nor false"));
+    }
+}
