@@ -104,7 +104,7 @@ fn the_default_route_takes_unknown_names_and_no_name() {
 /// Demands that these bytes are answered by RST at once, and that exactly this reason is counted for it, once.
 fn assert_refused(scene: &Scene, family: Family, port: u16, bytes: &[u8], reason: &str, what: &str) {
     let to = scene.lab.vip(family, port);
-    let (refused, moved) = scene.counted(|| scene.lab.client.run(|| raw::refused(to, bytes, AT_ONCE * 10)));
+    let (refused, moved) = scene.counted(|| scene.lab.client.run(|| raw::refused(to, bytes, AT_ONCE * 3)));
     let (end, after) = refused.unwrap();
     assert_eq!(end, End::Reset, "{what} over {family:?}: {moved:?}");
     assert!(after < AT_ONCE, "{what} over {family:?}: reset after {after:?}");

@@ -166,7 +166,7 @@ fn a_hello_over_16_kib_is_refused() {
     for family in FAMILIES {
         let to = scene.lab.vip(family, TLS_PORT);
         let (refused, moved) =
-            scene.counted(|| scene.lab.client.run(|| raw::refused(to, &bytes, AT_ONCE * 20)));
+            scene.counted(|| scene.lab.client.run(|| raw::refused(to, &bytes, AT_ONCE * 5)));
         assert_eq!(refused.unwrap().0, End::Reset, "{moved:?}");
         assert!(!moved.contains_key("ConnectSyn"), "{moved:?}");
     }
