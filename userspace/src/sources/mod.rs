@@ -4,6 +4,8 @@
 pub mod file;
 /// The chart's file.
 pub mod chart;
+/// The under cluster, watched.
+pub mod kubernetes;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,55 @@
+//! `NodeState`: what one agent says of its node. The CRD in `deploy/` is generated from these types.
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What an agent has programmed on its node, and what it could not do. Written by that agent alone, read by the
+/// controller; cluster-scoped and named like the node.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "vestibule.dev",
+    version = "v1alpha1",
+    kind = "NodeState",
+    plural = "nodestates",
+    printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
+    printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStateSpec {
+    /// Name of the node.
+    pub node: String,
+    /// Name of the agent's pod.
+    pub pod: String,
+    /// Version of the agent.
+    pub version: String,
+    /// Sources that cannot be followed at present, each with the reason: what they said last serves on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stale: Vec<String>,
+    /// What the node's maps hold of each object: `Gateway/namespace/name` to 16 hexadecimal digits.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub digests: BTreeMap<String, String>,
+    /// Backends that the node's own probes find down: `192.0.2.1:6443`, `[2001:db8::1]:6443`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failing: Vec<String>,
+    /// What this node could not do.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<NodeProblem>,
+}
+
+/// Something that a node could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeProblem {
+    /// The object concerned: `Gateway/namespace/name`; absent: the node itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
+    /// Path of the field in the object; empty: the whole object.
+    pub field: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub remedy: String,
+}

@@ -1,0 +1,139 @@
+//! Endpoints of Services, put together from their slices. Time is an argument.
+
+use super::news::Slice;
+use crate::model::ObjectName;
+use crate::model::cluster::{Endpoint, EndpointState};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// An endpoint counts as removed when no slice of its Service has held it for this long: one that moves from slice to
+/// slice is missing from both for a moment.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// All slices, by Service.
+#[derive(Debug, Default)]
+pub(super) struct Slices {
+    slices: HashMap<ObjectName, Slice, foldhash::fast::RandomState>,
+    by_service: HashMap<ObjectName, Vec<ObjectName>, foldhash::fast::RandomState>,
+    /// Endpoints in no slice any more, and when each is forgotten.
+    departed: BTreeMap<ObjectName, Vec<(Endpoint, Instant)>>,
+    /// Services whose slices changed since [`Slices::settle`].
+    touched: BTreeSet<ObjectName>,
+}
+
+impl Slices {
+    /// New or changed slice.
+    pub(super) fn put(&mut self, name: ObjectName, slice: Slice) {
+        match self.slices.get(&name) {
+            Some(old) if *old == slice => return,
+            Some(old) if old.service == slice.service => {}
+            Some(_) => self.remove(&name),
+            None => {}
+        }
+        self.touched.insert(slice.service.clone());
+        let of_service = self.by_service.entry(slice.service.clone()).or_default();
+        if !of_service.contains(&name) {
+            of_service.push(name.clone());
+        }
+        self.slices.insert(name, slice);
+    }
+
+    /// A slice is gone.
+    pub(super) fn remove(&mut self, name: &ObjectName) {
+        let Some(slice) = self.slices.remove(name) else { return };
+        if let Some(of_service) = self.by_service.get_mut(&slice.service) {
+            of_service.retain(|other| other != name);
+            if of_service.is_empty() {
+                self.by_service.remove(&slice.service);
+            }
+        }
+        self.touched.insert(slice.service);
+    }
+
+    /// Names of all slices.
+    pub(super) fn names(&self) -> impl Iterator<Item = &ObjectName> {
+        self.slices.keys()
+    }
+
+    /// When the next endpoint's grace is over.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.departed.values().flatten().map(|(_, until)| *until).min()
+    }
+
+    /// Writes the endpoints of the Services whose slices changed, or whose departed endpoints are to be forgotten, and of
+    /// no other. Whether anything changed.
+    pub(super) fn settle(&mut self, endpoints: &mut BTreeMap<ObjectName, Arc<[Endpoint]>>, now: Instant) -> bool {
+        let mut touched = std::mem::take(&mut self.touched);
+        for (service, departed) in &self.departed {
+            if departed.iter().any(|(_, until)| *until <= now) {
+                touched.insert(service.clone());
+            }
+        }
+        let mut changed = false;
+        for service in touched {
+            let before = endpoints.get(&service);
+            let after = self.endpoints(&service, before, now);
+            if before.map_or(&[][..], |before| before) == &*after {
+                continue;
+            }
+            changed = true;
+            if after.is_empty() {
+                endpoints.remove(&service);
+            } else {
+                endpoints.insert(service, after);
+            }
+        }
+        changed
+    }
+
+    /// What a Service's slices hold together, and what they held a moment ago.
+    fn endpoints(
+        &mut self,
+        service: &ObjectName,
+        before: Option<&Arc<[Endpoint]>>,
+        now: Instant,
+    ) -> Arc<[Endpoint]> {
+        let present = self.present(service);
+        let is_present = |endpoint: &Endpoint| present.binary_search_by_key(&key(endpoint), key).is_ok();
+        let mut departed = self.departed.remove(service).unwrap_or_default();
+        departed.retain(|(endpoint, until)| *until > now && !is_present(endpoint));
+        let leaves = |endpoint: &&Endpoint| endpoint.state != EndpointState::Departed && !is_present(endpoint);
+        for endpoint in before.into_iter().flat_map(|before| before.iter()).filter(leaves) {
+            departed.push((Endpoint { state: EndpointState::Departed, ..endpoint.clone() }, now + GRACE));
+        }
+        if departed.is_empty() {
+            return present;
+        }
+        let mut all: Vec<Endpoint> = present.to_vec();
+        all.extend(departed.iter().map(|(endpoint, _)| endpoint.clone()));
+        all.sort_by(|a, b| key(a).cmp(&key(b)));
+        self.departed.insert(service.clone(), departed);
+        all.into()
+    }
+
+    /// What a Service's slices hold together. An endpoint in two slices has the better of its two states.
+    fn present(&self, service: &ObjectName) -> Arc<[Endpoint]> {
+        let names = self.by_service.get(service).map_or(&[][..], |names| names);
+        let mut slices = names.iter().filter_map(|name| self.slices.get(name));
+        if let (Some(only), None) = (slices.next(), slices.next()) {
+            return Arc::clone(&only.endpoints);
+        }
+        let slices = names.iter().filter_map(|name| self.slices.get(name));
+        normalise(slices.flat_map(|slice| slice.endpoints.iter().cloned()).collect())
+    }
+}
+
+/// What makes two endpoints the same.
+fn key(endpoint: &Endpoint) -> (&str, IpAddr, u16) {
+    (&endpoint.port_name, endpoint.address, endpoint.port)
+}
+
+/// Sorts; of each endpoint the best state stays.
+pub(super) fn normalise(mut endpoints: Vec<Endpoint>) -> Arc<[Endpoint]> {
+    endpoints.sort_by(|a, b| (key(a), a.state, &a.zones).cmp(&(key(b), b.state, &b.zones)));
+    endpoints.dedup_by(|later, earlier| key(later) == key(earlier));
+    endpoints.into()
+}

@@ -1,0 +1,67 @@
+//! What the watches tell the store.
+
+use super::source::Source;
+use super::store::StoredStatus;
+use crate::model::cluster::{
+    ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, ServiceSpec,
+};
+use crate::model::{ObjectName, Problem};
+use std::sync::Arc;
+
+/// One thing that a watch tells.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) source: Source,
+    /// Which watch of the source tells it: what an ended one still had to say is not heard.
+    pub(super) epoch: u64,
+    pub(super) news: News,
+}
+
+#[derive(Debug)]
+pub(super) enum News {
+    /// All there are.
+    Listed(Vec<Entry>),
+    /// New or changed.
+    Put(Box<Entry>),
+    /// Gone.
+    Gone(ObjectName),
+    /// It cannot be followed, and why.
+    Stale(String),
+    /// It can be followed again.
+    Fresh,
+    /// Its CRD is there: it is watched from now on, in this version.
+    Present(&'static str),
+    /// Its CRD is known not to be there.
+    Absent,
+}
+
+/// An object, folded.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: ObjectName,
+    pub(super) body: Body,
+    pub(super) problems: Vec<Problem>,
+    pub(super) status: Option<StoredStatus>,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    /// `None`: of another controller.
+    Class(Option<Arc<ClassSpec>>),
+    Gateway(Arc<GatewaySpec>),
+    ListenerSet(Arc<ListenerSetSpec>),
+    TlsRoute(Arc<ClusterRoute>),
+    TcpRoute(Arc<ClusterRoute>),
+    Grant(Arc<GrantSpec>),
+    Namespace(Arc<Labels>),
+    Service(Arc<ServiceSpec>),
+    Slice(Slice),
+}
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    pub(super) service: ObjectName,
+    /// Sorted; each (port name, address, port) once.
+    pub(super) endpoints: Arc<[Endpoint]>,
+}

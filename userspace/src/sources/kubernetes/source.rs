@@ -1,0 +1,96 @@
+//! What is watched: one entry a kind of object.
+
+/// A kind of object that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Source {
+    /// CustomResourceDefinitions: which of the others there are.
+    Definitions,
+    Namespaces,
+    Services,
+    EndpointSlices,
+    GatewayClasses,
+    Gateways,
+    ListenerSets,
+    TlsRoutes,
+    TcpRoutes,
+    ReferenceGrants,
+}
+
+impl Source {
+    pub(super) const ALL: [Self; 10] = [
+        Self::Definitions,
+        Self::Namespaces,
+        Self::Services,
+        Self::EndpointSlices,
+        Self::GatewayClasses,
+        Self::Gateways,
+        Self::ListenerSets,
+        Self::TlsRoutes,
+        Self::TcpRoutes,
+        Self::ReferenceGrants,
+    ];
+
+    /// The plural by which the API knows it.
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Self::Definitions => "customresourcedefinitions",
+            Self::Namespaces => "namespaces",
+            Self::Services => "services",
+            Self::EndpointSlices => "endpointslices",
+            Self::GatewayClasses => "gatewayclasses",
+            Self::Gateways => "gateways",
+            Self::ListenerSets => "listenersets",
+            Self::TlsRoutes => "tlsroutes",
+            Self::TcpRoutes => "tcproutes",
+            Self::ReferenceGrants => "referencegrants",
+        }
+    }
+
+    /// Versions that we read of a kind that a CRD brings, the preferred first; empty: every cluster has the kind.
+    pub(super) fn versions(self) -> &'static [&'static str] {
+        match self {
+            Self::Definitions | Self::Namespaces | Self::Services | Self::EndpointSlices => &[],
+            Self::GatewayClasses | Self::Gateways | Self::ReferenceGrants => &["v1", "v1beta1"],
+            Self::ListenerSets => &["v1"],
+            Self::TlsRoutes => &["v1", "v1alpha3", "v1alpha2"],
+            Self::TcpRoutes => &["v1", "v1alpha2"],
+        }
+    }
+
+    /// Name of the CRD that brings it.
+    pub(super) fn definition(self) -> String {
+        format!("{}.{GROUP}", self.text())
+    }
+
+    /// Where the API serves it.
+    pub(super) fn path(self, version: &str) -> String {
+        match self {
+            Self::Definitions => "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
+            Self::Namespaces | Self::Services => format!("/api/v1/{}", self.text()),
+            Self::EndpointSlices => "/apis/discovery.k8s.io/v1/endpointslices".to_owned(),
+            Self::GatewayClasses
+            | Self::Gateways
+            | Self::ListenerSets
+            | Self::TlsRoutes
+            | Self::TcpRoutes
+            | Self::ReferenceGrants => format!("/apis/{GROUP}/{version}/{}", self.text()),
+        }
+    }
+
+    /// What of it is watched; empty: all.
+    pub(super) fn label_selector(self) -> &'static str {
+        match self {
+            // A slice without it belongs to no Service.
+            Self::EndpointSlices => "kubernetes.io/service-name",
+            _ => "",
+        }
+    }
+
+    /// Whether metadata is all that is read.
+    pub(super) fn is_metadata_only(self) -> bool {
+        matches!(self, Self::Definitions | Self::Namespaces)
+    }
+}
+
+/// API group of the Gateway API.
+pub(super) const GROUP: &str = "gateway.networking.k8s.io";

@@ -1,0 +1,217 @@
+//! What the under cluster says, kept up to date.
+
+use super::news::{Message, News};
+use super::source::Source;
+use super::tables::{Tables, kind};
+use super::watches;
+use crate::model::cluster::Policy;
+use crate::model::{Cluster, Kind, ObjectRef};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+/// Most messages that wait for the store; the watches wait behind them.
+const INBOX: usize = 1024;
+/// Most messages that one [`Store::changed`] takes: under a stream of changes without end the caller still gets to act.
+const BATCH: usize = 8 * INBOX;
+
+/// What a store needs.
+#[expect(missing_debug_implementations, reason = "kube's Client has none")]
+pub struct Options {
+    /// The API server; made by [`super::connect`], so that it does not retry by itself.
+    pub client: kube::Client,
+    /// What the chart allows and presets.
+    pub policy: Policy,
+    /// Keep status and resourceVersion of objects that have a status of ours: the controller needs them, agents do not.
+    pub statuses: bool,
+}
+
+/// What the under cluster says.
+#[derive(Debug)]
+pub struct Store {
+    tables: Tables,
+    sources: BTreeMap<Source, State>,
+    inbox: mpsc::Receiver<Message>,
+    /// Something was taken from the inbox and not told yet.
+    is_touched: bool,
+    /// Ends the watches with the store.
+    _watches: JoinSet<()>,
+}
+
+/// How far a source is.
+#[derive(Debug, Default)]
+struct State {
+    progress: Progress,
+    /// Since when, and why, it cannot be followed.
+    stale: Option<(Instant, String)>,
+    /// Which of its watches is heard.
+    epoch: u64,
+    /// Served version of a kind that a CRD brings.
+    version: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Progress {
+    /// Not asked yet, or not answered.
+    #[default]
+    Unknown,
+    /// Its CRD is known not to be there.
+    Absent,
+    /// There was a full list.
+    Listed,
+}
+
+/// A source that cannot be followed: what it said last is what is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// What is watched, as the API calls it: `services`.
+    pub source: &'static str,
+    /// Since when.
+    pub since: Instant,
+    /// Why: what the API server or the connection said.
+    pub why: String,
+}
+
+/// The status of an object as it was when last heard of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredStatus {
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `status`; null where there is none.
+    pub status: serde_json::Value,
+}
+
+impl Store {
+    /// Begins to watch. Needs a tokio runtime.
+    pub fn start(options: Options) -> Self {
+        let (outbox, inbox) = mpsc::channel(INBOX);
+        let mut store = Self::new(inbox, options.policy.clone());
+        watches::spawn(&mut store._watches, options, outbox);
+        store
+    }
+
+    /// Without watches.
+    pub(super) fn new(inbox: mpsc::Receiver<Message>, policy: Policy) -> Self {
+        let mut tables = Tables::default();
+        tables.cluster.policy = policy;
+        let sources = Source::ALL.into_iter().map(|source| (source, State::default())).collect();
+        Self { tables, sources, inbox, is_touched: false, _watches: JoinSet::new() }
+    }
+
+    /// Returns when something changed: an object, whether a source can be followed, or the end of a departed endpoint's
+    /// grace. Takes everything that has come meanwhile. May be dropped at any time: nothing is lost.
+    pub async fn changed(&mut self) {
+        loop {
+            if !self.is_touched {
+                let expiry = self.tables.next_expiry();
+                tokio::select! {
+                    message = self.inbox.recv() => match message {
+                        Some(message) => self.take(message),
+                        // No watch is left; only time can change something.
+                        None => match expiry {
+                            Some(expiry) => tokio::time::sleep_until(expiry).await,
+                            None => std::future::pending().await,
+                        },
+                    },
+                    () = sleep_until(expiry) => {}
+                }
+                // What changes together often comes by several watches: they get their turn first.
+                tokio::task::yield_now().await;
+            }
+            for _ in 0..BATCH {
+                let Ok(message) = self.inbox.try_recv() else { break };
+                self.take(message);
+            }
+            let settled = self.tables.settle(tokio::time::Instant::now());
+            if std::mem::take(&mut self.is_touched) || settled {
+                return;
+            }
+        }
+    }
+
+    /// What is known.
+    pub fn cluster(&self) -> &Cluster {
+        &self.tables.cluster
+    }
+
+    /// Sets which backends the node's own probes find down.
+    pub fn cluster_mut_failing(&mut self, failing: BTreeSet<SocketAddr>) {
+        self.tables.cluster.failing = failing;
+    }
+
+    /// Whether every source had its first full list, or its CRD is known to be absent. Until then nobody removes
+    /// anything.
+    pub fn is_complete(&self) -> bool {
+        self.sources.values().all(|state| state.progress != Progress::Unknown)
+    }
+
+    /// Sources that cannot be followed at present.
+    pub fn stale(&self) -> Vec<Stale> {
+        let stale = |(source, state): (&Source, &State)| {
+            let (since, why) = state.stale.clone()?;
+            Some(Stale { source: source.text(), since, why })
+        };
+        self.sources.iter().filter_map(stale).collect()
+    }
+
+    /// The status of an object; only with [`Options::statuses`], and of Services only those of our class.
+    pub fn status(&self, object: &ObjectRef) -> Option<&StoredStatus> {
+        self.tables.status(object)
+    }
+
+    /// The served version of a kind that a CRD brings; `None`: not served, or not known yet.
+    pub fn version(&self, of: Kind) -> Option<&'static str> {
+        self.sources.iter().find(|(source, _)| kind(**source) == Some(of)).and_then(|(_, state)| state.version)
+    }
+
+    fn take(&mut self, message: Message) {
+        let Message { source, epoch, news } = message;
+        let state = self.sources.entry(source).or_default();
+        if epoch < state.epoch {
+            return;
+        }
+        self.is_touched |= match news {
+            News::Listed(entries) => {
+                let first = state.progress != Progress::Listed;
+                state.progress = Progress::Listed;
+                self.tables.replace(source, entries) | first
+            }
+            News::Put(entry) => self.tables.put(source, *entry),
+            News::Gone(name) => self.tables.remove(source, &name),
+            News::Stale(why) => {
+                let since = state.stale.take().map_or_else(Instant::now, |(since, _)| since);
+                state.stale = Some((since, why));
+                true
+            }
+            News::Fresh => state.stale.take().is_some(),
+            News::Present(version) => {
+                state.epoch = epoch;
+                state.version = Some(version);
+                // A kind that appears holds up removals until its objects are known; one that changes its version does not.
+                if state.progress == Progress::Absent {
+                    state.progress = Progress::Unknown;
+                }
+                true
+            }
+            News::Absent => {
+                state.epoch = epoch;
+                state.version = None;
+                state.stale = None;
+                let first = state.progress == Progress::Unknown;
+                state.progress = Progress::Absent;
+                self.tables.replace(source, Vec::new()) | first
+            }
+        };
+    }
+}
+
+async fn sleep_until(expiry: Option<tokio::time::Instant>) {
+    match expiry {
+        Some(expiry) => tokio::time::sleep_until(expiry).await,
+        None => std::future::pending().await,
+    }
+}
