@@ -13,6 +13,12 @@ mod process;
 mod setup;
 /// Leaves `target/release/vestibule`.
 mod build;
+/// Tar archives.
+mod archive;
+/// The image that the chart runs.
+mod image;
+/// Plain manifests, rendered from the chart.
+mod manifests;
 /// Runs the test levels and sums them up.
 mod test;
 /// One level of tests: what it needs, how it runs.
@@ -45,6 +51,8 @@ cargo xtask COMMAND
                         helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
                         load IMAGES.tar..., route [N...]
   build                 install what is missing, build target/release/vestibule
+  image                 build target/vestibule-image.tar, the image `vestibule:dev`, without a container engine
+  manifests             render deploy/manifests from the chart
   setup                 only install what is missing
   lint                  formatting, lints for the host and for the eBPF target
   licences              licences, sources and bans of the dependencies
@@ -76,6 +84,8 @@ fn run(arguments: &[String]) -> Outcome {
         }
         ("setup", []) => setup::everything(),
         ("build", []) => build::run().map(drop),
+        ("image", []) => image::run().map(drop),
+        ("manifests", []) => manifests::run(),
         ("test", levels) => test::run(levels),
         ("demo", options) => lab::demo(options),
         ("lab", options) => lab::lab(options),

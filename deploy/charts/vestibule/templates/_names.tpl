@@ -7,8 +7,10 @@ controllerName and one loadBalancerClass.
 {{ include "vestibule.selector" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: vestibule
+{{- if .root.Values.helmLabels }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
 {{- with .root.Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -51,6 +53,12 @@ probe:
   failureThreshold: {{ int64 .Values.probe.failureThreshold }}
   successThreshold: {{ int64 .Values.probe.successThreshold }}
   panicShare: {{ int64 .Values.probe.panicShare }}
+{{- with .Values.listeners }}
+listeners: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.routes }}
+routes: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Who a pod is, for Leases, NodeState, Events and logs. */}}
