@@ -15,6 +15,9 @@ pub mod plan;
 /// Which tenant, which backend, and why: the kernel's decision on maps in memory. Pure.
 pub mod explain;
 
+/// What the status of each Kubernetes object shall say. Pure.
+pub mod status;
+
 /// The kernel's side: programs, maps, devices. The only folder that knows aya and bpf(2).
 pub mod dataplane;
 /// The node's network: devices, addresses, the way to each backend.

@@ -1,0 +1,84 @@
+//! Conditions, merged by type: ours as judged, others as they are.
+
+use super::{elements, text};
+use crate::model::verdict::{Condition, Status};
+use serde_json::{Map, Value, json};
+
+/// Whether a route has all the names and ports that it asks for.
+pub const OWNED: &str = "vestibule.dev/Owned";
+
+/// Types of the Gateway API that its controller writes: one that is no longer judged goes.
+const OURS: &[&str] =
+    &["Accepted", "Conflicted", "PartiallyInvalid", "Programmed", "ResolvedRefs", "SupportedVersion"];
+/// What begins so is ours too.
+const OUR_PREFIX: &str = "vestibule.dev/";
+/// Most bytes of `message` (`metav1.Condition`).
+const MESSAGE_BYTES_MAX: usize = 32_768;
+
+/// What is judged of one object.
+#[derive(Clone, Copy)]
+pub(super) struct Judged<'a> {
+    /// `observedGeneration`; 0: the kind has none.
+    pub(super) generation: i64,
+    /// RFC 3339, UTC.
+    pub(super) now: &'a str,
+}
+
+/// `current` with `ours` in it. What stays as it is keeps its place and its `lastTransitionTime`.
+pub(super) fn merge<'c>(
+    current: Option<&Value>,
+    ours: impl IntoIterator<Item = &'c Condition>,
+    judged: Judged<'_>,
+) -> Value {
+    let mut new: Vec<&Condition> = ours.into_iter().collect();
+    let mut merged = Vec::new();
+    for old in elements(current) {
+        let kind = text(old, "type");
+        if let Some(place) = new.iter().position(|condition| condition.kind == kind) {
+            merged.push(one(new.remove(place), Some(old), judged));
+        } else if !is_ours(kind) {
+            merged.push(old.clone());
+        }
+    }
+    merged.extend(new.into_iter().map(|condition| one(condition, None, judged)));
+    Value::Array(merged)
+}
+
+fn is_ours(kind: &str) -> bool {
+    OURS.contains(&kind) || kind.starts_with(OUR_PREFIX)
+}
+
+fn one(condition: &Condition, old: Option<&Value>, judged: Judged<'_>) -> Value {
+    let status = match condition.status {
+        Status::True => "True",
+        Status::False => "False",
+        Status::Unknown => "Unknown",
+    };
+    let kept = old.filter(|old| text(old, "status") == status).map(|old| text(old, "lastTransitionTime"));
+    let since = kept.filter(|since| !since.is_empty()).unwrap_or(judged.now);
+    let mut fields = Map::new();
+    if judged.generation != 0 {
+        fields.insert("observedGeneration".to_owned(), json!(judged.generation));
+    }
+    let texts = [
+        ("type", condition.kind),
+        ("status", status),
+        ("reason", condition.reason),
+        ("message", cut(&condition.message, MESSAGE_BYTES_MAX)),
+        ("lastTransitionTime", since),
+    ];
+    fields.extend(texts.map(|(name, value)| (name.to_owned(), Value::from(value))));
+    Value::Object(fields)
+}
+
+/// The longest beginning that has at most `most` bytes.
+pub(crate) fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
+}
+
+/// Whether a route's parent owned all that was asked for, and the message where it did not; `None`: it never said.
+pub fn owned(parent: &Value) -> Option<Result<(), &str>> {
+    let condition =
+        elements(parent.get("conditions")).iter().find(|condition| text(condition, "type") == OWNED)?;
+    Some(if text(condition, "status") == "False" { Err(text(condition, "message")) } else { Ok(()) })
+}

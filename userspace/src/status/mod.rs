@@ -1,0 +1,47 @@
+//! What the status of an object shall say: from its verdict and what the nodes hold to what is written. Pure: what is
+//! there and the time come as arguments; `None` means that nothing is to be written.
+
+/// Conditions, merged by type.
+mod condition;
+/// Listeners of Gateways and ListenerSets.
+mod listener;
+/// Which nodes hold an object.
+mod progress;
+/// GatewayClass.
+pub mod class;
+/// Gateway.
+pub mod gateway;
+/// ListenerSet.
+pub mod listener_set;
+/// TLSRoute and TCPRoute.
+pub mod route;
+/// Service.
+pub mod service;
+
+pub use condition::{OWNED, owned};
+pub use progress::{Complaint, Held, Nodes, Progress};
+
+use serde_json::{Map, Value};
+
+/// What GatewayClasses name, and what marks our entries of `parents`.
+pub const CONTROLLER_NAME: &str = "vestibule.dev/gateway-controller";
+
+/// Those of `fields` that differ from `current`, as the `status` of a merge patch.
+fn changed(current: &Value, fields: impl IntoIterator<Item = (&'static str, Value)>) -> Option<Value> {
+    let differs = |(name, value): &(&str, Value)| current.get(name).unwrap_or(&Value::Null) != value;
+    let changed: Map<String, Value> =
+        fields.into_iter().filter(differs).map(|(name, value)| (name.to_owned(), value)).collect();
+    (!changed.is_empty()).then_some(Value::Object(changed))
+}
+
+/// The elements of a list that may be absent.
+fn elements(list: Option<&Value>) -> &[Value] {
+    list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

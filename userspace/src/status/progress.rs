@@ -1,0 +1,118 @@
+//! Which nodes hold an object, and what that makes of its `Programmed` condition.
+
+use crate::model::ObjectRef;
+use crate::model::verdict::{Condition, Programmable, Status};
+use std::collections::BTreeMap;
+
+/// Most nodes that a message names.
+const NAMED: usize = 8;
+
+/// Agents with a live Lease, by node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// `None`: the agent lives but has not said what its node holds.
+    pub live: BTreeMap<String, Option<Held>>,
+}
+
+/// What the maps of a node hold, as its agent says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// By object, `Gateway/namespace/name`, in 16 hexadecimal digits.
+    pub digests: BTreeMap<String, String>,
+    /// What the node could not do.
+    pub complaints: Vec<Complaint>,
+}
+
+/// Something that a node could not do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Complaint {
+    /// `Gateway/namespace/name`; `None`: the node itself.
+    pub object: Option<String>,
+    /// What is wrong, where, and what to do about it.
+    pub text: String,
+}
+
+/// How far an object is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Every node with a live agent holds it as judged.
+    Everywhere,
+    /// These nodes do not, with the reason where they told one.
+    Missing(Vec<(String, Option<String>)>),
+    /// No agent lives.
+    NoAgents,
+}
+
+/// How NodeStates name an object.
+pub(crate) fn key(object: &ObjectRef) -> String {
+    format!("{}/{}", object.kind, object.name)
+}
+
+impl Nodes {
+    /// How far an object is that all nodes shall hold with this digest.
+    pub fn progress(&self, object: &ObjectRef, digest: u64) -> Progress {
+        if self.live.is_empty() {
+            return Progress::NoAgents;
+        }
+        let (key, digest) = (key(object), format!("{digest:016x}"));
+        let missing = |(node, held): (&String, &Option<Held>)| {
+            let Some(held) = held else {
+                return Some((node.clone(), Some("its agent has not said yet what it holds".to_owned())));
+            };
+            if held.digests.get(&key) == Some(&digest) {
+                return None;
+            }
+            let of_it = |complaint: &&Complaint| complaint.object.as_ref() == Some(&key);
+            let of_node = |complaint: &&Complaint| complaint.object.is_none();
+            let complaints = &held.complaints;
+            let why = complaints.iter().find(of_it).or_else(|| complaints.iter().find(of_node));
+            Some((node.clone(), why.map(|complaint| complaint.text.clone())))
+        };
+        match self.live.iter().filter_map(missing).collect::<Vec<_>>() {
+            missing if missing.is_empty() => Progress::Everywhere,
+            missing => Progress::Missing(missing),
+        }
+    }
+
+    /// How far what is programmable is; what is not is nowhere.
+    pub fn of(&self, object: &ObjectRef, programmable: &Programmable) -> Progress {
+        match programmable {
+            Programmable::Yes { digest } => self.progress(object, *digest),
+            Programmable::No(_) => Progress::NoAgents,
+        }
+    }
+}
+
+/// The condition `Programmed`, under the name `kind`.
+pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
+    let (status, reason, message) = match (programmable, progress) {
+        (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
+        (Programmable::Yes { .. }, Progress::Everywhere) => {
+            (Status::True, "Programmed", "every node with a live agent holds it".to_owned())
+        }
+        (Programmable::Yes { .. }, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),
+        (Programmable::Yes { .. }, Progress::NoAgents) => (
+            Status::False,
+            "NoResources",
+            "no agent has a live Lease; see whether pods with label app.kubernetes.io/component=agent run, and on \
+             which nodes the chart's nodeSelector and tolerations let them"
+                .to_owned(),
+        ),
+    };
+    Condition { kind, status, reason, message }
+}
+
+fn waits(nodes: &[(String, Option<String>)]) -> String {
+    let names: Vec<&str> = nodes.iter().take(NAMED).map(|(node, _)| node.as_str()).collect();
+    let more = nodes.len() - names.len();
+    let mut message = format!("waits for node {}", names.join(", "));
+    if more > 0 {
+        message.push_str(&format!(" and {more} more"));
+    }
+    for (node, why) in nodes.iter().take(NAMED) {
+        if let Some(why) = why {
+            message.push_str(&format!("; {node}: {why}"));
+        }
+    }
+    message
+}

@@ -1,0 +1,118 @@
+//! The status of a TLSRoute or TCPRoute: one entry of `parents` for each parent of ours, those of others as they are.
+
+use super::condition::{Judged, merge};
+use super::{CONTROLLER_NAME, changed, elements, text};
+use crate::model::cluster::ParentRef;
+use crate::model::verdict::{ParentVerdict, RouteVerdict};
+use serde_json::{Map, Value, json};
+
+/// Most entries of `parents`.
+const PARENTS_MAX: usize = 32;
+
+/// What the status shall say of a route in `namespace`; `None` as verdict: it has no parent of ours. `now` is RFC 3339,
+/// UTC.
+pub fn desired_status(
+    current: &Value,
+    verdict: Option<&RouteVerdict>,
+    namespace: &str,
+    now: &str,
+) -> Option<Value> {
+    let mut new: Vec<(Key<'_>, &ParentVerdict)> = Vec::new();
+    for parent in verdict.map_or(&[][..], |verdict| &verdict.parents) {
+        let key = Key::written(&parent.parent, namespace);
+        if new.iter().all(|(other, _)| *other != key) {
+            new.push((key, parent));
+        }
+    }
+    let judged = Judged { generation: verdict.map_or(0, |verdict| verdict.generation), now };
+    let mut parents = Vec::new();
+    for old in elements(current.get("parents")) {
+        if text(old, "controllerName") != CONTROLLER_NAME {
+            parents.push(old.clone());
+            continue;
+        }
+        let reference = old.get("parentRef").unwrap_or(&Value::Null);
+        let key = Key::stored(reference, namespace);
+        if let Some(place) = new.iter().position(|(other, _)| *other == key) {
+            let (_, parent) = new.remove(place);
+            parents.push(entry(parent, reference.clone(), old.get("conditions"), judged));
+        }
+    }
+    for (_, parent) in new {
+        if parents.len() < PARENTS_MAX {
+            parents.push(entry(parent, reference(&parent.parent), None, judged));
+        }
+    }
+    if parents.is_empty() && current.get("parents").is_none() {
+        return None;
+    }
+    changed(current, [("parents", Value::Array(parents))])
+}
+
+fn entry(parent: &ParentVerdict, reference: Value, old: Option<&Value>, judged: Judged<'_>) -> Value {
+    json!({
+        "parentRef": reference,
+        "controllerName": CONTROLLER_NAME,
+        "conditions": merge(old, &parent.conditions, judged),
+    })
+}
+
+/// As written: what was not written is not in it.
+fn reference(parent: &ParentRef) -> Value {
+    let texts = [
+        ("group", &parent.group),
+        ("kind", &parent.kind),
+        ("namespace", &parent.namespace),
+        ("sectionName", &parent.section),
+    ];
+    let mut fields = Map::new();
+    fields.insert("name".to_owned(), json!(&*parent.name));
+    for (name, value) in texts {
+        if let Some(value) = value {
+            fields.insert(name.to_owned(), json!(&**value));
+        }
+    }
+    if let Some(port) = parent.port {
+        fields.insert("port".to_owned(), json!(port));
+    }
+    Value::Object(fields)
+}
+
+/// What a parentRef means: the API server fills in defaults, so what it stores may be longer than what was written.
+#[derive(PartialEq, Eq)]
+struct Key<'a> {
+    group: &'a str,
+    kind: &'a str,
+    namespace: &'a str,
+    name: &'a str,
+    section: Option<&'a str>,
+    port: Option<u64>,
+}
+
+const GROUP: &str = "gateway.networking.k8s.io";
+const KIND: &str = "Gateway";
+
+impl<'a> Key<'a> {
+    fn written(parent: &'a ParentRef, namespace: &'a str) -> Self {
+        Self {
+            group: parent.group.as_deref().unwrap_or(GROUP),
+            kind: parent.kind.as_deref().unwrap_or(KIND),
+            namespace: parent.namespace.as_deref().unwrap_or(namespace),
+            name: &parent.name,
+            section: parent.section.as_deref(),
+            port: parent.port.map(u64::from),
+        }
+    }
+
+    fn stored(parent: &'a Value, namespace: &'a str) -> Self {
+        let text = |field| parent.get(field).and_then(Value::as_str);
+        Self {
+            group: text("group").unwrap_or(GROUP),
+            kind: text("kind").unwrap_or(KIND),
+            namespace: text("namespace").unwrap_or(namespace),
+            name: text("name").unwrap_or_default(),
+            section: text("sectionName"),
+            port: parent.get("port").and_then(Value::as_u64),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The status of a Service of our class: ingress, and why there is none.
+
+use super::condition::{Judged, merge};
+use super::progress::{Progress, programmed};
+use super::{changed, elements, text};
+use crate::model::verdict::{Programmable, ServiceVerdict};
+use serde_json::{Value, json};
+
+/// What says why there is no ingress.
+const PROGRAMMED: &str = "vestibule.dev/Programmed";
+
+/// What the status shall say; `now` is RFC 3339, UTC.
+///
+/// An address appears once every node holds the Service as judged. It leaves at once when the Service shall not have it
+/// any more, but not because a node that is new, or that is told of a change, is still on its way: who resolves a name
+/// to the address would see it come and go.
+pub fn desired_status(
+    current: &Value,
+    verdict: &ServiceVerdict,
+    progress: &Progress,
+    now: &str,
+) -> Option<Value> {
+    let judged = Judged { generation: 0, now };
+    let programmed = programmed(PROGRAMMED, &verdict.programmable, progress);
+    let old = elements(current.pointer("/loadBalancer/ingress"));
+    let is_there = |address: &str| old.iter().any(|entry| text(entry, "ip") == address);
+    let addresses = verdict.addresses.iter().map(ToString::to_string);
+    let shown: Vec<String> = match (&verdict.programmable, progress) {
+        (Programmable::No(_), _) => Vec::new(),
+        (Programmable::Yes { .. }, Progress::Everywhere) => addresses.collect(),
+        (Programmable::Yes { .. }, Progress::Missing(_) | Progress::NoAgents) => {
+            addresses.filter(|address| is_there(address)).collect()
+        }
+    };
+    let ports: Vec<Value> =
+        verdict.ports.iter().map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
+    let ingress: Vec<Value> = shown
+        .iter()
+        // With VIP, kube-proxy would short-cut the address inside the cluster, past our rules.
+        .map(|address| json!({ "ip": address, "ipMode": "Proxy", "ports": ports }))
+        .collect();
+    let balancer = match ingress.is_empty() {
+        // A merge patch takes fields away by null; what is absent already needs none.
+        true if old.is_empty() => current.get("loadBalancer").cloned().unwrap_or(Value::Null),
+        true => json!({ "ingress": null }),
+        false => json!({ "ingress": ingress }),
+    };
+    let conditions = merge(current.get("conditions"), [&programmed], judged);
+    changed(current, [("loadBalancer", balancer), ("conditions", conditions)])
+}

@@ -1,0 +1,390 @@
+use super::*;
+use crate::model::cluster::{GroupKind, ParentRef};
+use crate::model::verdict::{
+    ClassVerdict, Condition, GatewayVerdict, ListenerSetVerdict, ListenerVerdict, ParentVerdict,
+    Programmable, RouteVerdict, ServiceVerdict, Status,
+};
+use crate::model::{Kind, ObjectName, ObjectRef};
+use serde_json::json;
+use std::net::IpAddr;
+
+const BEFORE: &str = "2026-11-20T10:00:00Z";
+const NOW: &str = "2026-11-21T10:00:00Z";
+
+fn condition(kind: &'static str, status: Status, reason: &'static str) -> Condition {
+    Condition { kind, status, reason, message: format!("{kind} is {reason}") }
+}
+
+fn accepted() -> Condition {
+    condition("Accepted", Status::True, "Accepted")
+}
+
+/// What the API server stores of `current` once it took the patch.
+fn stored(current: &Value, patch: &Value) -> Value {
+    let (Value::Object(_), Value::Object(patch)) = (current, patch) else { return patch.clone() };
+    let mut next = current.clone();
+    for (name, value) in patch {
+        let fields = next.as_object_mut().unwrap();
+        if value.is_null() {
+            fields.remove(name);
+            continue;
+        }
+        let old = fields.get(name).cloned().unwrap_or(json!({}));
+        fields.insert(name.clone(), stored(&old, value));
+    }
+    next
+}
+
+/// The status once what is desired was written; nothing is written a second time.
+fn settled(current: &Value, desired: impl Fn(&Value, &str) -> Option<Value>) -> Value {
+    let Some(patch) = desired(current, NOW) else { return current.clone() };
+    let next = stored(current, &patch);
+    assert_ne!(&next, current, "a write that changes nothing");
+    assert_eq!(desired(&next, "2026-11-22T10:00:00Z"), None, "a second write");
+    next
+}
+
+fn find<'a>(list: &'a Value, field: &str, value: &str) -> &'a Value {
+    elements(Some(list)).iter().find(|one| text(one, field) == value).unwrap_or(&Value::Null)
+}
+
+fn gateway() -> GatewayVerdict {
+    GatewayVerdict {
+        generation: 7,
+        addresses: vec![],
+        conditions: vec![accepted(), condition("ResolvedRefs", Status::True, "ResolvedRefs")],
+        programmable: Programmable::Yes { digest: 0xabc },
+        listeners: vec![
+            listener("tls", None),
+            listener("http", Some(condition("Programmed", Status::False, "Invalid"))),
+        ],
+        attached_listener_sets: 0,
+    }
+}
+
+fn listener(name: &str, unprogrammable: Option<Condition>) -> ListenerVerdict {
+    ListenerVerdict {
+        name: name.into(),
+        supported_kinds: vec![GroupKind {
+            group: "gateway.networking.k8s.io".into(),
+            kind: "TLSRoute".into(),
+        }],
+        attached_routes: 3,
+        conditions: vec![accepted()],
+        unprogrammable,
+    }
+}
+
+fn addresses(texts: &[&str]) -> Vec<IpAddr> {
+    texts.iter().map(|text| text.parse().unwrap()).collect()
+}
+
+/// As the CRD's defaults make it.
+fn fresh() -> Value {
+    let waiting = |kind: &str| {
+        json!({"type": kind, "status": "Unknown", "reason": "Pending", "message": "Waiting for controller",
+               "lastTransitionTime": "1970-01-01T00:00:00Z"})
+    };
+    json!({"conditions": [waiting("Accepted"), waiting("Programmed")]})
+}
+
+#[test]
+fn a_gateway_gets_everything_and_then_nothing_more() {
+    let given = addresses(&["192.0.2.1", "2001:db8::1"]);
+    let status = settled(&fresh(), |current, now| {
+        gateway::desired_status(current, &gateway(), &given, &Progress::Everywhere, now)
+    });
+    assert_eq!(
+        status["addresses"],
+        json!([{"type": "IPAddress", "value": "192.0.2.1"}, {"type": "IPAddress", "value": "2001:db8::1"}])
+    );
+    for kind in ["Accepted", "Programmed", "ResolvedRefs"] {
+        let one = find(&status["conditions"], "type", kind);
+        assert_eq!((&one["status"], &one["observedGeneration"]), (&json!("True"), &json!(7)), "{kind}");
+        assert_eq!(one["lastTransitionTime"], NOW);
+    }
+    let tls = find(&status["listeners"], "name", "tls");
+    assert_eq!(find(&tls["conditions"], "type", "Programmed")["status"], "True");
+    assert_eq!(tls["attachedRoutes"], 3);
+    assert_eq!(tls["supportedKinds"], json!([{"group": "gateway.networking.k8s.io", "kind": "TLSRoute"}]));
+    let http = find(&status["listeners"], "name", "http");
+    assert_eq!(find(&http["conditions"], "type", "Programmed")["reason"], "Invalid");
+    assert!(status.get("attachedListenerSets").is_none(), "older CRDs do not know it");
+}
+
+#[test]
+fn a_transition_moves_only_the_condition_that_changed() {
+    let desired = |progress: &Progress, current: &Value, now: &str| {
+        gateway::desired_status(current, &gateway(), &[], progress, now)
+    };
+    let pending = Progress::Missing(vec![("node-b".to_owned(), None)]);
+    let first = stored(&fresh(), &desired(&pending, &fresh(), BEFORE).unwrap());
+    let one = find(&first["conditions"], "type", "Programmed");
+    assert_eq!((&one["status"], &one["reason"]), (&json!("False"), &json!("Pending")));
+    assert!(text(one, "message").contains("node-b"), "{one}");
+    let second = settled(&first, |current, now| desired(&Progress::Everywhere, current, now));
+    let time = |status: &Value, kind| find(&status["conditions"], "type", kind)["lastTransitionTime"].clone();
+    assert_eq!((time(&second, "Accepted"), time(&second, "Programmed")), (json!(BEFORE), json!(NOW)));
+    let lost = settled(&second, |current, now| desired(&Progress::NoAgents, current, now));
+    assert_eq!(find(&lost["conditions"], "type", "Programmed")["reason"], "NoResources");
+    let tls = find(&lost["listeners"], "name", "tls");
+    assert_eq!(find(&tls["conditions"], "type", "Programmed")["reason"], "Pending");
+    // Another message or generation alone is no transition.
+    let newer = GatewayVerdict { generation: 8, ..gateway() };
+    let third = settled(&second, |current, now| {
+        gateway::desired_status(current, &newer, &[], &Progress::Everywhere, now)
+    });
+    assert_eq!(time(&third, "Programmed"), json!(NOW));
+    assert_eq!(find(&third["conditions"], "type", "Accepted")["observedGeneration"], 8);
+}
+
+#[test]
+fn conditions_of_others_stay_and_ours_that_are_not_judged_go() {
+    let foreign = json!({"type": "example.com/Audited", "status": "False", "reason": "No", "message": "x",
+                         "lastTransitionTime": BEFORE, "observedGeneration": 1});
+    let stale = json!({"type": "vestibule.dev/Owned", "status": "False", "reason": "NotOwned", "message": "x",
+                       "lastTransitionTime": BEFORE, "observedGeneration": 1});
+    let current = json!({"conditions": [foreign, stale],
+                         "listeners": [{"name": "tls", "conditions": [foreign], "attachedRoutes": 0},
+                                       {"name": "gone", "conditions": [foreign], "attachedRoutes": 0}]});
+    let status = settled(&current, |current, now| {
+        gateway::desired_status(current, &gateway(), &[], &Progress::Everywhere, now)
+    });
+    assert_eq!(find(&status["conditions"], "type", "example.com/Audited"), &foreign);
+    assert_eq!(find(&status["conditions"], "type", OWNED), &Value::Null);
+    let tls = find(&status["listeners"], "name", "tls");
+    assert_eq!(find(&tls["conditions"], "type", "example.com/Audited"), &foreign);
+    assert_eq!(find(&status["listeners"], "name", "gone"), &Value::Null);
+}
+
+#[test]
+fn a_condition_that_stands_there_twice_stands_there_once_after() {
+    let old = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "x",
+                     "lastTransitionTime": BEFORE});
+    let status = settled(&json!({"conditions": [old, old]}), |current, now| {
+        class::desired_status(current, &ClassVerdict { generation: 1, conditions: vec![accepted()] }, now)
+    });
+    let conditions = elements(status.get("conditions"));
+    assert_eq!(conditions.len(), 1);
+    assert_eq!(conditions[0]["lastTransitionTime"], BEFORE);
+}
+
+#[test]
+fn addresses_go_when_nothing_is_given_any_more() {
+    let current = json!({"addresses": [{"type": "IPAddress", "value": "192.0.2.1"}]});
+    let status = settled(&current, |current, now| {
+        gateway::desired_status(current, &gateway(), &[], &Progress::NoAgents, now)
+    });
+    assert_eq!(status["addresses"], json!([]));
+}
+
+#[test]
+fn what_cannot_be_programmed_says_why_whatever_nodes_hold() {
+    let refusal = condition("Programmed", Status::False, "AddressNotUsable");
+    let verdict = GatewayVerdict { programmable: Programmable::No(refusal), ..gateway() };
+    let status = settled(&fresh(), |current, now| {
+        gateway::desired_status(current, &verdict, &[], &Progress::Everywhere, now)
+    });
+    assert_eq!(find(&status["conditions"], "type", "Programmed")["reason"], "AddressNotUsable");
+    let tls = find(&status["listeners"], "name", "tls");
+    assert_eq!(find(&tls["conditions"], "type", "Programmed")["status"], "False");
+}
+
+#[test]
+fn a_listener_set_is_told_like_a_gateway() {
+    let verdict = ListenerSetVerdict {
+        generation: 2,
+        conditions: vec![accepted()],
+        programmable: Programmable::Yes { digest: 1 },
+        listeners: vec![listener("a", None)],
+    };
+    let status = settled(&fresh(), |current, now| {
+        listener_set::desired_status(current, &verdict, &Progress::Everywhere, now)
+    });
+    assert_eq!(find(&status["conditions"], "type", "Programmed")["status"], "True");
+    assert_eq!(status["listeners"][0]["name"], "a");
+}
+
+#[test]
+fn a_class_lists_its_features_sorted() {
+    let verdict = ClassVerdict { generation: 1, conditions: vec![accepted()] };
+    let status = settled(&fresh(), |current, now| class::desired_status(current, &verdict, now));
+    let names: Vec<&str> =
+        elements(status.get("supportedFeatures")).iter().map(|one| text(one, "name")).collect();
+    assert!(names.is_sorted() && names.contains(&"TLSRoute"), "{names:?}");
+}
+
+fn parent(section: Option<&str>, status: Status) -> ParentVerdict {
+    ParentVerdict {
+        parent: ParentRef { name: "gw".into(), section: section.map(Into::into), ..ParentRef::default() },
+        conditions: vec![condition("Accepted", status, "Accepted")],
+    }
+}
+
+fn route(parents: Vec<ParentVerdict>) -> RouteVerdict {
+    RouteVerdict { generation: 4, parents }
+}
+
+fn of_another(name: &str) -> Value {
+    json!({"parentRef": {"name": name}, "controllerName": "example.com/other",
+           "conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+                           "lastTransitionTime": BEFORE}]})
+}
+
+#[test]
+fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
+    let verdict =
+        route(vec![parent(None, Status::True), parent(Some("a"), Status::False), parent(None, Status::True)]);
+    // Another controller speaks of the same parent; one of ours is of a parent that is gone, and one stands there twice.
+    let ours = |name: &str| json!({"parentRef": {"name": name}, "controllerName": CONTROLLER_NAME, "conditions": []});
+    let current = json!({"parents": [of_another("gw"), ours("gone"), ours("gw"), ours("gw")]});
+    let status = settled(&current, |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    let parents = elements(status.get("parents"));
+    assert_eq!(parents.len(), 3, "{status:#}");
+    assert_eq!(parents[0], of_another("gw"));
+    let own: Vec<&Value> =
+        parents.iter().filter(|parent| text(parent, "controllerName") == CONTROLLER_NAME).collect();
+    assert_eq!(own[0]["parentRef"], json!({"name": "gw"}));
+    assert_eq!(own[1]["parentRef"], json!({"name": "gw", "sectionName": "a"}));
+    assert_eq!(own[1]["conditions"][0]["observedGeneration"], 4);
+}
+
+#[test]
+fn defaults_that_the_server_filled_in_are_no_change() {
+    let verdict = route(vec![parent(None, Status::True)]);
+    let mut status =
+        settled(&json!({}), |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    status["parents"][0]["parentRef"] =
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw", "namespace": "ns"});
+    assert_eq!(route::desired_status(&status, Some(&verdict), "ns", NOW), None);
+    // In another namespace it is another parent.
+    let moved = route::desired_status(&status, Some(&verdict), "elsewhere", NOW).unwrap();
+    assert_eq!(elements(moved.get("parents")).len(), 1);
+    assert_eq!(moved["parents"][0]["parentRef"], json!({"name": "gw"}));
+}
+
+#[test]
+fn a_route_that_left_us_keeps_only_what_others_said() {
+    let current = json!({"parents": [
+        {"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": []}, of_another("x")]});
+    let status = settled(&current, |current, now| route::desired_status(current, None, "ns", now));
+    assert_eq!(status, json!({"parents": [of_another("x")]}));
+    for never_ours in [json!({}), Value::Null, json!({"parents": [of_another("x")]})] {
+        assert_eq!(route::desired_status(&never_ours, None, "ns", NOW), None, "{never_ours}");
+    }
+}
+
+#[test]
+fn ports_tell_parents_apart_and_at_most_32_entries_are_written() {
+    let with_port = |port| ParentVerdict {
+        parent: ParentRef { name: "gw".into(), port: Some(port), ..ParentRef::default() },
+        conditions: vec![accepted()],
+    };
+    let verdict = route((1..=40).map(with_port).collect());
+    let current = json!({"parents": [of_another("x")]});
+    let status = settled(&current, |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    let parents = elements(status.get("parents"));
+    assert_eq!(parents.len(), 32);
+    assert_eq!(parents[0], of_another("x"));
+    assert_eq!(parents[31]["parentRef"], json!({"name": "gw", "port": 31}));
+}
+
+#[test]
+fn whether_a_parent_owned_its_names_is_read_back() {
+    let entry =
+        |status: &str| json!({"conditions": [{"type": OWNED, "status": status, "message": "lost to x"}]});
+    assert_eq!(owned(&entry("False")), Some(Err("lost to x")));
+    assert_eq!(owned(&entry("True")), Some(Ok(())));
+    assert_eq!(owned(&json!({"conditions": []})), None);
+}
+
+fn service(programmable: Programmable) -> ServiceVerdict {
+    ServiceVerdict {
+        addresses: addresses(&["192.0.2.9", "2001:db8::9"]),
+        ports: vec![443, 6443],
+        programmable,
+    }
+}
+
+#[test]
+fn a_service_gets_its_ingress_once_every_node_agrees() {
+    let verdict = service(Programmable::Yes { digest: 1 });
+    let pending = Progress::Missing(vec![("n1".to_owned(), Some("bpf is refused".to_owned()))]);
+    let waiting = settled(&json!({"loadBalancer": {}}), |current, now| {
+        service::desired_status(current, &verdict, &pending, now)
+    });
+    assert_eq!(waiting["loadBalancer"], json!({}));
+    let why = find(&waiting["conditions"], "type", "vestibule.dev/Programmed");
+    assert_eq!(why["reason"], "Pending");
+    assert!(text(why, "message").contains("n1: bpf is refused"), "{why}");
+    let served = settled(&waiting, |current, now| {
+        service::desired_status(current, &verdict, &Progress::Everywhere, now)
+    });
+    let ports = json!([{"port": 443, "protocol": "TCP"}, {"port": 6443, "protocol": "TCP"}]);
+    assert_eq!(
+        served["loadBalancer"]["ingress"],
+        json!([{"ip": "192.0.2.9", "ipMode": "Proxy", "ports": ports},
+               {"ip": "2001:db8::9", "ipMode": "Proxy", "ports": ports}])
+    );
+    // A node that is new does not take the address away; an address that is no longer asked for goes at once.
+    let again = settled(&served, |current, now| service::desired_status(current, &verdict, &pending, now));
+    assert_eq!(again["loadBalancer"], served["loadBalancer"]);
+    let moved = ServiceVerdict { addresses: addresses(&["192.0.2.9", "192.0.2.10"]), ..verdict.clone() };
+    let moving = settled(&served, |current, now| service::desired_status(current, &moved, &pending, now));
+    let ingress = elements(moving.pointer("/loadBalancer/ingress"));
+    assert_eq!(ingress.iter().map(|one| text(one, "ip")).collect::<Vec<_>>(), ["192.0.2.9"]);
+}
+
+#[test]
+fn a_service_that_is_refused_loses_its_ingress() {
+    let refusal = condition("Programmed", Status::False, "SourceRanges");
+    let verdict = service(Programmable::No(refusal));
+    let current = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}});
+    let status = settled(&current, |current, now| {
+        service::desired_status(current, &verdict, &Progress::Everywhere, now)
+    });
+    assert_eq!(status["loadBalancer"], json!({}));
+    assert_eq!(status["conditions"][0]["reason"], "SourceRanges");
+    let never = settled(&Value::Null, |current, now| {
+        service::desired_status(current, &verdict, &Progress::Everywhere, now)
+    });
+    assert!(never.get("loadBalancer").is_none(), "{never}");
+}
+
+#[test]
+fn progress_is_what_live_nodes_hold() {
+    let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
+    let held = |digest: &str| {
+        Some(Held { digests: [("Gateway/ns/gw".to_owned(), digest.to_owned())].into(), complaints: vec![] })
+    };
+    let digest = 0x00ab_cdef_0000_0001;
+    let mut nodes = Nodes::default();
+    assert_eq!(nodes.progress(&object, digest), Progress::NoAgents);
+    nodes.live.insert("a".to_owned(), held("00abcdef00000001"));
+    assert_eq!(nodes.progress(&object, digest), Progress::Everywhere);
+    nodes.live.insert("b".to_owned(), held("abcdef00000001"));
+    assert_eq!(nodes.progress(&object, digest), Progress::Missing(vec![("b".to_owned(), None)]));
+    nodes.live.insert("b".to_owned(), None);
+    assert!(matches!(nodes.progress(&object, digest), Progress::Missing(nodes) if nodes[0].1.is_some()));
+    let complaint = |object: Option<&str>| Complaint {
+        object: object.map(str::to_owned),
+        text: format!("about {object:?}"),
+    };
+    let complaints =
+        vec![complaint(Some("Gateway/ns/other")), complaint(None), complaint(Some("Gateway/ns/gw"))];
+    nodes.live.insert("b".to_owned(), Some(Held { complaints, ..Held::default() }));
+    let Progress::Missing(missing) = nodes.progress(&object, digest) else { panic!("not missing") };
+    assert_eq!(missing[0].1.as_deref(), Some("about Some(\"Gateway/ns/gw\")"));
+}
+
+#[test]
+fn a_message_names_at_most_eight_nodes() {
+    let missing: Vec<(String, Option<String>)> =
+        (10..30).map(|number| (format!("node{number}"), None)).collect();
+    let status = settled(&fresh(), |current, now| {
+        gateway::desired_status(current, &gateway(), &[], &Progress::Missing(missing.clone()), now)
+    });
+    let message = text(find(&status["conditions"], "type", "Programmed"), "message");
+    assert!(message.contains("node17") && !message.contains("node18"), "{message}");
+    assert!(message.ends_with("and 12 more"), "{message}");
+}
