@@ -136,9 +136,9 @@ impl Surroundings {
         let mut tell = |name, path: PathBuf| surroundings.variables.push((name, path.into()));
         tell("VESTIBULE_API_SERVER", setup::go::api_server()?);
         tell("VESTIBULE_GATEWAY_CRDS", setup::go::gateway_crds()?);
+        tell("VESTIBULE_HELM", setup::go::helm()?);
         if needs == Needs::Cluster {
             remove_stale()?;
-            tell("VESTIBULE_HELM", setup::go::helm()?);
             let cluster = Cluster::named(&format!("test-{}", std::process::id()));
             tell("VESTIBULE_CLUSTER_FOLDER", cluster.folder.clone());
             // Before it is up: what came half-way is taken away too.
