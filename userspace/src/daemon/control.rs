@@ -1,91 +1,70 @@
 //! What the kernel holds, and how it is brought in step with what is desired.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::replace;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
 use super::devices::{Choice, Chosen, choose};
-use super::keeper::{Keeper, KeeperGone, Order};
+use super::error::StartError;
+use super::keeper::{Keeper, Order};
 use crate::dataplane::apply::apply;
-use crate::dataplane::attach::{self, AttachError};
-use crate::dataplane::load::{LoadError, Programs};
-use crate::dataplane::maps::Maps;
-use crate::dataplane::pin::{PinError, Pins, Writer};
+use crate::dataplane::attach;
+use crate::dataplane::load::Programs;
+use crate::dataplane::maps::{CookieKeys, Maps};
+use crate::dataplane::pin::{Pins, Writer};
 use crate::dataplane::read;
 use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem, Settings};
-use crate::net::NetError;
 use crate::net::node::Node;
 use crate::net::sysctl::{self, ForwardingOff};
 use crate::net::ways::Ways;
-use crate::plan::{Applied, Change, Hops, Plan, plan};
-
-/// Why the kernel is not in step.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The configuration cannot be used on this node.
-    #[error("{}", lines(.0))]
-    Problems(Vec<Problem>),
-    /// The devices cannot be used.
-    #[error("{}", .0.join("\n"))]
-    Devices(Vec<String>),
-    /// The kernel does not forward.
-    #[error(transparent)]
-    Forwarding(#[from] ForwardingOff),
-    /// The pin folder.
-    #[error(transparent)]
-    Pin(#[from] PinError),
-    /// The programs.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A map.
-    #[error(transparent)]
-    Table(#[from] TableError),
-    /// A device.
-    #[error(transparent)]
-    Attach(#[from] AttachError),
-    /// The node's network.
-    #[error(transparent)]
-    Net(#[from] NetError),
-    /// The thread that ends connections.
-    #[error(transparent)]
-    Keeper(#[from] KeeperGone),
-    /// The system.
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-}
-
-fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
-}
+use crate::plan::{self, Applied, Change, Hops, Plan, plan};
 
 /// What was done.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Done {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Done {
     /// Map writes.
     pub changes: usize,
     /// From the beginning until new connections went the new way.
     pub in_force: Duration,
+    /// Elements written to each map or deleted from it.
+    pub writes: BTreeMap<&'static str, u64>,
+}
+
+/// What makes nobody wait once there is the right to write.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    choice: Choice,
+    /// Refuse what cannot all be done, instead of doing the rest.
+    strict: bool,
+    node: Node,
+    ways: Ways,
+    /// Loaded already where maps are pinned; else they would make maps, which only the writer may.
+    programs: Option<Programs>,
 }
 
 /// The kernel's side and what is known about it.
-pub(super) struct Control {
+pub(crate) struct Control {
     pins: Pins,
     /// Held as long as we write.
-    _writer: Writer,
+    writer: Writer,
+    strict: bool,
     programs: Programs,
     maps: Maps,
     keeper: Keeper,
     choice: Choice,
     node: Node,
     ways: Ways,
-    desired: Desired,
+    desired: Arc<Desired>,
     applied: Applied,
     /// Devices that have our program.
     attached: BTreeSet<u32>,
+    /// What the node cannot do of what is desired.
+    problems: Vec<Problem>,
     /// Problems already logged, so that each is logged once.
     told: BTreeSet<String>,
 }
@@ -100,14 +79,38 @@ fn sizes(settings: &Settings) -> Sizes {
     Sizes { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
 }
 
+impl Prepared {
+    /// Does what needs no right to write: looks at the node's network and, where maps are pinned, loads the programs.
+    /// What a node cannot do of `desired` is told later and keeps nothing else from being done.
+    pub(crate) fn new(pins: &Pins, choice: Choice, desired: &Desired) -> Result<Self, StartError> {
+        let programs = match pins.holds_maps() {
+            true => Some(Programs::load(pins, sizes(&desired.settings))?),
+            false => None,
+        };
+        Ok(Self { choice, strict: false, node: Node::look()?, ways: Ways::default(), programs })
+    }
+
+    /// Whether the configuration fits this node; touches nothing.
+    fn strictly(choice: Choice, desired: &Desired) -> Result<Self, StartError> {
+        let (node, mut ways) = (Node::look()?, Ways::default());
+        let (hops, chosen) = surroundings(&choice, &node, &mut ways, desired)?;
+        if matches!(choice, Choice::Named(_)) && !chosen.unusable.is_empty() {
+            return Err(StartError::Devices(chosen.unusable));
+        }
+        check_forwarding(&node, &chosen.devices, desired)?;
+        refuse_errors(&plan(&Applied::default(), desired, &hops).problems)?;
+        Ok(Self { choice, strict: true, node, ways, programs: None })
+    }
+}
+
 impl Control {
     /// Adopts what is pinned or makes it anew. Everything that can be refused is refused before anything is touched.
     pub(super) fn start(pins: Pins, choice: Choice, desired: Desired) -> Result<Self, StartError> {
         pins.prepare()?;
         let writer = pins.lock()?;
         let fresh = !pins.holds_maps();
-        let started = Self::judge(&choice, &desired)
-            .and_then(|(node, ways)| Self::load(&pins, writer, choice, node, ways, desired));
+        let started = Prepared::strictly(choice, &desired)
+            .and_then(|prepared| Self::begin(&pins, writer, prepared, Arc::new(desired)));
         // A start that failed leaves nothing behind, but what was there before it is not its to remove.
         if started.is_err()
             && fresh
@@ -118,27 +121,18 @@ impl Control {
         started
     }
 
-    /// Whether the configuration fits this node; touches nothing.
-    fn judge(choice: &Choice, desired: &Desired) -> Result<(Node, Ways), StartError> {
-        let (node, mut ways) = (Node::look()?, Ways::default());
-        let (hops, chosen) = surroundings(choice, &node, &mut ways, desired)?;
-        if matches!(choice, Choice::Named(_)) && !chosen.unusable.is_empty() {
-            return Err(StartError::Devices(chosen.unusable));
-        }
-        check_forwarding(&node, &chosen.devices, desired)?;
-        refuse_errors(&plan(&Applied::default(), desired, &hops).problems)?;
-        Ok((node, ways))
-    }
-
-    fn load(
+    /// Goes on with what the maps hold now, by the right to write.
+    pub(crate) fn begin(
         pins: &Pins,
         writer: Writer,
-        choice: Choice,
-        node: Node,
-        ways: Ways,
-        desired: Desired,
+        prepared: Prepared,
+        desired: Arc<Desired>,
     ) -> Result<Self, StartError> {
-        let mut programs = Programs::load(pins, sizes(&desired.settings))?;
+        let Prepared { choice, strict, node, ways, programs } = prepared;
+        let mut programs = match programs {
+            Some(programs) => programs,
+            None => Programs::load(pins, sizes(&desired.settings))?,
+        };
         programs.pin()?;
         let maps = Maps::open(pins)?;
         maps.make_cookie_keys()?;
@@ -146,7 +140,8 @@ impl Control {
         let keeper = Keeper::start(pins, LOOPBACK)?;
         let mut this = Self {
             pins: pins.clone(),
-            _writer: writer,
+            writer,
+            strict,
             programs,
             maps,
             keeper,
@@ -156,6 +151,7 @@ impl Control {
             desired,
             applied,
             attached: BTreeSet::new(),
+            problems: Vec::new(),
             told: BTreeSet::new(),
         };
         this.bring(Instant::now())?;
@@ -163,23 +159,31 @@ impl Control {
         Ok(this)
     }
 
+    /// Stops writing and gives the right to write back. What is in the kernel goes on serving.
+    pub(crate) fn release(self) -> Writer {
+        self.keeper.end();
+        self.writer
+    }
+
     /// Another configuration; the one before stays when this one is refused.
-    pub(super) fn reload(&mut self, desired: Desired, begun: Instant) -> Result<Done, StartError> {
+    pub(crate) fn reload(&mut self, desired: Arc<Desired>, begun: Instant) -> Result<Done, StartError> {
         refuse_errors(&size_changes(&self.desired.settings, &desired.settings))?;
         let (hops, chosen) = surroundings(&self.choice, &self.node, &mut self.ways, &desired)?;
         debug!(elapsed = ?begun.elapsed(), "ways known");
         let plan = plan(&self.applied, &desired, &hops);
         debug!(elapsed = ?begun.elapsed(), "planned");
-        refuse_errors(&plan.problems)?;
+        if self.strict {
+            refuse_errors(&plan.problems)?;
+        }
         let before = replace(&mut self.desired, desired);
-        let done = self.carry_out(plan, chosen, begun);
+        let done = self.carry_out(plan, hops, chosen, begun);
         // Freeing ten thousand routes takes a while: not before the others are in force.
         drop(before);
         done
     }
 
     /// Devices, addresses or routes changed.
-    pub(super) fn network_changed(&mut self) -> Result<Done, StartError> {
+    pub(crate) fn network_changed(&mut self) -> Result<Done, StartError> {
         let begun = Instant::now();
         self.node = Node::look()?;
         self.ways.forget();
@@ -190,13 +194,23 @@ impl Control {
     fn bring(&mut self, begun: Instant) -> Result<Done, StartError> {
         let (hops, chosen) = surroundings(&self.choice, &self.node, &mut self.ways, &self.desired)?;
         let plan = plan(&self.applied, &self.desired, &hops);
-        self.carry_out(plan, chosen, begun)
+        self.carry_out(plan, hops, chosen, begun)
     }
 
-    fn carry_out(&mut self, plan: Plan, chosen: Chosen, begun: Instant) -> Result<Done, StartError> {
-        self.tell(&plan.problems, &chosen);
+    fn carry_out(
+        &mut self,
+        mut plan: Plan,
+        mut hops: Hops,
+        chosen: Chosen,
+        begun: Instant,
+    ) -> Result<Done, StartError> {
         // Before any route leads over it: a reply on a device without our program would be answered by the node.
         self.attach(&chosen.devices)?;
+        if !self.strict && hops.towards.values().any(|hop| !self.attached.contains(&hop.ifindex)) {
+            hops.towards.retain(|_, hop| self.attached.contains(&hop.ifindex));
+            plan = plan::plan(&self.applied, &self.desired, &hops);
+        }
+        self.tell(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
         let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
         self.applied = plan.applied;
@@ -205,7 +219,17 @@ impl Control {
             self.keeper.ask(Order::End { selector: written.reset, later: plan.later })?;
         }
         let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
-        Ok(Done { changes, in_force: before_writing + written.in_force.unwrap_or_default() })
+        self.problems = plan.problems;
+        self.problems.extend(node_problems(&self.node, &chosen, &self.desired));
+        let in_force = before_writing + written.in_force.unwrap_or_default();
+        Ok(Done { changes, in_force, writes: written.writes })
+    }
+
+    /// Puts keys that every node has into the maps, and says which one signs. The keys before stay good for as long as
+    /// they stand in the other place.
+    pub(crate) fn set_cookie_keys(&mut self, keys: &CookieKeys) -> Result<(), TableError> {
+        self.maps.put_cookie_keys(keys)?;
+        self.maps.settings.put(&0, &self.applied.sign_with(keys.current))
     }
 
     /// After a write that failed only the maps know what they hold.
@@ -235,7 +259,7 @@ impl Control {
                 }
             }
         }
-        if let Some(error) = failed.filter(|_| self.attached.is_empty()) {
+        if let Some(error) = failed.filter(|_| self.attached.is_empty() && self.strict) {
             return Err(error.into());
         }
         self.keeper.ask(Order::Device(self.attached.first().copied().unwrap_or(LOOPBACK)))?;
@@ -269,14 +293,19 @@ impl Control {
     }
 
     /// Names of the devices that have the program.
-    pub(super) fn devices(&self) -> String {
+    pub(crate) fn devices(&self) -> String {
         let names: Vec<String> = self.attached.iter().map(|index| self.node.name(*index)).collect();
         names.join(",")
     }
 
     /// What is in force.
-    pub(super) fn desired(&self) -> &Desired {
+    pub(crate) fn desired(&self) -> &Desired {
         &self.desired
+    }
+
+    /// What the node cannot do of it, and why.
+    pub(crate) fn problems(&self) -> &[Problem] {
+        &self.problems
     }
 }
 
@@ -290,6 +319,21 @@ fn surroundings(
     let mut towards = ways.towards(&desired.backend_addresses(), node)?;
     let chosen = choose(choice, node, &mut towards);
     Ok((Hops { towards, own: node.own.clone() }, chosen))
+}
+
+/// What of the node's own network stands in the way.
+fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem> {
+    let remedy = "name another device in the chart's `devices`, or none to follow the routes";
+    let devices = chosen.unusable.iter().chain(&chosen.beyond);
+    let mut problems: Vec<Problem> = devices.map(|what| Problem::warning("devices", what, remedy)).collect();
+    if let Err(error) = check_forwarding(node, &chosen.devices, desired) {
+        problems.push(Problem::error(
+            "",
+            error.to_string(),
+            "let the node's own settings say so at every boot, too",
+        ));
+    }
+    problems
 }
 
 /// The maps keep the sizes they were made with.

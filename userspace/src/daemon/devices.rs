@@ -8,9 +8,11 @@ use crate::plan::Hop;
 
 /// What the user says about devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(crate) enum Choice {
     /// Nothing: those of the default routes and of the ways to backends.
     Routes,
+    /// Those of all routes to others: clients may be on any of them.
+    Routed,
     /// These, by name.
     Named(Vec<String>),
 }
@@ -33,6 +35,9 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
         Choice::Routes => {
             node.defaults.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
         }
+        Choice::Routed => {
+            node.routed.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
+        }
         Choice::Named(names) => named(names, node, &mut chosen.unusable),
     };
     for index in wanted {
@@ -40,6 +45,8 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
             Some(link) if link.ethernet => {
                 chosen.devices.insert(index);
             }
+            // A route alone says little: nobody may ever come over it.
+            Some(_) if !needed(choice, node, towards, index) => {}
             Some(link) => chosen.unusable.push(format!(
                 "device {} carries no Ethernet frames, which the programs need; what comes or goes over it is not \
                  handled",
@@ -64,6 +71,13 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
         }));
     }
     chosen
+}
+
+/// Whether something is missing without this device.
+fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Hop>, index: u32) -> bool {
+    *choice != Choice::Routed
+        || node.defaults.contains(&index)
+        || towards.values().any(|hop| hop.ifindex == index)
 }
 
 fn named(names: &[String], node: &Node, problems: &mut Vec<String>) -> BTreeSet<u32> {
@@ -117,6 +131,18 @@ mod tests {
         let chosen = choose(&Choice::Routes, &node(), &mut ways);
         assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
         assert_eq!(ways.len(), 1);
+    }
+
+    #[test]
+    fn every_routed_device_has_the_program_and_only_needed_ones_are_missed() {
+        let node = Node { routed: [2, 3, 4].into(), ..node() };
+        let mut ways = towards(&[(1, 2)]);
+        let chosen = choose(&Choice::Routed, &node, &mut ways);
+        assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
+        let mut ways = towards(&[(1, 4)]);
+        let chosen = choose(&Choice::Routed, &node, &mut ways);
+        assert!(chosen.unusable[0].contains("tun0"), "{chosen:?}");
+        assert!(ways.is_empty());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The thread that ends connections: on time limits, when a hello gives way, and when what they belong to is removed.
 //! A thread of its own, so that a walk through a million flows delays no reload.
 
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::maps::event::Expiry;
@@ -42,6 +42,7 @@ pub(super) enum Order {
 #[derive(Debug)]
 pub(super) struct Keeper {
     orders: UnboundedSender<Order>,
+    thread: JoinHandle<()>,
 }
 
 /// The thread is gone, and with it everything that is not triggered by a packet.
@@ -60,10 +61,19 @@ impl Keeper {
         };
         let (orders, received) = unbounded_channel();
         let duty = Duty { expirer, again: Vec::new(), tick: 0 };
-        thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("keeper".into())
             .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
-        Ok(Self { orders })
+        Ok(Self { orders, thread })
+    }
+
+    /// Ends the thread and waits for it: nothing is written after this. What it had not yet cleared away is found again
+    /// in the maps by whoever starts next.
+    pub(super) fn end(self) {
+        drop(self.orders);
+        if self.thread.join().is_err() {
+            warn!("the thread that ends connections died");
+        }
     }
 
     /// Asks the thread for something.

@@ -4,14 +4,16 @@ use std::fs;
 use std::mem::take;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, error, info, warn};
 
-use super::control::{Control, LOGGED, StartError};
+use super::control::{Control, LOGGED};
 use super::devices::Choice;
+use super::error::StartError;
 use super::notify::{State, tell};
 use crate::compile::Surroundings;
 use crate::config;
@@ -146,7 +148,7 @@ fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
         }
     };
     debug!(elapsed = ?begun.elapsed(), "read");
-    let outcome = control.reload(take(&mut loaded.desired), begun);
+    let outcome = control.reload(Arc::new(take(&mut loaded.desired)), begun);
     tell(State::Ready);
     match outcome {
         Ok(done) => {

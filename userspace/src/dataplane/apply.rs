@@ -1,9 +1,11 @@
 //! Changes -> map writes.
 
+use std::collections::BTreeMap;
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
 use common::maps::event::RouteCounters;
+use common::maps::name;
 use tracing::trace;
 
 use super::maps::{Maps, settle};
@@ -17,6 +19,8 @@ pub struct Written {
     pub in_force: Option<Duration>,
     /// Connections that are to be ended now.
     pub reset: Option<Selector>,
+    /// Elements written to each map or deleted from it.
+    pub writes: BTreeMap<&'static str, u64>,
 }
 
 /// Writes changes in their order; consecutive ones to the same map in one system call. Stops at the first that
@@ -33,12 +37,34 @@ pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
             [Change::Reset(selector), ..] => written.reset = Some(Selector::clone(selector)),
             _ => {
                 apply_run(maps, run)?;
+                if let Some(map) = run.first().and_then(map_of) {
+                    *written.writes.entry(map).or_default() += run.len() as u64;
+                }
                 trace!(elapsed = ?begun.elapsed(), kind = ?run.first().map(discriminant), writes = run.len(), "written");
             }
         }
     }
     written.in_force.get_or_insert_with(|| begun.elapsed());
     Ok(written)
+}
+
+/// The map that a change is for.
+fn map_of(change: &Change) -> Option<&'static str> {
+    Some(match change {
+        Change::PutSettings(_) => name::SETTINGS,
+        Change::PutIds(_) => name::IDS,
+        Change::PutAddress(..) | Change::DeleteAddress(_) => name::ADDRESSES,
+        Change::PutListener(..) | Change::DeleteListener(_) => name::LISTENERS,
+        Change::PutName(..) | Change::DeleteName(_) => name::ROUTES_EXACT,
+        Change::PutWildcard(..) | Change::DeleteWildcard(_) => name::ROUTES_WILDCARD,
+        Change::PutRoute(..) | Change::DeleteRoute(_) => name::ROUTES,
+        Change::PutLabel(..) | Change::DeleteLabel(_) => name::LABELS,
+        Change::PutPage(..) | Change::DeletePage(_) => name::MAGLEV,
+        Change::PutMember(..) | Change::DeleteMember(_) => name::MEMBERS,
+        Change::PutBackend(..) | Change::DeleteBackend(_) => name::BACKENDS,
+        Change::PutRouteCounters(_) | Change::DeleteRouteCounters(_) => name::ROUTE_COUNTERS,
+        Change::Settle | Change::Reset(_) => return None,
+    })
 }
 
 /// Collects what one kind of change carries.

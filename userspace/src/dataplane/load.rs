@@ -199,6 +199,22 @@ pub fn need_version(pins: &Pins) -> Result<(), LoadError> {
     }
 }
 
+/// The sizes of the pinned maps; `None` when none are pinned.
+pub fn pinned_sizes(pins: &Pins) -> Result<Option<Sizes>, LoadError> {
+    let entries = |map| -> Result<Option<u32>, LoadError> {
+        let path = pins.map(map);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let fd = syscall::open_pinned(&path).map_err(PinError::io(&path, "open"))?;
+        Ok(Some(syscall::map_info(&fd.as_fd()).map_err(PinError::io(&path, "info"))?.max_entries))
+    };
+    let sized =
+        (entries(maps::name::FLOWS)?, entries(maps::name::ROUTES_EXACT)?, entries(maps::name::HELLOS)?);
+    let (Some(flows), Some(names), Some(hellos)) = sized else { return Ok(None) };
+    Ok(Some(Sizes { flows, names, hellos }))
+}
+
 /// Refuses pinned maps whose size is not what the settings say.
 pub fn check_sizes(pins: &Pins, sizes: Sizes) -> Result<(), LoadError> {
     for (map, wanted) in sizes.maps() {

@@ -1,5 +1,7 @@
 //! The pinned maps, each with its types.
 
+use std::fmt;
+
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
@@ -11,6 +13,22 @@ use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 
 use super::pin::Pins;
 use super::table::{Table, TableError};
+
+/// Keys that all nodes have: a cookie that one of them made is good at every other.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CookieKeys {
+    /// Both verify.
+    pub keys: [CookieKey; 2],
+    /// Which one signs: 0 or 1.
+    pub current: u32,
+}
+
+impl fmt::Debug for CookieKeys {
+    /// Without the keys: what is logged is read by others.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CookieKeys").field("current", &self.current).finish_non_exhaustive()
+    }
+}
 
 /// The maps that user space reads or writes.
 #[derive(Debug)]
@@ -62,6 +80,16 @@ impl Maps {
             half_opens: Table::open(folder, name::HALF_OPENS)?,
             closed_ring: Table::open(folder, name::CLOSED_RING)?,
         })
+    }
+
+    /// Writes those of the keys that are others than before.
+    pub fn put_cookie_keys(&self, keys: &CookieKeys) -> Result<(), TableError> {
+        for (index, key) in (0..).zip(&keys.keys) {
+            if self.cookie_keys.look_up(&index)?.as_ref() != Some(key) {
+                self.cookie_keys.put(&index, key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Fills the cookie keys at the very first start. Later starts keep them, so that handshakes under way go on.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::{NetError, Netlink};
@@ -30,6 +30,9 @@ pub struct Node {
     pub own: HashSet<IpAddr>,
     /// Devices of the default routes, both families.
     pub defaults: BTreeSet<u32>,
+    /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so
+    /// theirs may come from.
+    pub routed: BTreeSet<u32>,
 }
 
 impl Node {
@@ -53,6 +56,7 @@ impl Node {
             for object in netlink.dump(RouteNetlinkMessage::GetRoute(question))? {
                 if let RouteNetlinkMessage::NewRoute(message) = object {
                     node.defaults.extend(default_devices(&message));
+                    node.routed.extend(routed_devices(&message));
                 }
             }
         }
@@ -102,7 +106,19 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
 
 /// The devices of a default route; none for any other route.
 fn default_devices(message: &RouteMessage) -> Vec<u32> {
-    if message.header.destination_prefix_length != 0 || message.header.kind != RouteType::Unicast {
+    if message.header.destination_prefix_length == 0 { devices(message) } else { Vec::new() }
+}
+
+/// The devices of a route to others; none of one that only names the device's own link.
+fn routed_devices(message: &RouteMessage) -> Vec<u32> {
+    let link_local = message.attributes.iter().any(|attribute| {
+        matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(to)) if to.is_unicast_link_local())
+    });
+    if link_local { Vec::new() } else { devices(message) }
+}
+
+fn devices(message: &RouteMessage) -> Vec<u32> {
+    if message.header.kind != RouteType::Unicast {
         return Vec::new();
     }
     let mut devices = Vec::new();
@@ -140,5 +156,20 @@ mod tests {
         route.header.destination_prefix_length = 0;
         route.header.kind = RouteType::Unreachable;
         assert!(default_devices(&route).is_empty());
+    }
+
+    #[test]
+    fn a_route_to_a_network_leads_over_its_device_but_the_links_own_does_not() {
+        let mut route = RouteMessage::default();
+        route.header.kind = RouteType::Unicast;
+        route.header.destination_prefix_length = 64;
+        route.attributes.push(RouteAttribute::Oif(9));
+        route.attributes.push(RouteAttribute::Destination(RouteAddress::Inet6("fd00::".parse().unwrap())));
+        assert_eq!(routed_devices(&route), [9]);
+        route.attributes[1] = RouteAttribute::Destination(RouteAddress::Inet6("fe80::".parse().unwrap()));
+        assert!(routed_devices(&route).is_empty());
+        route.attributes.pop();
+        route.header.kind = RouteType::Local;
+        assert!(routed_devices(&route).is_empty());
     }
 }

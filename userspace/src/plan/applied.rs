@@ -90,6 +90,12 @@ impl AppliedRoute {
 }
 
 impl Applied {
+    /// The settings with another key for new cookies; to be written by the caller.
+    pub fn sign_with(&mut self, cookie_key: u32) -> Settings {
+        self.settings.cookie_key = cookie_key;
+        self.settings
+    }
+
     /// For judging every flow at once, as is due when a daemon adopts maps that another one left.
     pub fn census(&self) -> Census {
         let entries = self.listeners.values().flat_map(|listener| &listener.entries);
