@@ -53,3 +53,5 @@ pub mod foreign;
 pub mod hello;
 /// Clients below TLS.
 pub mod raw;
+/// Kubernetes: an API server alone, or a cluster of three nodes.
+pub mod cluster;

@@ -1,0 +1,153 @@
+//! Which rights are given.
+
+use serde_json::Value;
+use tests::cluster::{ApiServer, Kubectl};
+
+use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, template, words};
+
+const KEYS: &str = "vestibule-keys";
+
+/// Every rule, with the kind and name of its role.
+fn rules(objects: &[Value]) -> Vec<(String, &Value)> {
+    let roles = ["ClusterRole", "Role"].into_iter().flat_map(|kind| of_kind(objects, kind));
+    let named = |role: &Value| {
+        format!("{}/{}", role["kind"].as_str().unwrap(), role["metadata"]["name"].as_str().unwrap())
+    };
+    roles.flat_map(|role| items(&role["rules"]).iter().map(move |rule| (named(role), rule))).collect()
+}
+
+#[test]
+fn no_rule_is_wider_than_a_purpose() {
+    let objects = objects(EVERYTHING);
+    let rules = rules(&objects);
+    assert!(rules.len() > 8, "{rules:?}");
+    for (role, rule) in &rules {
+        assert!(rule["nonResourceURLs"].is_null(), "{role}");
+        let (groups, resources, verbs) =
+            (words(&rule["apiGroups"]), words(&rule["resources"]), words(&rule["verbs"]));
+        for word in groups.iter().chain(&resources).chain(&verbs) {
+            assert!(!word.contains('*'), "{role}: {rule}");
+        }
+        for verb in ["escalate", "bind", "impersonate", "deletecollection"] {
+            assert!(!verbs.contains(&verb), "{role}: {rule}");
+        }
+        if resources.contains(&"secrets") {
+            assert!(role.starts_with("Role/"), "{role} names Secrets in all namespaces");
+            let by_name = rule["resourceNames"] == serde_json::json!([KEYS]);
+            assert!(by_name || verbs == ["create"], "{role}: {rule}");
+        }
+        // Specs of others are never written.
+        let foreign = ["", "discovery.k8s.io", "gateway.networking.k8s.io", "apiextensions.k8s.io"];
+        let objects_of_others = foreign.contains(&groups[0]) && !resources.contains(&"secrets");
+        if objects_of_others && resources.iter().any(|resource| !resource.ends_with("/status")) {
+            assert_eq!(verbs, ["list", "watch"], "{role}: {rule}");
+        }
+    }
+}
+
+#[test]
+fn roles_are_given_to_our_two_accounts_and_to_nobody_else() {
+    let objects = objects(EVERYTHING);
+    let bindings = ["ClusterRoleBinding", "RoleBinding"].into_iter().flat_map(|kind| of_kind(&objects, kind));
+    let mut seen = 0;
+    for binding in bindings {
+        for subject in items(&binding["subjects"]) {
+            let name = subject["name"].as_str().unwrap();
+            assert_eq!((subject["kind"].as_str(), subject["namespace"].as_str()), (Some("ServiceAccount"), Some(NAMESPACE)));
+            // A token is in the pods that say so, and in no other.
+            assert_eq!(object(&objects, "ServiceAccount", name)["automountServiceAccountToken"], false);
+            seen += 1;
+        }
+        let role = &binding["roleRef"];
+        object(&objects, role["kind"].as_str().unwrap(), role["name"].as_str().unwrap());
+    }
+    assert_eq!(seen, 6);
+}
+
+/// What an API server answers to `kubectl auth can-i`.
+fn can(account: &Kubectl, question: &str) -> bool {
+    let words: Vec<&str> = ["auth", "can-i"].into_iter().chain(question.split(' ')).collect();
+    let output = account.output(&words, "").unwrap();
+    match String::from_utf8_lossy(&output.stdout).trim() {
+        "yes" => true,
+        "no" => false,
+        other => panic!("{question}: {other} {}", String::from_utf8_lossy(&output.stderr)),
+    }
+}
+
+#[test]
+fn an_api_server_lets_each_do_its_work_and_nothing_else() {
+    let server = ApiServer::start().unwrap();
+    let admin = server.kubectl();
+    admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
+    admin.wait_for_definitions().unwrap();
+    let here = format!("-n {NAMESPACE}");
+    let agent = admin.of_service_account(NAMESPACE, "vestibule-agent").unwrap();
+    let controller = admin.of_service_account(NAMESPACE, "vestibule-controller").unwrap();
+    for account in [&agent, &controller] {
+        for question in [
+            "watch services -A",
+            "list endpointslices.discovery.k8s.io -A",
+            "watch tlsroutes.gateway.networking.k8s.io -A",
+            "list customresourcedefinitions.apiextensions.k8s.io",
+        ] {
+            assert!(can(account, question), "{question}");
+        }
+        for question in [
+            "list secrets -A",
+            &format!("list secrets {here}"),
+            &format!("get secrets/other {here}"),
+            "update services -A",
+            "patch gateways.gateway.networking.k8s.io -A",
+            "create pods -A",
+            "list nodes",
+            "create events -A",
+            "update leases.coordination.k8s.io -n default",
+        ] {
+            assert!(!can(account, question), "{question}");
+        }
+    }
+    let own = [
+        "create nodestates.vestibule.dev".to_owned(),
+        format!("get secrets/{KEYS} {here}"),
+        format!("watch secrets/{KEYS} {here}"),
+        format!("update leases.coordination.k8s.io {here}"),
+    ];
+    assert!(own.iter().all(|question| can(&agent, question)), "{own:?}");
+    for question in [
+        "update gateways.gateway.networking.k8s.io --subresource=status -A",
+        "update services --subresource=status -A",
+        "create events.events.k8s.io -A",
+        &format!("update secrets/{KEYS} {here}"),
+    ] {
+        assert!(!can(&agent, question), "agent: {question}");
+        assert!(can(&controller, question), "controller: {question}");
+    }
+    assert!(!can(&controller, "update nodestates.vestibule.dev"));
+    assert!(!can(&controller, &format!("update leases.coordination.k8s.io/of-an-agent {here}")));
+}
+
+#[test]
+fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
+    let server = ApiServer::start().unwrap();
+    let admin = server.kubectl();
+    admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
+    let create = |name: &str| {
+        admin.run(&["create", "secret", "generic", "-n", NAMESPACE, name, "--from-literal=cookie=0"]).unwrap();
+    };
+    create(KEYS);
+    create("other");
+    let agent = admin.of_service_account(NAMESPACE, "vestibule-agent").unwrap();
+    let list = |selector: &str| {
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/secrets{selector}");
+        agent.run(&["get", "--raw", &path])
+    };
+    let found: Value = serde_json::from_str(&list("?fieldSelector=metadata.name%3Dvestibule-keys").unwrap()).unwrap();
+    assert_eq!(items(&found["items"]).len(), 1);
+    let watch = "?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dvestibule-keys";
+    assert!(list(watch).unwrap().contains("\"ADDED\""));
+    for selector in ["", "?fieldSelector=metadata.name%3Dother", "?watch=true&timeoutSeconds=1"] {
+        let refused = list(selector).unwrap_err().to_string();
+        assert!(refused.contains("forbidden"), "{selector}: {refused}");
+    }
+}

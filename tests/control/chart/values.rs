@@ -1,0 +1,116 @@
+//! Which values are taken, and what the binary reads of them.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tests::cluster::helm;
+use userspace::config;
+use userspace::model::Settings;
+
+use super::rendered::{EVERYTHING, object, objects, root, template};
+
+/// The file that agents and the controller are given.
+fn file(options: &[&str]) -> String {
+    let objects = objects(options);
+    object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn helm_has_nothing_against_the_chart() {
+    let mut lint = Command::new(helm().unwrap());
+    let output = lint.args(["lint", "--strict", "--quiet"]).arg(root("deploy/charts/vestibule")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn values_that_cannot_be_meant_are_refused_with_their_place() {
+    for (value, place) in [
+        ("nope=1", "additional properties 'nope' not allowed"),
+        ("settings.maxNamez=3", "at '/settings': additional properties 'maxNamez'"),
+        ("settings.maxFlows=0", "at '/settings/maxFlows'"),
+        ("settings.maxFlows=16777217", "at '/settings/maxFlows'"),
+        ("settings.idleTimeout=1h30m", "at '/settings/idleTimeout'"),
+        ("settings.sourcePorts=1-2", "at '/settings/sourcePorts'"),
+        ("addresses.ranges={192.0.2.0/33}", "at '/addresses/ranges/0'"),
+        ("addresses.ranges={api.example.com}", "at '/addresses/ranges/0'"),
+        ("addresses.shared={192.0.2.1-192.0.2.3}", "at '/addresses/shared/0'"),
+        ("devices={longer-than-fifteen}", "at '/devices/0'"),
+        ("image.digest=sha256:12", "at '/image/digest'"),
+        ("image.tag=a b", "at '/image/tag'"),
+        ("seccompProfile.type=Localhost", "missing property 'localhostProfile'"),
+        ("seccompProfile.type=unconfined", "at '/seccompProfile/type'"),
+        ("probe.type=http", "at '/probe/type'"),
+        ("probe.panicShare=101", "at '/probe/panicShare'"),
+        ("controller.replicas=two", "at '/controller/replicas'"),
+        ("logFormat=xml", "at '/logFormat'"),
+        ("metrics.port=65536", "at '/metrics/port'"),
+        ("tolerations[0].operator=Maybe", "at '/tolerations/0/operator'"),
+        ("privileged=true", "additional properties 'privileged' not allowed"),
+        ("metrics.port=0,podMonitor.enabled=true", "podMonitor.enabled needs metrics.port"),
+    ] {
+        let refused = template(&[&format!("--set={value}")]).unwrap_err();
+        assert!(refused.contains(place), "{value}: {refused}");
+    }
+}
+
+#[test]
+fn the_binary_reads_what_the_chart_writes() {
+    let with_file = [
+        r#"--set-json=listeners=[{"name":"a","addresses":["192.0.2.1"],"port":443,"protocol":"TLS"}]"#,
+        r#"--set-json=routes=[{"name":"r","listeners":["a"],"hostnames":["a.example"],"backends":[{"address":"10.0.0.1","port":6443,"weight":1}]}]"#,
+    ];
+    let odd = [
+        "--set=addresses.ranges={192.0.2.0/26,198.51.100.7},addresses.shared={192.0.2.8/30}",
+        "--set=addresses.excluded={10.0.0.0/8,2001:db8:1::/48},devices={eth0,bond0.100}",
+        "--set=settings.sourceAddresses={192.0.2.9,2001:db8::9},settings.idleTimeout=90m,probe.enabled=true",
+        "--set=probe.type=tls,probe.interval=2s,probe.timeout=500ms",
+    ];
+    for options in [&[][..], EVERYTHING, &with_file, &odd] {
+        let text = file(options);
+        let (_, problems) = config::parse_chart(&text);
+        assert!(problems.is_empty(), "{problems:?}\n{text}");
+    }
+    let (read, _) = config::parse_chart(&file(&odd));
+    assert_eq!(read.devices.iter().map(|name| &**name).collect::<Vec<_>>(), ["eth0", "bond0.100"]);
+    assert_eq!(read.policy.ranges.len(), 2);
+    assert_eq!(read.policy.excluded.len(), 2);
+    assert_eq!(read.facts.settings.idle_timeout.as_secs(), 5400);
+    assert_eq!(read.policy.probe, Some(read.policy.probe_defaults));
+    let (read, _) = config::parse_chart(&file(&with_file));
+    assert_eq!((read.facts.listeners.len(), read.facts.routes.len()), (1, 1));
+}
+
+#[test]
+fn values_unsaid_are_the_binarys_own_defaults() {
+    let (written, problems) = config::parse_chart(&file(&[]));
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!(written.facts.settings, Settings::default());
+    let (own, _) = config::parse_chart("{}");
+    assert_eq!(written.policy.probe, own.policy.probe);
+    assert_eq!(written.policy.panic_percent, own.policy.panic_percent);
+}
+
+#[test]
+fn a_gatewayclass_is_made_where_the_cluster_knows_the_kind() {
+    let known = "--api-versions=gateway.networking.k8s.io/v1/GatewayClass";
+    let classes = |options: &[&str]| {
+        let classes = objects(options).into_iter().filter(|object| object["kind"] == "GatewayClass");
+        classes.collect::<Vec<Value>>()
+    };
+    assert_eq!(classes(&[known])[0]["spec"]["controllerName"], "vestibule.dev/gateway-controller");
+    assert!(classes(&[]).is_empty());
+    assert!(classes(&[known, "--set=gatewayClass.create=false"]).is_empty());
+    assert_eq!(classes(&[known, "--set=gatewayClass.name=edge"])[0]["metadata"]["name"], "edge");
+}
+
+#[test]
+fn the_definition_of_nodestates_is_the_trees() {
+    let objects = objects(&[]);
+    let rendered = object(&objects, "CustomResourceDefinition", "nodestates.vestibule.dev");
+    let text = std::fs::read_to_string(root("deploy/crds/nodestates.yaml")).unwrap();
+    let kept: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!(rendered["spec"], kept["spec"]);
+    // Uninstalling must not take away what nodes told.
+    assert_eq!(rendered["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
+    assert!(template(&["--set=crds.enabled=false"]).is_ok_and(|text| !text.contains("CustomResourceDefinition")));
+}

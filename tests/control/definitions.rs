@@ -1,0 +1,41 @@
+//! The definitions that everything else here stands on are the right ones.
+
+use serde_json::json;
+use tests::cluster::{ApiServer, Options};
+
+/// An object as a tenant writes it.
+const ROUTE: &str = "
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: tenant-a, namespace: default}
+spec:
+  parentRefs: [{name: front}]
+  hostnames: [tenant-a.example]
+  rules: [{backendRefs: [{name: api, port: 6443}]}]
+";
+
+#[test]
+fn definitions_are_those_of_the_conformance_suite_and_a_route_is_stored() {
+    let server = ApiServer::start().unwrap();
+    let kubectl = server.kubectl();
+    let routes = kubectl.get(&["crd", "tlsroutes.gateway.networking.k8s.io"]).unwrap();
+    let annotations = &routes["metadata"]["annotations"];
+    assert_eq!(annotations["gateway.networking.k8s.io/bundle-version"], "v1.6.3");
+    assert_eq!(annotations["gateway.networking.k8s.io/channel"], "standard");
+    kubectl.apply(ROUTE).unwrap();
+    let route = kubectl.get(&["tlsroute", "tenant-a"]).unwrap();
+    assert_eq!(route["spec"]["hostnames"], json!(["tenant-a.example"]));
+    assert_eq!(route["metadata"]["generation"], 1);
+    // The schema is in force: a name that is none is refused.
+    let refused = kubectl.apply(&ROUTE.replace("[tenant-a.example]", "[\"-\"]")).unwrap_err();
+    assert!(refused.to_string().contains("spec.hostnames"), "{refused}");
+}
+
+#[test]
+fn without_definitions_there_are_no_routes_until_they_are_installed() {
+    let server = ApiServer::with(&Options { bare: true, ..Options::default() }).unwrap();
+    let missing = server.kubectl().get(&["tlsroutes"]).unwrap_err();
+    assert!(missing.to_string().contains("doesn't have a resource type"), "{missing}");
+    server.define().unwrap();
+    assert_eq!(server.kubectl().get(&["tlsroutes"]).unwrap()["items"], json!([]));
+}

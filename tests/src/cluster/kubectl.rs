@@ -1,0 +1,136 @@
+//! kubectl as a client: what people type, and what the documents of the project show.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::places;
+
+/// How often an object is looked at while something is awaited.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// kubectl with the rights of one kubeconfig.
+#[derive(Debug, Clone)]
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+    netns: Option<PathBuf>,
+}
+
+impl Kubectl {
+    pub(super) fn new(program: PathBuf, kubeconfig: PathBuf, netns: Option<PathBuf>) -> Self {
+        Self { program, kubeconfig, netns }
+    }
+
+    /// The same with the rights of another kubeconfig.
+    pub fn with(&self, kubeconfig: &Path) -> Self {
+        Self { kubeconfig: kubeconfig.to_path_buf(), ..self.clone() }
+    }
+
+    /// The file that says where the API server is and who asks.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// kubectl, ready for arguments.
+    pub fn command(&self) -> Command {
+        let mut command = places::command(self.netns.as_deref(), &self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command
+    }
+
+    /// What kubectl printed; an error with its words when it fails.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        self.feed(arguments, "")
+    }
+
+    /// The same with text on its standard input.
+    pub fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
+        let output = self.output(arguments, input)?;
+        let told = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "kubectl {}: {}", arguments.join(" "), told.trim());
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Status and output, for what may fail.
+    pub fn output(&self, arguments: &[&str], input: &str) -> Result<Output> {
+        let mut command = self.command();
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("starting kubectl")?;
+        let mut stdin = child.stdin.take().context("stdin of kubectl is piped")?;
+        // It may end without reading; its words tell why.
+        if let Err(error) = stdin.write_all(input.as_bytes())
+            && error.kind() != std::io::ErrorKind::BrokenPipe
+        {
+            return Err(error).context("writing to kubectl");
+        }
+        drop(stdin);
+        child.wait_with_output().context("waiting for kubectl")
+    }
+
+    /// Creates or changes the objects of a manifest (YAML or JSON).
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        self.feed(&["apply", "--server-side", "--force-conflicts", "-f", "-"], manifest).map(drop)
+    }
+
+    /// Creates or changes the objects of a file, or of all files of a folder.
+    pub fn apply_files(&self, path: &Path) -> Result<()> {
+        let path = path.to_string_lossy();
+        self.run(&["apply", "--server-side", "--force-conflicts", "-f", &path]).map(drop)
+    }
+
+    /// Deletes the objects of a manifest, those that are there, and waits until they are gone.
+    pub fn delete(&self, manifest: &str) -> Result<()> {
+        self.feed(&["delete", "--ignore-not-found", "-f", "-"], manifest).map(drop)
+    }
+
+    /// What `kubectl get ARGUMENTS -o json` gives: an object, or a list with `items`.
+    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
+        let text = self.run(&[&["get", "-o", "json"], arguments].concat())?;
+        serde_json::from_str(&text).context("kubectl printed no JSON")
+    }
+
+    /// Looks at `kubectl get ARGUMENTS` until it is as wanted; an error with the last look when it is not in time.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        arguments: &[&str],
+        patience: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        let begun = Instant::now();
+        loop {
+            let seen = self.get(arguments);
+            match seen {
+                Ok(seen) if wanted(&seen) => return Ok(seen),
+                _ if begun.elapsed() < patience => std::thread::sleep(PAUSE),
+                Ok(seen) => bail!("not within {patience:?}: {what}; last seen: {seen:#}"),
+                Err(error) => return Err(error).context(format!("not within {patience:?}: {what}")),
+            }
+        }
+    }
+
+    /// Waits until every definition is served.
+    pub fn wait_for_definitions(&self) -> Result<()> {
+        self.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]).map(drop)
+    }
+
+    /// The same with the rights of a ServiceAccount, which must exist; its kubeconfig lies beside ours.
+    pub fn of_service_account(&self, namespace: &str, name: &str) -> Result<Self> {
+        let token = self.run(&["create", "token", "--duration=24h", "-n", namespace, name])?;
+        let ours: Value = serde_json::from_str(&self.run(&["config", "view", "-o", "json"])?)?;
+        let cluster = &ours["clusters"][0]["cluster"];
+        let (server, authority) = (&cluster["server"], &cluster["certificate-authority"]);
+        let (Some(server), Some(authority)) = (server.as_str(), authority.as_str()) else {
+            bail!("{} has no server, or no authority's file", self.kubeconfig.display());
+        };
+        let file = self.kubeconfig.with_file_name(format!("{namespace}.{name}.kubeconfig"));
+        let text = places::kubeconfig(server, Path::new(authority), token.trim());
+        std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
+        Ok(self.with(&file))
+    }
+}

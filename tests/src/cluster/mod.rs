@@ -1,0 +1,29 @@
+//! Real Kubernetes for tests: an API server alone, or a cluster of three nodes.
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use tests::cluster::ApiServer;
+//! let server = ApiServer::start()?;
+//! server.kubectl().apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: tenant-a}\n")?;
+//! let namespace = server.kubectl().get(&["namespace", "tenant-a"])?;
+//! assert_eq!(namespace["status"]["phase"], "Active");
+//! # Ok(())
+//! # }
+//! ```
+
+/// Where programs and definitions are, and what is left of killed tests.
+mod places;
+/// kubectl as a client.
+mod kubectl;
+/// The API by HTTP, for what must be quick.
+mod rest;
+/// etcd and an API server, without nodes.
+mod api_server;
+/// Three nodes, a router and a client.
+mod nodes;
+
+pub use api_server::{ApiServer, Options};
+pub use kubectl::Kubectl;
+pub use nodes::{Cluster, Node};
+pub use places::{gateway_definitions, helm, own_definitions};
+pub use rest::{Connection, Rest};

@@ -1,0 +1,237 @@
+//! Three nodes, a router and a client: `client - router - nodes`. The scripts in `tests/cluster/` make it and drive it.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use super::Kubectl;
+use super::places;
+
+/// Tests that only use the cluster share it; those that take nodes away have it alone.
+static USE: RwLock<()> = RwLock::new(());
+
+/// How long a node may take to be Ready after its start, or NotReady after its loss.
+const TURN: Duration = Duration::from_secs(60);
+
+/// The running cluster.
+#[derive(Debug)]
+pub struct Cluster {
+    folder: PathBuf,
+    /// First part of its namespaces' names.
+    name: String,
+    kubectl: Kubectl,
+}
+
+/// The cluster together with the tests that run beside; use namespaces of your own.
+#[derive(Debug)]
+pub struct Shared {
+    cluster: Cluster,
+    _others: RwLockReadGuard<'static, ()>,
+}
+
+/// The cluster without any other test. Dropping it starts the nodes that are off.
+#[derive(Debug)]
+pub struct Alone {
+    cluster: Cluster,
+    _nobody: RwLockWriteGuard<'static, ()>,
+}
+
+impl Deref for Shared {
+    type Target = Cluster;
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl Deref for Alone {
+    type Target = Cluster;
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        for node in self.cluster.nodes() {
+            if !node.is_on()
+                && let Err(error) = node.start().and_then(|()| node.wait_ready(true))
+            {
+                eprintln!("{} stays off: {error:#}", node.name());
+            }
+        }
+        if let Err(error) = self.cluster.route(&[]) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+impl Cluster {
+    /// The cluster that `cargo xtask test cluster` made, together with other tests.
+    pub fn shared() -> Result<Shared> {
+        // A test that panicked while it held the lock has left nothing that others could not see.
+        let others = USE.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(Shared { cluster: Self::open()?, _others: others })
+    }
+
+    /// The same for a test that kills nodes or turns routes: no other test runs meanwhile.
+    pub fn alone() -> Result<Alone> {
+        let nobody = USE.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Alone { cluster: Self::open()?, _nobody: nobody })
+    }
+
+    fn open() -> Result<Self> {
+        let folder = places::told("VESTIBULE_CLUSTER_FOLDER", "cluster")?;
+        let settings = folder.join("env");
+        let settings =
+            std::fs::read_to_string(&settings).with_context(|| format!("reading {}", settings.display()))?;
+        let setting = |name: &str| {
+            let mut lines = settings.lines().filter_map(|line| line.split_once('='));
+            lines.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+        };
+        let name = setting("NAME").context("the cluster's folder tells no name")?;
+        let programs = PathBuf::from(setting("BIN").context("the cluster's folder tells no programs")?);
+        let control = PathBuf::from(format!("/run/netns/{name}-control"));
+        let kubeconfig = folder.join("pki/admin.kubeconfig");
+        Ok(Self { kubectl: Kubectl::new(programs.join("kubectl"), kubeconfig, Some(control)), folder, name })
+    }
+
+    /// The administrator's kubectl.
+    pub fn kubectl(&self) -> &Kubectl {
+        &self.kubectl
+    }
+
+    /// Runs helm as administrator; an error with its words when it fails.
+    pub fn helm(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = places::command(Some(&self.netns("control")), &places::helm()?);
+        command.arg("--kubeconfig").arg(self.kubectl.kubeconfig()).args(arguments);
+        said(command.output().context("starting helm")?, "helm", arguments)
+    }
+
+    /// A line of JSON for each request of a ServiceAccount outside of kube-system: `audit.k8s.io/v1` Events.
+    pub fn audit_log(&self) -> PathBuf {
+        self.folder.join("log/audit.json")
+    }
+
+    /// Imports an image archive (docker or OCI) into every node.
+    pub fn load(&self, archive: &Path) -> Result<()> {
+        self.script("load.sh", &[&archive.to_string_lossy()]).map(drop)
+    }
+
+    /// The router sends what is for [`vips`](crate::cluster) to these nodes, each flow to one of them; to all when none
+    /// is named. With one node, packets of all flows go there.
+    pub fn route(&self, nodes: &[u8]) -> Result<()> {
+        let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        self.script("route.sh", &nodes).map(drop)
+    }
+
+    /// The router answers that nobody has these addresses.
+    pub fn route_to_nobody(&self) -> Result<()> {
+        self.script("route.sh", &["none"]).map(drop)
+    }
+
+    /// A node, counted from 1.
+    pub fn node(&self, number: u8) -> Node<'_> {
+        Node { cluster: self, number }
+    }
+
+    /// All nodes.
+    pub fn nodes(&self) -> Vec<Node<'_>> {
+        (1..=3).map(|number| self.node(number)).collect()
+    }
+
+    /// A command at the client, beyond the router.
+    pub fn client(&self, program: &str) -> Command {
+        places::command(Some(&self.netns("client")), Path::new(program))
+    }
+
+    /// Runs a closure at the client. Sockets it makes stay there.
+    pub fn at_client<T: Send>(&self, closure: impl FnOnce() -> T + Send) -> Result<T> {
+        places::inside(Some(&self.netns("client")), closure)
+    }
+
+    /// A command in the router's network.
+    pub fn router(&self, program: &str) -> Command {
+        places::command(Some(&self.netns("router")), Path::new(program))
+    }
+
+    fn netns(&self, role: &str) -> PathBuf {
+        PathBuf::from(format!("/run/netns/{}-{role}", self.name))
+    }
+
+    fn script(&self, name: &str, arguments: &[&str]) -> Result<String> {
+        let mut command = Command::new("bash");
+        command.arg(places::root().join("tests/cluster").join(name)).arg(&self.folder).args(arguments);
+        // A node that starts keeps its own output in its log; nothing of it may hold our pipe.
+        said(command.output().with_context(|| format!("starting {name}"))?, name, arguments)
+    }
+}
+
+/// A node of the cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct Node<'a> {
+    cluster: &'a Cluster,
+    number: u8,
+}
+
+impl Node<'_> {
+    /// As Kubernetes calls it.
+    pub fn name(&self) -> String {
+        format!("node{}", self.number)
+    }
+
+    /// Its IPv4 address on the nodes' network.
+    pub fn ipv4(&self) -> String {
+        format!("10.77.0.1{}", self.number)
+    }
+
+    /// Its IPv6 address on the nodes' network.
+    pub fn ipv6(&self) -> String {
+        format!("fd77::1{}", self.number)
+    }
+
+    /// Whether it has power.
+    pub fn is_on(&self) -> bool {
+        self.cluster.folder.join(format!("{}.pid", self.name())).exists()
+    }
+
+    /// Cuts its power: processes, links and maps are gone at once, disks stay.
+    pub fn kill(&self) -> Result<()> {
+        self.cluster.script("node.sh", &["kill", &self.number.to_string()]).map(drop)
+    }
+
+    /// Gives it power again.
+    pub fn start(&self) -> Result<()> {
+        self.cluster.script("node.sh", &["start", &self.number.to_string()]).map(drop)
+    }
+
+    /// Runs a command inside all of the node's namespaces, as root there.
+    pub fn run(&self, command: &[&str]) -> Result<String> {
+        self.cluster.script("node.sh", &[&["run", &self.number.to_string()], command].concat())
+    }
+
+    /// Waits until the API says that the node is Ready, or that it is not.
+    pub fn wait_ready(&self, ready: bool) -> Result<()> {
+        let name = self.name();
+        let wanted = if ready { "True" } else { "Unknown" };
+        let is = |node: &Value| {
+            let conditions = node["status"]["conditions"].as_array();
+            let mut conditions = conditions.into_iter().flatten();
+            conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == wanted)
+        };
+        let what = format!("{name} has Ready={wanted}");
+        self.cluster.kubectl.wait_for(&what, &["node", &name], TURN, is).map(drop)
+    }
+}
+
+/// What a program printed, or its words when it failed.
+fn said(output: Output, program: &str, arguments: &[&str]) -> Result<String> {
+    let told = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), told.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
