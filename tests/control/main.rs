@@ -4,5 +4,6 @@
     reason = "helpers of tests are tests too: a panic with its place is the report"
 )]
 
+mod chart;
 mod definitions;
 mod restart;

@@ -53,7 +53,8 @@ fn reasons_and_stages_in_queries_are_those_of_the_programs() {
             for operator in ["=\"", "=~\"", "!~\""] {
                 for value in query.split(&format!("{label}{operator}")).skip(1) {
                     for word in value.split_once('"').unwrap().0.split('|') {
-                        let known = Reason::ALL.iter().any(|reason| [reason.stage(), reason.label()].contains(&word));
+                        let known =
+                            Reason::ALL.iter().any(|reason| [reason.stage(), reason.label()].contains(&word));
                         assert!(known, "{label} {word} in {query}");
                         seen += 1;
                     }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 use tests::cluster::ApiServer;
 
-use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, root, template, words};
+use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, root, template};
 
 /// Pod templates with the kind and name they come from.
 fn templates(objects: &[Value]) -> Vec<(String, &Value)> {
@@ -73,8 +73,11 @@ fn an_agent_is_part_of_its_node_and_two_can_share_it() {
         .map(|variable| (variable["name"].as_str().unwrap(), &variable["valueFrom"]["fieldRef"]["fieldPath"]))
         .filter(|(_, field)| !field.is_null())
         .collect();
-    let expected =
-        [("NODE_NAME", "spec.nodeName"), ("POD_NAME", "metadata.name"), ("POD_NAMESPACE", "metadata.namespace")];
+    let expected = [
+        ("NODE_NAME", "spec.nodeName"),
+        ("POD_NAME", "metadata.name"),
+        ("POD_NAMESPACE", "metadata.namespace"),
+    ];
     assert!(env.iter().zip(expected).all(|(have, want)| have.0 == want.0 && have.1 == want.1), "{env:?}");
     assert_eq!(env.len(), expected.len());
     let mounts: Vec<_> = items(&container["volumeMounts"])
@@ -85,7 +88,9 @@ fn an_agent_is_part_of_its_node_and_two_can_share_it() {
     let folders: Vec<_> = items(&pod["volumes"])
         .iter()
         .filter(|volume| !volume["hostPath"].is_null())
-        .map(|volume| (volume["hostPath"]["path"].as_str().unwrap(), volume["hostPath"]["type"].as_str().unwrap()))
+        .map(|volume| {
+            (volume["hostPath"]["path"].as_str().unwrap(), volume["hostPath"]["type"].as_str().unwrap())
+        })
         .collect();
     let expected = [
         ("/sys/fs/bpf", "Directory"),
@@ -148,7 +153,9 @@ fn a_change_of_the_configuration_starts_new_pods() {
 fn images_are_named_by_tag_or_digest() {
     let image = |options: &[&str]| {
         let objects = objects(options);
-        let images = templates(&objects).into_iter().map(|(_, template)| template["spec"]["containers"][0]["image"].clone());
+        let images = templates(&objects)
+            .into_iter()
+            .map(|(_, template)| template["spec"]["containers"][0]["image"].clone());
         let images: Vec<Value> = images.collect();
         assert_eq!(images[0], images[1]);
         images[0].as_str().unwrap().to_owned()
@@ -156,7 +163,8 @@ fn images_are_named_by_tag_or_digest() {
     assert_eq!(image(&[]), concat!("vestibule:", env!("CARGO_PKG_VERSION")));
     assert_eq!(image(&["--set=image.tag=dev"]), "vestibule:dev");
     let digest = format!("sha256:{}", "0a".repeat(32));
-    let options = [&*format!("--set=image.digest={digest}"), "--set=image.registry=registry.example.com:5000"];
+    let options =
+        [&*format!("--set=image.digest={digest}"), "--set=image.registry=registry.example.com:5000"];
     assert_eq!(image(&options), format!("registry.example.com:5000/vestibule@{digest}"));
 }
 
@@ -171,7 +179,10 @@ fn plain_manifests_are_those_of_the_chart() {
     for (file, options) in [("vestibule.yaml", &class[..1]), ("gatewayclass.yaml", &class[..])] {
         let kept = fs::read_to_string(root("deploy/manifests").join(file)).unwrap();
         let now = template(options).unwrap();
-        assert!(kept == now, "deploy/manifests/{file} is not what the chart renders; run `cargo xtask manifests`");
+        assert!(
+            kept == now,
+            "deploy/manifests/{file} is not what the chart renders; run `cargo xtask manifests`"
+        );
     }
 }
 
@@ -188,7 +199,8 @@ fn an_api_server_takes_all_of_it_and_finds_the_controller_restricted() {
     let objects = objects(&options);
     let pod = |kind: &str, name: &str| {
         let template = &object(&objects, kind, name)["spec"]["template"];
-        let metadata = json!({"name": name, "namespace": NAMESPACE, "labels": template["metadata"]["labels"]});
+        let metadata =
+            json!({"name": name, "namespace": NAMESPACE, "labels": template["metadata"]["labels"]});
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}).to_string()
     };
     let create = |pod: &str| kubectl.feed(&["create", "--dry-run=server", "-f", "-"], pod);

@@ -53,7 +53,10 @@ fn roles_are_given_to_our_two_accounts_and_to_nobody_else() {
     for binding in bindings {
         for subject in items(&binding["subjects"]) {
             let name = subject["name"].as_str().unwrap();
-            assert_eq!((subject["kind"].as_str(), subject["namespace"].as_str()), (Some("ServiceAccount"), Some(NAMESPACE)));
+            assert_eq!(
+                (subject["kind"].as_str(), subject["namespace"].as_str()),
+                (Some("ServiceAccount"), Some(NAMESPACE))
+            );
             // A token is in the pods that say so, and in no other.
             assert_eq!(object(&objects, "ServiceAccount", name)["automountServiceAccountToken"], false);
             seen += 1;
@@ -133,7 +136,9 @@ fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
     let admin = server.kubectl();
     admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
     let create = |name: &str| {
-        admin.run(&["create", "secret", "generic", "-n", NAMESPACE, name, "--from-literal=cookie=0"]).unwrap();
+        admin
+            .run(&["create", "secret", "generic", "-n", NAMESPACE, name, "--from-literal=cookie=0"])
+            .unwrap();
     };
     create(KEYS);
     create("other");
@@ -142,7 +147,8 @@ fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
         let path = format!("/api/v1/namespaces/{NAMESPACE}/secrets{selector}");
         agent.run(&["get", "--raw", &path])
     };
-    let found: Value = serde_json::from_str(&list("?fieldSelector=metadata.name%3Dvestibule-keys").unwrap()).unwrap();
+    let found: Value =
+        serde_json::from_str(&list("?fieldSelector=metadata.name%3Dvestibule-keys").unwrap()).unwrap();
     assert_eq!(items(&found["items"]).len(), 1);
     let watch = "?watch=true&timeoutSeconds=1&fieldSelector=metadata.name%3Dvestibule-keys";
     assert!(list(watch).unwrap().contains("\"ADDED\""));

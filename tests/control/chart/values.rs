@@ -18,7 +18,8 @@ fn file(options: &[&str]) -> String {
 #[test]
 fn helm_has_nothing_against_the_chart() {
     let mut lint = Command::new(helm().unwrap());
-    let output = lint.args(["lint", "--strict", "--quiet"]).arg(root("deploy/charts/vestibule")).output().unwrap();
+    let output =
+        lint.args(["lint", "--strict", "--quiet"]).arg(root("deploy/charts/vestibule")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
@@ -112,5 +113,7 @@ fn the_definition_of_nodestates_is_the_trees() {
     assert_eq!(rendered["spec"], kept["spec"]);
     // Uninstalling must not take away what nodes told.
     assert_eq!(rendered["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
-    assert!(template(&["--set=crds.enabled=false"]).is_ok_and(|text| !text.contains("CustomResourceDefinition")));
+    assert!(
+        template(&["--set=crds.enabled=false"]).is_ok_and(|text| !text.contains("CustomResourceDefinition"))
+    );
 }
