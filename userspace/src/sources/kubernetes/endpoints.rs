@@ -65,7 +65,11 @@ impl Slices {
 
     /// Writes the endpoints of the Services whose slices changed, or whose departed endpoints are to be forgotten, and of
     /// no other. Whether anything changed.
-    pub(super) fn settle(&mut self, endpoints: &mut BTreeMap<ObjectName, Arc<[Endpoint]>>, now: Instant) -> bool {
+    pub(super) fn settle(
+        &mut self,
+        endpoints: &mut BTreeMap<ObjectName, Arc<[Endpoint]>>,
+        now: Instant,
+    ) -> bool {
         let mut touched = std::mem::take(&mut self.touched);
         for (service, departed) in &self.departed {
             if departed.iter().any(|(_, until)| *until <= now) {
@@ -100,7 +104,8 @@ impl Slices {
         let is_present = |endpoint: &Endpoint| present.binary_search_by_key(&key(endpoint), key).is_ok();
         let mut departed = self.departed.remove(service).unwrap_or_default();
         departed.retain(|(endpoint, until)| *until > now && !is_present(endpoint));
-        let leaves = |endpoint: &&Endpoint| endpoint.state != EndpointState::Departed && !is_present(endpoint);
+        let leaves =
+            |endpoint: &&Endpoint| endpoint.state != EndpointState::Departed && !is_present(endpoint);
         for endpoint in before.into_iter().flat_map(|before| before.iter()).filter(leaves) {
             departed.push((Endpoint { state: EndpointState::Departed, ..endpoint.clone() }, now + GRACE));
         }

@@ -9,10 +9,26 @@
 pub mod api;
 /// What is watched.
 mod source;
-/// What the watches tell the store.
-mod news;
+/// Single values of objects.
+mod value;
+/// One copy of each text that many objects share.
+mod words;
+/// The annotation that says how endpoints are probed.
+mod probe;
+/// From an object to what decisions need of it.
+mod fold;
+/// How long to wait after a failure.
+mod retry;
+/// Why a watch ended.
+mod trouble;
+/// Follows all objects of one kind.
+mod watch;
+/// Which kinds of the Gateway API there are.
+mod discovery;
 /// Which watches run.
 mod watches;
+/// What the watches tell the store.
+mod news;
 /// Endpoints of Services, from their slices.
 mod endpoints;
 /// The tables a cluster is made of.
@@ -21,3 +37,15 @@ mod tables;
 mod store;
 
 pub use store::{Options, Stale, Store, StoredStatus};
+
+/// A client for an API server as [`Store`] needs it.
+pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {
+    // The watches have their own idea of when to ask again, and tell what is stale meanwhile: a client that waits up to
+    // 1000 s behind 503 and 429 hides that.
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT);
+    kube::Client::try_from(config)
+}
+
+/// A connection to the API server stands within this time.
+const CONNECT: std::time::Duration = std::time::Duration::from_secs(5);

@@ -37,7 +37,7 @@ pub struct Store {
     /// Something was taken from the inbox and not told yet.
     is_touched: bool,
     /// Ends the watches with the store.
-    _watches: JoinSet<()>,
+    watches: JoinSet<()>,
 }
 
 /// How far a source is.
@@ -90,7 +90,7 @@ impl Store {
     pub fn start(options: Options) -> Self {
         let (outbox, inbox) = mpsc::channel(INBOX);
         let mut store = Self::new(inbox, options.policy.clone());
-        watches::spawn(&mut store._watches, options, outbox);
+        watches::spawn(&mut store.watches, options, outbox);
         store
     }
 
@@ -99,7 +99,7 @@ impl Store {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
         let sources = Source::ALL.into_iter().map(|source| (source, State::default())).collect();
-        Self { tables, sources, inbox, is_touched: false, _watches: JoinSet::new() }
+        Self { tables, sources, inbox, is_touched: false, watches: JoinSet::new() }
     }
 
     /// Returns when something changed: an object, whether a source can be followed, or the end of a departed endpoint's
@@ -165,7 +165,10 @@ impl Store {
 
     /// The served version of a kind that a CRD brings; `None`: not served, or not known yet.
     pub fn version(&self, of: Kind) -> Option<&'static str> {
-        self.sources.iter().find(|(source, _)| kind(**source) == Some(of)).and_then(|(_, state)| state.version)
+        self.sources
+            .iter()
+            .find(|(source, _)| kind(**source) == Some(of))
+            .and_then(|(_, state)| state.version)
     }
 
     fn take(&mut self, message: Message) {
@@ -182,6 +185,7 @@ impl Store {
             }
             News::Put(entry) => self.tables.put(source, *entry),
             News::Gone(name) => self.tables.remove(source, &name),
+            News::Stale(why) if state.stale.as_ref().is_some_and(|(_, told)| *told == why) => false,
             News::Stale(why) => {
                 let since = state.stale.take().map_or_else(Instant::now, |(since, _)| since);
                 state.stale = Some((since, why));

@@ -1,8 +1,257 @@
-//! Which watches run.
+//! Which watches run, and what each folds.
 
-use super::news::Message;
-use super::store::Options;
+use super::api::object::{Object, Raw, RawMeta};
+use super::discovery;
+use super::fold;
+use super::news::{Body, Entry, Message, News};
+use super::source::Source;
+use super::store::{Options, StoredStatus};
+use super::watch::{Event, Sink, Watch, Watched};
+use super::words::Words;
+use crate::model::cluster::ProbeSpec;
+use crate::model::{Kind, ObjectName, Problem};
+use futures_util::FutureExt as _;
+use kube::Client;
+use serde::de::DeserializeOwned;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
-pub(super) fn spawn(_watches: &mut JoinSet<()>, _options: Options, _outbox: mpsc::Sender<Message>) {}
+/// What every watch needs.
+#[derive(Clone)]
+pub(super) struct Start {
+    pub(super) client: Client,
+    pub(super) outbox: mpsc::Sender<Message>,
+    probe: ProbeSpec,
+    statuses: bool,
+    words: Words,
+}
+
+/// Starts all watches; those of kinds that a CRD brings as soon as it is there.
+pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::Sender<Message>) {
+    let Options { client, policy, statuses } = options;
+    let start = Start { client, outbox, probe: policy.probe_defaults, statuses, words: Words::default() };
+    for source in [Source::Namespaces, Source::Services, Source::EndpointSlices] {
+        start.watch(watches, source, "v1", 0);
+    }
+    watches.spawn(discovery::run(start));
+}
+
+impl Start {
+    /// Starts the watch of a kind.
+    pub(super) fn watch(
+        &self,
+        watches: &mut JoinSet<()>,
+        source: Source,
+        version: &str,
+        epoch: u64,
+    ) -> AbortHandle {
+        let probe = self.probe;
+        match source {
+            Source::Definitions | Source::Namespaces => {
+                self.one(watches, source, version, epoch, |raw, words| {
+                    told(fold::namespace(raw, words), Body::Namespace)
+                })
+            }
+            Source::Services => self.any(watches, source, version, epoch, move |raw, words| {
+                told(fold::service(raw, probe, words), Body::Service)
+            }),
+            Source::EndpointSlices => self.one(watches, source, version, epoch, |raw, words| {
+                let (slice, problems) = fold::endpoint_slice(raw, words);
+                (Body::Slice(slice), problems)
+            }),
+            Source::GatewayClasses => self.any(watches, source, version, epoch, |raw, words| {
+                let (class, problems) = fold::class(raw, words);
+                (Body::Class(class.map(Arc::new)), problems)
+            }),
+            // Their addresses stand in their status.
+            Source::Gateways => self.with_status(watches, source, version, epoch, |raw, words| {
+                told(fold::gateway(raw, words), Body::Gateway)
+            }),
+            Source::ListenerSets => self.any(watches, source, version, epoch, |raw, words| {
+                told(fold::listener_set(raw, words), Body::ListenerSet)
+            }),
+            Source::TlsRoutes => self.any(watches, source, version, epoch, |raw, words| {
+                told(fold::route(Kind::TlsRoute, raw, words), Body::TlsRoute)
+            }),
+            Source::TcpRoutes => self.any(watches, source, version, epoch, |raw, words| {
+                told(fold::route(Kind::TcpRoute, raw, words), Body::TcpRoute)
+            }),
+            Source::ReferenceGrants => self.one(watches, source, version, epoch, |raw, words| {
+                told(fold::grant(raw, words), Body::Grant)
+            }),
+        }
+    }
+
+    /// With its status where statuses are kept.
+    fn any<B, F>(
+        &self,
+        watches: &mut JoinSet<()>,
+        source: Source,
+        version: &str,
+        epoch: u64,
+        fold: F,
+    ) -> AbortHandle
+    where
+        B: Clone + DeserializeOwned + Send + 'static,
+        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
+    {
+        if self.statuses {
+            self.with_status(watches, source, version, epoch, fold)
+        } else {
+            self.one(watches, source, version, epoch, fold)
+        }
+    }
+
+    fn with_status<B, F>(
+        &self,
+        watches: &mut JoinSet<()>,
+        source: Source,
+        version: &str,
+        epoch: u64,
+        fold: F,
+    ) -> AbortHandle
+    where
+        B: Clone + DeserializeOwned + Send + 'static,
+        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
+    {
+        let sink = self.folding(source, epoch, fold);
+        self.keep(
+            watches,
+            source,
+            epoch,
+            Watch::<Object<B, true>, _>::new(self.client.clone(), source, version, sink),
+        )
+    }
+
+    fn one<B, F>(
+        &self,
+        watches: &mut JoinSet<()>,
+        source: Source,
+        version: &str,
+        epoch: u64,
+        fold: F,
+    ) -> AbortHandle
+    where
+        B: Clone + DeserializeOwned + Send + 'static,
+        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
+    {
+        let sink = self.folding(source, epoch, fold);
+        self.keep(
+            watches,
+            source,
+            epoch,
+            Watch::<Object<B, false>, _>::new(self.client.clone(), source, version, sink),
+        )
+    }
+
+    /// Runs a watch. One that ends by a fault of ours is not missed silently.
+    fn keep<T, S>(
+        &self,
+        watches: &mut JoinSet<()>,
+        source: Source,
+        epoch: u64,
+        watch: Watch<T, S>,
+    ) -> AbortHandle
+    where
+        T: Watched,
+        S: Sink<T> + 'static,
+    {
+        let outbox = self.outbox.clone();
+        watches.spawn(async move {
+            let _ = AssertUnwindSafe(watch.run()).catch_unwind().await;
+            let news = News::Stale("the watch ended by a fault of this program; restart it".to_owned());
+            let _ = outbox.send(Message { source, epoch, news }).await;
+        })
+    }
+
+    fn folding<F>(&self, source: Source, epoch: u64, fold: F) -> Folding<F> {
+        let statuses = self.statuses;
+        Folding {
+            source,
+            epoch,
+            statuses,
+            fold,
+            words: self.words.clone(),
+            outbox: self.outbox.clone(),
+            listed: Vec::new(),
+        }
+    }
+}
+
+fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -> (Body, Vec<Problem>) {
+    (body(Arc::new(spec)), problems)
+}
+
+/// Folds what a watch tells and passes it to the store. A full list is passed as a whole.
+struct Folding<F> {
+    source: Source,
+    epoch: u64,
+    statuses: bool,
+    fold: F,
+    words: Words,
+    outbox: mpsc::Sender<Message>,
+    listed: Vec<Entry>,
+}
+
+impl<F> Folding<F> {
+    fn entry<B>(&self, raw: Raw<B>) -> Entry
+    where
+        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>),
+    {
+        let name = fold::name(&raw.meta, &self.words);
+        let (meta, status) =
+            if self.statuses { (Some(raw.meta.clone()), raw.status.clone()) } else { Default::default() };
+        let (body, problems) = (self.fold)(raw, &self.words);
+        let is_ours = match &body {
+            Body::Class(class) => class.is_some(),
+            Body::Service(service) => service.load_balancer.is_some(),
+            Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) => false,
+            Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => true,
+        };
+        let status = meta.filter(|_| is_ours).map(|meta: RawMeta| StoredStatus {
+            resource_version: meta.resource_version.unwrap_or_default(),
+            uid: meta.uid.unwrap_or_default(),
+            status,
+        });
+        Entry { name, body, problems, status }
+    }
+}
+
+impl<B, F, const STATUS: bool> Sink<Object<B, STATUS>> for Folding<F>
+where
+    B: Send,
+    F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send,
+{
+    async fn take(&mut self, event: Event<Object<B, STATUS>>) {
+        let news = match event {
+            Event::Begin => {
+                self.listed.clear();
+                return;
+            }
+            Event::Listed(Object(raw)) => {
+                let entry = self.entry(raw);
+                self.listed.push(entry);
+                return;
+            }
+            Event::Done => News::Listed(std::mem::take(&mut self.listed)),
+            Event::Put(Object(raw)) => News::Put(Box::new(self.entry(raw))),
+            Event::Gone(Object(raw)) => News::Gone(ObjectName::clone(&fold::name(&raw.meta, &self.words))),
+            Event::Stale(why) => {
+                tracing::warn!(
+                    source = self.source.text(),
+                    why,
+                    "cannot be followed; what it said last serves on"
+                );
+                News::Stale(why)
+            }
+            Event::Fresh => {
+                tracing::info!(source = self.source.text(), "can be followed again");
+                News::Fresh
+            }
+        };
+        // Nobody listens any more only when the store is gone, and then this task ends too.
+        let _ = self.outbox.send(Message { source: self.source, epoch: self.epoch, news }).await;
+    }
+}

@@ -1,4 +1,10 @@
 //! Kubernetes objects as they come over the wire, as far as anybody here reads them.
 
-/// What one agent says of its node.
+/// `NodeState`: what one agent says of its node.
 pub mod node_state;
+/// What every object has.
+pub(super) mod object;
+/// Service, EndpointSlice, CustomResourceDefinition.
+pub(super) mod core;
+/// The Gateway API.
+pub(super) mod gateway;

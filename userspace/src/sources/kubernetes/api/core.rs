@@ -1,0 +1,90 @@
+//! Service, EndpointSlice, CustomResourceDefinition.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+/// `Service.spec`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(in super::super) struct Service {
+    pub(in super::super) r#type: Option<String>,
+    pub(in super::super) ports: Option<Vec<ServicePort>>,
+    pub(in super::super) load_balancer_class: Option<String>,
+    #[serde(rename = "loadBalancerIP")]
+    pub(in super::super) load_balancer_ip: Option<String>,
+    pub(in super::super) load_balancer_source_ranges: Option<Vec<Value>>,
+}
+
+/// `Service.spec.ports[]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct ServicePort {
+    pub(in super::super) name: Option<String>,
+    pub(in super::super) port: Option<i64>,
+    pub(in super::super) protocol: Option<String>,
+}
+
+/// What an EndpointSlice has beside its metadata.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(in super::super) struct Slice {
+    pub(in super::super) address_type: Option<String>,
+    pub(in super::super) endpoints: Option<Vec<Endpoint>>,
+    pub(in super::super) ports: Option<Vec<EndpointPort>>,
+}
+
+/// `endpoints[]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct Endpoint {
+    pub(in super::super) addresses: Option<Vec<String>>,
+    pub(in super::super) conditions: Option<Conditions>,
+    pub(in super::super) hints: Option<Hints>,
+}
+
+/// `endpoints[].conditions`
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct Conditions {
+    pub(in super::super) ready: Option<bool>,
+    pub(in super::super) serving: Option<bool>,
+    pub(in super::super) terminating: Option<bool>,
+}
+
+/// `endpoints[].hints`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(in super::super) struct Hints {
+    pub(in super::super) for_zones: Option<Vec<Zone>>,
+}
+
+/// `endpoints[].hints.forZones[]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct Zone {
+    pub(in super::super) name: Option<String>,
+}
+
+/// `EndpointSlice.ports[]`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct EndpointPort {
+    pub(in super::super) name: Option<String>,
+    pub(in super::super) port: Option<i64>,
+    pub(in super::super) protocol: Option<String>,
+}
+
+/// `CustomResourceDefinition.spec`
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct Definition {
+    pub(in super::super) versions: Option<Vec<DefinitionVersion>>,
+}
+
+/// `versions[]`, without the schemas, which are most of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(in super::super) struct DefinitionVersion {
+    pub(in super::super) name: Option<String>,
+    pub(in super::super) served: Option<bool>,
+}

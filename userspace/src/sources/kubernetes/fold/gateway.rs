@@ -1,0 +1,55 @@
+//! Gateway.
+
+use super::super::api::gateway::{Address, Allowed, Gateway, GatewayStatus};
+use super::super::api::object::{InSpec, Raw};
+use super::super::value;
+use super::super::words::Words;
+use super::listener::{listeners, scope};
+use super::{findings, meta};
+use crate::model::cluster::{AddressRequest, GatewaySpec, NamespaceScope};
+use crate::model::{Kind, Problem};
+use serde::Deserialize;
+use std::net::IpAddr;
+
+/// Type of an address where it is not written.
+const IP_ADDRESS: &str = "IPAddress";
+
+pub(in super::super) fn fold(raw: Raw<InSpec<Gateway>>, words: &Words) -> (GatewaySpec, Vec<Problem>) {
+    let meta = meta(&raw.meta, words);
+    let mut found = findings(Kind::Gateway, &meta);
+    let spec = found.body(raw.body).spec.unwrap_or_default();
+    let allowed = spec.allowed_listeners.as_ref().and_then(|allowed: &Allowed| allowed.namespaces.as_ref());
+    let gateway = GatewaySpec {
+        class: words.of(spec.gateway_class_name.as_deref().unwrap_or_default()),
+        addresses: spec.addresses.into_iter().flatten().map(|address| request(address, words)).collect(),
+        has_parameters: spec
+            .infrastructure
+            .is_some_and(|infrastructure| infrastructure.parameters_ref.is_some()),
+        allowed_listeners: scope(
+            allowed,
+            NamespaceScope::None,
+            "spec.allowedListeners.namespaces",
+            &mut found,
+            words,
+        ),
+        listeners: listeners(spec.listeners, &mut found, words),
+        given: given(&raw.status),
+        meta,
+    };
+    (gateway, found.into_problems())
+}
+
+fn request(raw: Address, words: &Words) -> AddressRequest {
+    AddressRequest {
+        kind: words.of(raw.r#type.as_deref().unwrap_or(IP_ADDRESS)),
+        value: raw.value.filter(|value| !value.is_empty()).map(Into::into),
+    }
+}
+
+/// Addresses that its status gives it. What cannot be read there, no one of ours has written.
+fn given(status: &serde_json::Value) -> Vec<IpAddr> {
+    let status = GatewayStatus::deserialize(status).unwrap_or_default();
+    let addresses = status.addresses.into_iter().flatten();
+    let of_type = addresses.filter(|address| address.r#type.as_deref().is_none_or(|kind| kind == IP_ADDRESS));
+    of_type.filter_map(|address| value::address(address.value.as_deref()?).ok()).collect()
+}

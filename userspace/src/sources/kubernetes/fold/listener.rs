@@ -1,0 +1,110 @@
+//! Listeners, of Gateways and ListenerSets.
+
+use super::super::api::gateway::{Expression, Listener, Namespaces, Selector};
+use super::super::source::GROUP;
+use super::super::value::{self, Findings, wrong};
+use super::super::words::Words;
+use super::group_kind;
+use crate::model::cluster::{GatewayListener, LabelSelector, NamespaceScope, Operator, Requirement};
+
+/// `spec.listeners`; one that cannot be read is left out.
+pub(super) fn listeners(
+    raw: Option<Vec<Listener>>,
+    found: &mut Findings,
+    words: &Words,
+) -> Vec<GatewayListener> {
+    let listeners = raw.into_iter().flatten().enumerate();
+    listeners.filter_map(|(place, raw)| listener(raw, place, found, words)).collect()
+}
+
+fn listener(raw: Listener, place: usize, found: &mut Findings, words: &Words) -> Option<GatewayListener> {
+    let field = |name: &str| format!("spec.listeners[{place}].{name}");
+    let number = raw.port.unwrap_or_default();
+    let port = found.check(field("port"), number, value::port(number));
+    let hostname = match raw.hostname.as_deref() {
+        None | Some("") => Some(None),
+        // Without it the listener would match every name: none at all is what its author can be surer of.
+        Some(text) => found.check(field("hostname"), text, value::pattern(text)).map(Some),
+    };
+    let allowed = raw.allowed_routes.unwrap_or_default();
+    let namespaces = scope(
+        allowed.namespaces.as_ref(),
+        NamespaceScope::Same,
+        &field("allowedRoutes.namespaces"),
+        found,
+        words,
+    );
+    let kinds = allowed.kinds.into_iter().flatten();
+    let mode = raw.tls.map(|tls| words.of(tls.mode.as_deref().unwrap_or("Terminate")));
+    Some(GatewayListener {
+        name: words.of(raw.name.as_deref().unwrap_or_default()),
+        hostname: hostname?,
+        port: port?,
+        protocol: words.of(raw.protocol.as_deref().unwrap_or_default()),
+        tls_mode: mode,
+        namespaces,
+        kinds: kinds
+            .map(|kind| group_kind(kind.group.as_deref(), kind.kind.as_deref(), GROUP, words))
+            .collect(),
+    })
+}
+
+/// Which namespaces may attach. What cannot be read lets nobody in.
+pub(super) fn scope(
+    raw: Option<&Namespaces>,
+    default: NamespaceScope,
+    field: &str,
+    found: &mut Findings,
+    words: &Words,
+) -> NamespaceScope {
+    let Some(raw) = raw else { return default };
+    match raw.from.as_deref() {
+        None => default,
+        Some("All") => NamespaceScope::All,
+        Some("Same") => NamespaceScope::Same,
+        Some("None") => NamespaceScope::None,
+        Some("Selector") => {
+            let Some(raw) = &raw.selector else {
+                let remedy = "write which labels the namespaces have; until then no namespace may attach";
+                found.tell(format_args!("{field}.selector"), "", wrong("is missing", remedy));
+                return NamespaceScope::None;
+            };
+            selector(raw, field, found, words).map_or(NamespaceScope::None, NamespaceScope::Selector)
+        }
+        Some(other) => {
+            let remedy = "write All, Same, Selector or None; until then no namespace may attach";
+            found.tell(format_args!("{field}.from"), other, wrong("is not known", remedy));
+            NamespaceScope::None
+        }
+    }
+}
+
+fn selector(raw: &Selector, field: &str, found: &mut Findings, words: &Words) -> Option<LabelSelector> {
+    let mut requirements = Vec::new();
+    for (key, value) in raw.match_labels.iter().flatten() {
+        requirements.push(Requirement { key: words.of(key), operator: Operator::In(vec![words.of(value)]) });
+    }
+    for (place, raw) in raw.match_expressions.iter().flatten().enumerate() {
+        let requirement = requirement(raw, words);
+        if requirement.is_none() {
+            let remedy = "write In, NotIn, Exists or DoesNotExist; until then no namespace may attach";
+            let operator = raw.operator.as_deref().unwrap_or_default();
+            let field = format!("{field}.selector.matchExpressions[{place}].operator");
+            found.tell(field, operator, wrong("is not known", remedy));
+        }
+        requirements.push(requirement?);
+    }
+    Some(LabelSelector { requirements })
+}
+
+fn requirement(raw: &Expression, words: &Words) -> Option<Requirement> {
+    let values = || raw.values.iter().flatten().map(|value| words.of(value)).collect();
+    let operator = match raw.operator.as_deref()? {
+        "In" => Operator::In(values()),
+        "NotIn" => Operator::NotIn(values()),
+        "Exists" => Operator::Exists,
+        "DoesNotExist" => Operator::DoesNotExist,
+        _ => return None,
+    };
+    Some(Requirement { key: words.of(raw.key.as_deref().unwrap_or_default()), operator })
+}

@@ -1,0 +1,88 @@
+//! Service.
+
+use super::super::api::core::{Service, ServicePort as RawPort};
+use super::super::api::object::{InSpec, Raw};
+use super::super::probe;
+use super::super::value::{self, Findings, wrong};
+use super::super::words::Words;
+use super::{findings, meta};
+use crate::model::cluster::{LoadBalancerSpec, ProbeSpec, ServicePort, ServiceSpec};
+use crate::model::{Kind, Problem};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// `spec.loadBalancerClass` of Services that are ours.
+const CLASS: &str = "vestibule.dev/lb";
+/// Annotations that ask for addresses, the stronger first: a list with commas.
+const ADDRESSES: [&str; 2] = ["vestibule.dev/addresses", "metallb.io/loadBalancerIPs"];
+/// The older way to say `spec.loadBalancerSourceRanges`.
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+const PROBE: &str = "vestibule.dev/probe";
+
+/// Folds a Service; `defaults` is what its probe annotation does not say.
+pub(in super::super) fn fold(
+    raw: Raw<InSpec<Service>>,
+    defaults: ProbeSpec,
+    words: &Words,
+) -> (ServiceSpec, Vec<Problem>) {
+    let meta = meta(&raw.meta, words);
+    let mut found = findings(Kind::Service, &meta);
+    let annotations = &raw.meta.annotations;
+    let spec = found.body(raw.body).spec.unwrap_or_default();
+    let kind = spec.r#type.as_deref().unwrap_or("ClusterIP");
+    let is_ours = kind == "LoadBalancer" && spec.load_balancer_class.as_deref() == Some(CLASS);
+    let service = ServiceSpec {
+        is_external_name: kind == "ExternalName",
+        load_balancer: is_ours.then(|| Arc::new(load_balancer(&spec, annotations, &mut found, words))),
+        ports: ports(spec.ports, &mut found, words),
+        probe: annotations
+            .get(PROBE)
+            .and_then(|text| found.check(annotation(PROBE), text, probe::read(text, defaults))),
+        meta,
+    };
+    (service, found.into_problems())
+}
+
+fn ports(raw: Option<Vec<RawPort>>, found: &mut Findings, words: &Words) -> Vec<ServicePort> {
+    let mut ports = Vec::new();
+    for (place, raw) in raw.into_iter().flatten().enumerate() {
+        let number = raw.port.unwrap_or_default();
+        let field = format_args!("spec.ports[{place}].port");
+        let Some(port) = found.check(field, number, value::port(number)) else { continue };
+        let protocol = words.of(raw.protocol.as_deref().unwrap_or("TCP"));
+        let name = words.of(raw.name.as_deref().unwrap_or_default());
+        ports.push(ServicePort { name, port, is_tcp: &*protocol == "TCP", protocol });
+    }
+    ports
+}
+
+fn load_balancer(
+    spec: &Service,
+    annotations: &BTreeMap<String, String>,
+    found: &mut Findings,
+    words: &Words,
+) -> LoadBalancerSpec {
+    let annotated = ADDRESSES.iter().find_map(|name| Some((annotation(name), annotations.get(*name)?)));
+    let alone = spec.load_balancer_ip.as_ref().filter(|text| !text.is_empty());
+    let written = annotated.or_else(|| Some(("spec.loadBalancerIP".to_owned(), alone?)));
+    let mut addresses = Vec::new();
+    let mut field = String::new();
+    if let Some((place, text)) = written {
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let address = found.check(&place, part, value::address(part));
+            addresses.extend(address.filter(|address| !addresses.contains(address)));
+        }
+        if text.trim_matches([',', ' ']).is_empty() {
+            let remedy = "write one address, or several with commas between them, or remove it";
+            found.tell(&place, text, wrong("names no address", remedy));
+        }
+        field = place;
+    }
+    let ranges = spec.load_balancer_source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty());
+    let annotated = annotations.get(SOURCE_RANGES).is_some_and(|ranges| !ranges.trim().is_empty());
+    LoadBalancerSpec { addresses, field: words.of(&field), has_source_ranges: ranges || annotated }
+}
+
+fn annotation(name: &str) -> String {
+    format!("metadata.annotations[{name}]")
+}
