@@ -3,19 +3,15 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::cluster::Cluster;
+use tests::cluster::{Cluster, OwnNamespace};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An echo server on every node. NAME is the namespace, PORT the nodes' port.
+/// An echo server on every node.
 const ECHO: &str = r#"
-apiVersion: v1
-kind: Namespace
-metadata: {name: NAME}
----
 apiVersion: apps/v1
 kind: DaemonSet
-metadata: {name: echo, namespace: NAME}
+metadata: {name: echo}
 spec:
   selector: {matchLabels: {app: echo}}
   template:
@@ -32,22 +28,20 @@ spec:
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: echo, namespace: NAME}
+metadata: {name: echo}
 spec:
   type: NodePort
   ipFamilyPolicy: RequireDualStack
   selector: {app: echo}
-  ports: [{port: 8080, targetPort: 3000, nodePort: PORT}]
+  ports: [{port: 8080, targetPort: 3000}]
 "#;
 
-fn echo(cluster: &Cluster, namespace: &str, node_port: u16) {
-    let manifest = ECHO.replace("NAME", namespace).replace("PORT", &node_port.to_string());
-    cluster.kubectl().apply(&manifest).unwrap();
+/// Starts the echo servers and tells their port on the nodes.
+fn echo(namespace: &OwnNamespace) -> u64 {
+    namespace.apply(ECHO).unwrap();
     let ready = |set: &Value| set["status"]["numberReady"] == 3;
-    cluster
-        .kubectl()
-        .wait_for("echo servers", &["-n", namespace, "daemonset", "echo"], PATIENCE, ready)
-        .unwrap();
+    namespace.wait_for("echo servers", &["daemonset", "echo"], PATIENCE, ready).unwrap();
+    namespace.get(&["service", "echo"]).unwrap()["spec"]["ports"][0]["nodePort"].as_u64().unwrap()
 }
 
 /// The pod that answers at an address, asked by the client.
@@ -64,8 +58,9 @@ fn asked(cluster: &Cluster, address: &str) -> String {
 #[test]
 fn the_client_reaches_pods_and_node_ports_by_both_families() {
     let cluster = Cluster::shared().unwrap();
-    echo(&cluster, "ground-ways", 30081);
-    let pods = cluster.kubectl().get(&["-n", "ground-ways", "pods"]).unwrap();
+    let namespace = cluster.kubectl().namespace("ways").unwrap();
+    let port = echo(&namespace);
+    let pods = namespace.get(&["pods"]).unwrap();
     for pod in pods["items"].as_array().unwrap() {
         let addresses = pod["status"]["podIPs"].as_array().unwrap();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
@@ -76,10 +71,9 @@ fn the_client_reaches_pods_and_node_ports_by_both_families() {
         }
     }
     for node in cluster.nodes() {
-        asked(&cluster, &format!("{}:30081", node.ipv4()));
-        asked(&cluster, &format!("[{}]:30081", node.ipv6()));
+        asked(&cluster, &format!("{}:{port}", node.ipv4()));
+        asked(&cluster, &format!("[{}]:{port}", node.ipv6()));
     }
-    cluster.kubectl().run(&["delete", "namespace", "ground-ways", "--wait=false"]).unwrap();
 }
 
 #[test]
@@ -100,7 +94,8 @@ fn the_router_sends_addresses_of_balancers_to_the_chosen_nodes() {
 #[test]
 fn a_node_without_power_is_not_ready_and_comes_back_with_its_pods() {
     let cluster = Cluster::alone().unwrap();
-    echo(&cluster, "ground-power", 30082);
+    let namespace = cluster.kubectl().namespace("power").unwrap();
+    let port = echo(&namespace);
     let node = cluster.node(3);
     // What is mounted there is gone with the power, what is on disk stays.
     node.run(&["touch", "/run/volatile", "/var/lib/vestibule/kept"]).unwrap();
@@ -120,10 +115,6 @@ fn a_node_without_power_is_not_ready_and_comes_back_with_its_pods() {
                         || pod["status"]["containerStatuses"][0]["restartCount"] != 0)
             })
     };
-    cluster
-        .kubectl()
-        .wait_for("pods on node3 again", &["-n", "ground-power", "pods"], PATIENCE, back)
-        .unwrap();
-    asked(&cluster, &format!("{}:30082", node.ipv4()));
-    cluster.kubectl().run(&["delete", "namespace", "ground-power", "--wait=false"]).unwrap();
+    namespace.wait_for("pods on node3 again", &["pods"], PATIENCE, back).unwrap();
+    asked(&cluster, &format!("{}:{port}", node.ipv4()));
 }

@@ -1,12 +1,10 @@
 //! The Gateway API conformance tests: upstream's, unmodified, and ours beside them, against the chart as it is installed.
 
 use crate::cluster::{Cluster, Surroundings};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::report::Report;
-use crate::{process, setup};
-use std::env;
+use crate::{image, process, setup};
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
@@ -51,7 +49,7 @@ pub(crate) fn run(surroundings: &Surroundings) -> Outcome<Report> {
 fn install(cluster: &Cluster) -> Outcome {
     let crds = setup::go::gateway_crds()?;
     cluster.kubectl(&["apply", "--server-side", "-f", &crds.to_string_lossy()])?;
-    cluster.load(&image()?)?;
+    cluster.load(&image::run()?)?;
     let mut values = vec!["image.tag=dev".to_owned()];
     values.extend(RANGES.iter().enumerate().map(|(at, range)| format!("addresses.ranges[{at}]={range}")));
     let chart = process::root().join("deploy/charts/vestibule");
@@ -62,15 +60,6 @@ fn install(cluster: &Cluster) -> Outcome {
         arguments.extend(["--set", value]);
     }
     cluster.helm(&arguments)
-}
-
-/// The image that the chart runs.
-fn image() -> Outcome<PathBuf> {
-    let step = "making the image";
-    let xtask =
-        env::current_exe().map_err(|error| Failure::new(step, error.to_string(), "cargo xtask image"))?;
-    process::run(step, process::command(xtask).arg("image"), "its own words stand above")?;
-    Ok(process::root().join("target/vestibule-image.tar"))
 }
 
 /// Counts the tests that Go's verbose output names, those directly below the two functions, and shows what went wrong.

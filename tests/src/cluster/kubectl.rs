@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::places;
+use crate::net::unique;
 
 /// How often an object is looked at while something is awaited.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -119,6 +120,13 @@ impl Kubectl {
         self.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]).map(drop)
     }
 
+    /// A namespace for one test, `<role>-<pid>-<n>`.
+    pub fn namespace(&self, role: &str) -> Result<OwnNamespace> {
+        let name = format!("{role}-{}-{}", std::process::id(), unique());
+        self.run(&["create", "namespace", &name])?;
+        Ok(OwnNamespace { kubectl: self.clone(), name })
+    }
+
     /// The same with the rights of a ServiceAccount, which must exist; its kubeconfig lies beside ours.
     pub fn of_service_account(&self, namespace: &str, name: &str) -> Result<Self> {
         let token = self.run(&["create", "token", "--duration=24h", "-n", namespace, name])?;
@@ -132,5 +140,49 @@ impl Kubectl {
         let text = places::kubeconfig(server, Path::new(authority), token.trim());
         std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?;
         Ok(self.with(&file))
+    }
+}
+
+/// A namespace of Kubernetes for one test. Dropping it deletes it with all it holds, some seconds later.
+#[derive(Debug)]
+pub struct OwnNamespace {
+    kubectl: Kubectl,
+    name: String,
+}
+
+impl OwnNamespace {
+    /// As Kubernetes calls it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Creates or changes objects in it: a manifest that names no namespace.
+    pub fn apply(&self, manifest: &str) -> Result<()> {
+        let arguments = ["-n", &self.name, "apply", "--server-side", "--force-conflicts", "-f", "-"];
+        self.kubectl.feed(&arguments, manifest).map(drop)
+    }
+
+    /// What `kubectl get ARGUMENTS` gives in it.
+    pub fn get(&self, arguments: &[&str]) -> Result<Value> {
+        self.kubectl.get(&[&["-n", &self.name], arguments].concat())
+    }
+
+    /// Looks at `kubectl get ARGUMENTS` in it until it is as wanted.
+    pub fn wait_for(
+        &self,
+        what: &str,
+        arguments: &[&str],
+        patience: Duration,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Result<Value> {
+        self.kubectl.wait_for(what, &[&["-n", &self.name], arguments].concat(), patience, wanted)
+    }
+}
+
+impl Drop for OwnNamespace {
+    fn drop(&mut self) {
+        if let Err(error) = self.kubectl.run(&["delete", "namespace", &self.name, "--wait=false"]) {
+            eprintln!("{error:#}");
+        }
     }
 }

@@ -23,7 +23,7 @@ mod api_server;
 mod nodes;
 
 pub use api_server::{ApiServer, Options};
-pub use kubectl::Kubectl;
-pub use nodes::{Cluster, Node};
+pub use kubectl::{Kubectl, OwnNamespace};
+pub use nodes::{Alone, Cluster, Node, Shared};
 pub use places::{gateway_definitions, helm, own_definitions};
 pub use rest::{Connection, Rest};
