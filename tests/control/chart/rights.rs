@@ -1,6 +1,8 @@
 //! Which rights are given.
 
-use serde_json::Value;
+use std::time::Duration;
+
+use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl};
 
 use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, template, words};
@@ -33,7 +35,7 @@ fn no_rule_is_wider_than_a_purpose() {
         }
         if resources.contains(&"secrets") {
             assert!(role.starts_with("Role/"), "{role} names Secrets in all namespaces");
-            let by_name = rule["resourceNames"] == serde_json::json!([KEYS]);
+            let by_name = rule["resourceNames"] == json!([KEYS]);
             assert!(by_name || verbs == ["create"], "{role}: {rule}");
         }
         // Specs of others are never written.
@@ -112,14 +114,14 @@ fn an_api_server_lets_each_do_its_work_and_nothing_else() {
     }
     let own = [
         "create nodestates.vestibule.dev".to_owned(),
-        format!("get secrets/{KEYS} {here}"),
+        format!("list secrets/{KEYS} {here}"),
         format!("watch secrets/{KEYS} {here}"),
         format!("update leases.coordination.k8s.io {here}"),
     ];
     assert!(own.iter().all(|question| can(&agent, question)), "{own:?}");
     for question in [
-        "update gateways.gateway.networking.k8s.io --subresource=status -A",
-        "update services --subresource=status -A",
+        "patch gateways.gateway.networking.k8s.io --subresource=status -A",
+        "patch services --subresource=status -A",
         "create events.events.k8s.io -A",
         &format!("update secrets/{KEYS} {here}"),
     ] {
@@ -156,4 +158,49 @@ fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
         let refused = list(selector).unwrap_err().to_string();
         assert!(refused.contains("forbidden"), "{selector}: {refused}");
     }
+}
+
+#[test]
+fn an_agent_speaks_for_its_own_node_only() {
+    let server = ApiServer::start().unwrap();
+    let admin = server.kubectl();
+    admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
+    admin.wait_for_definitions().unwrap();
+    // The token of a pod on node1, as a kubelet would ask for it.
+    admin.apply("{apiVersion: v1, kind: Node, metadata: {name: node1}}").unwrap();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent", "namespace": NAMESPACE},
+        "spec": {
+            "nodeName": "node1",
+            "serviceAccountName": "vestibule-agent",
+            "containers": [{"name": "agent", "image": "vestibule:dev"}],
+        },
+    });
+    admin.apply(&pod.to_string()).unwrap();
+    let bound = ["--bound-object-kind=Pod", "--bound-object-name=agent"];
+    let ask = [&["create", "token", "-n", NAMESPACE, "vestibule-agent"][..], &bound].concat();
+    let token = format!("--token={}", admin.run(&ask).unwrap().trim());
+    let write = |object: Value| admin.feed(&[&*token, "create", "-f", "-"], &object.to_string());
+    let state = |node: &str| {
+        let spec = json!({"node": node, "pod": "agent", "version": "0.1.0"});
+        write(
+            json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState", "metadata": {"name": node}, "spec": spec}),
+        )
+    };
+    let lease = |node: &str| {
+        let metadata = json!({"name": format!("vestibule-agent-{node}"), "namespace": NAMESPACE});
+        write(
+            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}),
+        )
+    };
+    // API servers take up a policy a moment after it was written.
+    let refused = (2..60).find_map(|n| {
+        std::thread::sleep(Duration::from_millis(200));
+        state(&format!("node{n}")).err()
+    });
+    let refused = refused.expect("not refused in twelve seconds").to_string();
+    assert!(refused.contains("of its own node only"), "{refused}");
+    assert!(lease("node2").unwrap_err().to_string().contains("of its own node only"));
+    state("node1").unwrap();
+    lease("node1").unwrap();
 }
