@@ -1,7 +1,7 @@
 //! Rendering, and finding things in what was rendered.
 
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use tests::cluster::helm;
@@ -25,12 +25,16 @@ pub(super) fn root(path: &str) -> PathBuf {
 
 /// What helm prints for the chart, or its words.
 pub(super) fn template(options: &[&str]) -> Result<String, String> {
+    let output = run(options);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+fn run(options: &[&str]) -> Output {
     let mut command = Command::new(helm().unwrap());
     command.arg("template").arg("vestibule").arg(root("deploy/charts/vestibule"));
     command.arg(format!("--namespace={NAMESPACE}")).arg("--kube-version=1.31.0").args(options);
-    let output = command.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    command.output().unwrap()
 }
 
 /// Every object that is rendered.
