@@ -6,6 +6,8 @@ mod rendered;
 mod pods;
 /// Which values are taken.
 mod values;
+/// A release: installed, upgraded, taken away.
+mod install;
 /// Which rights are given.
 mod rights;
 /// Alerts, the dashboard and the list of metrics.
