@@ -10,6 +10,8 @@ pub mod config;
 pub mod model;
 /// From facts to what the data plane shall do, without contradictions. Pure.
 pub mod compile;
+/// Which addresses Gateways and Services have. Pure.
+pub mod ipam;
 /// From what is applied to what is desired: map writes in order. Pure.
 pub mod plan;
 /// Which tenant, which backend, and why: the kernel's decision on maps in memory. Pure.

@@ -5,6 +5,8 @@
 pub mod maglev;
 /// The static file by itself.
 mod file;
+/// File and cluster together.
+pub mod cluster;
 /// What may surprise its author.
 mod warn;
 /// Whether it all fits into the maps.
@@ -40,6 +42,12 @@ pub struct Compiled {
 
 /// Resolves references and contradictions.
 pub fn compile(facts: &Facts, around: &Surroundings) -> Compiled {
+    if let Some(cluster) = &facts.cluster {
+        let mut compiled = cluster::compile(facts, cluster, around);
+        capacity::check(&compiled.desired, &mut compiled.problems);
+        warn::check(facts, around, &mut compiled.problems);
+        return compiled;
+    }
     let (listeners, routes, mut problems) = file::compile(facts);
     let desired = Desired { settings: facts.settings.clone(), listeners, routes };
     capacity::check(&desired, &mut problems);

@@ -7,7 +7,7 @@ use foldhash::{HashMap, HashMapExt};
 /// Looks for listeners without routes for a family, routes without backends, and ports that the kernel also uses.
 pub(super) fn check(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<Problem>) {
     source_ports(facts, surroundings, problems);
-    if facts.listeners.is_empty() {
+    if facts.listeners.is_empty() && facts.cluster.is_none() {
         problems.push(Problem::warning("listeners", "there is no listener", "add one: nothing is served"));
     }
     let listeners: HashMap<&str, &ListenerSpec> =

@@ -1,0 +1,225 @@
+//! Which listeners a route attaches to: sectionName and port, kinds, namespaces, host names.
+
+use super::GATEWAY_GROUP;
+use super::listener::{Listener, Parents, Refusal};
+use crate::model::cluster::{ClusterRoute, Labels, NamespaceScope, ParentRef};
+use crate::model::{Cluster, Kind, Pattern, ServerName};
+use std::sync::Arc;
+
+/// What a route is to one of its parents.
+pub(super) struct Attachment<'a> {
+    pub(super) reference: &'a ParentRef,
+    /// Places of the listeners that serve it; empty where it is refused.
+    pub(super) listeners: Vec<usize>,
+    /// Why it is not accepted.
+    pub(super) refusal: Option<Refusal>,
+    /// Names, or addresses and ports, that others have: which, and who.
+    pub(super) losses: Vec<super::own::Loss<'a>>,
+}
+
+/// The kind of parent that a reference means; `None`: none of ours.
+pub(super) fn parent_kind(reference: &ParentRef) -> Option<Kind> {
+    if reference.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
+        return None;
+    }
+    match reference.kind.as_deref() {
+        None | Some("Gateway") => Some(Kind::Gateway),
+        Some("ListenerSet") => Some(Kind::ListenerSet),
+        Some(_) => None,
+    }
+}
+
+/// Whether a scope that is written in namespace `own` takes objects of namespace `other`.
+pub(super) fn allows(scope: &NamespaceScope, own: &str, other: &str, labels: Option<&Arc<Labels>>) -> bool {
+    match scope {
+        NamespaceScope::All => true,
+        NamespaceScope::Same => own == other,
+        NamespaceScope::Selector(selector) => labels.is_some_and(|labels| selector.matches(labels)),
+        NamespaceScope::None => false,
+    }
+}
+
+/// What a listener and a route both match; one of the two patterns. `None` as pattern is any name.
+pub(super) fn intersection<'a>(
+    listener: Option<&'a Pattern>,
+    route: Option<&'a Pattern>,
+) -> Option<Option<&'a Pattern>> {
+    let (Some(own), Some(written)) = (listener, route) else { return Some(listener.or(route)) };
+    if covers(own, written) {
+        Some(route)
+    } else if covers(written, own) {
+        Some(listener)
+    } else {
+        None
+    }
+}
+
+/// Whether every name that `narrow` matches is matched by `wide` too.
+fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
+    match (wide, narrow) {
+        (Pattern::Exact(_), Pattern::Wildcard(_)) => false,
+        (Pattern::Exact(wide), Pattern::Exact(narrow)) => wide == narrow,
+        (Pattern::Wildcard(wide), Pattern::Exact(narrow)) => is_below(narrow, wide),
+        (Pattern::Wildcard(wide), Pattern::Wildcard(narrow)) => wide == narrow || is_below(narrow, wide),
+    }
+}
+
+fn is_below(name: &ServerName, suffix: &ServerName) -> bool {
+    name.as_str().strip_suffix(suffix.as_str()).is_some_and(|rest| rest.ends_with('.'))
+}
+
+/// What a route asks for: its patterns; `None` alone where it names none and takes all.
+pub(super) fn wishes(route: &ClusterRoute) -> impl Iterator<Item = Option<&Pattern>> {
+    let all = (!route.has_hostnames).then_some(None);
+    route.hostnames.iter().map(Some).chain(all)
+}
+
+/// Attaches a route by one reference. `None`: the parent is none of ours. `serial` is the route's own, not 0.
+pub(super) fn attach<'a>(
+    cluster: &'a Cluster,
+    parents: &mut Parents<'a>,
+    kind: Kind,
+    serial: usize,
+    route: &'a ClusterRoute,
+    reference: &'a ParentRef,
+) -> Option<Attachment<'a>> {
+    let namespace = &route.meta.name.namespace;
+    let parent_namespace = reference.namespace.as_ref().unwrap_or(namespace);
+    let at = parents.find(parent_kind(reference)?, parent_namespace, &reference.name)?;
+    let parent = &parents.all[at];
+    let range = parent.listeners.clone();
+    let candidates = Candidates { cluster, kind, route, own: &parent.name.namespace };
+    let (found, mut refusal) = match candidates.among(&parents.listeners[range.clone()], reference) {
+        Ok(found) => (found, None),
+        Err(refusal) => (Vec::new(), Some(refusal)),
+    };
+    let mut listeners = Vec::with_capacity(found.len());
+    for place in found.into_iter().map(|offset| range.start + offset) {
+        let listener = &mut parents.listeners[place];
+        if listener.counted != serial {
+            listener.counted = serial;
+            listener.attached_routes += 1;
+        }
+        if listener.is_accepted() {
+            listeners.push(place);
+        }
+    }
+    let parent = &parents.all[at];
+    if let (None, Some(why)) = (&refusal, &parent.refusal) {
+        let what = format!("{} {} is not accepted: {}", parent.kind, parent.name, why.message);
+        refusal = Some(Refusal::new("NoMatchingParent", what));
+        listeners.clear();
+    } else if refusal.is_none() && listeners.is_empty() {
+        let what = format!("no listener of {} {} that would take it is accepted", parent.kind, parent.name);
+        refusal = Some(Refusal::new("NotAllowedByListeners", what));
+    }
+    Some(Attachment { reference, listeners, refusal, losses: Vec::new() })
+}
+
+/// A route in search of listeners.
+struct Candidates<'a> {
+    cluster: &'a Cluster,
+    kind: Kind,
+    route: &'a ClusterRoute,
+    /// Namespace of the parent.
+    own: &'a str,
+}
+
+impl Candidates<'_> {
+    /// Offsets of the listeners that the route is attached to, whatever their own state.
+    fn among(&self, listeners: &[Listener<'_>], reference: &ParentRef) -> Result<Vec<usize>, Refusal> {
+        let named = |listener: &Listener<'_>| {
+            reference.section.as_ref().is_none_or(|section| *section == listener.spec.name)
+                && reference.port.is_none_or(|port| port == listener.spec.port)
+        };
+        let mut any_named = false;
+        let mut any_allowed = false;
+        let mut found = Vec::new();
+        for (offset, listener) in listeners.iter().enumerate() {
+            if !named(listener) {
+                continue;
+            }
+            any_named = true;
+            if !self.is_allowed(listener) {
+                continue;
+            }
+            any_allowed = true;
+            if self.matches(listener) {
+                found.push(offset);
+            }
+        }
+        let refused = |reason, what: &str| Err(Refusal::new(reason, what));
+        match (any_named, any_allowed, found.is_empty()) {
+            (false, ..) => {
+                refused("NoMatchingParent", "the parent has no listener of this sectionName and port")
+            }
+            (_, false, _) => refused(
+                "NotAllowedByListeners",
+                "no listener allows routes of this kind and namespace (allowedRoutes)",
+            ),
+            (.., true) => {
+                refused("NoMatchingListenerHostname", "no listener's hostname matches spec.hostnames")
+            }
+            _ => Ok(found),
+        }
+    }
+
+    fn is_allowed(&self, listener: &Listener<'_>) -> bool {
+        let namespace = &self.route.meta.name.namespace;
+        let labels = || self.cluster.namespaces.get(namespace);
+        let scope = &listener.spec.namespaces;
+        listener.kind == Some(self.kind)
+            && match scope {
+                NamespaceScope::Selector(_) => allows(scope, self.own, namespace, labels()),
+                _ => allows(scope, self.own, namespace, None),
+            }
+    }
+
+    fn matches(&self, listener: &Listener<'_>) -> bool {
+        let own = listener.spec.hostname.as_ref();
+        self.kind == Kind::TcpRoute || wishes(self.route).any(|wish| intersection(own, wish).is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Option<Pattern> {
+        let name = |text| ServerName::new(text).unwrap();
+        match text.strip_prefix("*.") {
+            Some(suffix) => Some(Pattern::Wildcard(name(suffix))),
+            None if text.is_empty() => None,
+            None => Some(Pattern::Exact(name(text))),
+        }
+    }
+
+    #[test]
+    fn intersections_are_the_narrower_of_two_patterns_that_overlap() {
+        // Listener, route, what both match; `-`: nothing.
+        let table = [
+            ("", "", ""),
+            ("", "*.com", "*.com"),
+            ("a.example.com", "", "a.example.com"),
+            ("abc.example.com", "abc.example.com", "abc.example.com"),
+            ("abc.example.com", "*.example.com", "abc.example.com"),
+            ("abc.example.com", "*.com", "abc.example.com"),
+            ("abc.example.com", "*.abc.example.com", "-"),
+            ("abc.example.com", "xabc.example.com", "-"),
+            ("*.example.com", "a.b.example.com", "a.b.example.com"),
+            ("*.example.com", "example.com", "-"),
+            ("*.example.com", "badexample.com", "-"),
+            ("*.example.com", "*.badexample.com", "-"),
+            ("*.example.com", "*.example.com", "*.example.com"),
+            ("*.example.com", "*.com", "*.example.com"),
+            ("*.com", "*.example.com", "*.example.com"),
+            ("*.example.com", "*.example.org", "-"),
+        ];
+        for (listener, route, both) in table {
+            let (listener, route) = (pattern(listener), pattern(route));
+            let expected = if both == "-" { None } else { Some(pattern(both)) };
+            let found = intersection(listener.as_ref(), route.as_ref()).map(Option::<&Pattern>::cloned);
+            assert_eq!(found, expected, "{listener:?} {route:?}");
+        }
+    }
+}

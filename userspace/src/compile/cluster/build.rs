@@ -1,0 +1,244 @@
+//! From settled ownership to what the data plane shall do.
+
+use super::backends::{Resolved, Services};
+use super::digest::{self, Part};
+use super::doors::Door;
+use super::listener::Parents;
+use super::own::{Entry, Lead, NONE, Names};
+use super::route::Routes;
+use super::service::Balancers;
+use super::{FilePart, label};
+use crate::model::cluster::{ProbeKind, ProbeSpec};
+use crate::model::{
+    BackendSpec, DesiredListener, DesiredRoute, Kind, Pattern, Problem, Protocol, ServerName,
+};
+use foldhash::HashSet;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Everything that is settled.
+pub(super) struct Builder<'a> {
+    pub(super) file: &'a FilePart,
+    pub(super) doors: &'a [Door<'a>],
+    pub(super) routes: &'a Routes<'a>,
+    pub(super) balancers: &'a Balancers<'a>,
+    pub(super) services: &'a Services<'a>,
+}
+
+/// What the data plane and the probes shall do; listeners and routes in any order.
+#[derive(Default)]
+pub(super) struct Built {
+    pub(super) listeners: Vec<DesiredListener>,
+    pub(super) routes: Vec<DesiredRoute>,
+    pub(super) probes: BTreeMap<SocketAddr, (ProbeSpec, Option<ServerName>)>,
+}
+
+/// What leads where.
+struct Leads {
+    /// By target: door and pattern.
+    names: Vec<Vec<(usize, Pattern)>>,
+    /// By door: the target that takes every name, or the TCP connection.
+    defaults: Vec<Option<usize>>,
+    /// By Gateway: what it refuses.
+    refused: BTreeMap<usize, Refused>,
+}
+
+/// What a Gateway refuses: it is led to a route without backends, so that it is counted somewhere.
+#[derive(Default)]
+struct Refused {
+    /// Names that a listener has and no route.
+    names: Vec<(usize, Pattern)>,
+    /// TCP doors without a route.
+    doors: Vec<usize>,
+}
+
+impl Builder<'_> {
+    /// Gives what the data plane shall do; adds to the digests of Gateways and ListenerSets.
+    pub(super) fn build(
+        &self,
+        names: &Names<'_>,
+        parents: &mut Parents<'_>,
+        problems: &mut Vec<Problem>,
+    ) -> Built {
+        self.digests(names, parents);
+        let leads = self.leads(names, parents);
+        let mut built = Built::default();
+        let mut place_of: Vec<Option<usize>> = vec![None; leads.names.len()];
+        for (target, route) in self.routes(leads.names, &leads.defaults, problems) {
+            place_of[target] = Some(built.routes.len());
+            built.routes.push(route);
+        }
+        let mut of_door: Vec<Option<usize>> =
+            leads.defaults.iter().map(|target| target.and_then(|target| place_of[target])).collect();
+        let mut buffer = String::new();
+        for (gateway, refused) in leads.refused {
+            for door in refused.doors {
+                of_door[door] = Some(built.routes.len());
+            }
+            let name = self.unique(label::object(&mut buffer, Kind::Gateway, parents.all[gateway].name));
+            built.routes.push(DesiredRoute { name, names: refused.names, backends: Vec::new() });
+        }
+        built.listeners.extend(self.doors.iter().zip(of_door).map(|(door, route)| DesiredListener {
+            name: door.at.to_string().into(),
+            addresses: vec![door.at.ip()],
+            port: door.at.port(),
+            protocol: door.protocol,
+            route,
+        }));
+        self.probes(&place_of, &mut built);
+        built
+    }
+
+    /// Adds doors, names and routes to what the maps shall hold of each Gateway and ListenerSet.
+    fn digests(&self, names: &Names<'_>, parents: &mut Parents<'_>) {
+        let routes: Vec<u64> =
+            self.routes.all.iter().map(|route| digest::route(&route.label, route.spec)).collect();
+        let first_route = self.file.routes.len();
+        for Entry { door, pattern, lead } in names.entries() {
+            let part = Part::new("name").at(self.doors[door].at);
+            let part = match pattern {
+                Some(Pattern::Exact(name)) => part.text("exact").text(name.as_str()),
+                Some(Pattern::Wildcard(suffix)) => part.text("wildcard").text(suffix.as_str()),
+                None => part.text("any"),
+            };
+            let (parent, number) = match lead {
+                Lead::Refused { gateway } => (gateway, 0),
+                Lead::To { target, candidate } => match names.candidates[candidate].listener {
+                    NONE => continue,
+                    listener => (parents.listeners[listener].parent, routes[target - first_route]),
+                },
+            };
+            let digest = &mut parents.all[parent].digest;
+            *digest = digest.wrapping_add(part.number(number).done());
+        }
+        for listener in &parents.listeners {
+            for door in &listener.doors {
+                let door = &self.doors[*door];
+                let part = Part::new("door").at(door.at).number(u64::from(door.protocol == Protocol::Tls));
+                let digest = &mut parents.all[listener.parent].digest;
+                *digest = digest.wrapping_add(part.done());
+            }
+        }
+    }
+
+    fn leads(&self, names: &Names<'_>, parents: &Parents<'_>) -> Leads {
+        let targets = self.file.routes.len() + self.routes.all.len() + self.balancers.ports.len();
+        let mut leads = Leads {
+            names: vec![Vec::new(); targets],
+            defaults: vec![None; self.doors.len()],
+            refused: BTreeMap::new(),
+        };
+        for Entry { door, pattern, lead } in names.entries() {
+            match (lead, pattern) {
+                (Lead::To { target, .. }, Some(pattern)) => leads.names[target].push((door, pattern.clone())),
+                (Lead::To { target, .. }, None) => leads.defaults[door] = Some(target),
+                (Lead::Refused { gateway }, Some(pattern)) => {
+                    leads.refused.entry(gateway).or_default().names.push((door, pattern.clone()));
+                }
+                (Lead::Refused { .. }, None) => {}
+            }
+        }
+        for (at, listener) in parents.listeners.iter().enumerate() {
+            let closed = |door: &&usize| {
+                self.doors[**door].protocol == Protocol::Tcp && leads.defaults[**door].is_none()
+            };
+            let closed: Vec<usize> = listener.doors.iter().filter(closed).copied().collect();
+            if !closed.is_empty() {
+                leads.refused.entry(parents.gateway_of(at)).or_default().doors.extend(closed);
+            }
+        }
+        leads
+    }
+
+    /// The routes that something leads to, with their targets, and all of the file.
+    fn routes(
+        &self,
+        names: Vec<Vec<(usize, Pattern)>>,
+        defaults: &[Option<usize>],
+        problems: &mut Vec<Problem>,
+    ) -> Vec<(usize, DesiredRoute)> {
+        let used: HashSet<usize> = defaults.iter().flatten().copied().collect();
+        let (first_route, first_port) = self.firsts();
+        let mut routes = Vec::with_capacity(names.len());
+        for (target, names) in names.into_iter().enumerate() {
+            if target >= first_route && names.is_empty() && !used.contains(&target) {
+                continue;
+            }
+            let (name, backends) = if target < first_route {
+                let route = &self.file.routes[target];
+                (Arc::clone(&route.name), self.file_backends(route, problems))
+            } else if target < first_port {
+                let route = &self.routes.all[target - first_route];
+                (self.unique(Arc::clone(&route.label)), route.resolved.backends.clone())
+            } else {
+                let port = &self.balancers.ports[target - first_port];
+                let resolved = self.services.of_service(port.name, port.port);
+                (self.unique(Arc::clone(&port.label)), resolved.backends)
+            };
+            routes.push((target, DesiredRoute { name, names, backends }));
+        }
+        routes
+    }
+
+    /// The targets of the first route of the cluster and of the first port of a Service.
+    fn firsts(&self) -> (usize, usize) {
+        let first_route = self.file.routes.len();
+        (first_route, first_route + self.routes.all.len())
+    }
+
+    /// Without those that would lead back to us.
+    fn file_backends(&self, route: &DesiredRoute, problems: &mut Vec<Problem>) -> Vec<BackendSpec> {
+        let mut backends = route.backends.clone();
+        backends.retain(|backend| {
+            let at = SocketAddr::new(backend.address, backend.port);
+            let door =
+                self.services.dials_us(at).then(|| self.doors.iter().find(|door| door.at == at)).flatten();
+            if let Some(door) = door {
+                let what = format!(
+                    "route {}: backend {at} is a door of {}: connections would go round",
+                    route.name, door.owner
+                );
+                problems.push(
+                    Problem::warning("routes", what, "write the tenant's own address and port").value(at),
+                );
+            }
+            door.is_none()
+        });
+        backends
+    }
+
+    /// A name that no route of the file has.
+    fn unique(&self, name: Arc<str>) -> Arc<str> {
+        // Sorted by name.
+        match self.file.routes.binary_search_by(|route| route.name.cmp(&name)) {
+            Ok(_) => label::hashed(&name),
+            Err(_) => name,
+        }
+    }
+
+    /// What is to be probed: endpoints of routes that something leads to.
+    fn probes(&self, place_of: &[Option<usize>], built: &mut Built) {
+        let (first_route, first_port) = self.firsts();
+        let mut add = |resolved: &Resolved, name: Option<&ServerName>| {
+            for (at, probe) in &resolved.probes {
+                let name = name.filter(|_| probe.kind == ProbeKind::Tls).cloned();
+                let new = (*probe, name);
+                // Of two that ask differently the lesser one is asked, and a name is better than none.
+                let better = |old: &(ProbeSpec, Option<ServerName>)| {
+                    (new.0, new.1.is_none(), &new.1) < (old.0, old.1.is_none(), &old.1)
+                };
+                if built.probes.get(at).is_none_or(better) {
+                    built.probes.insert(*at, new);
+                }
+            }
+        };
+        let is_used = |target: usize| place_of[target].is_some();
+        for (_, route) in self.routes.all.iter().enumerate().filter(|(at, _)| is_used(first_route + at)) {
+            add(&route.resolved, route.server_name());
+        }
+        for (_, port) in self.balancers.ports.iter().enumerate().filter(|(at, _)| is_used(first_port + at)) {
+            add(&self.services.of_service(port.name, port.port), None);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Names of doors and routes as the maps, metrics and people know them.
+
+use super::digest::Part;
+use crate::model::{Kind, ObjectName};
+use common::maps::route::LABEL_BYTES_MAX;
+use std::sync::Arc;
+
+/// Digits of a hash in a name, and the sign before them.
+const HASH_BYTES: usize = 17;
+
+/// `tlsroute/ns/name`, `tcproute/ns/name`, `gateway/ns/name`.
+pub(super) fn object(buffer: &mut String, kind: Kind, name: &ObjectName) -> Arc<str> {
+    let kind = match kind {
+        Kind::Gateway => "gateway",
+        Kind::GatewayClass => "gatewayclass",
+        Kind::ListenerSet => "listenerset",
+        Kind::Service => "service",
+        Kind::TcpRoute => "tcproute",
+        Kind::TlsRoute => "tlsroute",
+    };
+    buffer.clear();
+    for part in [kind, "/", &name.namespace, "/", &name.name] {
+        buffer.push_str(part);
+    }
+    fitting(buffer)
+}
+
+/// `service/ns/name:port`.
+pub(super) fn service(buffer: &mut String, name: &ObjectName, port: u16) -> Arc<str> {
+    buffer.clear();
+    for part in ["service/", &name.namespace, "/", &name.name, ":", &port.to_string()] {
+        buffer.push_str(part);
+    }
+    fitting(buffer)
+}
+
+/// The name, or its beginning and a hash of the whole where it is too long for the maps.
+fn fitting(name: &str) -> Arc<str> {
+    if name.len() <= LABEL_BYTES_MAX { name.into() } else { hashed(name) }
+}
+
+/// The beginning of a name and a hash of the whole.
+pub(super) fn hashed(name: &str) -> Arc<str> {
+    let keep = name.floor_char_boundary(LABEL_BYTES_MAX - HASH_BYTES);
+    format!("{}~{:016x}", &name[..keep], Part::new("name").text(name).done()).into()
+}

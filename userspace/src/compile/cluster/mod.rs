@@ -1,0 +1,222 @@
+//! File and cluster together: one door for each address and port, and who has what behind it.
+
+/// Which listeners a route attaches to.
+mod attach;
+/// From a route's backend references to endpoints with weights.
+mod backends;
+/// From settled ownership to what the data plane shall do.
+mod build;
+/// What the maps hold of an object, as a number.
+mod digest;
+/// Addresses and ports we answer on.
+mod doors;
+/// ReferenceGrants.
+mod grant;
+/// Names of doors and routes.
+mod label;
+/// Gateways and ListenerSets of ours with their listeners.
+mod listener;
+/// Who has a name on a door.
+mod own;
+/// Conditions of GatewayClasses, Gateways, ListenerSets.
+mod parent;
+/// Who comes first where two want the same.
+mod rank;
+/// Routes: what they attach to, what they want, what becomes of them.
+mod route;
+/// Services of our class.
+mod service;
+/// Weights.
+mod shares;
+#[cfg(test)]
+mod tests;
+
+use super::{Compiled, Surroundings, file};
+use crate::ipam;
+use crate::model::verdict::{Condition, Status};
+use crate::model::{
+    Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Protocol, Verdicts,
+};
+use backends::Services;
+use build::Builder;
+use doors::{Claim, Door, Whose};
+use foldhash::{HashMap, HashSet};
+use grant::Grants;
+use listener::Parents;
+use own::{Candidate, Hostnames, Names, Site};
+use rank::Claimant;
+use route::Routes;
+use service::Balancers;
+use std::net::SocketAddr;
+
+/// API group of the Gateway API.
+pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
+/// Type of our own condition: False where another object has an address and port, or a name.
+pub const OWNED: &str = "vestibule.dev/Owned";
+/// `status.supportedFeatures` of a GatewayClass, sorted: what tests of the upstream suite have proven.
+pub const SUPPORTED_FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRoute", "TLSRoute"];
+
+/// Compiles file and cluster.
+pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -> Compiled {
+    let file = FilePart::new(facts);
+    let assignment = ipam::assign(cluster);
+    let mut parents = Parents::new(cluster, &assignment);
+    let mut balancers = Balancers::new(cluster, &assignment);
+    let mut routes = Routes::new(cluster, &mut parents);
+    let mut file_doors = vec![Vec::new(); file.listeners.len()];
+    let doors =
+        doors::open(claims(&file, &parents, &balancers), |whose, place, is_own| match (whose, is_own) {
+            (Whose::File(at), _) => file_doors[at].push(place),
+            (Whose::Listener(at), true) => parents.listeners[at].doors.push(place),
+            (Whose::Listener(at), false) => parents.listeners[at].lost.push(place),
+            (Whose::ServicePort(at), true) => balancers.ports[at].doors.push(place),
+            (Whose::ServicePort(at), false) => balancers.ports[at].lost.push(place),
+        });
+    let names = settle(&file, &file_doors, &parents, &balancers, &mut routes, &doors);
+    let dialled: HashSet<SocketAddr> = doors.iter().map(|door| door.at).collect();
+    let services = Services::new(cluster, around.zone.as_ref(), dialled);
+    let grants = Grants::new(cluster);
+    for route in &mut routes.all {
+        route.resolved = services.of_route(route.kind, route.spec, &grants);
+    }
+    let mut problems = cluster.problems.clone();
+    let builder =
+        Builder { file: &file, doors: &doors, routes: &routes, balancers: &balancers, services: &services };
+    let built = builder.build(&names, &mut parents, &mut problems);
+    let judge = parent::Judge { parents: &parents, doors: &doors, assignment: &assignment };
+    let verdicts = Verdicts {
+        classes: parent::classes(cluster),
+        gateways: judge.gateways(&mut problems),
+        listener_sets: judge.listener_sets(&mut problems),
+        tls_routes: routes.verdicts(Kind::TlsRoute, &doors, &mut problems).collect(),
+        tcp_routes: routes.verdicts(Kind::TcpRoute, &doors, &mut problems).collect(),
+        services: balancers.verdicts(&assignment, &doors, &mut problems),
+    };
+    problems.splice(0..0, file.problems.iter().cloned());
+    let (listeners, routes) = file::sorted(built.listeners, built.routes);
+    let desired = Desired { settings: facts.settings.clone(), listeners, routes };
+    Compiled { desired, problems, verdicts, probes: built.probes }
+}
+
+/// What the static file comes to by itself.
+struct FilePart {
+    listeners: Vec<DesiredListener>,
+    routes: Vec<DesiredRoute>,
+    problems: Vec<Problem>,
+}
+
+impl FilePart {
+    fn new(facts: &Facts) -> Self {
+        let (listeners, routes, problems) = file::compile(facts);
+        Self { listeners, routes, problems }
+    }
+}
+
+/// Everyone's wish for addresses and ports.
+fn claims<'a>(file: &'a FilePart, parents: &Parents<'a>, balancers: &Balancers<'a>) -> Vec<Claim<'a>> {
+    let mut claims = Vec::new();
+    for (at, listener) in file.listeners.iter().enumerate() {
+        let claimant = Claimant::File { what: "listener", name: &listener.name };
+        claims.extend(listener.addresses.iter().map(|address| Claim {
+            claimant,
+            at: SocketAddr::new(*address, listener.port),
+            protocol: listener.protocol,
+            whose: Whose::File(at),
+        }));
+    }
+    for parent in parents.all.iter().filter(|parent| parent.refusal.is_none()) {
+        for at in parent.listeners.clone().filter(|at| parents.listeners[*at].is_accepted()) {
+            let listener = &parents.listeners[at];
+            let Some(protocol) = listener.protocol else { continue };
+            claims.extend(parents.all[parent.gateway].addresses.iter().map(|address| Claim {
+                claimant: parent.claimant,
+                at: SocketAddr::new(*address, listener.spec.port),
+                protocol,
+                whose: Whose::Listener(at),
+            }));
+        }
+    }
+    balancers.claims(&mut claims);
+    claims
+}
+
+/// Decides who has which name and which TCP door. Targets are the file's routes, the cluster's, then ports of Services.
+fn settle<'a>(
+    file: &'a FilePart,
+    file_doors: &[Vec<usize>],
+    parents: &Parents<'a>,
+    balancers: &Balancers<'a>,
+    routes: &mut Routes<'a>,
+    doors: &[Door<'a>],
+) -> Names<'a> {
+    let mut targets: Vec<Claimant<'a>> = Vec::new();
+    targets.extend(file.routes.iter().map(|route| Claimant::File { what: "route", name: &route.name }));
+    let first_route = targets.len();
+    targets.extend(routes.claimants());
+    let first_port = targets.len();
+    targets.extend(balancers.ports.iter().map(|port| Claimant::object(Kind::Service, &port.service.meta)));
+    let mut candidates: Vec<Candidate<'a>> = Vec::with_capacity(2 * targets.len());
+    for (target, route) in file.routes.iter().enumerate() {
+        let names = route
+            .names
+            .iter()
+            .flat_map(|(listener, name)| file_doors[*listener].iter().map(move |d| (*d, name)));
+        candidates.extend(names.map(|(door, pattern)| route::other(door, Some(pattern), target)));
+    }
+    for (listener, own) in file.listeners.iter().zip(file_doors) {
+        let default =
+            listener.route.into_iter().flat_map(|target| own.iter().map(move |door| (*door, target)));
+        candidates.extend(default.map(|(door, target)| route::other(door, None, target)));
+    }
+    for (at, port) in balancers.ports.iter().enumerate() {
+        candidates.extend(port.doors.iter().map(|door| route::other(*door, None, first_port + at)));
+    }
+    let hostnames = hostnames(parents);
+    routes.candidates(parents, doors, &hostnames, first_route, &mut candidates);
+    let sites = sites(parents, &hostnames);
+    Names::settle(candidates, &targets, parents, &sites, |attachment, loss| {
+        routes.attachments[attachment].losses.push(loss);
+    })
+}
+
+/// Host names of accepted TLS listeners by Gateway and port.
+fn hostnames<'a>(parents: &Parents<'a>) -> HashMap<(usize, u16), Hostnames<'a>> {
+    let mut hostnames: HashMap<(usize, u16), Hostnames<'a>> = HashMap::default();
+    for parent in parents.all.iter().filter(|parent| parent.refusal.is_none()) {
+        for at in parent.listeners.clone() {
+            let listener = &parents.listeners[at];
+            if listener.is_accepted() && listener.protocol == Some(Protocol::Tls) {
+                let own = hostnames.entry((parent.gateway, listener.spec.port)).or_default();
+                own.add(listener.spec.hostname.as_ref(), at);
+            }
+        }
+    }
+    hostnames
+}
+
+/// By Gateway, where names of one listener must be kept from routes of another.
+fn sites<'a>(parents: &Parents<'a>, hostnames: &HashMap<(usize, u16), Hostnames<'a>>) -> Vec<Vec<Site<'a>>> {
+    let mut sites: Vec<Vec<Site<'a>>> = Vec::new();
+    sites.resize_with(parents.all.len(), Vec::new);
+    for parent in parents.all.iter().filter(|parent| parent.refusal.is_none()) {
+        for listener in &parents.listeners[parent.listeners.clone()] {
+            let (Some(hostname), port) = (listener.spec.hostname.as_ref(), listener.spec.port) else {
+                continue;
+            };
+            let others = hostnames.get(&(parent.gateway, port)).is_some_and(|all| !all.is_single());
+            if others && listener.is_accepted() && listener.protocol == Some(Protocol::Tls) {
+                sites[parent.gateway]
+                    .extend(listener.doors.iter().map(|door| Site { door: *door, hostname }));
+            }
+        }
+    }
+    sites
+}
+
+fn yes(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Condition {
+    Condition { kind, status: Status::True, reason, message: message.into() }
+}
+
+fn no(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Condition {
+    Condition { kind, status: Status::False, reason, message: message.into() }
+}

@@ -1,0 +1,42 @@
+//! Who comes first where two want the same.
+
+use crate::model::object::Meta;
+use crate::model::{Kind, ObjectName};
+use std::fmt;
+
+/// Whoever wants an address and port or a name. The lesser one has it: the static file, then the oldest object, then by
+/// kind, namespace and name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Claimant<'a> {
+    /// A listener or route of the static file.
+    File {
+        /// `listener` or `route`.
+        what: &'static str,
+        /// Its name.
+        name: &'a str,
+    },
+    /// An object.
+    Object {
+        /// `metadata.creationTimestamp`.
+        created_secs: i64,
+        /// What it is.
+        kind: Kind,
+        /// Which one.
+        name: &'a ObjectName,
+    },
+}
+
+impl<'a> Claimant<'a> {
+    pub(super) fn object(kind: Kind, meta: &'a Meta) -> Self {
+        Self::Object { created_secs: meta.created_secs, kind, name: &meta.name }
+    }
+}
+
+impl fmt::Display for Claimant<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { what, name } => write!(f, "{what} {name} of the static file"),
+            Self::Object { kind, name, .. } => write!(f, "{kind} {name}"),
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Routes: what they attach to, what they want, and what becomes of them.
+
+use super::attach::{self, Attachment};
+use super::backends::Resolved;
+use super::doors::Door;
+use super::listener::Parents;
+use super::own::{Candidate, Hostnames, Loss, NONE};
+use super::rank::Claimant;
+use super::{OWNED, label, no, yes};
+use crate::model::cluster::ClusterRoute;
+use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
+use crate::model::{Cluster, Kind, ObjectRef, Pattern, Problem};
+use foldhash::HashMap;
+use std::fmt::Write;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Losses that a message lists; of more it tells the number.
+const LOSSES_TOLD: usize = 4;
+
+/// A route with at least one parent of ours.
+pub(super) struct Route<'a> {
+    pub(super) kind: Kind,
+    pub(super) spec: &'a ClusterRoute,
+    pub(super) label: Arc<str>,
+    pub(super) resolved: Resolved,
+    /// Places of its attachments.
+    attachments: Range<usize>,
+}
+
+impl Route<'_> {
+    fn object(&self) -> ObjectRef {
+        ObjectRef { kind: self.kind, name: self.spec.meta.name.clone() }
+    }
+
+    /// What a probe's TLS hello asks for: the first of the route's names.
+    pub(super) fn server_name(&self) -> Option<&crate::model::ServerName> {
+        let exact = self.spec.hostnames.iter().filter_map(|pattern| match pattern {
+            Pattern::Exact(name) => Some(name),
+            Pattern::Wildcard(_) => None,
+        });
+        exact.min()
+    }
+}
+
+/// All routes of ours.
+#[derive(Default)]
+pub(super) struct Routes<'a> {
+    pub(super) all: Vec<Route<'a>>,
+    pub(super) attachments: Vec<Attachment<'a>>,
+}
+
+impl<'a> Routes<'a> {
+    pub(super) fn new(cluster: &'a Cluster, parents: &mut Parents<'a>) -> Self {
+        let mut this = Self::default();
+        let mut buffer = String::new();
+        let tls = cluster.tls_routes.values().map(|route| (Kind::TlsRoute, &**route));
+        let tcp = cluster.tcp_routes.values().map(|route| (Kind::TcpRoute, &**route));
+        for (kind, spec) in tls.chain(tcp) {
+            let first = this.attachments.len();
+            let serial = this.all.len() + 1;
+            for reference in &spec.parents {
+                this.attachments.extend(attach::attach(cluster, parents, kind, serial, spec, reference));
+            }
+            let attachments = first..this.attachments.len();
+            if !attachments.is_empty() {
+                let label = label::object(&mut buffer, kind, &spec.meta.name);
+                this.all.push(Route { kind, spec, label, resolved: Resolved::default(), attachments });
+            }
+        }
+        this
+    }
+
+    /// The routes as claimants.
+    pub(super) fn claimants(&self) -> impl Iterator<Item = Claimant<'a>> {
+        self.all.iter().map(|route| Claimant::object(route.kind, &route.spec.meta))
+    }
+
+    /// What the routes want, and what they cannot have because the door is another's. `first_target` is the target of
+    /// the first of them.
+    pub(super) fn candidates(
+        &mut self,
+        parents: &Parents<'a>,
+        doors: &[Door<'a>],
+        hostnames: &HashMap<(usize, u16), Hostnames<'a>>,
+        first_target: usize,
+        candidates: &mut Vec<Candidate<'a>>,
+    ) {
+        for (index, route) in self.all.iter().enumerate() {
+            for place in route.attachments.clone() {
+                let attachment = &mut self.attachments[place];
+                for at in &attachment.listeners {
+                    let listener = &parents.listeners[*at];
+                    let lost =
+                        |door: &usize| Loss { door: *door, written: None, owner: Some(doors[*door].owner) };
+                    attachment.losses.extend(listener.lost.iter().map(lost));
+                    let gateway = parents.gateway_of(*at);
+                    let others = hostnames.get(&(gateway, listener.spec.port)).filter(|all| !all.is_single());
+                    for written in attach::wishes(route.spec) {
+                        let own = listener.spec.hostname.as_ref();
+                        let Some(pattern) = attach::intersection(own, written) else { continue };
+                        if others.is_some_and(|others| others.listener_of(pattern) != Some(*at)) {
+                            continue;
+                        }
+                        let target = first_target + index;
+                        candidates.extend(listener.doors.iter().map(|door| Candidate {
+                            door: *door,
+                            pattern,
+                            written,
+                            target,
+                            attachment: place,
+                            listener: *at,
+                        }));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Conditions of every route, and problems of those that do not have all they want.
+    pub(super) fn verdicts(
+        &self,
+        kind: Kind,
+        doors: &[Door<'_>],
+        problems: &mut Vec<Problem>,
+    ) -> impl Iterator<Item = (crate::model::ObjectName, RouteVerdict)> {
+        let mut verdicts = Vec::new();
+        for route in self.all.iter().filter(|route| route.kind == kind) {
+            self.problems(route, doors, problems);
+            let attachments = self.attachments[route.attachments.clone()].iter();
+            let parents = attachments
+                .map(|attachment| ParentVerdict {
+                    parent: attachment.reference.clone(),
+                    conditions: conditions(route, attachment, doors),
+                })
+                .collect();
+            let verdict = RouteVerdict { generation: route.spec.meta.generation, parents };
+            verdicts.push((route.spec.meta.name.clone(), verdict));
+        }
+        verdicts.into_iter()
+    }
+
+    fn problems(&self, route: &Route<'_>, doors: &[Door<'_>], problems: &mut Vec<Problem>) {
+        let attachments = self.attachments[route.attachments.clone()].iter();
+        // A door that is another's is told on the Gateway, and here by the condition alone.
+        let losses = attachments.flat_map(|attachment| &attachment.losses);
+        let names: Vec<Loss<'_>> = losses
+            .copied()
+            .filter(|loss| loss.written.is_some() || loss.owner.is_some_and(is_route))
+            .collect();
+        if let Some(first) = names.first() {
+            let problem = Problem::warning(
+                if first.written.is_some() { "spec.hostnames" } else { "spec.parentRefs" },
+                told(&names, doors),
+                "choose another name or listener, or remove it where it is",
+            );
+            let value = first.written.map(ToString::to_string).unwrap_or_default();
+            problems.push(problem.value(value).object(route.object()));
+        }
+        let resolved = &route.resolved;
+        if let Some(first) = resolved.circular.first() {
+            let what = format!(
+                "{first} and {} more endpoints are addresses and ports we answer on: connections would go round",
+                resolved.circular.len() - 1
+            );
+            let problem =
+                Problem::warning("spec.rules", what, "let the Service lead to the tenant's own pods");
+            problems.push(problem.value(first).object(route.object()));
+        }
+        if resolved.excess > 0 {
+            let what = format!(
+                "{} ready endpoints are more than a route can use; they get no connection",
+                resolved.excess
+            );
+            problems.push(
+                Problem::warning("spec.rules", what, "use 254 endpoints of a family at most")
+                    .object(route.object()),
+            );
+        }
+    }
+}
+
+fn is_route(claimant: Claimant<'_>) -> bool {
+    matches!(claimant, Claimant::Object { kind: Kind::TlsRoute | Kind::TcpRoute, .. })
+}
+
+fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, doors: &[Door<'_>]) -> Vec<Condition> {
+    let accepted = match &attachment.refusal {
+        None => yes("Accepted", "Accepted", "accepted"),
+        Some(refusal) => no("Accepted", refusal.reason, &*refusal.message),
+    };
+    let faults = &route.resolved.faults;
+    let resolved = match faults.first() {
+        None => yes("ResolvedRefs", "ResolvedRefs", "all references are resolved"),
+        Some(first) => {
+            let all: Vec<&str> = faults.iter().map(|fault| &*fault.what).collect();
+            no(
+                "ResolvedRefs",
+                first.reason,
+                format!("{}; their share of connections is refused", all.join("; ")),
+            )
+        }
+    };
+    let mut conditions = vec![accepted, resolved];
+    if attachment.refusal.is_some() {
+        return conditions;
+    }
+    if route.spec.rules.len() > 1 {
+        let what = format!("Dropped Rule: only the first of {} rules is used", route.spec.rules.len());
+        conditions.push(yes("PartiallyInvalid", "UnsupportedValue", what));
+    }
+    if !attachment.losses.is_empty() {
+        let reserved = attachment.losses.iter().all(|loss| loss.owner.is_none());
+        let reason = if reserved { "Reserved" } else { "OwnedByOther" };
+        conditions.push(no(OWNED, reason, told(&attachment.losses, doors)));
+    }
+    conditions
+}
+
+/// Losses for people: each name once, with all its doors.
+fn told(losses: &[Loss<'_>], doors: &[Door<'_>]) -> String {
+    let mut text = String::new();
+    let mut rest: Vec<&Loss<'_>> = losses.iter().collect();
+    let mut count = 0;
+    while let Some(first) = rest.first().copied() {
+        let same = |loss: &&Loss<'_>| loss.written == first.written && loss.owner == first.owner;
+        let mut at: Vec<_> = rest.iter().copied().filter(same).map(|loss| doors[loss.door].at).collect();
+        rest.retain(|loss| !same(loss));
+        count += 1;
+        if count > LOSSES_TOLD {
+            continue;
+        }
+        at.sort_unstable();
+        at.dedup();
+        let at: Vec<String> = at.iter().map(ToString::to_string).collect();
+        let at = at.join(", ");
+        let separator = if text.is_empty() { "" } else { "; " };
+        // Writing to a String cannot fail.
+        let _ = match (first.written, first.owner) {
+            (Some(name), Some(owner)) => write!(text, "{separator}{name} on {at} belongs to {owner}"),
+            (Some(name), None) => {
+                write!(
+                    text,
+                    "{separator}{name} is a name of the cluster's own API server, which no tenant may have"
+                )
+            }
+            (None, Some(owner)) => write!(text, "{separator}{at} belongs to {owner}"),
+            (None, None) => write!(text, "{separator}{at} is nobody's"),
+        };
+    }
+    if count > LOSSES_TOLD {
+        let _ = write!(text, "; and {} more", count - LOSSES_TOLD);
+    }
+    text
+}
+
+/// A candidate of the static file or of a Service.
+pub(super) fn other<'a>(door: usize, pattern: Option<&'a Pattern>, target: usize) -> Candidate<'a> {
+    Candidate { door, pattern, written: pattern, target, attachment: NONE, listener: NONE }
+}

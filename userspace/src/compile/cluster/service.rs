@@ -1,0 +1,166 @@
+//! Services of class `vestibule.dev/lb`: one TCP door for each address and port.
+
+use super::digest::Part;
+use super::doors::{Claim, Door, Whose};
+use super::rank::Claimant;
+use super::{label, no};
+use crate::ipam::Assignment;
+use crate::model::cluster::{LoadBalancerSpec, ServicePort, ServiceSpec};
+use crate::model::verdict::{Programmable, ServiceVerdict};
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A TCP port of a Service of our class.
+pub(super) struct Port<'a> {
+    pub(super) name: &'a ObjectName,
+    pub(super) service: &'a ServiceSpec,
+    pub(super) port: &'a ServicePort,
+    pub(super) label: Arc<str>,
+    /// Places of the doors that it has.
+    pub(super) doors: Vec<usize>,
+    /// Places of the doors that are another's.
+    pub(super) lost: Vec<usize>,
+}
+
+/// A Service of our class.
+struct Balancer<'a> {
+    name: &'a ObjectName,
+    spec: &'a LoadBalancerSpec,
+    service: &'a ServiceSpec,
+    addresses: &'a [IpAddr],
+    /// Places of its ports.
+    ports: Range<usize>,
+}
+
+/// All Services of our class.
+#[derive(Default)]
+pub(super) struct Balancers<'a> {
+    all: Vec<Balancer<'a>>,
+    pub(super) ports: Vec<Port<'a>>,
+}
+
+impl<'a> Balancers<'a> {
+    pub(super) fn new(cluster: &'a Cluster, assignment: &'a Assignment) -> Self {
+        let mut this = Self::default();
+        let mut buffer = String::new();
+        for (name, service) in &cluster.services {
+            let Some(spec) = service.load_balancer.as_deref() else { continue };
+            let addresses = assignment.services.get(name).map_or(&[][..], |own| &own.addresses);
+            let first = this.ports.len();
+            // Ranges that we cannot enforce yet: letting everyone in would be worse than letting nobody in.
+            let ports = service.ports.iter().filter(|port| port.is_tcp && !spec.has_source_ranges);
+            this.ports.extend(ports.map(|port| {
+                let label = label::service(&mut buffer, name, port.port);
+                Port { name, service, port, label, doors: Vec::new(), lost: Vec::new() }
+            }));
+            let ports = first..this.ports.len();
+            this.all.push(Balancer { name, spec, service, addresses, ports });
+        }
+        this
+    }
+
+    /// The doors that they want.
+    pub(super) fn claims(&self, claims: &mut Vec<Claim<'a>>) {
+        for balancer in &self.all {
+            let claimant = Claimant::object(Kind::Service, &balancer.service.meta);
+            for place in balancer.ports.clone() {
+                let port = self.ports[place].port.port;
+                let at = balancer.addresses.iter().map(|address| SocketAddr::new(*address, port));
+                let whose = Whose::ServicePort(place);
+                claims.extend(at.map(|at| Claim { claimant, at, protocol: Protocol::Tcp, whose }));
+            }
+        }
+    }
+
+    /// What becomes of each Service, and problems of those that do not have all they want.
+    pub(super) fn verdicts(
+        &self,
+        assignment: &Assignment,
+        doors: &[Door<'_>],
+        problems: &mut Vec<Problem>,
+    ) -> BTreeMap<ObjectName, ServiceVerdict> {
+        let mut verdicts = BTreeMap::new();
+        for balancer in &self.all {
+            let first = problems.len();
+            balancer.problems(assignment, &self.ports[balancer.ports.clone()], doors, problems);
+            let verdict = balancer.verdict(&self.ports[balancer.ports.clone()], doors, &problems[first..]);
+            verdicts.insert(balancer.name.clone(), verdict);
+        }
+        verdicts
+    }
+}
+
+impl Balancer<'_> {
+    fn problems(
+        &self,
+        assignment: &Assignment,
+        ports: &[Port<'_>],
+        doors: &[Door<'_>],
+        problems: &mut Vec<Problem>,
+    ) {
+        let mut tell = |problem: Problem| {
+            problems.push(problem.object(ObjectRef { kind: Kind::Service, name: self.name.clone() }));
+        };
+        if self.spec.has_source_ranges {
+            tell(Problem::warning(
+                "spec.loadBalancerSourceRanges",
+                "source ranges cannot be enforced yet: the Service is not served at all",
+                "remove them (and their annotation) if everyone may connect",
+            ));
+            return;
+        }
+        if self.spec.addresses.is_empty() {
+            tell(Problem::warning(
+                "metadata.annotations",
+                "the Service asks for no address",
+                "set annotation vestibule.dev/addresses, metallb.io/loadBalancerIPs or spec.loadBalancerIP",
+            ));
+        }
+        if let Some(problem) = assignment.services.get(self.name).and_then(|own| own.problem.clone()) {
+            tell(problem);
+        }
+        for (at, port) in self.service.ports.iter().enumerate().filter(|(_, port)| !port.is_tcp) {
+            let what = format!("port {} is {}: only TCP is served", port.port, port.protocol);
+            let field = format!("spec.ports[{at}].protocol");
+            tell(
+                Problem::warning(field, what, "remove the port, or serve it by other means")
+                    .value(&port.protocol),
+            );
+        }
+        for port in ports.iter().filter(|port| !port.lost.is_empty()) {
+            let told = port.lost.iter().map(|door| {
+                let door = &doors[*door];
+                format!("{} belongs to {}", door.at, door.owner)
+            });
+            let what = told.collect::<Vec<_>>().join("; ");
+            let problem = Problem::warning("spec.ports", what, "choose another port or address");
+            tell(problem.value(port.port.port));
+        }
+    }
+
+    fn verdict(&self, ports: &[Port<'_>], doors: &[Door<'_>], problems: &[Problem]) -> ServiceVerdict {
+        let is_served = |address: &&IpAddr| {
+            ports.iter().any(|port| port.doors.iter().any(|door| doors[*door].at.ip() == **address))
+        };
+        let addresses: Vec<IpAddr> = self.addresses.iter().filter(is_served).copied().collect();
+        let served = ports.iter().filter(|port| !port.doors.is_empty());
+        let programmable = if addresses.is_empty() {
+            let reason = match ports.iter().any(|port| !port.lost.is_empty()) {
+                true => "OwnedByOther",
+                false => "Invalid",
+            };
+            let what = problems.first().map_or("the Service has no ports", |problem| &*problem.what);
+            Programmable::No(no("Programmed", reason, what))
+        } else {
+            let digest = |port: &Port<'_>| {
+                let part = |door: &usize| Part::new("service").text(&port.label).at(doors[*door].at).done();
+                port.doors.iter().map(part).fold(0, u64::wrapping_add)
+            };
+            Programmable::Yes { digest: ports.iter().map(digest).fold(0, u64::wrapping_add) }
+        };
+        ServiceVerdict { addresses, ports: served.map(|port| port.port.port).collect(), programmable }
+    }
+}

@@ -1,0 +1,298 @@
+//! Which addresses Gateways and Services have. Pure: the same objects give the same addresses on every node, in whatever
+//! order they came.
+//!
+//! Objects are served by age. What an object asks for, or already has in status, it gets unless the address is outside
+//! the installation's ranges, excluded, or belongs to an older object of another namespace. Only then what nobody has is
+//! given to those who asked for nothing in particular.
+
+/// Which addresses may be given at all, and the next free one.
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use crate::model::cluster::{GatewaySpec, LoadBalancerSpec};
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
+use foldhash::HashMap;
+use pool::Pool;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// The only type of address that we give (`spec.addresses[].type`).
+pub const ADDRESS_TYPE: &str = "IPAddress";
+
+/// What an object gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allocation {
+    /// For status, in this order: as asked for; where nothing was asked for, IPv4 first.
+    pub addresses: Vec<IpAddr>,
+    /// Why `Programmed` is False: `AddressNotUsable` or `AddressNotAssigned`. `None`: nothing that was asked for is
+    /// missing.
+    pub reason: Option<&'static str>,
+    /// What is missing, and what to do.
+    pub problem: Option<Problem>,
+}
+
+/// What everyone gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assignment {
+    /// Gateways of ours that can have addresses at all.
+    pub gateways: BTreeMap<ObjectName, Allocation>,
+    /// Services of our class.
+    pub services: BTreeMap<ObjectName, Allocation>,
+}
+
+/// The addresses that each Gateway shall have in status. To be called only with full lists of Gateways and Services.
+pub fn allocate(cluster: &Cluster) -> BTreeMap<ObjectName, Allocation> {
+    assign(cluster).gateways
+}
+
+/// The addresses of Gateways and of Services of our class.
+pub fn assign(cluster: &Cluster) -> Assignment {
+    let mut claimants = claimants(cluster);
+    claimants.sort_by_key(|claimant| (claimant.created_secs, claimant.kind, claimant.name));
+    let mut ledger = Ledger { pool: Pool::new(&cluster.policy), cluster, owners: HashMap::default() };
+    for claimant in &mut claimants {
+        ledger.settle(claimant);
+    }
+    for claimant in &mut claimants {
+        ledger.fill(claimant);
+    }
+    let mut assignment = Assignment::default();
+    for claimant in claimants {
+        let (kind, name) = (claimant.kind, claimant.name.clone());
+        let allocation = claimant.allocation(&ledger);
+        match kind {
+            Kind::Service => assignment.services.insert(name, allocation),
+            _ => assignment.gateways.insert(name, allocation),
+        };
+    }
+    assignment
+}
+
+/// Whether a Gateway can have addresses: of a class of ours that is not refused, and refused itself for nothing that is
+/// known without its listeners.
+pub fn is_eligible(cluster: &Cluster, gateway: &GatewaySpec) -> bool {
+    let class = cluster.classes.get(&gateway.class);
+    class.is_some_and(|class| !class.has_parameters)
+        && !gateway.has_parameters
+        && gateway.addresses.iter().all(|request| &*request.kind == ADDRESS_TYPE)
+}
+
+/// A Gateway or Service that wants addresses.
+struct Claimant<'a> {
+    created_secs: i64,
+    kind: Kind,
+    name: &'a ObjectName,
+    /// Field of the request, for problems.
+    field: &'a str,
+    /// Addresses in status.
+    given: &'a [IpAddr],
+    slots: Vec<Slot>,
+    /// What was asked for and is not to be had, and why.
+    refused: Vec<(String, String)>,
+}
+
+/// One address that is wanted.
+struct Slot {
+    wish: Wish,
+    got: Option<IpAddr>,
+}
+
+#[derive(Clone, Copy)]
+enum Wish {
+    /// This one.
+    Exactly(IpAddr),
+    /// Any of the family.
+    Any { is_v4: bool },
+    /// Any of the family, if there is one to be had.
+    Spare { is_v4: bool },
+}
+
+fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
+    let pool = Pool::new(&cluster.policy);
+    let families: Vec<bool> = [true, false].into_iter().filter(|is_v4| pool.offers(*is_v4)).collect();
+    let gateways = cluster.gateways.iter().filter(|(_, gateway)| is_eligible(cluster, gateway));
+    let gateways = gateways.map(|(name, gateway)| gateway_claim(name, gateway, &families));
+    let services = cluster.services.iter().filter_map(|(name, service)| {
+        let balancer = service.load_balancer.as_deref()?;
+        Some(service_claim(name, service.meta.created_secs, balancer))
+    });
+    gateways.chain(services).collect()
+}
+
+fn gateway_claim<'a>(name: &'a ObjectName, gateway: &'a GatewaySpec, families: &[bool]) -> Claimant<'a> {
+    let mut claimant = Claimant {
+        created_secs: gateway.meta.created_secs,
+        kind: Kind::Gateway,
+        name,
+        field: "spec.addresses",
+        given: &gateway.given,
+        slots: Vec::new(),
+        refused: Vec::new(),
+    };
+    let mut any = families.iter().cycle();
+    for request in &gateway.addresses {
+        let Some(value) = &request.value else {
+            // Without ranges there is no family to ask for: the slot stays empty.
+            let is_v4 = any.next().copied().unwrap_or(true);
+            claimant.slots.push(Slot { wish: Wish::Any { is_v4 }, got: None });
+            continue;
+        };
+        match value.parse() {
+            Ok(address) => claimant.wants(address),
+            Err(_) => claimant.refused.push((value.to_string(), format!("{value:?} is no IP address"))),
+        }
+    }
+    if gateway.addresses.is_empty() && wants_addresses(gateway) {
+        let wish = |(i, is_v4): (usize, &bool)| match i {
+            0 => Wish::Any { is_v4: *is_v4 },
+            _ => Wish::Spare { is_v4: *is_v4 },
+        };
+        claimant.slots = families.iter().enumerate().map(|at| Slot { wish: wish(at), got: None }).collect();
+    }
+    claimant
+}
+
+/// Whether an address would serve anything: a Gateway of HTTP listeners alone gets none.
+fn wants_addresses(gateway: &GatewaySpec) -> bool {
+    let served = |protocol: &str| protocol == "TLS" || protocol == "TCP";
+    !gateway.given.is_empty()
+        || gateway.listeners.is_empty()
+        || gateway.listeners.iter().any(|listener| served(&listener.protocol))
+}
+
+fn service_claim<'a>(
+    name: &'a ObjectName,
+    created_secs: i64,
+    balancer: &'a LoadBalancerSpec,
+) -> Claimant<'a> {
+    let mut claimant = Claimant {
+        created_secs,
+        kind: Kind::Service,
+        name,
+        field: &balancer.field,
+        given: &[],
+        slots: Vec::new(),
+        refused: Vec::new(),
+    };
+    for address in &balancer.addresses {
+        claimant.wants(*address);
+    }
+    claimant
+}
+
+impl Claimant<'_> {
+    /// Wants an address, once.
+    fn wants(&mut self, address: IpAddr) {
+        let known = |slot: &Slot| matches!(slot.wish, Wish::Exactly(other) if other == address);
+        if !self.slots.iter().any(known) {
+            self.slots.push(Slot { wish: Wish::Exactly(address), got: None });
+        }
+    }
+
+    fn object(&self) -> ObjectRef {
+        ObjectRef { kind: self.kind, name: self.name.clone() }
+    }
+
+    fn allocation(self, ledger: &Ledger<'_>) -> Allocation {
+        let addresses: Vec<IpAddr> = self.slots.iter().filter_map(|slot| slot.got).collect();
+        let lacks_any = self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
+        let (reason, problem) = if let Some((value, first)) = self.refused.first() {
+            let why: Vec<&str> = self.refused.iter().map(|(_, why)| &**why).collect();
+            let what = if self.refused.len() == 1 { first.clone() } else { why.join("; ") };
+            let problem = Problem::warning(self.field, what, "ask for addresses of your own in the ranges")
+                .value(value)
+                .object(self.object());
+            (Some("AddressNotUsable"), Some(problem))
+        } else if lacks_any || (addresses.is_empty() && self.kind == Kind::Gateway) {
+            let offers = ledger.pool.offers(true) || ledger.pool.offers(false);
+            let (what, remedy) = if !offers {
+                ("the installation has no address ranges", "add a range to the chart's values")
+            } else if self.slots.is_empty() {
+                ("none of its listeners can be served: it needs no address", "add a TLS or TCP listener")
+            } else {
+                ("all addresses of the installation's ranges are in use", "add a range to the chart's values")
+            };
+            let problem = Problem::warning(self.field, what, remedy);
+            (Some("AddressNotAssigned"), Some(problem.object(self.object())))
+        } else {
+            (None, None)
+        };
+        Allocation { addresses, reason, problem }
+    }
+}
+
+/// Who has which address.
+struct Ledger<'a> {
+    pool: Pool<'a>,
+    cluster: &'a Cluster,
+    owners: HashMap<IpAddr, Owner<'a>>,
+}
+
+/// The oldest of those who have an address.
+struct Owner<'a> {
+    kind: Kind,
+    name: &'a ObjectName,
+}
+
+impl<'a> Ledger<'a> {
+    /// Gives an object what it asks for by value, and what it has and may keep.
+    fn settle(&mut self, claimant: &mut Claimant<'a>) {
+        let mut slots = std::mem::take(&mut claimant.slots);
+        for slot in &mut slots {
+            let Wish::Exactly(address) = slot.wish else { continue };
+            match self.objection(claimant, address) {
+                None => {
+                    slot.got = Some(address);
+                    self.own(claimant, address);
+                }
+                Some(why) => claimant.refused.push((address.to_string(), why)),
+            }
+        }
+        for address in claimant.given {
+            let free = slots.iter_mut().find(|slot| {
+                slot.got.is_none()
+                    && matches!(slot.wish, Wish::Any { is_v4 } | Wish::Spare { is_v4 } if is_v4 == address.is_ipv4())
+            });
+            let Some(slot) = free else { continue };
+            let usable = self.pool.objection(*address).is_none() && !self.owners.contains_key(address);
+            if usable && !self.cluster.policy.shared.contains(address) {
+                slot.got = Some(*address);
+                self.own(claimant, *address);
+            }
+        }
+        claimant.slots = slots;
+    }
+
+    /// Gives an object what nobody has.
+    fn fill(&mut self, claimant: &mut Claimant<'a>) {
+        let mut slots = std::mem::take(&mut claimant.slots);
+        for slot in slots.iter_mut().filter(|slot| slot.got.is_none()) {
+            let (Wish::Any { is_v4 } | Wish::Spare { is_v4 }) = slot.wish else { continue };
+            slot.got = self.pool.next(is_v4, |address| self.owners.contains_key(&address));
+            if let Some(address) = slot.got {
+                self.own(claimant, address);
+            }
+        }
+        claimant.slots = slots;
+    }
+
+    /// Why an object may not have an address that it asks for; `None`: it may.
+    fn objection(&self, claimant: &Claimant<'_>, address: IpAddr) -> Option<String> {
+        if let Some(why) = self.pool.objection(address) {
+            return Some(why);
+        }
+        let owner = self.owners.get(&address)?;
+        let own = owner.name.namespace == claimant.name.namespace;
+        (!own && !self.cluster.policy.shared.contains(&address)).then(|| {
+            format!(
+                "{address} belongs to {} {}, which is older, and is not shared between namespaces",
+                owner.kind, owner.name
+            )
+        })
+    }
+
+    fn own(&mut self, claimant: &Claimant<'a>, address: IpAddr) {
+        self.owners.entry(address).or_insert(Owner { kind: claimant.kind, name: claimant.name });
+    }
+}

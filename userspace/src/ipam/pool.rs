@@ -1,0 +1,94 @@
+//! Which addresses may be given at all, and the next free one.
+
+use crate::model::cluster::{AddressRange, Policy};
+use ipnet::IpNet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The chart's ranges, read from first to last.
+pub(super) struct Pool<'a> {
+    policy: &'a Policy,
+    v4: Cursor,
+    v6: Cursor,
+}
+
+/// Where the search for a free address of a family stands: everything before it was taken or may not be given.
+#[derive(Default)]
+struct Cursor {
+    range: usize,
+    /// `None`: the range's first address.
+    next: Option<IpAddr>,
+}
+
+impl<'a> Pool<'a> {
+    pub(super) fn new(policy: &'a Policy) -> Self {
+        Self { policy, v4: Cursor::default(), v6: Cursor::default() }
+    }
+
+    /// Whether the ranges have addresses of the family.
+    pub(super) fn offers(&self, is_v4: bool) -> bool {
+        self.policy.ranges.iter().any(|range| range.first.is_ipv4() == is_v4)
+    }
+
+    /// Why an address may not be given to anyone; `None`: it may.
+    pub(super) fn objection(&self, address: IpAddr) -> Option<String> {
+        if let Some(net) = self.policy.excluded.iter().find(|net| net.contains(&address)) {
+            return Some(format!("{address} is in {net}, a range of nodes, pods or Services"));
+        }
+        let held = self.policy.ranges.iter().any(|range| range.holds(address));
+        (!held).then(|| format!("{address} is in none of the address ranges of the installation"))
+    }
+
+    /// The next address of the family that may be given and that `taken` does not know. What was found once is not
+    /// found again: `taken` may only grow between two calls.
+    pub(super) fn next(&mut self, is_v4: bool, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let policy = self.policy;
+        let cursor = if is_v4 { &mut self.v4 } else { &mut self.v6 };
+        loop {
+            let range = policy.ranges.get(cursor.range)?;
+            let from = cursor.next.unwrap_or(range.first);
+            let found = if range.first.is_ipv4() == is_v4 { free(range, from, policy, &taken) } else { None };
+            match found {
+                Some(address) => {
+                    match after(address) {
+                        Some(next) if address < range.last => cursor.next = Some(next),
+                        _ => *cursor = Cursor { range: cursor.range + 1, next: None },
+                    }
+                    return Some(address);
+                }
+                None => *cursor = Cursor { range: cursor.range + 1, next: None },
+            }
+        }
+    }
+}
+
+/// The first free address of a range, at `from` or behind it.
+fn free(
+    range: &AddressRange,
+    from: IpAddr,
+    policy: &Policy,
+    taken: impl Fn(IpAddr) -> bool,
+) -> Option<IpAddr> {
+    let mut address = from;
+    while range.holds(address) {
+        match policy.excluded.iter().find(|net| net.contains(&address)) {
+            Some(net) => address = after(last(net))?,
+            None if taken(address) || policy.shared.contains(&address) => address = after(address)?,
+            None => return Some(address),
+        }
+    }
+    None
+}
+
+fn last(net: &IpNet) -> IpAddr {
+    match net {
+        IpNet::V4(net) => IpAddr::V4(net.broadcast()),
+        IpNet::V6(net) => IpAddr::V6(net.broadcast()),
+    }
+}
+
+fn after(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V4(address) => Some(IpAddr::V4(Ipv4Addr::from_bits(address.to_bits().checked_add(1)?))),
+        IpAddr::V6(address) => Some(IpAddr::V6(Ipv6Addr::from_bits(address.to_bits().checked_add(1)?))),
+    }
+}
