@@ -48,6 +48,18 @@ pub fn load(path: &Path, surroundings: &Surroundings) -> Result<Loaded, Vec<Prob
     Ok(Loaded { desired, problems, text })
 }
 
+/// Reads and checks a file by itself: what it says, for those who compile it together with more. A file with any error
+/// is refused as a whole; the problems then have lines.
+pub fn facts(path: &Path) -> Result<Facts, Vec<Problem>> {
+    let text = read(path).map_err(|error| vec![unreadable(&error)])?;
+    let (facts, mut problems) = config::parse(&text);
+    if problems.iter().any(Problem::is_error) {
+        config::locate(&text, &mut problems);
+        return Err(problems);
+    }
+    Ok(facts)
+}
+
 /// Everything that is wrong with a file, and everything that may surprise its author.
 pub fn check(path: &Path, surroundings: &Surroundings) -> Report {
     let (desired, problems) = match load(path, surroundings) {

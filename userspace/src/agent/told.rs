@@ -1,0 +1,117 @@
+//! What an agent is doing, for those who ask: `/readyz`, `/livez`, `/metrics`.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::registry::Registry;
+
+use crate::admin::{Answer, Asked};
+use crate::metrics;
+
+/// The loop turns at least each second; one that did not for this long will not do so again.
+const DEAD: Duration = Duration::from_secs(60);
+
+/// What the loop says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct View {
+    /// Every source had its first full list.
+    pub is_synced: bool,
+    /// It writes the maps, or did until another one took over.
+    pub could_write: bool,
+    /// Why it could not write, where it tried.
+    pub trouble: Option<String>,
+    /// Sources that cannot be followed, and why.
+    pub stale: Vec<String>,
+    /// When the loop last turned.
+    pub turned: Instant,
+}
+
+/// What is told, shared with whoever answers.
+#[derive(Debug)]
+pub(super) struct Told {
+    view: Mutex<View>,
+    registry: Registry,
+}
+
+impl Told {
+    pub(super) fn new(registry: Registry) -> Self {
+        let view = View {
+            is_synced: false,
+            could_write: false,
+            trouble: None,
+            stale: Vec::new(),
+            turned: Instant::now(),
+        };
+        Self { view: Mutex::new(view), registry }
+    }
+
+    /// Changes what is told.
+    pub(super) fn update(&self, change: impl FnOnce(&mut View)) {
+        change(&mut self.view());
+    }
+
+    fn view(&self) -> MutexGuard<'_, View> {
+        // Nobody panics while writing these few fields; what they hold is whole anyhow.
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn ready(view: &View) -> Answer {
+    let mut against = Vec::new();
+    if !view.is_synced {
+        against.push("not synced: a source had no full list yet; nothing is removed before".into());
+    }
+    if !view.could_write {
+        against.push("not the writer of this node's maps yet".into());
+    }
+    against.extend(view.trouble.clone());
+    against.extend(view.stale.iter().map(|stale| format!("stale: {stale}; the last state serves on")));
+    Answer::of(&against, &[])
+}
+
+fn live(view: &View, now: Instant) -> Answer {
+    let silent = now.saturating_duration_since(view.turned);
+    let against =
+        if silent > DEAD { vec![format!("the loop has not turned for {silent:?}")] } else { vec![] };
+    Answer::of(&against, &[])
+}
+
+impl Asked for Told {
+    fn ready(&self) -> Answer {
+        ready(&self.view())
+    }
+
+    fn live(&self) -> Answer {
+        live(&self.view(), Instant::now())
+    }
+
+    fn metrics(&self) -> String {
+        metrics::text(&self.registry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_ready_when_it_is_synced_writes_and_nothing_is_stale() {
+        let mut view = Told::new(Registry::default()).view().clone();
+        assert_eq!(ready(&view).text.lines().count(), 3);
+        view.is_synced = true;
+        assert!(!ready(&view).is_ok);
+        view.could_write = true;
+        assert_eq!(ready(&view), Answer { is_ok: true, text: "ok\n".into() });
+        view.stale.push("services: connection refused".into());
+        let answer = ready(&view);
+        assert!(!answer.is_ok && answer.text.contains("stale: services: connection refused"), "{answer:?}");
+        assert!(live(&view, view.turned).is_ok, "an API server that is away is no reason to be killed");
+    }
+
+    #[test]
+    fn a_loop_that_stands_still_is_dead() {
+        let view = Told::new(Registry::default()).view().clone();
+        assert!(live(&view, view.turned + DEAD).is_ok);
+        assert!(!live(&view, view.turned + DEAD + Duration::from_millis(1)).is_ok);
+    }
+}

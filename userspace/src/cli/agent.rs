@@ -1,0 +1,73 @@
+//! `vestibule agent`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{ArgAction, Args};
+
+use super::probe::SOCKET;
+use crate::agent::{self, AgentError, Identity, Options};
+
+/// What the command line says.
+#[derive(Debug, Args)]
+pub(super) struct Asked {
+    /// The chart's file, YAML or JSON.
+    #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
+    config: PathBuf,
+    /// A file with listeners and routes besides those of the cluster, as `vestibule run` takes it; its settings are not
+    /// looked at. Read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Where the last compiled state and the keys are kept, for a boot without the API server.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/vestibule")]
+    state: PathBuf,
+    /// Where the agents of a node hand over the maps.
+    #[arg(long, value_name = "DIR", default_value = "/run/vestibule")]
+    run: PathBuf,
+    /// The socket that `vestibule probe` asks.
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
+    /// How to log.
+    #[arg(long, value_enum, default_value_t = super::LogFormat::Text)]
+    log_format: super::LogFormat,
+    /// Port of /metrics, /readyz and /livez, bound by the writer alone; 0: none.
+    #[arg(long, value_name = "PORT", default_value_t = 9120)]
+    metrics_port: u16,
+    /// Whether each route has series of its own.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    metrics_per_route: bool,
+}
+
+/// Runs until it is told to end.
+pub(super) fn run(asked: Asked, pins: PathBuf) -> Result<ExitCode> {
+    super::log(asked.log_format);
+    let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
+    let options = Options {
+        config: asked.config,
+        file: asked.file,
+        pins,
+        state: asked.state,
+        run: asked.run,
+        admin: asked.socket,
+        metrics_port: asked.metrics_port,
+        metrics_per_route: asked.metrics_per_route,
+        identity: Identity {
+            node: variable("NODE_NAME")?,
+            pod: variable("POD_NAME")?,
+            namespace: variable("POD_NAMESPACE")?,
+        },
+    };
+    match agent::run(&options) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(AgentError::File { file, problems }) => {
+            let file = file.display().to_string();
+            for problem in &problems {
+                eprintln!("{}", problem.in_file(&file));
+            }
+            eprintln!("error: {file} is refused; nothing was touched");
+            Ok(ExitCode::FAILURE)
+        }
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,144 @@
+//! Active probes of backends: which is asked when ([`state`], pure), and how ([`probe`]). Each node judges for itself.
+
+/// Which backend is asked when, and what its answers make of it. Pure.
+pub mod state;
+/// One question to one backend.
+mod probe;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use crate::model::ServerName;
+use crate::model::cluster::ProbeSpec;
+use state::Targets;
+
+/// Probes under way at once. A probe holds a socket and no thread.
+const AT_ONCE: usize = 256;
+
+/// What is to be probed, how, and the server name that a TLS hello asks for.
+pub type Probes = BTreeMap<SocketAddr, (ProbeSpec, Option<ServerName>)>;
+
+/// Asks backends as long as it lives.
+#[derive(Debug)]
+pub struct Prober {
+    wanted: watch::Sender<Probes>,
+    failing: watch::Receiver<BTreeSet<SocketAddr>>,
+    /// Ends the questions with the prober.
+    _task: JoinSet<()>,
+}
+
+impl Prober {
+    /// Begins with nothing to ask. Needs a tokio runtime.
+    pub fn start() -> Self {
+        let (wanted, received) = watch::channel(Probes::new());
+        let (told, failing) = watch::channel(BTreeSet::new());
+        let mut task = JoinSet::new();
+        task.spawn(ask_all(received, told));
+        Self { wanted, failing, _task: task }
+    }
+
+    /// What is to be probed from now on. What stays keeps what is known about it.
+    pub fn set(&self, probes: &Probes) {
+        self.wanted.send_if_modified(|before| {
+            let is_new = before != probes;
+            if is_new {
+                before.clone_from(probes);
+            }
+            is_new
+        });
+    }
+
+    /// Comes back when other backends fail than before. Nothing is lost when the waiting is given up.
+    pub async fn changed(&mut self) -> BTreeSet<SocketAddr> {
+        if self.failing.changed().await.is_err() {
+            // The task ends with the prober only.
+            std::future::pending::<()>().await;
+        }
+        self.failing.borrow_and_update().clone()
+    }
+}
+
+async fn ask_all(mut wanted: watch::Receiver<Probes>, told: watch::Sender<BTreeSet<SocketAddr>>) {
+    let begun = Instant::now();
+    let mut targets = Targets::default();
+    let mut asked: JoinSet<(SocketAddr, Result<(), probe::Failure>)> = JoinSet::new();
+    loop {
+        let free = AT_ONCE.saturating_sub(asked.len());
+        for question in targets.take_due(begun.elapsed(), free) {
+            asked.spawn(async move {
+                let limit = Duration::from_millis(u64::from(question.spec.timeout_ms));
+                let answer = probe::ask(question.address, question.spec.kind, question.name.as_ref(), limit);
+                (question.address, answer.await)
+            });
+        }
+        let next = targets.next_due().filter(|_| asked.len() < AT_ONCE);
+        tokio::select! {
+            changed = wanted.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let probes = wanted.borrow_and_update().clone();
+                targets.set(&probes, begun.elapsed());
+            }
+            () = sleep_until(begun + next.unwrap_or_default()), if next.is_some() => {}
+            Some(answered) = asked.join_next() => match answered {
+                Ok((address, answer)) => judge(&mut targets, address, &answer, begun.elapsed()),
+                Err(error) => warn!(%error, "a probe died"),
+            },
+        }
+        told.send_if_modified(|before| {
+            let is_new = before != targets.failing();
+            if is_new {
+                before.clone_from(targets.failing());
+            }
+            is_new
+        });
+    }
+}
+
+fn judge(targets: &mut Targets, address: SocketAddr, answer: &Result<(), probe::Failure>, now: Duration) {
+    match (targets.answered(address, answer.is_ok(), now), answer) {
+        (Some(true), Err(why)) => warn!(backend = %address, %why, "the backend fails its probe"),
+        (Some(false), _) => info!(backend = %address, "the backend answers its probe again"),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cluster::ProbeKind;
+    use tokio::net::TcpListener;
+
+    #[test]
+    fn a_backend_that_stops_answering_is_told_and_so_is_its_return() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = server.local_addr().unwrap();
+            let spec = ProbeSpec {
+                kind: ProbeKind::Tcp,
+                interval_ms: 10,
+                timeout_ms: 1000,
+                failures: 2,
+                successes: 2,
+            };
+            let mut prober = Prober::start();
+            prober.set(&[(address, (spec, None))].into());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            drop(server);
+            let wait = Duration::from_secs(10);
+            let failing = tokio::time::timeout(wait, prober.changed()).await.unwrap();
+            assert_eq!(failing, [address].into());
+            let _server = TcpListener::bind(address).await.unwrap();
+            let failing = tokio::time::timeout(wait, prober.changed()).await.unwrap();
+            assert!(failing.is_empty());
+        });
+    }
+}

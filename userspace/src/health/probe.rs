@@ -1,0 +1,148 @@
+//! One question to one backend: a TCP connection, or a ClientHello that must be answered by a TLS record.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::model::ServerName;
+use crate::model::cluster::ProbeKind;
+
+/// Content types of TLS records (RFC 8446, 5.1): alert, handshake.
+const RECORDS: [u8; 2] = [21, 22];
+
+/// Why a backend did not answer well.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// Nothing within the limit.
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    /// The connection was refused or broke.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Something else than TLS.
+    #[error("what it answers is not TLS")]
+    NotTls,
+}
+
+/// Asks, and waits for the answer at most `limit`.
+pub(super) async fn ask(
+    address: SocketAddr,
+    kind: ProbeKind,
+    name: Option<&ServerName>,
+    limit: Duration,
+) -> Result<(), Failure> {
+    timeout(limit, exchange(address, kind, name)).await.map_err(|_| Failure::Silent(limit))?
+}
+
+async fn exchange(address: SocketAddr, kind: ProbeKind, name: Option<&ServerName>) -> Result<(), Failure> {
+    let mut stream = TcpStream::connect(address).await?;
+    // Thousands of probes a second would leave as many sockets in TIME_WAIT: it ends by RST.
+    stream.set_zero_linger()?;
+    if kind == ProbeKind::Tcp {
+        return Ok(());
+    }
+    stream.write_all(&client_hello(name)).await?;
+    let mut head = [0; 5];
+    stream.read_exact(&mut head).await?;
+    if is_record(&head) { Ok(()) } else { Err(Failure::NotTls) }
+}
+
+/// Content type and version of a record. An alert is an answer too: the server lives and does not like the name.
+fn is_record(head: &[u8; 5]) -> bool {
+    RECORDS.contains(&head[0]) && head[1] == 3
+}
+
+/// A ClientHello as any TLS 1.2 server takes it (RFC 5246, 7.4.1.2), with the name (RFC 6066) where there is one.
+fn client_hello(name: Option<&ServerName>) -> Vec<u8> {
+    let mut extensions = Vec::new();
+    if let Some(name) = name {
+        let name = name.as_str().as_bytes();
+        // server_name: a list of one entry of type host_name.
+        let entry = [&[0][..], &vector16(name)].concat();
+        extension(&mut extensions, 0, &vector16(&entry));
+    }
+    // supported_groups: x25519, secp256r1, secp384r1. signature_algorithms: ECDSA and RSA with SHA-256 to SHA-512.
+    extension(&mut extensions, 10, &vector16(&[0, 29, 0, 23, 0, 24]));
+    extension(&mut extensions, 11, &[1, 0]);
+    extension(&mut extensions, 13, &vector16(&[4, 3, 5, 3, 6, 3, 8, 4, 8, 5, 8, 6, 4, 1, 5, 1, 6, 1]));
+    let mut body = vec![3, 3];
+    // Not a secret: the handshake is never finished.
+    body.extend((0..32).map(|i| i * 7 + 1));
+    body.push(0);
+    // ECDHE with AES-GCM and ChaCha20, ECDSA and RSA; plain RSA with AES-GCM for servers that have nothing else.
+    let suites = [0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x2c, 0xc0, 0x30, 0xcc, 0xa9, 0xcc, 0xa8, 0x00, 0x9c];
+    body.extend(vector16(&suites));
+    body.extend([1, 0]);
+    body.extend(vector16(&extensions));
+    let mut message = vec![1, 0];
+    message.extend(vector16(&body));
+    let mut record = vec![22, 3, 1];
+    record.extend(vector16(&message));
+    record
+}
+
+fn extension(to: &mut Vec<u8>, kind: u16, data: &[u8]) {
+    to.extend(kind.to_be_bytes());
+    to.extend(vector16(data));
+}
+
+/// Bytes behind their length, two bytes, big-endian. All of ours are far below 64 KiB.
+fn vector16(bytes: &[u8]) -> Vec<u8> {
+    let mut vector = (bytes.len() as u16).to_be_bytes().to_vec();
+    vector.extend(bytes);
+    vector
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::wire::client_hello::{Outcome, parse};
+    use tokio::net::TcpListener;
+
+    #[test]
+    fn the_hello_is_one_that_our_own_parser_takes() {
+        let name = ServerName::new("tenant-a.k8s.example.com").unwrap();
+        let hello = client_hello(Some(&name));
+        let (outcome, parser) = parse(&hello);
+        let found = &parser.name[..usize::from(parser.name_length)];
+        assert_eq!((outcome, found), (Outcome::Name, name.as_str().as_bytes()), "{hello:02x?}");
+        assert_eq!(parse(&client_hello(None)).0, Outcome::NoName);
+    }
+
+    /// Serves one connection with these bytes and closes it.
+    async fn serve(answer: &'static [u8]) -> SocketAddr {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        tokio::spawn(async move {
+            let (mut stream, _) = server.accept().await.unwrap();
+            let mut hello = [0; 512];
+            let _ = stream.read(&mut hello).await;
+            let _ = stream.write_all(answer).await;
+        });
+        address
+    }
+
+    #[test]
+    fn records_are_answers_and_other_bytes_are_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let limit = Duration::from_secs(5);
+            let alert = serve(&[21, 3, 3, 0, 2, 2, 40]).await;
+            ask(alert, ProbeKind::Tls, None, limit).await.unwrap();
+            let http = serve(b"HTTP/1.1 400 Bad Request\r\n").await;
+            assert!(matches!(ask(http, ProbeKind::Tls, None, limit).await, Err(Failure::NotTls)));
+            let closed = serve(&[]).await;
+            assert!(matches!(ask(closed, ProbeKind::Tls, None, limit).await, Err(Failure::Io(_))));
+            let tcp = serve(&[]).await;
+            ask(tcp, ProbeKind::Tcp, None, limit).await.unwrap();
+            let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let limit = Duration::from_millis(50);
+            let answer = ask(silent.local_addr().unwrap(), ProbeKind::Tls, None, limit).await;
+            assert!(matches!(answer, Err(Failure::Silent(_))));
+        });
+    }
+}

@@ -1,0 +1,254 @@
+//! Which backend is asked when, and what its answers make of it. Times are since any fixed moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::Probes;
+use crate::model::ServerName;
+use crate::model::cluster::ProbeSpec;
+
+/// A question that is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Whom to ask.
+    pub address: SocketAddr,
+    /// How.
+    pub spec: ProbeSpec,
+    /// Whom a TLS hello asks for.
+    pub name: Option<ServerName>,
+}
+
+/// Every backend that is asked.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    by_address: BTreeMap<SocketAddr, Target>,
+    /// Those that are not being asked, by when they are due.
+    queue: BTreeSet<(Duration, SocketAddr)>,
+    failing: BTreeSet<SocketAddr>,
+    /// State of a xorshift generator; it only spreads probes over time.
+    random: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Target {
+    spec: ProbeSpec,
+    name: Option<ServerName>,
+    /// Answers in a row that speak against its present state.
+    against: u8,
+    /// `None`: it is being asked.
+    due: Option<Duration>,
+}
+
+impl Default for Targets {
+    fn default() -> Self {
+        Self {
+            by_address: BTreeMap::new(),
+            queue: BTreeSet::new(),
+            failing: BTreeSet::new(),
+            random: 0x9e37_79b9_7f4a_7c15,
+        }
+    }
+}
+
+impl Targets {
+    /// What is asked from now on. New ones are asked for the first time within one interval, each at a time of its own.
+    /// One that is not asked any more does not fail any more.
+    pub fn set(&mut self, probes: &Probes, now: Duration) {
+        let gone: Vec<SocketAddr> =
+            self.by_address.keys().filter(|address| !probes.contains_key(address)).copied().collect();
+        for address in gone {
+            self.remove(address);
+        }
+        for (address, (spec, name)) in probes {
+            match self.by_address.get_mut(address) {
+                Some(target) if target.spec.kind == spec.kind => {
+                    target.spec = *spec;
+                    target.name.clone_from(name);
+                }
+                Some(_) | None => {
+                    self.remove(*address);
+                    let due = now + interval(spec).mul_f64(self.share());
+                    let target = Target { spec: *spec, name: name.clone(), against: 0, due: Some(due) };
+                    self.by_address.insert(*address, target);
+                    self.queue.insert((due, *address));
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, address: SocketAddr) {
+        if let Some(due) = self.by_address.remove(&address).and_then(|target| target.due) {
+            self.queue.remove(&(due, address));
+        }
+        self.failing.remove(&address);
+    }
+
+    /// A number from 0 to 1.
+    fn share(&mut self) -> f64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Takes at most so many questions that are due; each is open until [`Targets::answered`].
+    pub fn take_due(&mut self, now: Duration, most: usize) -> Vec<Question> {
+        let mut questions = Vec::new();
+        while questions.len() < most
+            && let Some((due, address)) = self.queue.first().copied()
+            && due <= now
+        {
+            self.queue.remove(&(due, address));
+            if let Some(target) = self.by_address.get_mut(&address) {
+                target.due = None;
+                questions.push(Question { address, spec: target.spec, name: target.name.clone() });
+            }
+        }
+        questions
+    }
+
+    /// When the next question is due.
+    pub fn next_due(&self) -> Option<Duration> {
+        self.queue.first().map(|(due, _)| *due)
+    }
+
+    /// A backend answered or did not. `Some(true)`: it fails from now on, `Some(false)`: it does no longer.
+    pub fn answered(&mut self, address: SocketAddr, well: bool, now: Duration) -> Option<bool> {
+        // An interval, give or take a tenth: backends do not fall into step.
+        let spread = 0.9 + 0.2 * self.share();
+        let target = self.by_address.get_mut(&address)?;
+        if target.due.is_some() {
+            // The answer to a question of before it was taken out and put in again.
+            return None;
+        }
+        let due = now + interval(&target.spec).mul_f64(spread);
+        target.due = Some(due);
+        self.queue.insert((due, address));
+        let fails = self.failing.contains(&address);
+        if well != fails {
+            target.against = 0;
+            return None;
+        }
+        target.against = target.against.saturating_add(1);
+        let needed = if fails { target.spec.successes } else { target.spec.failures };
+        if target.against < needed {
+            return None;
+        }
+        target.against = 0;
+        if fails {
+            self.failing.remove(&address);
+        } else {
+            self.failing.insert(address);
+        }
+        Some(!fails)
+    }
+
+    /// Those that fail.
+    pub fn failing(&self) -> &BTreeSet<SocketAddr> {
+        &self.failing
+    }
+}
+
+fn interval(spec: &ProbeSpec) -> Duration {
+    Duration::from_millis(u64::from(spec.interval_ms.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cluster::ProbeKind;
+
+    const SPEC: ProbeSpec =
+        ProbeSpec { kind: ProbeKind::Tcp, interval_ms: 1000, timeout_ms: 500, failures: 3, successes: 2 };
+
+    fn address(host: u8) -> SocketAddr {
+        SocketAddr::from(([10, 0, 0, host], 6443))
+    }
+
+    fn probes(hosts: &[u8]) -> Probes {
+        hosts.iter().map(|host| (address(*host), (SPEC, None))).collect()
+    }
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    /// Asks the only target and answers; the time of the question.
+    fn round(targets: &mut Targets, well: bool) -> (Duration, Option<bool>) {
+        let due = targets.next_due().unwrap();
+        assert_eq!(targets.take_due(due, 9).len(), 1);
+        (due, targets.answered(address(1), well, due))
+    }
+
+    #[test]
+    fn thresholds_count_answers_in_a_row() {
+        let mut targets = Targets::default();
+        targets.set(&probes(&[1]), ms(0));
+        let outcomes: Vec<Option<bool>> = [false, false, true, false, false, false, true, false, true, true]
+            .into_iter()
+            .map(|well| round(&mut targets, well).1)
+            .collect();
+        let mut wanted = [None; 10];
+        wanted[5] = Some(true);
+        wanted[9] = Some(false);
+        assert_eq!(outcomes, wanted);
+    }
+
+    #[test]
+    fn questions_are_spread_and_keep_their_interval() {
+        let mut targets = Targets::default();
+        targets.set(&probes(&(0..100).collect::<Vec<_>>()), ms(5000));
+        let begun: BTreeSet<Duration> = targets.queue.iter().map(|(due, _)| *due).collect();
+        assert!(begun.len() > 90, "only {} different times", begun.len());
+        assert!(begun.iter().all(|due| (ms(5000)..=ms(6000)).contains(due)));
+        targets.set(&probes(&[1]), ms(5000));
+        let (first, _) = round(&mut targets, true);
+        let next = targets.next_due().unwrap() - first;
+        assert!((ms(900)..=ms(1100)).contains(&next), "{next:?}");
+    }
+
+    #[test]
+    fn no_more_than_asked_for_and_nobody_twice() {
+        let mut targets = Targets::default();
+        targets.set(&probes(&[1, 2, 3, 4, 5]), ms(0));
+        assert_eq!(targets.take_due(ms(0), 9).len(), 0, "not yet");
+        let first = targets.take_due(ms(1000), 3);
+        let rest = targets.take_due(ms(1000), 9);
+        assert_eq!((first.len(), rest.len()), (3, 2));
+        assert!(first.iter().all(|question| !rest.contains(question)));
+        assert_eq!(targets.next_due(), None, "all are being asked");
+    }
+
+    #[test]
+    fn what_goes_is_forgotten_and_what_stays_is_not() {
+        let mut targets = Targets::default();
+        targets.set(&probes(&[1]), ms(0));
+        for _ in 0..3 {
+            round(&mut targets, false);
+        }
+        assert_eq!(targets.failing(), &[address(1)].into());
+        targets.set(&probes(&[1, 2]), ms(9000));
+        assert_eq!(targets.failing(), &[address(1)].into());
+        targets.set(&probes(&[2]), ms(9000));
+        assert!(targets.failing().is_empty());
+        // Its answer comes late.
+        assert_eq!(targets.answered(address(1), false, ms(9000)), None);
+        assert_eq!(targets.queue.len(), 1);
+    }
+
+    #[test]
+    fn another_kind_of_probe_begins_anew() {
+        let mut targets = Targets::default();
+        targets.set(&probes(&[1]), ms(0));
+        for _ in 0..3 {
+            round(&mut targets, false);
+        }
+        let tls = ProbeSpec { kind: ProbeKind::Tls, ..SPEC };
+        targets.set(&[(address(1), (tls, None))].into(), ms(9000));
+        assert!(targets.failing().is_empty());
+        let patient = ProbeSpec { failures: 1, ..tls };
+        targets.set(&[(address(1), (patient, None))].into(), ms(9000));
+        assert_eq!(round(&mut targets, false).1, Some(true), "the new threshold holds at once");
+    }
+}
