@@ -21,6 +21,8 @@ var staticAddresses = suite.ConformanceTest{
 		name := types.NamespacedName{Namespace: suite.InfrastructureNamespace, Name: "own-static-addresses"}
 		must := func(kind v1.GatewayConditionType, status metav1.ConditionStatus, reason v1.GatewayConditionReason) {
 			t.Helper()
+			// A look at stale conditions would be the last one.
+			kubernetes.GatewayMustHaveLatestConditions(t, s.Client, s.TimeoutConfig, name)
 			kubernetes.GatewayMustHaveCondition(t, s.Client, s.TimeoutConfig, name,
 				metav1.Condition{Type: string(kind), Status: status, Reason: string(reason)})
 		}
@@ -48,7 +50,6 @@ var staticAddresses = suite.ConformanceTest{
 		good := takeFirst().Spec.Addresses[1]
 		must(v1.GatewayConditionAccepted, metav1.ConditionTrue, v1.GatewayReasonAccepted)
 		must(v1.GatewayConditionProgrammed, metav1.ConditionTrue, v1.GatewayReasonProgrammed)
-		kubernetes.GatewayMustHaveLatestConditions(t, s.Client, s.TimeoutConfig, name)
 
 		var gateway v1.Gateway
 		if err := s.Client.Get(t.Context(), name, &gateway); err != nil {

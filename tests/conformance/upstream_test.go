@@ -7,7 +7,10 @@ import (
 	"slices"
 	"testing"
 	"testing/fstest"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/gateway-api/conformance"
 	"sigs.k8s.io/gateway-api/conformance/utils/suite"
 )
@@ -52,10 +55,12 @@ func TestUpstream(t *testing.T) {
 	conformance.RunConformanceWithOptions(t, options)
 }
 
-// optionsFor reads the suite's flags and puts our copy of the base manifests in place.
+// optionsFor reads the suite's flags, puts our copy of the base manifests in place, and waits until nothing of an
+// earlier run is left.
 func optionsFor(t *testing.T) suite.ConformanceOptions {
 	t.Helper()
 	options := conformance.DefaultOptions(t)
+	clear(t, options.Client)
 	base, err := conformance.Manifests.ReadFile("base/manifests.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -68,4 +73,29 @@ func optionsFor(t *testing.T) suite.ConformanceOptions {
 	options.ManifestFS = append(options.ManifestFS, fstest.MapFS{baseManifests: {Data: base}})
 	options.BaseManifests = baseManifests
 	return options
+}
+
+// clear deletes the suite's namespaces and waits until they are gone: the suite itself does not wait, nothing can be
+// made in one that is being deleted, and Gateways of a run that was killed would fail the next.
+func clear(t *testing.T, cluster client.Client) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(500 * time.Millisecond) {
+		var namespaces corev1.NamespaceList
+		if err := cluster.List(t.Context(), &namespaces, client.HasLabels{"gateway-conformance"}); err != nil {
+			t.Fatal(err)
+		}
+		if len(namespaces.Items) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("namespaces of an earlier run stay, %s first", namespaces.Items[0].Name)
+		}
+		for _, namespace := range namespaces.Items {
+			if namespace.DeletionTimestamp == nil {
+				if err := client.IgnoreNotFound(cluster.Delete(t.Context(), &namespace)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
 }
