@@ -122,8 +122,8 @@ impl Cluster {
         self.script("load.sh", &[&archive.to_string_lossy()]).map(drop)
     }
 
-    /// The router sends what is for [`vips`](crate::cluster) to these nodes, each flow to one of them; to all when none
-    /// is named. With one node, packets of all flows go there.
+    /// The router sends what is for 198.51.100.0/24 and 2001:db8:51::/64 to these nodes, each flow to one of them; to
+    /// all when none is named.
     pub fn route(&self, nodes: &[u8]) -> Result<()> {
         let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();

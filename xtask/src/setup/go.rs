@@ -35,6 +35,14 @@ pub(crate) fn missing() -> Option<String> {
     answer.is_none().then(|| format!("no Go toolchain that {CONFORMANCE}/go.mod accepts"))
 }
 
+/// All of what follows.
+pub(crate) fn everything() -> Outcome {
+    for program in [kubernetes, helm, images, gateway_crds, conformance] {
+        program()?;
+    }
+    Ok(())
+}
+
 /// The folder of `etcd`, `kube-apiserver`, `kubectl`, and of those of a node.
 pub(crate) fn kubernetes() -> Outcome<PathBuf> {
     let version = pinned(KUBERNETES, "k8s.io/kubernetes")?;

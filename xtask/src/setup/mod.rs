@@ -40,7 +40,17 @@ pub(crate) fn for_fuzzing() -> Outcome {
 pub(crate) fn everything() -> Outcome {
     for_build()?;
     for_lab()?;
-    println!("setup: all that building, testing and the lab need is there");
+    match go::missing() {
+        // Before anything else is compiled: two big builds beside each other take longer than one after the other.
+        None => {
+            for_cluster()?;
+            go::everything()?;
+            println!("setup: all that building, testing, the lab and the cluster need is there");
+        }
+        Some(reason) => {
+            println!("setup: all that building, testing and the lab need is there; no cluster: {reason}")
+        }
+    }
     Ok(())
 }
 
