@@ -14,6 +14,9 @@ const HELM: &str = "tests/cluster/helm";
 const IMAGES: &str = "tests/cluster/images";
 const CONFORMANCE: &str = "tests/conformance";
 
+/// What decides the suite's version, and no test of ours.
+const SUITE_PIN: &str = "tests/conformance/go.mod";
+
 /// Names that the one binary is called by.
 const PROGRAMS: &[&str] = &[
     "etcd",
@@ -93,7 +96,7 @@ pub(crate) fn images() -> Outcome<PathBuf> {
     let prefix = gateway_api()?;
     let folder = prefix.join("images");
     let step = "making the cluster's images";
-    let parts = [IMAGES, "tests/cluster/images/pause", "tests/cluster/images/archive", CONFORMANCE];
+    let parts = [IMAGES, "tests/cluster/images/pause", "tests/cluster/images/archive", SUITE_PIN];
     once(step, &prefix.join("images"), &parts, "some seconds", || {
         let tools = prefix.join("bin");
         build(step, IMAGES, "./pause", &tools.join("pause"), &["build", "-ldflags", "-s -w"])?;
@@ -123,7 +126,7 @@ pub(crate) fn gateway_crds() -> Outcome<PathBuf> {
     let prefix = gateway_api()?;
     let folder = prefix.join("crds");
     let step = "copying the Gateway API's definitions";
-    once(step, &folder, &[CONFORMANCE], "a moment", || {
+    once(step, &folder, &[SUITE_PIN], "a moment", || {
         let source = module(step, "sigs.k8s.io/gateway-api")?.join("config/crd/standard");
         let copy = || -> std::io::Result<()> {
             fs::create_dir_all(&folder)?;
@@ -199,9 +202,12 @@ fn once(step: &str, result: &Path, sources: &[&str], time: &str, make: impl FnOn
     fs::write(&remembered, now).map_err(|error| unwritable(step, &remembered, &error))
 }
 
-/// The texts of a Go package and its pins.
-fn read(folder: &Path) -> String {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+/// The texts of a Go package and its pins, or of one file.
+fn read(path: &Path) -> String {
+    if path.is_file() {
+        return fs::read_to_string(path).unwrap_or_default();
+    }
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
     let ours = |path: &&PathBuf| {
