@@ -4,6 +4,8 @@
 . "$(dirname "$0")/settings.sh"
 
 [ ! -f "$STATE/env" ] || fail "making cluster $NAME" "$STATE belongs to one already" "cargo xtask cluster down"
+[ ! -e "$(netns control)" ] || fail "making cluster $NAME" "another checkout has one of this name" \
+    "another name: VESTIBULE_CLUSTER=... in the environment"
 for tool in ip nsenter unshare containerd runc ctr nft conntrack openssl; do
     command -v $tool >/dev/null || fail "making cluster $NAME" "no $tool here" "cargo xtask cluster up, which installs it"
 done

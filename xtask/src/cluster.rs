@@ -107,7 +107,8 @@ impl Cluster {
     /// A program in the network of `role`, as administrator of the cluster.
     pub(crate) fn inside(&self, role: &str, program: &Path) -> Outcome<Command> {
         let namespace = PathBuf::from(format!("/run/netns/{}-{role}", self.name));
-        if !namespace.exists() {
+        // The namespace alone may be of a cluster that another checkout made under the same name.
+        if !namespace.exists() || !self.folder.join("env").exists() {
             let step = format!("entering cluster {}", self.name);
             return Err(Failure::new(step, "it is not up", "cargo xtask cluster up"));
         }
