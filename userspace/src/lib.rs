@@ -26,9 +26,15 @@ pub mod dataplane;
 pub mod net;
 /// `vestibule run`: keeps the kernel in step with the file and the node's network.
 pub mod daemon;
+/// Active probes of backends.
+pub mod health;
+/// `vestibule agent`: what one node of a cluster does.
+pub mod agent;
 /// `/metrics`, `/readyz` and `/livez` over HTTP.
 pub mod admin;
 /// What `/metrics` tells.
 pub mod metrics;
+/// `vestibule controller`: conditions, addresses, Events.
+pub mod controller;
 /// The command line.
 pub mod cli;

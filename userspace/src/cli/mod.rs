@@ -14,6 +14,14 @@ mod flows;
 mod reasons;
 /// `vestibule explain`.
 mod explain;
+/// `vestibule controller`.
+mod controller;
+/// `vestibule agent`.
+mod agent;
+/// `vestibule probe`.
+mod probe;
+/// `vestibule crds`.
+mod crds;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,6 +51,15 @@ struct Cli {
 enum Command {
     /// Serve, and follow the file and the node's network until SIGTERM. What is in the kernel goes on serving then.
     Run(Run),
+    /// Keep this node of a cluster in step with what Kubernetes objects say, until SIGTERM. What is in the kernel goes on
+    /// serving then.
+    Agent(agent::Asked),
+    /// Write conditions, addresses and Events of a cluster, as leader of those that run, until SIGTERM.
+    Controller(controller::Asked),
+    /// Ask the agent of this pod whether it is ready, or runs.
+    Probe(probe::Question),
+    /// Print the definitions of our own kinds, for `kubectl apply`.
+    Crds,
     /// Tell what is wrong with a file. Exit status 1 when it cannot be used.
     Check {
         /// The configuration, YAML or JSON.
@@ -94,6 +111,14 @@ enum Format {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One object a line.
+    Json,
+}
+
 /// Runs the command line's command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -111,6 +136,10 @@ fn execute(cli: Cli) -> Result<ExitCode> {
     let pins = Pins::new(&cli.pins);
     match cli.command {
         Command::Run(run) => return serve(run, cli.pins),
+        Command::Controller(asked) => return controller::run(asked),
+        Command::Agent(asked) => return agent::run(asked, cli.pins),
+        Command::Probe(question) => return probe::ask(&question),
+        Command::Crds => crds::show()?,
         Command::Check { file } => return check(&file),
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
@@ -122,16 +151,24 @@ fn execute(cli: Cli) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
+/// Begins to log to standard error, as `VESTIBULE_LOG` says.
+fn log(format: LogFormat) {
     let asked = std::env::var("VESTIBULE_LOG").unwrap_or_else(|_| "info".into());
     // The loader tells every relocation at debug level.
     let filter = EnvFilter::new(format!("aya=info,aya_obj=info,{asked}"));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
-        .with_target(false)
-        .init();
+        .with_target(false);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+}
+
+fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
+    log(LogFormat::Text);
     let options = Options { config: run.config, devices: run.devices, pins };
     match daemon::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),

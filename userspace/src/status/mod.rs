@@ -18,8 +18,9 @@ pub mod route;
 /// Service.
 pub mod service;
 
+pub(crate) use condition::cut;
 pub use condition::{OWNED, owned};
-pub use progress::{Complaint, Held, Nodes, Progress};
+pub use progress::{Complaint, Held, Nodes, Progress, key};
 
 use serde_json::{Map, Value};
 

@@ -44,7 +44,7 @@ pub enum Progress {
 }
 
 /// How NodeStates name an object.
-pub(crate) fn key(object: &ObjectRef) -> String {
+pub fn key(object: &ObjectRef) -> String {
     format!("{}/{}", object.kind, object.name)
 }
 

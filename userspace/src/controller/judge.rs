@@ -1,0 +1,322 @@
+//! From what is known to what shall be written. Pure but for what it remembers: which objects were judged as they are, so
+//! that one change costs one object's comparison and not that of all.
+
+use super::queue::Write;
+use crate::compile::{Compiled, Surroundings, compile};
+use crate::ipam::{self, Assignment};
+use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
+use crate::sources::kubernetes::StoredStatus;
+use crate::status::{Nodes, Progress, class, gateway, listener_set, route, service};
+use foldhash::{HashMap, HashMapExt};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What is known.
+pub(super) struct View<'a> {
+    /// What objects say.
+    pub(super) cluster: &'a Cluster,
+    /// Their status as last heard of.
+    pub(super) status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    /// What live nodes hold.
+    pub(super) nodes: &'a Nodes,
+    /// RFC 3339, UTC.
+    pub(super) now: &'a str,
+}
+
+/// What comes of it.
+#[derive(Debug, Default)]
+pub(super) struct Judgement {
+    /// Of objects that were judged anew; `None`: the status is as it shall be. Others are as they were judged before.
+    pub(super) writes: Vec<(ObjectRef, Option<Write>)>,
+    /// All objects that there are.
+    pub(super) objects: BTreeSet<ObjectRef>,
+    /// What is wrong.
+    pub(super) problems: Vec<Problem>,
+    /// Routes that win something by their write, with what they had lost.
+    pub(super) won: BTreeMap<ObjectRef, String>,
+    /// Addresses that Gateways and Services have.
+    pub(super) in_use: BTreeSet<IpAddr>,
+}
+
+/// Judges, and remembers what it judged.
+#[derive(Debug)]
+pub(super) struct Judge {
+    /// Settings, listeners and routes of the file.
+    file: Facts,
+    judged: HashMap<ObjectRef, Judged>,
+    last: Verdicts,
+    /// Addresses that were written, for the version that they were written to: until the watch tells the newer one.
+    given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
+}
+
+/// What an object was judged by, its verdict apart.
+#[derive(Debug, PartialEq, Eq)]
+struct Judged {
+    version: String,
+    progress: Option<Progress>,
+    addresses: Vec<IpAddr>,
+}
+
+impl Judge {
+    pub(super) fn new(file: Facts) -> Self {
+        Self { file, judged: HashMap::new(), last: Verdicts::default(), given: BTreeMap::new() }
+    }
+
+    /// Everything is judged anew.
+    pub(super) fn forget_all(&mut self) {
+        self.judged.clear();
+        self.given.clear();
+    }
+
+    /// The object is judged anew.
+    pub(super) fn forget(&mut self, object: &ObjectRef) {
+        self.judged.remove(object);
+    }
+
+    /// A write of a Gateway's addresses is on its way: until the watch tells of it nobody else gets them.
+    pub(super) fn gives(&mut self, gateway: &ObjectName, write: &Write) {
+        let Some(addresses) = write.status.get("addresses").and_then(Value::as_array) else { return };
+        let addresses = addresses.iter().filter_map(|one| one.get("value")?.as_str()?.parse().ok()).collect();
+        self.given.insert(gateway.clone(), (write.version.clone(), addresses));
+    }
+
+    /// Compiles what is known and compares it with what objects' status says.
+    pub(super) fn judge(&mut self, view: &View<'_>) -> Judgement {
+        let cluster = self.with_given(view);
+        let assignment = ipam::assign(&cluster);
+        let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
+        let Compiled { problems, verdicts, .. } = compile(&facts, &Surroundings::default());
+        let mut round = Round { judge: self, view, out: Judgement::default() };
+        round.classes(&verdicts);
+        round.gateways(&verdicts, &assignment);
+        round.listener_sets(&verdicts);
+        round.services(&verdicts);
+        round.routes(&verdicts);
+        let mut out = round.out;
+        self.last = verdicts;
+        self.judged.retain(|object, _| out.objects.contains(object));
+        let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
+        out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
+        out.problems = problems;
+        out
+    }
+
+    /// What objects say, with the addresses that were written but not heard of yet.
+    fn with_given(&mut self, view: &View<'_>) -> Cluster {
+        let mut cluster = view.cluster.clone();
+        self.given.retain(|name, (version, addresses)| {
+            let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
+            let is_old = (view.status)(&object).is_some_and(|stored| stored.resource_version == *version);
+            if is_old && let Some(gateway) = cluster.gateways.get_mut(name) {
+                Arc::make_mut(gateway).given.clone_from(addresses);
+            }
+            is_old
+        });
+        cluster
+    }
+}
+
+struct Round<'r, 'v> {
+    judge: &'r mut Judge,
+    view: &'r View<'v>,
+    out: Judgement,
+}
+
+impl Round<'_, '_> {
+    fn classes(&mut self, verdicts: &Verdicts) {
+        for (name, verdict) in &verdicts.classes {
+            let object = ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", Arc::clone(name)) };
+            let is_same = self.judge.last.classes.get(name) == Some(verdict);
+            let now = self.view.now;
+            self.one(object, is_same, None, &[], |current| class::desired_status(current, verdict, now));
+        }
+    }
+
+    fn gateways(&mut self, verdicts: &Verdicts, assignment: &Assignment) {
+        for (name, verdict) in &verdicts.gateways {
+            let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
+            let is_same = self.judge.last.gateways.get(name) == Some(verdict);
+            let progress = self.view.nodes.of(&object, &verdict.programmable);
+            let addresses = assignment.gateways.get(name).map_or(&[][..], |given| &given.addresses);
+            let now = self.view.now;
+            self.one(object, is_same, Some(&progress), addresses, |current| {
+                gateway::desired_status(current, verdict, addresses, &progress, now)
+            });
+        }
+    }
+
+    fn listener_sets(&mut self, verdicts: &Verdicts) {
+        for (name, verdict) in &verdicts.listener_sets {
+            let object = ObjectRef { kind: Kind::ListenerSet, name: name.clone() };
+            let is_same = self.judge.last.listener_sets.get(name) == Some(verdict);
+            let progress = self.view.nodes.of(&object, &verdict.programmable);
+            let now = self.view.now;
+            self.one(object, is_same, Some(&progress), &[], |current| {
+                listener_set::desired_status(current, verdict, &progress, now)
+            });
+        }
+    }
+
+    fn services(&mut self, verdicts: &Verdicts) {
+        for (name, verdict) in &verdicts.services {
+            let object = ObjectRef { kind: Kind::Service, name: name.clone() };
+            let is_same = self.judge.last.services.get(name) == Some(verdict);
+            let progress = self.view.nodes.of(&object, &verdict.programmable);
+            let now = self.view.now;
+            self.one(object, is_same, Some(&progress), &[], |current| {
+                service::desired_status(current, verdict, &progress, now)
+            });
+        }
+    }
+
+    /// All routes, those too that are none of ours any more: what we said of them goes.
+    fn routes(&mut self, verdicts: &Verdicts) {
+        let cluster = self.view.cluster;
+        let kinds = [
+            (Kind::TlsRoute, &cluster.tls_routes, &verdicts.tls_routes),
+            (Kind::TcpRoute, &cluster.tcp_routes, &verdicts.tcp_routes),
+        ];
+        for (kind, routes, verdicts) in kinds {
+            for name in routes.keys() {
+                let object = ObjectRef { kind, name: name.clone() };
+                let verdict = verdicts.get(name);
+                let last = match kind {
+                    Kind::TlsRoute => self.judge.last.tls_routes.get(name),
+                    _ => self.judge.last.tcp_routes.get(name),
+                };
+                let (is_same, now) = (last == verdict, self.view.now);
+                self.one(object, is_same, None, &[], |current| {
+                    route::desired_status(current, verdict, &name.namespace, now)
+                });
+            }
+        }
+    }
+
+    fn one(
+        &mut self,
+        object: ObjectRef,
+        is_same: bool,
+        progress: Option<&Progress>,
+        addresses: &[IpAddr],
+        desired: impl FnOnce(&Value) -> Option<Value>,
+    ) {
+        self.out.objects.insert(object.clone());
+        let Some(stored) = (self.view.status)(&object) else { return };
+        let judged = Judged {
+            version: stored.resource_version.clone(),
+            progress: progress.cloned(),
+            addresses: addresses.to_vec(),
+        };
+        if is_same && self.judge.judged.get(&object) == Some(&judged) {
+            return;
+        }
+        let write = desired(&stored.status).map(|status| Write {
+            is_urgent: status.get("addresses").is_some(),
+            status,
+            version: judged.version.clone(),
+        });
+        if let Some(write) = &write
+            && let Some(lost) = super::notes::won(&stored.status, &write.status)
+        {
+            self.out.won.insert(object.clone(), lost);
+        }
+        self.judge.judged.insert(object.clone(), judged);
+        self.out.writes.push((object, write));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Meta;
+    use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec};
+    use crate::status::CONTROLLER_NAME;
+    use serde_json::json;
+
+    fn object(kind: Kind, name: &str) -> ObjectRef {
+        ObjectRef { kind, name: ObjectName::new("ns", name) }
+    }
+
+    fn stored(version: &str, status: Value) -> StoredStatus {
+        StoredStatus { resource_version: version.to_owned(), uid: "u".to_owned(), status }
+    }
+
+    /// A judgement of `cluster`, whose objects have these statuses.
+    fn judge(
+        judge: &mut Judge,
+        cluster: &Cluster,
+        statuses: &BTreeMap<ObjectRef, StoredStatus>,
+    ) -> Judgement {
+        let nodes = Nodes::default();
+        let view = View {
+            cluster,
+            status: &|object| statuses.get(object),
+            nodes: &nodes,
+            now: "2026-11-21T10:00:00Z",
+        };
+        judge.judge(&view)
+    }
+
+    #[test]
+    fn a_route_that_left_us_is_written_once_and_not_looked_at_again() {
+        let route = object(Kind::TlsRoute, "r");
+        let mut cluster = Cluster::default();
+        let meta = Meta { name: route.name.clone(), ..Meta::default() };
+        cluster
+            .tls_routes
+            .insert(route.name.clone(), Arc::new(ClusterRoute { meta, ..ClusterRoute::default() }));
+        let ours = json!({"parents": [{"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": []}]});
+        let mut statuses = BTreeMap::from([(route.clone(), stored("5", ours.clone()))]);
+        let mut this = Judge::new(Facts::default());
+        let first = judge(&mut this, &cluster, &statuses);
+        assert_eq!(first.objects, BTreeSet::from([route.clone()]));
+        let [(written, Some(write))] = first.writes.as_slice() else { panic!("{:?}", first.writes) };
+        assert_eq!((written, write.version.as_str()), (&route, "5"));
+        assert_eq!(write.status, json!({"parents": []}));
+        // Nothing is new: what was said before holds.
+        assert_eq!(judge(&mut this, &cluster, &statuses).writes, []);
+        statuses.insert(route.clone(), stored("6", write.status.clone()));
+        assert_eq!(judge(&mut this, &cluster, &statuses).writes, [(route.clone(), None)]);
+        // Somebody writes it back, or the judgement is asked for again.
+        statuses.insert(route.clone(), stored("7", ours));
+        assert!(judge(&mut this, &cluster, &statuses).writes[0].1.is_some());
+        this.forget(&route);
+        assert!(judge(&mut this, &cluster, &statuses).writes[0].1.is_some());
+        cluster.tls_routes.clear();
+        let last = judge(&mut this, &cluster, &statuses);
+        assert!(last.objects.is_empty() && last.writes.is_empty() && this.judged.is_empty());
+    }
+
+    #[test]
+    fn addresses_on_their_way_are_nobody_elses() {
+        let gateway = object(Kind::Gateway, "gw");
+        let mut cluster = Cluster::default();
+        cluster.classes.insert("c".into(), Arc::new(ClassSpec::default()));
+        let spec = GatewaySpec { class: "c".into(), ..GatewaySpec::default() };
+        cluster.gateways.insert(gateway.name.clone(), Arc::new(spec));
+        let address: IpAddr = "192.0.2.7".parse().unwrap();
+        let write = Write {
+            status: json!({"addresses": [{"type": "IPAddress", "value": "192.0.2.7"}]}),
+            version: "5".to_owned(),
+            is_urgent: true,
+        };
+        let mut this = Judge::new(Facts::default());
+        this.gives(&gateway.name, &write);
+        let nodes = Nodes::default();
+        let given = |this: &mut Judge, version: &str| {
+            let stored = stored(version, Value::Null);
+            let view = View {
+                cluster: &cluster,
+                status: &|_| Some(&stored),
+                nodes: &nodes,
+                now: "2026-11-21T10:00:00Z",
+            };
+            this.with_given(&view).gateways[&gateway.name].given.clone()
+        };
+        assert_eq!(given(&mut this, "5"), [address]);
+        assert_eq!(given(&mut this, "6"), [] as [IpAddr; 0], "the watch told of it: what it says holds");
+        assert_eq!(given(&mut this, "5"), [] as [IpAddr; 0]);
+    }
+}

@@ -1,0 +1,172 @@
+//! The keys of the release: what the Secret holds, and when which key is changed. Pure: time and random bytes come as
+//! arguments.
+//!
+//! Agents accept cookies made with either key and make them with the current one. So the spare key is replaced first,
+//! and made current only when every agent has had the time to see it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Name of the Secret, in the controller's namespace.
+pub const SECRET: &str = "vestibule-keys";
+
+/// How long a key stays current.
+pub(super) const ROTATION: Duration = Duration::from_secs(24 * 3600);
+/// How long agents have to see a new spare key.
+pub(super) const SPREAD: Duration = Duration::from_secs(600);
+
+/// Keys of SipHash for cookies.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys {
+    /// 16 random bytes each.
+    pub cookies: [[u8; 16]; 2],
+    /// Which of them makes new cookies: 0 or 1.
+    pub current: usize,
+    /// When it became that, seconds since 1970 by the clock of who led then.
+    pub rotated_at: u64,
+    /// The other one is newer than the current one: it is the next.
+    pub is_spare_new: bool,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Keys are in no log.
+        f.debug_struct("Keys").field("current", &self.current).field("rotated_at", &self.rotated_at).finish()
+    }
+}
+
+const COOKIES: [&str; 2] = ["cookie-0", "cookie-1"];
+const CURRENT: &str = "current";
+const ROTATED_AT: &str = "rotated-at";
+const SPARE: &str = "spare";
+
+impl Keys {
+    /// Fresh ones.
+    pub(super) fn new(now: u64, mut random: impl FnMut() -> [u8; 16]) -> Self {
+        Self { cookies: [random(), random()], current: 0, rotated_at: now, is_spare_new: false }
+    }
+
+    /// From the Secret's data, base64 undone; `None`: it is not what a controller wrote.
+    pub fn read<'a>(data: impl Fn(&str) -> Option<&'a [u8]>) -> Option<Self> {
+        let cookie = |name| <[u8; 16]>::try_from(data(name)?).ok();
+        let text = |name| std::str::from_utf8(data(name)?).ok();
+        Some(Self {
+            cookies: [cookie(COOKIES[0])?, cookie(COOKIES[1])?],
+            current: match text(CURRENT)? {
+                "0" => 0,
+                "1" => 1,
+                _ => return None,
+            },
+            rotated_at: text(ROTATED_AT)?.parse().ok()?,
+            is_spare_new: text(SPARE) == Some("new"),
+        })
+    }
+
+    /// The Secret's data, without base64.
+    pub fn data(&self) -> BTreeMap<&'static str, Vec<u8>> {
+        let spare = if self.is_spare_new { "new" } else { "old" };
+        BTreeMap::from([
+            (COOKIES[0], self.cookies[0].to_vec()),
+            (COOKIES[1], self.cookies[1].to_vec()),
+            (CURRENT, self.current.to_string().into_bytes()),
+            (ROTATED_AT, self.rotated_at.to_string().into_bytes()),
+            (SPARE, spare.into()),
+        ])
+    }
+
+    /// What the keys shall be now; `None`: what they are. `spread` is how long this controller has known the spare key.
+    pub(super) fn next(&self, now: u64, spread: Duration, random: impl FnOnce() -> [u8; 16]) -> Option<Self> {
+        let mut next = self.clone();
+        let spare = 1 - self.current;
+        if self.is_spare_new {
+            if spread < SPREAD {
+                return None;
+            }
+            next.current = spare;
+            next.rotated_at = now;
+            next.is_spare_new = false;
+            return Some(next);
+        }
+        let rotation = ROTATION.as_secs();
+        // A clock that was days ahead when it wrote shall not keep a key for ever.
+        if self.rotated_at > now.saturating_add(rotation) {
+            next.rotated_at = now;
+            return Some(next);
+        }
+        if now < self.rotated_at.saturating_add(rotation) {
+            return None;
+        }
+        next.cookies[spare] = random();
+        next.is_spare_new = true;
+        Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys() -> Keys {
+        let mut byte = 0;
+        Keys::new(1000, || {
+            byte += 1;
+            [byte; 16]
+        })
+    }
+
+    fn read(data: &BTreeMap<&'static str, Vec<u8>>) -> Option<Keys> {
+        Keys::read(|name| data.get(name).map(Vec::as_slice))
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let keys = keys();
+        assert_ne!(keys.cookies[0], keys.cookies[1]);
+        assert_eq!(read(&keys.data()), Some(keys.clone()));
+        for name in ["cookie-0", "cookie-1", "current", "rotated-at"] {
+            for garbage in [None, Some(b"garbage".to_vec()), Some(vec![0xff; 16])] {
+                let mut data = keys.data();
+                data.remove(name);
+                data.extend(garbage.map(|garbage| (name, garbage)));
+                let is_key = name.starts_with("cookie") && data.get(name).is_some_and(|v| v.len() == 16);
+                assert_eq!(read(&data).is_some(), is_key, "{name}: {data:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_spare_key_is_replaced_and_only_later_made_current() {
+        let first = keys();
+        let day = ROTATION.as_secs();
+        let never = || panic!("no key is made");
+        assert_eq!(first.next(1000 + day - 1, Duration::MAX, never), None);
+        let second = first.next(1000 + day, Duration::MAX, || [9; 16]).unwrap();
+        assert_eq!((second.current, second.cookies), (0, [first.cookies[0], [9; 16]]));
+        assert_eq!(read(&second.data()), Some(second.clone()), "a new leader knows it too");
+        assert_eq!(second.next(1000 + 2 * day, Duration::from_secs(599), never), None);
+        let third = second.next(2000 + day, SPREAD, never).unwrap();
+        assert_eq!((third.current, third.cookies, third.rotated_at), (1, second.cookies, 2000 + day));
+        // The old key is good until the next rotation begins.
+        assert_eq!(third.next(2000 + day, Duration::MAX, never), None);
+        let fourth = third.next(2000 + 2 * day, SPREAD, || [8; 16]).unwrap();
+        assert_eq!(fourth.cookies, [[8; 16], [9; 16]]);
+    }
+
+    #[test]
+    fn a_clock_from_the_future_delays_by_a_day_at_most() {
+        let ahead = Keys { rotated_at: u64::MAX - 1, ..keys() };
+        let corrected = ahead.next(1000, Duration::MAX, || [7; 16]).unwrap();
+        assert_eq!(corrected, keys());
+        // Hours are waited for.
+        let hours = Keys { rotated_at: 1000 + 20 * 3600, ..keys() };
+        assert_eq!(hours.next(1000, Duration::MAX, || [7; 16]), None);
+        let late = Keys { rotated_at: 1000, ..keys() };
+        assert!(late.next(u64::MAX, Duration::MAX, || [7; 16]).is_some());
+    }
+
+    #[test]
+    fn keys_are_in_no_log() {
+        let shown = format!("{:?}", keys());
+        assert!(!shown.contains("1, 1"), "{shown}");
+    }
+}

@@ -1,0 +1,299 @@
+//! Which status is written next, and when. Pure: time comes as an argument. One entry an object, always the newest; what
+//! failed waits; what was written waits until the object comes back as written.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Writes a second, over time.
+const RATE: f64 = 50.0;
+/// Writes at once.
+const BURST: f64 = 100.0;
+/// How long after a conflict the newer object is waited for.
+const NEWER_WAIT: Duration = Duration::from_secs(5);
+/// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
+const FAILURE_WAIT: Duration = Duration::from_secs(1);
+const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
+
+/// Tokens that come at a rate.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    rate: f64,
+    burst: f64,
+    tokens: f64,
+    filled: Option<Instant>,
+}
+
+impl Bucket {
+    pub(super) fn new(rate: f64, burst: f64) -> Self {
+        Self { rate, burst, tokens: burst, filled: None }
+    }
+
+    /// When the next token is there; now, where one is.
+    pub(super) fn ready(&mut self, now: Instant) -> Instant {
+        let passed = self.filled.replace(now).map_or(0.0, |then| (now - then).as_secs_f64());
+        self.tokens = (self.tokens + passed * self.rate).min(self.burst);
+        if self.tokens >= 1.0 {
+            return now;
+        }
+        now + Duration::from_secs_f64((1.0 - self.tokens) / self.rate)
+    }
+
+    pub(super) fn take(&mut self) {
+        self.tokens -= 1.0;
+    }
+}
+
+/// A write of a status.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Write {
+    /// `status` of a merge patch.
+    pub(super) status: serde_json::Value,
+    /// The `metadata.resourceVersion` that it was made for.
+    pub(super) version: String,
+    /// Before others: addresses, for which agents wait.
+    pub(super) is_urgent: bool,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It is in the API server.
+    Written,
+    /// The object is newer, or gone.
+    Conflict,
+    /// Anything else; it is tried again.
+    Failed,
+}
+
+/// What waits, by object.
+#[derive(Debug)]
+pub(super) struct Queue<K> {
+    objects: BTreeMap<K, Object>,
+    bucket: Bucket,
+    /// Counts up: who waits longest goes first.
+    turn: u64,
+}
+
+#[derive(Debug, Default)]
+struct Object {
+    waiting: Option<(u64, Write)>,
+    /// The version that was sent last, and until when no write for it is sent again; `None`: ever.
+    sent: Option<(String, Option<Instant>)>,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Next<K> {
+    /// Send this one.
+    Send(K, Write),
+    /// Come again then.
+    At(Instant),
+    /// Nothing waits.
+    Idle,
+}
+
+impl<K: Ord + Clone> Queue<K> {
+    pub(super) fn new() -> Self {
+        Self { objects: BTreeMap::new(), bucket: Bucket::new(RATE, BURST), turn: 0 }
+    }
+
+    /// The object's status shall be written so; `None`: it is as it shall be.
+    pub(super) fn want(&mut self, key: &K, write: Option<Write>) {
+        let Some(write) = write else {
+            if let Some(object) = self.objects.get_mut(key) {
+                object.waiting = None;
+                object.failures = 0;
+                object.not_before = None;
+            }
+            return;
+        };
+        self.turn += 1;
+        let object = self.objects.entry(key.clone()).or_default();
+        let turn = object.waiting.as_ref().map_or(self.turn, |(turn, _)| *turn);
+        object.waiting = Some((turn, write));
+    }
+
+    /// The object is gone.
+    pub(super) fn forget(&mut self, gone: impl Fn(&K) -> bool) {
+        self.objects.retain(|key, _| !gone(key));
+    }
+
+    /// Nothing shall be written.
+    pub(super) fn clear(&mut self) {
+        self.objects.clear();
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.objects.values().filter(|object| object.waiting.is_some()).count()
+    }
+
+    /// What to do now.
+    pub(super) fn next(&mut self, now: Instant) -> Next<K> {
+        let mut best: Option<(bool, u64, &K)> = None;
+        let mut soonest: Option<Instant> = None;
+        for (key, object) in &self.objects {
+            let Some((turn, write)) = &object.waiting else { continue };
+            match object.free_at(write, now) {
+                None => {}
+                Some(at) if at > now => soonest = Some(soonest.map_or(at, |other| other.min(at))),
+                Some(_) => {
+                    let rank = (!write.is_urgent, *turn, key);
+                    if best.is_none_or(|best| rank < best) {
+                        best = Some(rank);
+                    }
+                }
+            }
+        }
+        let Some((_, _, key)) = best else { return soonest.map_or(Next::Idle, Next::At) };
+        let key = key.clone();
+        let ready = self.bucket.ready(now);
+        if ready > now {
+            return Next::At(ready);
+        }
+        self.bucket.take();
+        let write = self.objects.get_mut(&key).and_then(|object| object.waiting.take());
+        write.map_or(Next::Idle, |(_, write)| Next::Send(key, write))
+    }
+
+    /// What became of a write that [`Queue::next`] gave.
+    pub(super) fn done(&mut self, key: &K, write: Write, outcome: Outcome, now: Instant) {
+        let object = self.objects.entry(key.clone()).or_default();
+        match outcome {
+            Outcome::Written => {
+                object.sent = Some((write.version, None));
+                object.failures = 0;
+                object.not_before = None;
+            }
+            Outcome::Conflict => object.sent = Some((write.version, Some(now + NEWER_WAIT))),
+            Outcome::Failed => {
+                let wait = FAILURE_WAIT.saturating_mul(1 << object.failures.min(10)).min(FAILURE_WAIT_MAX);
+                object.failures += 1;
+                object.not_before = Some(now + wait);
+                object.waiting.get_or_insert((self.turn, write));
+            }
+        }
+    }
+}
+
+impl Object {
+    /// When the write may go; `None`: not before the object is another.
+    fn free_at(&self, write: &Write, now: Instant) -> Option<Instant> {
+        let mut at = self.not_before.unwrap_or(now);
+        if let Some((version, until)) = &self.sent
+            && *version == write.version
+        {
+            at = at.max((*until)?);
+        }
+        Some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn write(version: &str, content: u32) -> Write {
+        Write { status: json!({ "x": content }), version: version.to_owned(), is_urgent: false }
+    }
+
+    fn sent(next: Next<u32>) -> (u32, Write) {
+        match next {
+            Next::Send(key, write) => (key, write),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_newest_of_each_object_is_sent_and_urgent_ones_first() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("a", 1)));
+        queue.want(&2, Some(write("a", 2)));
+        queue.want(&1, Some(write("b", 3)));
+        queue.want(&3, Some(Write { is_urgent: true, ..write("a", 4) }));
+        queue.want(&4, Some(write("a", 5)));
+        queue.want(&4, None);
+        assert_eq!(queue.len(), 3);
+        let order: Vec<_> = (0..3).map(|_| sent(queue.next(now))).collect();
+        assert_eq!(order.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [3, 1, 2]);
+        assert_eq!(order[1].1, write("b", 3));
+        assert_eq!(queue.next(now), Next::Idle);
+    }
+
+    #[test]
+    fn what_was_written_is_not_written_again_before_the_object_comes_back() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("5", 1)));
+        let (key, first) = sent(queue.next(now));
+        queue.done(&key, first, Outcome::Written, now);
+        // The watch has not told the new version yet, or the server drops a field that we write.
+        queue.want(&1, Some(write("5", 1)));
+        assert_eq!(queue.next(now + Duration::from_secs(3600)), Next::Idle);
+        queue.want(&1, Some(write("6", 1)));
+        assert_eq!(sent(queue.next(now)).1.version, "6");
+    }
+
+    #[test]
+    fn a_conflict_waits_for_the_newer_object_but_not_for_ever() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("5", 1)));
+        let (key, first) = sent(queue.next(now));
+        queue.done(&key, first, Outcome::Conflict, now);
+        queue.want(&1, Some(write("5", 1)));
+        assert_eq!(queue.next(now), Next::At(now + NEWER_WAIT));
+        assert_eq!(sent(queue.next(now + NEWER_WAIT)).0, 1);
+        queue.want(&1, Some(write("6", 2)));
+        assert_eq!(sent(queue.next(now)).1, write("6", 2));
+    }
+
+    #[test]
+    fn failures_wait_longer_and_longer_and_hold_up_nobody_else() {
+        let (mut queue, mut now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("5", 1)));
+        for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
+            let (key, failed) = sent(queue.next(now));
+            queue.done(&key, failed, Outcome::Failed, now);
+            queue.want(&2, Some(write(&seconds.to_string(), 1)));
+            let (other, done) = sent(queue.next(now));
+            assert_eq!(other, 2);
+            queue.done(&other, done, Outcome::Written, now);
+            let again = now + Duration::from_secs(seconds);
+            assert_eq!(queue.next(now), Next::At(again));
+            now = again;
+        }
+        queue.want(&1, None);
+        assert_eq!(queue.next(now), Next::Idle);
+    }
+
+    #[test]
+    fn writes_come_at_a_rate() {
+        let (mut queue, start) = (Queue::new(), Instant::now());
+        for key in 0..1000 {
+            queue.want(&key, Some(write("1", key)));
+        }
+        let (mut now, mut count) = (start, 0);
+        while now < start + Duration::from_secs(4) {
+            match queue.next(now) {
+                Next::Send(..) => count += 1,
+                Next::At(at) => now = at,
+                Next::Idle => break,
+            }
+        }
+        assert!((295..=301).contains(&count), "100 at once and 50 a second, but {count}");
+    }
+
+    #[test]
+    fn what_is_gone_is_forgotten() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("1", 1)));
+        queue.want(&2, Some(write("1", 1)));
+        queue.forget(|key| *key == 1);
+        assert_eq!(sent(queue.next(now)).0, 2);
+        queue.want(&3, Some(write("1", 1)));
+        queue.clear();
+        assert_eq!((queue.next(now), queue.len()), (Next::Idle, 0));
+    }
+}

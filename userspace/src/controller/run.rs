@@ -1,0 +1,391 @@
+//! The loop: what is known in, one request at a time out.
+
+use super::agents::Agents;
+use super::election::{Election, REQUEST};
+use super::judge::{Judge, View};
+use super::notes::Ground;
+use super::queue::{self, Outcome, Queue, Write};
+use super::telemetry::Telemetry;
+use super::telling::{self, Note, Teller};
+use super::writes::{self, Spare, Told};
+use crate::admin;
+use crate::model::{Kind, ObjectRef, Problem};
+use crate::sources::chart;
+use crate::sources::kubernetes::{self, Store};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{oneshot, watch};
+use tracing::{info, warn};
+
+/// What `vestibule controller` is given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The chart's file.
+    pub config: PathBuf,
+    /// Name of its pod: who leads, and who tells Events.
+    pub pod: String,
+    /// Namespace of the release: of Leases and of the Secret.
+    pub namespace: String,
+    /// Where `/metrics`, `/readyz` and `/livez` are; 0: nowhere.
+    pub metrics_port: u16,
+}
+
+/// Why the controller does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// The chart's file is refused.
+    #[error("the configuration is refused")]
+    Problems(Vec<Problem>),
+    /// Neither in a pod nor with a KUBECONFIG.
+    #[error("where the API server is cannot be told: {0}")]
+    Where(#[from] kube::config::InferConfigError),
+    /// No client can be made.
+    #[error("no client of the API server: {0}")]
+    Client(#[source] Box<kube::Error>),
+    /// Signals, sockets, the runtime.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+/// Least pause between two judgements: what changes together is judged together.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Longest time that the loop does not come round.
+const TICK: Duration = Duration::from_secs(5);
+/// From one look at the Secret to the next.
+const KEYS: Duration = Duration::from_secs(60);
+
+/// Runs until SIGTERM or SIGINT; the Lease is given back then.
+pub fn run(options: &Options) -> Result<(), ControllerError> {
+    let chart = chart::load(&options.config).map_err(ControllerError::Problems)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(options, chart))
+}
+
+async fn serve(options: &Options, chart: crate::config::ChartFile) -> Result<(), ControllerError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let client = kubernetes::connect(kube::Config::infer().await?)
+        .map_err(|error| ControllerError::Client(Box::new(error)))?;
+    let telemetry = Arc::new(Telemetry::new(&chart.policy.ranges));
+    if options.metrics_port != 0 {
+        let (port, asked) = (options.metrics_port, Arc::clone(&telemetry));
+        tokio::spawn(async move {
+            if let Err(error) = admin::serve_port(port, asked).await {
+                warn!(port, "/metrics is not served any more: {error}");
+            }
+        });
+    }
+    let identity = format!("{}_{}", options.pod, std::process::id());
+    let (election, leads) = Election::new(client.clone(), &options.namespace, identity);
+    let (stop, stopped) = oneshot::channel();
+    let election = tokio::spawn(election.run(stopped));
+    let mut controller = Controller {
+        agents: Agents::start(&client, &options.namespace),
+        store: Store::start(kubernetes::Options {
+            client: client.clone(),
+            policy: chart.policy,
+            statuses: true,
+        }),
+        judge: Judge::new(chart.facts),
+        client,
+        options: options.clone(),
+        queue: Queue::new(),
+        teller: Teller::new(),
+        won: BTreeMap::new(),
+        leads,
+        was_leading: false,
+        is_touched: true,
+        rest_until: Instant::now(),
+        in_flight: None,
+        keys_due: Instant::now(),
+        spare: None,
+        telemetry,
+    };
+    loop {
+        let wake = controller.act();
+        tokio::select! {
+            () = controller.store.changed() => controller.is_touched = true,
+            () = controller.agents.changed() => controller.is_touched = true,
+            changed = controller.leads.changed() => if changed.is_err() { break },
+            done = land(&mut controller.in_flight) => controller.finish(done),
+            () = tokio::time::sleep_until(wake.into()) => {}
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    // A request that is on its way ends before another may lead.
+    if controller.in_flight.is_some() {
+        land(&mut controller.in_flight).await;
+    }
+    let _ = stop.send(());
+    if let Err(error) = election.await {
+        warn!("the leader's Lease was not given back: {error}");
+    }
+    info!("ends");
+    Ok(())
+}
+
+type Flight = Pin<Box<dyn Future<Output = Done> + Send>>;
+
+/// What became of a request.
+enum Done {
+    Status(ObjectRef, Write, Outcome),
+    Event(Note, Told),
+    Keys(Result<Spare, String>),
+    Node,
+}
+
+/// Waits for the request on its way; for ever where there is none.
+async fn land(in_flight: &mut Option<Flight>) -> Done {
+    let Some(flight) = in_flight else { return std::future::pending().await };
+    let done = flight.await;
+    *in_flight = None;
+    done
+}
+
+struct Controller {
+    client: Client,
+    options: Options,
+    store: Store,
+    agents: Agents,
+    judge: Judge,
+    queue: Queue<ObjectRef>,
+    teller: Teller,
+    /// What routes win by the write that waits for them.
+    won: BTreeMap<ObjectRef, String>,
+    leads: watch::Receiver<Option<Instant>>,
+    was_leading: bool,
+    /// Something changed since it was judged.
+    is_touched: bool,
+    rest_until: Instant,
+    in_flight: Option<Flight>,
+    keys_due: Instant,
+    spare: Spare,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Controller {
+    /// Does what can be done now. Gives when to come again, if nothing happens before.
+    fn act(&mut self) -> Instant {
+        let now = Instant::now();
+        let until = *self.leads.borrow();
+        let is_leading = until.is_some_and(|until| now < until);
+        if is_leading != self.was_leading {
+            self.lead(is_leading, now);
+        }
+        let missing = self.missing();
+        let stale = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
+        self.telemetry.beats(missing.clone(), stale.collect(), self.queue.len());
+        let mut wake = now + TICK;
+        if !is_leading || !missing.is_empty() {
+            return wake;
+        }
+        if self.is_touched && now >= self.rest_until {
+            self.judge(now);
+        } else if self.is_touched {
+            wake = wake.min(self.rest_until);
+        }
+        if self.in_flight.is_none() {
+            wake = wake.min(self.send(Instant::now()));
+        }
+        wake.min(until.unwrap_or(wake))
+    }
+
+    fn lead(&mut self, leads: bool, now: Instant) {
+        self.was_leading = leads;
+        self.telemetry.leads(leads);
+        self.judge.forget_all();
+        self.queue.clear();
+        self.won.clear();
+        self.is_touched = true;
+        self.keys_due = now;
+        self.spare = None;
+    }
+
+    /// What must be known before anything is judged.
+    fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        if !self.store.is_complete() {
+            missing.push("not every kind of object has been listed yet".to_owned());
+        }
+        if !self.agents.is_known() {
+            missing.push("agents' Leases or NodeStates have not been listed yet".to_owned());
+        }
+        missing
+    }
+
+    fn judge(&mut self, begun: Instant) {
+        self.is_touched = false;
+        let nodes = self.agents.nodes();
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let store = &self.store;
+        let view = View {
+            cluster: store.cluster(),
+            status: &|object| store.status(object),
+            nodes: &nodes,
+            now: &now,
+        };
+        let judged = self.judge.judge(&view);
+        let (mut failing, mut node_uids) = (BTreeMap::<SocketAddr, Vec<String>>::new(), BTreeMap::new());
+        for (node, report) in self.agents.reports() {
+            node_uids.insert(node.to_owned(), report.uid.clone());
+            for backend in report.spec.failing.iter().filter_map(|text| text.parse().ok()) {
+                failing.entry(backend).or_default().push(node.to_owned());
+            }
+        }
+        let version = |kind: Kind| store.version(kind);
+        let ground = Ground {
+            cluster: store.cluster(),
+            version: &version,
+            nodes: &nodes,
+            failing: &failing,
+            node_uids: &node_uids,
+        };
+        self.teller.lasts(ground.notes(&judged.problems));
+        for (object, write) in judged.writes {
+            match judged.won.get(&object) {
+                Some(lost) => self.won.insert(object.clone(), lost.clone()),
+                None => self.won.remove(&object),
+            };
+            self.queue.want(&object, write);
+        }
+        self.queue.forget(|object| !judged.objects.contains(object));
+        self.won.retain(|object, _| judged.objects.contains(object));
+        let took = begun.elapsed();
+        self.telemetry.judged(&judged.problems, &judged.in_use, took);
+        // Most of the time is left to others, however much changes.
+        self.rest_until = Instant::now() + PAUSE.max(2 * took);
+    }
+
+    /// Begins the next request, if there is one. Gives when to come again.
+    fn send(&mut self, now: Instant) -> Instant {
+        let mut wake = now + TICK;
+        loop {
+            match self.queue.next(now) {
+                queue::Next::Send(object, write) => {
+                    if self.send_status(object, write) {
+                        return wake;
+                    }
+                }
+                queue::Next::At(at) => {
+                    wake = wake.min(at);
+                    break;
+                }
+                queue::Next::Idle => break,
+            }
+        }
+        match self.teller.next(now) {
+            telling::Next::Tell(note, count) => {
+                let (client, pod) = (self.client.clone(), self.options.pod.clone());
+                self.fly(async move {
+                    let told = writes::event(&client, &pod, &note, count);
+                    let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
+                    Done::Event(note, told)
+                });
+                return wake;
+            }
+            telling::Next::At(at) => wake = wake.min(at),
+            telling::Next::Idle => {}
+        }
+        if now >= self.keys_due {
+            self.keys_due = now + KEYS;
+            let (client, namespace, spare) =
+                (self.client.clone(), self.options.namespace.clone(), self.spare);
+            self.fly(async move {
+                let keys = writes::keys(&client, &namespace, spare);
+                let answer = tokio::time::timeout(REQUEST, keys).await;
+                Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
+            });
+            return wake;
+        }
+        if let Some((node, state)) = self.agents.gone() {
+            let (client, node) = (self.client.clone(), node.to_owned());
+            let (uid, version) = (state.uid.clone(), state.version.clone());
+            self.fly(async move {
+                let deletion = writes::forget_node(&client, &node, &uid, &version);
+                if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
+                    warn!(node, "the NodeState of a node that is gone stays: {error}");
+                    tokio::time::sleep(REQUEST).await;
+                }
+                Done::Node
+            });
+        }
+        wake.min(self.keys_due)
+    }
+
+    /// Whether it could be sent: not when its kind is not served any more.
+    fn send_status(&mut self, object: ObjectRef, write: Write) -> bool {
+        let version = match object.kind {
+            Kind::Service => Some("v1"),
+            kind => self.store.version(kind),
+        };
+        let Some(version) = version else { return false };
+        if object.kind == Kind::Gateway {
+            self.judge.gives(&object.name, &write);
+        }
+        let client = self.client.clone();
+        self.fly(async move {
+            let request = writes::status(&client, &object, version, &write);
+            let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
+            Done::Status(object, write, outcome)
+        });
+        true
+    }
+
+    fn fly(&mut self, request: impl Future<Output = Done> + Send + 'static) {
+        self.in_flight = Some(Box::pin(request));
+    }
+
+    fn finish(&mut self, done: Done) {
+        let now = Instant::now();
+        match done {
+            Done::Status(object, write, outcome) => {
+                let text = match outcome {
+                    Outcome::Written => "written",
+                    Outcome::Conflict => "conflict",
+                    Outcome::Failed => "failed",
+                };
+                self.telemetry.wrote(object.kind.text(), text);
+                if outcome == Outcome::Written
+                    && let Some(lost) = self.won.remove(&object)
+                {
+                    let note = self.won(&object, &lost);
+                    self.teller.happened(note);
+                }
+                if outcome == Outcome::Conflict {
+                    // The newer one may take a while to be heard of; the queue waits for it.
+                    self.judge.forget(&object);
+                    self.is_touched = true;
+                }
+                self.queue.done(&object, write, outcome, now);
+            }
+            Done::Event(note, Told::Yes) => self.teller.told(&note),
+            Done::Event(note, told) => self.teller.failed(&note, told == Told::Failed, now),
+            Done::Keys(Ok(spare)) => self.spare = spare,
+            Done::Keys(Err(error)) => {
+                warn!("keys cannot be kept: {error}");
+                self.keys_due = now + TICK;
+            }
+            Done::Node => {}
+        }
+    }
+
+    fn won(&self, object: &ObjectRef, lost: &str) -> Note {
+        let version = |kind: Kind| self.store.version(kind);
+        let ground = Ground {
+            cluster: self.store.cluster(),
+            version: &version,
+            nodes: &self.agents.nodes(),
+            failing: &BTreeMap::new(),
+            node_uids: &BTreeMap::new(),
+        };
+        ground.won(object, lost)
+    }
+}

@@ -1,0 +1,216 @@
+//! What the controller tells of itself: readiness, liveness, metrics.
+
+use crate::admin::{Answer, Asked};
+use crate::metrics::{self, Gauges};
+use crate::model::Problem;
+use crate::model::cluster::AddressRange;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A loop that did not come round for so long hangs.
+const HANGS: Duration = Duration::from_secs(60);
+/// Largest whole number that a Prometheus sample holds exactly.
+const EXACT_MAX: u128 = 1 << 53;
+
+/// Counters by kind and outcome.
+type Writes = Family<[(&'static str, &'static str); 2], Counter>;
+
+/// How it stands.
+#[derive(Debug)]
+pub(super) struct State {
+    /// When the loop last came round.
+    pub(super) beat: Instant,
+    /// What is not known yet.
+    pub(super) missing: Vec<String>,
+    /// What may be old.
+    pub(super) stale: BTreeMap<String, String>,
+    pub(super) leads: bool,
+    /// Writes that wait.
+    pub(super) waiting: usize,
+}
+
+/// Shared with those who ask.
+pub(super) struct Telemetry {
+    registry: Registry,
+    state: Mutex<State>,
+    leader: Gauge,
+    writes: Writes,
+    problems: Gauges,
+    stale: Gauges,
+    in_use: Gauges,
+    compile_seconds: Histogram,
+    ranges: Vec<AddressRange>,
+    told: Mutex<Labels>,
+}
+
+/// Labels that have a value now.
+#[derive(Debug, Default)]
+struct Labels {
+    problems: Vec<String>,
+    stale: Vec<String>,
+}
+
+impl Telemetry {
+    pub(super) fn new(ranges: &[AddressRange]) -> Self {
+        let state = State {
+            beat: Instant::now(),
+            missing: vec!["nothing is known yet".to_owned()],
+            stale: BTreeMap::new(),
+            leads: false,
+            waiting: 0,
+        };
+        let mut this = Self {
+            state: Mutex::new(state),
+            leader: Gauge::default(),
+            writes: Writes::default(),
+            problems: Gauges::default(),
+            stale: Gauges::default(),
+            in_use: Gauges::default(),
+            compile_seconds: Histogram::new((0..15).map(|power| 0.000_2 * f64::from(1 << power))),
+            ranges: ranges.to_vec(),
+            told: Mutex::default(),
+            registry: metrics::registry(),
+        };
+        let capacity = Gauges::default();
+        let registry = &mut this.registry;
+        registry.register("leader", "Whether this one leads", this.leader.clone());
+        registry.register("status_writes", "Writes of an object's status", this.writes.clone());
+        let help = "What cannot be served as written, by the kind of object it is about";
+        registry.register("problems", help, this.problems.clone());
+        let help = "Whether what this source says may be old: the API server is away or refuses";
+        registry.register("config_stale", help, this.stale.clone());
+        registry.register(
+            "addresses_in_use",
+            "Addresses of the range that an object has",
+            this.in_use.clone(),
+        );
+        registry.register("addresses_capacity", "Addresses in the range", capacity.clone());
+        let help = "From what objects say to what their status shall say";
+        registry.register("compile_seconds", help, this.compile_seconds.clone());
+        for range in ranges {
+            let size = i64::try_from(size(range).min(EXACT_MAX)).unwrap_or(i64::MAX);
+            capacity.get_or_create(&[("range", text(range))]).set(size);
+        }
+        this
+    }
+
+    /// The loop came round.
+    pub(super) fn beats(&self, missing: Vec<String>, stale: BTreeMap<String, String>, waiting: usize) {
+        let gauges = stale.keys().map(|source| (source.clone(), 1)).collect();
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        metrics::set_all(&self.stale, "source", &gauges, &mut told.stale);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let leads = state.leads;
+        *state = State { beat: Instant::now(), missing, stale, leads, waiting };
+    }
+
+    pub(super) fn leads(&self, leads: bool) {
+        self.leader.set(i64::from(leads));
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).leads = leads;
+    }
+
+    pub(super) fn wrote(&self, kind: &'static str, outcome: &'static str) {
+        self.writes.get_or_create(&[("kind", kind), ("outcome", outcome)]).inc();
+    }
+
+    /// What came of a judgement.
+    pub(super) fn judged(&self, problems: &[Problem], in_use: &BTreeSet<IpAddr>, took: Duration) {
+        metrics::observe(&self.compile_seconds, took);
+        let mut kinds: BTreeMap<String, i64> = BTreeMap::new();
+        for problem in problems {
+            let kind = problem.object.as_ref().map_or("", |object| object.kind.text());
+            *kinds.entry(kind.to_owned()).or_default() += 1;
+        }
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        metrics::set_all(&self.problems, "kind", &kinds, &mut told.problems);
+        for range in &self.ranges {
+            let used = in_use.iter().filter(|address| range.holds(**address)).count();
+            let used = i64::try_from(used).unwrap_or(i64::MAX);
+            self.in_use.get_or_create(&[("range", text(range))]).set(used);
+        }
+    }
+}
+
+fn text(range: &AddressRange) -> String {
+    if range.first == range.last {
+        range.first.to_string()
+    } else {
+        format!("{}-{}", range.first, range.last)
+    }
+}
+
+fn size(range: &AddressRange) -> u128 {
+    let number = |address| match address {
+        IpAddr::V4(v4) => u128::from(u32::from(v4)),
+        IpAddr::V6(v6) => u128::from(v6),
+    };
+    number(range.last).saturating_sub(number(range.first)).saturating_add(1)
+}
+
+impl Asked for Telemetry {
+    fn ready(&self) -> Answer {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let role = if state.leads { "leads" } else { "does not lead" };
+        let mut remarks = vec![format!("{role}; writes that wait: {}", state.waiting)];
+        remarks.extend(state.stale.iter().map(|(source, why)| format!("stale: {source}: {why}")));
+        Answer::of(&state.missing, &remarks)
+    }
+
+    fn live(&self) -> Answer {
+        let silent = self.state.lock().unwrap_or_else(PoisonError::into_inner).beat.elapsed();
+        let hangs = (silent > HANGS).then(|| format!("the loop has not come round for {silent:?}"));
+        Answer::of(hangs.as_slice(), &[])
+    }
+
+    fn metrics(&self) -> String {
+        metrics::text(&self.registry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Kind, ObjectName, ObjectRef};
+
+    #[test]
+    fn it_says_what_is_missing_what_is_stale_and_how_much_is_used() {
+        let range = |first: &str, last: &str| AddressRange {
+            first: first.parse().unwrap(),
+            last: last.parse().unwrap(),
+        };
+        let ranges = [range("192.0.2.0", "192.0.2.63"), range("2001:db8::", "2001:db8:ffff::")];
+        let telemetry = Telemetry::new(&ranges);
+        assert!(!telemetry.ready().is_ok && telemetry.live().is_ok);
+        telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
+        telemetry.leads(true);
+        let ready = telemetry.ready();
+        assert!(ready.is_ok && ready.text.contains("stale: gateways: 403"), "{}", ready.text);
+        let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "b") };
+        let in_use = ["192.0.2.1", "192.0.2.2", "10.0.0.1"].map(|text| text.parse().unwrap());
+        telemetry.judged(
+            &[Problem::error("", "x", "y").object(object)],
+            &in_use.into(),
+            Duration::from_millis(2),
+        );
+        telemetry.wrote("Gateway", "written");
+        let text = telemetry.metrics();
+        for line in [
+            "vestibule_leader 1",
+            "vestibule_status_writes_total{kind=\"Gateway\",outcome=\"written\"} 1",
+            "vestibule_problems{kind=\"Gateway\"} 1",
+            "vestibule_config_stale{source=\"gateways\"} 1",
+            "vestibule_addresses_in_use{range=\"192.0.2.0-192.0.2.63\"} 2",
+            "vestibule_addresses_capacity{range=\"192.0.2.0-192.0.2.63\"} 64",
+            "vestibule_addresses_capacity{range=\"2001:db8::-2001:db8:ffff::\"} 9007199254740992",
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Which Events are told: each thing once for as long as it lasts, and counted on when it comes again. Pure: time comes
+//! as an argument.
+
+use super::queue::Bucket;
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+/// Events a second, over time, and at once.
+const RATE: f64 = 5.0;
+const BURST: f64 = 50.0;
+/// Most bytes of an Event's `note`.
+const NOTE_BYTES_MAX: usize = 1024;
+/// Most bytes of a name, less the dot and the digits that follow it.
+const NAME_BYTES_MAX: usize = 253 - 17;
+/// Most things that are remembered after they ended.
+const PAST_MAX: usize = 4096;
+/// Wait after an Event could not be written.
+const FAILURE_WAIT: Duration = Duration::from_secs(5);
+
+/// What an Event is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Regarding {
+    /// `gateway.networking.k8s.io/v1`
+    pub(super) api_version: String,
+    pub(super) kind: &'static str,
+    /// Empty: cluster-scoped.
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Empty: not known.
+    pub(super) uid: String,
+}
+
+/// Something to tell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Note {
+    pub(super) regarding: Regarding,
+    /// Else normal.
+    pub(super) is_warning: bool,
+    pub(super) reason: &'static str,
+    /// What is wrong, and what to do about it.
+    pub(super) text: String,
+}
+
+impl Note {
+    /// As the API takes it.
+    pub(super) fn text(&self) -> &str {
+        crate::status::cut(&self.text, NOTE_BYTES_MAX)
+    }
+
+    /// The Event's name: the same for the same thing, whoever leads.
+    pub(super) fn name(&self) -> String {
+        let mut hash = Sha256::new();
+        for part in [self.regarding.kind, &self.regarding.uid, self.reason, &self.text] {
+            hash.update(part);
+            hash.update([0]);
+        }
+        let digits: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let name = crate::status::cut(&self.regarding.name, NAME_BYTES_MAX);
+        format!("{}.{digits}", name.trim_end_matches(['.', '-']))
+    }
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Next {
+    /// Write it, for the so-manieth time.
+    Tell(Note, u32),
+    /// Come again then.
+    At(Instant),
+    /// All is told.
+    Idle,
+}
+
+/// What was told and what is to be told.
+#[derive(Debug)]
+pub(super) struct Teller {
+    /// What lasts, and whether it was told.
+    lasting: BTreeMap<Note, bool>,
+    /// What happened and does not last.
+    happened: VecDeque<Note>,
+    /// How often the Events of these names were told.
+    counts: BTreeMap<String, u32>,
+    bucket: Bucket,
+    not_before: Option<Instant>,
+}
+
+impl Teller {
+    pub(super) fn new() -> Self {
+        Self {
+            lasting: BTreeMap::new(),
+            happened: VecDeque::new(),
+            counts: BTreeMap::new(),
+            bucket: Bucket::new(RATE, BURST),
+            not_before: None,
+        }
+    }
+
+    /// This is what lasts now; what is new in it will be told.
+    pub(super) fn lasts(&mut self, notes: BTreeSet<Note>) {
+        let mut before = std::mem::take(&mut self.lasting);
+        self.lasting = notes
+            .into_iter()
+            .map(|note| {
+                let told = before.remove(&note).unwrap_or_default();
+                (note, told)
+            })
+            .collect();
+        if self.counts.len() > PAST_MAX {
+            let named: BTreeSet<String> = self.lasting.keys().map(Note::name).collect();
+            self.counts.retain(|name, _| named.contains(name));
+        }
+    }
+
+    /// This happened.
+    pub(super) fn happened(&mut self, note: Note) {
+        self.happened.push_back(note);
+    }
+
+    /// What to do now.
+    pub(super) fn next(&mut self, now: Instant) -> Next {
+        let lasting = || self.lasting.iter().find(|(_, told)| !**told).map(|(note, _)| note);
+        let Some(note) = self.happened.front().or_else(lasting).cloned() else { return Next::Idle };
+        let ready = self.bucket.ready(now).max(self.not_before.unwrap_or(now));
+        if ready > now {
+            return Next::At(ready);
+        }
+        self.bucket.take();
+        let count = self.counts.get(&note.name()).copied().unwrap_or_default();
+        Next::Tell(note, count.saturating_add(1))
+    }
+
+    /// What [`Teller::next`] gave was told, or was there already.
+    pub(super) fn told(&mut self, note: &Note) {
+        *self.counts.entry(note.name()).or_default() += 1;
+        self.leave(note);
+    }
+
+    /// It could not be told; `again`: it may work later.
+    pub(super) fn failed(&mut self, note: &Note, again: bool, now: Instant) {
+        if again {
+            self.not_before = Some(now + FAILURE_WAIT);
+        } else {
+            self.leave(note);
+        }
+    }
+
+    fn leave(&mut self, note: &Note) {
+        if self.happened.front() == Some(note) {
+            self.happened.pop_front();
+        } else if let Some(told) = self.lasting.get_mut(note) {
+            *told = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(name: &str, text: &str) -> Note {
+        Note {
+            regarding: Regarding {
+                kind: "Gateway",
+                name: name.to_owned(),
+                namespace: "ns".to_owned(),
+                ..Regarding::default()
+            },
+            is_warning: true,
+            reason: "Refused",
+            text: text.to_owned(),
+        }
+    }
+
+    /// What is told until nothing is left.
+    fn told(teller: &mut Teller, now: &mut Instant) -> Vec<(String, u32)> {
+        let mut log = Vec::new();
+        loop {
+            match teller.next(*now) {
+                Next::Tell(note, count) => {
+                    teller.told(&note);
+                    log.push((note.text.clone(), count));
+                }
+                Next::At(at) => *now = at,
+                Next::Idle => return log,
+            }
+        }
+    }
+
+    #[test]
+    fn what_lasts_is_told_once_and_counted_on_when_it_comes_again() {
+        let (mut teller, mut now) = (Teller::new(), Instant::now());
+        let both = BTreeSet::from([note("a", "x"), note("b", "y")]);
+        teller.lasts(both.clone());
+        let log = told(&mut teller, &mut now);
+        assert_eq!(log, [("x".to_owned(), 1), ("y".to_owned(), 1)]);
+        teller.lasts(both.clone());
+        assert_eq!(told(&mut teller, &mut now), []);
+        teller.lasts(BTreeSet::from([note("b", "y")]));
+        teller.lasts(both);
+        assert_eq!(told(&mut teller, &mut now), [("x".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn what_ended_before_it_was_told_is_not_told() {
+        let (mut teller, mut now) = (Teller::new(), Instant::now());
+        teller.lasts(BTreeSet::from([note("a", "x")]));
+        teller.lasts(BTreeSet::new());
+        assert_eq!(told(&mut teller, &mut now), []);
+        teller.happened(note("a", "won"));
+        teller.lasts(BTreeSet::new());
+        assert_eq!(told(&mut teller, &mut now), [("won".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn a_failure_waits_and_a_refusal_is_left() {
+        let (mut teller, now) = (Teller::new(), Instant::now());
+        teller.lasts(BTreeSet::from([note("a", "x")]));
+        let Next::Tell(first, 1) = teller.next(now) else { panic!("nothing to tell") };
+        teller.failed(&first, true, now);
+        assert_eq!(teller.next(now), Next::At(now + FAILURE_WAIT));
+        let Next::Tell(first, 1) = teller.next(now + FAILURE_WAIT) else { panic!("nothing to tell") };
+        teller.failed(&first, false, now);
+        assert_eq!(teller.next(now + FAILURE_WAIT), Next::Idle);
+    }
+
+    #[test]
+    fn names_are_names_and_tell_things_apart() {
+        let long = note(&format!("{}.b", "a".repeat(235)), &"ü".repeat(600));
+        assert!(long.name().len() <= 253 && long.text().len() <= 1024, "{}", long.name());
+        assert!(long.name().chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.'));
+        assert!(!long.name().contains(".."), "{}", long.name());
+        assert_ne!(note("a", "x").name(), note("a", "y").name());
+        assert_eq!(note("a", "x").name(), note("a", "x").name());
+    }
+
+    #[test]
+    fn many_come_at_a_rate() {
+        let (mut teller, start) = (Teller::new(), Instant::now());
+        teller.lasts((0..100).map(|number| note("a", &number.to_string())).collect());
+        let mut now = start;
+        assert_eq!(told(&mut teller, &mut now).len(), 100);
+        let took = now - start;
+        assert!(took > Duration::from_secs(9) && took < Duration::from_secs(11), "{took:?}");
+    }
+}

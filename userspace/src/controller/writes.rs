@@ -1,0 +1,249 @@
+//! What the controller sends to the API server, one request each. Nothing here decides what to send.
+
+use super::keys::{Keys, SECRET, SPREAD};
+use super::queue::{Outcome, Write};
+use super::telling::Note;
+use crate::model::{Kind, ObjectRef};
+use crate::sources::kubernetes::api::node_state::NodeState;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+};
+use kube::{Client, Error};
+use serde_json::json;
+use std::io::Read;
+use std::time::Instant;
+use tracing::{debug, warn};
+
+/// Who writes, for `managedFields`.
+const MANAGER: &str = "vestibule-controller";
+/// Who tells Events.
+const REPORTER: &str = "vestibule.dev/controller";
+/// API group of the Gateway API.
+const GROUP: &str = "gateway.networking.k8s.io";
+
+/// `apiVersion` of a kind that is served in this version.
+pub(super) fn api_version(kind: Kind, version: &str) -> String {
+    match kind {
+        Kind::Service => "v1".to_owned(),
+        Kind::Gateway | Kind::GatewayClass | Kind::ListenerSet | Kind::TcpRoute | Kind::TlsRoute => {
+            format!("{GROUP}/{version}")
+        }
+    }
+}
+
+fn resource(kind: Kind, version: &str) -> ApiResource {
+    let plural = match kind {
+        Kind::Gateway => "gateways",
+        Kind::GatewayClass => "gatewayclasses",
+        Kind::ListenerSet => "listenersets",
+        Kind::Service => "services",
+        Kind::TcpRoute => "tcproutes",
+        Kind::TlsRoute => "tlsroutes",
+    };
+    let (group, version) = if kind == Kind::Service { ("", "v1") } else { (GROUP, version) };
+    ApiResource {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        api_version: api_version(kind, version),
+        kind: kind.text().to_owned(),
+        plural: plural.to_owned(),
+    }
+}
+
+/// Writes a status, only if the object is still the version that it was made for.
+pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, write: &Write) -> Outcome {
+    let resource = resource(object.kind, version);
+    let api: Api<DynamicObject> = match object.kind {
+        Kind::GatewayClass => Api::all_with(client.clone(), &resource),
+        _ => Api::namespaced_with(client.clone(), &object.name.namespace, &resource),
+    };
+    let patch = json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch_status(&object.name.name, &params, &Patch::Merge(&patch)).await {
+        Ok(_) => {
+            debug!(%object, "status written");
+            Outcome::Written
+        }
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Outcome::Conflict,
+        Err(error) => {
+            warn!(%object, "the status cannot be written: {error}");
+            Outcome::Failed
+        }
+    }
+}
+
+/// What became of an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It is there, perhaps by another's hand.
+    Yes,
+    /// The API server does not want it.
+    Refused,
+    /// It may work later.
+    Failed,
+}
+
+/// Tells an Event for the so-manieth time.
+pub(super) async fn event(client: &Client, instance: &str, note: &Note, count: u32) -> Told {
+    let namespace = match note.regarding.namespace.as_str() {
+        "" => "default",
+        namespace => namespace,
+    };
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let now = MicroTime(Timestamp::now());
+    if count > 1 {
+        let series = json!({ "series": { "count": count, "lastObservedTime": now } });
+        let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+        match api.patch(&note.name(), &params, &Patch::Merge(&series)).await {
+            Ok(_) => return Told::Yes,
+            // The API server forgets Events after a while.
+            Err(Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return told(&error, note),
+        }
+    }
+    match api.create(&PostParams::default(), &new_event(note, namespace, instance, now)).await {
+        Ok(_) => Told::Yes,
+        Err(error) => told(&error, note),
+    }
+}
+
+fn told(error: &Error, note: &Note) -> Told {
+    match error {
+        // Who led before told it.
+        Error::Api(status) if status.code == 409 => Told::Yes,
+        Error::Api(status) if (400..429).contains(&status.code) => {
+            warn!(kind = note.regarding.kind, name = note.regarding.name, "an Event is refused: {error}");
+            Told::Refused
+        }
+        _ => {
+            warn!("an Event cannot be told: {error}");
+            Told::Failed
+        }
+    }
+}
+
+fn new_event(note: &Note, namespace: &str, instance: &str, now: MicroTime) -> Event {
+    let about = &note.regarding;
+    let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    Event {
+        metadata: ObjectMeta {
+            name: Some(note.name()),
+            namespace: Some(namespace.to_owned()),
+            ..ObjectMeta::default()
+        },
+        event_time: Some(now),
+        reporting_controller: Some(REPORTER.to_owned()),
+        reporting_instance: Some(instance.to_owned()),
+        action: Some("Judge".to_owned()),
+        reason: Some(note.reason.to_owned()),
+        type_: Some(if note.is_warning { "Warning" } else { "Normal" }.to_owned()),
+        note: Some(note.text().to_owned()),
+        regarding: Some(ObjectReference {
+            api_version: some(&about.api_version),
+            kind: some(about.kind),
+            name: some(&about.name),
+            namespace: some(&about.namespace),
+            uid: some(&about.uid),
+            ..ObjectReference::default()
+        }),
+        ..Event::default()
+    }
+}
+
+/// The spare key that agents are being told, and since when this process knows it.
+pub(super) type Spare = Option<([u8; 16], Instant)>;
+
+/// Makes the Secret, or changes keys whose time has come.
+pub(super) async fn keys(client: &Client, namespace: &str, spare: Spare) -> Result<Spare, String> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
+    let stored = api.get_opt(SECRET).await.map_err(|error| error.to_string())?;
+    let read = stored.as_ref().and_then(|secret| {
+        let data = secret.data.as_ref()?;
+        Keys::read(|name| data.get(name).map(|value| value.0.as_slice()))
+    });
+    let random = Randomness::open().map_err(|error| format!("no random numbers: {error}"))?;
+    let (next, spare) = match &read {
+        None => (Some(Keys::new(now, random.keys())), None),
+        Some(keys) => {
+            let key = keys.cookies[1 - keys.current];
+            let known = spare.filter(|(other, _)| *other == key && keys.is_spare_new);
+            let (_, since) = known.unwrap_or((key, Instant::now()));
+            let spare = keys.is_spare_new.then_some((key, since));
+            (keys.next(now, since.elapsed(), random.keys()), spare)
+        }
+    };
+    let Some(next) = next else { return Ok(spare) };
+    let mut secret = stored.clone().unwrap_or_else(|| new_secret(namespace));
+    let data = next.data().into_iter().map(|(name, value)| (name.to_owned(), ByteString(value)));
+    secret.data = Some(data.collect());
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let written = match &stored {
+        None => api.create(&params, &secret).await,
+        Some(_) => api.replace(SECRET, &params, &secret).await,
+    };
+    written.map_err(|error| error.to_string())?;
+    match (&stored, &read) {
+        (None, _) => tracing::info!(secret = SECRET, "keys made"),
+        (Some(_), None) => warn!(secret = SECRET, "the Secret held no usable keys; new ones are made"),
+        (Some(_), Some(_)) => {
+            tracing::info!(secret = SECRET, current = next.current, spread = ?SPREAD, "keys changed");
+        }
+    }
+    let key = next.cookies[1 - next.current];
+    Ok(next.is_spare_new.then(|| (key, Instant::now())))
+}
+
+fn new_secret(namespace: &str) -> Secret {
+    let labels = [("app.kubernetes.io/name", "vestibule"), ("app.kubernetes.io/managed-by", MANAGER)];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(SECRET.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into()),
+            ..ObjectMeta::default()
+        },
+        type_: Some("Opaque".to_owned()),
+        ..Secret::default()
+    }
+}
+
+/// 32 bytes of the kernel's generator, enough for two keys.
+struct Randomness([[u8; 16]; 2]);
+
+impl Randomness {
+    fn open() -> std::io::Result<Self> {
+        let mut bytes = [[0; 16]; 2];
+        let mut file = std::fs::File::open("/dev/urandom")?;
+        for key in &mut bytes {
+            file.read_exact(key)?;
+        }
+        Ok(Self(bytes))
+    }
+
+    /// Gives each key once.
+    fn keys(self) -> impl FnMut() -> [u8; 16] {
+        let mut keys = self.0.into_iter();
+        move || keys.next().expect("nobody needs more than two keys")
+    }
+}
+
+/// Takes away what the agent of a node that is gone said.
+pub(super) async fn forget_node(client: &Client, node: &str, uid: &str, version: &str) -> Result<(), Error> {
+    let api: Api<NodeState> = Api::all(client.clone());
+    let as_seen = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
+    let params = DeleteParams::default().preconditions(as_seen);
+    match api.delete(node, &params).await {
+        Ok(_) => {
+            tracing::info!(node, "the node is gone: its NodeState is taken away");
+            Ok(())
+        }
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
