@@ -291,7 +291,8 @@ mod tests {
                 lease.version = "given back".to_owned();
             }
         });
-        assert_eq!(writer_at(&log, 12), Some(1), "{:?}", &log[90..130]);
+        // The one that gave it back has ended; what it could have written is not looked at.
+        assert!(log[125].contains(&1), "{:?}", &log[90..130]);
     }
 
     #[test]

@@ -253,10 +253,10 @@ mod tests {
     fn failures_wait_longer_and_longer_and_hold_up_nobody_else() {
         let (mut queue, mut now) = (Queue::new(), Instant::now());
         queue.want(&1, Some(write("5", 1)));
-        for seconds in [1, 2, 4, 8, 16, 32, 64, 64] {
+        for (turn, seconds) in [1, 2, 4, 8, 16, 32, 64, 64].into_iter().enumerate() {
             let (key, failed) = sent(queue.next(now));
             queue.done(&key, failed, Outcome::Failed, now);
-            queue.want(&2, Some(write(&seconds.to_string(), 1)));
+            queue.want(&2, Some(write(&turn.to_string(), 1)));
             let (other, done) = sent(queue.next(now));
             assert_eq!(other, 2);
             queue.done(&other, done, Outcome::Written, now);
