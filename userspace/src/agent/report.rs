@@ -244,7 +244,8 @@ mod tests {
     fn a_state_keeps_the_metadata_it_was_based_on() {
         let state = NodeStateSpec { node: "node1".into(), ..NodeStateSpec::default() };
         let fresh = node_state(None, "node1", &state);
-        assert_eq!((fresh.metadata.name.as_deref(), fresh.metadata.resource_version), (Some("node1"), None));
+        let ObjectMeta { name, resource_version, .. } = fresh.metadata.clone();
+        assert_eq!((name.as_deref(), resource_version), (Some("node1"), None));
         let mut before = NodeState { metadata: fresh.metadata, spec: NodeStateSpec::default() };
         before.metadata.resource_version = Some("7".into());
         let next = node_state(Some(&before), "node1", &state);

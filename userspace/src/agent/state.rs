@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn failing_backends_are_counted_by_route() {
-        let backend = |host: u8, failing| BackendSpec {
+        let backend = |host: u8, failing: bool| BackendSpec {
             address: [10, 0, 0, host].into(),
             port: 1,
             weight: u16::from(!failing),
