@@ -2,8 +2,9 @@
 
 use super::GATEWAY_GROUP;
 use super::listener::{Listener, Parents, Refusal};
+use super::pattern::intersection;
 use crate::model::cluster::{ClusterRoute, Labels, NamespaceScope, ParentRef};
-use crate::model::{Cluster, Kind, Pattern, ServerName};
+use crate::model::{Cluster, Kind, Pattern};
 use std::sync::Arc;
 
 /// What a route is to one of its parents.
@@ -37,35 +38,6 @@ pub(super) fn allows(scope: &NamespaceScope, own: &str, other: &str, labels: Opt
         NamespaceScope::Selector(selector) => labels.is_some_and(|labels| selector.matches(labels)),
         NamespaceScope::None => false,
     }
-}
-
-/// What a listener and a route both match; one of the two patterns. `None` as pattern is any name.
-pub(super) fn intersection<'a>(
-    listener: Option<&'a Pattern>,
-    route: Option<&'a Pattern>,
-) -> Option<Option<&'a Pattern>> {
-    let (Some(own), Some(written)) = (listener, route) else { return Some(listener.or(route)) };
-    if covers(own, written) {
-        Some(route)
-    } else if covers(written, own) {
-        Some(listener)
-    } else {
-        None
-    }
-}
-
-/// Whether every name that `narrow` matches is matched by `wide` too.
-fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
-    match (wide, narrow) {
-        (Pattern::Exact(_), Pattern::Wildcard(_)) => false,
-        (Pattern::Exact(wide), Pattern::Exact(narrow)) => wide == narrow,
-        (Pattern::Wildcard(wide), Pattern::Exact(narrow)) => is_below(narrow, wide),
-        (Pattern::Wildcard(wide), Pattern::Wildcard(narrow)) => wide == narrow || is_below(narrow, wide),
-    }
-}
-
-fn is_below(name: &ServerName, suffix: &ServerName) -> bool {
-    name.as_str().strip_suffix(suffix.as_str()).is_some_and(|rest| rest.ends_with('.'))
 }
 
 /// What a route asks for: its patterns; `None` alone where it names none and takes all.
@@ -178,48 +150,5 @@ impl Candidates<'_> {
     fn matches(&self, listener: &Listener<'_>) -> bool {
         let own = listener.spec.hostname.as_ref();
         self.kind == Kind::TcpRoute || wishes(self.route).any(|wish| intersection(own, wish).is_some())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pattern(text: &str) -> Option<Pattern> {
-        let name = |text| ServerName::new(text).unwrap();
-        match text.strip_prefix("*.") {
-            Some(suffix) => Some(Pattern::Wildcard(name(suffix))),
-            None if text.is_empty() => None,
-            None => Some(Pattern::Exact(name(text))),
-        }
-    }
-
-    #[test]
-    fn intersections_are_the_narrower_of_two_patterns_that_overlap() {
-        // Listener, route, what both match; `-`: nothing.
-        let table = [
-            ("", "", ""),
-            ("", "*.com", "*.com"),
-            ("a.example.com", "", "a.example.com"),
-            ("abc.example.com", "abc.example.com", "abc.example.com"),
-            ("abc.example.com", "*.example.com", "abc.example.com"),
-            ("abc.example.com", "*.com", "abc.example.com"),
-            ("abc.example.com", "*.abc.example.com", "-"),
-            ("abc.example.com", "xabc.example.com", "-"),
-            ("*.example.com", "a.b.example.com", "a.b.example.com"),
-            ("*.example.com", "example.com", "-"),
-            ("*.example.com", "badexample.com", "-"),
-            ("*.example.com", "*.badexample.com", "-"),
-            ("*.example.com", "*.example.com", "*.example.com"),
-            ("*.example.com", "*.com", "*.example.com"),
-            ("*.com", "*.example.com", "*.example.com"),
-            ("*.example.com", "*.example.org", "-"),
-        ];
-        for (listener, route, both) in table {
-            let (listener, route) = (pattern(listener), pattern(route));
-            let expected = if both == "-" { None } else { Some(pattern(both)) };
-            let found = intersection(listener.as_ref(), route.as_ref()).map(Option::<&Pattern>::cloned);
-            assert_eq!(found, expected, "{listener:?} {route:?}");
-        }
     }
 }

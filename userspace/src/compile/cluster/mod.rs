@@ -12,6 +12,8 @@ mod digest;
 mod doors;
 /// ReferenceGrants.
 mod grant;
+/// Which listener of a Gateway has a name.
+mod isolation;
 /// Names of doors and routes.
 mod label;
 /// Gateways and ListenerSets of ours with their listeners.
@@ -20,6 +22,8 @@ mod listener;
 mod own;
 /// Conditions of GatewayClasses, Gateways, ListenerSets.
 mod parent;
+/// Patterns that overlap, and patterns that are wider than others.
+mod pattern;
 /// Who comes first where two want the same.
 mod rank;
 /// Routes: what they attach to, what they want, what becomes of them.
@@ -35,15 +39,16 @@ use super::{Compiled, Surroundings, file};
 use crate::ipam;
 use crate::model::verdict::{Condition, Status};
 use crate::model::{
-    Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Protocol, Verdicts,
+    Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Verdicts,
 };
 use backends::Services;
 use build::Builder;
 use doors::{Claim, Door, Whose};
-use foldhash::{HashMap, HashSet};
+use foldhash::HashSet;
 use grant::Grants;
+use isolation::Isolation;
 use listener::Parents;
-use own::{Candidate, Hostnames, Names, Site};
+use own::{Candidate, Ground, Names};
 use rank::Claimant;
 use route::Routes;
 use service::Balancers;
@@ -171,46 +176,12 @@ fn settle<'a>(
     for (at, port) in balancers.ports.iter().enumerate() {
         candidates.extend(port.doors.iter().map(|door| route::other(*door, None, first_port + at)));
     }
-    let hostnames = hostnames(parents);
-    routes.candidates(parents, doors, &hostnames, first_route, &mut candidates);
-    let sites = sites(parents, &hostnames);
-    Names::settle(candidates, &targets, parents, &sites, |attachment, loss| {
+    let isolation = Isolation::new(parents);
+    routes.candidates(parents, doors, &isolation, first_route, &mut candidates);
+    let ground = Ground { targets: &targets, parents, isolation: &isolation };
+    Names::settle(candidates, &ground, |attachment, loss| {
         routes.attachments[attachment].losses.push(loss);
     })
-}
-
-/// Host names of accepted TLS listeners by Gateway and port.
-fn hostnames<'a>(parents: &Parents<'a>) -> HashMap<(usize, u16), Hostnames<'a>> {
-    let mut hostnames: HashMap<(usize, u16), Hostnames<'a>> = HashMap::default();
-    for parent in parents.all.iter().filter(|parent| parent.refusal.is_none()) {
-        for at in parent.listeners.clone() {
-            let listener = &parents.listeners[at];
-            if listener.is_accepted() && listener.protocol == Some(Protocol::Tls) {
-                let own = hostnames.entry((parent.gateway, listener.spec.port)).or_default();
-                own.add(listener.spec.hostname.as_ref(), at);
-            }
-        }
-    }
-    hostnames
-}
-
-/// By Gateway, where names of one listener must be kept from routes of another.
-fn sites<'a>(parents: &Parents<'a>, hostnames: &HashMap<(usize, u16), Hostnames<'a>>) -> Vec<Vec<Site<'a>>> {
-    let mut sites: Vec<Vec<Site<'a>>> = Vec::new();
-    sites.resize_with(parents.all.len(), Vec::new);
-    for parent in parents.all.iter().filter(|parent| parent.refusal.is_none()) {
-        for listener in &parents.listeners[parent.listeners.clone()] {
-            let (Some(hostname), port) = (listener.spec.hostname.as_ref(), listener.spec.port) else {
-                continue;
-            };
-            let others = hostnames.get(&(parent.gateway, port)).is_some_and(|all| !all.is_single());
-            if others && listener.is_accepted() && listener.protocol == Some(Protocol::Tls) {
-                sites[parent.gateway]
-                    .extend(listener.doors.iter().map(|door| Site { door: *door, hostname }));
-            }
-        }
-    }
-    sites
 }
 
 fn yes(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Condition {

@@ -5,7 +5,9 @@
 //! more specific one, then the static file, then the oldest object. The data plane looks up the longest pattern, so where
 //! that would lead to the wrong route, an entry of its own leads to the right one.
 
+use super::isolation::{Isolation, Site};
 use super::listener::Parents;
+use super::pattern::{self, above};
 use super::rank::Claimant;
 use crate::model::Pattern;
 use common::decide::server_name::RESERVED;
@@ -59,8 +61,16 @@ pub(super) enum Lead {
     Refused { gateway: usize },
 }
 
-/// Door, whether the pattern is exact, and the name; an empty wildcard is every name.
-type Key<'a> = (usize, bool, &'a str);
+/// Door and pattern.
+type Key<'a> = (usize, pattern::Key<'a>);
+
+/// What wishes are settled with.
+pub(super) struct Ground<'b, 'a> {
+    /// The claimants that candidates mean, by place.
+    pub(super) targets: &'b [Claimant<'a>],
+    pub(super) parents: &'b Parents<'a>,
+    pub(super) isolation: &'b Isolation<'a>,
+}
 
 /// Everyone's wishes, settled.
 pub(super) struct Names<'a> {
@@ -77,33 +87,33 @@ struct Held<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Settles who has what. `targets` are the claimants by place; `loss` hears of each wish that is not fulfilled.
+    /// Settles who has what. `loss` hears of each wish that is not fulfilled.
     pub(super) fn settle(
         candidates: Vec<Candidate<'a>>,
-        targets: &[Claimant<'a>],
-        parents: &Parents<'a>,
-        doors_of: &[Vec<Site<'a>>],
+        ground: &Ground<'_, 'a>,
         mut loss: impl FnMut(usize, Loss<'a>),
     ) -> Self {
         let held = HashMap::with_capacity(candidates.len());
         let mut this = Self { candidates, held };
-        this.contest(targets, parents);
-        this.prefer_written(targets);
-        for candidate in &this.candidates {
-            if candidate.attachment == NONE {
-                continue;
-            }
+        this.contest(ground);
+        this.prefer_written(ground);
+        for candidate in this.candidates.iter().filter(|candidate| candidate.attachment != NONE) {
             let lost = |owner| Loss { door: candidate.door, written: candidate.written, owner };
-            match this.held.get(&key(candidate.door, candidate.pattern)).map(|held| held.lead) {
+            match this.held.get(&candidate.key()).map(|held| held.lead) {
                 None => loss(candidate.attachment, lost(None)),
                 Some(Lead::To { target, .. }) if target != candidate.target => {
-                    loss(candidate.attachment, lost(Some(targets[target])));
+                    loss(candidate.attachment, lost(Some(ground.targets[target])));
                 }
                 Some(_) => {}
             }
         }
-        for (gateway, sites) in doors_of.iter().enumerate() {
-            this.isolate(gateway, sites);
+        for site in ground.isolation.sites(ground.parents) {
+            let key = (site.door, pattern::key(Some(site.hostname)));
+            if !this.held.contains_key(&key)
+                && let Some(held) = this.shield(&site, ground)
+            {
+                this.held.insert(key, held);
+            }
         }
         this
     }
@@ -119,20 +129,21 @@ impl<'a> Names<'a> {
     }
 
     /// Gives each pattern to the best of those that want it.
-    fn contest(&mut self, targets: &[Claimant<'a>], parents: &Parents<'a>) {
+    fn contest(&mut self, ground: &Ground<'_, 'a>) {
         for (index, candidate) in self.candidates.iter().enumerate() {
             if candidate.pattern.is_some_and(is_reserved) {
                 continue;
             }
             let gateway = match candidate.listener {
                 NONE => NONE,
-                listener => parents.gateway_of(listener),
+                listener => ground.parents.gateway_of(listener),
             };
             let lead = Lead::To { target: candidate.target, candidate: index };
             let new = Held { pattern: candidate.pattern, lead, gateway };
-            let held = self.held.entry(key(candidate.door, candidate.pattern)).or_insert(new);
+            let held = self.held.entry(candidate.key()).or_insert(new);
             if let Lead::To { candidate: other, .. } = held.lead
-                && merit(candidate, targets) < merit(&self.candidates[other], targets)
+                && other != index
+                && merit(candidate, ground) < merit(&self.candidates[other], ground)
             {
                 *held = new;
             }
@@ -141,18 +152,19 @@ impl<'a> Names<'a> {
 
     /// A pattern that a listener made more specific than it is written gives way to a wider one of another Gateway that
     /// is better as written.
-    fn prefer_written(&mut self, targets: &[Claimant<'a>]) {
+    fn prefer_written(&mut self, ground: &Ground<'_, 'a>) {
         let mut better: Vec<(Key<'a>, Held<'a>)> = Vec::new();
         for (key, held) in &self.held {
             let (Lead::To { candidate, .. }, Some(pattern)) = (held.lead, held.pattern) else { continue };
             let candidate = &self.candidates[candidate];
-            if candidate.written == Some(pattern) {
+            // The usual case by the pointer.
+            if candidate.written.is_some_and(|written| std::ptr::eq(written, pattern) || written == pattern) {
                 continue;
             }
-            let mut best = (merit(candidate, targets), *held);
-            for wider in self.wider(key.0, pattern).filter(|wider| wider.gateway != held.gateway) {
+            let mut best = (merit(candidate, ground), *held);
+            for wider in self.wider(key.0, pattern, ground).filter(|wider| wider.gateway != held.gateway) {
                 let Lead::To { candidate, .. } = wider.lead else { continue };
-                let merit = merit(&self.candidates[candidate], targets);
+                let merit = merit(&self.candidates[candidate], ground);
                 if merit < best.0 {
                     best = (merit, Held { pattern: held.pattern, ..*wider });
                 }
@@ -164,90 +176,61 @@ impl<'a> Names<'a> {
         self.held.extend(better);
     }
 
-    /// Keeps names of a Gateway's listeners from the routes of its less specific listeners.
-    fn isolate(&mut self, gateway: usize, sites: &[Site<'a>]) {
-        for site in sites {
-            let key = key(site.door, Some(site.hostname));
-            if self.held.contains_key(&key) {
-                continue;
-            }
-            if let Some(held) = self.shield(gateway, site) {
-                self.held.insert(key, held);
-            }
-        }
-    }
-
     /// What a listener's hostname without a route of its own must lead to; `None`: it needs no entry.
-    fn shield(&self, gateway: usize, site: &Site<'a>) -> Option<Held<'a>> {
-        let mut wider = self.wider(site.door, site.hostname);
-        // What the name would lead to. If that is of another Gateway, it may.
-        wider.next().filter(|wider| wider.gateway == gateway)?;
+    fn shield(&self, site: &Site<'a>, ground: &Ground<'_, 'a>) -> Option<Held<'a>> {
+        // What the name would lead to: where nothing, nothing need be kept from it.
+        let nearest = above(site.hostname).find_map(|wider| self.held.get(&(site.door, wider)))?;
+        if self.may_have(nearest, site.hostname, ground) {
+            return None;
+        }
         let pattern = Some(site.hostname);
-        match wider.find(|wider| wider.gateway != gateway) {
+        match self.wider(site.door, site.hostname, ground).next() {
             Some(other) => Some(Held { pattern, ..*other }),
-            None => Some(Held { pattern, lead: Lead::Refused { gateway }, gateway }),
+            None => {
+                Some(Held { pattern, lead: Lead::Refused { gateway: site.gateway }, gateway: site.gateway })
+            }
         }
     }
 
-    /// What patterns wider than this one lead to on a door, the most specific first.
-    fn wider(&self, door: usize, pattern: &'a Pattern) -> impl Iterator<Item = &Held<'a>> {
-        above(pattern).filter_map(move |name| self.held.get(&(door, false, name)))
+    /// What patterns wider than this one lead to on a door, the most specific first, as far as they may have its names.
+    fn wider(
+        &self,
+        door: usize,
+        pattern: &'a Pattern,
+        ground: &Ground<'_, 'a>,
+    ) -> impl Iterator<Item = &Held<'a>> {
+        let held = above(pattern).filter_map(move |wider| self.held.get(&(door, wider)));
+        held.filter(move |held| self.may_have(held, pattern, ground))
+    }
+
+    /// Whether the names of a pattern may lead where a wider pattern leads: not where its Gateway has a more specific
+    /// listener for them.
+    fn may_have(&self, held: &Held<'a>, pattern: &'a Pattern, ground: &Ground<'_, 'a>) -> bool {
+        match held.lead {
+            Lead::To { candidate, .. } => match self.candidates[candidate].listener {
+                NONE => true,
+                listener => ground.isolation.belongs(ground.parents, Some(pattern), listener),
+            },
+            // Nobody else has them.
+            Lead::Refused { .. } => true,
+        }
     }
 }
 
-/// A listener's hostname on one of its doors, where the Gateway has other listeners too.
-pub(super) struct Site<'a> {
-    pub(super) door: usize,
-    pub(super) hostname: &'a Pattern,
-}
-
-/// The host names of a Gateway's listeners on one port, and which listener has each.
-#[derive(Default)]
-pub(super) struct Hostnames<'a> {
-    of: HashMap<(bool, &'a str), usize>,
-}
-
-impl<'a> Hostnames<'a> {
-    pub(super) fn add(&mut self, hostname: Option<&'a Pattern>, listener: usize) {
-        let (_, exact, name) = key(0, hostname);
-        self.of.insert((exact, name), listener);
+impl<'a> Candidate<'a> {
+    fn key(&self) -> Key<'a> {
+        (self.door, pattern::key(self.pattern))
     }
-
-    pub(super) fn is_single(&self) -> bool {
-        self.of.len() < 2
-    }
-
-    /// The most specific listener for all names of a pattern.
-    pub(super) fn listener_of(&self, pattern: Option<&'a Pattern>) -> Option<usize> {
-        let (_, exact, name) = key(0, pattern);
-        let own = self.of.get(&(exact, name)).copied();
-        own.or_else(|| pattern.and_then(|p| above(p).find_map(|name| self.of.get(&(false, name)).copied())))
-    }
-}
-
-fn key(door: usize, pattern: Option<&Pattern>) -> Key<'_> {
-    match pattern {
-        Some(Pattern::Exact(name)) => (door, true, name.as_str()),
-        Some(Pattern::Wildcard(suffix)) => (door, false, suffix.as_str()),
-        None => (door, false, ""),
-    }
-}
-
-/// The suffixes of wildcards that match all that a pattern matches and more, the longest first; last the empty one.
-fn above(pattern: &Pattern) -> impl Iterator<Item = &str> {
-    let (Pattern::Exact(name) | Pattern::Wildcard(name)) = pattern;
-    let name = name.as_str();
-    name.match_indices('.').map(|(dot, _)| &name[dot + 1..]).chain([""])
 }
 
 /// The least one wins. Patterns that want the same are nested: the longer is the more specific.
-fn merit<'a>(candidate: &Candidate<'a>, targets: &[Claimant<'a>]) -> (Reverse<usize>, Claimant<'a>) {
+fn merit<'a>(candidate: &Candidate<'a>, ground: &Ground<'_, 'a>) -> (Reverse<usize>, Claimant<'a>) {
     let specific = match candidate.written {
         Some(Pattern::Exact(_)) => usize::MAX,
         Some(Pattern::Wildcard(suffix)) => suffix.as_str().len(),
         None => 0,
     };
-    (Reverse(specific), targets[candidate.target])
+    (Reverse(specific), ground.targets[candidate.target])
 }
 
 /// Whether the pattern is one of the names that every cluster's own API server has. The data plane refuses them before

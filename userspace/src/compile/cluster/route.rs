@@ -3,14 +3,15 @@
 use super::attach::{self, Attachment};
 use super::backends::Resolved;
 use super::doors::Door;
+use super::isolation::Isolation;
 use super::listener::Parents;
-use super::own::{Candidate, Hostnames, Loss, NONE};
+use super::own::{Candidate, Loss, NONE};
+use super::pattern::intersection;
 use super::rank::Claimant;
 use super::{OWNED, label, no, yes};
 use crate::model::cluster::ClusterRoute;
 use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
 use crate::model::{Cluster, Kind, ObjectRef, Pattern, Problem};
-use foldhash::HashMap;
 use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
@@ -82,7 +83,7 @@ impl<'a> Routes<'a> {
         &mut self,
         parents: &Parents<'a>,
         doors: &[Door<'a>],
-        hostnames: &HashMap<(usize, u16), Hostnames<'a>>,
+        isolation: &Isolation<'a>,
         first_target: usize,
         candidates: &mut Vec<Candidate<'a>>,
     ) {
@@ -94,12 +95,10 @@ impl<'a> Routes<'a> {
                     let lost =
                         |door: &usize| Loss { door: *door, written: None, owner: Some(doors[*door].owner) };
                     attachment.losses.extend(listener.lost.iter().map(lost));
-                    let gateway = parents.gateway_of(*at);
-                    let others = hostnames.get(&(gateway, listener.spec.port)).filter(|all| !all.is_single());
                     for written in attach::wishes(route.spec) {
                         let own = listener.spec.hostname.as_ref();
-                        let Some(pattern) = attach::intersection(own, written) else { continue };
-                        if others.is_some_and(|others| others.listener_of(pattern) != Some(*at)) {
+                        let Some(pattern) = intersection(own, written) else { continue };
+                        if !isolation.belongs(parents, pattern, *at) {
                             continue;
                         }
                         let target = first_target + index;

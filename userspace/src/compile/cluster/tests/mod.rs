@@ -1,1 +1,399 @@
-//! Tests.
+//! Clusters written in a few words, and what they come to.
+
+/// Which route attaches to which listener.
+mod attaching;
+/// Endpoints, weights, health.
+mod backends;
+/// Conditions of classes, Gateways, ListenerSets.
+mod conditions;
+/// What the cluster says does not depend on an order.
+mod order;
+/// Who has which name, address and port.
+mod ownership;
+/// Services of our class.
+mod services;
+/// Time.
+#[cfg(not(debug_assertions))]
+mod speed;
+
+use super::super::{Compiled, Surroundings, compile};
+use crate::model::cluster::*;
+use crate::model::object::Meta;
+use crate::model::verdict::{Condition, Programmable, Status};
+use crate::model::*;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn name(text: &str) -> ObjectName {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ObjectName::new(namespace, name)
+}
+
+fn pattern(text: &str) -> Pattern {
+    match text.strip_prefix("*.") {
+        Some(suffix) => Pattern::Wildcard(ServerName::new(suffix).unwrap()),
+        None => Pattern::Exact(ServerName::new(text).unwrap()),
+    }
+}
+
+fn meta(object: &str, created_secs: i64) -> Meta {
+    Meta { name: name(object), generation: 7, created_secs, ..Meta::default() }
+}
+
+fn group_kind(kind: &str) -> GroupKind {
+    GroupKind { group: super::GATEWAY_GROUP.into(), kind: kind.into() }
+}
+
+/// `name PROTOCOL:port[:hostname] [Terminate] [from=All|None|LABEL] [kinds=A,B]`.
+fn listener(text: &str) -> GatewayListener {
+    let mut words = text.split(' ');
+    let own = words.next().unwrap();
+    let mut door = words.next().unwrap().split(':');
+    let protocol = door.next().unwrap();
+    let mut listener = GatewayListener {
+        name: own.into(),
+        protocol: protocol.into(),
+        port: door.next().unwrap().parse().unwrap(),
+        hostname: door.next().map(pattern),
+        tls_mode: (protocol == "TLS").then(|| "Passthrough".into()),
+        namespaces: NamespaceScope::Same,
+        kinds: Vec::new(),
+    };
+    for word in words {
+        if word == "Terminate" {
+            listener.tls_mode = Some(word.into());
+        } else if let Some(from) = word.strip_prefix("from=") {
+            listener.namespaces = scope(from);
+        } else {
+            let kinds = word.strip_prefix("kinds=").unwrap();
+            listener.kinds = kinds.split(',').map(group_kind).collect();
+        }
+    }
+    listener
+}
+
+fn scope(text: &str) -> NamespaceScope {
+    match text {
+        "All" => NamespaceScope::All,
+        "Same" => NamespaceScope::Same,
+        "None" => NamespaceScope::None,
+        label => NamespaceScope::Selector(LabelSelector {
+            requirements: vec![Requirement { key: label.into(), operator: Operator::Exists }],
+        }),
+    }
+}
+
+/// `[ListenerSet ][ns/]name[#section][:port]`.
+fn parent(text: &str) -> ParentRef {
+    let (kind, text) = match text.split_once(' ') {
+        Some((kind, text)) => (Some(kind.into()), text),
+        None => (None, text),
+    };
+    let (text, port) = match text.split_once(':') {
+        Some((text, port)) => (text, Some(port.parse().unwrap())),
+        None => (text, None),
+    };
+    let (text, section) = match text.split_once('#') {
+        Some((text, section)) => (text, Some(section.into())),
+        None => (text, None),
+    };
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace.into()), name),
+        None => (None, text),
+    };
+    ParentRef { group: None, kind, namespace, name: name.into(), section, port }
+}
+
+/// `[ns/]service[:port][*weight]`, or `Kind=name`.
+fn backend_ref(text: &str) -> BackendRef {
+    let (text, weight) = match text.split_once('*') {
+        Some((text, weight)) => (text, weight.parse().unwrap()),
+        None => (text, 1),
+    };
+    let (text, port) = match text.split_once(':') {
+        Some((text, port)) => (text, Some(port.parse().unwrap())),
+        None => (text, None),
+    };
+    let (kind, text) = text.split_once('=').unwrap_or(("Service", text));
+    let (namespace, name) = match text.split_once('/') {
+        Some((namespace, name)) => (Some(namespace.into()), name),
+        None => (None, text),
+    };
+    BackendRef { group: "".into(), kind: kind.into(), namespace, name: name.into(), port, weight }
+}
+
+/// `address[:port][ draining| notready| departed][ @zone...]`; port 6443 where none is written.
+fn endpoint(text: &str) -> Endpoint {
+    let mut words = text.split(' ');
+    let at = words.next().unwrap();
+    let (address, port) = match at.parse::<std::net::SocketAddr>() {
+        Ok(at) => (at.ip(), at.port()),
+        Err(_) => (ip(at), 6443),
+    };
+    let (mut state, mut zones) = (EndpointState::Ready, Vec::new());
+    for word in words {
+        match word {
+            "draining" => state = EndpointState::Draining,
+            "notready" => state = EndpointState::NotReady,
+            "departed" => state = EndpointState::Departed,
+            zone => zones.push(Arc::from(zone.strip_prefix('@').unwrap())),
+        }
+    }
+    Endpoint { port_name: "p443".into(), address, port, state, zones: zones.into() }
+}
+
+/// Facts in the making. Objects are of the class `ours` and of namespaces `a`, `b`, `c` (labelled `team`), if not said
+/// otherwise.
+struct Scene {
+    facts: Facts,
+    around: Surroundings,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let range = |first: &str, last: &str| AddressRange { first: ip(first), last: ip(last) };
+        let cluster = Cluster {
+            policy: Policy {
+                ranges: vec![range("192.0.2.1", "192.0.2.99"), range("2001:db8::1", "2001:db8::99")],
+                panic_percent: 50,
+                ..Policy::default()
+            },
+            classes: [("ours".into(), Arc::new(ClassSpec::default()))].into(),
+            namespaces: ["a", "b", "c"].into_iter().map(namespace).collect(),
+            ..Cluster::default()
+        };
+        let facts = Facts { cluster: Some(cluster), ..Facts::default() };
+        Self { facts, around: Surroundings::default() }
+    }
+
+    fn cluster(&mut self) -> &mut Cluster {
+        self.facts.cluster.as_mut().unwrap()
+    }
+
+    /// A Gateway that asked for, and has, these addresses (by spaces).
+    fn gateway(&mut self, object: &str, age: i64, addresses: &str, listeners: &[&str]) -> &mut GatewaySpec {
+        let addresses = || addresses.split_whitespace();
+        let spec = GatewaySpec {
+            meta: meta(object, age),
+            class: "ours".into(),
+            listeners: listeners.iter().map(|text| listener(text)).collect(),
+            addresses: addresses()
+                .map(|text| AddressRequest { kind: "IPAddress".into(), value: Some(text.into()) })
+                .collect(),
+            given: addresses().map(ip).collect(),
+            ..GatewaySpec::default()
+        };
+        Arc::make_mut(self.cluster().gateways.entry(name(object)).or_insert(Arc::new(spec)))
+    }
+
+    fn listener_set(&mut self, object: &str, age: i64, of: &str, listeners: &[&str]) {
+        let spec = ListenerSetSpec {
+            meta: meta(object, age),
+            parent: parent(of),
+            listeners: listeners.iter().map(|text| listener(text)).collect(),
+        };
+        self.cluster().listener_sets.insert(name(object), Arc::new(spec));
+    }
+
+    fn route(
+        parents: &[&str],
+        object: &str,
+        age: i64,
+        hostnames: &[&str],
+        refs: &[&str],
+    ) -> Arc<ClusterRoute> {
+        Arc::new(ClusterRoute {
+            meta: meta(object, age),
+            parents: parents.iter().map(|text| parent(text)).collect(),
+            hostnames: hostnames.iter().map(|text| pattern(text)).collect(),
+            has_hostnames: !hostnames.is_empty(),
+            rules: vec![refs.iter().map(|text| backend_ref(text)).collect()],
+        })
+    }
+
+    fn tls(&mut self, object: &str, age: i64, parents: &[&str], hostnames: &[&str], refs: &[&str]) {
+        let route = Self::route(parents, object, age, hostnames, refs);
+        self.cluster().tls_routes.insert(name(object), route);
+    }
+
+    fn tcp(&mut self, object: &str, age: i64, parents: &[&str], refs: &[&str]) {
+        let route = Self::route(parents, object, age, &[], refs);
+        self.cluster().tcp_routes.insert(name(object), route);
+    }
+
+    /// A Service with TCP port 443 and these endpoints.
+    fn service(&mut self, object: &str, endpoints: &[&str]) -> &mut ServiceSpec {
+        let endpoints = endpoints.iter().map(|text| endpoint(text)).collect();
+        self.cluster().endpoints.insert(name(object), endpoints);
+        let port = ServicePort { name: "p443".into(), port: 443, is_tcp: true, protocol: "TCP".into() };
+        let spec = ServiceSpec { meta: meta(object, 1), ports: vec![port], ..ServiceSpec::default() };
+        Arc::make_mut(self.cluster().services.entry(name(object)).or_insert(Arc::new(spec)))
+    }
+
+    /// A listener of the static file; with `TLS`, `default` is its default route.
+    fn file_listener(
+        &mut self,
+        own: &str,
+        protocol: Protocol,
+        addresses: &[&str],
+        port: u16,
+        default: Option<&str>,
+    ) {
+        let place = self.facts.listeners.len();
+        self.facts.listeners.push(ListenerSpec {
+            place,
+            name: own.into(),
+            addresses: addresses.iter().map(|text| ip(text)).collect(),
+            port,
+            protocol,
+            default_route: default.map(Into::into),
+        });
+    }
+
+    fn file_route(&mut self, own: &str, listener: &str, patterns: &[&str], backend: &str) {
+        let place = self.facts.routes.len();
+        let backend = BackendSpec { address: ip(backend), port: 6443, weight: 1, failing: false };
+        self.facts.routes.push(RouteSpec {
+            place,
+            name: own.into(),
+            listeners: vec![listener.into()],
+            patterns: patterns.iter().map(|text| pattern(text)).collect(),
+            backends: vec![backend],
+        });
+    }
+
+    fn compiled(&self) -> Compiled {
+        compile(&self.facts, &self.around)
+    }
+
+    /// Doors with what leads where, a line each.
+    fn doors(&self) -> String {
+        doors(&self.compiled().desired)
+    }
+
+    /// Backends of a route: `address:port weight`.
+    fn backends(&self, route: &str) -> String {
+        let desired = self.compiled().desired;
+        let route = desired.routes.iter().find(|found| &*found.name == route).unwrap();
+        let told = route.backends.iter().map(|backend| {
+            let at = std::net::SocketAddr::new(backend.address, backend.port);
+            let at = if backend.is_refusing() {
+                format!("refused/{}", if at.is_ipv4() { 4 } else { 6 })
+            } else {
+                at.to_string()
+            };
+            format!("{at} {}{}", backend.weight, if backend.failing { " failing" } else { "" })
+        });
+        told.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Conditions of a TLSRoute, a line a parent.
+    fn tls_conditions(&self, object: &str) -> String {
+        let verdicts = self.compiled().verdicts;
+        route_conditions(verdicts.tls_routes.get(&name(object)))
+    }
+
+    fn tcp_conditions(&self, object: &str) -> String {
+        let verdicts = self.compiled().verdicts;
+        route_conditions(verdicts.tcp_routes.get(&name(object)))
+    }
+
+    /// Conditions of a Gateway, and of each listener.
+    fn gateway_conditions(&self, object: &str) -> String {
+        let verdicts = self.compiled().verdicts;
+        let Some(verdict) = verdicts.gateways.get(&name(object)) else { return "none".to_owned() };
+        let addresses: Vec<_> = verdict.addresses.iter().map(ToString::to_string).collect();
+        let mut lines = vec![format!(
+            "{} {} sets={} [{}]",
+            conditions(&verdict.conditions),
+            programmed(&verdict.programmable),
+            verdict.attached_listener_sets,
+            addresses.join(" ")
+        )];
+        lines.extend(verdict.listeners.iter().map(listener_line));
+        lines.join("\n")
+    }
+
+    fn set_conditions(&self, object: &str) -> String {
+        let verdicts = self.compiled().verdicts;
+        let Some(verdict) = verdicts.listener_sets.get(&name(object)) else { return "none".to_owned() };
+        let mut lines =
+            vec![format!("{} {}", conditions(&verdict.conditions), programmed(&verdict.programmable))];
+        lines.extend(verdict.listeners.iter().map(listener_line));
+        lines.join("\n")
+    }
+
+    /// Problems as people read them.
+    fn problems(&self) -> String {
+        let problems = self.compiled().problems;
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    }
+}
+
+fn namespace(own: &str) -> (Arc<str>, Arc<Labels>) {
+    let labels = if own == "c" { [("team".into(), own.into())].into() } else { Labels::new() };
+    (own.into(), Arc::new(labels))
+}
+
+fn doors(desired: &Desired) -> String {
+    let mut lines = Vec::new();
+    for (at, listener) in desired.listeners.iter().enumerate() {
+        let mut leads: Vec<String> = Vec::new();
+        for route in &desired.routes {
+            let names = route.names.iter().filter(|(listener, _)| *listener == at);
+            leads.extend(names.map(|(_, pattern)| format!("{pattern} -> {}", route.name)));
+        }
+        leads.sort();
+        leads.extend(listener.route.map(|route| format!("-> {}", desired.routes[route].name)));
+        lines.push(
+            format!("{} {:?} {}", listener.name, listener.protocol, leads.join(", ")).trim_end().to_owned(),
+        );
+    }
+    lines.join("\n")
+}
+
+fn listener_line(verdict: &verdict::ListenerVerdict) -> String {
+    let kinds: Vec<_> = verdict.supported_kinds.iter().map(|kind| &*kind.kind).collect();
+    let mut line = format!(
+        "  {}: {} routes={} kinds={}",
+        verdict.name,
+        conditions(&verdict.conditions),
+        verdict.attached_routes,
+        kinds.join(",")
+    );
+    if let Some(condition) = &verdict.unprogrammable {
+        line.push(' ');
+        line.push_str(&conditions(std::slice::from_ref(condition)));
+    }
+    line
+}
+
+fn route_conditions(verdict: Option<&verdict::RouteVerdict>) -> String {
+    let Some(verdict) = verdict else { return "none".to_owned() };
+    assert_eq!(verdict.generation, 7);
+    let lines = verdict.parents.iter().map(|parent| conditions(&parent.conditions));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// `Accepted` for True with the reason of the same name, else `Accepted=False/Reason`.
+fn conditions(all: &[Condition]) -> String {
+    let told = all.iter().filter(|condition| condition.reason != "NoConflicts").map(|condition| {
+        assert!(!condition.message.is_empty(), "{condition:?}");
+        match condition.status {
+            Status::True if condition.kind == condition.reason => condition.kind.to_owned(),
+            status => format!("{}={status:?}/{}", condition.kind, condition.reason),
+        }
+    });
+    told.collect::<Vec<_>>().join(" ")
+}
+
+fn programmed(programmable: &Programmable) -> String {
+    match programmable {
+        Programmable::Yes { .. } => "programmable".to_owned(),
+        Programmable::No(condition) => conditions(std::slice::from_ref(condition)),
+    }
+}

@@ -1,0 +1,243 @@
+//! What a cluster comes to does not depend on the order in which its objects come, nor on names that stand for nothing.
+
+use super::super::pattern::intersection;
+use super::*;
+use proptest::prelude::*;
+
+const NAMES: [&str; 7] =
+    ["*.com", "*.example.com", "*.a.example.com", "x.example.com", "x.a.example.com", "kubernetes", "*.org"];
+const NAMESPACES: [&str; 3] = ["a", "b", "c"];
+
+/// An object of the scene, before it has a place in it.
+#[derive(Clone, Debug)]
+enum Object {
+    Gateway { namespace: usize, age: i64, address: usize, hosts: Vec<Option<usize>>, tcp: bool },
+    Set { namespace: usize, age: i64, of: usize, host: usize },
+    Tls { namespace: usize, age: i64, of: usize, hosts: Vec<usize>, weight: u8 },
+    Tcp { namespace: usize, age: i64, of: usize },
+}
+
+fn object() -> impl Strategy<Value = Object> {
+    let gateway = (
+        0..3_usize,
+        0..4_i64,
+        0..3_usize,
+        prop::collection::vec(prop::option::of(0..NAMES.len()), 1..4),
+        any::<bool>(),
+    )
+        .prop_map(|(namespace, age, address, hosts, tcp)| Object::Gateway {
+            namespace,
+            age,
+            address,
+            hosts,
+            tcp,
+        });
+    let set = (0..3_usize, 0..4_i64, 0..9_usize, 0..NAMES.len())
+        .prop_map(|(namespace, age, of, host)| Object::Set { namespace, age, of, host });
+    let tls = (0..3_usize, 0..4_i64, 0..9_usize, prop::collection::vec(0..NAMES.len(), 0..4), 0..3_u8)
+        .prop_map(|(namespace, age, of, hosts, weight)| Object::Tls { namespace, age, of, hosts, weight });
+    let tcp = (0..3_usize, 0..4_i64, 0..9_usize).prop_map(|(namespace, age, of)| Object::Tcp {
+        namespace,
+        age,
+        of,
+    });
+    prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp]
+}
+
+/// Builds the scene with its objects put in in this order. An object's name is its place in `objects`, so that names do
+/// not depend on the order.
+fn scene(objects: &[Object], order: &[usize]) -> Scene {
+    let mut scene = Scene::new();
+    scene.cluster().policy.shared = [ip("192.0.2.1")].into();
+    scene.service("a/s", &["10.0.0.1", "10.0.0.2 draining"]);
+    let gateways: Vec<usize> =
+        (0..objects.len()).filter(|at| matches!(objects[*at], Object::Gateway { .. })).collect();
+    let parent = |of: usize| {
+        let at = gateways.get(of % gateways.len().max(1)).copied();
+        at.map_or("a/none".to_owned(), |at| match &objects[at] {
+            Object::Gateway { namespace, .. } => format!("{}/o{at}", NAMESPACES[*namespace]),
+            _ => "a/none".to_owned(),
+        })
+    };
+    for at in order {
+        let own = |namespace: &usize| format!("{}/o{at}", NAMESPACES[*namespace]);
+        match &objects[*at] {
+            Object::Gateway { namespace, age, address, hosts, tcp } => {
+                let mut listeners: Vec<String> = hosts
+                    .iter()
+                    .enumerate()
+                    .map(|(n, host)| {
+                        let host = host.map_or(String::new(), |host| format!(":{}", NAMES[host]));
+                        format!("l{n} TLS:443{host} from=All")
+                    })
+                    .collect();
+                if *tcp {
+                    listeners.push("tcp TCP:9000 from=All".to_owned());
+                }
+                let listeners: Vec<&str> = listeners.iter().map(String::as_str).collect();
+                let address = format!("192.0.2.{}", address + 1);
+                scene.gateway(&own(namespace), *age, &address, &listeners).allowed_listeners =
+                    NamespaceScope::All;
+            }
+            Object::Set { namespace, age, of, host } => {
+                let listener = format!("l TLS:443:{} from=All", NAMES[*host]);
+                scene.listener_set(&own(namespace), *age, &parent(*of), &[&listener]);
+            }
+            Object::Tls { namespace, age, of, hosts, weight } => {
+                let hosts: Vec<&str> = hosts.iter().map(|host| NAMES[*host]).collect();
+                let reference = format!("s:443*{weight}");
+                scene.tls(&own(namespace), *age, &[&parent(*of)], &hosts, &[&reference, "none:443"]);
+            }
+            Object::Tcp { namespace, age, of } => {
+                scene.tcp(&own(namespace), *age, &[&parent(*of)], &["s:443"])
+            }
+        }
+    }
+    scene
+}
+
+/// The route of a name on a door, as the data plane looks it up.
+fn looked_up<'a>(desired: &'a Desired, door: usize, host: &str) -> Option<&'a str> {
+    let mut best: Option<(usize, &str)> = None;
+    for route in &desired.routes {
+        for (_, pattern) in route.names.iter().filter(|(listener, _)| *listener == door) {
+            let length = match pattern {
+                Pattern::Exact(name) if name.as_str() == host => usize::MAX,
+                Pattern::Wildcard(suffix) if host.ends_with(&format!(".{suffix}")) => suffix.as_str().len(),
+                _ => continue,
+            };
+            assert_ne!(best.map(|(best, _)| best), Some(length), "two routes have {pattern}");
+            best = best.max(Some((length, &route.name)));
+        }
+    }
+    best.map(|(_, route)| route).or_else(|| desired.listeners[door].route.map(|at| &*desired.routes[at].name))
+}
+
+/// A route's wish on a door, as the rules put it.
+struct Wish<'a> {
+    gateway: &'a ObjectName,
+    /// Host names of the Gateway's accepted TLS listeners on the port.
+    others: Vec<Option<&'a Pattern>>,
+    /// Of the listener that it comes through.
+    hostname: Option<&'a Pattern>,
+    /// What the listener leaves of it.
+    pattern: Option<&'a Pattern>,
+    /// The least one wins: as written, then by age and name.
+    merit: (std::cmp::Reverse<usize>, i64, &'a ObjectName),
+}
+
+fn specificity(pattern: Option<&Pattern>) -> usize {
+    match pattern {
+        None => 0,
+        Some(Pattern::Exact(_)) => usize::MAX,
+        Some(Pattern::Wildcard(suffix)) => suffix.as_str().len(),
+    }
+}
+
+impl Wish<'_> {
+    /// Whether it matches names of a pattern, and they belong to its listener and no more specific one.
+    fn may_have(&self, pattern: Option<&Pattern>) -> bool {
+        let covers = |wide: Option<&Pattern>| intersection(wide, pattern) == Some(pattern);
+        let best = self
+            .others
+            .iter()
+            .copied()
+            .filter(|other| covers(*other))
+            .max_by_key(|other| specificity(*other));
+        covers(self.pattern) && best == Some(self.hostname)
+    }
+}
+
+/// All wishes of TLSRoutes on an address. Routes of these scenes attach to Gateways, not to sets.
+fn wishes<'a>(cluster: &'a Cluster, verdicts: &Verdicts, address: IpAddr) -> Vec<Wish<'a>> {
+    let accepted = |verdicts: &[verdict::ListenerVerdict], at: usize| {
+        verdicts.get(at).is_some_and(|verdict| verdict.conditions[0].status == Status::True)
+    };
+    let mut wishes = Vec::new();
+    for (gateway, spec) in &cluster.gateways {
+        let verdict = &verdicts.gateways[gateway];
+        if !verdict.addresses.contains(&address) || !spec.given.contains(&address) {
+            continue;
+        }
+        let own = spec.listeners.iter().enumerate();
+        let own =
+            own.filter(|(at, listener)| &*listener.protocol == "TLS" && accepted(&verdict.listeners, *at));
+        let own: Vec<Option<&Pattern>> = own.map(|(_, listener)| listener.hostname.as_ref()).collect();
+        let mut others = own.clone();
+        for (set, verdict) in &verdicts.listener_sets {
+            let set = &cluster.listener_sets[set];
+            if set.parent.namespace.as_deref() == Some(&gateway.namespace) && set.parent.name == gateway.name
+            {
+                let all =
+                    set.listeners.iter().enumerate().filter(|(at, _)| accepted(&verdict.listeners, *at));
+                others.extend(all.map(|(_, listener)| listener.hostname.as_ref()));
+            }
+        }
+        for (object, route) in &cluster.tls_routes {
+            let parent = &route.parents[0];
+            if parent.namespace.as_deref() != Some(&gateway.namespace) || parent.name != gateway.name {
+                continue;
+            }
+            for written in super::super::attach::wishes(route) {
+                for hostname in own.iter().copied() {
+                    let Some(pattern) = intersection(hostname, written) else { continue };
+                    let merit = (std::cmp::Reverse(specificity(written)), route.meta.created_secs, object);
+                    let wish = Wish { gateway, others: others.clone(), hostname, pattern, merit };
+                    let reserved = pattern == Some(&super::pattern("kubernetes"));
+                    if wish.may_have(pattern) && !reserved {
+                        wishes.push(wish);
+                    }
+                }
+            }
+        }
+    }
+    wishes
+}
+
+/// Who should have a name: the best of those that may have it and did not lose their pattern to a better one.
+fn wanted(wishes: &[Wish<'_>], host: &str) -> Option<String> {
+    let loses = |wish: &Wish<'_>| {
+        wishes.iter().any(|other| {
+            let same = other.pattern == wish.pattern;
+            let wider = other.gateway != wish.gateway && other.may_have(wish.pattern);
+            other.merit < wish.merit && other.merit.2 != wish.merit.2 && (same || wider)
+        })
+    };
+    let host = pattern(host);
+    let best = wishes.iter().filter(|wish| wish.may_have(Some(&host)) && !loses(wish));
+    best.map(|wish| &wish.merit).min().map(|(_, _, object)| format!("tlsroute/{object}"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 200 } else { 3000 }))]
+
+    #[test]
+    fn any_order_of_objects_comes_to_the_same(
+        objects in prop::collection::vec(object(), 1..14),
+        seed in any::<u64>(),
+    ) {
+        let straight: Vec<usize> = (0..objects.len()).collect();
+        let mut shuffled = straight.clone();
+        shuffled.sort_by_key(|at| common::decide::maglev::mix(seed ^ *at as u64));
+        let one = scene(&objects, &straight).compiled();
+        let other = scene(&objects, &shuffled).compiled();
+        prop_assert_eq!(&one, &other);
+        prop_assert!(one.desired.routes.is_sorted_by(|a, b| a.name < b.name));
+        prop_assert!(one.desired.listeners.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    #[test]
+    fn every_name_goes_to_the_route_that_should_have_it(objects in prop::collection::vec(object(), 1..14)) {
+        let order: Vec<usize> = (0..objects.len()).collect();
+        let scene = scene(&objects, &order);
+        let Compiled { desired, verdicts, .. } = scene.compiled();
+        for (door, listener) in desired.listeners.iter().enumerate().filter(|(_, l)| l.protocol == Protocol::Tls) {
+            let wishes = wishes(scene.facts.cluster.as_ref().unwrap(), &verdicts, listener.addresses[0]);
+            for host in ["x.example.com", "x.a.example.com", "z.x.a.example.com", "y.example.com", "example.com", "x.org", "net"] {
+                let found = looked_up(&desired, door, host).filter(|route| !route.starts_with("gateway/"));
+                let wanted = wanted(&wishes, host);
+                prop_assert_eq!(found, wanted.as_deref(), "{} on {}\n{}", host, &listener.name, scene.doors());
+            }
+        }
+    }
+}

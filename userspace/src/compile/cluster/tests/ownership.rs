@@ -1,0 +1,226 @@
+//! Who has which name, address and port.
+
+use super::*;
+use expect_test::expect;
+
+const SHARED: &str = "192.0.2.50";
+
+/// Two namespaces with a Gateway each on one shared address and port.
+fn shared() -> Scene {
+    let mut scene = Scene::new();
+    scene.cluster().policy.shared = [ip(SHARED)].into();
+    scene.gateway("a/g", 1, SHARED, &["l TLS:443"]);
+    scene.gateway("b/g", 2, SHARED, &["l TLS:443"]);
+    scene
+}
+
+#[test]
+fn the_oldest_route_has_a_name_and_the_other_keeps_the_rest() {
+    let mut scene = shared();
+    scene.tls("a/young", 9, &["g"], &["x.example.com", "y.example.com"], &[]);
+    scene.tls("b/old", 8, &["g"], &["x.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls x.example.com -> tlsroute/b/old, y.example.com -> tlsroute/a/young"]
+        .assert_eq(&scene.doors());
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tls_conditions("a/young"));
+    expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("b/old"));
+    expect!["warning: TLSRoute a/young: spec.hostnames: x.example.com on 192.0.2.50:443 belongs to TLSRoute b/old (value \"x.example.com\"); choose another name or listener, or remove it where it is"]
+        .assert_eq(&scene.problems());
+    let verdicts = scene.compiled().verdicts;
+    assert_eq!(verdicts.gateways[&name("a/g")].listeners[0].attached_routes, 1);
+    // Of the same age: namespace, then name.
+    scene.tls("a/young", 8, &["g"], &["x.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls x.example.com -> tlsroute/a/young"].assert_eq(&scene.doors());
+}
+
+#[test]
+fn the_more_specific_pattern_as_written_has_a_name() {
+    let mut scene = Scene::new();
+    scene.gateway("a/g", 1, "192.0.2.1", &["l TLS:443:x.example.com"]);
+    // All three come to x.example.com.
+    scene.tls("a/least", 1, &["g"], &["*.com"], &[]);
+    scene.tls("a/less", 2, &["g"], &["*.example.com"], &[]);
+    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/less"].assert_eq(&scene.doors());
+    scene.tls("a/most", 3, &["g"], &["x.example.com"], &[]);
+    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/most"].assert_eq(&scene.doors());
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tls_conditions("a/less"));
+}
+
+#[test]
+fn a_narrow_listener_wins_no_name_from_another_gateways_route() {
+    let mut scene = shared();
+    // As looked up, x.a.example.com would be the longest; as written, *.a.example.com is more specific than *.com.
+    scene.gateway("c/g", 1, SHARED, &["l TLS:443:x.a.example.com"]);
+    scene.tls("c/narrow", 1, &["g"], &["*.com"], &[]);
+    scene.tls("a/wide", 9, &["g"], &["*.a.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.a.example.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/a/wide"]
+        .assert_eq(&scene.doors());
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tls_conditions("c/narrow"));
+    // Equal as written: the older has all of it.
+    scene.tls("a/wide", 9, &["g"], &["*.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/c/narrow"]
+        .assert_eq(&scene.doors());
+    scene.tls("a/wide", 0, &["g"], &["*.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/a/wide"]
+        .assert_eq(&scene.doors());
+}
+
+#[test]
+fn equal_patterns_that_listeners_keep_apart_do_not_meet() {
+    let mut scene = Scene::new();
+    scene.gateway("a/g", 1, "192.0.2.1", &["one TLS:443:*.one.example.com", "two TLS:443:*.two.example.com"]);
+    scene.tls("a/first", 1, &["g#one"], &["*.example.com"], &[]);
+    scene.tls("a/second", 2, &["g#two"], &["*.example.com"], &[]);
+    expect![
+        "192.0.2.1:443 Tls *.one.example.com -> tlsroute/a/first, *.two.example.com -> tlsroute/a/second"
+    ]
+    .assert_eq(&scene.doors());
+    expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("a/second"));
+}
+
+#[test]
+fn a_name_belongs_to_its_most_specific_listener() {
+    let mut scene = Scene::new();
+    let listeners = [
+        "any TLS:443",
+        "com TLS:443:*.example.com",
+        "sub TLS:443:*.sub.example.com",
+        "one TLS:443:x.example.com",
+    ];
+    scene.gateway("a/g", 1, "192.0.2.1", &listeners);
+    scene.tls("a/wide", 1, &["g#com"], &["*.example.com", "x.example.com", "y.sub.example.com"], &[]);
+    scene.tls("a/any", 1, &["g#any"], &["*.org", "z.example.com"], &[]);
+    scene.tls("a/sub", 2, &["g#sub"], &["deep.y.sub.example.com"], &[]);
+    // No route of listener `one`: its name is refused, and so are those of `sub` but one. `*.org` is in nobody's way.
+    expect!["192.0.2.1:443 Tls *.example.com -> tlsroute/a/wide, *.org -> tlsroute/a/any, *.sub.example.com -> gateway/a/g, deep.y.sub.example.com -> tlsroute/a/sub, x.example.com -> gateway/a/g"]
+        .assert_eq(&scene.doors());
+    expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("a/wide"));
+    assert_eq!(scene.problems(), "");
+    assert_eq!(scene.backends("gateway/a/g"), "");
+}
+
+#[test]
+fn a_listeners_name_is_not_kept_from_another_gateways_route() {
+    let mut scene = shared();
+    scene.gateway("c/g", 3, SHARED, &["any TLS:443", "one TLS:443:x.example.com"]);
+    scene.tls("c/any", 3, &["g#any"], &["*.example.com"], &[]);
+    scene.tls("b/wide", 4, &["g"], &["*.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.com -> tlsroute/b/wide, *.example.com -> tlsroute/c/any, x.example.com -> tlsroute/b/wide"]
+        .assert_eq(&scene.doors());
+}
+
+#[test]
+fn the_static_file_comes_before_every_object() {
+    let mut scene = shared();
+    scene.file_listener("shared", Protocol::Tls, &[SHARED, "192.0.2.60"], 443, Some("default"));
+    scene.file_route("tenant", "shared", &["x.example.com", "*.w.example.com"], "10.1.0.1");
+    scene.file_route("default", "shared", &[], "10.1.0.2");
+    scene.tls(
+        "a/r",
+        -5,
+        &["g"],
+        &["x.example.com", "y.example.com", "z.w.example.com", "*.w.example.com"],
+        &[],
+    );
+    expect![[r#"
+        192.0.2.50:443 Tls *.w.example.com -> tenant, x.example.com -> tenant, y.example.com -> tlsroute/a/r, z.w.example.com -> tlsroute/a/r, -> default
+        192.0.2.60:443 Tls *.w.example.com -> tenant, x.example.com -> tenant, -> default"#]]
+    .assert_eq(&scene.doors());
+    expect!["warning: TLSRoute a/r: spec.hostnames: x.example.com on 192.0.2.50:443 belongs to route tenant of the static file; *.w.example.com on 192.0.2.50:443 belongs to route tenant of the static file (value \"x.example.com\"); choose another name or listener, or remove it where it is"]
+        .assert_eq(&scene.problems());
+}
+
+#[test]
+fn names_of_the_clusters_own_api_server_are_nobodys() {
+    let mut scene = Scene::new();
+    scene.gateway("a/g", 1, "192.0.2.1", &["l TLS:443", "k TLS:444:kubernetes.default"]);
+    let reserved = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
+    scene.tls("a/all", 1, &["g#l"], &reserved, &[]);
+    scene.tls("a/some", 1, &["g#l"], &["kubernetes.default", "kubernetes.example.com", "*.default"], &[]);
+    scene.tls("a/left", 1, &["g#k"], &["*.default"], &[]);
+    expect![[r#"
+        192.0.2.1:443 Tls *.default -> tlsroute/a/some, kubernetes.example.com -> tlsroute/a/some
+        192.0.2.1:444 Tls"#]]
+    .assert_eq(&scene.doors());
+    for object in ["a/all", "a/some", "a/left"] {
+        let expected = "Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved";
+        assert_eq!(scene.tls_conditions(object), expected, "{object}");
+    }
+    expect![[r#"
+        warning: TLSRoute a/all: spec.hostnames: kubernetes is a name of the cluster's own API server, which no tenant may have; kubernetes.default is a name of the cluster's own API server, which no tenant may have; kubernetes.default.svc is a name of the cluster's own API server, which no tenant may have; kubernetes.default.svc.cluster.local is a name of the cluster's own API server, which no tenant may have (value "kubernetes"); choose another name or listener, or remove it where it is
+        warning: TLSRoute a/left: spec.hostnames: *.default is a name of the cluster's own API server, which no tenant may have (value "*.default"); choose another name or listener, or remove it where it is
+        warning: TLSRoute a/some: spec.hostnames: kubernetes.default is a name of the cluster's own API server, which no tenant may have (value "kubernetes.default"); choose another name or listener, or remove it where it is"#]]
+    .assert_eq(&scene.problems());
+}
+
+#[test]
+fn one_protocol_has_an_address_and_port() {
+    let mut scene = Scene::new();
+    scene.gateway("a/young", 2, "192.0.2.1 192.0.2.2", &["tls TLS:443", "tcp TCP:9000"]);
+    scene.gateway("a/old", 1, "192.0.2.1", &["tcp TCP:443"]);
+    scene.tls("a/r", 1, &["young"], &["x.example.com"], &[]);
+    scene.tcp("a/t", 5, &["old", "young"], &[]);
+    expect![[r#"
+        192.0.2.1:443 Tcp -> tcproute/a/t
+        192.0.2.1:9000 Tcp -> tcproute/a/t
+        192.0.2.2:443 Tls x.example.com -> tlsroute/a/r
+        192.0.2.2:9000 Tcp -> tcproute/a/t"#]]
+    .assert_eq(&scene.doors());
+    expect![[r#"
+        Accepted ResolvedRefs programmable sets=0 [192.0.2.1 192.0.2.2]
+          tls: Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther routes=1 kinds=TLSRoute
+          tcp: Accepted ResolvedRefs routes=1 kinds=TCPRoute"#]]
+    .assert_eq(&scene.gateway_conditions("a/young"));
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tls_conditions("a/r"));
+    expect!["warning: Gateway a/young: spec.listeners[0].port: 192.0.2.1:443 belongs to Gateway a/old (value \"443\"); choose another port or address"]
+        .assert_eq(&scene.problems());
+}
+
+#[test]
+fn a_listener_that_has_no_door_at_all_is_not_programmed() {
+    let mut scene = Scene::new();
+    scene.gateway("a/old", 1, "192.0.2.1", &["tcp TCP:443"]);
+    scene.gateway("a/young", 2, "192.0.2.1", &["tcp TCP:443"]);
+    scene.tcp("a/t", 1, &["young"], &[]);
+    expect!["192.0.2.1:443 Tcp -> gateway/a/old"].assert_eq(&scene.doors());
+    expect![[r#"
+        Accepted ResolvedRefs Programmed=False/Invalid sets=0 [192.0.2.1]
+          tcp: Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther routes=1 kinds=TCPRoute Programmed=False/PortUnavailable"#]]
+    .assert_eq(&scene.gateway_conditions("a/young"));
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tcp_conditions("a/t"));
+}
+
+#[test]
+fn many_losses_are_counted_and_long_names_are_shortened() {
+    let mut scene = shared();
+    let long = format!("{}.{}", "n".repeat(120), "m".repeat(120));
+    let hosts: Vec<String> = (0..9).map(|n| format!("h{n}.example.com")).collect();
+    let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    scene.tls(&format!("a/{long}"), 1, &["g"], &hosts, &[]);
+    scene.tls("b/young", 2, &["g"], &hosts, &[]);
+    assert!(scene.problems().contains("; and 5 more (value"), "{}", scene.problems());
+    let desired = scene.compiled().desired;
+    assert_eq!(desired.routes.len(), 1);
+    expect!["tlsroute/a/nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn~"]
+        .assert_eq(&desired.routes[0].name[..111]);
+    assert_eq!(desired.routes[0].name.len(), 127);
+    // A route of the file that has the name of one of the cluster keeps it.
+    scene.file_listener("other", Protocol::Tls, &["192.0.2.60"], 443, None);
+    scene.file_route("tlsroute/b/young", "other", &["x.example.com"], "10.1.0.1");
+    scene.tls("b/young", 0, &["g"], &["x.example.com"], &[]);
+    assert!(
+        scene.doors().contains("192.0.2.60:443 Tls x.example.com -> tlsroute/b/young"),
+        "{}",
+        scene.doors()
+    );
+    assert!(scene.doors().contains("x.example.com -> tlsroute/b/young~"), "{}", scene.doors());
+}

@@ -1,0 +1,109 @@
+//! Services of our class.
+
+use super::*;
+use expect_test::expect;
+
+/// A Service of our class that asks for these addresses and has these ports (`UDP:53`, `TCP:443`).
+fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports: &[&str]) {
+    let spec = LoadBalancerSpec {
+        addresses: addresses.iter().map(|text| ip(text)).collect(),
+        field: "metadata.annotations[vestibule.dev/addresses]".into(),
+        has_source_ranges: false,
+    };
+    let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);
+    service.meta.created_secs = age;
+    service.load_balancer = Some(Arc::new(spec));
+    service.ports = ports
+        .iter()
+        .map(|text| {
+            let (protocol, port) = text.split_once(':').unwrap();
+            ServicePort {
+                name: format!("p{port}").into(),
+                port: port.parse().unwrap(),
+                is_tcp: protocol == "TCP",
+                protocol: protocol.into(),
+            }
+        })
+        .collect();
+}
+
+/// `addresses ports programmable`.
+fn verdict(scene: &Scene, object: &str) -> String {
+    let verdict = &scene.compiled().verdicts.services[&name(object)];
+    let addresses: Vec<_> = verdict.addresses.iter().map(ToString::to_string).collect();
+    format!("[{}] {:?} {}", addresses.join(" "), verdict.ports, programmed(&verdict.programmable))
+}
+
+#[test]
+fn every_tcp_port_is_a_door_and_others_are_told() {
+    let mut scene = Scene::new();
+    balancer(&mut scene, "a/lb", 1, &["192.0.2.1", "2001:db8::1"], &["TCP:443", "UDP:53", "TCP:8132"]);
+    expect![[r#"
+        192.0.2.1:443 Tcp -> service/a/lb:443
+        192.0.2.1:8132 Tcp -> service/a/lb:8132
+        [2001:db8::1]:443 Tcp -> service/a/lb:443
+        [2001:db8::1]:8132 Tcp -> service/a/lb:8132"#]]
+    .assert_eq(&scene.doors());
+    assert_eq!(scene.backends("service/a/lb:443"), "10.0.0.1:6443 1, 10.0.0.2:6443 0");
+    // Endpoints of another port are not this one's.
+    assert_eq!(scene.backends("service/a/lb:8132"), "");
+    assert_eq!(verdict(&scene, "a/lb"), "[192.0.2.1 2001:db8::1] [443, 8132] programmable");
+    expect!["warning: Service a/lb: spec.ports[1].protocol: port 53 is UDP: only TCP is served (value \"UDP\"); remove the port, or serve it by other means"]
+        .assert_eq(&scene.problems());
+}
+
+#[test]
+fn what_cannot_be_served_gets_no_ingress() {
+    let mut scene = Scene::new();
+    balancer(&mut scene, "a/none", 1, &[], &["TCP:443"]);
+    balancer(&mut scene, "a/outside", 1, &["198.51.100.1"], &["TCP:443"]);
+    balancer(&mut scene, "a/udp", 1, &["192.0.2.3"], &["UDP:443"]);
+    balancer(&mut scene, "a/ranges", 1, &["192.0.2.4"], &["TCP:443"]);
+    let service = Arc::make_mut(scene.cluster().services.get_mut(&name("a/ranges")).unwrap());
+    Arc::make_mut(service.load_balancer.as_mut().unwrap()).has_source_ranges = true;
+    for object in ["a/none", "a/outside", "a/udp", "a/ranges"] {
+        assert_eq!(verdict(&scene, object), "[] [] Programmed=False/Invalid", "{object}");
+    }
+    assert_eq!(scene.doors(), "");
+    expect![[r#"
+        warning: Service a/none: metadata.annotations: the Service asks for no address; set annotation vestibule.dev/addresses, metallb.io/loadBalancerIPs or spec.loadBalancerIP
+        warning: Service a/outside: metadata.annotations[vestibule.dev/addresses]: 198.51.100.1 is in none of the address ranges of the installation (value "198.51.100.1"); ask for addresses of your own in the ranges
+        warning: Service a/ranges: spec.loadBalancerSourceRanges: source ranges cannot be enforced yet: the Service is not served at all; remove them (and their annotation) if everyone may connect
+        warning: Service a/udp: spec.ports[0].protocol: port 443 is UDP: only TCP is served (value "UDP"); remove the port, or serve it by other means"#]]
+    .assert_eq(&scene.problems());
+}
+
+#[test]
+fn the_older_object_has_an_address_and_port() {
+    let mut scene = Scene::new();
+    balancer(&mut scene, "a/lb", 5, &["192.0.2.1", "192.0.2.2"], &["TCP:443", "TCP:444"]);
+    scene.gateway("a/g", 4, "192.0.2.1", &["l TLS:443"]);
+    scene.gateway("a/young", 6, "192.0.2.2", &["l TCP:444"]);
+    scene.file_listener("file", Protocol::Tls, &["192.0.2.2"], 443, None);
+    expect![[r#"
+        192.0.2.1:443 Tls
+        192.0.2.1:444 Tcp -> service/a/lb:444
+        192.0.2.2:443 Tls
+        192.0.2.2:444 Tcp -> service/a/lb:444"#]]
+    .assert_eq(&scene.doors());
+    assert_eq!(verdict(&scene, "a/lb"), "[192.0.2.1 192.0.2.2] [444] programmable");
+    expect![[r#"
+        warning: Gateway a/young: spec.listeners[0].port: 192.0.2.2:444 belongs to Service a/lb (value "444"); choose another port or address
+        warning: Service a/lb: spec.ports: 192.0.2.1:443 belongs to Gateway a/g; 192.0.2.2:443 belongs to listener file of the static file (value "443"); choose another port or address"#]]
+    .assert_eq(&scene.problems());
+    // Nothing is left.
+    balancer(&mut scene, "a/lb", 5, &["192.0.2.2"], &["TCP:443"]);
+    assert_eq!(verdict(&scene, "a/lb"), "[] [] Programmed=False/OwnedByOther");
+}
+
+#[test]
+fn the_digest_is_of_doors_and_not_of_endpoints() {
+    let mut scene = Scene::new();
+    balancer(&mut scene, "a/lb", 1, &["192.0.2.1"], &["TCP:443"]);
+    let digest = |scene: &Scene| scene.compiled().verdicts.digests();
+    let before = digest(&scene);
+    scene.cluster().endpoints.clear();
+    assert_eq!(digest(&scene), before);
+    balancer(&mut scene, "a/lb", 1, &["192.0.2.1", "192.0.2.2"], &["TCP:443"]);
+    assert_ne!(digest(&scene), before);
+}
