@@ -49,3 +49,6 @@ pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {
 
 /// A connection to the API server stands within this time.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
     version = "v1alpha1",
     kind = "NodeState",
     plural = "nodestates",
+    doc = "What an agent has programmed on its node, and what it could not do.",
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
     printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#

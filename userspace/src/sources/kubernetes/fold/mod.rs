@@ -77,3 +77,6 @@ fn parent(raw: Parent, field: &str, found: &mut Findings, words: &Words) -> Opti
 fn group_kind(group: Option<&str>, kind: Option<&str>, default_group: &str, words: &Words) -> GroupKind {
     GroupKind { group: words.of(group.unwrap_or(default_group)), kind: words.of(kind.unwrap_or_default()) }
 }
+
+#[cfg(test)]
+mod tests;

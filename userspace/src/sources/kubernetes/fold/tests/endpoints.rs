@@ -1,0 +1,227 @@
+use super::super::{endpoint_slice, service};
+use super::{defaults, lines, raw, words};
+use crate::model::cluster::{EndpointState, ProbeKind};
+use std::net::IpAddr;
+
+const SLICE: &str = r#"
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: api-x7k2p
+  namespace: tenant-a
+  labels: {kubernetes.io/service-name: api, endpointslice.kubernetes.io/managed-by: endpointslice-controller.k8s.io}
+addressType: IPv4
+ports:
+- {name: https, port: 6443, protocol: TCP}
+- {name: metrics, port: 9100}
+- {name: dns, port: 53, protocol: UDP}
+- {name: any, port: null}
+endpoints:
+- {addresses: [10.244.0.3, 10.244.9.9], conditions: {ready: true, serving: true, terminating: false}, hints: {forZones: [{name: zone-a}]}}
+- {addresses: [10.244.0.1], conditions: {ready: false, serving: true, terminating: true}}
+- {addresses: [10.244.0.2], conditions: {ready: false, serving: false, terminating: false}}
+- {addresses: [10.244.0.4], conditions: null, hints: null}
+"#;
+
+#[test]
+fn a_slice_gives_each_endpoint_at_each_tcp_port() {
+    let (slice, problems) = endpoint_slice(raw(SLICE), &words());
+    assert_eq!(lines(&problems), Vec::<String>::new());
+    assert_eq!(slice.service.to_string(), "tenant-a/api");
+    let told: Vec<String> = slice
+        .endpoints
+        .iter()
+        .map(|e| format!("{} {}:{} {:?} {:?}", e.port_name, e.address, e.port, e.state, e.zones))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "https 10.244.0.1:6443 Draining []",
+            "https 10.244.0.2:6443 NotReady []",
+            "https 10.244.0.3:6443 Ready [\"zone-a\"]",
+            "https 10.244.0.4:6443 Ready []",
+            "metrics 10.244.0.1:9100 Draining []",
+            "metrics 10.244.0.2:9100 NotReady []",
+            "metrics 10.244.0.3:9100 Ready [\"zone-a\"]",
+            "metrics 10.244.0.4:9100 Ready []",
+        ]
+    );
+}
+
+#[test]
+fn conditions_have_the_defaults_of_the_api() {
+    for (conditions, state) in [
+        ("{}", EndpointState::Ready),
+        ("{ready: false}", EndpointState::NotReady),
+        ("{ready: false, terminating: true}", EndpointState::NotReady),
+        ("{ready: false, serving: true}", EndpointState::NotReady),
+        ("{ready: false, serving: true, terminating: true}", EndpointState::Draining),
+        ("{ready: true, serving: true, terminating: true}", EndpointState::Ready),
+        ("{serving: false}", EndpointState::Ready),
+    ] {
+        let text = format!(
+            "metadata: {{name: s, namespace: ns}}\naddressType: IPv6\nports: [{{port: 1}}]\n\
+             endpoints: [{{addresses: ['fd00::1'], conditions: {conditions}}}]\n"
+        );
+        assert_eq!(endpoint_slice(raw(&text), &words()).0.endpoints[0].state, state, "{conditions}");
+    }
+}
+
+#[test]
+fn unusable_addresses_are_left_out_and_told_of_the_service() {
+    let text = r#"
+metadata: {name: s, namespace: ns, labels: {kubernetes.io/service-name: api}}
+addressType: IPv4
+ports: [{name: a, port: 80}, {name: b, port: 70000}]
+endpoints:
+- {addresses: [127.0.0.1]}
+- {addresses: [224.0.0.1]}
+- {addresses: [0.0.0.0]}
+- {addresses: [255.255.255.255]}
+- {addresses: ['fd00::1']}
+- {addresses: [nonsense]}
+- {addresses: []}
+- {addresses: [10.0.0.1]}
+"#;
+    let (slice, problems) = endpoint_slice(raw(text), &words());
+    assert_eq!(slice.endpoints.len(), 1);
+    let told = lines(&problems).join("\n");
+    for part in [
+        "Service ns/api: EndpointSlice s: ports[1].port: is not a TCP port (value \"70000\")",
+        "endpoints[0].addresses[0]: is a loopback address (value \"127.0.0.1\")",
+        "endpoints[1].addresses[0]: is a multicast",
+        "endpoints[2].addresses[0]: is the unspecified",
+        "endpoints[3].addresses[0]: is the broadcast",
+        "endpoints[4].addresses[0]: is not of the slice's addressType",
+        "endpoints[5].addresses[0]: is not an IP address",
+    ] {
+        assert!(told.contains(part), "{part} is not in\n{told}");
+    }
+    assert_eq!(problems.len(), 7);
+}
+
+#[test]
+fn a_slice_of_names_has_no_endpoints() {
+    let text = "metadata: {name: s, namespace: ns, labels: {kubernetes.io/service-name: api}}\naddressType: FQDN\n\
+                endpoints: [{addresses: [example.com]}]\nports: [{port: 1}]\n";
+    let (slice, problems) = endpoint_slice(raw(text), &words());
+    assert!(slice.endpoints.is_empty());
+    assert!(lines(&problems)[0].contains("addressType: is not a family of addresses (value \"FQDN\")"));
+}
+
+fn load_balancer(spec: &str, annotations: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: api, namespace: ns, uid: u, annotations: {{{annotations}}}}}\n\
+         spec: {{type: LoadBalancer, loadBalancerClass: vestibule.dev/lb, ports: [{{port: 443}}], {spec}}}\n"
+    )
+}
+
+fn addresses(text: &str) -> (Vec<IpAddr>, String, Vec<String>) {
+    let (service, problems) = service(raw(text), defaults(), &words());
+    let ours = service.load_balancer.unwrap();
+    (ours.addresses.clone(), ours.field.to_string(), lines(&problems))
+}
+
+#[test]
+fn only_our_class_makes_a_service_ours() {
+    for (spec, is_ours) in [
+        ("type: LoadBalancer, loadBalancerClass: vestibule.dev/lb", true),
+        ("type: LoadBalancer, loadBalancerClass: vestibule.dev/other", false),
+        ("type: LoadBalancer, loadBalancerClass: ''", false),
+        ("type: LoadBalancer", false),
+        ("type: ClusterIP, loadBalancerClass: vestibule.dev/lb", false),
+        ("loadBalancerClass: vestibule.dev/lb", false),
+    ] {
+        let text = format!("metadata: {{name: a, namespace: ns}}\nspec: {{{spec}, ports: [{{port: 1}}]}}\n");
+        let (service, _) = service(raw(&text), defaults(), &words());
+        assert_eq!(service.load_balancer.is_some(), is_ours, "{spec}");
+    }
+}
+
+#[test]
+fn the_strongest_place_for_addresses_wins() {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let ours = "vestibule.dev/addresses: '192.0.2.1, 2001:db8::1,192.0.2.1'";
+    let metallb = "metallb.io/loadBalancerIPs: 192.0.2.2";
+    let both = load_balancer("loadBalancerIP: 192.0.2.3", &format!("{ours}, {metallb}"));
+    let (found, field, problems) = addresses(&both);
+    assert_eq!(found, [ip("192.0.2.1"), ip("2001:db8::1")]);
+    assert_eq!((field.as_str(), problems.len()), ("metadata.annotations[vestibule.dev/addresses]", 0));
+    let (found, field, _) = addresses(&load_balancer("loadBalancerIP: 192.0.2.3", metallb));
+    assert_eq!(
+        (found, field.as_str()),
+        (vec![ip("192.0.2.2")], "metadata.annotations[metallb.io/loadBalancerIPs]")
+    );
+    let (found, field, _) = addresses(&load_balancer("loadBalancerIP: 192.0.2.3", ""));
+    assert_eq!((found, field.as_str()), (vec![ip("192.0.2.3")], "spec.loadBalancerIP"));
+    let (found, field, problems) = addresses(&load_balancer("loadBalancerIP: ''", ""));
+    assert_eq!((found, field.as_str(), problems.len()), (vec![], "", 0));
+}
+
+#[test]
+fn an_unreadable_address_leaves_the_others() {
+    let (found, _, problems) = addresses(&load_balancer(
+        "",
+        "vestibule.dev/addresses: '192.0.2.0/24, 192.0.2.9, ::ffff:192.0.2.1, 127.0.0.1'",
+    ));
+    assert_eq!(found, ["192.0.2.9".parse::<IpAddr>().unwrap()]);
+    assert_eq!(problems.len(), 3);
+    assert!(
+        problems[0]
+            .contains("Service ns/api: metadata.annotations[vestibule.dev/addresses]: is not an IP address")
+    );
+    let (found, field, problems) =
+        addresses(&load_balancer("loadBalancerIP: 192.0.2.3", "vestibule.dev/addresses: ' , '"));
+    assert!(found.is_empty() && field.contains("vestibule.dev/addresses"));
+    assert!(problems[0].contains("names no address"));
+}
+
+#[test]
+fn source_ranges_are_seen_in_both_places() {
+    let flag =
+        |text: &str| service(raw(text), defaults(), &words()).0.load_balancer.unwrap().has_source_ranges;
+    assert!(!flag(&load_balancer("", "")));
+    assert!(!flag(&load_balancer("loadBalancerSourceRanges: []", "")));
+    assert!(flag(&load_balancer("loadBalancerSourceRanges: [10.0.0.0/8]", "")));
+    assert!(flag(&load_balancer("", "service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8")));
+}
+
+#[test]
+fn ports_keep_their_protocol_and_names() {
+    let text = "metadata: {name: a, namespace: ns}\nspec: {type: ExternalName, ports: [{port: 443, name: tls}, {port: 53, protocol: UDP}, {port: 0}]}\n";
+    let (service, problems) = service(raw(text), defaults(), &words());
+    let ports: Vec<_> = service
+        .ports
+        .iter()
+        .map(|p| (p.name.to_string(), p.port, p.is_tcp, p.protocol.to_string()))
+        .collect();
+    assert_eq!(
+        ports,
+        [("tls".to_owned(), 443, true, "TCP".to_owned()), (String::new(), 53, false, "UDP".to_owned())]
+    );
+    assert!(service.is_external_name);
+    assert!(lines(&problems)[0].contains("spec.ports[2].port: is not a TCP port"));
+}
+
+#[test]
+fn the_probe_annotation_is_read_and_a_bad_one_leaves_the_charts() {
+    let probe = |text: &str| {
+        let text = format!(
+            "metadata: {{name: a, namespace: ns, annotations: {{vestibule.dev/probe: '{text}'}}}}\nspec: {{}}\n"
+        );
+        let (service, problems) = service(raw(&text), defaults(), &words());
+        (service.probe, lines(&problems))
+    };
+    assert_eq!(probe("off"), (Some(None), vec![]));
+    assert_eq!(probe("tls").0.unwrap().unwrap().kind, ProbeKind::Tls);
+    let (spec, problems) = probe("http");
+    assert_eq!(spec, None);
+    assert_eq!(
+        problems,
+        [
+            "warning: Service ns/a: metadata.annotations[vestibule.dev/probe]: has \"http\", which is not known \
+             (value \"http\"); write off, tcp or tls, and after tcp or tls, where wanted, \
+             ,interval=5s,timeout=1s,failures=3,successes=2"
+        ]
+    );
+}

@@ -1,0 +1,44 @@
+//! Objects in, specs and problems out.
+
+/// Objects of the Gateway API's own samples.
+mod samples;
+/// Services and EndpointSlices.
+mod endpoints;
+/// Gateways, routes and what is wrong with them.
+mod gateways;
+/// Garbage.
+mod garbage;
+
+use super::super::api::object::{Object, Raw};
+use super::super::words::Words;
+use crate::model::Problem;
+use crate::model::cluster::ProbeSpec;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// Objects of a YAML text, as JSON, each as the API server sends it.
+fn yaml(text: &str) -> Vec<Value> {
+    let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
+    all.into_iter().filter(|object| !object.is_null()).collect()
+}
+
+fn raw<B: DeserializeOwned>(text: &str) -> Raw<B> {
+    raw_of(yaml(text).remove(0))
+}
+
+fn raw_of<B: DeserializeOwned>(object: Value) -> Raw<B> {
+    serde_json::from_value::<Object<B, true>>(object).unwrap().0
+}
+
+/// Problems as people read them.
+fn lines(problems: &[Problem]) -> Vec<String> {
+    problems.iter().map(Problem::to_string).collect()
+}
+
+fn words() -> Words {
+    Words::default()
+}
+
+fn defaults() -> ProbeSpec {
+    ProbeSpec::default()
+}
