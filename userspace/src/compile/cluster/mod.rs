@@ -38,9 +38,7 @@ mod tests;
 use super::{Compiled, Surroundings, file};
 use crate::ipam;
 use crate::model::verdict::{Condition, Status};
-use crate::model::{
-    Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Verdicts,
-};
+use crate::model::{Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Verdicts};
 use backends::Services;
 use build::Builder;
 use doors::{Claim, Door, Whose};

@@ -75,11 +75,15 @@ pub(super) struct Ground<'b, 'a> {
 /// Everyone's wishes, settled.
 pub(super) struct Names<'a> {
     pub(super) candidates: Vec<Candidate<'a>>,
-    held: HashMap<Key<'a>, Held<'a>>,
+    /// What each pattern leads to, in the order of the candidates that first wanted it.
+    held: Vec<Held<'a>>,
+    /// Places in `held`.
+    places: HashMap<Key<'a>, usize>,
 }
 
 #[derive(Clone, Copy)]
 struct Held<'a> {
+    door: usize,
     pattern: Option<&'a Pattern>,
     lead: Lead,
     /// Place of the Gateway that the name comes through; `NONE`: the static file or a Service.
@@ -93,13 +97,16 @@ impl<'a> Names<'a> {
         ground: &Ground<'_, 'a>,
         mut loss: impl FnMut(usize, Loss<'a>),
     ) -> Self {
-        let held = HashMap::with_capacity(candidates.len());
-        let mut this = Self { candidates, held };
-        this.contest(ground);
+        let places = HashMap::with_capacity(candidates.len());
+        let mut this = Self { held: Vec::with_capacity(candidates.len()), candidates, places };
+        let wanted = this.contest(ground);
         this.prefer_written(ground);
-        for candidate in this.candidates.iter().filter(|candidate| candidate.attachment != NONE) {
+        for (candidate, place) in this.candidates.iter().zip(wanted) {
+            if candidate.attachment == NONE {
+                continue;
+            }
             let lost = |owner| Loss { door: candidate.door, written: candidate.written, owner };
-            match this.held.get(&candidate.key()).map(|held| held.lead) {
+            match place.map(|place| this.held[place].lead) {
                 None => loss(candidate.attachment, lost(None)),
                 Some(Lead::To { target, .. }) if target != candidate.target => {
                     loss(candidate.attachment, lost(Some(ground.targets[target])));
@@ -109,29 +116,28 @@ impl<'a> Names<'a> {
         }
         for site in ground.isolation.sites(ground.parents) {
             let key = (site.door, pattern::key(Some(site.hostname)));
-            if !this.held.contains_key(&key)
+            if !this.places.contains_key(&key)
                 && let Some(held) = this.shield(&site, ground)
             {
-                this.held.insert(key, held);
+                this.places.insert(key, this.held.len());
+                this.held.push(held);
             }
         }
         this
     }
 
-    /// What each pattern leads to, in any order.
+    /// What each pattern leads to.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
-        let entry = |(key, held): (&Key<'a>, &Held<'a>)| Entry {
-            door: key.0,
-            pattern: held.pattern,
-            lead: held.lead,
-        };
-        self.held.iter().map(entry)
+        self.held.iter().map(|held| Entry { door: held.door, pattern: held.pattern, lead: held.lead })
     }
 
-    /// Gives each pattern to the best of those that want it.
-    fn contest(&mut self, ground: &Ground<'_, 'a>) {
+    /// Gives each pattern to the best of those that want it. By candidate: the place of its pattern; `None`: nobody may
+    /// have it.
+    fn contest(&mut self, ground: &Ground<'_, 'a>) -> Vec<Option<usize>> {
+        let mut wanted = Vec::with_capacity(self.candidates.len());
         for (index, candidate) in self.candidates.iter().enumerate() {
             if candidate.pattern.is_some_and(is_reserved) {
+                wanted.push(None);
                 continue;
             }
             let gateway = match candidate.listener {
@@ -139,22 +145,27 @@ impl<'a> Names<'a> {
                 listener => ground.parents.gateway_of(listener),
             };
             let lead = Lead::To { target: candidate.target, candidate: index };
-            let new = Held { pattern: candidate.pattern, lead, gateway };
-            let held = self.held.entry(candidate.key()).or_insert(new);
+            let new = Held { door: candidate.door, pattern: candidate.pattern, lead, gateway };
+            let place = *self.places.entry(candidate.key()).or_insert(self.held.len());
+            wanted.push(Some(place));
+            let Some(held) = self.held.get_mut(place) else {
+                self.held.push(new);
+                continue;
+            };
             if let Lead::To { candidate: other, .. } = held.lead
-                && other != index
                 && merit(candidate, ground) < merit(&self.candidates[other], ground)
             {
                 *held = new;
             }
         }
+        wanted
     }
 
     /// A pattern that a listener made more specific than it is written gives way to a wider one of another Gateway that
     /// is better as written.
     fn prefer_written(&mut self, ground: &Ground<'_, 'a>) {
-        let mut better: Vec<(Key<'a>, Held<'a>)> = Vec::new();
-        for (key, held) in &self.held {
+        let mut better: Vec<(usize, Held<'a>)> = Vec::new();
+        for (place, held) in self.held.iter().enumerate() {
             let (Lead::To { candidate, .. }, Some(pattern)) = (held.lead, held.pattern) else { continue };
             let candidate = &self.candidates[candidate];
             // The usual case by the pointer.
@@ -162,7 +173,8 @@ impl<'a> Names<'a> {
                 continue;
             }
             let mut best = (merit(candidate, ground), *held);
-            for wider in self.wider(key.0, pattern, ground).filter(|wider| wider.gateway != held.gateway) {
+            for wider in self.wider(held.door, pattern, ground).filter(|wider| wider.gateway != held.gateway)
+            {
                 let Lead::To { candidate, .. } = wider.lead else { continue };
                 let merit = merit(&self.candidates[candidate], ground);
                 if merit < best.0 {
@@ -170,25 +182,30 @@ impl<'a> Names<'a> {
                 }
             }
             if best.1.lead != held.lead {
-                better.push((*key, best.1));
+                better.push((place, best.1));
             }
         }
-        self.held.extend(better);
+        for (place, held) in better {
+            self.held[place] = held;
+        }
     }
 
     /// What a listener's hostname without a route of its own must lead to; `None`: it needs no entry.
     fn shield(&self, site: &Site<'a>, ground: &Ground<'_, 'a>) -> Option<Held<'a>> {
         // What the name would lead to: where nothing, nothing need be kept from it.
-        let nearest = above(site.hostname).find_map(|wider| self.held.get(&(site.door, wider)))?;
+        let nearest = above(site.hostname).find_map(|wider| self.at(site.door, wider))?;
         if self.may_have(nearest, site.hostname, ground) {
             return None;
         }
         let pattern = Some(site.hostname);
         match self.wider(site.door, site.hostname, ground).next() {
             Some(other) => Some(Held { pattern, ..*other }),
-            None => {
-                Some(Held { pattern, lead: Lead::Refused { gateway: site.gateway }, gateway: site.gateway })
-            }
+            None => Some(Held {
+                door: site.door,
+                pattern,
+                lead: Lead::Refused { gateway: site.gateway },
+                gateway: site.gateway,
+            }),
         }
     }
 
@@ -199,8 +216,12 @@ impl<'a> Names<'a> {
         pattern: &'a Pattern,
         ground: &Ground<'_, 'a>,
     ) -> impl Iterator<Item = &Held<'a>> {
-        let held = above(pattern).filter_map(move |wider| self.held.get(&(door, wider)));
+        let held = above(pattern).filter_map(move |wider| self.at(door, wider));
         held.filter(move |held| self.may_have(held, pattern, ground))
+    }
+
+    fn at(&self, door: usize, pattern: pattern::Key<'a>) -> Option<&Held<'a>> {
+        self.places.get(&(door, pattern)).map(|place| &self.held[*place])
     }
 
     /// Whether the names of a pattern may lead where a wider pattern leads: not where its Gateway has a more specific
