@@ -4,4 +4,10 @@
     reason = "helpers of tests are tests too: a panic with its place is the report"
 )]
 
+/// The chart as an operator installs it, and a tenant behind it.
+mod scene;
+/// Clients that hold connections and open new ones.
+mod traffic;
+
 mod ground;
+mod rollout;

@@ -3,7 +3,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::level::{self, Needs};
-use crate::{process, setup};
+use crate::{image, process, setup};
 use std::env;
 use std::ffi::OsString;
 use std::fs;
@@ -142,6 +142,7 @@ impl Surroundings {
             remove_stale()?;
             let cluster = Cluster::named(&format!("test-{}", std::process::id()));
             tell("VESTIBULE_CLUSTER_FOLDER", cluster.folder.clone());
+            tell("VESTIBULE_IMAGE", image::run()?);
             // Before it is up: what came half-way is taken away too.
             let begun = Instant::now();
             surroundings.cluster.insert(cluster).up()?;

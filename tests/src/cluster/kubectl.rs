@@ -162,6 +162,11 @@ impl OwnNamespace {
         self.kubectl.feed(&arguments, manifest).map(drop)
     }
 
+    /// What `kubectl ARGUMENTS` prints in it.
+    pub fn run(&self, arguments: &[&str]) -> Result<String> {
+        self.kubectl.run(&[&["-n", &self.name], arguments].concat())
+    }
+
     /// What `kubectl get ARGUMENTS` gives in it.
     pub fn get(&self, arguments: &[&str]) -> Result<Value> {
         self.kubectl.get(&[&["-n", &self.name], arguments].concat())

@@ -25,5 +25,5 @@ mod nodes;
 pub use api_server::{ApiServer, Options};
 pub use kubectl::{Kubectl, OwnNamespace};
 pub use nodes::{Alone, Cluster, Node, Shared};
-pub use places::{gateway_definitions, helm, own_definitions};
+pub use places::{gateway_definitions, helm, image, own_definitions};
 pub use rest::{Connection, Rest};

@@ -28,6 +28,11 @@ pub fn helm() -> Result<PathBuf> {
     told("VESTIBULE_HELM", "control")
 }
 
+/// The archive of our own image, `vestibule:dev`.
+pub fn image() -> Result<PathBuf> {
+    told("VESTIBULE_IMAGE", "cluster")
+}
+
 /// The checkout.
 pub(super) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -1,0 +1,59 @@
+//! What is rolled out under traffic: a tenant's pods, and our own agents.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use tests::cluster::Cluster;
+
+use crate::scene::{RELEASE, Tenant, install};
+use crate::traffic::{HELD, NEW, Traffic};
+
+/// A connection to a pod that is gone ends within this time, besides the half second between two requests on it.
+const RESET: Duration = Duration::from_millis(2500);
+
+#[test]
+fn a_tenants_pods_are_replaced_and_only_their_own_connections_end() {
+    let cluster = Cluster::shared().unwrap();
+    install(&cluster);
+    let tenant = Tenant::new(&cluster, "roll").unwrap();
+    let before = tenant.pods().unwrap();
+    let traffic = Traffic::start(&cluster, &tenant.target).unwrap();
+    tenant.namespace.run(&["rollout", "restart", "deployment/tenant"]).unwrap();
+    tenant.namespace.run(&["rollout", "status", "deployment/tenant", "--timeout=120s"]).unwrap();
+    // Rolled out: the last old pods are still on their way out.
+    while tenant.namespace.get(&["pods"]).unwrap()["items"].as_array().unwrap().len() > before.len() {
+        sleep(Duration::from_millis(200));
+    }
+    sleep(RESET);
+    let outcome = traffic.end();
+    assert_eq!(outcome.failed, [] as [String; 0]);
+    assert!(outcome.opened > u64::from(NEW), "{outcome:?}");
+    assert_eq!(outcome.held.len(), HELD, "{outcome:?}");
+    for pod in &outcome.held {
+        assert!(!before.contains(pod), "a connection to {pod}, which is gone, is still held");
+    }
+    assert!(outcome.ended.len() >= HELD, "{} ended", outcome.ended.len());
+    for ended in &outcome.ended {
+        assert!(before.contains(&ended.pod), "{} was not replaced, but: {}", ended.pod, ended.how);
+        assert!(ended.silence < RESET, "{} after {:?}", ended.how, ended.silence);
+    }
+}
+
+#[test]
+fn agents_are_replaced_and_nothing_is_lost() {
+    let cluster = Cluster::alone().unwrap();
+    install(&cluster);
+    let tenant = Tenant::new(&cluster, "agents").unwrap();
+    let traffic = Traffic::start(&cluster, &tenant.target).unwrap();
+    let kubectl = cluster.kubectl();
+    kubectl.run(&["-n", RELEASE, "rollout", "restart", "daemonset/vestibule-agent"]).unwrap();
+    kubectl
+        .run(&["-n", RELEASE, "rollout", "status", "daemonset/vestibule-agent", "--timeout=180s"])
+        .unwrap();
+    sleep(RESET);
+    let outcome = traffic.end();
+    assert_eq!(outcome.failed, [] as [String; 0]);
+    assert!(outcome.ended.is_empty(), "{:?}", outcome.ended);
+    assert!(outcome.opened > u64::from(NEW), "{outcome:?}");
+    assert_eq!(outcome.held.len(), HELD);
+}

@@ -1,0 +1,136 @@
+//! The chart as an operator installs it, and a tenant behind it.
+
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+use tests::cluster::{Cluster, OwnNamespace, image};
+use tests::tls::Authority;
+
+use crate::traffic::Target;
+
+/// Where the chart is installed.
+pub(crate) const RELEASE: &str = "vestibule-system";
+/// How long a rollout, or what follows from it, may take on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// What the tenant's clients ask for.
+pub(crate) const NAME: &str = "tenant.k8s.example.com";
+
+/// Installs the image and the chart, once for all tests, and waits until its pods are ready.
+pub(crate) fn install(cluster: &Cluster) {
+    static INSTALLED: OnceLock<()> = OnceLock::new();
+    INSTALLED.get_or_init(|| try_install(cluster).unwrap());
+}
+
+fn try_install(cluster: &Cluster) -> Result<()> {
+    let kubectl = cluster.kubectl();
+    kubectl.apply_files(&tests::cluster::gateway_definitions()?)?;
+    kubectl.wait_for_definitions()?;
+    cluster.load(&image()?)?;
+    let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/charts/vestibule");
+    let values = "image.tag=dev,addresses.ranges={198.51.100.0/24,2001:db8:51::/64},settings.maxFlows=100000,\
+                  settings.maxNames=100000,settings.maxHellos=4096,resources.requests.memory=64Mi";
+    let install =
+        ["install", "vestibule", chart, "--namespace", RELEASE, "--create-namespace", "--set", values];
+    cluster.helm(&[&install[..], &["--wait", "--timeout", "2m"]].concat()).map(drop)
+}
+
+/// A tenant: three echo pods that speak TLS, a Service, a Gateway and a TLSRoute.
+pub(crate) struct Tenant {
+    pub(crate) namespace: OwnNamespace,
+    pub(crate) target: Target,
+}
+
+impl Tenant {
+    /// Makes it and waits until its Gateway is programmed.
+    pub(crate) fn new(cluster: &Cluster, role: &str) -> Result<Self> {
+        let namespace = cluster.kubectl().namespace(role)?;
+        let authority = Authority::new("tenant")?;
+        let files = authority.files(&authority.server(&[NAME])?)?;
+        let (certificate, key) = (files.certificate.to_string_lossy(), files.key.to_string_lossy());
+        let (certificate, key) = (format!("--cert={certificate}"), format!("--key={key}"));
+        namespace.run(&["create", "secret", "tls", "server", &certificate, &key])?;
+        namespace.apply(&TENANT.replace("NAME", NAME))?;
+        let ready = |set: &Value| set["status"]["readyReplicas"] == 3;
+        namespace.wait_for("the tenant's pods", &["deployment", "tenant"], PATIENCE, ready)?;
+        let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed") == Some("True".into());
+        let gateway =
+            namespace.wait_for("a programmed Gateway", &["gateway", "tenant"], PATIENCE, programmed)?;
+        let address =
+            gateway["status"]["addresses"][0]["value"].as_str().context("a Gateway without address")?;
+        let target = Target {
+            address: SocketAddr::new(address.parse()?, 443),
+            name: NAME,
+            config: authority.client_config(None)?,
+        };
+        Ok(Self { namespace, target })
+    }
+
+    /// Names of the pods that are not being ended.
+    pub(crate) fn pods(&self) -> Result<Vec<String>> {
+        let pods = self.namespace.get(&["pods"])?;
+        let pods = pods["items"].as_array().into_iter().flatten();
+        let living = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        Ok(living.filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect())
+    }
+}
+
+/// The status of a condition.
+pub(crate) fn condition(status: &Value, kind: &str) -> Option<String> {
+    let mut conditions = status["conditions"].as_array()?.iter();
+    Some(conditions.find(|condition| condition["type"] == kind)?["status"].as_str()?.to_owned())
+}
+
+const TENANT: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: tenant}
+spec:
+  replicas: 3
+  strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}
+  selector: {matchLabels: {app: tenant}}
+  template:
+    metadata: {labels: {app: tenant}}
+    spec:
+      terminationGracePeriodSeconds: 10
+      containers:
+      - name: server
+        image: vestibule.test/echo:1
+        env:
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+        - {name: TLS_SERVER_CERT, value: /tls/tls.crt}
+        - {name: TLS_SERVER_PRIVKEY, value: /tls/tls.key}
+        # As servers do that are to be rolled without loss: it goes on serving while everybody hears that it goes.
+        lifecycle: {preStop: {sleep: {seconds: 3}}}
+        readinessProbe: {httpGet: {path: /, port: 3000}, periodSeconds: 1}
+        volumeMounts: [{name: tls, mountPath: /tls}]
+      volumes: [{name: tls, secret: {secretName: server}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: tenant}
+spec:
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: tenant}
+  ports: [{name: tls, port: 6443, targetPort: 8443}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: tenant}
+spec:
+  gatewayClassName: vestibule
+  listeners:
+  - {name: tls, protocol: TLS, port: 443, tls: {mode: Passthrough}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: tenant}
+spec:
+  parentRefs: [{name: tenant}]
+  hostnames: [NAME]
+  rules:
+  - backendRefs: [{name: tenant, port: 6443}]
+"#;
