@@ -119,7 +119,7 @@ fn keep(written: &Path) -> Outcome {
 
 /// Counts the tests that Go's verbose output names, those directly below its two functions, shows what was run, and
 /// keeps all of it in a file.
-fn read(report: &mut Report, output: impl BufRead, mut show: impl FnMut(&str), log: &PathBuf) -> Outcome {
+fn read(report: &mut Report, output: impl BufRead, mut show: impl FnMut(&str), log: &Path) -> Outcome {
     let mut all = String::new();
     for line in output.lines().map_while(Result::ok) {
         all += &line;
