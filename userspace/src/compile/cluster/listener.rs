@@ -90,6 +90,15 @@ struct Taken<'a> {
     hostnames: HashSet<Option<&'a Pattern>>,
 }
 
+impl Taken<'_> {
+    fn conflict(&self, protocol: Protocol, spec: &GatewayListener) -> Option<Refusal> {
+        if self.protocol != protocol {
+            return Some(conflict("ProtocolConflict", spec));
+        }
+        self.hostnames.contains(&spec.hostname.as_ref()).then(|| conflict(same_reason(protocol), spec))
+    }
+}
+
 type Ports<'a> = HashMap<(usize, u16), Taken<'a>>;
 
 impl<'a> Parents<'a> {
@@ -217,21 +226,20 @@ impl<'a> Parents<'a> {
         let first = self.listeners.len();
         self.listeners.extend(specs.iter().map(|spec| judged(parent, spec)));
         let own = &mut self.listeners[first..];
-        // Of listeners of one object none is preferred; of two objects the earlier.
+        // Of two objects the earlier is preferred; of listeners of one object none, but one that has lost already is
+        // in nobody's way.
+        for listener in own.iter_mut() {
+            let Some(protocol) = listener.protocol.filter(|_| listener.is_accepted()) else { continue };
+            let taken = ports.get(&(gateway, listener.spec.port));
+            listener.conflict = taken.and_then(|taken| taken.conflict(protocol, listener.spec));
+        }
         let among: Vec<_> = (0..own.len()).map(|at| conflict_among(own, at)).collect();
         for (listener, among) in own.iter_mut().zip(among) {
-            listener.conflict = among;
+            listener.conflict = listener.conflict.take().or(among);
             let Some(protocol) = listener.protocol.filter(|_| listener.is_accepted()) else { continue };
-            let hostname = listener.spec.hostname.as_ref();
             let taken = ports.entry((gateway, listener.spec.port));
             let taken = taken.or_insert_with(|| Taken { protocol, hostnames: HashSet::default() });
-            listener.conflict = if taken.protocol != protocol {
-                Some(conflict("ProtocolConflict", listener.spec))
-            } else if taken.hostnames.insert(hostname) {
-                None
-            } else {
-                Some(conflict(same_reason(protocol), listener.spec))
-            };
+            taken.hostnames.insert(listener.spec.hostname.as_ref());
         }
         first..self.listeners.len()
     }
@@ -300,8 +308,10 @@ fn judged(parent: usize, spec: &GatewayListener) -> Listener<'_> {
 fn conflict_among(own: &[Listener<'_>], at: usize) -> Option<Refusal> {
     let listener = &own[at];
     let protocol = listener.protocol?;
-    let others =
-        own.iter().enumerate().filter(|(other, l)| *other != at && l.spec.port == listener.spec.port);
+    let others = own
+        .iter()
+        .enumerate()
+        .filter(|(other, l)| *other != at && l.spec.port == listener.spec.port && l.conflict.is_none());
     let mut reason = None;
     for (_, other) in others {
         match other.protocol {

@@ -183,6 +183,19 @@ fn listener_sets_come_after_their_gateway_the_oldest_first() {
     assert!(first.starts_with("Accepted ResolvedRefs programmable sets=2 "), "{first}");
 }
 
+/// Upstream's ListenerSetProtocolConflict: a listener that lost to another object takes none of its own object with it.
+#[test]
+fn a_listener_that_lost_to_another_object_is_in_nobodys_way() {
+    let mut scene = Scene::new();
+    scene.gateway("a/g", 1, "192.0.2.1", &["own TLS:443:own.com"]).allowed_listeners = NamespaceScope::All;
+    scene.listener_set("a/set", 2, "g", &["tls TLS:443:set.com", "tcp TCP:443"]);
+    expect![[r#"
+        Accepted=True/ListenersNotValid programmable
+          tls: Accepted ResolvedRefs routes=0 kinds=TLSRoute
+          tcp: Accepted=False/ProtocolConflict Conflicted=True/ProtocolConflict ResolvedRefs routes=0 kinds=TCPRoute Programmed=False/ProtocolConflict"#]]
+    .assert_eq(&scene.set_conditions("a/set"));
+}
+
 #[test]
 fn listener_sets_need_leave_and_an_accepted_gateway() {
     let mut scene = Scene::new();
