@@ -1,8 +1,39 @@
 //! Whether it all fits into the maps, whose sizes follow `settings.maxNames`.
 
 use super::maglev;
-use crate::model::{BackendSpec, Desired, Problem};
+use crate::model::{BackendSpec, Desired, DesiredRoute, Problem};
 use common::maps::route::PAGE_SLOTS;
+
+/// Room in the maps that is left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    names: usize,
+    routes: usize,
+    backends: usize,
+    pages: usize,
+}
+
+impl Room {
+    /// All of it.
+    pub(super) fn new(names_max: u32) -> Self {
+        let most = names_max as usize;
+        Self { names: most, routes: most, backends: 2 * most, pages: 2 * most }
+    }
+
+    /// Takes what a route needs, if it is there.
+    pub(super) fn take(&mut self, route: &DesiredRoute) -> bool {
+        let rest = |left: usize, needed: usize| left.checked_sub(needed);
+        let left = (
+            rest(self.names, route.names.len()),
+            rest(self.routes, 1),
+            rest(self.backends, route.backends.len()),
+            rest(self.pages, pages(&route.backends)),
+        );
+        let (Some(names), Some(routes), Some(backends), Some(pages)) = left else { return false };
+        *self = Self { names, routes, backends, pages };
+        true
+    }
+}
 
 /// Counts what each map must hold.
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {

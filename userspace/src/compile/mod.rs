@@ -44,7 +44,6 @@ pub struct Compiled {
 pub fn compile(facts: &Facts, around: &Surroundings) -> Compiled {
     if let Some(cluster) = &facts.cluster {
         let mut compiled = cluster::compile(facts, cluster, around);
-        capacity::check(&compiled.desired, &mut compiled.problems);
         warn::check(facts, around, &mut compiled.problems);
         return compiled;
     }

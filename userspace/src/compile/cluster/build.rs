@@ -1,10 +1,12 @@
 //! From settled ownership to what the data plane shall do.
 
+use super::super::capacity::Room;
 use super::backends::{Resolved, Services};
 use super::digest::{self, Part};
 use super::doors::Door;
 use super::listener::Parents;
 use super::own::{Entry, Lead, NONE, Names};
+use super::rank::Claimant;
 use super::route::Routes;
 use super::service::Balancers;
 use super::{FilePart, label};
@@ -24,6 +26,8 @@ pub(super) struct Builder<'a> {
     pub(super) routes: &'a Routes<'a>,
     pub(super) balancers: &'a Balancers<'a>,
     pub(super) services: &'a Services<'a>,
+    /// `settings.maxNames`.
+    pub(super) names_max: u32,
 }
 
 /// What the data plane and the probes shall do; listeners and routes in any order.
@@ -65,7 +69,8 @@ impl Builder<'_> {
         let leads = self.leads(names, parents);
         let mut built = Built::default();
         let mut place_of: Vec<Option<usize>> = vec![None; leads.names.len()];
-        for (target, route) in self.routes(leads.names, &leads.defaults, problems) {
+        let routes = self.routes(leads.names, &leads.defaults, problems);
+        for (target, route) in self.fitting(routes, problems) {
             place_of[target] = Some(built.routes.len());
             built.routes.push(route);
         }
@@ -179,6 +184,49 @@ impl Builder<'_> {
             routes.push((target, DesiredRoute { name, names, backends }));
         }
         routes
+    }
+
+    /// The routes that the maps have room for: those of the file, then the oldest.
+    fn fitting(
+        &self,
+        routes: Vec<(usize, DesiredRoute)>,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<(usize, DesiredRoute)> {
+        let mut room = Room::new(self.names_max);
+        // The usual case: everything fits, in whatever order.
+        if routes.iter().all(|(_, route)| room.take(route)) {
+            return routes;
+        }
+        let mut ranked: Vec<_> = routes.into_iter().map(|route| (self.claimant(route.0), route)).collect();
+        ranked.sort_by_key(|(claimant, (target, _))| (*claimant, *target));
+        let mut room = Room::new(self.names_max);
+        let mut fitting = Vec::with_capacity(ranked.len());
+        for (claimant, (target, route)) in ranked {
+            if room.take(&route) {
+                fitting.push((target, route));
+                continue;
+            }
+            let what =
+                format!("{} is not served: the maps are full, and older objects come first", route.name);
+            let problem = Problem::warning("settings.maxNames", what, "raise it").value(self.names_max);
+            problems.push(match claimant.reference() {
+                Some(object) => problem.object(object),
+                None => problem,
+            });
+        }
+        fitting
+    }
+
+    fn claimant(&self, target: usize) -> Claimant<'_> {
+        let (first_route, first_port) = self.firsts();
+        if target < first_route {
+            Claimant::File { what: "route", name: &self.file.routes[target].name }
+        } else if target < first_port {
+            self.routes.all[target - first_route].claimant()
+        } else {
+            let port = &self.balancers.ports[target - first_port];
+            Claimant::object(Kind::Service, &port.service.meta)
+        }
     }
 
     /// The targets of the first route of the cluster and of the first port of a Service.

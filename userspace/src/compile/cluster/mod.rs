@@ -83,17 +83,19 @@ pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -
         route.resolved = services.of_route(route.kind, route.spec, &grants);
     }
     let mut problems = cluster.problems.clone();
+    let names_max = facts.settings.max_names;
+    let (file, doors) = (&file, &doors);
     let builder =
-        Builder { file: &file, doors: &doors, routes: &routes, balancers: &balancers, services: &services };
+        Builder { file, doors, routes: &routes, balancers: &balancers, services: &services, names_max };
     let built = builder.build(&names, &mut parents, &mut problems);
-    let judge = parent::Judge { parents: &parents, doors: &doors, assignment: &assignment };
+    let judge = parent::Judge { parents: &parents, doors, assignment: &assignment };
     let verdicts = Verdicts {
         classes: parent::classes(cluster),
         gateways: judge.gateways(&mut problems),
         listener_sets: judge.listener_sets(&mut problems),
-        tls_routes: routes.verdicts(Kind::TlsRoute, &doors, &mut problems).collect(),
-        tcp_routes: routes.verdicts(Kind::TcpRoute, &doors, &mut problems).collect(),
-        services: balancers.verdicts(&assignment, &doors, &mut problems),
+        tls_routes: routes.verdicts(Kind::TlsRoute, doors, &mut problems).collect(),
+        tcp_routes: routes.verdicts(Kind::TcpRoute, doors, &mut problems).collect(),
+        services: balancers.verdicts(&assignment, doors, &mut problems),
     };
     problems.splice(0..0, file.problems.iter().cloned());
     let (listeners, routes) = file::sorted(built.listeners, built.routes);

@@ -47,9 +47,10 @@ impl Judge<'_> {
                 let own = &self.parents.listeners[parent.listeners.clone()];
                 let allocation = self.assignment.gateways.get(parent.name);
                 self.problems(parent, own, problems);
-                if let Some(problem) = allocation.and_then(|allocation| allocation.problem.clone()) {
-                    problems.push(problem);
-                }
+                // Of one that is not accepted the conditions say why.
+                let problem =
+                    allocation.filter(|_| parent.refusal.is_none()).and_then(|own| own.problem.clone());
+                problems.extend(problem);
                 let resolved = if own.iter().all(|listener| listener.invalid_kinds.is_empty()) {
                     yes("ResolvedRefs", "ResolvedRefs", "all references are resolved")
                 } else {

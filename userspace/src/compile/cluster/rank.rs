@@ -1,7 +1,7 @@
 //! Who comes first where two want the same.
 
 use crate::model::object::Meta;
-use crate::model::{Kind, ObjectName};
+use crate::model::{Kind, ObjectName, ObjectRef};
 use std::fmt;
 
 /// Whoever wants an address and port or a name. The lesser one has it: the static file, then the oldest object, then by
@@ -29,6 +29,14 @@ pub(super) enum Claimant<'a> {
 impl<'a> Claimant<'a> {
     pub(super) fn object(kind: Kind, meta: &'a Meta) -> Self {
         Self::Object { created_secs: meta.created_secs, kind, name: &meta.name }
+    }
+
+    /// `None`: it is of the file.
+    pub(super) fn reference(&self) -> Option<ObjectRef> {
+        match self {
+            Self::File { .. } => None,
+            Self::Object { kind, name, .. } => Some(ObjectRef { kind: *kind, name: (*name).clone() }),
+        }
     }
 }
 

@@ -29,7 +29,11 @@ pub(super) struct Route<'a> {
     attachments: Range<usize>,
 }
 
-impl Route<'_> {
+impl<'a> Route<'a> {
+    pub(super) fn claimant(&self) -> Claimant<'a> {
+        Claimant::object(self.kind, &self.spec.meta)
+    }
+
     fn object(&self) -> ObjectRef {
         ObjectRef { kind: self.kind, name: self.spec.meta.name.clone() }
     }
@@ -74,7 +78,7 @@ impl<'a> Routes<'a> {
 
     /// The routes as claimants.
     pub(super) fn claimants(&self) -> impl Iterator<Item = Claimant<'a>> {
-        self.all.iter().map(|route| Claimant::object(route.kind, &route.spec.meta))
+        self.all.iter().map(Route::claimant)
     }
 
     /// What the routes want, and what they cannot have because the door is another's. `first_target` is the target of

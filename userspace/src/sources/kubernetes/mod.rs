@@ -51,4 +51,6 @@ pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[cfg(test)]
+mod golden;
+#[cfg(test)]
 mod tests;

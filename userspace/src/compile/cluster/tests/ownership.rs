@@ -224,3 +224,17 @@ fn many_losses_are_counted_and_long_names_are_shortened() {
     );
     assert!(scene.doors().contains("x.example.com -> tlsroute/b/young~"), "{}", scene.doors());
 }
+
+#[test]
+fn where_the_maps_are_full_the_oldest_are_served() {
+    let mut scene = shared();
+    scene.facts.settings.max_names = 3;
+    scene.tls("a/third", 3, &["g"], &["3.example.com"], &[]);
+    scene.tls("b/second", 2, &["g"], &["2.example.com", "*.2.example.com", "2.example.org"], &[]);
+    scene.tls("a/first", 1, &["g"], &["1.example.com"], &[]);
+    scene.tls("b/fourth", 4, &["g"], &["4.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls 1.example.com -> tlsroute/a/first, 3.example.com -> tlsroute/a/third, 4.example.com -> tlsroute/b/fourth"]
+        .assert_eq(&scene.doors());
+    expect![[r#"warning: TLSRoute b/second: settings.maxNames: tlsroute/b/second is not served: the maps are full, and older objects come first (value "3"); raise it"#]]
+        .assert_eq(&scene.problems());
+}
