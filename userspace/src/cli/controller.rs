@@ -14,6 +14,9 @@ pub(super) struct Asked {
     /// The chart's file, YAML or JSON.
     #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
     config: PathBuf,
+    /// A file with listeners and routes besides those of the cluster, the one that agents have.
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// How to log.
     #[arg(long, value_enum, default_value_t = super::LogFormat::Text)]
     log_format: super::LogFormat,
@@ -28,14 +31,15 @@ pub(super) fn run(asked: Asked) -> Result<ExitCode> {
     let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
     let options = Options {
         config: asked.config,
+        file: asked.file,
         pod: variable("POD_NAME")?,
         namespace: variable("POD_NAMESPACE")?,
         metrics_port: asked.metrics_port,
     };
     match controller::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(ControllerError::Problems(problems)) => {
-            let file = options.config.display().to_string();
+        Err(ControllerError::Problems { file, problems }) => {
+            let file = file.display().to_string();
             for problem in &problems {
                 eprintln!("{}", problem.in_file(&file));
             }

@@ -19,6 +19,8 @@ pub(super) struct View<'a> {
     pub(super) cluster: &'a Cluster,
     /// Their status as last heard of.
     pub(super) status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    /// The release that the Gateway API's CRDs are of.
+    pub(super) bundle: Option<&'a str>,
     /// What live nodes hold.
     pub(super) nodes: &'a Nodes,
     /// RFC 3339, UTC.
@@ -47,6 +49,7 @@ pub(super) struct Judge {
     file: Facts,
     judged: HashMap<ObjectRef, Judged>,
     last: Verdicts,
+    bundle: Option<String>,
     /// Addresses that were written, for the version that they were written to: until the watch tells the newer one.
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
 }
@@ -61,7 +64,12 @@ struct Judged {
 
 impl Judge {
     pub(super) fn new(file: Facts) -> Self {
-        Self { file, judged: HashMap::new(), last: Verdicts::default(), given: BTreeMap::new() }
+        Self { file, judged: HashMap::new(), last: Verdicts::default(), bundle: None, given: BTreeMap::new() }
+    }
+
+    /// From now on the files say this.
+    pub(super) fn reads(&mut self, file: Facts) {
+        self.file = file;
     }
 
     /// Everything is judged anew.
@@ -96,6 +104,7 @@ impl Judge {
         round.routes(&verdicts);
         let mut out = round.out;
         self.last = verdicts;
+        self.bundle = view.bundle.map(str::to_owned);
         self.judged.retain(|object, _| out.objects.contains(object));
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
@@ -128,9 +137,12 @@ impl Round<'_, '_> {
     fn classes(&mut self, verdicts: &Verdicts) {
         for (name, verdict) in &verdicts.classes {
             let object = ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", Arc::clone(name)) };
-            let is_same = self.judge.last.classes.get(name) == Some(verdict);
-            let now = self.view.now;
-            self.one(object, is_same, None, &[], |current| class::desired_status(current, verdict, now));
+            let (bundle, now) = (self.view.bundle, self.view.now);
+            let is_same =
+                self.judge.last.classes.get(name) == Some(verdict) && self.judge.bundle.as_deref() == bundle;
+            self.one(object, is_same, None, &[], |current| {
+                class::desired_status(current, verdict, bundle, now)
+            });
         }
     }
 
@@ -254,6 +266,7 @@ mod tests {
             cluster,
             status: &|object| statuses.get(object),
             nodes: &nodes,
+            bundle: None,
             now: "2026-11-21T10:00:00Z",
         };
         judge.judge(&view)
@@ -311,6 +324,7 @@ mod tests {
                 cluster: &cluster,
                 status: &|_| Some(&stored),
                 nodes: &nodes,
+                bundle: None,
                 now: "2026-11-21T10:00:00Z",
             };
             this.with_given(&view).gateways[&gateway.name].given.clone()

@@ -14,6 +14,8 @@ mod election;
 mod liveness;
 /// The agents: which live, and what they hold.
 mod agents;
+/// What stands in files.
+mod files;
 /// What shall be written.
 mod judge;
 /// Which status is written next, and when. Pure.
@@ -31,4 +33,45 @@ mod telemetry;
 /// The loop.
 mod run;
 
-pub use run::{ControllerError, Options, run};
+use crate::model::Problem;
+use std::path::PathBuf;
+
+pub use run::run;
+
+/// What `vestibule controller` is given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The chart's file.
+    pub config: PathBuf,
+    /// A static file with listeners and routes besides those of the cluster, the one that agents have; read again when it
+    /// changes.
+    pub file: Option<PathBuf>,
+    /// Name of its pod: who leads, and who tells Events.
+    pub pod: String,
+    /// Namespace of the release: of Leases and of the Secret.
+    pub namespace: String,
+    /// Where `/metrics`, `/readyz` and `/livez` are; 0: nowhere.
+    pub metrics_port: u16,
+}
+
+/// Why the controller does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// A file is refused.
+    #[error("{} is refused", file.display())]
+    Problems {
+        /// Which one.
+        file: PathBuf,
+        /// Why.
+        problems: Vec<Problem>,
+    },
+    /// Neither in a pod nor with a KUBECONFIG.
+    #[error("where the API server is cannot be told: {0}")]
+    Where(#[from] kube::config::InferConfigError),
+    /// No client can be made.
+    #[error("no client of the API server: {0}")]
+    Client(#[source] Box<kube::Error>),
+    /// Signals, sockets, the runtime.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}

@@ -2,14 +2,17 @@
 
 use super::agents::Agents;
 use super::election::{Election, REQUEST};
+use super::files::Files;
 use super::judge::{Judge, View};
 use super::notes::Ground;
 use super::queue::{self, Outcome, Queue, Write};
 use super::telemetry::Telemetry;
 use super::telling::{self, Note, Teller};
 use super::writes::{self, Spare, Told};
+use super::{ControllerError, Options};
 use crate::admin;
-use crate::model::{Kind, ObjectRef, Problem};
+use crate::config::ChartFile;
+use crate::model::{Kind, ObjectRef};
 use crate::sources::chart;
 use crate::sources::kubernetes::{self, Store};
 use k8s_openapi::jiff::Timestamp;
@@ -24,36 +27,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
-/// What `vestibule controller` is given.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The chart's file.
-    pub config: PathBuf,
-    /// Name of its pod: who leads, and who tells Events.
-    pub pod: String,
-    /// Namespace of the release: of Leases and of the Secret.
-    pub namespace: String,
-    /// Where `/metrics`, `/readyz` and `/livez` are; 0: nowhere.
-    pub metrics_port: u16,
-}
-
-/// Why the controller does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum ControllerError {
-    /// The chart's file is refused.
-    #[error("the configuration is refused")]
-    Problems(Vec<Problem>),
-    /// Neither in a pod nor with a KUBECONFIG.
-    #[error("where the API server is cannot be told: {0}")]
-    Where(#[from] kube::config::InferConfigError),
-    /// No client can be made.
-    #[error("no client of the API server: {0}")]
-    Client(#[source] Box<kube::Error>),
-    /// Signals, sockets, the runtime.
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-}
-
 /// Least pause between two judgements: what changes together is judged together.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that the loop does not come round.
@@ -63,12 +36,16 @@ const KEYS: Duration = Duration::from_secs(60);
 
 /// Runs until SIGTERM or SIGINT; the Lease is given back then.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
-    let chart = chart::load(&options.config).map_err(ControllerError::Problems)?;
+    let refused = |file: &PathBuf, problems| ControllerError::Problems { file: file.clone(), problems };
+    let mut chart = chart::load(&options.config).map_err(|problems| refused(&options.config, problems))?;
+    let (files, facts) = Files::read(std::mem::take(&mut chart.facts), options.file.clone())
+        .map_err(|problems| refused(options.file.as_ref().unwrap_or(&options.config), problems))?;
+    chart.facts = facts;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(options, chart))
+    runtime.block_on(serve(options, chart, files))
 }
 
-async fn serve(options: &Options, chart: crate::config::ChartFile) -> Result<(), ControllerError> {
+async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), ControllerError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let client = kubernetes::connect(kube::Config::infer().await?)
@@ -94,6 +71,8 @@ async fn serve(options: &Options, chart: crate::config::ChartFile) -> Result<(),
             statuses: true,
         }),
         judge: Judge::new(chart.facts),
+        files,
+        looked: Instant::now(),
         client,
         options: options.clone(),
         queue: Queue::new(),
@@ -155,6 +134,9 @@ struct Controller {
     options: Options,
     store: Store,
     agents: Agents,
+    files: Files,
+    /// When files were last looked at.
+    looked: Instant,
     judge: Judge,
     queue: Queue<ObjectRef>,
     teller: Teller,
@@ -179,6 +161,13 @@ impl Controller {
         let is_leading = until.is_some_and(|until| now < until);
         if is_leading != self.was_leading {
             self.lead(is_leading, now);
+        }
+        if now >= self.looked + TICK {
+            self.looked = now;
+            if let Some(facts) = self.files.changed() {
+                self.judge.reads(facts);
+                self.is_touched = true;
+            }
         }
         let missing = self.missing();
         let stale = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
@@ -229,6 +218,7 @@ impl Controller {
         let view = View {
             cluster: store.cluster(),
             status: &|object| store.status(object),
+            bundle: store.bundle(),
             nodes: &nodes,
             now: &now,
         };

@@ -2,21 +2,51 @@
 
 use super::changed;
 use super::condition::{Judged, merge};
-use crate::model::verdict::ClassVerdict;
+use crate::compile::cluster::SUPPORTED_FEATURES;
+use crate::model::verdict::{ClassVerdict, Condition, Status};
 use serde_json::{Value, json};
 
-/// `supportedFeatures`, sorted: each has upstream conformance tests that ran and passed; see `deploy/conformance`.
-const FEATURES: &[&str] = &["Gateway", "ReferenceGrant", "TCPRoute", "TLSRoute"];
+/// The newest minor release of version 1 of the Gateway API that our tests ran with.
+const NEWEST_MINOR: u32 = 6;
 
-/// What the status shall say; `now` is RFC 3339, UTC.
-pub fn desired_status(current: &Value, verdict: &ClassVerdict, now: &str) -> Option<Value> {
+/// What the status shall say. `bundle` is the release that the Gateway API's CRDs are of, as they say; `now` is RFC 3339,
+/// UTC.
+pub fn desired_status(
+    current: &Value,
+    verdict: &ClassVerdict,
+    bundle: Option<&str>,
+    now: &str,
+) -> Option<Value> {
     let judged = Judged { generation: verdict.generation, now };
-    let features: Vec<Value> = FEATURES.iter().map(|name| json!({ "name": name })).collect();
+    let version = supported_version(bundle);
+    let features: Vec<Value> = SUPPORTED_FEATURES.iter().map(|name| json!({ "name": name })).collect();
     changed(
         current,
         [
-            ("conditions", merge(current.get("conditions"), &verdict.conditions, judged)),
+            (
+                "conditions",
+                merge(current.get("conditions"), verdict.conditions.iter().chain(&version), judged),
+            ),
             ("supportedFeatures", Value::Array(features)),
         ],
     )
+}
+
+/// Whether we know the release; it is read all the same. CRDs that say none are not judged.
+fn supported_version(bundle: Option<&str>) -> Option<Condition> {
+    let bundle = bundle?;
+    let minor = bundle.strip_prefix("v1.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+    let is_known = minor.is_some_and(|minor| minor <= NEWEST_MINOR);
+    let (status, reason) = match is_known {
+        true => (Status::True, "SupportedVersion"),
+        false => (Status::False, "UnsupportedVersion"),
+    };
+    let message = match is_known {
+        true => format!("the Gateway API's definitions are of release {bundle}"),
+        false => format!(
+            "the Gateway API's definitions are of release {bundle}; v1.0 to v1.{NEWEST_MINOR} are tested: install one \
+             of these, or an implementation that knows this one"
+        ),
+    };
+    Some(Condition { kind: "SupportedVersion", status, reason, message })
 }

@@ -1,11 +1,9 @@
 //! Conditions, merged by type: ours as judged, others as they are.
 
 use super::{elements, text};
+use crate::compile::cluster::OWNED;
 use crate::model::verdict::{Condition, Status};
 use serde_json::{Map, Value, json};
-
-/// Whether a route has all the names and ports that it asks for.
-pub const OWNED: &str = "vestibule.dev/Owned";
 
 /// Types of the Gateway API that its controller writes: one that is no longer judged goes.
 const OURS: &[&str] =

@@ -19,7 +19,7 @@ pub mod route;
 pub mod service;
 
 pub(crate) use condition::cut;
-pub use condition::{OWNED, owned};
+pub use condition::owned;
 pub use progress::{Complaint, Held, Nodes, Progress, key};
 
 use serde_json::{Map, Value};

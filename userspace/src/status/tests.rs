@@ -1,4 +1,5 @@
 use super::*;
+use crate::compile::cluster::OWNED;
 use crate::model::cluster::{GroupKind, ParentRef};
 use crate::model::verdict::{
     ClassVerdict, Condition, GatewayVerdict, ListenerSetVerdict, ListenerVerdict, ParentVerdict,
@@ -162,7 +163,12 @@ fn a_condition_that_stands_there_twice_stands_there_once_after() {
     let old = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "x",
                      "lastTransitionTime": BEFORE});
     let status = settled(&json!({"conditions": [old, old]}), |current, now| {
-        class::desired_status(current, &ClassVerdict { generation: 1, conditions: vec![accepted()] }, now)
+        class::desired_status(
+            current,
+            &ClassVerdict { generation: 1, conditions: vec![accepted()] },
+            None,
+            now,
+        )
     });
     let conditions = elements(status.get("conditions"));
     assert_eq!(conditions.len(), 1);
@@ -208,7 +214,16 @@ fn a_listener_set_is_told_like_a_gateway() {
 #[test]
 fn a_class_lists_its_features_sorted() {
     let verdict = ClassVerdict { generation: 1, conditions: vec![accepted()] };
-    let status = settled(&fresh(), |current, now| class::desired_status(current, &verdict, now));
+    let with = |bundle: Option<&str>| {
+        settled(&fresh(), |current, now| class::desired_status(current, &verdict, bundle, now))
+    };
+    let version = |bundle| find(&with(bundle)["conditions"], "type", "SupportedVersion")["status"].clone();
+    assert_eq!(version(None), Value::Null);
+    assert_eq!((version(Some("v1.6.3")), version(Some("v1.0.0-rc1"))), (json!("True"), json!("True")));
+    for unknown in ["v1.7.0", "v2.0.0", "v0.8.1", "1.6", ""] {
+        assert_eq!(version(Some(unknown)), "False", "{unknown}");
+    }
+    let status = with(None);
     let names: Vec<&str> =
         elements(status.get("supportedFeatures")).iter().map(|one| text(one, "name")).collect();
     assert!(names.is_sorted() && names.contains(&"TLSRoute"), "{names:?}");

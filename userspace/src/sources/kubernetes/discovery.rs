@@ -20,6 +20,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 /// The answer to a question about a CRD has come within this time.
 const ANSWER: Duration = Duration::from_secs(10);
 
+/// Annotation of the Gateway API's CRDs: which release they are of.
+const BUNDLE: &str = "gateway.networking.k8s.io/bundle-version";
+
 /// CRDs are watched by their metadata alone: their schemas are large, and most are not ours.
 type Named = Object<super::api::object::Nothing, false>;
 
@@ -149,6 +152,10 @@ impl Discovery {
         let status = Conditions::deserialize(&definition.status).unwrap_or_default();
         if !status.conditions.iter().flatten().any(Condition::is_established) {
             return Ok(None);
+        }
+        if source == Source::GatewayClasses {
+            let bundle = definition.meta.annotations.get(BUNDLE).cloned();
+            self.tell(source, self.epoch, News::Bundle(bundle)).await;
         }
         let versions = definition.body?.spec.and_then(|spec| spec.versions).unwrap_or_default();
         let served = versions.into_iter().filter(|version| version.served == Some(true));

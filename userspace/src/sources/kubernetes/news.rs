@@ -33,6 +33,8 @@ pub(super) enum News {
     Present(&'static str),
     /// Its CRD is known not to be there.
     Absent,
+    /// The release of the Gateway API that its CRD is of, as the CRD says.
+    Bundle(Option<String>),
 }
 
 /// An object, folded.

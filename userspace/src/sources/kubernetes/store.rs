@@ -34,6 +34,8 @@ pub struct Store {
     tables: Tables,
     sources: BTreeMap<Source, State>,
     inbox: mpsc::Receiver<Message>,
+    /// The release that the Gateway API's CRDs are of.
+    bundle: Option<String>,
     /// Something was taken from the inbox and not told yet.
     is_touched: bool,
     /// Ends the watches with the store.
@@ -99,7 +101,7 @@ impl Store {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
         let sources = Source::ALL.into_iter().map(|source| (source, State::default())).collect();
-        Self { tables, sources, inbox, is_touched: false, watches: JoinSet::new() }
+        Self { tables, sources, inbox, bundle: None, is_touched: false, watches: JoinSet::new() }
     }
 
     /// Returns when something changed: an object, whether a source can be followed, or the end of a departed endpoint's
@@ -171,6 +173,11 @@ impl Store {
             .and_then(|(_, state)| state.version)
     }
 
+    /// The release that the Gateway API's CRDs are of, such as `v1.6.3`; `None`: there are none, or they do not say it.
+    pub fn bundle(&self) -> Option<&str> {
+        self.bundle.as_deref()
+    }
+
     fn take(&mut self, message: Message) {
         let Message { source, epoch, news } = message;
         let state = self.sources.entry(source).or_default();
@@ -192,6 +199,7 @@ impl Store {
                 true
             }
             News::Fresh => state.stale.take().is_some(),
+            News::Bundle(bundle) => std::mem::replace(&mut self.bundle, bundle.clone()) != bundle,
             News::Present(version) => {
                 state.epoch = epoch;
                 state.version = Some(version);

@@ -36,7 +36,12 @@ pub(in super::super) struct RawMeta {
 }
 
 /// Beginnings of the annotations that are read. Others can be large: `kubectl apply` keeps whole objects in one.
-const ANNOTATIONS: [&str; 3] = ["vestibule.dev/", "metallb.io/", "service.beta.kubernetes.io/load-balancer-"];
+const ANNOTATIONS: [&str; 4] = [
+    "vestibule.dev/",
+    "metallb.io/",
+    "service.beta.kubernetes.io/load-balancer-",
+    "gateway.networking.k8s.io/bundle-",
+];
 
 /// An object with (`STATUS`) or without its status.
 #[derive(Clone, Debug)]

@@ -1,0 +1,93 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::scene::{Agent, OBJECTS, SOON, Scene, condition, digests, is};
+
+const GATEWAY: [&str; 2] = ["gateway", "gw"];
+
+fn message(gateway: &Value) -> &str {
+    condition(&gateway["status"]["conditions"], "Programmed")["message"].as_str().unwrap()
+}
+
+#[test]
+fn a_gateway_is_programmed_once_every_node_with_a_live_agent_holds_it() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    let before = kubectl.get(&["-n", "tenant", "gateway", "gw"]).unwrap();
+    let controller = scene.controller("a");
+
+    let class = kubectl
+        .wait_for("the class", &["gatewayclass", "vestibule"], SOON, |class| {
+            is(class, "Accepted", "True", "Accepted")
+        })
+        .unwrap();
+    assert!(is(&class, "SupportedVersion", "True", "SupportedVersion"), "{class:#}");
+    assert!(class["status"]["supportedFeatures"].as_array().unwrap().contains(&json!({"name": "TLSRoute"})));
+
+    let gateway =
+        scene.wait("no agent", GATEWAY, |gateway| is(gateway, "Programmed", "False", "NoResources"));
+    assert_eq!(gateway["status"]["addresses"], json!([{"type": "IPAddress", "value": "192.0.2.0"}]));
+    assert!(is(&gateway, "Accepted", "True", "Accepted"), "{gateway:#}");
+    let listener = &gateway["status"]["listeners"][0];
+    assert_eq!((&listener["name"], &listener["attachedRoutes"]), (&json!("tls"), &json!(0)));
+
+    let held = digests("192.0.2.0", None);
+    let _first = Agent::start(&scene, "n1");
+    let second = Agent::start(&scene, "n2");
+    scene.report("n1", &held);
+    scene.wait("n2 has said nothing", GATEWAY, |gateway| {
+        is(gateway, "Programmed", "False", "Pending") && message(gateway).contains("n2")
+    });
+    scene.report("n2", &[("Gateway/tenant/gw".to_owned(), "0123456789abcdef".to_owned())].into());
+    scene.wait("n2 holds something else", GATEWAY, |gateway| message(gateway) == "waits for node n2");
+    scene.report("n2", &held);
+    let programmed =
+        scene.wait("all agree", GATEWAY, |gateway| is(gateway, "Programmed", "True", "Programmed"));
+    let conditions = programmed["status"]["conditions"].as_array().unwrap();
+    assert!(conditions.iter().all(|condition| condition["observedGeneration"] == 1), "{conditions:#?}");
+    let listener = &programmed["status"]["listeners"][0]["conditions"];
+    assert_eq!(condition(listener, "Programmed")["status"], "True");
+
+    // Nothing is written while nothing changes, and the spec is never written.
+    std::thread::sleep(Duration::from_secs(6));
+    let after = kubectl.get(&["-n", "tenant", "gateway", "gw"]).unwrap();
+    assert_eq!(after["metadata"]["resourceVersion"], programmed["metadata"]["resourceVersion"]);
+    assert_eq!((&after["spec"], &after["metadata"]["generation"]), (&before["spec"], &json!(1)));
+
+    // A node whose agent is gone is not waited for, whatever it said last.
+    scene.report("n2", &[].into());
+    scene.wait("n2 lost it", GATEWAY, |gateway| message(gateway) == "waits for node n2");
+    drop(second);
+    scene.wait("n2 is gone", GATEWAY, |gateway| is(gateway, "Programmed", "True", "Programmed"));
+    assert!(controller.ask("/readyz").unwrap().starts_with("HTTP/1.0 200"));
+    assert_eq!(scene.refusals(), [""; 0]);
+}
+
+#[test]
+fn an_api_server_that_is_away_and_comes_back_changes_no_condition() {
+    let mut scene = Scene::new();
+    scene.kubectl().apply(OBJECTS).unwrap();
+    let _controller = scene.controller("a");
+    let _agent = Agent::start(&scene, "n1");
+    scene.report("n1", &digests("192.0.2.0", None));
+    let before = scene.wait("all agree", GATEWAY, |gateway| is(gateway, "Programmed", "True", "Programmed"));
+    scene.server.stop().unwrap();
+    std::thread::sleep(Duration::from_secs(25));
+    scene.server.launch().unwrap();
+    // What changes after it is written, and only that.
+    let patch = json!({"spec": {"listeners": [{"name": "tls", "port": 443, "protocol": "TLS",
+        "tls": {"mode": "Passthrough"}, "allowedRoutes": {"namespaces": {"from": "All"}}}]}});
+    let patch = patch.to_string();
+    scene.kubectl().run(&["-n", "tenant", "patch", "gateway", "gw", "--type=merge", "-p", &patch]).unwrap();
+    let after = scene.wait("the new generation", GATEWAY, |gateway| {
+        condition(&gateway["status"]["conditions"], "Programmed")["observedGeneration"] == 2
+    });
+    let since = |gateway: &Value| {
+        condition(&gateway["status"]["conditions"], "Programmed")["lastTransitionTime"].clone()
+    };
+    assert!(is(&after, "Programmed", "True", "Programmed"), "{after:#}");
+    assert_eq!(since(&after), since(&before), "it flapped");
+    assert_eq!(after["status"]["addresses"], before["status"]["addresses"]);
+}

@@ -1,0 +1,120 @@
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, condition, digests};
+
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata:
+  name: lb
+  namespace: tenant
+  annotations: {vestibule.dev/addresses: 192.0.2.9}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  allocateLoadBalancerNodePorts: false
+  ports: [{port: 443, protocol: TCP}]
+";
+
+/// One that asks for no address.
+const WITHOUT: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: without, namespace: tenant}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  ports: [{port: 443, protocol: TCP}]
+";
+
+/// One of another implementation.
+const FOREIGN: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: foreign, namespace: tenant, annotations: {vestibule.dev/addresses: 192.0.2.8}}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: example.com/lb
+  ports: [{port: 443, protocol: TCP}]
+";
+
+fn events(scene: &Scene, about: &str) -> Vec<Value> {
+    let events = scene.kubectl().get(&["-n", "tenant", "events.events.k8s.io"]).unwrap();
+    let items = events["items"].as_array().unwrap().iter();
+    items.filter(|event| event["regarding"]["name"] == about).cloned().collect()
+}
+
+#[test]
+fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
+    let scene = Scene::new();
+    for objects in [OBJECTS, SERVICE, WITHOUT, FOREIGN] {
+        scene.kubectl().apply(objects).unwrap();
+    }
+    let controller = scene.controller("a");
+    let service = scene.wait("no agent", ["service", "lb"], |service| {
+        condition(&service["status"]["conditions"], "vestibule.dev/Programmed")["reason"] == "NoResources"
+    });
+    assert_eq!(service["status"]["loadBalancer"], json!({}));
+    let _agent = Agent::start(&scene, "n1");
+    scene.report("n1", &digests("192.0.2.0", Some("192.0.2.9")));
+    let service = scene.wait("ingress", ["service", "lb"], |service| {
+        !service["status"]["loadBalancer"]["ingress"].is_null()
+    });
+    let ports = json!([{"port": 443, "protocol": "TCP"}]);
+    assert_eq!(
+        service["status"]["loadBalancer"]["ingress"],
+        json!([{"ip": "192.0.2.9", "ipMode": "Proxy", "ports": ports}])
+    );
+
+    let arguments = ["-n", "tenant", "events.events.k8s.io"];
+    let told = |events: &Value| {
+        events["items"].as_array().unwrap().iter().any(|event| event["regarding"]["name"] == "without")
+    };
+    scene.kubectl().wait_for("the Event", &arguments, SOON, told).unwrap();
+    controller.end();
+    let _next = scene.controller("b");
+    let leads =
+        |lease: &Value| lease["spec"]["holderIdentity"].as_str().is_some_and(|who| who.starts_with("b_"));
+    let lease = ["-n", RELEASE, "lease", "vestibule-controller"];
+    scene.kubectl().wait_for("the next leader", &lease, SOON, leads).unwrap();
+    // The next one judges the same, and tells nothing anew.
+    std::thread::sleep(Duration::from_secs(5));
+    let told = events(&scene, "without");
+    assert_eq!(told.len(), 1, "{told:#?}");
+    let event = &told[0];
+    assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Service")));
+    assert!(event["note"].as_str().unwrap().contains("vestibule.dev/addresses"), "no remedy: {event:#}");
+    assert_eq!(events(&scene, "foreign"), [] as [Value; 0]);
+    let foreign = scene.kubectl().get(&["-n", "tenant", "service", "foreign"]).unwrap();
+    assert_eq!(foreign["status"], json!({"loadBalancer": {}}));
+    assert_eq!(scene.refusals(), [""; 0]);
+}
+
+#[test]
+fn the_controller_makes_the_keys_and_keeps_them() {
+    let scene = Scene::new();
+    let first = scene.controller("a");
+    let arguments = ["-n", RELEASE, "secret", "vestibule-keys"];
+    let secret = scene.kubectl().wait_for("keys", &arguments, SOON, |_| true).unwrap();
+    assert_eq!(secret["type"], "Opaque");
+    // 16 bytes in base64.
+    for name in ["cookie-0", "cookie-1"] {
+        let key = secret["data"][name].as_str().unwrap();
+        assert!(key.len() == 24 && key.ends_with("=="), "{name}: {key}");
+    }
+    assert_ne!(secret["data"]["cookie-0"], secret["data"]["cookie-1"]);
+    assert_eq!(secret["data"]["current"], "MA==");
+    first.end();
+    let second = scene.controller("b");
+    let begun = std::time::Instant::now();
+    while !second.leads() {
+        assert!(begun.elapsed() < SOON, "nobody leads");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_secs(3));
+    let after = scene.kubectl().get(&arguments).unwrap();
+    assert_eq!(after["metadata"]["resourceVersion"], secret["metadata"]["resourceVersion"]);
+    assert_eq!(scene.refusals(), [""; 0]);
+}

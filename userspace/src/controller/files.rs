@@ -1,0 +1,95 @@
+//! What stands in files: the chart's settings, and listeners and routes besides those of the cluster. Agents are given
+//! the same, so that both judge alike.
+
+use crate::model::{Facts, Problem};
+use crate::sources::file;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use tracing::{info, warn};
+
+/// Most problems of a file that are logged.
+const LOGGED: usize = 20;
+
+/// The files, as they were when last looked at.
+pub(super) struct Files {
+    /// Of the chart's file.
+    chart: Facts,
+    /// The other file.
+    path: Option<PathBuf>,
+    seen: Option<(u64, SystemTime)>,
+}
+
+impl Files {
+    /// Reads the other file, if there is one. At the start one that is refused is an error.
+    pub(super) fn read(chart: Facts, path: Option<PathBuf>) -> Result<(Self, Facts), Vec<Problem>> {
+        let seen = path.as_deref().and_then(stamp);
+        let this = Self { chart, path, seen };
+        let facts = this.facts()?;
+        Ok((this, facts))
+    }
+
+    /// What they say, if the other file has changed. One that is refused leaves what it said before in force.
+    pub(super) fn changed(&mut self) -> Option<Facts> {
+        let path = self.path.clone()?;
+        let now = stamp(&path);
+        // A file that is away for a moment is being replaced.
+        if now.is_none() || now == self.seen {
+            return None;
+        }
+        self.seen = now;
+        let name = path.display().to_string();
+        match self.facts() {
+            Ok(facts) => {
+                info!(file = name, "read again");
+                Some(facts)
+            }
+            Err(problems) => {
+                problems.iter().take(LOGGED).for_each(|problem| warn!("{}", problem.in_file(&name)));
+                warn!(file = name, "is refused; what it said before stays");
+                None
+            }
+        }
+    }
+
+    fn facts(&self) -> Result<Facts, Vec<Problem>> {
+        let mut facts = self.chart.clone();
+        if let Some(path) = &self.path {
+            let more = file::facts(path)?;
+            facts.listeners.extend(more.listeners);
+            facts.routes.extend(more.routes);
+        }
+        Ok(facts)
+    }
+}
+
+fn stamp(path: &Path) -> Option<(u64, SystemTime)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.len(), metadata.modified().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_file_is_read_and_a_bad_one_changes_nothing() {
+        let path = std::env::temp_dir().join(format!("vestibule-files-{}.yaml", std::process::id()));
+        let text = |listener: &str| {
+            format!(
+                "apiVersion: vestibule.dev/v1alpha1\nkind: StaticConfig\nlisteners:\n  - {{name: {listener}, \
+                 addresses: [192.0.2.1], port: 443, protocol: TLS}}\n"
+            )
+        };
+        std::fs::write(&path, text("a")).unwrap();
+        let (mut files, facts) = Files::read(Facts::default(), Some(path.clone())).unwrap();
+        assert_eq!(&*facts.listeners[0].name, "a");
+        assert_eq!(files.changed(), None);
+        std::fs::write(&path, "listeners: 7").unwrap();
+        assert_eq!(files.changed(), None);
+        std::fs::write(&path, text("another")).unwrap();
+        assert_eq!(&*files.changed().unwrap().listeners[0].name, "another");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(files.changed(), None);
+        assert!(Files::read(Facts::default(), Some(path)).is_err());
+    }
+}
