@@ -251,9 +251,8 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         }
     }
 
-    /// The server answers as it should.
+    /// The server answers as it should. That it goes on doing so, and the next failure is a first one, only time shows.
     async fn works(&mut self) {
-        self.retry.reset();
         self.not_found_since = None;
         if self.told.take().is_some() {
             self.sink.take(Event::Fresh).await;

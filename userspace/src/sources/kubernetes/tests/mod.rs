@@ -4,3 +4,7 @@
 mod endpoints;
 /// What the store makes of what it is told.
 mod store;
+/// The watches against an API server that does what a test says.
+mod watches;
+/// That API server.
+mod server;

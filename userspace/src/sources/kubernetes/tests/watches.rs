@@ -1,0 +1,173 @@
+use super::super::store::Store;
+use super::server::Answer::{Ended, Open, Page, Refuse};
+use super::server::{Server, bookmark, event, listed, service, status};
+use serde_json::json;
+use std::time::{Duration, Instant};
+
+fn is_fresh(store: &Store) -> bool {
+    store.stale().is_empty()
+}
+
+fn services(names: &'static [&'static str]) -> impl Fn(&Store) -> bool {
+    move |store| Server::services(store) == names && is_fresh(store)
+}
+
+/// It never was stale, and never without Services.
+fn never_less(store: &Store) {
+    assert!(is_fresh(store), "{:?}", store.stale());
+}
+
+/// The value of a parameter in each query.
+fn parameter(asked: &[String], name: &str) -> Vec<Option<String>> {
+    let value = |query: &String| {
+        let mut parts = query.split('&').filter_map(|part| part.split_once('='));
+        parts.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+    };
+    asked.iter().map(value).collect()
+}
+
+#[tokio::test]
+async fn a_list_as_a_stream_is_followed_and_a_watch_that_ends_goes_on_where_it_was() {
+    let mut server = Server::start([
+        Ended(vec![event("ADDED", "a", 5), event("ADDED", "b", 3), listed(7), event("ADDED", "c", 8)]),
+        Ended(vec![event("DELETED", "b", 9), bookmark(12, json!({}))]),
+        Open(vec![event("MODIFIED", "d", 13)]),
+    ])
+    .await;
+    server.until(services(&["a", "c", "d"]), never_less).await;
+    assert!(server.store.is_complete());
+    let asked = server.asked();
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(parameter(&asked, "resourceVersion"), [text(""), text("8"), text("12")]);
+    assert_eq!(parameter(&asked, "sendInitialEvents"), [text("true"), None, None]);
+    assert_eq!(parameter(&asked, "timeoutSeconds"), [text("45"), text("45"), text("45")]);
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_streams_is_asked_for_pages() {
+    let page = |items: &[&str], more: &str| {
+        let items: Vec<_> = items.iter().map(|name| service(name, 2)).collect();
+        Page(json!({"kind": "ServiceList", "apiVersion": "v1", "items": items,
+            "metadata": {"resourceVersion": "20", "continue": more}}))
+    };
+    let mut server = Server::start([
+        Refuse(400, "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"),
+        page(&["a", "b"], "next"),
+        page(&["c"], ""),
+        Open(vec![event("ADDED", "d", 21)]),
+    ])
+    .await;
+    let begun = Instant::now();
+    server.until(services(&["a", "b", "c", "d"]), never_less).await;
+    assert!(begun.elapsed() < Duration::from_secs(1), "it waited {:?}", begun.elapsed());
+    let asked = server.asked();
+    assert_eq!(parameter(&asked, "limit")[1..], [Some("500".to_owned()), Some("500".to_owned()), None]);
+    assert_eq!(parameter(&asked, "continue")[2].as_deref(), Some("next"));
+    assert_eq!(parameter(&asked, "resourceVersion")[3].as_deref(), Some("20"));
+}
+
+#[tokio::test]
+async fn a_server_that_knows_no_streams_is_found_out() {
+    // Before 1.27 the parameter is unknown: the events come, but never the word that these were all.
+    let items = json!({"metadata": {"resourceVersion": "6"}, "items": [service("a", 5)]});
+    let mut server = Server::start([Open(vec![event("ADDED", "a", 5)]), Page(items)]).await;
+    server.until(services(&["a"]), never_less).await;
+    assert!(server.store.is_complete());
+    assert_eq!(parameter(&server.asked(), "sendInitialEvents")[..2], [Some("true".to_owned()), None]);
+}
+
+#[tokio::test]
+async fn a_version_that_is_too_old_costs_one_list_and_no_flap() {
+    let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")}).to_string();
+    for expired in [Ended(vec![gone]), Refuse(410, "The resourceVersion for the provided watch is too old.")]
+    {
+        let mut server = Server::start([
+            Ended(vec![event("ADDED", "a", 5), event("ADDED", "b", 5), listed(7)]),
+            expired,
+            Open(vec![event("ADDED", "a", 5), event("ADDED", "c", 9), listed(11)]),
+        ])
+        .await;
+        server.until(services(&["a", "b"]), never_less).await;
+        let keeps = |store: &Store| {
+            never_less(store);
+            assert!(Server::services(store).contains(&"a".to_owned()), "{:?}", Server::services(store));
+        };
+        server.until(services(&["a", "c"]), keeps).await;
+        // The list is at least as new as what is known: a server that lags takes nobody back.
+        let versions = parameter(&server.asked(), "resourceVersion");
+        assert_eq!(versions.last().unwrap().as_deref(), Some("7"));
+        assert_eq!(versions.len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_server_of_another_history_is_asked_for_everything() {
+    let mut server = Server::start([
+        Ended(vec![event("ADDED", "a", 500), listed(700)]),
+        Refuse(504, "Too large resource version: 700, current: 20"),
+        Open(vec![event("ADDED", "b", 20), listed(21)]),
+    ])
+    .await;
+    server.until(services(&["b"]), |_| {}).await;
+    assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some(""));
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_makes_stale_and_is_not_stormed() {
+    let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]).await;
+    server.refuse_from_now_on(503, "etcd is gone");
+    server.until(|store| !is_fresh(store), |_| {}).await;
+    let stale = server.store.stale();
+    assert_eq!((stale.len(), stale[0].source), (1, "services"));
+    assert!(stale[0].why.contains("503") && stale[0].why.contains("etcd is gone"), "{}", stale[0].why);
+    assert_eq!(Server::services(&server.store), ["a"]);
+    let before = server.asked().len();
+    let _ = tokio::time::timeout(Duration::from_secs(5), async {
+        loop {
+            server.store.changed().await;
+        }
+    })
+    .await;
+    let more = server.asked().len() - before;
+    assert!((2..=7).contains(&more), "asked {more} times in 5 s");
+    assert_eq!(Server::services(&server.store), ["a"]);
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_at_once_each_time_is_not_stormed() {
+    let ends = (0..100).map(|_| Ended(Vec::new()));
+    let first = Ended(vec![event("ADDED", "a", 5), listed(7)]);
+    let mut server = Server::start(std::iter::once(first).chain(ends)).await;
+    server.until(services(&["a"]), |_| {}).await;
+    let _ = tokio::time::timeout(Duration::from_secs(2), server.until(|_| false, |_| {})).await;
+    let asked = server.asked().len();
+    assert!((3..=8).contains(&asked), "asked {asked} times in 2 s");
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_event_does_not_end_the_watch_for_good() {
+    let mut server = Server::start([
+        Open(vec![event("ADDED", "a", 5), listed(7), "{\"type\":\"ADDED\",\"object\":[]}".to_owned()]),
+        Open(vec![event("ADDED", "b", 8)]),
+    ])
+    .await;
+    let mut was_stale = false;
+    server.until(services(&["a", "b"]), |store| was_stale |= !is_fresh(store)).await;
+    assert!(was_stale);
+}
+
+#[tokio::test]
+async fn an_object_of_another_shape_is_told_and_the_others_stay() {
+    let mut odd = service("odd", 6);
+    odd["spec"] = json!({"ports": "none"});
+    let odd = json!({"type": "ADDED", "object": odd}).to_string();
+    let mut server = Server::start([Open(vec![event("ADDED", "a", 5), odd, listed(7)])]).await;
+    server.until(services(&["a", "odd"]), never_less).await;
+    let problems = &server.store.cluster().problems;
+    assert_eq!(problems.len(), 1);
+    assert!(
+        problems[0].to_string().contains("Service ns/odd: spec: does not have the shape"),
+        "{}",
+        problems[0]
+    );
+}
