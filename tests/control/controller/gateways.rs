@@ -57,7 +57,7 @@ fn a_gateway_is_programmed_once_every_node_with_a_live_agent_holds_it() {
     assert_eq!((&after["spec"], &after["metadata"]["generation"]), (&before["spec"], &json!(1)));
 
     // A node whose agent is gone is not waited for, whatever it said last.
-    scene.report("n2", &[].into());
+    scene.report("n2", &[("Gateway/tenant/another".to_owned(), "0123456789abcdef".to_owned())].into());
     scene.wait("n2 lost it", GATEWAY, |gateway| message(gateway) == "waits for node n2");
     drop(second);
     scene.wait("n2 is gone", GATEWAY, |gateway| is(gateway, "Programmed", "True", "Programmed"));

@@ -1,6 +1,7 @@
 //! The agents: which of them live, and what their nodes hold.
 
 use super::liveness::{AgentLease, Liveness, PERIOD};
+use super::writes::short;
 use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
 use crate::status::{Complaint, Held, Nodes};
 use futures_util::StreamExt;
@@ -148,7 +149,7 @@ async fn look_at_leases(api: Api<Lease>, outbox: mpsc::Sender<News>) {
                 }
                 None
             }
-            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Err(error)) => Some(short(&error)),
             Err(_) => Some("the API server does not answer".to_owned()),
         };
         if let Some(now) = now.as_ref().filter(|now| Some(*now) != trouble.as_ref()) {
@@ -190,7 +191,7 @@ async fn watch_states(api: Api<NodeState>, outbox: mpsc::Sender<News>) {
             Ok(watcher::Event::Apply(state)) => Some(News::Put(state.name_any(), reported(state))),
             Ok(watcher::Event::Delete(state)) => Some(News::Gone(state.name_any())),
             Err(error) => {
-                let error = error.to_string();
+                let error = watching(&error);
                 if trouble.as_ref() != Some(&error) {
                     warn!("NodeStates cannot be watched: {error}");
                 }
@@ -206,6 +207,18 @@ async fn watch_states(api: Api<NodeState>, outbox: mpsc::Sender<News>) {
         {
             return;
         }
+    }
+}
+
+fn watching(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(error)
+        | watcher::Error::WatchStartFailed(error)
+        | watcher::Error::WatchFailed(error) => short(error),
+        watcher::Error::WatchError(status) => {
+            format!("{} {}: {}", status.code, status.reason, status.message)
+        }
+        other => other.to_string(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Takes and keeps the leader's Lease.
 
 use super::lease::{Candidate, DURATION, MARGIN, PERIOD, Record, Step};
+use super::writes::short;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -44,7 +45,7 @@ impl Election {
             let outcome = tokio::time::timeout(REQUEST, self.round()).await;
             let trouble = match outcome {
                 Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
+                Ok(Err(error)) => Some(short(&error)),
                 Err(_) => Some("the API server does not answer".to_owned()),
             };
             if let Some(trouble) = trouble.as_ref().filter(|trouble| Some(*trouble) != self.trouble.as_ref())
@@ -59,7 +60,7 @@ impl Election {
             }
         }
         if let Ok(Err(error)) = tokio::time::timeout(REQUEST, self.give_back()).await {
-            warn!(lease = NAME, "the leader's Lease was not given back: {error}");
+            warn!(lease = NAME, "the leader's Lease was not given back: {}", short(&error));
         }
     }
 

@@ -301,7 +301,7 @@ impl Controller {
             self.fly(async move {
                 let deletion = writes::forget_node(&client, &node, &uid, &version);
                 if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
-                    warn!(node, "the NodeState of a node that is gone stays: {error}");
+                    warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
                     tokio::time::sleep(REQUEST).await;
                 }
                 Done::Node

@@ -71,9 +71,17 @@ pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, w
         }
         Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Outcome::Conflict,
         Err(error) => {
-            warn!(%object, "the status cannot be written: {error}");
+            warn!(%object, "the status cannot be written: {}", short(&error));
             Outcome::Failed
         }
+    }
+}
+
+/// An answer of the API server in one line.
+pub(super) fn short(error: &Error) -> String {
+    match error {
+        Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
+        other => other.to_string(),
     }
 }
 
@@ -117,11 +125,12 @@ fn told(error: &Error, note: &Note) -> Told {
         // Who led before told it.
         Error::Api(status) if status.code == 409 => Told::Yes,
         Error::Api(status) if (400..429).contains(&status.code) => {
-            warn!(kind = note.regarding.kind, name = note.regarding.name, "an Event is refused: {error}");
+            let (kind, name) = (note.regarding.kind, &note.regarding.name);
+            warn!(kind, name, "an Event is refused: {}", short(error));
             Told::Refused
         }
         _ => {
-            warn!("an Event cannot be told: {error}");
+            warn!("an Event cannot be told: {}", short(error));
             Told::Failed
         }
     }
@@ -162,7 +171,7 @@ pub(super) type Spare = Option<([u8; 16], Instant)>;
 pub(super) async fn keys(client: &Client, namespace: &str, spare: Spare) -> Result<Spare, String> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
-    let stored = api.get_opt(SECRET).await.map_err(|error| error.to_string())?;
+    let stored = api.get_opt(SECRET).await.map_err(|error| short(&error))?;
     let read = stored.as_ref().and_then(|secret| {
         let data = secret.data.as_ref()?;
         Keys::read(|name| data.get(name).map(|value| value.0.as_slice()))
@@ -187,7 +196,7 @@ pub(super) async fn keys(client: &Client, namespace: &str, spare: Spare) -> Resu
         None => api.create(&params, &secret).await,
         Some(_) => api.replace(SECRET, &params, &secret).await,
     };
-    written.map_err(|error| error.to_string())?;
+    written.map_err(|error| short(&error))?;
     match (&stored, &read) {
         (None, _) => tracing::info!(secret = SECRET, "keys made"),
         (Some(_), None) => warn!(secret = SECRET, "the Secret held no usable keys; new ones are made"),
