@@ -4,6 +4,9 @@
     reason = "helpers of tests are tests too: a panic with its place is the report"
 )]
 
+mod agent;
 mod chart;
+mod controller;
 mod definitions;
 mod restart;
+mod sources;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{ArgGroup, Args};
 
 use super::print;
 use crate::admin;
@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 
 /// What the command line says.
 #[derive(Debug, Args)]
-#[group(id = "what", required = true, multiple = false, args = ["readyz", "livez", "metrics"])]
+#[command(group(ArgGroup::new("what").required(true).args(["readyz", "livez", "metrics"])))]
 pub(super) struct Question {
     /// Whether it could write the node's maps, and whether what it knows is up to date.
     #[arg(long)]

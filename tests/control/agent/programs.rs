@@ -1,0 +1,57 @@
+use serde_json::Value;
+use tests::skip_without_root;
+
+use super::scene::{NODE, RELEASE, Scene, slice, until};
+
+#[test]
+fn what_objects_say_reaches_the_maps_and_what_the_maps_hold_is_told() {
+    skip_without_root!();
+    let scene = Scene::new();
+    scene.tenant("a", "10.99.1.1");
+    let agent = scene.agent("first");
+    until("the route is in the maps", &[&agent], || scene.backends() == ["tlsroute/tenant/a 10.99.1.1:6443"]);
+    until("the agent is ready", &[&agent], || agent.is_ready());
+    assert!(agent.probe("--livez").0);
+    let output =
+        scene.vestibule().args(["explain", "--name", "a.example.com", "-o", "json"]).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["route"], "tlsroute/tenant/a", "{answer}");
+
+    let state = scene
+        .kubectl()
+        .wait_for("its NodeState", &["nodestate", NODE], super::scene::SOON, |state| {
+            state["spec"]["digests"]["Gateway/tenant/gw"].is_string()
+        })
+        .unwrap();
+    assert_eq!(state["spec"]["pod"], "first");
+    assert_eq!(state["spec"]["digests"]["Gateway/tenant/gw"].as_str().unwrap().len(), 16);
+    let lease = format!("vestibule-agent-{NODE}");
+    let lease = scene.kubectl().get(&["-n", RELEASE, "lease", &lease]).unwrap();
+    assert_eq!(lease["spec"]["holderIdentity"], "first");
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 10);
+    assert_eq!(lease["metadata"]["labels"]["app.kubernetes.io/component"], "agent");
+
+    // One endpoint changes: nothing but its backend does, and the NodeState stays as it is.
+    scene.tenant("b", "10.99.1.2");
+    until("both routes are in the maps", &[&agent], || scene.backends().len() == 2);
+    let writes =
+        |map: &str| agent.metric(&format!("vestibule_map_writes_total{{map=\"{map}\"}}")).unwrap_or(0.0);
+    let before = (writes("ROUTES_EXACT"), writes("LISTENERS"), writes("ADDRESSES"), writes("LABELS"));
+    let version = |object: &Value| object["metadata"]["resourceVersion"].clone();
+    let told = version(&scene.kubectl().get(&["nodestate", NODE]).unwrap());
+    scene.kubectl().apply(&slice("b", "10.99.1.3").to_string()).unwrap();
+    until("the backend is another", &[&agent], || {
+        scene.backends() == ["tlsroute/tenant/a 10.99.1.1:6443", "tlsroute/tenant/b 10.99.1.3:6443"]
+    });
+    let after = (writes("ROUTES_EXACT"), writes("LISTENERS"), writes("ADDRESSES"), writes("LABELS"));
+    assert_eq!(before, after, "an endpoint touches no name, listener, address or label");
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(version(&scene.kubectl().get(&["nodestate", NODE]).unwrap()), told);
+
+    scene.kubectl().run(&["-n", "tenant", "delete", "tlsroute", "b"]).unwrap();
+    until("the route is gone", &[&agent], || scene.backends().len() == 1);
+    assert_eq!(agent.metric("vestibule_writer"), Some(1.0));
+    assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
+    agent.end();
+    assert_eq!(scene.backends().len(), 1, "what is in the kernel stays");
+}

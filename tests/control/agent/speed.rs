@@ -1,0 +1,133 @@
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tests::daemon::binary;
+use tests::skip_without_root;
+use userspace::dataplane::pin::Pins;
+use userspace::dataplane::read;
+
+use super::scene::{Scene, tenant, until};
+
+const ROUTES: usize = 10_000;
+/// Changes of one slice each, and how many a second.
+const CHANGES: usize = 1500;
+const CHANGES_PER_SEC: u32 = 100;
+/// Connections by which objects are made.
+const HANDS: usize = 4;
+
+/// From a start to everything in the maps.
+const COLD: Duration = Duration::from_secs(10);
+/// From the answered write of a slice to its map entry, 99 of 100.
+const P99: Duration = Duration::from_millis(100);
+/// What objects cost an agent, KiB.
+const MEMORY_KIB: u64 = 40 * 1024;
+
+/// A backend's address: tenants have one each, and another one after their change.
+fn backend(number: usize) -> String {
+    format!("10.99.{}.{}", number / 250, number % 250 + 2)
+}
+
+fn name(number: usize) -> String {
+    format!("t{number:05}")
+}
+
+#[test]
+fn ten_thousand_routes_start_quickly_and_follow_each_change() {
+    skip_without_root!();
+    let scene = Scene::new();
+    let idle = {
+        let agent = scene.agent("idle");
+        until("it is ready", &[&agent], || agent.is_ready());
+        let idle = resident_kib(agent.pid());
+        agent.end();
+        assert!(scene.vestibule().arg("detach").status().unwrap().success());
+        idle
+    };
+    std::thread::scope(|threads| {
+        for hand in 0..HANDS {
+            let mut api = scene.server.rest().connect().unwrap();
+            threads.spawn(move || {
+                for number in (hand..ROUTES).step_by(HANDS) {
+                    for (path, object) in tenant(&name(number), &backend(number)) {
+                        api.create(&path, &object).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let begun = Instant::now();
+    let agent = scene.agent("many");
+    let pins = Pins::new(scene.pins.path());
+    let count = || read::open(&pins).ok().and_then(|maps| maps.backends.count().ok()).unwrap_or(0);
+    until("all routes are in the maps", &[&agent], || count() == ROUTES as u64);
+    let cold = begun.elapsed();
+    until("it is ready", &[&agent], || agent.is_ready());
+    let untouched = |agent: &super::scene::Agent| {
+        ["ROUTES_EXACT", "LISTENERS", "ADDRESSES", "LABELS"]
+            .map(|map| agent.metric(&format!("vestibule_map_writes_total{{map=\"{map}\"}}")).unwrap_or(0.0))
+    };
+    let before = untouched(&agent);
+    let mut times = follow(&scene, &pins);
+    times.sort();
+    assert_eq!(times.len(), CHANGES, "{}", agent.log());
+    let (half, p99) = (times[CHANGES / 2], times[CHANGES * 99 / 100]);
+    let more = resident_kib(agent.pid()).saturating_sub(idle);
+    eprintln!(
+        "{ROUTES} routes: cold start {cold:?}, a change {half:?} (p99 {p99:?}), {more} KiB over {idle} idle"
+    );
+    assert_eq!(untouched(&agent), before, "an endpoint touches no name, listener, address or label");
+    // The figures are promises of what is shipped, not of a build for debugging.
+    if binary().unwrap().ancestors().any(|folder| folder.ends_with("release")) {
+        assert!(cold <= COLD, "cold start: {cold:?}");
+        assert!(p99 <= P99, "a change: {p99:?}");
+        assert!(more <= MEMORY_KIB, "memory: {more} KiB");
+    }
+}
+
+/// Changes one slice after the other; the times until their backends were in the map.
+fn follow(scene: &Scene, pins: &Pins) -> Vec<Duration> {
+    let maps = read::open(pins).unwrap();
+    let awaited: Mutex<BTreeMap<IpAddr, Instant>> = Mutex::default();
+    std::thread::scope(|threads| {
+        let mut api = scene.server.rest().connect().unwrap();
+        let told = &awaited;
+        threads.spawn(move || {
+            let begun = Instant::now();
+            for number in 0..CHANGES {
+                let due = begun + Duration::from_secs(1) / CHANGES_PER_SEC * number as u32;
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                let address = backend(ROUTES + number);
+                let endpoints =
+                    json!({"endpoints": [{"addresses": [address], "conditions": {"ready": true}}]});
+                let path = "/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices";
+                api.merge(&format!("{path}/{}", name(number * (ROUTES / CHANGES))), &endpoints).unwrap();
+                told.lock().unwrap().insert(address.parse().unwrap(), Instant::now());
+            }
+        });
+        let (mut times, begun) = (Vec::new(), Instant::now());
+        while times.len() < CHANGES && begun.elapsed() < Duration::from_secs(120) {
+            let mut there = Vec::new();
+            maps.backends.walk(|_, backend| there.push(IpAddr::from(backend.address))).unwrap();
+            let now = Instant::now();
+            let mut awaited = awaited.lock().unwrap();
+            times.extend(
+                there
+                    .iter()
+                    .filter_map(|address| awaited.remove(address))
+                    .map(|told| now.saturating_duration_since(told)),
+            );
+            drop(awaited);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        times
+    })
+}
+
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
