@@ -1,0 +1,85 @@
+use super::*;
+
+fn parent(section: Option<&str>, status: Status) -> ParentVerdict {
+    ParentVerdict {
+        parent: ParentRef { name: "gw".into(), section: section.map(Into::into), ..ParentRef::default() },
+        conditions: vec![condition("Accepted", status, "Accepted")],
+    }
+}
+
+fn route(parents: Vec<ParentVerdict>) -> RouteVerdict {
+    RouteVerdict { generation: 4, parents }
+}
+
+fn of_another(name: &str) -> Value {
+    json!({"parentRef": {"name": name}, "controllerName": "example.com/other",
+           "conditions": [{"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+                           "lastTransitionTime": BEFORE}]})
+}
+
+#[test]
+fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
+    let verdict =
+        route(vec![parent(None, Status::True), parent(Some("a"), Status::False), parent(None, Status::True)]);
+    // Another controller speaks of the same parent; one of ours is of a parent that is gone, and one stands there twice.
+    let ours = |name: &str| json!({"parentRef": {"name": name}, "controllerName": CONTROLLER_NAME, "conditions": []});
+    let current = json!({"parents": [of_another("gw"), ours("gone"), ours("gw"), ours("gw")]});
+    let status = settled(&current, |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    let parents = elements(status.get("parents"));
+    assert_eq!(parents.len(), 3, "{status:#}");
+    assert_eq!(parents[0], of_another("gw"));
+    let own: Vec<&Value> =
+        parents.iter().filter(|parent| text(parent, "controllerName") == CONTROLLER_NAME).collect();
+    assert_eq!(own[0]["parentRef"], json!({"name": "gw"}));
+    assert_eq!(own[1]["parentRef"], json!({"name": "gw", "sectionName": "a"}));
+    assert_eq!(own[1]["conditions"][0]["observedGeneration"], 4);
+}
+
+#[test]
+fn defaults_that_the_server_filled_in_are_no_change() {
+    let verdict = route(vec![parent(None, Status::True)]);
+    let mut status =
+        settled(&json!({}), |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    status["parents"][0]["parentRef"] =
+        json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw", "namespace": "ns"});
+    assert_eq!(route::desired_status(&status, Some(&verdict), "ns", NOW), None);
+    // In another namespace it is another parent.
+    let moved = route::desired_status(&status, Some(&verdict), "elsewhere", NOW).unwrap();
+    assert_eq!(elements(moved.get("parents")).len(), 1);
+    assert_eq!(moved["parents"][0]["parentRef"], json!({"name": "gw"}));
+}
+
+#[test]
+fn a_route_that_left_us_keeps_only_what_others_said() {
+    let current = json!({"parents": [
+        {"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": []}, of_another("x")]});
+    let status = settled(&current, |current, now| route::desired_status(current, None, "ns", now));
+    assert_eq!(status, json!({"parents": [of_another("x")]}));
+    for never_ours in [json!({}), Value::Null, json!({"parents": [of_another("x")]})] {
+        assert_eq!(route::desired_status(&never_ours, None, "ns", NOW), None, "{never_ours}");
+    }
+}
+
+#[test]
+fn ports_tell_parents_apart_and_at_most_32_entries_are_written() {
+    let with_port = |port| ParentVerdict {
+        parent: ParentRef { name: "gw".into(), port: Some(port), ..ParentRef::default() },
+        conditions: vec![accepted()],
+    };
+    let verdict = route((1..=40).map(with_port).collect());
+    let current = json!({"parents": [of_another("x")]});
+    let status = settled(&current, |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    let parents = elements(status.get("parents"));
+    assert_eq!(parents.len(), 32);
+    assert_eq!(parents[0], of_another("x"));
+    assert_eq!(parents[31]["parentRef"], json!({"name": "gw", "port": 31}));
+}
+
+#[test]
+fn whether_a_parent_owned_its_names_is_read_back() {
+    let entry =
+        |status: &str| json!({"conditions": [{"type": OWNED, "status": status, "message": "lost to x"}]});
+    assert_eq!(owned(&entry("False")), Some(Err("lost to x")));
+    assert_eq!(owned(&entry("True")), Some(Ok(())));
+    assert_eq!(owned(&json!({"conditions": []})), None);
+}
