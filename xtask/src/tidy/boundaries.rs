@@ -32,12 +32,25 @@ const BOUNDARIES: &[Boundary] = &[
         within: &[
             "userspace/src/model",
             "userspace/src/compile",
+            "userspace/src/ipam",
             "userspace/src/plan",
             "userspace/src/config",
+            "userspace/src/status",
             "common/",
         ],
         except: &[],
         why: "what is pure gets its time as an argument and waits for nothing",
+    },
+    Boundary {
+        words: &["kube::", "k8s_openapi::"],
+        within: &["userspace/src/"],
+        except: &[
+            "userspace/src/sources/kubernetes/",
+            "userspace/src/controller/",
+            "userspace/src/agent/",
+            "userspace/src/cli/crds.rs",
+        ],
+        why: "only who watches the API server or writes to it knows its client",
     },
     Boundary {
         words: &["std::fs", "std::net::TcpStream", "std::net::UdpSocket"],
