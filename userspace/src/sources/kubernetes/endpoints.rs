@@ -34,7 +34,9 @@ impl Slices {
             None => {}
         }
         self.touched.insert(slice.service.clone());
-        let of_service = self.by_service.entry(slice.service.clone()).or_default();
+        // Most Services have one slice, and there are many Services.
+        let of_service =
+            self.by_service.entry(slice.service.clone()).or_insert_with(|| Vec::with_capacity(1));
         if !of_service.contains(&name) {
             of_service.push(name.clone());
         }

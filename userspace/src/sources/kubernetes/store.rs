@@ -215,6 +215,9 @@ impl Store {
                 state.stale = None;
                 let first = state.progress == Progress::Unknown;
                 state.progress = Progress::Absent;
+                if source == Source::GatewayClasses {
+                    self.bundle = None;
+                }
                 self.tables.replace(source, Vec::new()) | first
             }
         };

@@ -117,7 +117,7 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> R
         return if query.contains("watch=true") {
             lines(vec![listed(1)], true)
         } else {
-            axum::response::Response::new(Body::from(json!({"metadata": {}, "items": []}).to_string()))
+            Response::new(Body::from(json!({"metadata": {}, "items": []}).to_string()))
         };
     }
     let mut script = script.lock().unwrap();
