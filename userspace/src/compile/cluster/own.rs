@@ -162,31 +162,35 @@ impl<'a> Names<'a> {
     }
 
     /// A pattern that a listener made more specific than it is written gives way to a wider one of another Gateway that
-    /// is better as written.
+    /// is better as written. The widest go first: what they lost they cannot win from a narrower one.
     fn prefer_written(&mut self, ground: &Ground<'_, 'a>) {
-        let mut better: Vec<(usize, Held<'a>)> = Vec::new();
-        for (place, held) in self.held.iter().enumerate() {
-            let (Lead::To { candidate, .. }, Some(pattern)) = (held.lead, held.pattern) else { continue };
-            let candidate = &self.candidates[candidate];
-            // The usual case by the pointer.
-            if candidate.written.is_some_and(|written| std::ptr::eq(written, pattern) || written == pattern) {
-                continue;
-            }
-            let mut best = (merit(candidate, ground), *held);
-            for wider in self.wider(held.door, pattern, ground).filter(|wider| wider.gateway != held.gateway)
-            {
-                let Lead::To { candidate, .. } = wider.lead else { continue };
-                let merit = merit(&self.candidates[candidate], ground);
-                if merit < best.0 {
-                    best = (merit, Held { pattern: held.pattern, ..*wider });
-                }
-            }
-            if best.1.lead != held.lead {
-                better.push((place, best.1));
+        let mut narrowed: Vec<usize> =
+            (0..self.held.len()).filter(|place| self.is_narrowed(*place)).collect();
+        narrowed.sort_by_key(|place| width(self.held[*place].pattern));
+        for place in narrowed {
+            let held = self.held[place];
+            let (Some(pattern), Some(own)) = (held.pattern, self.merit_of(&held, ground)) else { continue };
+            let wider = self.wider(held.door, pattern, ground).filter(|wider| wider.gateway != held.gateway);
+            let merits = wider.filter_map(|wider| Some((self.merit_of(wider, ground)?, *wider)));
+            let best = merits.min_by_key(|(merit, _)| *merit).filter(|(merit, _)| *merit < own);
+            if let Some((_, best)) = best {
+                self.held[place] = Held { pattern: held.pattern, ..best };
             }
         }
-        for (place, held) in better {
-            self.held[place] = held;
+    }
+
+    /// Whether a listener left less of a pattern than is written.
+    fn is_narrowed(&self, place: usize) -> bool {
+        let held = &self.held[place];
+        let (Lead::To { candidate, .. }, Some(pattern)) = (held.lead, held.pattern) else { return false };
+        // The usual case by the pointer.
+        !self.candidates[candidate].written.is_some_and(|own| std::ptr::eq(own, pattern) || own == pattern)
+    }
+
+    fn merit_of(&self, held: &Held<'a>, ground: &Ground<'_, 'a>) -> Option<(Reverse<usize>, Claimant<'a>)> {
+        match held.lead {
+            Lead::To { candidate, .. } => Some(merit(&self.candidates[candidate], ground)),
+            Lead::Refused { .. } => None,
         }
     }
 
@@ -246,12 +250,16 @@ impl<'a> Candidate<'a> {
 
 /// The least one wins. Patterns that want the same are nested: the longer is the more specific.
 fn merit<'a>(candidate: &Candidate<'a>, ground: &Ground<'_, 'a>) -> (Reverse<usize>, Claimant<'a>) {
-    let specific = match candidate.written {
+    (Reverse(width(candidate.written)), ground.targets[candidate.target])
+}
+
+/// The wider of two nested patterns has the lesser number.
+fn width(pattern: Option<&Pattern>) -> usize {
+    match pattern {
         Some(Pattern::Exact(_)) => usize::MAX,
         Some(Pattern::Wildcard(suffix)) => suffix.as_str().len(),
         None => 0,
-    };
-    (Reverse(specific), ground.targets[candidate.target])
+    }
 }
 
 /// Whether the pattern is one of the names that every cluster's own API server has. The data plane refuses them before

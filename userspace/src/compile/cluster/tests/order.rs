@@ -196,15 +196,22 @@ fn wishes<'a>(cluster: &'a Cluster, verdicts: &Verdicts, address: IpAddr) -> Vec
 
 /// Who should have a name: the best of those that may have it and did not lose their pattern to a better one.
 fn wanted(wishes: &[Wish<'_>], host: &str) -> Option<String> {
-    let loses = |wish: &Wish<'_>| {
-        wishes.iter().any(|other| {
-            let same = other.pattern == wish.pattern;
-            let wider = other.gateway != wish.gateway && other.may_have(wish.pattern);
-            other.merit < wish.merit && other.merit.2 != wish.merit.2 && (same || wider)
-        })
-    };
+    let better =
+        |other: &Wish<'_>, wish: &Wish<'_>| other.merit < wish.merit && other.merit.2 != wish.merit.2;
+    // Equal patterns first: who lost there has nothing that could win a narrower one.
+    let lost =
+        |wish: &&Wish<'_>| wishes.iter().any(|other| other.pattern == wish.pattern && better(other, wish));
+    let mut left: Vec<&Wish<'_>> = wishes.iter().filter(|wish| !lost(wish)).collect();
+    left.sort_by_key(|wish| specificity(wish.pattern));
+    let mut holders: Vec<&Wish<'_>> = Vec::new();
+    for wish in left {
+        let wider = |other: &&&Wish<'_>| other.gateway != wish.gateway && other.may_have(wish.pattern);
+        if !holders.iter().filter(wider).any(|other| better(other, wish)) {
+            holders.push(wish);
+        }
+    }
     let host = pattern(host);
-    let best = wishes.iter().filter(|wish| wish.may_have(Some(&host)) && !loses(wish));
+    let best = holders.iter().filter(|wish| wish.may_have(Some(&host)));
     best.map(|wish| &wish.merit).min().map(|(_, _, object)| format!("tlsroute/{object}"))
 }
 
