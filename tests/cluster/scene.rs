@@ -52,7 +52,7 @@ impl Tenant {
         let (certificate, key) = (files.certificate.to_string_lossy(), files.key.to_string_lossy());
         let (certificate, key) = (format!("--cert={certificate}"), format!("--key={key}"));
         namespace.run(&["create", "secret", "tls", "server", &certificate, &key])?;
-        namespace.apply(&TENANT.replace("NAME", NAME))?;
+        namespace.apply(&TENANT.replace("@name@", NAME))?;
         let ready = |set: &Value| set["status"]["readyReplicas"] == 3;
         namespace.wait_for("the tenant's pods", &["deployment", "tenant"], PATIENCE, ready)?;
         let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed") == Some("True".into());
@@ -130,7 +130,7 @@ kind: TLSRoute
 metadata: {name: tenant}
 spec:
   parentRefs: [{name: tenant}]
-  hostnames: [NAME]
+  hostnames: ["@name@"]
   rules:
   - backendRefs: [{name: tenant, port: 6443}]
 "#;
