@@ -49,6 +49,8 @@ fn asked(cluster: &Cluster, address: &str) -> String {
     let output = cluster
         .client("curl")
         .args(["-s", "--max-time", "5", &format!("http://{address}/")])
+        // kube-proxy may not have heard yet of what is ready.
+        .args(["--retry", "10", "--retry-delay", "1", "--retry-connrefused"])
         .output()
         .unwrap();
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
