@@ -22,6 +22,8 @@ mod agent;
 mod probe;
 /// `vestibule crds`.
 mod crds;
+/// `vestibule doctor`.
+mod doctor;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,6 +69,9 @@ enum Command {
     },
     /// Remove everything from the kernel; ends all connections.
     Detach,
+    /// Tell whether this node can serve, and whose programs are on its devices, in which order. Exit status 1 when it
+    /// cannot.
+    Doctor(Shown),
     /// Routes with their listeners, names and counters.
     Routes(Shown),
     /// Backends of all routes.
@@ -141,6 +146,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Probe(question) => return probe::ask(&question),
         Command::Crds => crds::show()?,
         Command::Check { file } => return check(&file),
+        Command::Doctor(shown) => return doctor::show(&pins, shown.output),
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
         Command::Backends(shown) => backends::show(&pins, shown.output)?,

@@ -12,6 +12,8 @@ pub mod pin;
 pub mod load;
 /// The program on devices.
 pub mod attach;
+/// Whose programs are on a device.
+pub mod hooks;
 /// The pinned maps.
 pub mod maps;
 /// Changes -> map writes.

@@ -12,7 +12,9 @@ const BPF_MAP_UPDATE_ELEM: libc::c_long = 2;
 const BPF_MAP_DELETE_ELEM: libc::c_long = 3;
 const BPF_OBJ_GET: libc::c_long = 7;
 const BPF_PROG_TEST_RUN: libc::c_long = 10;
+const BPF_PROG_GET_FD_BY_ID: libc::c_long = 13;
 const BPF_OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const BPF_PROG_QUERY: libc::c_long = 16;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 const BPF_MAP_DELETE_BATCH: libc::c_long = 27;
@@ -84,6 +86,47 @@ pub(super) struct MapInfo {
     pub max_entries: u32,
 }
 
+/// The leading part of the kernel's `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct ProgramInfo {
+    kind: u32,
+    id: u32,
+    tag: [u8; 8],
+    jited_length: u32,
+    xlated_length: u32,
+    jited: u64,
+    xlated: u64,
+    load_time: u64,
+    created_by: u32,
+    map_count: u32,
+    maps: u64,
+    name: [u8; 16],
+}
+
+#[repr(C)]
+struct ProgramId {
+    id: u32,
+    next: u32,
+    flags: u32,
+}
+
+/// For `BPF_PROG_QUERY`.
+#[repr(C)]
+struct Query {
+    ifindex: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    ids: u64,
+    count: u32,
+    reserved: u32,
+    flags_of_each: u64,
+    links: u64,
+    flags_of_links: u64,
+    revision: u64,
+}
+
 fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i64> {
     // SAFETY: every attribute struct of this file is the leading part of the kernel's for its command, and the
     // pointers in it are made from slices that live through the call.
@@ -114,6 +157,53 @@ pub(super) fn map_info(map: &impl AsFd) -> io::Result<MapInfo> {
     };
     bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes)?;
     Ok(info)
+}
+
+fn program_info(program: &impl AsFd) -> io::Result<ProgramInfo> {
+    let mut info = ProgramInfo::default();
+    let mut attributes = Info {
+        fd: raw(program),
+        length: size_of::<ProgramInfo>() as u32,
+        info: std::ptr::from_mut(&mut info) as u64,
+    };
+    bpf(BPF_OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    Ok(info)
+}
+
+/// The number of an open program.
+pub(super) fn program_id(program: &impl AsFd) -> io::Result<u32> {
+    program_info(program).map(|info| info.id)
+}
+
+/// The name of a program of this number, as its object calls it; needs CAP_SYS_ADMIN.
+pub(super) fn program_name(id: u32) -> io::Result<String> {
+    let fd = bpf(BPF_PROG_GET_FD_BY_ID, &mut ProgramId { id, next: 0, flags: 0 })?;
+    // SAFETY: the kernel just made this descriptor for us.
+    let program = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+    let name = program_info(&program)?.name;
+    let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(name.get(..length).unwrap_or(&name)).into_owned())
+}
+
+/// Numbers of the programs on a hook of a device, in the order they run; at most `most`.
+pub(super) fn programs_on(ifindex: u32, attach_type: u32, most: usize) -> io::Result<Vec<u32>> {
+    let mut ids = vec![0_u32; most];
+    let mut query = Query {
+        ifindex,
+        attach_type,
+        query_flags: 0,
+        attach_flags: 0,
+        ids: ids.as_mut_ptr() as u64,
+        count: most as u32,
+        reserved: 0,
+        flags_of_each: 0,
+        links: 0,
+        flags_of_links: 0,
+        revision: 0,
+    };
+    bpf(BPF_PROG_QUERY, &mut query)?;
+    ids.truncate(query.count as usize);
+    Ok(ids)
 }
 
 fn element(map: &impl AsFd, key: &[u8], value: u64) -> Element {

@@ -9,6 +9,8 @@ pub mod node;
 pub mod ways;
 /// When any of it changes.
 pub mod watch;
+/// Programs on devices by way of classic traffic control.
+pub mod filters;
 /// What `/proc/sys/net` says.
 pub mod sysctl;
 

@@ -1,0 +1,91 @@
+//! Programs on devices by way of classic traffic control (qdisc `clsact`). They run behind TCX programs.
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
+
+use super::netlink::Netlink;
+
+/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` and `..._EGRESS` (linux/pkt_sched.h).
+const PARENTS: [(&str, u32); 2] = [("tc/ingress", 0xffff_fff2), ("tc/egress", 0xffff_fff3)];
+
+/// A filter on a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filter {
+    /// `tc/ingress` or `tc/egress`.
+    pub hook: &'static str,
+    /// Its kind: `bpf`, `u32`, `flower` ...
+    pub kind: String,
+    /// Number of its program, where it is one.
+    pub id: Option<u32>,
+    /// What whoever attached it called it.
+    pub name: Option<String>,
+}
+
+/// The filters of a device, in the order the kernel tells them. A device without such a qdisc has none.
+pub fn filters(ifindex: u32) -> Vec<Filter> {
+    let mut filters = Vec::new();
+    for (hook, parent) in PARENTS {
+        let mut question = TcMessage::default();
+        question.header.index = ifindex.cast_signed();
+        question.header.parent = TcHandle::from(parent);
+        let answers = Netlink::open()
+            .and_then(|mut socket| socket.dump(RouteNetlinkMessage::GetTrafficFilter(question)));
+        let messages = answers.unwrap_or_default().into_iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewTrafficFilter(message) => Some(message),
+            _ => None,
+        });
+        filters.extend(messages.filter_map(|message| filter(hook, &message)));
+    }
+    filters
+}
+
+/// `None` for what only heads a chain and matches nothing.
+fn filter(hook: &'static str, message: &TcMessage) -> Option<Filter> {
+    let mut filter = Filter { hook, kind: String::new(), id: None, name: None };
+    let mut has_options = false;
+    for attribute in &message.attributes {
+        match attribute {
+            TcAttribute::Kind(kind) => filter.kind.clone_from(kind),
+            TcAttribute::Options(options) => {
+                has_options = true;
+                for option in options {
+                    match option {
+                        TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => filter.id = Some(*id),
+                        TcOption::Bpf(TcFilterBpfOption::ProgName(name)) => filter.name = Some(name.clone()),
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    has_options.then_some(filter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bpf_filter_has_number_and_name_and_a_head_is_no_filter() {
+        let mut message = TcMessage::default();
+        message.attributes.push(TcAttribute::Kind("bpf".into()));
+        assert_eq!(filter("tc/ingress", &message), None);
+        message.attributes.push(TcAttribute::Options(vec![
+            TcOption::Bpf(TcFilterBpfOption::ProgName("cil_from_netdev".into())),
+            TcOption::Bpf(TcFilterBpfOption::ProgId(77)),
+        ]));
+        let wanted = Filter {
+            hook: "tc/ingress",
+            kind: "bpf".into(),
+            id: Some(77),
+            name: Some("cil_from_netdev".into()),
+        };
+        assert_eq!(filter("tc/ingress", &message), Some(wanted));
+    }
+
+    #[test]
+    fn a_device_without_filters_has_none() {
+        assert_eq!(filters(1), []);
+    }
+}
