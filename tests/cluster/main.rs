@@ -10,4 +10,5 @@ mod scene;
 mod traffic;
 
 mod ground;
+mod rights;
 mod rollout;

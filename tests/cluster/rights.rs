@@ -1,0 +1,162 @@
+//! What the chart's roles give, and what is used of it: compared by the API server's audit log.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::Value;
+use tests::cluster::Cluster;
+
+use crate::scene::{PATIENCE, RELEASE, Tenant, condition, install};
+
+/// A verb on a resource, `verb group/resource[/subresource]`.
+type Right = String;
+
+/// Used too seldom for a test to wait for.
+const SELDOM: [&str; 3] = [
+    // After the node's agent was silent for ten minutes.
+    "delete vestibule.dev/nodestates",
+    // When keys are rotated, once a day.
+    "update /secrets",
+    // When the same is told again while its Event lasts.
+    "patch events.k8s.io/events",
+];
+
+const EVERY_KIND: &str = r#"
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: every}
+spec:
+  gatewayClassName: vestibule
+  allowedListeners: {namespaces: {from: Same}}
+  listeners:
+  - {name: tcp, protocol: TCP, port: 7000}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ListenerSet
+metadata: {name: every}
+spec:
+  parentRef: {name: every}
+  listeners:
+  - {name: more, protocol: TCP, port: 7001}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TCPRoute
+metadata: {name: every}
+spec:
+  parentRefs: [{name: every}]
+  rules:
+  - backendRefs: [{name: tenant, port: 6443}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: balanced, annotations: {vestibule.dev/addresses: 198.51.100.77}}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  selector: {app: tenant}
+  ports: [{port: 6443, targetPort: 8443}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: unaddressed}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  selector: {app: tenant}
+  ports: [{port: 6443, targetPort: 8443}]
+"#;
+
+#[test]
+fn nothing_is_refused_and_every_right_is_used() {
+    let cluster = Cluster::shared().unwrap();
+    install(&cluster);
+    let tenant = Tenant::new(&cluster, "rights").unwrap();
+    tenant.namespace.apply(EVERY_KIND).unwrap();
+    let programmed = |object: &Value| condition(&object["status"], "Programmed") == Some("True".into());
+    for kind in ["gateway", "listenerset"] {
+        tenant.namespace.wait_for("programmed", &[kind, "every"], PATIENCE, programmed).unwrap();
+    }
+    let served = |service: &Value| {
+        let ingress = &service["status"]["loadBalancer"]["ingress"][0];
+        ingress["ip"] == "198.51.100.77" && ingress["ipMode"] == "Proxy"
+    };
+    tenant.namespace.wait_for("ingress", &["service", "balanced"], PATIENCE, served).unwrap();
+    let told = |events: &Value| {
+        let mut events = events["items"].as_array().into_iter().flatten();
+        events.any(|event| event["regarding"]["name"] == "unaddressed")
+    };
+    tenant.namespace.wait_for("an Event", &["events.events.k8s.io"], PATIENCE, told).unwrap();
+    let unaddressed = tenant.namespace.get(&["service", "unaddressed"]).unwrap();
+    assert!(unaddressed["status"]["loadBalancer"]["ingress"].is_null(), "{unaddressed:#}");
+    // A Lease is renewed every three seconds; the log is written a moment later.
+    std::thread::sleep(Duration::from_secs(5));
+
+    for account in ["agent", "controller"] {
+        let (used, refused) = asked(&cluster, account);
+        assert_eq!(refused, [] as [String; 0], "{account}");
+        let granted = granted(&cluster, account);
+        let unused: Vec<_> =
+            granted.difference(&used).filter(|right| !SELDOM.contains(&right.as_str())).collect();
+        assert!(unused.is_empty(), "{account} never used {unused:?}");
+        let beyond: Vec<_> = used.difference(&granted).collect();
+        assert!(beyond.is_empty(), "{account} used what its roles do not give: {beyond:?}");
+    }
+}
+
+/// What an account asked for with success, and what it was refused.
+fn asked(cluster: &Cluster, account: &str) -> (BTreeSet<Right>, Vec<String>) {
+    let user = format!("system:serviceaccount:{RELEASE}:vestibule-{account}");
+    let (mut used, mut refused) = (BTreeSet::new(), Vec::new());
+    let log = std::fs::read_to_string(cluster.audit_log()).unwrap();
+    for line in log.lines() {
+        // The last line may be half written.
+        let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
+        let object = &event["objectRef"];
+        if event["user"]["username"] != user.as_str() || object.is_null() {
+            continue;
+        }
+        let text = |field: &str| object[field].as_str().unwrap_or_default();
+        let mut right =
+            format!("{} {}/{}", event["verb"].as_str().unwrap(), text("apiGroup"), text("resource"));
+        if !text("subresource").is_empty() {
+            right += &format!("/{}", text("subresource"));
+        }
+        if event["responseStatus"]["code"] == 403 {
+            refused.push(format!("{right} {}: {}", text("name"), event["responseStatus"]["message"]));
+        }
+        used.insert(right);
+    }
+    (used, refused)
+}
+
+/// What the roles bound to an account give.
+fn granted(cluster: &Cluster, account: &str) -> BTreeSet<Right> {
+    let subject = |binding: &Value| {
+        let mut subjects = binding["subjects"].as_array().into_iter().flatten();
+        subjects.any(|subject| {
+            subject["name"] == format!("vestibule-{account}") && subject["namespace"] == RELEASE
+        })
+    };
+    let kubectl = cluster.kubectl();
+    let mut rights = BTreeSet::new();
+    for (bindings, roles) in [("clusterrolebindings", "clusterrole"), ("rolebindings", "role")] {
+        let bindings = kubectl.get(&["-n", RELEASE, bindings]).unwrap();
+        for binding in bindings["items"].as_array().unwrap().iter().filter(|binding| subject(binding)) {
+            let name = binding["roleRef"]["name"].as_str().unwrap();
+            let role = kubectl.get(&["-n", RELEASE, roles, name]).unwrap();
+            for rule in role["rules"].as_array().unwrap() {
+                let words = |field: &str| {
+                    let words = rule[field].as_array().into_iter().flatten();
+                    words.map(|word| word.as_str().unwrap().to_owned()).collect::<Vec<_>>()
+                };
+                for group in words("apiGroups") {
+                    for resource in words("resources") {
+                        rights.extend(words("verbs").iter().map(|verb| format!("{verb} {group}/{resource}")));
+                    }
+                }
+            }
+        }
+    }
+    assert!(!rights.is_empty(), "{account} has no role");
+    rights
+}
