@@ -1,7 +1,6 @@
 //! `vestibule crds`.
 
 use anyhow::Result;
-use kube::CustomResourceExt;
 
 use super::print;
 use crate::sources::kubernetes::api::node_state::NodeState;
@@ -12,9 +11,7 @@ pub(super) fn show() -> Result<()> {
 }
 
 fn text() -> Result<String> {
-    // By way of JSON: its objects have their keys sorted, and what is not set is left out.
-    let definition = serde_json::to_value(NodeState::crd())?;
-    Ok(serde_saphyr::to_string(&definition)?)
+    Ok(serde_saphyr::to_string(&NodeState::definition()?)?)
 }
 
 #[cfg(test)]

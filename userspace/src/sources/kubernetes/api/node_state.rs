@@ -1,6 +1,6 @@
 //! `NodeState`: what one agent says of its node. The CRD in `deploy/` is generated from these types.
 
-use kube::CustomResource;
+use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -38,6 +38,13 @@ pub struct NodeStateSpec {
     /// What this node could not do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<NodeProblem>,
+}
+
+impl NodeState {
+    /// Its definition, as the API server takes it. As JSON, whose objects have their keys sorted.
+    pub fn definition() -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(Self::crd())
+    }
 }
 
 /// Something that a node could not do.
