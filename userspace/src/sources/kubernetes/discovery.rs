@@ -168,6 +168,8 @@ impl Discovery {
             return;
         }
         self.stop(source);
+        // Those that were stopped before.
+        while self.watches.try_join_next().is_some() {}
         self.tell(source, self.epoch, News::Present(version)).await;
         let watch = self.start.watch(&mut self.watches, source, version, self.epoch);
         self.running.insert(source, (version, watch));

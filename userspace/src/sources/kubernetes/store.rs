@@ -211,14 +211,15 @@ impl Store {
             }
             News::Absent => {
                 state.epoch = epoch;
-                state.version = None;
-                state.stale = None;
-                let first = state.progress == Progress::Unknown;
+                // Its objects may have gone one by one before: that the kind is gone is news nevertheless.
+                let was_served = state.version.take().is_some();
+                let was_stale = state.stale.take().is_some();
+                let is_first = state.progress == Progress::Unknown;
                 state.progress = Progress::Absent;
                 if source == Source::GatewayClasses {
                     self.bundle = None;
                 }
-                self.tables.replace(source, Vec::new()) | first
+                self.tables.replace(source, Vec::new()) | was_served | was_stale | is_first
             }
         };
     }

@@ -144,6 +144,19 @@ async fn what_an_ended_watch_still_says_is_not_heard() {
 }
 
 #[tokio::test]
+async fn that_a_kind_without_objects_is_gone_is_a_change() {
+    let (outbox, mut store) = store();
+    tell(&outbox, Source::TlsRoutes, 1, News::Present("v1"));
+    tell(&outbox, Source::TlsRoutes, 1, News::Listed(Vec::new()));
+    store.changed().await;
+    tell(&outbox, Source::TlsRoutes, 2, News::Absent);
+    timeout(Duration::from_secs(5), store.changed()).await.unwrap();
+    assert_eq!(store.version(Kind::TlsRoute), None);
+    tell(&outbox, Source::TlsRoutes, 3, News::Absent);
+    assert!(is_quiet(&mut store).await);
+}
+
+#[tokio::test]
 async fn the_end_of_a_grace_is_a_change() {
     let (outbox, mut store) = store();
     tell(&outbox, Source::EndpointSlices, 0, News::Listed(vec![slice("s", &[1, 2])]));
