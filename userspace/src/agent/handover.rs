@@ -204,14 +204,11 @@ mod tests {
             let ((), (writer, mut second)) = tokio::join!(given, taken);
             drop(post);
             // And it can be asked in its turn.
-            let (wish, gift) = tokio::join!(second.wish(), async {
-                let ask = tokio::spawn({
-                    let folder = folder.clone();
-                    async move { ask(&folder).await }
-                });
-                tokio::task::yield_now().await;
-                ask
+            let gift = tokio::spawn({
+                let folder = folder.clone();
+                async move { ask(&folder).await }
             });
+            let wish = second.wish().await;
             drop(writer);
             let answered = tokio::spawn(wish.given());
             gift.await.unwrap().unwrap().taken().await;

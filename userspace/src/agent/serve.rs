@@ -202,7 +202,7 @@ impl<'a> Agent<'a> {
                     format!("cannot change while maps are pinned: they were made for {pinned}, which stays"),
                     "put it back, or empty the node and run `vestibule detach` on it (which ends all connections)",
                 )
-                .value(&*wanted);
+                .value(*wanted);
                 warn!("{problem}");
                 self.own_problems.push(problem);
                 *wanted = pinned;

@@ -10,6 +10,8 @@ mod build;
 mod digest;
 /// Addresses and ports we answer on.
 mod doors;
+/// Objects that are none of our business.
+mod foreign;
 /// ReferenceGrants.
 mod grant;
 /// Which listener of a Gateway has a name.
@@ -82,7 +84,7 @@ pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -
     for route in &mut routes.all {
         route.resolved = services.of_route(route.kind, route.spec, &grants);
     }
-    let mut problems = cluster.problems.clone();
+    let mut problems = Vec::new();
     let names_max = facts.settings.max_names;
     let (file, doors) = (&file, &doors);
     let builder =
@@ -97,7 +99,8 @@ pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -
         tcp_routes: routes.verdicts(Kind::TcpRoute, doors, &mut problems).collect(),
         services: balancers.verdicts(&assignment, doors, &mut problems),
     };
-    problems.splice(0..0, file.problems.iter().cloned());
+    let unread = foreign::without(cluster, &verdicts);
+    problems.splice(0..0, file.problems.iter().cloned().chain(unread));
     let (listeners, routes) = file::sorted(built.listeners, built.routes);
     let desired = Desired { settings: facts.settings.clone(), listeners, routes };
     Compiled { desired, problems, verdicts, probes: built.probes }

@@ -43,7 +43,12 @@ fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u
         patterns: patterns.iter().map(|text| crate::config::pattern(text).unwrap()).collect(),
         backends: backends
             .iter()
-            .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight: *weight, failing: false })
+            .map(|(address, weight)| BackendSpec {
+                address: ip(address),
+                port: 6443,
+                weight: *weight,
+                failing: false,
+            })
             .collect(),
     }
 }

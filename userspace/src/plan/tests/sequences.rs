@@ -57,7 +57,12 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
             backends: backends
                 .into_iter()
                 .zip(weights)
-                .map(|(address, weight)| BackendSpec { address: ip(address), port: 6443, weight, failing: false })
+                .map(|(address, weight)| BackendSpec {
+                    address: ip(address),
+                    port: 6443,
+                    weight,
+                    failing: false,
+                })
                 .collect(),
         })
         .collect()

@@ -1,0 +1,74 @@
+//! What could not be read of objects that are none of our business is nobody's problem: no Event is written on them.
+
+use crate::model::cluster::ClusterRoute;
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Verdicts};
+use foldhash::HashSet;
+use std::sync::Arc;
+
+/// The sources' problems, without those of objects that are another's.
+pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
+    // Rarely is anything wrong, and then with few objects.
+    let mut backends = None;
+    let mut is_ours = |object: &ObjectRef| match object.kind {
+        Kind::GatewayClass => verdicts.classes.contains_key(&object.name.name),
+        Kind::Gateway => verdicts.gateways.contains_key(&object.name),
+        Kind::ListenerSet => verdicts.listener_sets.contains_key(&object.name),
+        Kind::TlsRoute => verdicts.tls_routes.contains_key(&object.name),
+        Kind::TcpRoute => verdicts.tcp_routes.contains_key(&object.name),
+        Kind::Service => {
+            verdicts.services.contains_key(&object.name)
+                || backends.get_or_insert_with(|| backends_of(cluster, verdicts)).contains(&object.name)
+        }
+    };
+    let ours = |problem: &&Problem| problem.object.as_ref().is_none_or(&mut is_ours);
+    cluster.problems.iter().filter(ours).cloned().collect()
+}
+
+/// Services that routes of ours refer to.
+fn backends_of(cluster: &Cluster, verdicts: &Verdicts) -> HashSet<ObjectName> {
+    let tls = cluster.tls_routes.iter().filter(|(name, _)| verdicts.tls_routes.contains_key(*name));
+    let tcp = cluster.tcp_routes.iter().filter(|(name, _)| verdicts.tcp_routes.contains_key(*name));
+    tls.chain(tcp).flat_map(referred).collect()
+}
+
+fn referred((name, route): (&ObjectName, &Arc<ClusterRoute>)) -> Vec<ObjectName> {
+    let references = route.rules.iter().flatten().filter(|reference| &*reference.kind == "Service");
+    let service = |namespace: &Option<Arc<str>>, service: &Arc<str>| ObjectName {
+        namespace: Arc::clone(namespace.as_ref().unwrap_or(&name.namespace)),
+        name: Arc::clone(service),
+    };
+    references.map(|reference| service(&reference.namespace, &reference.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cluster::BackendRef;
+    use crate::model::verdict::RouteVerdict;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn only_objects_of_ours_have_problems() {
+        let object = |kind, name: &str| ObjectRef { kind, name: ObjectName::new("a", name) };
+        let reference = BackendRef {
+            group: "".into(),
+            kind: "Service".into(),
+            namespace: None,
+            name: "used".into(),
+            port: Some(443),
+            weight: 1,
+        };
+        let route = ClusterRoute { rules: vec![vec![reference]], ..ClusterRoute::default() };
+        let (ours, others) = (object(Kind::TlsRoute, "ours"), object(Kind::TlsRoute, "others"));
+        let (used, unused) = (object(Kind::Service, "used"), object(Kind::Service, "unused"));
+        let problem = |object: &ObjectRef| Problem::warning("f", "w", "r").object(object.clone());
+        let cluster = Cluster {
+            tls_routes: BTreeMap::from([(ours.name.clone(), Arc::new(route))]),
+            problems: [&ours, &others, &used, &unused].map(problem).to_vec(),
+            ..Cluster::default()
+        };
+        let mut verdicts = Verdicts::default();
+        verdicts.tls_routes.insert(ours.name.clone(), RouteVerdict { generation: 1, parents: Vec::new() });
+        assert_eq!(without(&cluster, &verdicts), [problem(&ours), problem(&used)]);
+    }
+}
