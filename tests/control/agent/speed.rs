@@ -70,10 +70,22 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
             .map(|map| agent.metric(&format!("vestibule_map_writes_total{{map=\"{map}\"}}")).unwrap_or(0.0))
     };
     let before = untouched(&agent);
+    let turns = agent.metric("vestibule_compile_seconds_count").unwrap_or(0.0);
+    let worked = (cpu_secs(agent.pid()), turns);
     let mut times = follow(&scene, &pins);
     times.sort();
     assert_eq!(times.len(), CHANGES, "{}", agent.log());
     let (half, p99) = (times[CHANGES / 2], times[CHANGES * 99 / 100]);
+    let mean = |what: &str| {
+        let of = |part| agent.metric(&format!("vestibule_{what}_seconds_{part}")).unwrap_or(0.0);
+        Duration::from_secs_f64(of("sum") / of("count").max(1.0))
+    };
+    eprintln!("mean turn: compile {:?}, apply {:?}", mean("compile"), mean("apply"));
+    let turns = agent.metric("vestibule_compile_seconds_count").unwrap_or(0.0);
+    let work = Duration::from_secs_f64((cpu_secs(agent.pid()) - worked.0) / (turns - worked.1).max(1.0));
+    eprintln!("{} turns, CPU time of each {work:?}", turns - worked.1);
+    // At rest; a turn's working memory comes and goes.
+    std::thread::sleep(Duration::from_secs(3));
     let more = resident_kib(agent.pid()).saturating_sub(idle);
     eprintln!(
         "{ROUTES} routes: cold start {cold:?}, a change {half:?} (p99 {p99:?}), {more} KiB over {idle} idle"
@@ -124,6 +136,16 @@ fn follow(scene: &Scene, pins: &Pins) -> Vec<Duration> {
         }
         times
     })
+}
+
+/// CPU time that the process has used, all threads together.
+fn cpu_secs(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let used_ns = |task: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    tasks.filter_map(used_ns).sum::<f64>() / 1e9
 }
 
 fn resident_kib(pid: u32) -> u64 {

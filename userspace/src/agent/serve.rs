@@ -26,7 +26,7 @@ use crate::admin::{self, bind_socket};
 use crate::compile::Surroundings;
 use crate::daemon::{Choice, StartError};
 use crate::dataplane::load;
-use crate::dataplane::maps::CookieKeys;
+use crate::dataplane::maps::{CookieKeys, give_back_memory};
 use crate::dataplane::pin::Pins;
 use crate::health::Prober;
 use crate::metrics::{self, AgentMetrics};
@@ -39,6 +39,8 @@ use crate::sources::{chart, file, kubernetes};
 const GAP: Duration = Duration::from_millis(10);
 /// How often it looks at what nobody tells it.
 const TICK: Duration = Duration::from_millis(250);
+/// Without a turn for this long, memory is given back.
+const QUIET: Duration = Duration::from_secs(1);
 /// The API server gets this long to answer before the state of the last boot is used, where no map is pinned.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The label of a node's zone.
@@ -110,6 +112,8 @@ pub(super) struct Agent<'a> {
     pub(super) is_unsaved: bool,
     pub(super) saved: Instant,
     turned: Instant,
+    /// Turns left memory that can be given back.
+    is_full: bool,
     begun: Instant,
     tick: Interval,
     signals: [Signal; 2],
@@ -176,6 +180,7 @@ impl<'a> Agent<'a> {
             is_unsaved: false,
             saved: Instant::now(),
             turned: Instant::now(),
+            is_full: false,
             begun: Instant::now(),
             tick,
             signals,
@@ -218,6 +223,7 @@ impl<'a> Agent<'a> {
                     self.is_dirty = false;
                     self.turn()?;
                     self.turned = Instant::now();
+                    self.is_full = true;
                     self.take_over().await;
                 }
                 Event::Changed => self.is_dirty = true,
@@ -278,6 +284,11 @@ impl<'a> Agent<'a> {
         self.use_saved();
         self.take_over().await;
         self.save_some_time();
+        if self.is_full && self.turned.elapsed() > QUIET {
+            // A turn's working memory is some ten times what stays.
+            self.is_full = false;
+            give_back_memory();
+        }
         Ok(())
     }
 

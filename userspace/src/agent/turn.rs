@@ -31,9 +31,7 @@ impl Agent<'_> {
             return Ok(());
         }
         let begun = std::time::Instant::now();
-        self.facts.cluster = Some(self.store.cluster().clone());
-        let compiled = compile(&self.facts, &self.around);
-        self.facts.cluster = None;
+        let compiled = self.store.judged(&mut self.facts, |facts| compile(facts, &self.around));
         observe(&self.metrics.compile_seconds, begun.elapsed());
         self.prober.set(&compiled.probes);
         let state = State::of(compiled);

@@ -12,9 +12,9 @@ use super::error::StartError;
 use super::keeper::{Keeper, Order};
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
-use crate::dataplane::load::Programs;
+use crate::dataplane::load::{self, LoadError, Programs};
 use crate::dataplane::maps::{CookieKeys, Maps};
-use crate::dataplane::pin::{Pins, Writer};
+use crate::dataplane::pin::{PinError, Pins, Writer};
 use crate::dataplane::read;
 use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
@@ -83,9 +83,11 @@ impl Prepared {
     /// Does what needs no right to write: looks at the node's network and, where maps are pinned, loads the programs.
     /// What a node cannot do of `desired` is told later and keeps nothing else from being done.
     pub(crate) fn new(pins: &Pins, choice: Choice, desired: &Desired) -> Result<Self, StartError> {
-        let programs = match pins.holds_maps() {
-            true => Some(Programs::load(pins, sizes(&desired.settings))?),
-            false => None,
+        let programs = match load::need_version(pins) {
+            Ok(()) => Some(Programs::load(pins, sizes(&desired.settings))?),
+            // Nothing there, or another start is making it: whoever has the right to write sees to it.
+            Err(LoadError::Pin(PinError::Nothing(_)) | LoadError::Abi { found: 0, .. }) => None,
+            Err(error) => return Err(error.into()),
         };
         Ok(Self { choice, strict: false, node: Node::look()?, ways: Ways::default(), programs })
     }

@@ -1,7 +1,9 @@
 //! Which devices have the program: pure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+use foldhash::HashMap;
 
 use crate::net::node::Node;
 use crate::plan::Hop;

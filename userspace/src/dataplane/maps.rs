@@ -113,6 +113,15 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// Gives memory that is free but kept by the allocator back to the kernel.
+pub fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: malloc_trim takes a number and touches free memory only.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Waits until every packet that was under way when this was called has been handled: an RCU grace period.
 pub fn settle() {
     /// linux/membarrier.h: the kernel waits by `synchronize_rcu`.

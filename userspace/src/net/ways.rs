@@ -1,8 +1,9 @@
 //! The way to each backend: device, our address towards it, MTU; as the kernel would choose for a packet of ours.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use foldhash::HashMap;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 

@@ -1,6 +1,7 @@
 //! The way to each backend, as the kernel's routing table tells it.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::HashMap;
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 /// The way to one backend.

@@ -5,7 +5,7 @@ use super::source::Source;
 use super::tables::{Tables, kind};
 use super::watches;
 use crate::model::cluster::Policy;
-use crate::model::{Cluster, Kind, ObjectRef};
+use crate::model::{Cluster, Facts, Kind, ObjectRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -138,6 +138,14 @@ impl Store {
     /// What is known.
     pub fn cluster(&self) -> &Cluster {
         &self.tables.cluster
+    }
+
+    /// Lends what is known to facts for as long as `judge` takes: a copy would cost more than most judgements.
+    pub fn judged<T>(&mut self, facts: &mut Facts, judge: impl FnOnce(&Facts) -> T) -> T {
+        facts.cluster = Some(std::mem::take(&mut self.tables.cluster));
+        let judged = judge(facts);
+        self.tables.cluster = facts.cluster.take().unwrap_or_default();
+        judged
     }
 
     /// Sets which backends the node's own probes find down.
