@@ -10,5 +10,6 @@ mod scene;
 mod traffic;
 
 mod ground;
+mod operate;
 mod rights;
 mod rollout;

@@ -1,0 +1,48 @@
+//! What an operator asks a pod at three in the morning.
+
+use tests::cluster::Cluster;
+
+use crate::scene::{NAME, RELEASE, Tenant, install};
+
+#[test]
+fn the_command_line_answers_in_the_agents_pod() {
+    let cluster = Cluster::shared().unwrap();
+    install(&cluster);
+    let tenant = Tenant::new(&cluster, "operate").unwrap();
+    let kubectl = cluster.kubectl();
+    let exec = |arguments: &[&str]| {
+        kubectl.run(
+            &[&["-n", RELEASE, "exec", "daemonset/vestibule-agent", "--", "vestibule"], arguments].concat(),
+        )
+    };
+    let route = format!("tlsroute/{}/tenant", tenant.namespace.name());
+    let routes = exec(&["routes"]).unwrap();
+    assert!(routes.contains(&route) && routes.contains(NAME), "{routes}");
+    let backends = exec(&["backends"]).unwrap();
+    assert!(backends.lines().filter(|line| line.contains(&route)).count() >= 3, "{backends}");
+    exec(&["flows"]).unwrap();
+    let to = tenant.target.address.to_string();
+    let explained = exec(&["explain", "--name", NAME, "--from", "192.0.2.7", "--listener", &to]).unwrap();
+    assert!(explained.contains(&route), "{explained}");
+    // Programs of others have numbers there, and no names: the pod has no CAP_SYS_ADMIN.
+    let doctor = kubectl
+        .output(&["-n", RELEASE, "exec", "daemonset/vestibule-agent", "--", "vestibule", "doctor"], "")
+        .unwrap();
+    let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(doctor.contains("ingress") && doctor.contains("eth0"), "{doctor}");
+}
+
+#[test]
+fn metrics_are_served_on_every_node() {
+    let cluster = Cluster::shared().unwrap();
+    install(&cluster);
+    let _tenant = Tenant::new(&cluster, "metrics").unwrap();
+    for node in cluster.nodes() {
+        let address = format!("http://{}:9120/metrics", node.ipv4());
+        let output = cluster.router("curl").args(["-s", "--max-time", "5", &address]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        for metric in ["vestibule_packets_total{", "vestibule_writer 1", "vestibule_flows "] {
+            assert!(text.contains(metric), "{} has no {metric}:\n{text}", node.name());
+        }
+    }
+}
