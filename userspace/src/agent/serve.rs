@@ -108,6 +108,8 @@ pub(super) struct Agent<'a> {
     pub(super) chores: JoinSet<()>,
     /// Something came that no turn has seen.
     pub(super) is_dirty: bool,
+    /// The state is of the facts of today, but for what the store says has changed.
+    pub(super) is_partial: bool,
     /// The state in force is not on disk yet.
     pub(super) is_unsaved: bool,
     pub(super) saved: Instant,
@@ -177,6 +179,7 @@ impl<'a> Agent<'a> {
             zone,
             chores,
             is_dirty: false,
+            is_partial: false,
             is_unsaved: false,
             saved: Instant::now(),
             turned: Instant::now(),
@@ -240,7 +243,7 @@ impl<'a> Agent<'a> {
                 Event::Given(outcome) => self.given(outcome),
                 Event::Zone(zone) => {
                     self.around.zone = zone;
-                    self.is_dirty = true;
+                    (self.is_dirty, self.is_partial) = (true, false);
                 }
                 Event::Tick => self.look_around().await?,
                 Event::End => return Ok(()),
@@ -278,7 +281,7 @@ impl<'a> Agent<'a> {
         while self.chores.try_join_next().is_some() {}
         if self.file_changed() {
             self.read_file();
-            self.is_dirty = true;
+            (self.is_dirty, self.is_partial) = (true, false);
         }
         self.retry()?;
         self.use_saved();

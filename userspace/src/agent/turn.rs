@@ -14,11 +14,13 @@ use super::serve::Agent;
 use super::state::{Saying, State, by_kind};
 use super::{AgentError, saved};
 use crate::admin;
+use crate::compile::cluster::refresh;
 use crate::compile::compile;
 use crate::daemon::{Done, StartError};
 use crate::dataplane::maps::CookieKeys;
 use crate::metrics::{observe, set_all};
 use crate::model::Problem;
+use crate::sources::kubernetes::Changes;
 
 /// The state is saved at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
@@ -31,15 +33,35 @@ impl Agent<'_> {
             return Ok(());
         }
         let begun = std::time::Instant::now();
-        let compiled = self.store.judged(&mut self.facts, |facts| compile(facts, &self.around));
+        if !self.refresh() {
+            let compiled = self.store.judged(&mut self.facts, |facts| compile(facts, &self.around));
+            self.prober.set(&compiled.probes);
+            self.state = Some(State::of(compiled));
+        }
         observe(&self.metrics.compile_seconds, begun.elapsed());
-        self.prober.set(&compiled.probes);
-        let state = State::of(compiled);
-        debug!(routes = state.desired.routes.len(), elapsed = ?begun.elapsed(), "compiled");
-        self.state = Some(state);
+        debug!(elapsed = ?begun.elapsed(), "compiled");
         self.apply(begun)?;
         self.tell();
         Ok(())
+    }
+
+    /// Follows changes of endpoints alone; false: everything is to be compiled.
+    fn refresh(&mut self) -> bool {
+        let changes = self.store.changes();
+        let is_partial = std::mem::replace(&mut self.is_partial, true);
+        let (Changes::Endpoints(changed), Some(state)) = (changes, &self.state) else { return false };
+        if !is_partial {
+            return false;
+        }
+        let refreshed = self.store.judged(&mut self.facts, |facts| {
+            refresh(&state.desired, &state.problems, facts, &self.around, &changed)
+        });
+        let Some(desired) = refreshed else { return false };
+        let desired = Arc::new(desired);
+        if let Some(state) = &mut self.state {
+            state.desired = desired;
+        }
+        true
     }
 
     /// Puts what was compiled last into the maps, where it is not there yet.

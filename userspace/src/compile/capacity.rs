@@ -35,6 +35,12 @@ impl Room {
     }
 }
 
+/// Whether the maps have room for all of it.
+pub(super) fn fits(desired: &Desired) -> bool {
+    let mut room = Room::new(desired.settings.max_names);
+    desired.routes.iter().all(|route| room.take(route))
+}
+
 /// Counts what each map must hold.
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
     let names_max = desired.settings.max_names as usize;

@@ -73,6 +73,21 @@ impl<'a> Services<'a> {
         Self { known, cluster, zone, doors }
     }
 
+    /// Only these, by namespace and name.
+    pub(super) fn some(
+        cluster: &'a Cluster,
+        zone: Option<&'a Arc<str>>,
+        doors: HashSet<SocketAddr>,
+        names: &HashSet<(&str, &str)>,
+    ) -> Self {
+        let found = |(namespace, name): &(&str, &str)| {
+            let (name, service) = cluster.services.get_key_value(&ObjectName::new(*namespace, *name))?;
+            let endpoints = cluster.endpoints.get(name).map_or(&[][..], |endpoints| &**endpoints);
+            Some(((&*name.namespace, &*name.name), (&**service, endpoints)))
+        };
+        Self { known: names.iter().filter_map(found).collect(), cluster, zone, doors }
+    }
+
     /// Whether it is an address and port we answer on.
     pub(super) fn dials_us(&self, at: SocketAddr) -> bool {
         self.doors.contains(&at)

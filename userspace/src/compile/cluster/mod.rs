@@ -32,6 +32,8 @@ mod rank;
 mod route;
 /// Services of our class.
 mod service;
+/// When nothing but endpoints changed.
+mod refresh;
 /// Weights.
 mod shares;
 #[cfg(test)]
@@ -53,6 +55,8 @@ use rank::Claimant;
 use route::Routes;
 use service::Balancers;
 use std::net::SocketAddr;
+
+pub use refresh::refresh;
 
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";

@@ -22,6 +22,8 @@ pub(super) struct Slices {
     departed: BTreeMap<ObjectName, Vec<(Endpoint, Instant)>>,
     /// Services whose slices changed since [`Slices::settle`].
     touched: BTreeSet<ObjectName>,
+    /// Services whose endpoints [`Slices::settle`] changed.
+    changed: BTreeSet<ObjectName>,
 }
 
 impl Slices {
@@ -86,6 +88,7 @@ impl Slices {
                 continue;
             }
             changed = true;
+            self.changed.insert(service.clone());
             if after.is_empty() {
                 endpoints.remove(&service);
             } else {
@@ -93,6 +96,11 @@ impl Slices {
             }
         }
         changed
+    }
+
+    /// Services whose endpoints changed since this was last asked.
+    pub(super) fn take_changed(&mut self) -> BTreeSet<ObjectName> {
+        std::mem::take(&mut self.changed)
     }
 
     /// What a Service's slices hold together, and what they held a moment ago.

@@ -36,7 +36,7 @@ mod tables;
 /// What the under cluster says, kept up to date.
 mod store;
 
-pub use store::{Options, Stale, Store, StoredStatus};
+pub use store::{Changes, Options, Stale, Store, StoredStatus};
 
 /// A client for an API server as [`Store`] needs it.
 pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {

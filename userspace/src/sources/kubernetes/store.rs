@@ -5,7 +5,7 @@ use super::source::Source;
 use super::tables::{Tables, kind};
 use super::watches;
 use crate::model::cluster::Policy;
-use crate::model::{Cluster, Facts, Kind, ObjectRef};
+use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -38,6 +38,8 @@ pub struct Store {
     bundle: Option<String>,
     /// Something was taken from the inbox and not told yet.
     is_touched: bool,
+    /// More than endpoints changed since [`Store::changes`].
+    is_other: bool,
     /// Ends the watches with the store.
     watches: JoinSet<()>,
 }
@@ -63,6 +65,15 @@ enum Progress {
     Absent,
     /// There was a full list.
     Listed,
+}
+
+/// What changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Changes {
+    /// Anything.
+    All,
+    /// Endpoints of these Services, and nothing else.
+    Endpoints(BTreeSet<ObjectName>),
 }
 
 /// A source that cannot be followed: what it said last is what is known.
@@ -101,7 +112,15 @@ impl Store {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
         let sources = Source::ALL.into_iter().map(|source| (source, State::default())).collect();
-        Self { tables, sources, inbox, bundle: None, is_touched: false, watches: JoinSet::new() }
+        Self {
+            tables,
+            sources,
+            inbox,
+            bundle: None,
+            is_touched: false,
+            is_other: true,
+            watches: JoinSet::new(),
+        }
     }
 
     /// Returns when something changed: an object, whether a source can be followed, or the end of a departed endpoint's
@@ -140,6 +159,12 @@ impl Store {
         &self.tables.cluster
     }
 
+    /// What changed since this was last asked.
+    pub fn changes(&mut self) -> Changes {
+        let endpoints = self.tables.take_changed_endpoints();
+        if std::mem::take(&mut self.is_other) { Changes::All } else { Changes::Endpoints(endpoints) }
+    }
+
     /// Lends what is known to facts for as long as `judge` takes: a copy would cost more than most judgements.
     pub fn judged<T>(&mut self, facts: &mut Facts, judge: impl FnOnce(&Facts) -> T) -> T {
         facts.cluster = Some(std::mem::take(&mut self.tables.cluster));
@@ -151,6 +176,7 @@ impl Store {
     /// Sets which backends the node's own probes find down.
     pub fn cluster_mut_failing(&mut self, failing: BTreeSet<SocketAddr>) {
         self.tables.cluster.failing = failing;
+        self.is_other = true;
     }
 
     /// Whether every source had its first full list, or its CRD is known to be absent. Until then nobody removes
@@ -192,7 +218,7 @@ impl Store {
         if epoch < state.epoch {
             return;
         }
-        self.is_touched |= match news {
+        let is_other = match news {
             News::Listed(entries) => {
                 let first = state.progress != Progress::Listed;
                 state.progress = Progress::Listed;
@@ -230,6 +256,8 @@ impl Store {
                 self.tables.replace(source, Vec::new()) | was_served | was_stale | is_first
             }
         };
+        self.is_touched |= is_other;
+        self.is_other |= is_other;
     }
 }
 

@@ -93,6 +93,11 @@ impl Tables {
         changed
     }
 
+    /// Services whose endpoints changed since this was last asked.
+    pub(super) fn take_changed_endpoints(&mut self) -> BTreeSet<ObjectName> {
+        self.slices.take_changed()
+    }
+
     /// When time alone changes something.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         self.slices.next_expiry()

@@ -10,6 +10,8 @@ mod conditions;
 mod order;
 /// Who has which name, address and port.
 mod ownership;
+/// Endpoints alone.
+mod refreshing;
 /// Services of our class.
 mod services;
 /// Time.
