@@ -20,7 +20,6 @@ mod speed;
 
 use super::super::{Compiled, Surroundings, compile};
 use crate::model::cluster::*;
-use crate::model::object::Meta;
 use crate::model::verdict::{Condition, Programmable, Status};
 use crate::model::*;
 use std::net::IpAddr;
