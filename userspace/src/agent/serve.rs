@@ -135,14 +135,7 @@ impl<'a> Agent<'a> {
         let metrics = AgentMetrics::register(&mut registry, &pins, options.metrics_per_route);
         let told = Arc::new(Told::new(registry));
         let mut chores = JoinSet::new();
-        let socket = bind_socket(&options.admin)
-            .map_err(|source| AgentError::Path { path: options.admin.clone(), source })?;
-        let asked = Arc::clone(&told);
-        chores.spawn(async move {
-            if let Err(error) = admin::serve_socket(socket, asked).await {
-                warn!(%error, "probes are not answered");
-            }
-        });
+        answer_probes(&mut chores, &options.admin, &told)?;
         // Before the first look, so that no change falls in between.
         let network = Watch::open()?;
         let client = kubernetes::connect(kube::Config::infer().await?)?;
@@ -361,6 +354,18 @@ impl<'a> Agent<'a> {
         let _ = fs::remove_file(&self.options.admin);
         info!("ends; programs and connections stay, `vestibule detach` removes them");
     }
+}
+
+/// Begins to answer on the socket.
+fn answer_probes(chores: &mut JoinSet<()>, path: &Path, told: &Arc<Told>) -> Result<(), AgentError> {
+    let socket = bind_socket(path).map_err(|source| AgentError::Path { path: path.into(), source })?;
+    let asked = Arc::clone(told);
+    chores.spawn(async move {
+        if let Err(error) = admin::serve_socket(socket, asked).await {
+            warn!(%error, "probes are not answered");
+        }
+    });
+    Ok(())
 }
 
 /// What tells one state of a file from another: length, time of change, and which file it is.
