@@ -9,7 +9,7 @@ use tracing::{debug, info, warn};
 
 use super::devices::{Choice, Chosen, choose};
 use super::error::StartError;
-use super::keeper::{Keeper, Order};
+use super::keeper::{Ended, Keeper, Order};
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
 use crate::dataplane::load::{self, LoadError, Programs};
@@ -214,13 +214,22 @@ impl Control {
         }
         self.tell(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
+        let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
+        // What follows waits until no packet is between two lookups; new connections need not.
+        let settle = plan.changes.iter().position(|change| matches!(change, Change::Settle));
+        let mut retire = plan.changes.split_off(settle.unwrap_or(plan.changes.len()));
         let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
         self.applied = plan.applied;
         self.detach(&chosen.devices)?;
-        if written.reset.is_some() || !plan.later.is_empty() {
-            self.keeper.ask(Order::End { selector: written.reset, later: plan.later })?;
+        let mut ended = Ended { later: plan.later, ..Ended::default() };
+        ended.selector.join(written.reset.unwrap_or_default());
+        for change in retire.extract_if(.., |change| matches!(change, Change::Settle | Change::Reset(_))) {
+            if let Change::Reset(selector) = change {
+                ended.selector.join(*selector);
+            }
         }
-        let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
+        ended.retire = retire;
+        self.keeper.ask(Order::End(ended))?;
         self.problems = plan.problems;
         self.problems.extend(node_problems(&self.node, &chosen, &self.desired));
         let in_force = before_writing + written.in_force.unwrap_or_default();

@@ -11,7 +11,8 @@ use tracing::{debug, warn};
 
 use crate::dataplane::apply::apply;
 use crate::dataplane::evictions::Evictions;
-use crate::dataplane::expire::{Ended, ExpireError, Expirer};
+use crate::dataplane::expire::{self, ExpireError, Expirer};
+use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
 use crate::plan::{Census, Change, Selector};
 
@@ -24,18 +25,37 @@ const FLOWS_EVERY_SECS: u32 = 10;
 /// What the thread is asked for.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// End these connections now and again a little later; then write what only clears away.
-    End {
-        /// Which; `None` when there is only something to write.
-        selector: Option<Selector>,
-        /// To be written afterwards.
-        later: Vec<Change>,
-    },
+    /// Something is gone.
+    End(Ended),
     /// End every connection that the census does not know: a daemon that died between its writes and its resets
     /// leaves such behind.
     Audit(Census),
     /// Use this device for runs.
     Device(u32),
+}
+
+/// What is to be done about what is gone, and nobody waits for.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// To be written once every packet under way has been handled: backends that take no more flows.
+    pub retire: Vec<Change>,
+    /// Connections to be ended now and again a little later.
+    pub selector: Selector,
+    /// To be written afterwards: what only clears away.
+    pub later: Vec<Change>,
+}
+
+impl Ended {
+    /// Both at once: waiting for packets and looking at all flows is done once for all that has piled up.
+    fn join(&mut self, other: Self) {
+        self.retire.extend(other.retire);
+        self.selector.join(other.selector);
+        self.later.extend(other.later);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.retire.is_empty() && self.selector.is_empty() && self.later.is_empty()
+    }
 }
 
 /// The way to the thread.
@@ -85,7 +105,7 @@ impl Keeper {
 /// Something to be done a second time.
 struct Again {
     due: Instant,
-    selector: Option<Selector>,
+    selector: Selector,
     later: Vec<Change>,
 }
 
@@ -103,7 +123,7 @@ impl Duty {
             let due = self.again.iter().map(|again| again.due).min();
             tokio::select! {
                 order = orders.recv() => match order {
-                    Some(order) => self.obey(order),
+                    Some(order) => self.obey(order, &mut orders),
                     None => return,
                 },
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.repeat(),
@@ -116,24 +136,42 @@ impl Duty {
         }
     }
 
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Device(ifindex) => self.expirer.set_device(ifindex),
-            Order::Audit(census) => report(
-                "audit",
-                self.expirer.reset_where(|client, listener, route, backend| {
-                    !census.knows(client, listener, route, backend)
-                }),
-            ),
-            Order::End { selector, later } => {
-                self.reset(selector.as_ref());
-                self.again.push(Again { due: Instant::now() + AGAIN, selector, later });
+    /// Does what is asked for, and what has piled up behind it.
+    fn obey(&mut self, first: Order, orders: &mut UnboundedReceiver<Order>) {
+        let mut ended = Ended::default();
+        let mut next = Some(first);
+        while let Some(order) = next {
+            match order {
+                Order::End(more) => ended.join(more),
+                Order::Device(ifindex) => self.expirer.set_device(ifindex),
+                Order::Audit(census) => report(
+                    "audit",
+                    self.expirer.reset_where(|client, listener, route, backend| {
+                        !census.knows(client, listener, route, backend)
+                    }),
+                ),
             }
+            next = orders.try_recv().ok();
+        }
+        if !ended.is_empty() {
+            self.end(ended);
         }
     }
 
-    fn reset(&self, selector: Option<&Selector>) {
-        if let Some(selector) = selector.filter(|selector| !selector.is_empty()) {
+    fn end(&mut self, ended: Ended) {
+        let Ended { retire, selector, later } = ended;
+        if !retire.is_empty() {
+            settle();
+            if let Err(error) = apply(self.expirer.maps(), &retire) {
+                warn!(%error, "backends that are gone are not marked; nothing leads to them any more");
+            }
+        }
+        self.reset(&selector);
+        self.again.push(Again { due: Instant::now() + AGAIN, selector, later });
+    }
+
+    fn reset(&self, selector: &Selector) {
+        if !selector.is_empty() {
             report("removal", self.expirer.reset(selector));
         }
     }
@@ -141,7 +179,7 @@ impl Duty {
     fn repeat(&mut self) {
         let now = Instant::now();
         for again in self.again.extract_if(.., |again| again.due <= now).collect::<Vec<_>>() {
-            self.reset(again.selector.as_ref());
+            self.reset(&again.selector);
             if let Err(error) = apply(self.expirer.maps(), &again.later) {
                 warn!(%error, "what nothing leads to any more is still there");
             }
@@ -167,10 +205,10 @@ impl Duty {
     }
 }
 
-fn report(why: &str, ended: Result<Ended, ExpireError>) {
+fn report(why: &str, ended: Result<expire::Ended, ExpireError>) {
     match ended {
-        Ok(ended) if ended == Ended::default() => {}
-        Ok(Ended { flows, closed, hellos, half_opens }) => {
+        Ok(ended) if ended == expire::Ended::default() => {}
+        Ok(expire::Ended { flows, closed, hellos, half_opens }) => {
             debug!(flows, closed, hellos, half_opens, "ended: {why}");
         }
         Err(error) => warn!(%error, "connections cannot be ended: {why}"),

@@ -85,6 +85,14 @@ impl Selector {
             && self.withdrawn.is_empty()
     }
 
+    /// Takes what either takes.
+    pub fn join(&mut self, other: Self) {
+        self.backends.extend(other.backends);
+        self.listeners.extend(other.listeners);
+        self.detached.extend(other.detached);
+        self.withdrawn.extend(other.withdrawn);
+    }
+
     /// Whether it takes this connection. A waiting hello that has no route yet has `route` and `backend` 0.
     pub fn takes(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> bool {
         let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };
