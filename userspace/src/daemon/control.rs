@@ -245,6 +245,8 @@ impl Control {
 
     /// After a write that failed only the maps know what they hold.
     fn recover(&mut self) {
+        // A backend whose retirement is still to be written would be taken for one in use, and retired then.
+        self.keeper.catch_up();
         match read::content(&self.maps) {
             Ok(content) => self.applied = Applied::from_maps(content),
             Err(error) => warn!(%error, "what the maps hold cannot be read"),

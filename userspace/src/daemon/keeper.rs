@@ -1,6 +1,7 @@
 //! The thread that ends connections: on time limits, when a hello gives way, and when what they belong to is removed.
 //! A thread of its own, so that a walk through a million flows delays no reload.
 
+use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub(super) enum Order {
     Audit(Census),
     /// Use this device for runs.
     Device(u32),
+    /// Nothing; it is dropped when all that was asked for before has been done.
+    Caught(mpsc::Sender<()>),
 }
 
 /// What is to be done about what is gone, and nobody waits for.
@@ -96,6 +99,15 @@ impl Keeper {
         }
     }
 
+    /// Waits until the thread has done what it was asked for, but for what it does a second time.
+    pub(super) fn catch_up(&self) {
+        let (sender, done) = mpsc::channel();
+        if self.ask(Order::Caught(sender)).is_ok() {
+            // Nothing is ever sent: it ends when the sender is dropped.
+            let _ = done.recv();
+        }
+    }
+
     /// Asks the thread for something.
     pub(super) fn ask(&self, order: Order) -> Result<(), KeeperGone> {
         self.orders.send(order).map_err(|_| KeeperGone)
@@ -139,11 +151,13 @@ impl Duty {
     /// Does what is asked for, and what has piled up behind it.
     fn obey(&mut self, first: Order, orders: &mut UnboundedReceiver<Order>) {
         let mut ended = Ended::default();
+        let mut waiting = Vec::new();
         let mut next = Some(first);
         while let Some(order) = next {
             match order {
                 Order::End(more) => ended.join(more),
                 Order::Device(ifindex) => self.expirer.set_device(ifindex),
+                Order::Caught(sender) => waiting.push(sender),
                 Order::Audit(census) => report(
                     "audit",
                     self.expirer.reset_where(|client, listener, route, backend| {
@@ -156,6 +170,7 @@ impl Duty {
         if !ended.is_empty() {
             self.end(ended);
         }
+        drop(waiting);
     }
 
     fn end(&mut self, ended: Ended) {

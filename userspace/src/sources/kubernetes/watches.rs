@@ -50,23 +50,25 @@ impl Start {
         let probe = self.probe;
         match source {
             Source::Definitions | Source::Namespaces => {
-                self.one(watches, source, version, epoch, |raw, words| {
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, words| {
                     told(fold::namespace(raw, words), Body::Namespace)
                 })
             }
             Source::Services => self.any(watches, source, version, epoch, move |raw, words| {
                 told(fold::service(raw, probe, words), Body::Service)
             }),
-            Source::EndpointSlices => self.one(watches, source, version, epoch, |raw, words| {
-                let (slice, problems) = fold::endpoint_slice(raw, words);
-                (Body::Slice(slice), problems)
-            }),
+            Source::EndpointSlices => {
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, words| {
+                    let (slice, problems) = fold::endpoint_slice(raw, words);
+                    (Body::Slice(slice), problems)
+                })
+            }
             Source::GatewayClasses => self.any(watches, source, version, epoch, |raw, words| {
                 let (class, problems) = fold::class(raw, words);
                 (Body::Class(class.map(Arc::new)), problems)
             }),
             // Their addresses stand in their status.
-            Source::Gateways => self.with_status(watches, source, version, epoch, |raw, words| {
+            Source::Gateways => self.one::<_, true, _>(watches, source, version, epoch, |raw, words| {
                 told(fold::gateway(raw, words), Body::Gateway)
             }),
             Source::ListenerSets => self.any(watches, source, version, epoch, |raw, words| {
@@ -78,9 +80,11 @@ impl Start {
             Source::TcpRoutes => self.any(watches, source, version, epoch, |raw, words| {
                 told(fold::route(Kind::TcpRoute, raw, words), Body::TcpRoute)
             }),
-            Source::ReferenceGrants => self.one(watches, source, version, epoch, |raw, words| {
-                told(fold::grant(raw, words), Body::Grant)
-            }),
+            Source::ReferenceGrants => {
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, words| {
+                    told(fold::grant(raw, words), Body::Grant)
+                })
+            }
         }
     }
 
@@ -98,13 +102,13 @@ impl Start {
         F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
     {
         if self.statuses {
-            self.with_status(watches, source, version, epoch, fold)
+            self.one::<B, true, F>(watches, source, version, epoch, fold)
         } else {
-            self.one(watches, source, version, epoch, fold)
+            self.one::<B, false, F>(watches, source, version, epoch, fold)
         }
     }
 
-    fn with_status<B, F>(
+    fn one<B, const STATUS: bool, F>(
         &self,
         watches: &mut JoinSet<()>,
         source: Source,
@@ -121,28 +125,7 @@ impl Start {
             watches,
             source,
             epoch,
-            Watch::<Object<B, true>, _>::new(self.client.clone(), source, version, sink),
-        )
-    }
-
-    fn one<B, F>(
-        &self,
-        watches: &mut JoinSet<()>,
-        source: Source,
-        version: &str,
-        epoch: u64,
-        fold: F,
-    ) -> AbortHandle
-    where
-        B: Clone + DeserializeOwned + Send + 'static,
-        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
-    {
-        let sink = self.folding(source, epoch, fold);
-        self.keep(
-            watches,
-            source,
-            epoch,
-            Watch::<Object<B, false>, _>::new(self.client.clone(), source, version, sink),
+            Watch::<Object<B, STATUS>, _>::new(self.client.clone(), source, version, sink),
         )
     }
 
