@@ -49,6 +49,7 @@ reasons! {
     13 ClassifyUnreachable "classify" "unreachable" "not TCP and the VIP is not the node's; answered with ICMP unreachable";
     14 ClassifyDropped "classify" "dropped" "nothing may be answered (ICMP, RST) and the VIP is not the node's; dropped";
 
+    19 SynDraining "syn" "draining" "the node takes no new connections (`vestibule drain`); answered with RST";
     20 SynAnswered "syn" "answered" "SYN answered with a cookie";
     21 SynForwarded "syn" "forwarded" "SYN of a TCP listener passed to its backend";
     22 SynAcked "syn" "acked" "handshake completed; nothing stored";

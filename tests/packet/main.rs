@@ -23,4 +23,5 @@ mod renew;
 mod half_open;
 mod half_open_refused;
 mod expire;
+mod drain;
 mod emit;

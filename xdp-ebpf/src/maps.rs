@@ -36,6 +36,8 @@ pub(crate) static CURSORS: Array<Cursors, 1> = Array::new();
 #[btf_map]
 pub(crate) static IDS: Array<Ids, 1> = Array::new();
 #[btf_map]
+pub(crate) static DRAIN: Array<u32, 1> = Array::new();
+#[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, REASONS_MAX> = PerCpuArray::new();
@@ -142,6 +144,12 @@ array_access! {
 #[inline(always)]
 pub(crate) fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
+}
+
+/// Whether new connections are to be refused.
+#[inline(always)]
+pub(crate) fn is_draining() -> bool {
+    DRAIN.get(0).is_some_and(|value| *value != 0)
 }
 
 /// The cursors of the rings.

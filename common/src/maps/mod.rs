@@ -58,7 +58,7 @@ pub mod event;
 
 /// Raised whenever a map's key, value or meaning changes. Pinned as map `ABI`; a mismatch is refused before anything
 /// is touched.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
 pub mod name {
@@ -72,6 +72,8 @@ pub mod name {
     pub const CURSORS: &str = "CURSORS";
     /// [`super::settings::Ids`], one element; user space only.
     pub const IDS: &str = "IDS";
+    /// `[u32; 1]`: not 0 = no new connections (`vestibule drain`). Written by the command line alone.
+    pub const DRAIN: &str = "DRAIN";
     /// [`super::address::Address`] -> [`super::listener::AddressRole`].
     pub const ADDRESSES: &str = "ADDRESSES";
     /// [`super::listener::ListenerKey`] -> [`super::listener::Listener`].
@@ -116,12 +118,13 @@ pub mod name {
     pub const SCRATCH: &str = "SCRATCH";
 
     /// Every map that is pinned.
-    pub const ALL: [&str; 26] = [
+    pub const ALL: [&str; 27] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
         CURSORS,
         IDS,
+        DRAIN,
         ADDRESSES,
         LISTENERS,
         ROUTES_EXACT,

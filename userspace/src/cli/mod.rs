@@ -22,6 +22,8 @@ mod agent;
 mod probe;
 /// `vestibule crds`.
 mod crds;
+/// `vestibule drain`.
+mod drain;
 /// `vestibule doctor`.
 mod doctor;
 
@@ -67,6 +69,9 @@ enum Command {
         /// The configuration, YAML or JSON.
         file: PathBuf,
     },
+    /// Refuse new connections and wait until those that are open have ended. Exit status 1 when some are left at the
+    /// deadline. New ones are refused until `drain --cancel`, `detach` or the next boot.
+    Drain(drain::Asked),
     /// Remove everything from the kernel; ends all connections.
     Detach,
     /// Tell whether this node can serve, and whose programs are on its devices, in which order. Exit status 1 when it
@@ -147,6 +152,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Crds => crds::show()?,
         Command::Check { file } => return check(&file),
         Command::Doctor(shown) => return doctor::show(&pins, shown.output),
+        Command::Drain(asked) => return drain::run(&asked, &pins),
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
         Command::Backends(shown) => backends::show(&pins, shown.output)?,

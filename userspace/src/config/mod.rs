@@ -18,6 +18,13 @@ mod cluster;
 
 pub use cluster::ChartFile;
 
+/// Reads a duration as it is written in a file, such as `10m`; the error says what is wrong and what to write.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    value::duration(text).map_err(|wrong| format!("{}; {}", wrong.what, wrong.remedy))
+}
+
+use std::time::Duration;
+
 use crate::model::{Facts, Problem};
 use serde::Deserialize;
 

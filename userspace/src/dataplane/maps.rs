@@ -36,6 +36,7 @@ impl fmt::Debug for CookieKeys {
 pub struct Maps {
     pub settings: Table<u32, Settings>,
     pub ids: Table<u32, Ids>,
+    pub drain: Table<u32, u32>,
     pub cookie_keys: Table<u32, CookieKey>,
     pub cursors: Table<u32, Cursors>,
     pub addresses: Table<Address, AddressRole>,
@@ -62,6 +63,7 @@ impl Maps {
         Ok(Self {
             settings: Table::open(folder, name::SETTINGS)?,
             ids: Table::open(folder, name::IDS)?,
+            drain: Table::open(folder, name::DRAIN)?,
             cookie_keys: Table::open(folder, name::COOKIE_KEYS)?,
             cursors: Table::open(folder, name::CURSORS)?,
             addresses: Table::open(folder, name::ADDRESSES)?,

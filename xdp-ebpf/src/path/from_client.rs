@@ -31,7 +31,8 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         return tcp(skb, s);
     }
     if s.segment.has(SYN) && !s.segment.has(ACK) {
-        return syn::answer(skb, s);
+        // A handshake under way goes on: its next segment is no SYN.
+        return if maps::is_draining() { Exit::reset(Reason::SynDraining) } else { syn::answer(skb, s) };
     }
     if let Err(exit) = admit(s) {
         // Not proved to be the waiting client's: it ends nothing.
@@ -215,6 +216,9 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
         }
         if known {
             half_open::forget(&s.client);
+        }
+        if maps::is_draining() {
+            return Exit::reset(Reason::SynDraining);
         }
         return match open_tcp(skb, s) {
             Ok(()) => pass_syn(skb, s),
