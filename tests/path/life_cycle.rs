@@ -1,63 +1,28 @@
 //! The daemon dies, ends, comes back; what is pinned serves on.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
 use nix::sys::signal::Signal;
-use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
 use tests::config::Config;
-use tests::hello::hello;
-use tests::raw;
 use tests::topology::Options;
 
 use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene, eventually};
+use crate::traffic::under_traffic;
 
 /// Ends the daemon by a signal and starts it again, under traffic that never fails.
 fn ends_and_comes_back(signal: Signal) {
     tests::skip_without_root!();
-    let mut scene = Scene::echo();
-    let (over, made) = (AtomicBool::new(false), AtomicU64::new(0));
-    let mut kept: Vec<Open> = Vec::new();
-    for family in FAMILIES {
-        kept.extend((0..3).map(|tenant| Open::by_name(&scene, family, &server_name(tenant))));
-    }
-    let Scene { daemon, lab, .. } = &mut scene;
-    let lab = &*lab;
-    let traffic = |number: usize| {
-        lab.client.enter();
-        let (family, tenant) = (FAMILIES[number % 2], number % 3);
-        let bytes = hello().name(server_name(tenant)).bytes();
-        while !over.load(Ordering::Relaxed) {
-            let name = raw::hello(lab.vip(family, TLS_PORT), &bytes, &[]).context("a new connection")?;
-            anyhow::ensure!(name.starts_with(tenant_name(tenant)), "answered by {name}");
-            made.fetch_add(1, Ordering::Relaxed);
-        }
-        anyhow::Ok(())
-    };
-    let progress = || {
-        let wanted = made.load(Ordering::Relaxed) + 50;
-        eventually(Duration::from_secs(10), || made.load(Ordering::Relaxed) > wanted)
-    };
-    std::thread::scope(|scope| {
-        let traffic = &traffic;
-        let threads: Vec<_> = (0..3).map(|number| scope.spawn(move || traffic(number))).collect();
+    under_traffic(Scene::echo(), |daemon, lab, traffic| {
         for _ in 0..3 {
-            assert!(progress(), "traffic stands still with the daemon");
+            traffic.assert_goes_on("with the daemon");
             daemon.end(signal).unwrap();
-            assert!(progress(), "traffic stands still without the daemon");
-            kept.iter_mut().for_each(Open::assert_alive);
+            traffic.assert_goes_on("without the daemon");
             daemon.launch(&lab.balancer).unwrap();
-            kept.iter_mut().for_each(Open::assert_alive);
-        }
-        over.store(true, Ordering::Relaxed);
-        for thread in threads {
-            thread.join().unwrap().unwrap();
+            traffic.assert_goes_on("with the daemon again");
         }
     });
-    drop(kept);
-    scene.assert_nothing_leaks();
 }
 
 #[test]
@@ -133,7 +98,8 @@ fn a_second_daemon_on_the_same_pins_is_refused() {
     let mut open = Open::by_name(&scene, Family::V4, &server_name(0));
     let mut second = scene.daemon.command(&scene.lab.balancer).unwrap();
     let second = second.arg("run").arg("--config").arg(scene.daemon.config_path()).output().unwrap();
-    assert!(!second.status.success(), "{second:?}");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success() && said.contains("another vestibule runs"), "{second:?}");
     assert!(scene.daemon.runs());
     open.assert_alive();
 }

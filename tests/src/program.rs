@@ -363,3 +363,17 @@ pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
     // An entry that goes while we read is not there.
     Ok(map.iter().filter_map(Result::ok).collect())
 }
+
+/// Writes an element of a pinned array.
+pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let mut map: Array<_, V> = map.try_into().context("not an array of this type")?;
+    map.set(index, &value, 0).with_context(|| format!("writing to {}", path.display()))
+}
+
+/// The kernel's number of a pinned program.
+pub fn pinned_program(path: &Path) -> Result<u32> {
+    let info = aya::programs::ProgramInfo::from_pin(path);
+    Ok(info.with_context(|| format!("opening {}", path.display()))?.id())
+}

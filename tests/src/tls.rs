@@ -52,6 +52,13 @@ pub struct Files {
     pub key: PathBuf,
 }
 
+impl Identity {
+    /// The chain and its key, as rustls takes them.
+    pub fn into_parts(self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        (vec![self.certificate], PrivateKeyDer::Pkcs8(self.key))
+    }
+}
+
 impl Authority {
     /// A new authority, its common name `<tenant> CA`.
     pub fn new(tenant: &str) -> Result<Self> {
@@ -93,7 +100,8 @@ impl Authority {
         })
     }
 
-    fn roots(&self) -> Result<RootCertStore> {
+    /// What trusts this authority only.
+    pub fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone())?;
         Ok(roots)

@@ -113,8 +113,9 @@ impl Lab {
         lab.captures.extend(Capture::start(&lab.client, UPLINK)?);
         for tenant in 0..TENANT_NETS.len() {
             let made = namespace(tenant_name(tenant))?;
-            lab.link_tenant(tenant, &made, options)
+            let injector = link_tenant(&lab.balancer, tenant, &made, options)
                 .with_context(|| format!("linking {}", tenant_name(tenant)))?;
+            lab.injectors.extend(injector);
             lab.captures.extend(Capture::start(&made, UPLINK)?);
             let authority = Authority::new(tenant_name(tenant))?;
             let servers = if options.servers { servers(tenant, &made, &authority)? } else { Vec::new() };
@@ -139,23 +140,14 @@ impl Lab {
         Ok(())
     }
 
-    fn link_tenant(&mut self, tenant: usize, namespace: &Namespace, options: &Options) -> Result<()> {
-        let net = TENANT_NETS[tenant];
-        let ours = FAMILIES.map(|family| with_prefix(family, balancer(family, net)));
-        let ours = ours.each_ref().map(String::as_str);
-        let theirs: Vec<String> =
-            backends(tenant).map(|(family, _, address)| with_prefix(family, address)).collect();
-        let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
-        let near = End { namespace: &self.balancer, device: tenant_name(tenant), addresses: &ours };
-        let far = End { namespace, device: UPLINK, addresses: &theirs };
-        self.injectors.extend(link(
-            near,
-            far,
-            options.backend_mtu,
-            options.backend_faults,
-            options.offloads,
-        )?);
-        Ok(())
+    /// Takes a tenant's link away, both ends with their addresses.
+    pub fn unlink_tenant(&self, tenant: usize) -> Result<()> {
+        self.balancer.ip(&format!("link del {}\n", tenant_name(tenant)))
+    }
+
+    /// Makes a tenant's link anew as in the plain lab.
+    pub fn relink_tenant(&self, tenant: usize) -> Result<()> {
+        link_tenant(&self.balancer, tenant, &self.tenants[tenant].namespace, &Options::default()).map(drop)
     }
 
     /// Servers that say their name and echo, on this port of every backend of every tenant.
@@ -188,6 +180,24 @@ impl Lab {
     pub fn vip(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(vip(family), port)
     }
+}
+
+/// Joins the balancer and a tenant's namespace.
+fn link_tenant(
+    balancer_namespace: &Namespace,
+    tenant: usize,
+    namespace: &Namespace,
+    options: &Options,
+) -> Result<Option<Injector>> {
+    let net = TENANT_NETS[tenant];
+    let ours = FAMILIES.map(|family| with_prefix(family, balancer(family, net)));
+    let ours = ours.each_ref().map(String::as_str);
+    let theirs: Vec<String> =
+        backends(tenant).map(|(family, _, address)| with_prefix(family, address)).collect();
+    let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
+    let near = End { namespace: balancer_namespace, device: tenant_name(tenant), addresses: &ours };
+    let far = End { namespace, device: UPLINK, addresses: &theirs };
+    link(near, far, options.backend_mtu, options.backend_faults, options.offloads)
 }
 
 /// Joins two ends, through an injector where there are faults.

@@ -25,8 +25,9 @@ const LOG_LINES: usize = 20;
 pub enum LoadError {
     /// Another version's maps are pinned.
     #[error(
-        "the maps in {folder} have ABI version {found}, this vestibule has {ABI_VERSION}; nothing was touched. \
-         Run the vestibule they belong to, or `vestibule detach` (which ends all connections) and start again"
+        "the maps in {folder} have ABI version {found}, this vestibule has {ABI_VERSION}; nothing was touched, and what is \
+         in the kernel serves on. Run the vestibule they belong to. To change over, let its connections end by its \
+         `vestibule drain`, then `vestibule detach` (which ends those that are left) and start again"
     )]
     Abi {
         /// The version as pinned; 0 = none.

@@ -1,0 +1,173 @@
+//! What TLS does beyond one hello and one answer: a second hello, resumption, data before the handshake is over.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, ring};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, StreamOwned,
+    SupportedProtocolVersion,
+};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name};
+use tests::clients::ask;
+use tests::config::{Backend, Config, SHARED, listener, route};
+use tests::server::Speech;
+use tests::tls::{Authority, dial, handshake};
+use tests::topology::{Lab, Options};
+
+use crate::scene::Scene;
+
+const PORT: u16 = 7443;
+
+/// Cryptography with these key exchanges only.
+fn provider(groups: &[&'static dyn SupportedKxGroup]) -> Arc<CryptoProvider> {
+    Arc::new(CryptoProvider { kx_groups: groups.to_vec(), ..ring::default_provider() })
+}
+
+/// What both ends of a story are made of.
+struct Ends {
+    server: ServerConfig,
+    client: Arc<ClientConfig>,
+}
+
+/// A server of one tenant, and a client that trusts it.
+fn ends(
+    server_groups: &[&'static dyn SupportedKxGroup],
+    client_groups: &[&'static dyn SupportedKxGroup],
+    versions: &[&'static SupportedProtocolVersion],
+) -> Ends {
+    let authority = Authority::new("tenant-a").unwrap();
+    let identity = authority.server(&[&server_name(0)]).unwrap();
+    let (chain, key) = identity.into_parts();
+    let server = ServerConfig::builder_with_provider(provider(server_groups))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let mut client = ClientConfig::builder_with_provider(provider(client_groups))
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(authority.roots().unwrap())
+        .with_no_client_auth();
+    client.enable_early_data = true;
+    Ends { server, client: Arc::new(client) }
+}
+
+fn config() -> Config {
+    let mut config = Config::empty();
+    config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
+    let backends = FAMILIES.map(|family| Backend::new(backend(family, 0, 0), PORT));
+    config.routes.push(route("tenant-a", &[SHARED], &[&server_name(0)], backends.to_vec()));
+    config
+}
+
+fn lab() -> Lab {
+    Lab::with(&Options { servers: false, ..Options::default() }).unwrap()
+}
+
+/// The kinds of the handshakes of a first and a second connection, each of which reached the tenant's server.
+fn handshakes(ends: Ends, family: Family) -> [Option<HandshakeKind>; 2] {
+    let lab = lab();
+    let speech = Speech::Tls(Arc::new(ends.server));
+    let server = lab.serve(0, (backend(family, 0, 0), PORT).into(), "tenant-a/0", speech).unwrap();
+    let daemon = lab.vestibule(&config()).unwrap();
+    let to = lab.vip(family, TLS_PORT);
+    let kinds = [(); 2].map(|()| {
+        lab.client.run(|| {
+            let mut tls = handshake(dial(to).unwrap(), Arc::clone(&ends.client), &server_name(0)).unwrap();
+            assert_eq!(ask(&mut tls).unwrap(), "tenant-a/0 -");
+            tls.conn.handshake_kind()
+        })
+    });
+    assert_eq!(server.accepted(), 2);
+    drop(Scene { daemon, echoes: vec![server], lab });
+    kinds
+}
+
+#[test]
+fn a_second_hello_after_a_hello_retry_request_passes() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let client = [ring::kx_group::X25519, ring::kx_group::SECP384R1];
+        let ends = ends(&[ring::kx_group::SECP384R1], &client, &[&TLS13]);
+        let [first, second] = handshakes(ends, family);
+        assert_eq!(first, Some(HandshakeKind::FullWithHelloRetryRequest));
+        // It remembers what the server wants; and it resumes.
+        assert_eq!(second, Some(HandshakeKind::Resumed));
+    }
+}
+
+#[test]
+fn sessions_are_resumed() {
+    tests::skip_without_root!();
+    for version in [&TLS12, &TLS13] {
+        let groups = [ring::kx_group::X25519];
+        let kinds = handshakes(ends(&groups, &groups, &[version]), Family::V4);
+        assert_eq!(kinds, [Some(HandshakeKind::Full), Some(HandshakeKind::Resumed)], "{version:?}");
+    }
+}
+
+/// A server that reads early data, one connection after another, and answers each with what it read.
+fn early_server(
+    listener: TcpListener,
+    config: Arc<ServerConfig>,
+    connections: usize,
+) -> JoinHandle<io::Result<()>> {
+    std::thread::spawn(move || {
+        for _ in 0..connections {
+            let (stream, _) = listener.accept()?;
+            let connection = ServerConnection::new(Arc::clone(&config)).map_err(io::Error::other)?;
+            let mut tls = StreamOwned::new(connection, stream);
+            while tls.conn.is_handshaking() {
+                tls.conn.complete_io(&mut tls.sock)?;
+            }
+            let mut read = Vec::new();
+            if let Some(mut early) = tls.conn.early_data() {
+                early.read_to_end(&mut read)?;
+            }
+            tls.write_all(format!("early: {}\n", String::from_utf8_lossy(&read)).as_bytes())?;
+            tls.conn.send_close_notify();
+            tls.flush()?;
+        }
+        Ok(())
+    })
+}
+
+/// Says hello and `words` with it; what the server answered, and whether it took the words early.
+fn early_client(to: SocketAddr, config: &Arc<ClientConfig>, words: &str) -> (String, bool) {
+    let name = server_name(0).try_into().unwrap();
+    let mut connection = ClientConnection::new(Arc::clone(config), name).unwrap();
+    if let Some(mut early) = connection.early_data() {
+        early.write_all(words.as_bytes()).unwrap();
+    }
+    let mut tls = StreamOwned::new(connection, dial(to).unwrap());
+    let mut answer = String::new();
+    tls.read_to_string(&mut answer).unwrap();
+    (answer, tls.conn.is_early_data_accepted())
+}
+
+#[test]
+fn early_data_arrives_with_the_hello() {
+    tests::skip_without_root!();
+    let groups = [ring::kx_group::X25519];
+    let Ends { mut server, client } = ends(&groups, &groups, &[&TLS13]);
+    server.max_early_data_size = 16_384;
+    let (lab, server) = (lab(), Arc::new(server));
+    let at = SocketAddr::new(backend(Family::V6, 0, 0), PORT);
+    let listener = lab.tenants[0].namespace.run(|| TcpListener::bind(at)).unwrap();
+    let serving = early_server(listener, server, 3);
+    let _daemon = lab.vestibule(&config()).unwrap();
+    let to = lab.vip(Family::V6, TLS_PORT);
+    // More than one segment of it, too.
+    let long = "word ".repeat(2000);
+    lab.client.run(|| {
+        assert_eq!(early_client(to, &client, "nothing to resume yet"), ("early: \n".into(), false));
+        assert_eq!(early_client(to, &client, "GET /"), ("early: GET /\n".into(), true));
+        assert_eq!(early_client(to, &client, &long), (format!("early: {long}\n"), true));
+    });
+    serving.join().unwrap().unwrap();
+}

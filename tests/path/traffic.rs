@@ -1,0 +1,78 @@
+//! Connections that never fail while something happens to the daemon: new ones without a pause, and some kept open.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use tests::addresses::{FAMILIES, TLS_PORT, server_name, tenant_name};
+use tests::daemon::Daemon;
+use tests::hello::hello;
+use tests::raw;
+use tests::topology::Lab;
+
+use crate::open::Open;
+use crate::scene::{Scene, eventually};
+
+/// How many go on at once.
+const THREADS: usize = 3;
+
+/// What goes on meanwhile.
+pub(crate) struct Traffic<'a> {
+    made: &'a AtomicU64,
+    kept: &'a mut [Open],
+}
+
+impl Traffic<'_> {
+    /// Fifty more new connections reach their tenant, and those kept open are alive.
+    #[track_caller]
+    pub(crate) fn assert_goes_on(&mut self, when: &str) {
+        let wanted = self.made.load(Ordering::Relaxed) + 50;
+        let progress = eventually(Duration::from_secs(10), || self.made.load(Ordering::Relaxed) > wanted);
+        assert!(progress, "traffic stands still {when}");
+        self.kept.iter_mut().for_each(Open::assert_alive);
+    }
+}
+
+/// Runs `story` under traffic of both families to every tenant. Not one connection may fail, be reset, or reach another
+/// tenant; nothing is left in the maps afterwards.
+pub(crate) fn under_traffic(mut scene: Scene, story: impl FnOnce(&mut Daemon, &Lab, &mut Traffic<'_>)) {
+    let (over, made) = (AtomicBool::new(false), AtomicU64::new(0));
+    let mut kept: Vec<Open> = Vec::new();
+    for family in FAMILIES {
+        kept.extend((0..3).map(|tenant| Open::by_name(&scene, family, &server_name(tenant))));
+    }
+    let Scene { daemon, lab, .. } = &mut scene;
+    let lab = &*lab;
+    let dial = |number: usize| {
+        lab.client.enter();
+        let (family, tenant) = (FAMILIES[number % 2], number % 3);
+        let bytes = hello().name(server_name(tenant)).bytes();
+        while !over.load(Ordering::Relaxed) {
+            let name = raw::hello(lab.vip(family, TLS_PORT), &bytes, &[]).context("a new connection")?;
+            anyhow::ensure!(name.starts_with(tenant_name(tenant)), "answered by {name}");
+            made.fetch_add(1, Ordering::Relaxed);
+        }
+        anyhow::Ok(())
+    };
+    std::thread::scope(|scope| {
+        let dial = &dial;
+        let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || dial(number))).collect();
+        let _end = End(&over);
+        story(daemon, lab, &mut Traffic { made: &made, kept: &mut kept });
+        over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+    });
+    drop(kept);
+    scene.assert_nothing_leaks();
+}
+
+/// Ends the threads when a story panics too: the scope waits for them.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

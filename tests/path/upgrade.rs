@@ -1,0 +1,75 @@
+//! Another vestibule takes over, and the one before again, under traffic.
+
+use common::maps::{ABI_VERSION, name};
+use nix::sys::signal::Signal;
+use tests::daemon::Daemon;
+use tests::program::{pinned_program, set_pinned};
+use tests::topology::Lab;
+
+use crate::scene::Scene;
+use crate::traffic::under_traffic;
+
+/// Each time a newer version, and back.
+const ROUNDS: usize = 20;
+
+/// The kernel's number of the program that a start has pinned.
+fn program(daemon: &Daemon) -> u32 {
+    pinned_program(&daemon.pins().join("programs/ingress")).unwrap()
+}
+
+/// The numbers of our programs on all devices, as `vestibule doctor` finds them.
+fn on_devices(daemon: &Daemon, lab: &Lab) -> Vec<String> {
+    let output = daemon.command(&lab.balancer).unwrap().args(["doctor", "-o", "json"]).output().unwrap();
+    let findings = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    let hooks =
+        findings.iter().filter(|one| one["what"].as_str().is_some_and(|w| w.ends_with("tcx/ingress")));
+    hooks.map(|one| one["found"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Pretends that another version made the maps.
+fn set_version(daemon: &Daemon, version: u32) {
+    set_pinned(&daemon.pins().join(name::ABI), 0, version).unwrap();
+}
+
+/// The same maps: the next start adopts them and puts its own programs in the place of the old ones.
+#[test]
+fn twenty_upgrades_lose_nothing() {
+    tests::skip_without_root!();
+    under_traffic(Scene::echo(), |daemon, lab, traffic| {
+        for round in 0..ROUNDS {
+            let before = program(daemon);
+            daemon.end(if round % 2 == 0 { Signal::SIGTERM } else { Signal::SIGKILL }).unwrap();
+            daemon.launch(&lab.balancer).unwrap();
+            let after = program(daemon);
+            assert_ne!(before, after, "round {round}: the programs are the old ones");
+            let devices = on_devices(daemon, lab);
+            assert!(devices.len() >= 4, "{devices:?}");
+            assert!(devices.iter().all(|found| *found == format!("#{after} (ours)")), "{devices:?}");
+            traffic.assert_goes_on("after an upgrade");
+        }
+    });
+}
+
+/// Other maps: a newer one and, on the way back, an older one refuse before they touch anything, and what is there
+/// serves on.
+#[test]
+fn twenty_upgrades_and_rollbacks_to_other_maps_are_refused_and_lose_nothing() {
+    tests::skip_without_root!();
+    under_traffic(Scene::echo(), |daemon, lab, traffic| {
+        daemon.end(Signal::SIGTERM).unwrap();
+        let (serving, devices) = (program(daemon), on_devices(daemon, lab));
+        for round in 0..ROUNDS {
+            let pinned = if round % 2 == 0 { ABI_VERSION + 1 } else { ABI_VERSION - 1 };
+            set_version(daemon, pinned);
+            let refused = format!("{:#}", daemon.launch(&lab.balancer).unwrap_err());
+            let versions = format!("have ABI version {pinned}, this vestibule has {ABI_VERSION}");
+            assert!(refused.contains(&versions) && refused.contains("nothing was touched"), "{refused}");
+            assert!(refused.contains("vestibule drain") && refused.contains("vestibule detach"), "{refused}");
+            assert_eq!((program(daemon), on_devices(daemon, lab)), (serving, devices.clone()));
+            traffic.assert_goes_on("after a refused upgrade");
+        }
+        set_version(daemon, ABI_VERSION);
+        daemon.launch(&lab.balancer).unwrap();
+        traffic.assert_goes_on("with the version that made the maps");
+    });
+}
