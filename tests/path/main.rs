@@ -21,6 +21,7 @@ mod traffic;
 mod life_cycle;
 mod upgrade;
 mod drain;
+mod doctor;
 mod link;
 mod tls_features;
 mod limits;

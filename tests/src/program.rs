@@ -374,6 +374,6 @@ pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
 
 /// The kernel's number of a pinned program.
 pub fn pinned_program(path: &Path) -> Result<u32> {
-    let info = aya::programs::ProgramInfo::from_pin(path);
+    let info = ProgramInfo::from_pin(path);
     Ok(info.with_context(|| format!("opening {}", path.display()))?.id())
 }

@@ -101,7 +101,7 @@ mod tests {
     use crate::net::node::Link;
 
     fn link(name: &str, ethernet: bool) -> Link {
-        Link { name: name.into(), mtu: 1500, ethernet }
+        Link { name: name.into(), mtu: 1500, ethernet, xdp: None }
     }
 
     fn node() -> Node {

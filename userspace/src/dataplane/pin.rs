@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use common::maps::name;
 
-/// Where bpffs belongs.
-const BPFFS: &str = "/sys/fs/bpf";
+/// Where the BPF file system is mounted.
+pub const BPFFS: &str = "/sys/fs/bpf";
 
 /// Magic number of bpffs (linux/magic.h).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
@@ -168,6 +168,11 @@ impl Pins {
         }
         Ok(())
     }
+}
+
+/// Whether a BPF file system is mounted where it belongs.
+pub fn has_bpffs() -> bool {
+    on_bpffs(Path::new(BPFFS))
 }
 
 /// Whether the nearest folder of `path` that exists is on bpffs.

@@ -11,6 +11,8 @@ pub mod ways;
 pub mod watch;
 /// Programs on devices by way of classic traffic control.
 pub mod filters;
+/// Offloads of devices.
+pub mod ethtool;
 /// What `/proc/sys/net` says.
 pub mod sysctl;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -19,6 +19,8 @@ pub struct Link {
     pub mtu: u32,
     /// Whether packets on it begin with an Ethernet header, as the programs expect. Loopback's do not count.
     pub ethernet: bool,
+    /// The number of an XDP program on it: whosever, ours are none.
+    pub xdp: Option<u32>,
 }
 
 /// The node at one moment.
@@ -79,11 +81,18 @@ fn link(message: &LinkMessage) -> Link {
         name: String::new(),
         mtu: 0,
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+        xdp: None,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Xdp(parts) => {
+                link.xdp = parts.iter().find_map(|part| match part {
+                    LinkXdp::ProgId(id) => Some(*id),
+                    _ => None,
+                });
+            }
             _ => {}
         }
     }

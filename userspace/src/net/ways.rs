@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn node() -> Node {
-        let link = Link { name: "eth0".into(), mtu: 1500, ethernet: true };
+        let link = Link { name: "eth0".into(), mtu: 1500, ethernet: true, xdp: None };
         Node { links: [(3, link)].into(), ..Node::default() }
     }
 

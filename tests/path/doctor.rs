@@ -1,0 +1,72 @@
+//! `vestibule doctor` beside programs of others, as root on the host: their names and the order.
+
+use std::process::Command;
+
+use serde_json::Value;
+use tests::config::Config;
+use tests::program::pinned_program;
+use tests::topology::CLIENT_DEVICE;
+
+use crate::scene::{ECHO_PORT, Scene};
+
+/// Whether the node is well, and all findings.
+fn findings(scene: &Scene) -> (bool, Vec<Value>) {
+    let mut doctor = scene.daemon.command(&scene.lab.balancer).unwrap();
+    let output = doctor.args(["doctor", "-o", "json"]).output().unwrap();
+    (output.status.success(), tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap())
+}
+
+fn found<'a>(findings: &'a [Value], what: &str) -> &'a Value {
+    findings.iter().find(|one| one["what"] == what).unwrap_or_else(|| panic!("no {what} in {findings:#?}"))
+}
+
+#[test]
+fn a_node_that_serves_is_well_and_its_mtu_and_sums_are_told() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    let (is_well, all) = findings(&scene);
+    assert!(is_well, "{all:#?}");
+    for what in ["kernel", "BTF", "tcx", "bpffs", "MTU", "maps", "writer", "checksums on client"] {
+        assert_eq!(found(&all, what)["verdict"], "ok", "{what}");
+    }
+    // Smaller on one way; forwarding off, which no connection survives.
+    scene.lab.balancer.ip("link set tenant-a mtu 1400\n").unwrap();
+    scene.lab.balancer.sysctl("net/ipv4/conf/client/forwarding", "0").unwrap();
+    scene.daemon.cli_text(&["drain", "--deadline", "0s"]).unwrap();
+    let (is_well, all) = findings(&scene);
+    assert!(!is_well);
+    assert_eq!(found(&all, "forwarding on client")["verdict"], "bad");
+    let mtu = found(&all, "MTU");
+    assert_eq!(mtu["verdict"], "note");
+    assert!(mtu["found"].as_str().unwrap().starts_with("1400 on tenant-a, 1500 on "), "{mtu}");
+    assert_eq!(found(&all, "draining")["verdict"], "note");
+}
+
+#[test]
+fn programs_of_others_are_named_in_their_order() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    let node = &scene.lab.balancer;
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    // Another TCX program that came later and stands before ours: a second instance's, with pins of its own.
+    let other = scene.lab.vestibule(&Config::lab_on(ECHO_PORT)).unwrap();
+    let id = pinned_program(&other.pins().join("programs/ingress")).unwrap();
+    // And one by classic traffic control, which runs behind ours.
+    run(node.command("tc").args(["qdisc", "add", "dev", CLIENT_DEVICE, "clsact"]));
+    let mut filter = node.command("tc");
+    filter.args(["filter", "add", "dev", CLIENT_DEVICE, "ingress", "bpf", "direct-action", "object-pinned"]);
+    run(filter.arg(other.pins().join("programs/ingress")));
+    let (_, all) = findings(&scene);
+    let order = found(&all, "client tcx/ingress");
+    let text = order["found"].as_str().unwrap();
+    assert_eq!(order["verdict"], "note", "{text}");
+    assert!(text.starts_with(&format!("#{id} ingress, then #")) && text.ends_with("(ours)"), "{text}");
+    let behind = found(&all, "client tc/ingress");
+    assert!(behind["found"].as_str().unwrap().starts_with(&format!("#{id} ")), "{behind}");
+    drop(other);
+    let (_, all) = findings(&scene);
+    assert_eq!(found(&all, "client tcx/ingress")["verdict"], "ok");
+}

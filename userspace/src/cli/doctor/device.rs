@@ -1,0 +1,159 @@
+//! What is on a device: our program, others', and what its own settings mean for packets that are handed on.
+
+use std::fs;
+
+use super::{Finding, Verdict, finding};
+use crate::dataplane::hooks::{self, Attached, Hook};
+use crate::dataplane::pin::Pins;
+use crate::net::ethtool;
+use crate::net::filters;
+use crate::net::node::Link;
+
+/// Least MTU of a device that carries IPv6, bytes (RFC 8200 section 5).
+const MTU_MIN: u32 = 1280;
+
+/// All of it for one device.
+pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
+    let name = &link.name;
+    let mut findings = Vec::new();
+    findings.extend(link.xdp.map(|id| xdp(name, id)));
+    let ours = hooks::ours(pins).ok().flatten();
+    for hook in Hook::ALL {
+        let what = format!("{name} {}", hook.text());
+        match hooks::programs(index, hook) {
+            Ok(programs) if programs.is_empty() => {}
+            Ok(programs) => findings.push(order(what, &programs, ours)),
+            Err(error) => findings.push(finding(
+                Verdict::Note,
+                what,
+                format!("cannot be asked: {error}"),
+                "needs CAP_NET_ADMIN",
+            )),
+        }
+    }
+    for filter in filters::filters(index) {
+        let program = filter.id.map(|id| named(&Attached { id, name: filter.name.clone() }));
+        let found = program.unwrap_or_else(|| format!("a filter of kind {}", filter.kind));
+        findings.push(finding(
+            Verdict::Note,
+            format!("{name} {}", filter.hook),
+            found,
+            "runs behind TCX programs",
+        ));
+    }
+    let strict = |device: &str| {
+        let path = format!("/proc/sys/net/ipv4/conf/{device}/rp_filter");
+        fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
+    };
+    if strict(name) || strict("all") {
+        findings.push(finding(
+            Verdict::Note,
+            format!("rp_filter on {name}"),
+            "strict",
+            "of no effect on what our programs send on; it judges what they hand to the node itself",
+        ));
+    }
+    findings.extend(offloads(name));
+    findings
+}
+
+/// XDP programs run before everything else; ours are none.
+fn xdp(device: &str, id: u32) -> Finding {
+    finding(
+        Verdict::Note,
+        format!("{device} xdp"),
+        named(&Attached::of(id)),
+        "runs before ours and may take packets for our addresses",
+    )
+}
+
+fn offloads(device: &str) -> Vec<Finding> {
+    // A device that answers no such question has none of these.
+    let Ok(found) = ethtool::offloads(device) else { return Vec::new() };
+    let by = |device: bool| if device { "by the device" } else { "by the kernel" };
+    let text = format!("checked {}, made {}", by(found.rx_checksum), by(found.tx_checksum));
+    let mut findings = vec![finding(Verdict::Ok, format!("checksums on {device}"), text, "")];
+    if found.large_receive {
+        findings.push(finding(
+            Verdict::Bad,
+            format!("large receive offload on {device}"),
+            "on: what it puts together cannot be sent on",
+            &format!("`ethtool -K {device} lro off`"),
+        ));
+    }
+    findings
+}
+
+/// Where devices differ in what they take.
+pub(super) fn sizes(links: &[&Link]) -> Option<Finding> {
+    let smallest = links.iter().min_by_key(|link| link.mtu)?;
+    let largest = links.iter().max_by_key(|link| link.mtu)?;
+    let found = |text: String, verdict, remedy| Some(finding(verdict, "MTU", text, remedy));
+    if smallest.mtu < MTU_MIN {
+        let text = format!("{} on {}", smallest.mtu, smallest.name);
+        return found(text, Verdict::Bad, "IPv6 needs 1280 bytes (RFC 8200 section 5): raise it");
+    }
+    if smallest.mtu == largest.mtu {
+        return found(format!("{} on all devices", largest.mtu), Verdict::Ok, "");
+    }
+    let text = format!("{} on {}, {} on {}", smallest.mtu, smallest.name, largest.mtu, largest.name);
+    found(
+        text,
+        Verdict::Note,
+        "clients are told the smallest on the way to backends as MSS; larger packets get ICMP",
+    )
+}
+
+/// Programs of a hook in the order they run.
+fn order(what: String, programs: &[Attached], ours: Option<u32>) -> Finding {
+    let place = programs.iter().position(|program| Some(program.id) == ours);
+    let list: Vec<String> = programs
+        .iter()
+        .map(|program| match Some(program.id) == ours {
+            true => format!("#{} (ours)", program.id),
+            false => named(program),
+        })
+        .collect();
+    let (verdict, remedy) = match place {
+        Some(1..) => (Verdict::Note, "others run before ours and may take packets for our addresses"),
+        Some(0) | None => (Verdict::Ok, ""),
+    };
+    finding(verdict, what, list.join(", then "), remedy)
+}
+
+fn named(program: &Attached) -> String {
+    match &program.name {
+        Some(name) => format!("#{} {name}", program.id),
+        None => format!("#{}", program.id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_is_shown_and_who_is_before_us_is_noted() {
+        let program = |id, name: Option<&str>| Attached { id, name: name.map(str::to_owned) };
+        let both = [program(7, Some("cil_from_netdev")), program(9, None)];
+        let found = order("eth0 tcx/ingress".into(), &both, Some(9));
+        assert_eq!(
+            (found.verdict, found.found.as_str()),
+            (Verdict::Note, "#7 cil_from_netdev, then #9 (ours)")
+        );
+        let found = order("eth0 tcx/ingress".into(), &both, Some(7));
+        assert_eq!((found.verdict, found.found.as_str()), (Verdict::Ok, "#7 (ours), then #9"));
+        assert_eq!(order(String::new(), &both, None).verdict, Verdict::Ok);
+    }
+
+    #[test]
+    fn sizes_that_differ_are_noted_and_too_small_ones_are_bad() {
+        let link = |name: &str, mtu| Link { name: name.into(), mtu, ethernet: true, xdp: None };
+        let (a, b, c) = (link("eth0", 1500), link("cali1", 1450), link("tun0", 1000));
+        assert!(sizes(&[]).is_none());
+        assert_eq!(sizes(&[&a, &a]).unwrap().verdict, Verdict::Ok);
+        let found = sizes(&[&a, &b]).unwrap();
+        assert_eq!((found.verdict, found.found.as_str()), (Verdict::Note, "1450 on cali1, 1500 on eth0"));
+        assert_eq!(sizes(&[&a, &c]).unwrap().verdict, Verdict::Bad);
+    }
+}

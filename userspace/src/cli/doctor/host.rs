@@ -1,0 +1,188 @@
+//! The kernel and what this process may do.
+
+use std::fs::{self, File};
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+
+use super::{Finding, Verdict, finding};
+use crate::dataplane::hooks::{self, Hook};
+use crate::dataplane::pin;
+
+/// The oldest kernel with TCX links.
+const KERNEL: (u32, u32) = (6, 6);
+
+/// Options of the kernel that the programs need: TCX, bpf(2), types for the verifier, compiled programs.
+const OPTIONS: [&str; 4] =
+    ["CONFIG_NET_XGRESS", "CONFIG_BPF_SYSCALL", "CONFIG_DEBUG_INFO_BTF", "CONFIG_BPF_JIT"];
+
+/// Capabilities that serving needs, by their number (linux/capability.h).
+const NEEDED: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
+
+/// What names of others' programs need.
+const SYS_ADMIN: u32 = 21;
+
+/// Index of the loopback device of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// No configuration of a kernel is longer.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
+
+/// Whether the kernel has what the programs need.
+pub(super) fn kernel() -> Vec<Finding> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = release.trim();
+    let is_new = version(release).is_some_and(|version| version >= KERNEL);
+    let kernel = if is_new { Verdict::Ok } else { Verdict::Bad };
+    let has_btf = fs::metadata("/sys/kernel/btf/vmlinux").is_ok();
+    let btf = if has_btf { Verdict::Ok } else { Verdict::Bad };
+    let mut findings = vec![
+        finding(kernel, "kernel", release, if is_new { "" } else { "Linux 6.6 or newer: TCX links" }),
+        finding(
+            btf,
+            "BTF",
+            if has_btf { "there" } else { "missing" },
+            if has_btf { "" } else { "a kernel with CONFIG_DEBUG_INFO_BTF=y" },
+        ),
+    ];
+    findings.push(match config(release) {
+        Some(config) => judged(&config),
+        None => finding(Verdict::Note, "kernel options", "cannot be read here", "see `tcx` below"),
+    });
+    findings.extend([tcx(), jit(), bpffs()]);
+    findings
+}
+
+/// How the running kernel was built, where that can be read.
+fn config(release: &str) -> Option<String> {
+    let mut text = String::new();
+    if let Ok(file) = File::open("/proc/config.gz") {
+        GzDecoder::new(file).take(CONFIG_BYTES_MAX).read_to_string(&mut text).ok()?;
+        return Some(text);
+    }
+    fs::read_to_string(format!("/boot/config-{release}")).ok()
+}
+
+fn judged(config: &str) -> Finding {
+    let is_set = |option: &str| {
+        config
+            .lines()
+            .filter_map(|line| line.split_once('='))
+            .any(|(name, value)| name == option && value == "y")
+    };
+    let missing: Vec<&str> = OPTIONS.into_iter().filter(|option| !is_set(option)).collect();
+    match missing[..] {
+        [] => finding(Verdict::Ok, "kernel options", "all there", ""),
+        _ => finding(
+            Verdict::Bad,
+            "kernel options",
+            format!("missing: {}", missing.join(", ")),
+            "a kernel built with them",
+        ),
+    }
+}
+
+/// Loopback's programs can be asked for only where the kernel has TCX.
+fn tcx() -> Finding {
+    match hooks::programs(LOOPBACK, Hook::TcxIngress) {
+        Ok(_) => finding(Verdict::Ok, "tcx", "there", ""),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            finding(Verdict::Note, "tcx", "may not be asked for", "needs CAP_NET_ADMIN")
+        }
+        Err(error) => finding(Verdict::Bad, "tcx", error.to_string(), "Linux 6.6 with CONFIG_NET_XGRESS=y"),
+    }
+}
+
+/// Without it programs are interpreted, many times slower.
+fn jit() -> Finding {
+    const SETTING: &str = "net.core.bpf_jit_enable";
+    match fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
+        Ok(text) if text.trim() == "0" => finding(
+            Verdict::Bad,
+            SETTING,
+            "0: programs are interpreted",
+            "`sysctl -w net.core.bpf_jit_enable=1`",
+        ),
+        Ok(text) => finding(Verdict::Ok, SETTING, text.trim(), ""),
+        // Root of the first user namespace alone may read it.
+        Err(error) => finding(Verdict::Note, SETTING, format!("cannot be read: {error}"), ""),
+    }
+}
+
+fn bpffs() -> Finding {
+    match pin::has_bpffs() {
+        true => finding(Verdict::Ok, "bpffs", pin::BPFFS, ""),
+        false => finding(
+            Verdict::Bad,
+            "bpffs",
+            format!("not mounted at {}", pin::BPFFS),
+            "`mount -t bpf bpf /sys/fs/bpf`; `vestibule run` as root does it itself",
+        ),
+    }
+}
+
+/// Major and minor number of a release such as `6.12.9-amd64`.
+fn version(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Whether we may do what serving needs.
+pub(super) fn capabilities() -> Vec<Finding> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let bits = effective(&status).unwrap_or(0);
+    let has = |number: u32| bits & (1 << number) != 0;
+    // CAP_SYS_ADMIN stands for those that were split off from it.
+    let missing: Vec<&str> = NEEDED
+        .iter()
+        .filter(|(name, number)| !has(*number) && !(has(SYS_ADMIN) && *name != "CAP_NET_ADMIN"))
+        .map(|(name, _)| *name)
+        .collect();
+    let serving = match missing[..] {
+        [] => finding(Verdict::Ok, "capabilities", "enough to serve", ""),
+        _ => finding(
+            Verdict::Bad,
+            "capabilities",
+            format!("missing: {}", missing.join(", ")),
+            "run it as root on the node, or in the agent's pod",
+        ),
+    };
+    let names = match has(SYS_ADMIN) {
+        true => finding(Verdict::Ok, "names of others' programs", "shown", ""),
+        false => finding(
+            Verdict::Note,
+            "names of others' programs",
+            "not shown: the kernel tells them to CAP_SYS_ADMIN only",
+            "run it as root on the node to see them",
+        ),
+    };
+    vec![serving, names]
+}
+
+fn effective(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_from_what_the_kernel_writes() {
+        assert_eq!(version("6.12.9-amd64"), Some((6, 12)));
+        assert_eq!(version("6.6"), Some((6, 6)));
+        assert_eq!(version("linux"), None);
+        assert_eq!(effective("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
+        assert_eq!(effective(""), None);
+    }
+
+    #[test]
+    fn options_that_are_not_built_in_are_named() {
+        let all = OPTIONS.map(|option| format!("{option}=y\n")).concat();
+        assert_eq!(judged(&all).verdict, Verdict::Ok);
+        let found = judged(&all.replace("CONFIG_NET_XGRESS=y", "# CONFIG_NET_XGRESS is not set"));
+        assert_eq!((found.verdict, found.found.as_str()), (Verdict::Bad, "missing: CONFIG_NET_XGRESS"));
+        assert_eq!(judged(&all.replace("BPF_JIT=y", "BPF_JIT=m")).verdict, Verdict::Bad);
+    }
+}

@@ -1,0 +1,158 @@
+//! `vestibule doctor`: whether this node can serve, and what else is on its devices.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::Format;
+use super::print::{self, Row};
+use crate::dataplane::load;
+use crate::dataplane::pin::Pins;
+use crate::dataplane::read;
+use crate::net::node::Node;
+use crate::net::sysctl;
+
+/// The kernel and what this process may do.
+mod host;
+/// Devices: programs on them, sizes, offloads.
+mod device;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Ok,
+    /// Worth knowing.
+    Note,
+    /// It keeps the node from serving.
+    Bad,
+}
+
+impl Verdict {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Note => "note",
+            Self::Bad => "bad",
+        }
+    }
+}
+
+struct Finding {
+    verdict: Verdict,
+    what: String,
+    found: String,
+    /// What to do about it; empty where nothing is to be done.
+    remedy: String,
+}
+
+fn finding(verdict: Verdict, what: impl Into<String>, found: impl Into<String>, remedy: &str) -> Finding {
+    Finding { verdict, what: what.into(), found: found.into(), remedy: remedy.into() }
+}
+
+/// Looks, prints, and says by its exit status whether this node can serve.
+pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
+    let node = Node::look()?;
+    let mut findings = host::kernel();
+    findings.extend(host::capabilities());
+    findings.extend(pinned(pins));
+    let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();
+    findings.extend(forwarding(&node));
+    let mut used = Vec::new();
+    for (index, link) in &node.links {
+        if linked.contains(index) || node.routed.contains(index) {
+            findings.extend(device::look(pins, *index, link));
+            used.push(link);
+        }
+    }
+    findings.extend(device::sizes(&used));
+    let rows: Vec<Row> = findings.iter().map(row).collect();
+    print::rows(&["verdict", "what", "found", "remedy"], &rows, format)?;
+    let is_bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
+    Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn row(finding: &Finding) -> Row {
+    let Finding { verdict, what, found, remedy } = finding;
+    let verdict = verdict.text();
+    Row {
+        cells: vec![verdict.into(), what.clone(), found.clone(), remedy.clone()],
+        json: json!({"verdict": verdict, "what": what, "found": found, "remedy": remedy}).into(),
+    }
+}
+
+fn pinned(pins: &Pins) -> Vec<Finding> {
+    let folder = pins.folder().display().to_string();
+    let maps = match (pins.holds_maps(), load::need_version(pins)) {
+        (false, _) => {
+            finding(Verdict::Note, "maps", format!("none in {folder}"), "no instance runs with these pins")
+        }
+        (true, Ok(())) => finding(Verdict::Ok, "maps", format!("in {folder}, of this version"), ""),
+        (true, Err(error)) => {
+            finding(Verdict::Bad, "maps", error.to_string(), "use the version that made them, or detach")
+        }
+    };
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let inode = fs::metadata(pins.folder()).ok().map(|folder| folder.ino());
+    let writer = match inode.and_then(|inode| holder(&locks, inode)) {
+        Some(pid) => finding(Verdict::Ok, "writer", format!("process {pid}"), ""),
+        None => finding(
+            Verdict::Note,
+            "writer",
+            "none that can be seen from here",
+            "what is in the kernel serves on; start `vestibule agent` or `vestibule run` to follow changes",
+        ),
+    };
+    let mut findings = vec![maps, writer];
+    let draining = read::open(pins).ok().and_then(|maps| maps.drain.look_up(&0).ok().flatten());
+    if draining.is_some_and(|on| on != 0) {
+        findings.push(finding(
+            Verdict::Note,
+            "draining",
+            "new connections are refused",
+            "`vestibule drain --cancel` takes them again",
+        ));
+    }
+    findings
+}
+
+/// Who holds a lock by flock(2) on this file, as `/proc/locks` tells.
+fn holder(locks: &str, inode: u64) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, "WRITE", pid, file, ..] = words[..] else { return None };
+        let is_it = file.rsplit(':').next()?.parse::<u64>().ok()? == inode;
+        is_it.then(|| pid.parse().ok()).flatten()
+    })
+}
+
+fn forwarding(node: &Node) -> Vec<Finding> {
+    let devices = node.defaults.iter().filter_map(|index| node.links.get(index));
+    let mut findings = Vec::new();
+    for link in devices {
+        match sysctl::forwarding(&link.name, true, true) {
+            Ok(()) => findings.push(finding(Verdict::Ok, format!("forwarding on {}", link.name), "on", "")),
+            Err(error) => findings.push(finding(
+                Verdict::Bad,
+                format!("forwarding on {}", link.name),
+                error.to_string(),
+                "set it, and keep it set at boot",
+            )),
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_the_lock_is_read_from_what_the_kernel_writes() {
+        let locks =
+            "1: POSIX  ADVISORY  WRITE 700 00:1f:9 0 EOF\n2: FLOCK  ADVISORY  WRITE 812 00:2a:77 0 EOF\n";
+        assert_eq!((holder(locks, 77), holder(locks, 9)), (Some(812), None));
+    }
+}
