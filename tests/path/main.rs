@@ -25,5 +25,6 @@ mod doctor;
 mod link;
 mod tls_features;
 mod limits;
+mod crowd;
 mod veth_backend;
 mod own_port;

@@ -203,6 +203,15 @@ impl Daemon {
         Ok(Duration::from_nanos(used_ns))
     }
 
+    /// Bytes of its memory that are in use and resident.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let child = self.child.as_ref().context("the daemon does not run")?;
+        // Sizes in pages: all, resident, shared (proc(5)).
+        let text = fs::read_to_string(format!("/proc/{}/statm", child.id())).context("reading statm")?;
+        let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+        Ok(pages.context("statm has no second number")? * 4096)
+    }
+
     /// The folder of its pins.
     pub fn pins(&self) -> &Path {
         self.pins.path()

@@ -1,0 +1,237 @@
+//! Many strangers at once: hellos that take their time, hellos that never end, more of them than there is room for,
+//! and SYNs without end. Others notice nothing.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
+use tests::config::Config;
+use tests::hello::hello;
+use tests::packet::{Segment, flag, segment};
+use tests::raw;
+use tests::tap::Tap;
+use tests::topology::{CLIENT_DEVICE, Options, UPLINK};
+
+use crate::scene::{ECHO_PORT, Scene, eventually, turn};
+
+/// Strangers of one crowd, each at an address of its own.
+const CROWD: usize = 10_000;
+/// First number of a stranger's connection.
+const ISN: u32 = 1000;
+/// Connections that are timed; their median is judged.
+const TIMED: usize = 100;
+
+/// Stranger number `index`: `10.98.0.0` and on, beyond the client's router.
+fn stranger(index: usize) -> SocketAddr {
+    let address = u32::from(Ipv4Addr::new(10, 98, 0, 0)) + index as u32;
+    SocketAddr::new(Ipv4Addr::from(address).into(), 40_000)
+}
+
+fn index_of(address: SocketAddr) -> Option<usize> {
+    let IpAddr::V4(v4) = address.ip() else { return None };
+    u32::from(v4).checked_sub(u32::from(Ipv4Addr::new(10, 98, 0, 0))).map(|index| index as usize)
+}
+
+/// Strangers, whose packets the test makes itself.
+struct Crowd {
+    tap: Tap,
+    ethernet: ([u8; 6], [u8; 6]),
+    vip: SocketAddr,
+    /// What each has to acknowledge: the number of its SYN-ACK plus one.
+    acks: Vec<Option<u32>>,
+}
+
+impl Crowd {
+    fn new(scene: &Scene, size: usize) -> Self {
+        let lab = &scene.lab;
+        let tap = Tap::open(&lab.client, UPLINK).unwrap();
+        let ethernet = (lab.balancer.mac(CLIENT_DEVICE).unwrap(), lab.client.mac(UPLINK).unwrap());
+        Self { tap, ethernet, vip: lab.vip(Family::V4, TLS_PORT), acks: vec![None; size] }
+    }
+
+    fn from(&self, index: usize) -> Segment {
+        segment(stranger(index), self.vip).ethernet(self.ethernet.0, self.ethernet.1)
+    }
+
+    /// All of them shake hands.
+    fn connect(&mut self) {
+        for batch in 0..self.acks.len().div_ceil(200) {
+            for index in batch * 200..self.acks.len().min((batch + 1) * 200) {
+                self.tap.send(&self.from(index).syn(ISN).mss(1460).bytes()).unwrap();
+            }
+            self.listen();
+        }
+        assert!(
+            eventually(Duration::from_secs(10), || {
+                self.listen();
+                self.acks.iter().all(Option::is_some)
+            }),
+            "{} SYNs have no answer",
+            self.acks.iter().filter(|ack| ack.is_none()).count()
+        );
+    }
+
+    /// Learns from what was answered.
+    fn listen(&mut self) {
+        for frame in self.tap.drain().unwrap() {
+            let Some(answer) = Segment::parse(&frame) else { continue };
+            if answer.flags == flag::SYN | flag::ACK
+                && let Some(place) = index_of(answer.to).and_then(|index| self.acks.get_mut(index))
+            {
+                *place = Some(answer.seq.wrapping_add(1));
+            }
+        }
+    }
+
+    /// Each says its next byte.
+    fn say(&self, at: usize, byte: u8) {
+        for (index, ack) in self.acks.iter().enumerate() {
+            let ack = ack.expect("it has connected");
+            let said = self.from(index).seq(ISN + 1 + at as u32).ack(ack).psh().payload(vec![byte]);
+            self.tap.send(&said.bytes()).unwrap();
+        }
+        self.tap.drain().unwrap();
+    }
+}
+
+/// How long a connection takes to reach its tenant and hear its name: the median. Each of them must.
+fn reach(scene: &Scene) -> Duration {
+    let mut times: Vec<Duration> = (0..TIMED)
+        .map(|number| {
+            let (family, tenant) = (FAMILIES[number % 2], number % 3);
+            let bytes = hello().name(server_name(tenant)).bytes();
+            let start = Instant::now();
+            let name = raw::hello(scene.lab.vip(family, TLS_PORT), &bytes, &[]).unwrap();
+            assert!(name.starts_with(tenant_name(tenant)), "{name}");
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    times[TIMED / 2]
+}
+
+/// A median that is no other than before, but for what two busy cores do to any.
+#[track_caller]
+fn assert_unchanged(before: Duration, during: Duration) {
+    let bound = before * 3 + Duration::from_millis(10);
+    assert!(during < bound, "median time to reach a tenant: {before:?}, and {during:?} with the crowd");
+}
+
+/// Refusals of waiting hellos by reason.
+fn refused(scene: &Scene) -> BTreeMap<String, u64> {
+    let mut reasons = scene.daemon.reasons().unwrap();
+    reasons.retain(|name, _| ["ExpireHello", "HelloTimeout", "HelloEvicted"].contains(&name.as_str()));
+    reasons
+}
+
+fn lab(max_hellos: u32) -> Scene {
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.hello_timeout = Some("5s".into());
+    config.settings.max_hellos = Some(max_hellos);
+    Scene::echo_with(&Options::default(), &config)
+}
+
+#[test]
+fn ten_thousand_hellos_of_a_byte_a_second_change_nothing_for_others() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let scene = lab(CROWD as u32 + 1000);
+    let before = scene.lab.client.run(|| reach(&scene));
+    let bytes = hello().name(server_name(0)).bytes();
+    let mut crowd = Crowd::new(&scene, CROWD);
+    crowd.connect();
+    let mut during = Vec::new();
+    for (at, byte) in bytes.iter().take(3).enumerate() {
+        let second = Instant::now();
+        crowd.say(at, *byte);
+        during.push(scene.lab.client.run(|| reach(&scene)));
+        std::thread::sleep(Duration::from_secs(1).saturating_sub(second.elapsed()));
+    }
+    assert_eq!(scene.entries()[1], CROWD, "all wait");
+    during.sort();
+    assert_unchanged(before, during[1]);
+    // None is finished in time; each is refused, for the one reason.
+    let over = |scene: &Scene| refused(scene).get("ExpireHello").copied().unwrap_or(0);
+    assert!(eventually(Duration::from_secs(15), || over(&scene) == CROWD as u64), "{:?}", refused(&scene));
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    const ROOM: u32 = 1000;
+    let scene = lab(ROOM);
+    let before = scene.lab.client.run(|| reach(&scene));
+    let mut crowd = Crowd::new(&scene, CROWD);
+    crowd.connect();
+    let over = AtomicBool::new(false);
+    let during = std::thread::scope(|scope| {
+        let crowd = &crowd;
+        let over = &over;
+        scope.spawn(move || {
+            // The same byte again and again: whoever was pushed out is refused, the others wait.
+            while !over.load(Ordering::Relaxed) {
+                crowd.say(0, 0x16);
+            }
+        });
+        let during = scene.lab.client.run(|| reach(&scene));
+        over.store(true, Ordering::Relaxed);
+        during
+    });
+    assert_unchanged(before, during);
+    let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
+    assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
+    scene.assert_nothing_leaks();
+}
+
+#[test]
+fn a_flood_of_syns_stores_nothing_and_clients_connect() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let scene = lab(1000);
+    let memory = scene.daemon.resident_bytes().unwrap();
+    let crowd = Crowd::new(&scene, 0);
+    // Sources all over the place, ports and numbers too; the same ones again and again is all the same to a cookie.
+    let frames: Vec<Vec<u8>> = (0..20_000u32)
+        .map(|number| {
+            let spread = number.wrapping_mul(2_654_435_761);
+            let mut syn =
+                crowd.from((spread >> 8) as usize & 0xffff).syn(spread).linux_syn_options(1460, spread, 7);
+            syn.from.set_port(1024 + (spread % 60_000) as u16);
+            syn.bytes()
+        })
+        .collect();
+    let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let ((median, time), moved) = scene.counted(|| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for frame in frames.iter().cycle() {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // A full queue refuses: the flood is as fast as the link.
+                    if crowd.tap.send(frame).is_ok() {
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            let start = Instant::now();
+            let median = scene.lab.client.run(|| reach(&scene));
+            over.store(true, Ordering::Relaxed);
+            (median, start.elapsed())
+        })
+    });
+    let sent = sent.into_inner();
+    let rate = sent as f64 / time.as_secs_f64();
+    eprintln!("{sent} SYNs in {time:?} ({rate:.0} a second); median to reach a tenant {median:?}");
+    assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
+    let answered = moved.get("SynAnswered").copied().unwrap_or(0);
+    assert!(answered > sent / 2, "{answered} of {sent} SYNs are told");
+    assert_eq!(scene.entries()[1], 0, "a SYN is kept");
+    let grown = scene.daemon.resident_bytes().unwrap().saturating_sub(memory);
+    assert!(grown < 4 << 20, "the daemon has grown by {grown} bytes");
+    scene.assert_nothing_leaks();
+}
