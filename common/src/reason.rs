@@ -42,6 +42,8 @@ reasons! {
     4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers for a VIP; dropped";
     5 ParseTcpHeader "parse" "tcp_header" "malformed TCP header for a VIP; dropped";
     6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP; dropped";
+    7 ParseIpChecksum "parse" "ip_checksum" "IPv4 header checksum wrong; dropped";
+    8 ParseTcpChecksum "parse" "tcp_checksum" "TCP checksum wrong where a segment would be believed; dropped";
 
     10 ClassifyOwnPort "classify" "own_port" "VIP is the node's own address and the port has no listener; handed on";
     11 ClassifyOwnTraffic "classify" "own_traffic" "the node's own traffic on a source address; handed on";
@@ -107,6 +109,7 @@ reasons! {
     82 EmitHopLimit "emit" "hop_limit" "hop limit or TTL used up; dropped";
     83 EmitFailed "emit" "failed" "the kernel refused to change or send the packet; dropped";
     84 EmitForwardingOff "emit" "forwarding_off" "the kernel does not forward on the device; dropped";
+    85 EmitCopyLost "emit" "copy_lost" "a packet sent beside another had no route or no link address yet; lost (event)";
 
     90 ExpireIdle "expire" "idle" "flow idle too long; both sides reset (event)";
     91 ExpireRemoved "expire" "removed" "backend, route or listener removed; both sides reset (event)";

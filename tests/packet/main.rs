@@ -5,6 +5,7 @@ mod check;
 mod load;
 mod reasons;
 mod parse;
+mod checksum;
 mod setup;
 mod classify;
 mod syn;

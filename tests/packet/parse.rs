@@ -177,6 +177,11 @@ fn a_length_of_zero_means_the_whole_packet() {
         let mut frame = client.at(0).payload(usual_hello()).bytes();
         let at = if family.is_v4() { 16 } else { 18 };
         frame[at..at + 2].fill(0);
+        if family.is_v4() {
+            frame[24..26].fill(0);
+            let sum = tests::packet::checksum(&frame[14..34], 0);
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
         let outcome = programs.ingress(Device::Client, &frame);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         assert_eq!(client.waiting(&programs).unwrap().have as usize, usual_hello().len());

@@ -1,7 +1,7 @@
 //! Safe names for the kernel helpers we call. Nothing here decides anything.
 
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_F_CURRENT_NETNS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_NO_NEIGH,
+    __sk_buff, BPF_CSUM_LEVEL_QUERY, BPF_F_CURRENT_NETNS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_NO_NEIGH,
     bpf_fib_lookup as FibParams, bpf_redir_neigh, bpf_sock_tuple,
 };
 use aya_ebpf::helpers::generated as helper;
@@ -102,6 +102,13 @@ impl Skb {
         let flags = if pseudo_header { u64::from(BPF_F_PSEUDO_HDR) } else { 0 };
         // SAFETY: the helper checks the offset.
         unsafe { helper::bpf_l4_csum_replace(self.0, offset, 0, u64::from(difference), flags) == 0 }
+    }
+
+    /// Whether the device that the packet came in by has checked its checksum (CHECKSUM_UNNECESSARY).
+    #[inline(always)]
+    pub(crate) fn checksum_vouched(self) -> bool {
+        // SAFETY: a question only.
+        unsafe { helper::bpf_csum_level(self.0, u64::from(BPF_CSUM_LEVEL_QUERY)) >= 0 }
     }
 
     /// Sends a copy out of a device.

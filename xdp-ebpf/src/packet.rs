@@ -244,6 +244,8 @@ pub(crate) struct Scratch {
     pub(crate) listener_protocol: u8,
     /// Whether the packet's checksum is still to be completed (CHECKSUM_PARTIAL).
     pub(crate) partial: bool,
+    /// Whether `partial` is known of this packet, and its checksum is to be trusted.
+    pub(crate) partial_known: bool,
     /// Whether `hello` is a copy of an entry that was there before this packet.
     pub(crate) found: bool,
     pub(crate) now_ns: u64,

@@ -1,5 +1,6 @@
 //! Checksums of what we make (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
 
+use common::maps::flow::ClientTuple;
 use common::wire::checksum;
 use core::ffi::c_void;
 use network_types::ip::IpProto;
@@ -13,10 +14,7 @@ pub(crate) const PAYLOAD_MAX: u32 = 8960;
 /// Sum over pseudo header and, unless the checksum is left to the device, the TCP header.
 #[inline(always)]
 pub(crate) fn transport(s: &Scratch, tcp_bytes: u32) -> u32 {
-    let tuple = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
-    // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
-    let seed = (6 + tcp_bytes + s.draft.payload_bytes).swap_bytes();
-    let sum = kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed);
+    let sum = pseudo_as_in_memory(&s.draft.tuple, tcp_bytes + s.draft.payload_bytes);
     if s.partial {
         return to_network(sum);
     }
@@ -25,9 +23,22 @@ pub(crate) fn transport(s: &Scratch, tcp_bytes: u32) -> u32 {
     to_network(kernel::checksum_difference(core::ptr::null(), 0, header, length, sum))
 }
 
+/// Sum of the pseudo header of a TCP segment of `length` bytes, header included.
+#[inline(always)]
+pub(crate) fn pseudo(tuple: &ClientTuple, length: u32) -> u32 {
+    to_network(pseudo_as_in_memory(tuple, length))
+}
+
+#[inline(always)]
+fn pseudo_as_in_memory(tuple: &ClientTuple, length: u32) -> u32 {
+    // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
+    let seed = (6 + length).swap_bytes();
+    kernel::checksum_difference(core::ptr::null(), 0, core::ptr::from_ref(tuple).cast::<u8>(), 32, seed)
+}
+
 /// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.
 #[inline(always)]
-fn to_network(sum: u32) -> u32 {
+pub(crate) fn to_network(sum: u32) -> u32 {
     u32::from(checksum::fold(sum).swap_bytes())
 }
 

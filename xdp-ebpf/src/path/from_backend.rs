@@ -1,16 +1,16 @@
 //! Backend -> one of our source addresses. `s.client` is the client's four-tuple.
 
-use common::maps::flow::{HELLO_CONNECTING, HELLO_OWED};
+use common::maps::flow::{FLOW_OWED, HELLO_CONNECTING, HELLO_OWED};
 use common::reason::Reason;
 
 use crate::draft;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
-use crate::packet::{SYN, Scratch};
+use crate::packet::{FIN, RST, SYN, Scratch};
 use crate::stage::connect::Answer;
 use crate::stage::forward::Step;
-use crate::stage::{close, connect, emit, forward, half_open, pick, stash};
+use crate::stage::{checksum, close, connect, emit, forward, half_open, pick, stash};
 
 /// The backend's segment.
 #[inline(always)]
@@ -19,7 +19,16 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     if let Some(flow) = maps::flow(&s.client)
         && flow.nat == s.segment.backend_tuple()
     {
+        // What may end a connection, or frees bytes that we owe, must be what the backend sent.
+        if (s.segment.flags & (SYN | FIN | RST) != 0 || flow.backend_flags & FLOW_OWED != 0)
+            && let Err(exit) = checksum::tcp(skb, s)
+        {
+            return exit;
+        }
         return established(skb, s);
+    }
+    if let Err(exit) = checksum::tcp(skb, s) {
+        return exit;
     }
     if let Some(hello) = maps::hello(&s.client)
         && hello.state == HELLO_CONNECTING

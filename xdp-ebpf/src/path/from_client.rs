@@ -7,9 +7,9 @@ use common::reason::Reason;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
-use crate::packet::{ACK, RST, SYN, Scratch};
+use crate::packet::{ACK, FIN, RST, SYN, Scratch};
 use crate::stage::forward::Step;
-use crate::stage::{classify, close, connect, emit, forward, half_open, hello, pick, route, stash, syn};
+use crate::stage::{checksum, classify, close, connect, emit, forward, half_open, hello, pick, route, stash, syn};
 
 /// The client's segment: an open flow first, for that is nearly every packet.
 #[inline(always)]
@@ -24,8 +24,14 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         return match classify::own(s) {
             Err(exit) => exit,
             Ok(()) if s.segment.has(RST) => Exit::drop(Reason::ClassifyDropped),
-            Ok(()) => Exit::reset(Reason::ClassifyNoListener),
+            Ok(()) => match checksum::tcp(skb, s) {
+                Err(exit) => exit,
+                Ok(()) => Exit::reset(Reason::ClassifyNoListener),
+            },
         };
+    }
+    if let Err(exit) = checksum::tcp(skb, s) {
+        return exit;
     }
     if s.listener_protocol == PROTOCOL_TCP {
         return tcp(skb, s);
@@ -59,7 +65,14 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
 fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let Some(flow) = maps::flow(&s.client) else { return Ok(false) };
     s.flow.nat = flow.nat;
-    if s.segment.has(SYN) && !s.segment.has(ACK) {
+    let syn = s.segment.has(SYN) && !s.segment.has(ACK);
+    let known = flow.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, &s.segment);
+    if !syn && known && s.segment.flags & (FIN | RST) == 0 {
+        return Ok(true);
+    }
+    // What may begin or end a connection must be what its sender sent.
+    checksum::tcp(skb, s)?;
+    if syn {
         if flow.state != FLOW_ESTABLISHED {
             close::drop_entry(&s.client);
         } else if s.segment.seq != flow.client_isn {
@@ -67,8 +80,7 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         }
         return Ok(false);
     }
-    if flow.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, &s.segment) || !begins_anew(s, flow.client_isn)
-    {
+    if known || !begins_anew(s, flow.client_isn) {
         return Ok(true);
     }
     let Some(old) = maps::flow(&s.client) else { return Ok(false) };

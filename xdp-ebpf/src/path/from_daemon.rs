@@ -10,6 +10,7 @@ use crate::stage::expire;
 /// 0 = done, 1 = there was nothing to do.
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
+    s.partial_known = false;
     s.now_ns = kernel::monotonic_ns();
     let Some(request) = expire::read(skb, s) else { return 1 };
     let is = |reason| expire::is(request, reason);

@@ -14,7 +14,7 @@ use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::packet::Scratch;
 use crate::stage::classify::{self, Side};
-use crate::stage::{emit, parse};
+use crate::stage::{checksum, emit, parse};
 
 /// Every packet of every device that we are attached to.
 #[inline(always)]
@@ -28,6 +28,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
 
 #[inline(always)]
 fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
+    s.partial_known = false;
     parse::addresses(skb, s)?;
     classify::role(s)?;
     if !parse::is_tcp(s) || parse::unusual(s).is_some() {
@@ -35,7 +36,7 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     }
     s.now_ns = kernel::monotonic_ns();
     // Whatever is wrong with a segment for the node's own address is for the node's stack to say.
-    parse::tcp(skb, s).map_err(|exit| {
+    checksum::ip(s).and_then(|()| parse::tcp(skb, s)).map_err(|exit| {
         if classify::is(s, ROLE_VIP) { exit } else { Exit::next(Reason::ClassifyOwnTraffic) }
     })?;
     match classify::side(s)? {

@@ -8,6 +8,7 @@ use network_types::ip::IpProto;
 use crate::draft;
 use crate::exit::Exit;
 use crate::kernel::{self, Hop, Skb};
+use crate::maps;
 use crate::packet::{ETH_BYTES, Headers, RST, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::sum;
 
@@ -53,6 +54,9 @@ fn depart(s: &mut Scratch, resolved: bool) {
 /// packet alone and changes any other (splice.md 3.a). Must run before the packet is changed.
 #[inline(always)]
 pub(crate) fn learn_partial(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    if s.partial_known {
+        return Ok(());
+    }
     let at = checksum_at(s.segment.v4);
     learn_partial_at(skb, s, at)
 }
@@ -95,17 +99,20 @@ pub(crate) extern "C" fn emit_draft(skb: *mut __sk_buff, s: *mut Scratch, reason
     }
 }
 
-/// Sends a copy of the draft; the packet stays in hand for another draft. 1 = sent. Verified once, on its own.
+/// Sends a copy of the draft; the packet stays in hand for another draft. 1 = sent; one that is not is counted: a copy
+/// cannot wait for a link address. Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn emit_copy(skb: *mut __sk_buff, s: *mut Scratch) -> u32 {
     // SAFETY: as in `emit_draft`.
     let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
     let skb = Skb(skb);
-    match draft::make(skb, s).and_then(|()| store(skb, s)) {
-        Ok(true) => u32::from(skb.clone_to(s.route_request.ifindex)),
-        Ok(false) | Err(_) => 0,
+    let resolved = matches!(draft::make(skb, s).and_then(|()| store(skb, s)), Ok(true));
+    if resolved && skb.clone_to(s.route_request.ifindex) {
+        return 1;
     }
+    maps::count_event(Reason::EmitCopyLost);
+    0
 }
 
 /// Sends the packet whose headers were rewritten in place; `draft.tuple` tells the way. Verified once, on its own.

@@ -1,6 +1,7 @@
 //! One file, one stage, in the order a packet meets them. No stage calls another; `path` does.
 
 pub(crate) mod parse;
+pub(crate) mod checksum;
 pub(crate) mod classify;
 pub(crate) mod syn;
 pub(crate) mod hello;
