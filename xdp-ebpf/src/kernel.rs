@@ -1,8 +1,8 @@
 //! Safe names for the kernel helpers we call. Nothing here decides anything.
 
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_CSUM_LEVEL_QUERY, BPF_F_CURRENT_NETNS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_NO_NEIGH,
-    bpf_fib_lookup as FibParams, bpf_redir_neigh, bpf_sock_tuple,
+    __sk_buff, BPF_CSUM_LEVEL_QUERY, BPF_F_CURRENT_NETNS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
+    BPF_FIB_LKUP_RET_NO_NEIGH, bpf_fib_lookup as FibParams, bpf_redir_neigh, bpf_sock_tuple,
 };
 use aya_ebpf::helpers::generated as helper;
 use common::maps::address::Address;

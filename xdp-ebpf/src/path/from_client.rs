@@ -9,7 +9,9 @@ use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ACK, FIN, RST, SYN, Scratch};
 use crate::stage::forward::Step;
-use crate::stage::{checksum, classify, close, connect, emit, forward, half_open, hello, pick, route, stash, syn};
+use crate::stage::{
+    checksum, classify, close, connect, emit, forward, half_open, hello, pick, route, stash, syn,
+};
 
 /// The client's segment: an open flow first, for that is nearly every packet.
 #[inline(always)]

@@ -120,10 +120,10 @@ unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
     // The mask changes nothing; the verifier sees that at least one byte is asked for.
     let last = core::hint::black_box(s.left.min(PIECE) - 1) & (PIECE - 1);
     let piece = last + 1;
-    let bytes = s.window.bytes.as_mut_ptr();
     // The last one to three bytes count as if zeros followed.
-    // SAFETY: at most 508 bytes into the window, and divisible by 4.
-    unsafe { bytes.add((last & !3) as usize).cast::<u32>().write(0) };
+    let end = (last & !3) as usize;
+    s.window.bytes[end..end + 4].fill(0);
+    let bytes = s.window.bytes.as_mut_ptr();
     if !Skb(state.skb).load(s.at, bytes, piece) {
         return 1;
     }
