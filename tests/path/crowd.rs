@@ -14,12 +14,14 @@ use tests::raw;
 use tests::tap::Tap;
 use tests::topology::{CLIENT_DEVICE, Options, UPLINK};
 
-use crate::scene::{ECHO_PORT, Scene, eventually, turn};
+use crate::scene::{ECHO_PORT, Scene, Stop, eventually, turn};
 
 /// Strangers of one crowd, each at an address of its own.
 const CROWD: usize = 10_000;
 /// First number of a stranger's connection.
 const ISN: u32 = 1000;
+/// Different SYNs of a flood: more than there are source ports towards a backend.
+const FLOOD: u32 = 100_000;
 /// Connections that are timed; their median is judged.
 const TIMED: usize = 100;
 
@@ -177,14 +179,49 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
                 crowd.say(0, 0x16);
             }
         });
-        let during = scene.lab.client.run(|| reach(&scene));
-        over.store(true, Ordering::Relaxed);
-        during
+        let _stop = Stop(over);
+        scene.lab.client.run(|| reach(&scene))
     });
     assert_unchanged(before, during);
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
     assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
     scene.assert_nothing_leaks();
+}
+
+/// SYNs from sources all over the place, as fast as the link takes them, while `story` runs; how many.
+fn flood<T>(scene: &Scene, port: u16, story: impl FnOnce() -> T + Send) -> (T, u64)
+where
+    T: Send,
+{
+    let mut crowd = Crowd::new(scene, 0);
+    crowd.vip.set_port(port);
+    // Another source, port and number each; what comes again and again is all the same to a cookie.
+    let frames: Vec<Vec<u8>> = (0..FLOOD)
+        .map(|number| {
+            let spread = number.wrapping_mul(2_654_435_761);
+            let syn = crowd.from((spread >> 8) as usize & 0xffff).syn(spread);
+            let mut syn = syn.linux_syn_options(1460, spread, 7);
+            syn.from.set_port(1024 + (spread % 60_000) as u16);
+            syn.bytes()
+        })
+        .collect();
+    let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let told = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for frame in frames.iter().cycle() {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                // A full queue refuses: the flood is as fast as the link.
+                if crowd.tap.send(frame).is_ok() {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        let _stop = Stop(&over);
+        scene.lab.client.run(story)
+    });
+    (told, sent.into_inner())
 }
 
 #[test]
@@ -193,45 +230,40 @@ fn a_flood_of_syns_stores_nothing_and_clients_connect() {
     let _turn = turn();
     let scene = lab(1000);
     let memory = scene.daemon.resident_bytes().unwrap();
-    let crowd = Crowd::new(&scene, 0);
-    // Sources all over the place, ports and numbers too; the same ones again and again is all the same to a cookie.
-    let frames: Vec<Vec<u8>> = (0..20_000u32)
-        .map(|number| {
-            let spread = number.wrapping_mul(2_654_435_761);
-            let mut syn =
-                crowd.from((spread >> 8) as usize & 0xffff).syn(spread).linux_syn_options(1460, spread, 7);
-            syn.from.set_port(1024 + (spread % 60_000) as u16);
-            syn.bytes()
-        })
-        .collect();
-    let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    let ((median, time), moved) = scene.counted(|| {
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for frame in frames.iter().cycle() {
-                    if over.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    // A full queue refuses: the flood is as fast as the link.
-                    if crowd.tap.send(frame).is_ok() {
-                        sent.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
-            });
-            let start = Instant::now();
-            let median = scene.lab.client.run(|| reach(&scene));
-            over.store(true, Ordering::Relaxed);
-            (median, start.elapsed())
-        })
-    });
-    let sent = sent.into_inner();
-    let rate = sent as f64 / time.as_secs_f64();
-    eprintln!("{sent} SYNs in {time:?} ({rate:.0} a second); median to reach a tenant {median:?}");
+    let ((median, sent), moved) = scene.counted(|| flood(&scene, TLS_PORT, || reach(&scene)));
     assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
     let answered = moved.get("SynAnswered").copied().unwrap_or(0);
     assert!(answered > sent / 2, "{answered} of {sent} SYNs are told");
     assert_eq!(scene.entries()[1], 0, "a SYN is kept");
     let grown = scene.daemon.resident_bytes().unwrap().saturating_sub(memory);
     assert!(grown < 4 << 20, "the daemon has grown by {grown} bytes");
+    scene.assert_nothing_leaks();
+}
+
+/// Its SYNs take places and source ports: the oldest gives them up before they run out.
+#[test]
+fn a_flood_of_syns_on_a_tcp_listener_keeps_nobody_out() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let scene = lab(65_536);
+    let port = 20_001;
+    let connect = || {
+        let mut times: Vec<Duration> = (0..TIMED)
+            .map(|number| {
+                let start = Instant::now();
+                let name = raw::hello(scene.lab.vip(FAMILIES[number % 2], port), b"anything", &[]).unwrap();
+                assert!(name.starts_with("tenant-a/"), "{name}");
+                // As long as it takes to use up more places and ports than there are.
+                std::thread::sleep(Duration::from_millis(20));
+                start.elapsed() - Duration::from_millis(20)
+            })
+            .collect();
+        times.sort();
+        times[TIMED / 2]
+    };
+    let ((median, sent), moved) = scene.counted(|| flood(&scene, port, connect));
+    assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
+    assert!(moved.get("SynHalfOpenEvicted").is_some_and(|evicted| *evicted > 1000), "{sent} SYNs: {moved:?}");
+    assert_eq!(moved.get("ConnectNoPort"), None, "{moved:?}");
     scene.assert_nothing_leaks();
 }

@@ -1,6 +1,7 @@
 //! What every story begins with: a lab with Vestibule running in it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,15 @@ impl Scene {
     }
 }
 
+/// Sets a flag when dropped: threads of a scope, which waits for them, then end when the story panics too.
+pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Asks until the answer is yes or the time is over.
 pub(crate) fn eventually(within: Duration, mut ask: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
@@ -119,7 +129,7 @@ pub(crate) fn all<T: Sync + std::fmt::Debug>(
         for _ in 0..threads {
             scope.spawn(|| {
                 lab.client.enter();
-                while let Some(item) = items.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if let Err(error) = work(item) {
                         failures.lock().unwrap().push(format!("{item:?}: {error:#}"));
                     }

@@ -11,7 +11,7 @@ use tests::raw;
 use tests::topology::Lab;
 
 use crate::open::Open;
-use crate::scene::{Scene, eventually};
+use crate::scene::{Scene, Stop, eventually};
 
 /// How many go on at once.
 const THREADS: usize = 3;
@@ -57,22 +57,13 @@ pub(crate) fn under_traffic(mut scene: Scene, story: impl FnOnce(&mut Daemon, &L
     std::thread::scope(|scope| {
         let dial = &dial;
         let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(move || dial(number))).collect();
-        let _end = End(&over);
+        let stop = Stop(&over);
         story(daemon, lab, &mut Traffic { made: &made, kept: &mut kept });
-        over.store(true, Ordering::Relaxed);
+        drop(stop);
         for thread in threads {
             thread.join().unwrap().unwrap();
         }
     });
     drop(kept);
     scene.assert_nothing_leaks();
-}
-
-/// Ends the threads when a story panics too: the scope waits for them.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

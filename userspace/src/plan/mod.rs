@@ -95,6 +95,14 @@ struct Planner<'a> {
     gone: Vec<(u32, Pattern)>,
 }
 
+/// Half-open connections at most. Each holds a source port towards its backend: with half of them to spare, a flood of
+/// SYNs makes the oldest give way and never uses the ports up.
+fn half_opens(desired: &Settings) -> u32 {
+    let (first, last) = desired.source_ports;
+    let ports = u32::from(last.saturating_sub(first)) + 1;
+    desired.max_hellos.min((ports / 2).max(1))
+}
+
 impl Planner<'_> {
     fn next_id(&mut self, kind: impl FnOnce(&mut Ids) -> &mut u32) -> u32 {
         let next = kind(&mut self.after.ids);
@@ -112,7 +120,7 @@ impl Planner<'_> {
             source_port_first: desired.source_ports.0,
             source_port_last: desired.source_ports.1,
             chunks: desired.max_hellos,
-            half_opens: desired.max_hellos,
+            half_opens: half_opens(desired),
             closed: closed_ring(desired.max_flows),
             source_hellos_max: SOURCE_HELLOS_MAX,
             // Chosen by whoever renews the keys.
