@@ -105,8 +105,8 @@ reasons! {
     74 ForwardStray "forward" "stray" "packet from a backend for a connection that is gone; answered with RST";
 
     80 EmitNoRoute "emit" "no_route" "no route to the destination; dropped";
-    81 EmitTooBig "emit" "too_big" "larger than the device's MTU; dropped";
-    82 EmitHopLimit "emit" "hop_limit" "hop limit or TTL used up; dropped";
+    81 EmitTooBig "emit" "too_big" "ICMP or a segment of ours is larger than the device's MTU; dropped";
+    82 EmitHopLimit "emit" "hop_limit" "hop limit or TTL of an ICMP error used up; dropped";
     83 EmitFailed "emit" "failed" "the kernel refused to change or send the packet; dropped";
     84 EmitForwardingOff "emit" "forwarding_off" "the kernel does not forward on the device; dropped";
     85 EmitCopyLost "emit" "copy_lost" "a packet sent beside another had no route or no link address yet; lost (event)";
@@ -116,6 +116,14 @@ reasons! {
     92 ExpireClosed "expire" "closed" "closed flow forgotten (event)";
     93 ExpireHello "expire" "hello" "waiting hello ended by time limit or removal; client reset (event)";
     94 ExpireHalfOpen "expire" "half_open" "half-open connection forgotten (event)";
+
+    100 IcmpEcho "icmp" "echo" "ping of a VIP; answered";
+    101 IcmpToBackend "icmp" "to_backend" "ICMP error about a segment to the client; passed to the backend";
+    102 IcmpToClient "icmp" "to_client" "ICMP error about a segment to the backend; passed to the client";
+    103 IcmpStray "icmp" "stray" "ICMP error that fits no segment under way, or with a wrong checksum; dropped";
+    104 IcmpRefused "icmp" "refused" "a backend we dial is unreachable, by ICMP (event)";
+    105 IcmpTooBig "icmp" "too_big" "larger than the MTU of its way on; answered with ICMP";
+    106 IcmpHopLimit "icmp" "hop_limit" "hop limit or TTL used up; answered with ICMP";
 }
 
 #[cfg(test)]

@@ -173,14 +173,9 @@ fn icmp_and_what_is_too_short_to_quote_are_never_answered() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        for (protocol, body) in [
-            (ICMP, [8; 64].as_slice()),
-            (ICMP_V6, &[128; 64]),
-            // Errors.
-            (ICMP, &[3; 36]),
-            (ICMP_V6, &[1; 56]),
-            (UDP, &[0x9c, 0x40, 0x01, 0xbb, 0, 8, 0]),
-        ] {
+        for (protocol, body) in
+            [(ICMP, [8; 64].as_slice()), (ICMP_V6, &[128; 64]), (UDP, &[0x9c, 0x40, 0x01, 0xbb, 0, 8, 0])]
+        {
             let asked = datagram(family, protocol, body);
             assert_dropped(&programs.ingress(Device::Client, &asked), Reason::ClassifyDropped);
         }

@@ -26,3 +26,5 @@ mod half_open_refused;
 mod expire;
 mod drain;
 mod emit;
+mod icmp;
+mod tell;

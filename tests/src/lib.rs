@@ -42,6 +42,7 @@ pub mod tls;
 /// Backends.
 pub mod server;
 /// Loss, duplication and reordering between two devices.
+pub mod icmp;
 pub mod injector;
 /// Client, balancer and tenants.
 pub mod topology;

@@ -3,6 +3,7 @@
 use common::maps::flow::WINDOW_SCALE_NONE;
 use common::reason::Reason;
 use common::wire::checksum;
+use network_types::ip::IpProto;
 
 use crate::exit::Exit;
 use crate::kernel::Skb;
@@ -107,22 +108,46 @@ fn write_options(h: &mut Headers, d: &Draft) -> u32 {
     20
 }
 
+/// Writes the IP header of an ICMP message of ours between the draft's addresses.
+#[inline(always)]
+pub(crate) fn icmp_header(s: &mut Scratch, icmp_bytes: u32) {
+    let (v4, h) = (s.segment.v4, &mut s.headers);
+    if v4 {
+        h.set_be32(Headers::V4, 0x4500_0000 | (20 + icmp_bytes));
+        h.set_be32(Headers::V4 + 4, 0);
+        h.bytes[Headers::V4 + 8] = HOP_LIMIT;
+        h.bytes[Headers::V4 + 9] = IpProto::Icmp as u8;
+    } else {
+        h.set_be32(Headers::V6, 0x6000_0000);
+        h.set_be16(Headers::V6 + 4, icmp_bytes as u16);
+        h.bytes[Headers::V6 + 6] = IpProto::Ipv6Icmp as u8;
+        h.bytes[Headers::V6 + 7] = HOP_LIMIT;
+    }
+    write_addresses(h, &s.draft, v4);
+}
+
 /// Writes the draft's addresses and, for IPv4, the header checksum.
 #[inline(always)]
 pub(crate) fn write_addresses(h: &mut Headers, draft: &Draft, v4: bool) {
     if v4 {
         h.set_address(Headers::V4 + 12, &draft.tuple.client, true);
         h.set_address(Headers::V4 + 16, &draft.tuple.vip, true);
-        h.set_be16(Headers::V4 + 10, 0);
-        let mut sum = 0u32;
-        let mut i = 0;
-        while i < 20 {
-            sum += u32::from(h.be16(Headers::V4 + i));
-            i += 2;
-        }
-        h.set_be16(Headers::V4 + 10, !checksum::fold(sum));
+        write_ip_checksum(h, Headers::V4);
     } else {
         h.set_address(Headers::V6 + 8, &draft.tuple.client, false);
         h.set_address(Headers::V6 + 24, &draft.tuple.vip, false);
     }
+}
+
+/// Writes the checksum of the IPv4 header without options at a constant offset.
+#[inline(always)]
+pub(crate) fn write_ip_checksum(h: &mut Headers, at: usize) {
+    h.set_be16(at + 10, 0);
+    let mut sum = 0u32;
+    let mut i = 0;
+    while i < 20 {
+        sum += u32::from(h.be16(at + i));
+        i += 2;
+    }
+    h.set_be16(at + 10, !checksum::fold(sum));
 }

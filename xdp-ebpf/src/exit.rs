@@ -16,6 +16,8 @@ pub(crate) enum Verdict {
     Redirect,
     /// To be answered with RST: `path` has `emit` do it and leaves with the result.
     Reset,
+    /// Its sender is to be told by ICMP: `path` has `tell` do it and leaves with the result.
+    Tell,
 }
 
 /// A way off the path: the one reason that is counted, and the verdict. One number, so that it crosses the border of
@@ -52,6 +54,12 @@ impl Exit {
         Self(reason as u32 | 3 << 8)
     }
 
+    /// The sender of a TCP segment that could not be passed on gets an ICMP error.
+    #[inline(always)]
+    pub(crate) const fn tell(reason: Reason) -> Self {
+        Self(reason as u32 | 4 << 8)
+    }
+
     /// [`Exit::code`] of [`Exit::sent`] for a reason given as a number.
     #[inline(always)]
     pub(crate) const fn sent_code(reason: u32) -> u32 {
@@ -77,6 +85,7 @@ impl Exit {
             0 => Verdict::Next,
             2 => Verdict::Redirect,
             3 => Verdict::Reset,
+            4 => Verdict::Tell,
             _ => Verdict::Drop,
         }
     }
@@ -103,7 +112,7 @@ pub(crate) fn leave(exit: Exit) -> i32 {
     maps::count(exit.reason());
     match exit.verdict() {
         Verdict::Next => TCX_NEXT,
-        Verdict::Drop | Verdict::Reset => TC_ACT_SHOT,
+        Verdict::Drop | Verdict::Reset | Verdict::Tell => TC_ACT_SHOT,
         Verdict::Redirect => TC_ACT_REDIRECT,
     }
 }

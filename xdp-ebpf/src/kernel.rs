@@ -57,6 +57,20 @@ impl Skb {
         if segments == 0 { 1 } else { segments }
     }
 
+    /// Payload bytes of each segment of a GSO packet; 0 when it is not one.
+    #[inline(always)]
+    pub(crate) fn segment_payload(self) -> u32 {
+        // SAFETY: as in `length`.
+        unsafe { (*self.0).gso_size }
+    }
+
+    /// Puts `bytes` zero bytes in front of the frame.
+    #[inline(always)]
+    pub(crate) fn grow_in_front(self, bytes: u32) -> bool {
+        // SAFETY: the helper checks the length.
+        unsafe { helper::bpf_skb_change_head(self.0, bytes, 0) == 0 }
+    }
+
     /// Copies `length` bytes from `offset` of the packet to `to`.
     #[inline(always)]
     pub(crate) fn load(self, offset: u32, to: *mut u8, length: u32) -> bool {
@@ -238,14 +252,22 @@ pub(crate) fn redirect_unresolved(ifindex: u32, hop: &mut bpf_redir_neigh) {
     }
 }
 
-/// Fills the parameters of a route lookup.
+/// Fills the parameters of a route lookup. `ip_bytes`: the largest IP packet that has to fit; 0 = the packet in hand.
 #[inline(always)]
-pub(crate) fn route_request(params: &mut FibParams, from: &Address, to: &Address, v4: bool, ifindex: u32) {
+pub(crate) fn route_request(
+    params: &mut FibParams,
+    from: &Address,
+    to: &Address,
+    v4: bool,
+    ifindex: u32,
+    ip_bytes: u32,
+) {
     // Zeroed whole: the kernel refuses values left in fields it does not expect.
     // SAFETY: all-zero is a valid value of a C structure without pointers.
     unsafe { core::ptr::write_bytes(params, 0, 1) };
     params.l4_protocol = 6;
     params.ifindex = ifindex;
+    params.__bindgen_anon_1.tot_len = ip_bytes as u16;
     if v4 {
         params.family = AF_INET;
         params.__bindgen_anon_3.ipv4_src = last_word(from);
@@ -283,6 +305,13 @@ pub(crate) fn next_hop(params: &FibParams, hop: &mut bpf_redir_neigh) {
     hop.nh_family = u32::from(params.family);
     // SAFETY: every bit pattern is valid for both arms of the union.
     hop.__bindgen_anon_1.ipv6_nh = unsafe { params.__bindgen_anon_4.ipv6_dst };
+}
+
+/// The MTU of a way that [`route_request`]'s packet is too big for.
+#[inline(always)]
+pub(crate) fn mtu_found(params: &FibParams) -> u32 {
+    // SAFETY: both arms of the union are a u16.
+    u32::from(unsafe { params.__bindgen_anon_1.mtu_result })
 }
 
 /// The link addresses a route lookup found: (destination, source).

@@ -234,6 +234,11 @@ pub(crate) struct Scratch {
     pub(crate) half_open: HalfOpen,
     pub(crate) client: ClientTuple,
     pub(crate) victim: ClientTuple,
+    /// Four-tuple that an ICMP error quotes: the quoted packet's source as `client`, its destination as `vip`.
+    pub(crate) quoted: ClientTuple,
+    /// Added to sequence and acknowledgement number of the quoted segment.
+    pub(crate) seq_shift: u32,
+    pub(crate) ack_shift: u32,
     pub(crate) socket: [u8; 36],
     pub(crate) name_key: NameKey,
     pub(crate) suffix_key: SuffixKey,

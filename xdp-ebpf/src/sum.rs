@@ -1,15 +1,21 @@
 //! Checksums of what we make (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
 
+use aya_ebpf::bindings::__sk_buff;
 use common::maps::flow::ClientTuple;
 use common::wire::checksum;
 use core::ffi::c_void;
 use network_types::ip::IpProto;
 
-use crate::kernel;
+use crate::kernel::{self, Skb};
 use crate::packet::{Scratch, TCP_AT};
 
 /// Most payload bytes of one draft: what the window holds behind its last stream position.
 pub(crate) const PAYLOAD_MAX: u32 = 8960;
+
+/// Bytes of a packet summed at a time: the most that older kernels take.
+const PIECE: u32 = 512;
+/// Pieces of the longest packet.
+const PIECES: u32 = 65_536 / PIECE + 1;
 
 /// Sum over pseudo header and, unless the checksum is left to the device, the TCP header.
 #[inline(always)]
@@ -46,6 +52,26 @@ pub(crate) fn to_network(sum: u32) -> u32 {
 #[repr(C)]
 struct Sum {
     scratch: *mut Scratch,
+}
+
+/// Adds `length` bytes of working memory, a multiple of 4 and at most 512, to a sum.
+#[inline(always)]
+pub(crate) fn of(from: *const u8, length: u32, seed: u32) -> u32 {
+    seed + to_network(kernel::checksum_difference(core::ptr::null(), 0, from, length, 0))
+}
+
+/// Sum of the pseudo header of an ICMP message of ours: IPv4 has none.
+#[inline(always)]
+pub(crate) fn icmp_pseudo(s: &Scratch, icmp_bytes: u32) -> u32 {
+    if s.segment.v4 { 0 } else { icmp6_pseudo(&s.draft.tuple, icmp_bytes) }
+}
+
+/// Sum of the pseudo header of an ICMPv6 message between the addresses of `tuple`.
+#[inline(always)]
+pub(crate) fn icmp6_pseudo(tuple: &ClientTuple, icmp_bytes: u32) -> u32 {
+    let tuple = core::ptr::from_ref(tuple).cast::<u8>();
+    let seed = (u32::from(IpProto::Ipv6Icmp as u8) + icmp_bytes).swap_bytes();
+    to_network(kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed))
 }
 
 /// Adds the payload to a sum, 512 bytes at a time (the most older kernels take).
@@ -103,26 +129,60 @@ unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
 /// unused. With the pseudo header's sum there before, and none at byte 2, the message then sums up as it must.
 #[inline(always)]
 pub(crate) fn icmp(s: &mut Scratch, icmp_bytes: u32) {
-    let tuple = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
-    let pseudo = if s.segment.v4 {
-        0
-    } else {
-        let seed = (u32::from(IpProto::Ipv6Icmp as u8) + icmp_bytes).swap_bytes();
-        kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed)
-    };
+    let pseudo = icmp_pseudo(s, icmp_bytes);
     if s.partial {
-        let sum = checksum::fold(to_network(pseudo)).to_be_bytes();
+        let sum = checksum::fold(pseudo).to_be_bytes();
         s.window.bytes[6] = sum[0];
         s.window.bytes[7] = sum[1];
         return;
     }
     let message = s.window.bytes.as_ptr();
-    let sum = if s.segment.v4 {
-        kernel::checksum_difference(core::ptr::null(), 0, message, 36, pseudo)
-    } else {
-        kernel::checksum_difference(core::ptr::null(), 0, message, 56, pseudo)
-    };
-    let sum = (!checksum::fold(to_network(sum))).to_be_bytes();
+    let sum = if s.segment.v4 { of(message, 36, pseudo) } else { of(message, 56, pseudo) };
+    let sum = (!checksum::fold(sum)).to_be_bytes();
     s.window.bytes[2] = sum[0];
     s.window.bytes[3] = sum[1];
+}
+
+/// Context of [`packet_step`]: on the stack, as the kernel wants it.
+#[repr(C)]
+struct PacketSum {
+    skb: *mut __sk_buff,
+    scratch: *mut Scratch,
+}
+
+/// Whether `length` bytes of the frame from `at` on sum up, going on from `seed`. Overwrites the start of the window.
+#[inline(always)]
+pub(crate) fn whole(skb: Skb, s: &mut Scratch, at: u32, length: u32, seed: u32) -> bool {
+    s.at = at;
+    s.left = length;
+    s.sum = seed;
+    let mut state = PacketSum { skb: skb.0, scratch: s };
+    kernel::repeat(PIECES, packet_step, core::ptr::from_mut(&mut state).cast());
+    s.left == 0 && checksum::fold(s.sum) == 0xffff
+}
+
+/// Adds one piece; 1 = the end.
+unsafe extern "C" fn packet_step(_: u32, state: *mut c_void) -> i64 {
+    // SAFETY: `whole` passes a `PacketSum` on its stack.
+    let state = unsafe { &mut *state.cast::<PacketSum>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { state.scratch.as_mut() }) else { return 1 };
+    if s.left == 0 {
+        return 1;
+    }
+    // The mask changes nothing; the verifier sees that at least one byte is asked for.
+    let last = core::hint::black_box(s.left.min(PIECE) - 1) & (PIECE - 1);
+    let piece = last + 1;
+    // The last one to three bytes count as if zeros followed.
+    let end = (last & !3) as usize;
+    s.window.bytes[end..end + 4].fill(0);
+    let bytes = s.window.bytes.as_mut_ptr();
+    if !Skb(state.skb).load(s.at, bytes, piece) {
+        return 1;
+    }
+    let words = (last & !3) + 4;
+    s.sum += to_network(kernel::checksum_difference(core::ptr::null(), 0, bytes, words, 0));
+    s.at += piece;
+    s.left -= piece;
+    0
 }

@@ -83,18 +83,22 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
 fn connecting(skb: Skb, s: &mut Scratch) -> Exit {
     match connect::answer(s) {
         Answer::Stray => emit::reset(skb, s, Reason::ConnectStray),
-        Answer::Refused => {
-            // Exactly one CPU gets to remove it: this one, or the one that has the client's repetition.
-            if !maps::remove_hello(&s.client) {
-                return Exit::drop(Reason::ConnectStray);
-            }
-            connect::abandon(s);
-            match pick::next(s) {
-                Ok(()) => retried(skb, s),
-                Err(exit) => give_up(skb, s, exit, false),
-            }
-        }
+        Answer::Refused => refused(skb, s),
         Answer::Accepted => accepted(skb, s),
+    }
+}
+
+/// The backend of the waiting hello in `s.hello` refused, or is out of reach: the next one.
+#[inline(always)]
+pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
+    // Exactly one CPU gets to remove it: this one, or the one that has the client's repetition.
+    if !maps::remove_hello(&s.client) {
+        return Exit::drop(Reason::ConnectStray);
+    }
+    connect::abandon(s);
+    match pick::next(s) {
+        Ok(()) => retried(skb, s),
+        Err(exit) => give_up(skb, s, exit, false),
     }
 }
 

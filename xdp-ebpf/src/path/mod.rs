@@ -2,6 +2,8 @@
 
 /// Client -> VIP.
 pub(crate) mod from_client;
+/// ICMP: errors of routers and hosts on either side, pings.
+pub(crate) mod from_router;
 /// Backend -> one of our source addresses.
 pub(crate) mod from_backend;
 /// What the daemon brings about when no packet comes.
@@ -14,7 +16,7 @@ use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::packet::Scratch;
 use crate::stage::classify::{self, Side};
-use crate::stage::{checksum, emit, parse};
+use crate::stage::{checksum, emit, icmp, parse, tell};
 
 /// Every packet of every device that we are attached to.
 #[inline(always)]
@@ -22,8 +24,13 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     let exit = match walk(skb, s) {
         Ok(exit) | Err(exit) => exit,
     };
-    // The one place that answers a client with RST.
-    if exit.verdict() == Verdict::Reset { emit::reset_code(skb, s, exit) } else { exit }
+    match exit.verdict() {
+        // The one place that answers a client with RST.
+        Verdict::Reset => emit::reset_code(skb, s, exit),
+        // And the one that answers a sender with ICMP for a segment that cannot go on.
+        Verdict::Tell => tell::sender(skb, s, exit),
+        _ => exit,
+    }
 }
 
 #[inline(always)]
@@ -48,6 +55,11 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
 /// Not a TCP segment that we can read. The node's own address: handed on. Else the VIP is ours alone.
 #[inline(always)]
 fn other(skb: Skb, s: &mut Scratch) -> Exit {
+    if parse::unusual(s).is_none()
+        && let Some(kind) = icmp::kind(s, parse::protocol(s))
+    {
+        return from_router::run(skb, s, kind);
+    }
     if !classify::is(s, ROLE_VIP) {
         return Exit::next(Reason::ClassifyOwnTraffic);
     }

@@ -7,18 +7,12 @@
 use aya_ebpf::bindings::__sk_buff;
 use common::reason::Reason;
 use common::wire::checksum;
-use core::ffi::c_void;
 
 use crate::exit::Exit;
-use crate::kernel::{self, Skb};
+use crate::kernel::Skb;
 use crate::packet::{Headers, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::stage::emit;
 use crate::sum;
-
-/// Bytes summed at a time: the most that older kernels take.
-const PIECE: u32 = 512;
-/// Pieces of the longest packet.
-const PIECES: u32 = 65_536 / PIECE + 1;
 
 /// Refuses an IPv4 header (without options) whose checksum is wrong, as a router does (RFC 1812 section 5.2.2).
 #[inline(always)]
@@ -80,7 +74,7 @@ fn trusted(skb: Skb, s: &mut Scratch) -> bool {
             return false;
         }
     }
-    whole(skb, s, fixed, length, pseudo) || !likely && left_to_device(skb, s)
+    sum::whole(skb, s, fixed, length, pseudo) || !likely && left_to_device(skb, s)
 }
 
 /// Whether the checksum is still to be completed; a packet for which it is not is changed by the question.
@@ -88,48 +82,4 @@ fn trusted(skb: Skb, s: &mut Scratch) -> bool {
 fn left_to_device(skb: Skb, s: &mut Scratch) -> bool {
     s.partial_known = emit::learn_partial(skb, s).is_ok() && s.partial;
     s.partial_known
-}
-
-/// Context of [`sum_step`]: on the stack, as the kernel wants it.
-#[repr(C)]
-struct Sum {
-    skb: *mut __sk_buff,
-    scratch: *mut Scratch,
-}
-
-/// Whether `length` bytes of the frame from `at` on sum up, going on from `seed`. Overwrites the start of the window.
-#[inline(always)]
-pub(crate) fn whole(skb: Skb, s: &mut Scratch, at: u32, length: u32, seed: u32) -> bool {
-    s.at = at;
-    s.left = length;
-    s.sum = seed;
-    let mut state = Sum { skb: skb.0, scratch: s };
-    kernel::repeat(PIECES, sum_step, core::ptr::from_mut(&mut state).cast());
-    s.left == 0 && checksum::fold(s.sum) == 0xffff
-}
-
-/// Adds one piece; 1 = the end.
-unsafe extern "C" fn sum_step(_: u32, state: *mut c_void) -> i64 {
-    // SAFETY: `whole` passes a `Sum` on its stack.
-    let state = unsafe { &mut *state.cast::<Sum>() };
-    // SAFETY: null is checked; else it is this CPU's working memory.
-    let Some(s) = (unsafe { state.scratch.as_mut() }) else { return 1 };
-    if s.left == 0 {
-        return 1;
-    }
-    // The mask changes nothing; the verifier sees that at least one byte is asked for.
-    let last = core::hint::black_box(s.left.min(PIECE) - 1) & (PIECE - 1);
-    let piece = last + 1;
-    // The last one to three bytes count as if zeros followed.
-    let end = (last & !3) as usize;
-    s.window.bytes[end..end + 4].fill(0);
-    let bytes = s.window.bytes.as_mut_ptr();
-    if !Skb(state.skb).load(s.at, bytes, piece) {
-        return 1;
-    }
-    let words = (last & !3) + 4;
-    s.sum += sum::to_network(kernel::checksum_difference(core::ptr::null(), 0, bytes, words, 0));
-    s.at += piece;
-    s.left -= piece;
-    0
 }

@@ -13,11 +13,12 @@ use crate::packet::{ETH_BYTES, Headers, RST, Scratch, TCP_AT, V4_BYTES, V6_BYTES
 use crate::sum;
 
 /// Finds route and neighbour of the draft's receiver and writes the link addresses.
-/// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for.
+/// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for. `ip_bytes` as in [`kernel::route_request`].
 #[inline(always)]
-fn next_hop(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
+pub(crate) fn next_hop(skb: Skb, s: &mut Scratch, ip_bytes: u32) -> Result<bool, Exit> {
     let v4 = s.segment.v4;
-    kernel::route_request(&mut s.route_request, &s.draft.tuple.client, &s.draft.tuple.vip, v4, skb.ifindex());
+    let d = &s.draft.tuple;
+    kernel::route_request(&mut s.route_request, &d.client, &d.vip, v4, skb.ifindex(), ip_bytes);
     let code = skb.find_route(&mut s.route_request);
     let resolved = match kernel::route_result(code) {
         Hop::Resolved => true,
@@ -41,7 +42,7 @@ fn next_hop(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
 
 /// Chooses the way out for the packet when the program returns.
 #[inline(always)]
-fn depart(s: &mut Scratch, resolved: bool) {
+pub(crate) fn depart(s: &mut Scratch, resolved: bool) {
     if resolved {
         kernel::redirect(s.route_request.ifindex);
     } else {
@@ -134,9 +135,13 @@ pub(crate) extern "C" fn emit_rewritten(skb: *mut __sk_buff, s: *mut Scratch, re
 #[inline(always)]
 fn rewrite(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let v4 = s.segment.v4;
-    lower_hop_limit(s)?;
+    if !lower_hop_limit(s) {
+        return Err(Exit::tell(Reason::IcmpHopLimit));
+    }
     write_ports(s);
-    let resolved = next_hop(skb, s)?;
+    let resolved = next_hop(skb, s, segment_bytes(skb, s)).map_err(|exit| {
+        if exit == Exit::drop(Reason::EmitTooBig) { Exit::tell(Reason::IcmpTooBig) } else { exit }
+    })?;
     let failed = Exit::drop(Reason::EmitFailed);
     let old = core::ptr::from_ref(&s.segment.tuple).cast::<u8>();
     let new = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
@@ -166,18 +171,26 @@ fn rewrite(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     Ok(resolved)
 }
 
-/// Takes one hop off TTL or hop limit, writes the new addresses, and the IPv4 header checksum.
+/// Bytes of the IP packet in hand, or of the largest it is cut into.
 #[inline(always)]
-fn lower_hop_limit(s: &mut Scratch) -> Result<(), Exit> {
+fn segment_bytes(skb: Skb, s: &Scratch) -> u32 {
+    let (seg, cut) = (&s.segment, skb.segment_payload());
+    let payload = if cut == 0 { seg.payload_bytes } else { seg.payload_bytes.min(cut) };
+    seg.payload_at - ETH_BYTES + payload
+}
+
+/// Takes one hop off TTL or hop limit, writes the new addresses, and the IPv4 header checksum. `false`: none is left.
+#[inline(always)]
+pub(crate) fn lower_hop_limit(s: &mut Scratch) -> bool {
     let v4 = s.segment.v4;
     let at = if v4 { Headers::V4 + 8 } else { Headers::V6 + 7 };
     let h = &mut s.headers;
     if h.bytes[at] <= 1 {
-        return Err(Exit::drop(Reason::EmitHopLimit));
+        return false;
     }
     h.bytes[at] -= 1;
     draft::write_addresses(h, &s.draft, v4);
-    Ok(())
+    true
 }
 
 #[inline(always)]
@@ -202,7 +215,7 @@ pub(crate) fn keep_received(s: &mut Scratch) {
 #[inline(always)]
 fn store(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let v4 = s.segment.v4;
-    let resolved = next_hop(skb, s)?;
+    let resolved = next_hop(skb, s, 0)?;
     let failed = Exit::drop(Reason::EmitFailed);
     let tcp_bytes = s.segment.tcp_bytes & 60;
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
@@ -339,24 +352,12 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     s.window.bytes[1] = if v4 { if udp { 3 } else { 2 } } else { 4 };
     draft::answer(s);
     let icmp_bytes = 8 + quoted;
-    let h = &mut s.headers;
-    if v4 {
-        h.set_be32(Headers::V4, 0x4500_0000 | (20 + icmp_bytes));
-        h.set_be32(Headers::V4 + 4, 0);
-        h.bytes[Headers::V4 + 8] = draft::HOP_LIMIT;
-        h.bytes[Headers::V4 + 9] = IpProto::Icmp as u8;
-    } else {
-        h.set_be32(Headers::V6, 0x6000_0000);
-        h.set_be16(Headers::V6 + 4, icmp_bytes as u16);
-        h.bytes[Headers::V6 + 6] = IpProto::Ipv6Icmp as u8;
-        h.bytes[Headers::V6 + 7] = draft::HOP_LIMIT;
-    }
-    draft::write_addresses(h, &s.draft, v4);
+    draft::icmp_header(s, icmp_bytes);
     if !skb.resize(fixed + icmp_bytes) {
         return Err(failed);
     }
     sum::icmp(s, icmp_bytes);
-    let resolved = next_hop(skb, s)?;
+    let resolved = next_hop(skb, s, 0)?;
     let stored = if v4 {
         skb.store(0, s.headers.frame(true), V4_BYTES) && skb.store(V4_BYTES, s.window.bytes.as_ptr(), 36)
     } else {

@@ -12,5 +12,7 @@ pub(crate) mod half_open;
 pub(crate) mod connect;
 pub(crate) mod forward;
 pub(crate) mod close;
+pub(crate) mod icmp;
 pub(crate) mod emit;
+pub(crate) mod tell;
 pub(crate) mod expire;
