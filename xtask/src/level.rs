@@ -39,6 +39,9 @@ pub(crate) enum Needs {
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";
 
+/// Tests of a lab mostly wait, for time limits and repetitions: more of them at once than there are cores.
+const LAB_THREADS: &str = "6";
+
 impl Level {
     /// Builds and runs the level's tests, shows them, counts them.
     pub(crate) fn run(&self, built: Option<&Built>, surroundings: &Surroundings) -> Outcome<Report> {
@@ -50,6 +53,9 @@ impl Level {
         }
         let mut command = self.command(&["--no-fail-fast"]);
         command.args(["--", "--show-output"]);
+        if self.needs == Needs::Lab {
+            command.args(["--test-threads", LAB_THREADS]);
+        }
         if let Some(built) = built {
             command.env("VESTIBULE_BIN", &built.binary).env("VESTIBULE_EBPF", &built.object);
         }
