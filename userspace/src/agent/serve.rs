@@ -224,7 +224,7 @@ impl<'a> Agent<'a> {
                 }
                 Event::Changed => self.is_dirty = true,
                 Event::Failing(failing) => {
-                    self.store.cluster_mut_failing(failing);
+                    self.store.set_failing(failing);
                     self.is_dirty = true;
                 }
                 Event::Keys(keys) => self.new_keys(keys),

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::Identity;
 use crate::compile::Compiled;
-use crate::model::{Desired, ObjectRef, Problem};
+use crate::compile::cluster::Refreshed;
+use crate::model::{Desired, ObjectRef, Probes, Problem};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
 
 /// Problems that a node tells; of more only their number.
@@ -21,18 +22,37 @@ pub(super) struct State {
     pub digests: BTreeMap<ObjectRef, u64>,
     /// What is wrong with it, whoever it concerns.
     pub problems: Vec<Problem>,
+    /// Backends that are probed.
+    pub probes: Probes,
 }
 
 impl State {
     /// Of what facts came to.
     pub(super) fn of(compiled: Compiled) -> Self {
         let digests = compiled.verdicts.digests();
-        Self { desired: Arc::new(compiled.desired), digests, problems: compiled.problems }
+        let Compiled { desired, problems, probes, .. } = compiled;
+        Self { desired: Arc::new(desired), digests, problems, probes }
     }
 
     /// Of the last boot's.
     pub(super) fn saved(desired: Desired) -> Self {
-        Self { desired: Arc::new(desired), digests: BTreeMap::new(), problems: Vec::new() }
+        Self {
+            desired: Arc::new(desired),
+            digests: BTreeMap::new(),
+            problems: Vec::new(),
+            probes: Probes::new(),
+        }
+    }
+
+    /// What endpoints alone changed.
+    pub(super) fn follow(&mut self, refreshed: Refreshed) {
+        self.desired = Arc::new(refreshed.desired);
+        for (address, probe) in refreshed.probes {
+            match probe {
+                Some(probe) => self.probes.insert(address, probe),
+                None => self.probes.remove(&address),
+            };
+        }
     }
 
     /// Backends that fail their probe, by route.

@@ -54,12 +54,12 @@ impl Agent<'_> {
             return false;
         }
         let refreshed = self.store.judged(&mut self.facts, |facts| {
-            refresh(&state.desired, &state.problems, facts, &self.around, &changed)
+            refresh(&state.desired, &state.probes, &state.problems, facts, &self.around, &changed)
         });
-        let Some(desired) = refreshed else { return false };
-        let desired = Arc::new(desired);
+        let Some(refreshed) = refreshed else { return false };
+        self.prober.change(&refreshed.probes);
         if let Some(state) = &mut self.state {
-            state.desired = desired;
+            state.follow(refreshed);
         }
         true
     }

@@ -3,6 +3,13 @@
 use super::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Problem};
 use common::maps::route::PAGE_SLOTS;
+use std::collections::BTreeSet;
+
+/// Most addresses and ports that are answered on: each is an element of `LISTENERS` (65,536), and in a cluster a listener
+/// with one of 65,535 ids.
+pub(super) const DOORS_MAX: usize = 65_535;
+/// Most addresses that are answered on: `ADDRESSES` (65,536) also holds those of the node itself.
+pub(super) const ADDRESSES_MAX: usize = 65_536 - 1024;
 
 /// Room in the maps that is left.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +50,7 @@ pub(super) fn fits(desired: &Desired) -> bool {
 
 /// Counts what each map must hold.
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
+    doors(desired, problems);
     let names_max = desired.settings.max_names as usize;
     let names = desired.routes.iter().map(|route| route.names.len()).sum::<usize>();
     let backends = desired.routes.iter().map(|route| route.backends.len()).sum::<usize>();
@@ -65,6 +73,18 @@ pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
                 .value(names_max),
             );
         }
+    }
+}
+
+/// Counts addresses and ports, whose maps have one size.
+fn doors(desired: &Desired, problems: &mut Vec<Problem>) {
+    let doors = desired.listeners.iter().map(|listener| listener.addresses.len()).sum::<usize>();
+    let addresses: BTreeSet<_> = desired.listeners.iter().flat_map(|listener| &listener.addresses).collect();
+    let counts =
+        [(doors, DOORS_MAX, "addresses and ports"), (addresses.len(), ADDRESSES_MAX, "different addresses")];
+    for (count, most, what) in counts.into_iter().filter(|(count, most, _)| count > most) {
+        let what = format!("there are {count} {what}, and room for {most}");
+        problems.push(Problem::error("listeners", what, "serve fewer, or on several nodes"));
     }
 }
 

@@ -12,10 +12,7 @@ mod warn;
 /// Whether it all fits into the maps.
 mod capacity;
 
-use crate::model::cluster::ProbeSpec;
-use crate::model::{Desired, Facts, Problem, ServerName, Verdicts};
-use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use crate::model::{Desired, Facts, Probes, Problem, Verdicts};
 use std::sync::Arc;
 
 /// What lies outside the source and is compared with it.
@@ -36,8 +33,8 @@ pub struct Compiled {
     pub problems: Vec<Problem>,
     /// What becomes of each Kubernetes object; empty where Kubernetes is not asked.
     pub verdicts: Verdicts,
-    /// Backends to be probed, how, and the server name that a TLS hello asks for.
-    pub probes: BTreeMap<SocketAddr, (ProbeSpec, Option<ServerName>)>,
+    /// Backends to be probed.
+    pub probes: Probes,
 }
 
 /// Resolves references and contradictions.

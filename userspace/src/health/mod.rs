@@ -7,27 +7,50 @@ mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use crate::model::ServerName;
-use crate::model::cluster::ProbeSpec;
+use crate::model::{Probe, ProbeChange, Probes};
 use state::Targets;
 
 /// Probes under way at once. A probe holds a socket and no thread.
 const AT_ONCE: usize = 256;
 
-/// What is to be probed, how, and the server name that a TLS hello asks for.
-pub type Probes = BTreeMap<SocketAddr, (ProbeSpec, Option<ServerName>)>;
+/// What is wanted and not taken up yet: another whole, then changes of it.
+#[derive(Debug, Default)]
+struct Wanted {
+    all: Option<Probes>,
+    some: BTreeMap<SocketAddr, Option<Probe>>,
+}
+
+/// Where wishes wait; of each backend the last one.
+#[derive(Debug, Default)]
+struct Inbox {
+    wanted: Mutex<Wanted>,
+    news: Notify,
+}
+
+impl Inbox {
+    fn tell(&self, change: impl FnOnce(&mut Wanted)) {
+        // Nobody panics while writing: what is there is whole.
+        change(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
+        self.news.notify_one();
+    }
+
+    fn take(&self) -> Wanted {
+        std::mem::take(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
 
 /// Asks backends as long as it lives.
 #[derive(Debug)]
 pub struct Prober {
-    wanted: watch::Sender<Probes>,
+    wanted: Arc<Inbox>,
     failing: watch::Receiver<BTreeSet<SocketAddr>>,
     /// Ends the questions with the prober.
     _task: JoinSet<()>,
@@ -36,22 +59,23 @@ pub struct Prober {
 impl Prober {
     /// Begins with nothing to ask. Needs a tokio runtime.
     pub fn start() -> Self {
-        let (wanted, received) = watch::channel(Probes::new());
+        let wanted = Arc::new(Inbox::default());
         let (told, failing) = watch::channel(BTreeSet::new());
         let mut task = JoinSet::new();
-        task.spawn(ask_all(received, told));
+        task.spawn(ask_all(Arc::clone(&wanted), told));
         Self { wanted, failing, _task: task }
     }
 
     /// What is to be probed from now on. What stays keeps what is known about it.
     pub fn set(&self, probes: &Probes) {
-        self.wanted.send_if_modified(|before| {
-            let is_new = before != probes;
-            if is_new {
-                before.clone_from(probes);
-            }
-            is_new
-        });
+        self.wanted.tell(|wanted| *wanted = Wanted { all: Some(probes.clone()), some: BTreeMap::new() });
+    }
+
+    /// Some backends are to be probed in another way from now on, or not any more.
+    pub fn change(&self, changes: &[ProbeChange]) {
+        if !changes.is_empty() {
+            self.wanted.tell(|wanted| wanted.some.extend(changes.iter().cloned()));
+        }
     }
 
     /// Comes back when other backends fail than before. Nothing is lost when the waiting is given up.
@@ -64,7 +88,7 @@ impl Prober {
     }
 }
 
-async fn ask_all(mut wanted: watch::Receiver<Probes>, told: watch::Sender<BTreeSet<SocketAddr>>) {
+async fn ask_all(inbox: Arc<Inbox>, told: watch::Sender<BTreeSet<SocketAddr>>) {
     let begun = Instant::now();
     let mut targets = Targets::default();
     let mut asked: JoinSet<(SocketAddr, Result<(), probe::Failure>)> = JoinSet::new();
@@ -79,12 +103,14 @@ async fn ask_all(mut wanted: watch::Receiver<Probes>, told: watch::Sender<BTreeS
         }
         let next = targets.next_due().filter(|_| asked.len() < AT_ONCE);
         tokio::select! {
-            changed = wanted.changed() => {
-                if changed.is_err() {
-                    return;
+            () = inbox.news.notified() => {
+                let Wanted { all, some } = inbox.take();
+                if let Some(probes) = all {
+                    targets.set(&probes, begun.elapsed());
                 }
-                let probes = wanted.borrow_and_update().clone();
-                targets.set(&probes, begun.elapsed());
+                for (address, probe) in some {
+                    targets.change(address, probe.as_ref(), begun.elapsed());
+                }
             }
             () = sleep_until(begun + next.unwrap_or_default()), if next.is_some() => {}
             Some(answered) = asked.join_next() => match answered {
@@ -113,7 +139,7 @@ fn judge(targets: &mut Targets, address: SocketAddr, answer: &Result<(), probe::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cluster::ProbeKind;
+    use crate::model::cluster::{ProbeKind, ProbeSpec};
     use tokio::net::TcpListener;
 
     #[test]

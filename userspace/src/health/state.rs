@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::Probes;
-use crate::model::ServerName;
 use crate::model::cluster::ProbeSpec;
+use crate::model::{Probe, Probes, ServerName};
 
 /// A question that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,19 +59,31 @@ impl Targets {
         for address in gone {
             self.remove(address);
         }
-        for (address, (spec, name)) in probes {
-            match self.by_address.get_mut(address) {
-                Some(target) if target.spec.kind == spec.kind => {
-                    target.spec = *spec;
-                    target.name.clone_from(name);
-                }
-                Some(_) | None => {
-                    self.remove(*address);
-                    let due = now + interval(spec).mul_f64(self.share());
-                    let target = Target { spec: *spec, name: name.clone(), against: 0, due: Some(due) };
-                    self.by_address.insert(*address, target);
-                    self.queue.insert((due, *address));
-                }
+        for (address, probe) in probes {
+            self.put(*address, probe, now);
+        }
+    }
+
+    /// The same for one backend; `None`: it is not asked any more.
+    pub fn change(&mut self, address: SocketAddr, probe: Option<&Probe>, now: Duration) {
+        match probe {
+            Some(probe) => self.put(address, probe, now),
+            None => self.remove(address),
+        }
+    }
+
+    fn put(&mut self, address: SocketAddr, (spec, name): &Probe, now: Duration) {
+        match self.by_address.get_mut(&address) {
+            Some(target) if target.spec.kind == spec.kind => {
+                target.spec = *spec;
+                target.name.clone_from(name);
+            }
+            Some(_) | None => {
+                self.remove(address);
+                let due = now + interval(spec).mul_f64(self.share());
+                let target = Target { spec: *spec, name: name.clone(), against: 0, due: Some(due) };
+                self.by_address.insert(address, target);
+                self.queue.insert((due, address));
             }
         }
     }
@@ -230,8 +241,10 @@ mod tests {
         assert_eq!(targets.failing(), &[address(1)].into());
         targets.set(&probes(&[1, 2]), ms(9000));
         assert_eq!(targets.failing(), &[address(1)].into());
-        targets.set(&probes(&[2]), ms(9000));
+        targets.change(address(1), None, ms(9000));
         assert!(targets.failing().is_empty());
+        targets.change(address(2), Some(&(SPEC, None)), ms(9000));
+        assert_eq!(targets.by_address.len(), 1);
         // Its answer comes late.
         assert_eq!(targets.answered(address(1), false, ms(9000)), None);
         assert_eq!(targets.queue.len(), 1);

@@ -1,10 +1,20 @@
 //! What the data plane shall do: facts without contradictions, in an order that does not depend on the source's.
 
+use super::cluster::ProbeSpec;
 use super::facts::{BackendSpec, Protocol, Settings};
-use super::name::Pattern;
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use super::name::{Pattern, ServerName};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+
+/// How a backend is probed, and the server name that a TLS hello asks for.
+pub type Probe = (ProbeSpec, Option<ServerName>);
+
+/// Backends to be probed.
+pub type Probes = BTreeMap<SocketAddr, Probe>;
+
+/// A backend that is to be probed so from now on, or not any more.
+pub type ProbeChange = (SocketAddr, Option<Probe>);
 
 /// What the data plane shall do. Equal facts in any order give equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,7 +16,7 @@ pub mod verdict;
 pub mod problem;
 
 pub use cluster::Cluster;
-pub use desired::{Desired, DesiredListener, DesiredRoute};
+pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use name::{InvalidName, Pattern, ServerName};
 pub use object::{Kind, Meta, ObjectName, ObjectRef};

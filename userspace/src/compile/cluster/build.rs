@@ -1,7 +1,7 @@
 //! From settled ownership to what the data plane shall do.
 
 use super::super::capacity::Room;
-use super::backends::{Resolved, Services};
+use super::backends::Services;
 use super::digest::{self, Part};
 use super::doors::Door;
 use super::listener::Parents;
@@ -9,11 +9,8 @@ use super::own::{Entry, Lead, NONE, Names};
 use super::rank::Claimant;
 use super::route::Routes;
 use super::service::Balancers;
-use super::{FilePart, label};
-use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{
-    BackendSpec, DesiredListener, DesiredRoute, Kind, Pattern, Problem, Protocol, ServerName,
-};
+use super::{FilePart, label, probing};
+use crate::model::{BackendSpec, DesiredListener, DesiredRoute, Kind, Pattern, Probes, Problem, Protocol};
 use foldhash::HashSet;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -35,7 +32,9 @@ pub(super) struct Builder<'a> {
 pub(super) struct Built {
     pub(super) listeners: Vec<DesiredListener>,
     pub(super) routes: Vec<DesiredRoute>,
-    pub(super) probes: BTreeMap<SocketAddr, (ProbeSpec, Option<ServerName>)>,
+    pub(super) probes: Probes,
+    /// Targets that the maps have no room for.
+    pub(super) left_out: Vec<usize>,
 }
 
 /// What leads where.
@@ -70,10 +69,13 @@ impl Builder<'_> {
         let mut built = Built::default();
         let mut place_of: Vec<Option<usize>> = vec![None; leads.names.len()];
         let routes = self.routes(leads.names, &leads.defaults, problems);
-        for (target, route) in self.fitting(routes, problems) {
+        let (fitting, left_out) = self.fitting(routes, problems);
+        for (target, route) in fitting {
             place_of[target] = Some(built.routes.len());
             built.routes.push(route);
         }
+        self.note_left_out(&left_out, names, parents);
+        built.left_out = left_out;
         let mut of_door: Vec<Option<usize>> =
             leads.defaults.iter().map(|target| target.and_then(|target| place_of[target])).collect();
         let mut buffer = String::new();
@@ -191,30 +193,50 @@ impl Builder<'_> {
         &self,
         routes: Vec<(usize, DesiredRoute)>,
         problems: &mut Vec<Problem>,
-    ) -> Vec<(usize, DesiredRoute)> {
+    ) -> (Vec<(usize, DesiredRoute)>, Vec<usize>) {
         let mut room = Room::new(self.names_max);
         // The usual case: everything fits, in whatever order.
         if routes.iter().all(|(_, route)| room.take(route)) {
-            return routes;
+            return (routes, Vec::new());
         }
         let mut ranked: Vec<_> = routes.into_iter().map(|route| (self.claimant(route.0), route)).collect();
         ranked.sort_by_key(|(claimant, (target, _))| (*claimant, *target));
         let mut room = Room::new(self.names_max);
-        let mut fitting = Vec::with_capacity(ranked.len());
+        let (mut fitting, mut left_out) = (Vec::with_capacity(ranked.len()), Vec::new());
         for (claimant, (target, route)) in ranked {
             if room.take(&route) {
                 fitting.push((target, route));
                 continue;
             }
-            let what =
-                format!("{} is not served: the maps are full, and older objects come first", route.name);
+            left_out.push(target);
+            let what = super::left_out(&route.name);
             let problem = Problem::warning("settings.maxNames", what, "raise it").value(self.names_max);
             problems.push(match claimant.reference() {
                 Some(object) => problem.object(object),
                 None => problem,
             });
         }
-        fitting
+        (fitting, left_out)
+    }
+
+    /// Gateways and ListenerSets that a route without room belongs to: they are not held as a whole.
+    fn note_left_out(&self, targets: &[usize], names: &Names<'_>, parents: &mut Parents<'_>) {
+        if targets.is_empty() {
+            return;
+        }
+        let targets: HashSet<usize> = targets.iter().copied().collect();
+        let (first_route, first_port) = self.firsts();
+        for entry in names.entries() {
+            let Lead::To { target, candidate } = entry.lead else { continue };
+            let listener = names.candidates[candidate].listener;
+            if listener == NONE || !(first_route..first_port).contains(&target) || !targets.contains(&target)
+            {
+                continue;
+            }
+            let parent = &mut parents.all[parents.listeners[listener].parent];
+            let label = &self.routes.all[target - first_route].label;
+            parent.left_out.get_or_insert_with(|| super::left_out(label));
+        }
     }
 
     fn claimant(&self, target: usize) -> Claimant<'_> {
@@ -268,25 +290,12 @@ impl Builder<'_> {
     /// What is to be probed: endpoints of routes that something leads to.
     fn probes(&self, place_of: &[Option<usize>], built: &mut Built) {
         let (first_route, first_port) = self.firsts();
-        let mut add = |resolved: &Resolved, name: Option<&ServerName>| {
-            for (at, probe) in &resolved.probes {
-                let name = name.filter(|_| probe.kind == ProbeKind::Tls).cloned();
-                let new = (*probe, name);
-                // Of two that ask differently the lesser one is asked, and a name is better than none.
-                let better = |old: &(ProbeSpec, Option<ServerName>)| {
-                    (new.0, new.1.is_none(), &new.1) < (old.0, old.1.is_none(), &old.1)
-                };
-                if built.probes.get(at).is_none_or(better) {
-                    built.probes.insert(*at, new);
-                }
-            }
-        };
         let is_used = |target: usize| place_of[target].is_some();
         for (_, route) in self.routes.all.iter().enumerate().filter(|(at, _)| is_used(first_route + at)) {
-            add(&route.resolved, route.server_name());
+            probing::add(&mut built.probes, &route.resolved, probing::server_name(route.spec));
         }
         for (_, port) in self.balancers.ports.iter().enumerate().filter(|(at, _)| is_used(first_port + at)) {
-            add(&self.services.of_service(port.name, port.port), None);
+            probing::add(&mut built.probes, &self.services.of_service(port.name, port.port), None);
         }
     }
 }

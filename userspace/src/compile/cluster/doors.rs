@@ -2,9 +2,10 @@
 //! has names.
 
 use super::rank::Claimant;
+use crate::compile::capacity::{ADDRESSES_MAX, DOORS_MAX};
 use crate::model::Protocol;
-use foldhash::HashMap;
-use std::net::SocketAddr;
+use foldhash::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 
 /// An address and port we answer on.
 pub(super) struct Door<'a> {
@@ -35,24 +36,61 @@ pub(super) enum Whose {
     ServicePort(usize),
 }
 
-/// Opens the doors. For each claim, in the order of claimants, `told` hears the door's place and whether it is theirs.
+/// What becomes of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The door at this place is theirs.
+    Own(usize),
+    /// The door at this place is another's.
+    Lost(usize),
+    /// The maps have no room for it.
+    Full(SocketAddr),
+}
+
+/// How many doors the maps have room for, and at how many addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    pub(super) doors: usize,
+    pub(super) addresses: usize,
+}
+
+impl Default for Most {
+    fn default() -> Self {
+        Self { doors: DOORS_MAX, addresses: ADDRESSES_MAX }
+    }
+}
+
+/// Opens the doors, as many as the maps have room for. For each claim, in the order of claimants, `told` hears what
+/// becomes of it.
 pub(super) fn open<'a>(
     mut claims: Vec<Claim<'a>>,
-    mut told: impl FnMut(Whose, usize, bool),
+    most: Most,
+    mut told: impl FnMut(Whose, Outcome),
 ) -> Vec<Door<'a>> {
     // Claims of one object keep their order: equal objects give equal doors.
     claims.sort_by_key(|claim| claim.claimant);
     let mut doors: Vec<Door<'a>> = Vec::new();
     let mut places: HashMap<SocketAddr, usize> = HashMap::default();
+    let mut addresses: HashSet<IpAddr> = HashSet::default();
     for claim in claims {
-        let place = *places.entry(claim.at).or_insert(doors.len());
-        let Some(door) = doors.get(place) else {
-            doors.push(Door { at: claim.at, protocol: claim.protocol, owner: claim.claimant });
-            told(claim.whose, place, true);
-            continue;
+        let outcome = match places.get(&claim.at) {
+            Some(place) => {
+                let is_shared = doors[*place].protocol == claim.protocol && claim.protocol == Protocol::Tls;
+                if is_shared { Outcome::Own(*place) } else { Outcome::Lost(*place) }
+            }
+            None => {
+                let is_new = !addresses.contains(&claim.at.ip());
+                if doors.len() >= most.doors || (is_new && addresses.len() >= most.addresses) {
+                    Outcome::Full(claim.at)
+                } else {
+                    addresses.insert(claim.at.ip());
+                    places.insert(claim.at, doors.len());
+                    doors.push(Door { at: claim.at, protocol: claim.protocol, owner: claim.claimant });
+                    Outcome::Own(doors.len() - 1)
+                }
+            }
         };
-        let shared = door.protocol == claim.protocol && claim.protocol == Protocol::Tls;
-        told(claim.whose, place, shared);
+        told(claim.whose, outcome);
     }
     doors
 }
@@ -64,6 +102,10 @@ mod tests {
     use Protocol::{Tcp, Tls};
 
     fn won(claims: &[(Claimant<'_>, &str, Protocol)]) -> Vec<bool> {
+        won_of(claims, Most::default())
+    }
+
+    fn won_of(claims: &[(Claimant<'_>, &str, Protocol)], most: Most) -> Vec<bool> {
         let claims: Vec<Claim<'_>> = claims
             .iter()
             .enumerate()
@@ -75,11 +117,30 @@ mod tests {
             })
             .collect();
         let mut won = vec![false; claims.len()];
-        open(claims, |whose, _, is_own| {
+        open(claims, most, |whose, outcome| {
             let Whose::Listener(place) = whose else { panic!("{whose:?}") };
-            won[place] = is_own;
+            won[place] = matches!(outcome, Outcome::Own(_));
         });
         won
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_to_the_newest() {
+        let names: Vec<ObjectName> = (0..4).map(|n| ObjectName::new("a", format!("{n}"))).collect();
+        let object =
+            |n: usize| Claimant::Object { created_secs: n as i64, kind: Kind::Gateway, name: &names[n] };
+        let claims = [
+            (object(3), "1.1.1.1:4", Tcp),
+            (object(2), "1.1.1.2:1", Tcp),
+            (object(1), "1.1.1.1:1", Tls),
+            (object(0), "1.1.1.1:2", Tcp),
+            (object(3), "1.1.1.1:1", Tls),
+        ];
+        let most = |doors, addresses| Most { doors, addresses };
+        assert_eq!(won_of(&claims, Most::default()), [true; 5]);
+        assert_eq!(won_of(&claims, most(3, 2)), [false, true, true, true, true], "what is open is shared");
+        assert_eq!(won_of(&claims, most(2, 2)), [false, false, true, true, true]);
+        assert_eq!(won_of(&claims, most(9, 1)), [true, false, true, true, true]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::ipam::{self, ADDRESS_TYPE, Assignment};
 use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec};
 use crate::model::{Cluster, Kind, ObjectName, Pattern, Protocol};
 use foldhash::{HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 /// Why something is not accepted.
@@ -40,6 +40,8 @@ pub(super) struct Parent<'a> {
     pub(super) addresses: Vec<IpAddr>,
     /// What the maps shall hold of it, so far.
     pub(super) digest: u64,
+    /// A route of it that the maps have no room for.
+    pub(super) left_out: Option<String>,
 }
 
 /// A listener of a Gateway or ListenerSet.
@@ -61,6 +63,8 @@ pub(super) struct Listener<'a> {
     pub(super) doors: Vec<usize>,
     /// Places of the doors that are another's.
     pub(super) lost: Vec<usize>,
+    /// Doors that the maps have no room for.
+    pub(super) full: Vec<SocketAddr>,
     pub(super) attached_routes: u32,
     /// The last route that was counted, plus one.
     pub(super) counted: usize,
@@ -159,6 +163,7 @@ impl<'a> Parents<'a> {
             listeners,
             addresses,
             digest: 0,
+            left_out: None,
         });
     }
 
@@ -212,6 +217,7 @@ impl<'a> Parents<'a> {
             listeners,
             addresses: Vec::new(),
             digest: 0,
+            left_out: None,
         });
     }
 
@@ -299,6 +305,7 @@ fn judged(parent: usize, spec: &GatewayListener) -> Listener<'_> {
         invalid_kinds,
         doors: Vec::new(),
         lost: Vec::new(),
+        full: Vec::new(),
         attached_routes: 0,
         counted: 0,
     }

@@ -10,6 +10,8 @@ mod build;
 mod digest;
 /// Addresses and ports we answer on.
 mod doors;
+/// Which backends are probed.
+mod probing;
 /// Objects that are none of our business.
 mod foreign;
 /// ReferenceGrants.
@@ -45,7 +47,7 @@ use crate::model::verdict::{Condition, Status};
 use crate::model::{Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Verdicts};
 use backends::Services;
 use build::Builder;
-use doors::{Claim, Door, Whose};
+use doors::{Claim, Door, Most, Outcome, Whose};
 use foldhash::HashSet;
 use grant::Grants;
 use isolation::Isolation;
@@ -56,7 +58,7 @@ use route::Routes;
 use service::Balancers;
 use std::net::SocketAddr;
 
-pub use refresh::refresh;
+pub use refresh::{Refreshed, refresh};
 
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -67,19 +69,28 @@ pub const SUPPORTED_FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRout
 
 /// Compiles file and cluster.
 pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -> Compiled {
+    compile_at_most(facts, cluster, around, Most::default())
+}
+
+/// The same with this much room for doors.
+fn compile_at_most(facts: &Facts, cluster: &Cluster, around: &Surroundings, most: Most) -> Compiled {
     let file = FilePart::new(facts);
     let assignment = ipam::assign(cluster);
     let mut parents = Parents::new(cluster, &assignment);
     let mut balancers = Balancers::new(cluster, &assignment);
     let mut routes = Routes::new(cluster, &mut parents);
+    let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
     let doors =
-        doors::open(claims(&file, &parents, &balancers), |whose, place, is_own| match (whose, is_own) {
-            (Whose::File(at), _) => file_doors[at].push(place),
-            (Whose::Listener(at), true) => parents.listeners[at].doors.push(place),
-            (Whose::Listener(at), false) => parents.listeners[at].lost.push(place),
-            (Whose::ServicePort(at), true) => balancers.ports[at].doors.push(place),
-            (Whose::ServicePort(at), false) => balancers.ports[at].lost.push(place),
+        doors::open(claims(&file, &parents, &balancers), most, |whose, outcome| match (whose, outcome) {
+            (Whose::File(at), Outcome::Own(place) | Outcome::Lost(place)) => file_doors[at].push(place),
+            (Whose::File(_), Outcome::Full(door)) => file_full.push(door),
+            (Whose::Listener(at), Outcome::Own(place)) => parents.listeners[at].doors.push(place),
+            (Whose::Listener(at), Outcome::Lost(place)) => parents.listeners[at].lost.push(place),
+            (Whose::Listener(at), Outcome::Full(door)) => parents.listeners[at].full.push(door),
+            (Whose::ServicePort(at), Outcome::Own(place)) => balancers.ports[at].doors.push(place),
+            (Whose::ServicePort(at), Outcome::Lost(place)) => balancers.ports[at].lost.push(place),
+            (Whose::ServicePort(at), Outcome::Full(door)) => balancers.ports[at].full.push(door),
         });
     let names = settle(&file, &file_doors, &parents, &balancers, &mut routes, &doors);
     let dialled: HashSet<SocketAddr> = doors.iter().map(|door| door.at).collect();
@@ -94,6 +105,12 @@ pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -
     let builder =
         Builder { file, doors, routes: &routes, balancers: &balancers, services: &services, names_max };
     let built = builder.build(&names, &mut parents, &mut problems);
+    let first_port = file.routes.len() + routes.all.len();
+    for port in built.left_out.iter().filter_map(|target| target.checked_sub(first_port)) {
+        balancers.ports[port].left_out = true;
+    }
+    let full = no_room(&file_full).map(|what| Problem::error("listeners", what, "serve fewer"));
+    problems.extend(full);
     let judge = parent::Judge { parents: &parents, doors, assignment: &assignment };
     let verdicts = Verdicts {
         classes: parent::classes(cluster),
@@ -189,6 +206,21 @@ fn settle<'a>(
     Names::settle(candidates, &ground, |attachment, loss| {
         routes.attachments[attachment].losses.push(loss);
     })
+}
+
+/// What is told of doors that the maps have no room for; `None`: there is room.
+fn no_room(full: &[SocketAddr]) -> Option<String> {
+    let first = full.first()?;
+    let more = if full.len() > 1 { format!(" and {} more", full.len() - 1) } else { String::new() };
+    let most = super::capacity::DOORS_MAX;
+    Some(format!(
+        "no room for {first}{more}: {most} addresses and ports are served, and older objects come first"
+    ))
+}
+
+/// What is told of a route that the maps have no room for.
+fn left_out(route: &str) -> String {
+    format!("{route} is not served: the maps are full, and older objects come first")
 }
 
 fn yes(kind: &'static str, reason: &'static str, message: impl Into<String>) -> Condition {

@@ -2,7 +2,7 @@
 
 use super::doors::Door;
 use super::listener::{Listener, Parent, Parents, Refusal, invalid_listeners};
-use super::{GATEWAY_GROUP, OWNED, no, yes};
+use super::{GATEWAY_GROUP, OWNED, no, no_room, yes};
 use crate::ipam::{Allocation, Assignment};
 use crate::model::cluster::GroupKind;
 use crate::model::verdict::{
@@ -112,6 +112,8 @@ impl Judge<'_> {
             no("Programmed", reason, format!("{}; {}", problem.what, problem.remedy))
         } else if parent.addresses.is_empty() {
             no("Programmed", "AddressNotAssigned", "its addresses are being assigned")
+        } else if let Some(why) = no_resources(parent, own) {
+            no("Programmed", "NoResources", why)
         } else if let Some(why) = unserved(own) {
             no("Programmed", "Invalid", why)
         } else {
@@ -131,9 +133,10 @@ impl Judge<'_> {
                 let what = format!("Gateway {} has no address", gateway.name);
                 no("Programmed", "ParentNotProgrammed", what)
             }
-            None => match unserved(own) {
-                Some(why) => no("Programmed", "ListenersNotValid", why),
-                None => return Programmable::Yes { digest: parent.digest },
+            None => match (no_resources(parent, own), unserved(own)) {
+                (Some(why), _) => no("Programmed", "NoResources", why),
+                (None, Some(why)) => no("Programmed", "ListenersNotValid", why),
+                (None, None) => return Programmable::Yes { digest: parent.digest },
             },
         };
         Programmable::No(cannot)
@@ -171,7 +174,8 @@ impl Judge<'_> {
                 Some(("Invalid", "no kind of route can attach to it".to_owned()))
             }
             (None, Some(what)) if listener.doors.is_empty() => Some(("PortUnavailable", what)),
-            _ => None,
+            (None, None) => no_room(&listener.full).map(|what| ("NoResources", what)),
+            (None, Some(_)) => None,
         };
         ListenerVerdict {
             name: Arc::clone(&listener.spec.name),
@@ -194,11 +198,13 @@ impl Judge<'_> {
 
     fn problems(&self, parent: &Parent<'_>, own: &[Listener<'_>], problems: &mut Vec<Problem>) {
         for (at, listener) in own.iter().enumerate() {
-            let Some(what) = self.lost(listener) else { continue };
-            let field = format!("spec.listeners[{at}].port");
-            let problem =
-                Problem::warning(field, what, "choose another port or address").value(listener.spec.port);
-            problems.push(problem.object(ObjectRef { kind: parent.kind, name: parent.name.clone() }));
+            let lost = self.lost(listener).map(|what| (what, "choose another port or address"));
+            let full = no_room(&listener.full).map(|what| (what, "delete what is not needed"));
+            for (what, remedy) in lost.into_iter().chain(full) {
+                let field = format!("spec.listeners[{at}].port");
+                let problem = Problem::warning(field, what, remedy).value(listener.spec.port);
+                problems.push(problem.object(ObjectRef { kind: parent.kind, name: parent.name.clone() }));
+            }
         }
     }
 }
@@ -210,6 +216,11 @@ fn accepted(parent: &Parent<'_>, own: &[Listener<'_>]) -> Condition {
         None if own.iter().all(Listener::is_accepted) => yes("Accepted", "Accepted", "accepted"),
         None => yes("Accepted", "ListenersNotValid", invalid_listeners(own)),
     }
+}
+
+/// What the maps have no room for: a listener, or a route that something of the object leads to.
+fn no_resources(parent: &Parent<'_>, own: &[Listener<'_>]) -> Option<String> {
+    own.iter().find_map(|listener| no_room(&listener.full)).or_else(|| parent.left_out.clone())
 }
 
 /// Why none of an object's listeners can be served; `None`: one can, or it has none.

@@ -3,27 +3,45 @@
 
 use super::backends::{Resolved, Services};
 use super::grant::Grants;
-use super::label;
+use super::{label, probing};
 use crate::compile::Surroundings;
 use crate::model::cluster::ClusterRoute;
-use crate::model::{Cluster, Desired, DesiredRoute, Facts, Kind, ObjectName, ObjectRef, Problem};
+use crate::model::{
+    Cluster, Desired, DesiredRoute, Facts, Kind, ObjectName, ObjectRef, ProbeChange, Probes, Problem,
+    ServerName,
+};
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// A route of the maps, and what its references come to now.
-type Again = (Arc<str>, Resolved);
+struct Again<'a> {
+    name: Arc<str>,
+    resolved: Resolved,
+    /// What its backends' probes ask for.
+    server: Option<&'a ServerName>,
+}
 
-/// What the data plane shall do after endpoints of these Services changed and nothing else did. `before` and `problems`
-/// are what the facts came to before that. `None`: compile everything.
+/// What changed endpoints come to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refreshed {
+    /// What the data plane shall do.
+    pub desired: Desired,
+    /// Backends that are to be probed in another way than before.
+    pub probes: Vec<ProbeChange>,
+}
+
+/// What facts came to after endpoints of these Services, or which of them fail, changed and nothing else did. `before`,
+/// `probes` and `problems` are what the facts came to before that. `None`: compile everything.
 pub fn refresh(
     before: &Desired,
+    probes: &Probes,
     problems: &[Problem],
     facts: &Facts,
     around: &Surroundings,
     changed: &BTreeSet<ObjectName>,
-) -> Option<Desired> {
+) -> Option<Refreshed> {
     let cluster = facts.cluster.as_ref()?;
     let changed: HashSet<(&str, &str)> = changed.iter().map(|name| (&*name.namespace, &*name.name)).collect();
     let routes = users(cluster, &changed);
@@ -51,18 +69,19 @@ pub fn refresh(
     let services = Services::some(cluster, around.zone.as_ref(), doors, &used);
     let grants = Grants::new(cluster);
     let mut buffer = String::new();
-    let mut again: Vec<Again> = Vec::with_capacity(routes.len() + ports.len());
+    let mut again: Vec<Again<'_>> = Vec::with_capacity(routes.len() + ports.len());
     for (kind, route) in routes {
         let name = label::object(&mut buffer, kind, &route.meta.name);
-        again.push((name, services.of_route(kind, route, &grants)));
+        let resolved = services.of_route(kind, route, &grants);
+        again.push(Again { name, resolved, server: probing::server_name(route) });
     }
     for name in ports {
         for port in &cluster.services.get(name)?.ports {
             let label = label::service(&mut buffer, name, port.port);
-            again.push((label, services.of_service(name, port)));
+            again.push(Again { name: label, resolved: services.of_service(name, port), server: None });
         }
     }
-    put(before, again, facts)
+    put(before, probes, again, facts)
 }
 
 /// Routes that refer to one of these Services.
@@ -93,19 +112,23 @@ fn balancers<'a>(cluster: &'a Cluster, changed: &HashSet<(&str, &str)>) -> Vec<&
 }
 
 /// What was before, with other backends of these routes.
-fn put(before: &Desired, again: Vec<Again>, facts: &Facts) -> Option<Desired> {
+fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, facts: &Facts) -> Option<Refreshed> {
     let of_file: HashSet<&str> = facts.routes.iter().map(|route| &*route.name).collect();
     let mut other: HashMap<usize, Resolved> = HashMap::default();
-    for (name, resolved) in again {
-        let is_simple = resolved.probes.is_empty() && resolved.circular.is_empty() && resolved.excess == 0;
+    let mut probed = Probes::new();
+    for Again { name, resolved, server } in again {
+        let is_simple = resolved.circular.is_empty() && resolved.excess == 0;
         if !is_simple || of_file.contains(&*name) {
             return None;
         }
         // A route that nothing leads to is not in the maps.
         if let Ok(place) = before.routes.binary_search_by(|route| route.name.cmp(&name)) {
+            probing::add(&mut probed, &resolved, server);
             other.insert(place, resolved);
         }
     }
+    let places: HashSet<usize> = other.keys().copied().collect();
+    let probes = probing::changes(probes, &before.routes, &places, &probed)?;
     let routes: Vec<DesiredRoute> = before
         .routes
         .iter()
@@ -120,5 +143,5 @@ fn put(before: &Desired, again: Vec<Again>, facts: &Facts) -> Option<Desired> {
         })
         .collect();
     let desired = Desired { settings: before.settings.clone(), listeners: before.listeners.clone(), routes };
-    crate::compile::capacity::fits(&desired).then_some(desired)
+    crate::compile::capacity::fits(&desired).then_some(Refreshed { desired, probes })
 }

@@ -37,15 +37,6 @@ impl<'a> Route<'a> {
     fn object(&self) -> ObjectRef {
         ObjectRef { kind: self.kind, name: self.spec.meta.name.clone() }
     }
-
-    /// What a probe's TLS hello asks for: the first of the route's names.
-    pub(super) fn server_name(&self) -> Option<&crate::model::ServerName> {
-        let exact = self.spec.hostnames.iter().filter_map(|pattern| match pattern {
-            Pattern::Exact(name) => Some(name),
-            Pattern::Wildcard(_) => None,
-        });
-        exact.min()
-    }
 }
 
 /// All routes of ours.

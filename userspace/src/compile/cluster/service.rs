@@ -3,7 +3,7 @@
 use super::digest::Part;
 use super::doors::{Claim, Door, Whose};
 use super::rank::Claimant;
-use super::{label, no};
+use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
 use crate::model::cluster::{LoadBalancerSpec, ServicePort, ServiceSpec};
 use crate::model::verdict::{Programmable, ServiceVerdict};
@@ -23,6 +23,10 @@ pub(super) struct Port<'a> {
     pub(super) doors: Vec<usize>,
     /// Places of the doors that are another's.
     pub(super) lost: Vec<usize>,
+    /// Doors that the maps have no room for.
+    pub(super) full: Vec<SocketAddr>,
+    /// The maps have no room for its backends.
+    pub(super) left_out: bool,
 }
 
 /// A Service of our class.
@@ -54,7 +58,16 @@ impl<'a> Balancers<'a> {
             let ports = service.ports.iter().filter(|port| port.is_tcp && !spec.has_source_ranges);
             this.ports.extend(ports.map(|port| {
                 let label = label::service(&mut buffer, name, port.port);
-                Port { name, service, port, label, doors: Vec::new(), lost: Vec::new() }
+                Port {
+                    name,
+                    service,
+                    port,
+                    label,
+                    doors: Vec::new(),
+                    lost: Vec::new(),
+                    full: Vec::new(),
+                    left_out: false,
+                }
             }));
             let ports = first..this.ports.len();
             this.all.push(Balancer { name, spec, service, addresses, ports });
@@ -139,6 +152,10 @@ impl Balancer<'_> {
             let problem = Problem::warning("spec.ports", what, "choose another port or address");
             tell(problem.value(port.port.port));
         }
+        for port in ports {
+            let Some(what) = no_room(&port.full) else { continue };
+            tell(Problem::warning("spec.ports", what, "delete what is not needed").value(port.port.port));
+        }
     }
 
     fn verdict(&self, ports: &[Port<'_>], doors: &[Door<'_>], problems: &[Problem]) -> ServiceVerdict {
@@ -147,7 +164,11 @@ impl Balancer<'_> {
         };
         let addresses: Vec<IpAddr> = self.addresses.iter().filter(is_served).copied().collect();
         let served = ports.iter().filter(|port| !port.doors.is_empty());
-        let programmable = if addresses.is_empty() {
+        let programmable = if let Some(what) = ports.iter().find_map(|port| no_room(&port.full)) {
+            Programmable::No(no("Programmed", "NoResources", what))
+        } else if let Some(port) = ports.iter().find(|port| port.left_out) {
+            Programmable::No(no("Programmed", "NoResources", left_out(&port.label)))
+        } else if addresses.is_empty() {
             let reason = match ports.iter().any(|port| !port.lost.is_empty()) {
                 true => "OwnedByOther",
                 false => "Invalid",

@@ -98,6 +98,11 @@ impl Slices {
         changed
     }
 
+    /// Something about this Service's endpoints changed that no slice says.
+    pub(super) fn note_changed(&mut self, service: &ObjectName) {
+        self.changed.insert(service.clone());
+    }
+
     /// Services whose endpoints changed since this was last asked.
     pub(super) fn take_changed(&mut self) -> BTreeSet<ObjectName> {
         std::mem::take(&mut self.changed)

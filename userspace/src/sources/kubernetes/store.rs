@@ -174,9 +174,8 @@ impl Store {
     }
 
     /// Sets which backends the node's own probes find down.
-    pub fn cluster_mut_failing(&mut self, failing: BTreeSet<SocketAddr>) {
-        self.tables.cluster.failing = failing;
-        self.is_other = true;
+    pub fn set_failing(&mut self, failing: BTreeSet<SocketAddr>) {
+        self.tables.set_failing(failing);
     }
 
     /// Whether every source had its first full list, or its CRD is known to be absent. Until then nobody removes

@@ -4,8 +4,10 @@ use super::endpoints::Slices;
 use super::news::{Body, Entry};
 use super::source::Source;
 use super::store::StoredStatus;
+use crate::model::cluster::Endpoint;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -91,6 +93,19 @@ impl Tables {
             self.cluster.problems = self.problems.values().flatten().cloned().collect();
         }
         changed
+    }
+
+    /// Which backends fail their probe. To their Services it is as if their endpoints had changed.
+    pub(super) fn set_failing(&mut self, failing: BTreeSet<SocketAddr>) {
+        let before = std::mem::replace(&mut self.cluster.failing, failing);
+        let other: BTreeSet<SocketAddr> =
+            before.symmetric_difference(&self.cluster.failing).copied().collect();
+        let is_other = |one: &Endpoint| other.contains(&SocketAddr::new(one.address, one.port));
+        for (service, endpoints) in &self.cluster.endpoints {
+            if endpoints.iter().any(is_other) {
+                self.slices.note_changed(service);
+            }
+        }
     }
 
     /// Services whose endpoints changed since this was last asked.

@@ -12,9 +12,10 @@ mod order;
 mod ownership;
 /// Endpoints alone.
 mod refreshing;
+/// What the maps have no room for.
+mod room;
 /// Services of our class.
 mod services;
-/// Time.
 #[cfg(not(debug_assertions))]
 mod speed;
 
@@ -147,8 +148,7 @@ fn endpoint(text: &str) -> Endpoint {
     Endpoint { port_name: "p443".into(), address, port, state, zones: zones.into() }
 }
 
-/// Facts in the making. Objects are of the class `ours` and of namespaces `a`, `b`, `c` (labelled `team`), if not said
-/// otherwise.
+/// Facts in the making. Objects are of the class `ours` and of namespaces `a`, `b`, `c` (labelled `team`).
 struct Scene {
     facts: Facts,
     around: Surroundings,

@@ -1,9 +1,10 @@
 //! What endpoints alone change is found without compiling everything, and comes to the same.
 
-use super::super::refresh;
+use super::super::{Refreshed, refresh};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 const SERVICES: [&str; 4] = ["a/s", "a/t", "b/s", "a/lb"];
 
@@ -47,31 +48,79 @@ fn endpoints() -> impl Strategy<Value = Vec<String>> {
     prop::collection::btree_set(one, 0..5).prop_map(|all| all.into_iter().collect())
 }
 
+fn again(before: &Compiled, scene: &Scene, changed: &BTreeSet<ObjectName>) -> Option<Refreshed> {
+    let Compiled { desired, probes, problems, .. } = before;
+    refresh(desired, probes, problems, &scene.facts, &scene.around, changed)
+}
+
 proptest! {
     #[test]
     fn it_comes_to_the_same(
         changes in prop::collection::vec((0..SERVICES.len(), endpoints()), 1..6),
         zone in prop::option::of(Just(Arc::<str>::from("here"))),
+        probed in prop::sample::subsequence(SERVICES.to_vec(), 0..=SERVICES.len()),
+        failing in prop::collection::vec(prop::sample::subsequence(vec![1_u8, 2, 3], 0..=3), 6),
     ) {
         let mut scene = scene();
         scene.around.zone = zone;
+        for service in probed {
+            // Each in its own way, and by a name.
+            let kind = if service == "a/s" { ProbeKind::Tcp } else { ProbeKind::Tls };
+            let interval_ms = 1000 + service.len() as u32;
+            let spec = ProbeSpec { kind, interval_ms, ..ProbeSpec::default() };
+            let service = scene.cluster().services.get_mut(&name(service)).unwrap();
+            Arc::make_mut(service).probe = Some(Some(spec));
+        }
         let mut before = compile(&scene.facts, &scene.around);
-        for (at, endpoints) in changes {
+        for ((at, endpoints), failing) in changes.into_iter().zip(failing) {
             change(&mut scene, SERVICES[at], &endpoints);
-            let changed = BTreeSet::from([name(SERVICES[at])]);
+            // As the store does it: whose backend fails, or does not any more, has changed.
+            let failing = failing.iter().map(|host| SocketAddr::new([10, 0, 0, *host].into(), 6443)).collect();
+            let old = std::mem::replace(&mut scene.cluster().failing, failing);
+            let other: BTreeSet<_> = old.symmetric_difference(&scene.cluster().failing).copied().collect();
+            let is_other = |one: &Endpoint| other.contains(&SocketAddr::new(one.address, one.port));
+            let of_others = scene.cluster().endpoints.iter().filter(|(_, all)| all.iter().any(is_other));
+            let mut changed: BTreeSet<_> = of_others.map(|(name, _)| name.clone()).collect();
+            changed.insert(name(SERVICES[at]));
             let all = compile(&scene.facts, &scene.around);
-            let some = refresh(&before.desired, &before.problems, &scene.facts, &scene.around, &changed);
-            if let Some(desired) = some {
-                prop_assert_eq!(&desired, &all.desired);
+            let some = again(&before, &scene, &changed);
+            if let Some(refreshed) = some {
+                prop_assert_eq!(&refreshed.desired, &all.desired);
+                let mut probes = before.probes.clone();
+                for (address, probe) in refreshed.probes {
+                    prop_assert_ne!(before.probes.get(&address), probe.as_ref(), "told without a change");
+                    probes.remove(&address);
+                    probes.extend(probe.map(|probe| (address, probe)));
+                }
+                prop_assert_eq!(&probes, &all.probes);
                 prop_assert_eq!(&before.problems, &all.problems);
                 prop_assert_eq!(before.verdicts.digests(), all.verdicts.digests());
-                prop_assert_eq!(&before.probes, &all.probes);
             } else {
-                prop_assert!(!before.problems.is_empty() || !all.problems.is_empty(), "left to compile for no reason");
+                let is_shared = !all.probes.is_empty() || !before.probes.is_empty();
+                prop_assert!(
+                    is_shared || !before.problems.is_empty() || !all.problems.is_empty(),
+                    "left to compile for no reason"
+                );
             }
             before = all;
         }
     }
+}
+
+#[test]
+fn probes_follow_endpoints_and_what_fails() {
+    let mut scene = scene();
+    scene.cluster().policy.probe = Some(ProbeSpec::default());
+    change(&mut scene, "a/lb", &["10.0.0.6".to_owned(), "10.0.0.8".to_owned()]);
+    let before = compile(&scene.facts, &scene.around);
+    change(&mut scene, "a/lb", &["10.0.0.7".to_owned(), "10.0.0.8".to_owned()]);
+    scene.cluster().failing.insert("10.0.0.8:6443".parse().unwrap());
+    let refreshed = again(&before, &scene, &BTreeSet::from([name("a/lb")])).unwrap();
+    assert_eq!(refreshed.desired, compile(&scene.facts, &scene.around).desired);
+    let mut told =
+        refreshed.probes.iter().map(|(at, probe)| (at.to_string(), probe.is_some())).collect::<Vec<_>>();
+    told.sort();
+    assert_eq!(told, [("10.0.0.6:6443".to_owned(), false), ("10.0.0.7:6443".to_owned(), true)]);
 }
 
 #[test]
@@ -81,15 +130,15 @@ fn what_more_than_endpoints_depends_on_is_left_to_compile() {
         let endpoints: Vec<String> = endpoints.iter().map(|text| text.to_string()).collect();
         change(scene, "a/t", &endpoints);
         let changed = BTreeSet::from([name("a/t")]);
-        refresh(&before.desired, &before.problems, &scene.facts, &scene.around, &changed)
+        again(&before, scene, &changed)
     };
     assert!(refreshed(&mut scene(), &["10.0.0.7"]).is_some());
     // An address and port of ours.
     assert!(refreshed(&mut scene(), &["192.0.2.1:443"]).is_none());
-    // Probes are told apart from the maps.
+    // A probe of a backend that another route has too.
     let mut probed = scene();
     probed.cluster().policy.probe = Some(ProbeSpec::default());
-    assert!(refreshed(&mut probed, &["10.0.0.7"]).is_none());
+    assert!(refreshed(&mut probed, &["10.0.0.1"]).is_none());
     // What does not fit may, once another has fewer backends.
     let mut full = scene();
     full.facts.settings.max_names = 4;

@@ -1,0 +1,57 @@
+//! Which backends are probed, and how.
+
+use super::backends::Resolved;
+use crate::model::cluster::{ClusterRoute, ProbeKind};
+use crate::model::{DesiredRoute, Pattern, Probe, ProbeChange, Probes, ServerName};
+use foldhash::HashSet;
+use std::net::SocketAddr;
+
+/// What a probe's TLS hello asks for: the first of the route's names.
+pub(super) fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
+    let exact = route.hostnames.iter().filter_map(|pattern| match pattern {
+        Pattern::Exact(name) => Some(name),
+        Pattern::Wildcard(_) => None,
+    });
+    exact.min()
+}
+
+/// Adds what is to be probed for a route that something leads to.
+pub(super) fn add(probes: &mut Probes, resolved: &Resolved, name: Option<&ServerName>) {
+    for (at, probe) in &resolved.probes {
+        let name = name.filter(|_| probe.kind == ProbeKind::Tls).cloned();
+        let new = (*probe, name);
+        // Of two that ask differently the lesser one is asked, and a name is better than none.
+        let better = |old: &Probe| (new.0, new.1.is_none(), &new.1) < (old.0, old.1.is_none(), &old.1);
+        if probes.get(at).is_none_or(better) {
+            probes.insert(*at, new);
+        }
+    }
+}
+
+/// What changes when these routes, by their place, are probed as `now` says, and the others as before. `None`: another
+/// route has a backend of theirs, so that all must be asked.
+pub(super) fn changes(
+    before: &Probes,
+    routes: &[DesiredRoute],
+    places: &HashSet<usize>,
+    now: &Probes,
+) -> Option<Vec<ProbeChange>> {
+    if before.is_empty() && now.is_empty() {
+        return Some(Vec::new());
+    }
+    let backends = |route: &DesiredRoute| -> Vec<SocketAddr> {
+        route.backends.iter().map(|backend| SocketAddr::new(backend.address, backend.port)).collect()
+    };
+    let old = places.iter().filter_map(|place| routes.get(*place)).flat_map(backends);
+    let concerned: HashSet<SocketAddr> = old.chain(now.keys().copied()).collect();
+    let others = routes.iter().enumerate().filter(|(place, _)| !places.contains(place));
+    let mut of_others = others.flat_map(|(_, route)| &route.backends);
+    if of_others.any(|backend| concerned.contains(&SocketAddr::new(backend.address, backend.port))) {
+        return None;
+    }
+    let change = |at: SocketAddr| {
+        let wanted = now.get(&at);
+        (before.get(&at) != wanted).then(|| (at, wanted.cloned()))
+    };
+    Some(concerned.into_iter().filter_map(change).collect())
+}
