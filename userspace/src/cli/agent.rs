@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args};
 
+use super::print;
 use super::probe::SOCKET;
 use crate::agent::{self, AgentError, Identity, Options};
 
@@ -61,12 +62,7 @@ pub(super) fn run(asked: Asked, pins: PathBuf) -> Result<ExitCode> {
     match agent::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(AgentError::File { file, problems }) => {
-            let file = file.display().to_string();
-            for problem in &problems {
-                eprintln!("{}", problem.in_file(&file));
-            }
-            eprintln!("error: {file} is refused; nothing was touched");
-            Ok(ExitCode::FAILURE)
+            Ok(print::refused(&file, &problems, "nothing was touched"))
         }
         Err(error) => Err(error.into()),
     }

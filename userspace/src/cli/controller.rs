@@ -2,10 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use tracing::warn;
 
+use super::print;
+use crate::config;
+use crate::controller::keys::Schedule;
 use crate::controller::{self, ControllerError, Options};
 
 /// What the command line says.
@@ -23,6 +28,21 @@ pub(super) struct Asked {
     /// Port of /metrics, /readyz and /livez; 0: none.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     metrics_port: u16,
+    /// How long a key makes cookies before the next one does. Less than 5m refuses slow clients at each change.
+    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = interval)]
+    rotate_keys_every: Duration,
+    /// How long agents have to see the next key before it makes cookies. Longer than the API server is ever away.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = interval)]
+    spread_keys_for: Duration,
+    /// After this time without a sign of life of its agent the NodeState of a node is deleted.
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = interval)]
+    forget_nodes_after: Duration,
+}
+
+/// At least a second.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = config::duration(text)?;
+    if interval < Duration::from_secs(1) { Err("write 1s or more".to_owned()) } else { Ok(interval) }
 }
 
 /// Runs until it is told to end.
@@ -35,16 +55,17 @@ pub(super) fn run(asked: Asked) -> Result<ExitCode> {
         pod: variable("POD_NAME")?,
         namespace: variable("POD_NAMESPACE")?,
         metrics_port: asked.metrics_port,
+        keys: Schedule { rotation: asked.rotate_keys_every, spread: asked.spread_keys_for },
+        forget_nodes_after: asked.forget_nodes_after,
     };
+    if options.keys.rotation < Schedule::LEAST {
+        let (every, least) = (options.keys.rotation, Schedule::LEAST);
+        warn!(?every, "cookies are good for up to {least:?}, keys for less: slow clients are refused");
+    }
     match controller::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(ControllerError::Problems { file, problems }) => {
-            let file = file.display().to_string();
-            for problem in &problems {
-                eprintln!("{}", problem.in_file(&file));
-            }
-            eprintln!("error: {file} is refused; nothing was written");
-            Ok(ExitCode::FAILURE)
+            Ok(print::refused(&file, &problems, "nothing was written"))
         }
         Err(error) => Err(error.into()),
     }

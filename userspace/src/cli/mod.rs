@@ -185,12 +185,7 @@ fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
     match daemon::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(StartError::Problems(problems)) => {
-            let file = options.config.display().to_string();
-            for problem in &problems {
-                eprintln!("{}", problem.in_file(&file));
-            }
-            eprintln!("error: {file} is refused; nothing was touched");
-            Ok(ExitCode::FAILURE)
+            Ok(print::refused(&options.config, &problems, "nothing was touched"))
         }
         Err(error) => Err(error.into()),
     }

@@ -2,12 +2,15 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::Format;
+use crate::model::Problem;
 
 /// An object in JSON, on one line.
 pub(super) struct Json(String);
@@ -66,6 +69,16 @@ fn table(headings: &[&str], rows: &[Row]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// Tells what is wrong with a file, and that it had no effect.
+pub(super) fn refused(file: &Path, problems: &[Problem], effect: &str) -> ExitCode {
+    let file = file.display().to_string();
+    for problem in problems {
+        eprintln!("{}", problem.in_file(&file));
+    }
+    eprintln!("error: {file} is refused; {effect}");
+    ExitCode::FAILURE
 }
 
 /// Whether whoever read our output has had enough (`vestibule flows | head`).

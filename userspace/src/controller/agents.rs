@@ -23,8 +23,6 @@ const PREFIX: &str = "vestibule-agent-";
 const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of NodeStates it is taken for granted that there is none to be had.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A NodeState whose agent is silent for so long is taken away.
-const GONE: Duration = Duration::from_secs(600);
 /// A watch that says nothing for so long is asked anew, in seconds.
 const WATCH_SECS: u32 = 45;
 
@@ -118,9 +116,9 @@ impl Agents {
         self.liveness.live().filter_map(|node| Some((node, self.states.get(node)?)))
     }
 
-    /// A node that is gone for good but whose NodeState is still there.
-    pub(super) fn gone(&self) -> Option<(&str, &Reported)> {
-        let is_gone = |node: &str| self.liveness.is_silent_for(node, GONE);
+    /// A node whose agent has been silent for this long but whose NodeState is still there.
+    pub(super) fn gone(&self, silence: Duration) -> Option<(&str, &Reported)> {
+        let is_gone = |node: &str| self.liveness.is_silent_for(node, silence);
         self.states.iter().find(|(node, _)| is_gone(node)).map(|(node, state)| (node.as_str(), state))
     }
 }

@@ -1,17 +1,19 @@
 //! From what is known to what shall be written. Pure but for what it remembers: which objects were judged as they are, so
 //! that one change costs one object's comparison and not that of all.
 
+use super::health::{self, Failing, Health};
 use super::queue::Write;
 use crate::compile::{Compiled, Surroundings, compile};
 use crate::ipam::{self, Assignment};
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::StoredStatus;
-use crate::status::{Nodes, Progress, class, gateway, listener_set, route, service};
+use crate::status::{self, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What is known.
 pub(super) struct View<'a> {
@@ -23,8 +25,12 @@ pub(super) struct View<'a> {
     pub(super) bundle: Option<&'a str>,
     /// What live nodes hold.
     pub(super) nodes: &'a Nodes,
+    /// Backends that live nodes see down.
+    pub(super) failing: &'a Failing,
     /// RFC 3339, UTC.
     pub(super) now: &'a str,
+    /// The same moment.
+    pub(super) at: Instant,
 }
 
 /// What comes of it.
@@ -40,6 +46,8 @@ pub(super) struct Judgement {
     pub(super) won: BTreeMap<ObjectRef, String>,
     /// Addresses that Gateways and Services have.
     pub(super) in_use: BTreeSet<IpAddr>,
+    /// When there is more to say, even if nothing changes.
+    pub(super) again: Option<Instant>,
 }
 
 /// Judges, and remembers what it judged.
@@ -52,19 +60,29 @@ pub(super) struct Judge {
     bundle: Option<String>,
     /// Addresses that were written, for the version that they were written to: until the watch tells the newer one.
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
+    health: Health,
 }
 
 /// What an object was judged by, its verdict apart.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Judged {
     version: String,
     progress: Option<Progress>,
     addresses: Vec<IpAddr>,
+    /// Of a route: what is said of its backends.
+    health: Option<String>,
 }
 
 impl Judge {
     pub(super) fn new(file: Facts) -> Self {
-        Self { file, judged: HashMap::new(), last: Verdicts::default(), bundle: None, given: BTreeMap::new() }
+        Self {
+            file,
+            judged: HashMap::new(),
+            last: Verdicts::default(),
+            bundle: None,
+            given: BTreeMap::new(),
+            health: Health::default(),
+        }
     }
 
     /// From now on the files say this.
@@ -96,6 +114,7 @@ impl Judge {
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, .. } = compile(&facts, &Surroundings::default());
+        self.health.begin();
         let mut round = Round { judge: self, view, out: Judgement::default() };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
@@ -106,6 +125,7 @@ impl Judge {
         self.last = verdicts;
         self.bundle = view.bundle.map(str::to_owned);
         self.judged.retain(|object, _| out.objects.contains(object));
+        out.again = self.health.end(|object| out.objects.contains(object));
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         out.problems = problems;
@@ -140,8 +160,8 @@ impl Round<'_, '_> {
             let (bundle, now) = (self.view.bundle, self.view.now);
             let is_same =
                 self.judge.last.classes.get(name) == Some(verdict) && self.judge.bundle.as_deref() == bundle;
-            self.one(object, is_same, None, &[], |current| {
-                class::desired_status(current, verdict, bundle, now)
+            self.one(object, is_same, Judged::default(), |current| {
+                status::class::desired_status(current, verdict, bundle, now)
             });
         }
     }
@@ -153,8 +173,13 @@ impl Round<'_, '_> {
             let progress = self.view.nodes.of(&object, &verdict.programmable);
             let addresses = assignment.gateways.get(name).map_or(&[][..], |given| &given.addresses);
             let now = self.view.now;
-            self.one(object, is_same, Some(&progress), addresses, |current| {
-                gateway::desired_status(current, verdict, addresses, &progress, now)
+            let judged = Judged {
+                progress: Some(progress.clone()),
+                addresses: addresses.to_vec(),
+                ..Judged::default()
+            };
+            self.one(object, is_same, judged, |current| {
+                status::gateway::desired_status(current, verdict, addresses, &progress, now)
             });
         }
     }
@@ -165,8 +190,9 @@ impl Round<'_, '_> {
             let is_same = self.judge.last.listener_sets.get(name) == Some(verdict);
             let progress = self.view.nodes.of(&object, &verdict.programmable);
             let now = self.view.now;
-            self.one(object, is_same, Some(&progress), &[], |current| {
-                listener_set::desired_status(current, verdict, &progress, now)
+            let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
+            self.one(object, is_same, judged, |current| {
+                status::listener_set::desired_status(current, verdict, &progress, now)
             });
         }
     }
@@ -177,8 +203,9 @@ impl Round<'_, '_> {
             let is_same = self.judge.last.services.get(name) == Some(verdict);
             let progress = self.view.nodes.of(&object, &verdict.programmable);
             let now = self.view.now;
-            self.one(object, is_same, Some(&progress), &[], |current| {
-                service::desired_status(current, verdict, &progress, now)
+            let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
+            self.one(object, is_same, judged, |current| {
+                status::service::desired_status(current, verdict, &progress, now)
             });
         }
     }
@@ -191,7 +218,7 @@ impl Round<'_, '_> {
             (Kind::TcpRoute, &cluster.tcp_routes, &verdicts.tcp_routes),
         ];
         for (kind, routes, verdicts) in kinds {
-            for name in routes.keys() {
+            for (name, route) in routes {
                 let object = ObjectRef { kind, name: name.clone() };
                 let verdict = verdicts.get(name);
                 let last = match kind {
@@ -199,8 +226,13 @@ impl Round<'_, '_> {
                     _ => self.judge.last.tcp_routes.get(name),
                 };
                 let (is_same, now) = (last == verdict, self.view.now);
-                self.one(object, is_same, None, &[], |current| {
-                    route::desired_status(current, verdict, &name.namespace, now)
+                let said =
+                    verdict.and_then(|_| health::message(route, &cluster.endpoints, self.view.failing));
+                let said = self.judge.health.of(&object, said, self.view.at);
+                let health = said.clone().map(health::condition);
+                let judged = Judged { health: said, ..Judged::default() };
+                self.one(object, is_same, judged, |current| {
+                    status::route::desired_status(current, verdict, health.as_ref(), &name.namespace, now)
                 });
             }
         }
@@ -210,17 +242,12 @@ impl Round<'_, '_> {
         &mut self,
         object: ObjectRef,
         is_same: bool,
-        progress: Option<&Progress>,
-        addresses: &[IpAddr],
+        judged: Judged,
         desired: impl FnOnce(&Value) -> Option<Value>,
     ) {
         self.out.objects.insert(object.clone());
         let Some(stored) = (self.view.status)(&object) else { return };
-        let judged = Judged {
-            version: stored.resource_version.clone(),
-            progress: progress.cloned(),
-            addresses: addresses.to_vec(),
-        };
+        let judged = Judged { version: stored.resource_version.clone(), ..judged };
         if is_same && self.judge.judged.get(&object) == Some(&judged) {
             return;
         }
@@ -267,7 +294,9 @@ mod tests {
             status: &|object| statuses.get(object),
             nodes: &nodes,
             bundle: None,
+            failing: &Failing::new(),
             now: "2026-11-21T10:00:00Z",
+            at: Instant::now(),
         };
         judge.judge(&view)
     }
@@ -325,7 +354,9 @@ mod tests {
                 status: &|_| Some(&stored),
                 nodes: &nodes,
                 bundle: None,
+                failing: &Failing::new(),
                 now: "2026-11-21T10:00:00Z",
+                at: Instant::now(),
             };
             this.with_given(&view).gateways[&gateway.name].given.clone()
         };

@@ -10,10 +10,25 @@ use std::time::Duration;
 /// Name of the Secret, in the controller's namespace.
 pub const SECRET: &str = "vestibule-keys";
 
-/// How long a key stays current.
-pub(super) const ROTATION: Duration = Duration::from_secs(24 * 3600);
-/// How long agents have to see a new spare key.
-pub(super) const SPREAD: Duration = Duration::from_secs(600);
+/// How often keys change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// How long a key stays current, and after that is still accepted.
+    pub rotation: Duration,
+    /// How long agents have to see a new spare key before it makes cookies.
+    pub spread: Duration,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self { rotation: Duration::from_secs(24 * 3600), spread: Duration::from_secs(600) }
+    }
+}
+
+impl Schedule {
+    /// How long a key that makes no more cookies must be accepted: a cookie is good for 68 to 137 s.
+    pub const LEAST: Duration = Duration::from_secs(137);
+}
 
 /// Keys of SipHash for cookies.
 #[derive(Clone, PartialEq, Eq)]
@@ -74,12 +89,18 @@ impl Keys {
         ])
     }
 
-    /// What the keys shall be now; `None`: what they are. `spread` is how long this controller has known the spare key.
-    pub(super) fn next(&self, now: u64, spread: Duration, random: impl FnOnce() -> [u8; 16]) -> Option<Self> {
+    /// What the keys shall be now; `None`: what they are. `known` is for how long this controller has known the spare key.
+    pub(super) fn next(
+        &self,
+        schedule: Schedule,
+        now: u64,
+        known: Duration,
+        random: impl FnOnce() -> [u8; 16],
+    ) -> Option<Self> {
         let mut next = self.clone();
         let spare = 1 - self.current;
         if self.is_spare_new {
-            if spread < SPREAD {
+            if known < schedule.spread {
                 return None;
             }
             next.current = spare;
@@ -87,7 +108,7 @@ impl Keys {
             next.is_spare_new = false;
             return Some(next);
         }
-        let rotation = ROTATION.as_secs();
+        let rotation = schedule.rotation.as_secs();
         // A clock that was days ahead when it wrote shall not keep a key for ever.
         if self.rotated_at > now.saturating_add(rotation) {
             next.rotated_at = now;
@@ -105,6 +126,9 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EVERY: Schedule =
+        Schedule { rotation: Duration::from_secs(24 * 3600), spread: Duration::from_secs(600) };
 
     fn keys() -> Keys {
         let mut byte = 0;
@@ -137,31 +161,31 @@ mod tests {
     #[test]
     fn the_spare_key_is_replaced_and_only_later_made_current() {
         let first = keys();
-        let day = ROTATION.as_secs();
+        let day = EVERY.rotation.as_secs();
         let never = || panic!("no key is made");
-        assert_eq!(first.next(1000 + day - 1, Duration::MAX, never), None);
-        let second = first.next(1000 + day, Duration::MAX, || [9; 16]).unwrap();
+        assert_eq!(first.next(EVERY, 1000 + day - 1, Duration::MAX, never), None);
+        let second = first.next(EVERY, 1000 + day, Duration::MAX, || [9; 16]).unwrap();
         assert_eq!((second.current, second.cookies), (0, [first.cookies[0], [9; 16]]));
         assert_eq!(read(&second.data()), Some(second.clone()), "a new leader knows it too");
-        assert_eq!(second.next(1000 + 2 * day, Duration::from_secs(599), never), None);
-        let third = second.next(2000 + day, SPREAD, never).unwrap();
+        assert_eq!(second.next(EVERY, 1000 + 2 * day, Duration::from_secs(599), never), None);
+        let third = second.next(EVERY, 2000 + day, EVERY.spread, never).unwrap();
         assert_eq!((third.current, third.cookies, third.rotated_at), (1, second.cookies, 2000 + day));
         // The old key is good until the next rotation begins.
-        assert_eq!(third.next(2000 + day, Duration::MAX, never), None);
-        let fourth = third.next(2000 + 2 * day, SPREAD, || [8; 16]).unwrap();
+        assert_eq!(third.next(EVERY, 2000 + day, Duration::MAX, never), None);
+        let fourth = third.next(EVERY, 2000 + 2 * day, EVERY.spread, || [8; 16]).unwrap();
         assert_eq!(fourth.cookies, [[8; 16], [9; 16]]);
     }
 
     #[test]
     fn a_clock_from_the_future_delays_by_a_day_at_most() {
         let ahead = Keys { rotated_at: u64::MAX - 1, ..keys() };
-        let corrected = ahead.next(1000, Duration::MAX, || [7; 16]).unwrap();
+        let corrected = ahead.next(EVERY, 1000, Duration::MAX, || [7; 16]).unwrap();
         assert_eq!(corrected, keys());
         // Hours are waited for.
         let hours = Keys { rotated_at: 1000 + 20 * 3600, ..keys() };
-        assert_eq!(hours.next(1000, Duration::MAX, || [7; 16]), None);
+        assert_eq!(hours.next(EVERY, 1000, Duration::MAX, || [7; 16]), None);
         let late = Keys { rotated_at: 1000, ..keys() };
-        assert!(late.next(u64::MAX, Duration::MAX, || [7; 16]).is_some());
+        assert!(late.next(EVERY, u64::MAX, Duration::MAX, || [7; 16]).is_some());
     }
 
     #[test]

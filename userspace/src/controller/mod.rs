@@ -20,6 +20,8 @@ mod files;
 mod judge;
 /// Which status is written next, and when. Pure.
 mod queue;
+/// What routes say of their backends. Pure.
+mod health;
 /// What is told as Events. Pure.
 mod notes;
 /// Which Events are told, and when. Pure.
@@ -35,6 +37,7 @@ mod run;
 
 use crate::model::Problem;
 use std::path::PathBuf;
+use std::time::Duration;
 
 pub use run::run;
 
@@ -52,6 +55,10 @@ pub struct Options {
     pub namespace: String,
     /// Where `/metrics`, `/readyz` and `/livez` are; 0: nowhere.
     pub metrics_port: u16,
+    /// How often cookie keys change.
+    pub keys: keys::Schedule,
+    /// The NodeState of a node whose agent has been silent for this long is deleted.
+    pub forget_nodes_after: Duration,
 }
 
 /// Why the controller does not run.

@@ -1,5 +1,6 @@
 //! What is told as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
 
+use super::health::Failing;
 use super::telling::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
@@ -19,7 +20,7 @@ pub(super) struct Ground<'a> {
     pub(super) version: &'a dyn Fn(Kind) -> Option<&'static str>,
     pub(super) nodes: &'a Nodes,
     /// Backends that live nodes see down, by node.
-    pub(super) failing: &'a BTreeMap<SocketAddr, Vec<String>>,
+    pub(super) failing: &'a Failing,
     /// `metadata.uid` of NodeStates, by node.
     pub(super) node_uids: &'a BTreeMap<String, String>,
 }
@@ -145,7 +146,8 @@ fn parse(text: &str) -> Option<ObjectRef> {
         .then(|| ObjectRef { kind, name: ObjectName::new(namespace, name) })
 }
 
-fn names(nodes: &[&str]) -> String {
+/// Some nodes, for people.
+pub(super) fn names(nodes: &[&str]) -> String {
     let named = nodes.len().min(NAMED);
     let what = if nodes.len() == 1 { "node" } else { "nodes" };
     let mut text = format!("{what} {}", nodes[..named].join(", "));

@@ -3,6 +3,7 @@
 use super::agents::Agents;
 use super::election::{Election, REQUEST};
 use super::files::Files;
+use super::health::Failing;
 use super::judge::{Judge, View};
 use super::notes::Ground;
 use super::queue::{self, Outcome, Queue, Write};
@@ -18,7 +19,6 @@ use crate::sources::kubernetes::{self, Store};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tracing::{info, warn};
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest time that the loop does not come round.
 const TICK: Duration = Duration::from_secs(5);
-/// From one look at the Secret to the next.
+/// Longest time from one look at the Secret to the next.
 const KEYS: Duration = Duration::from_secs(60);
 
 /// Runs until SIGTERM or SIGINT; the Lease is given back then.
@@ -82,6 +82,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         was_leading: false,
         is_touched: true,
         rest_until: Instant::now(),
+        again: None,
         in_flight: None,
         keys_due: Instant::now(),
         spare: None,
@@ -147,6 +148,8 @@ struct Controller {
     /// Something changed since it was judged.
     is_touched: bool,
     rest_until: Instant,
+    /// When there is more to judge, even if nothing changes.
+    again: Option<Instant>,
     in_flight: Option<Flight>,
     keys_due: Instant,
     spare: Spare,
@@ -176,6 +179,8 @@ impl Controller {
         if !is_leading || !missing.is_empty() {
             return wake;
         }
+        self.is_touched |= self.again.is_some_and(|again| again <= now);
+        wake = wake.min(self.again.unwrap_or(wake));
         if self.is_touched && now >= self.rest_until {
             self.judge(now);
         } else if self.is_touched {
@@ -215,21 +220,23 @@ impl Controller {
         let nodes = self.agents.nodes();
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let store = &self.store;
-        let view = View {
-            cluster: store.cluster(),
-            status: &|object| store.status(object),
-            bundle: store.bundle(),
-            nodes: &nodes,
-            now: &now,
-        };
-        let judged = self.judge.judge(&view);
-        let (mut failing, mut node_uids) = (BTreeMap::<SocketAddr, Vec<String>>::new(), BTreeMap::new());
+        let (mut failing, mut node_uids) = (Failing::new(), BTreeMap::new());
         for (node, report) in self.agents.reports() {
             node_uids.insert(node.to_owned(), report.uid.clone());
             for backend in report.spec.failing.iter().filter_map(|text| text.parse().ok()) {
                 failing.entry(backend).or_default().push(node.to_owned());
             }
         }
+        let view = View {
+            cluster: store.cluster(),
+            status: &|object| store.status(object),
+            bundle: store.bundle(),
+            nodes: &nodes,
+            failing: &failing,
+            now: &now,
+            at: begun,
+        };
+        let judged = self.judge.judge(&view);
         let version = |kind: Kind| store.version(kind);
         let ground = Ground {
             cluster: store.cluster(),
@@ -246,6 +253,7 @@ impl Controller {
             };
             self.queue.want(&object, write);
         }
+        self.again = judged.again;
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
         let took = begun.elapsed();
@@ -285,17 +293,17 @@ impl Controller {
             telling::Next::Idle => {}
         }
         if now >= self.keys_due {
-            self.keys_due = now + KEYS;
-            let (client, namespace, spare) =
-                (self.client.clone(), self.options.namespace.clone(), self.spare);
+            self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
+            let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
+            let (schedule, spare) = (self.options.keys, self.spare);
             self.fly(async move {
-                let keys = writes::keys(&client, &namespace, spare);
+                let keys = writes::keys(&client, &namespace, schedule, spare);
                 let answer = tokio::time::timeout(REQUEST, keys).await;
                 Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
             });
             return wake;
         }
-        if let Some((node, state)) = self.agents.gone() {
+        if let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) {
             let (client, node) = (self.client.clone(), node.to_owned());
             let (uid, version) = (state.uid.clone(), state.version.clone());
             self.fly(async move {

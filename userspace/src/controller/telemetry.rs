@@ -1,7 +1,7 @@
 //! What the controller tells of itself: readiness, liveness, metrics.
 
 use crate::admin::{Answer, Asked};
-use crate::metrics::{self, Gauges};
+use crate::metrics::{self, Counters, Gauges};
 use crate::model::Problem;
 use crate::model::cluster::AddressRange;
 use prometheus_client::metrics::counter::Counter;
@@ -44,6 +44,7 @@ pub(super) struct Telemetry {
     writes: Writes,
     problems: Gauges,
     stale: Gauges,
+    watch_errors: Counters,
     in_use: Gauges,
     compile_seconds: Histogram,
     ranges: Vec<AddressRange>,
@@ -72,6 +73,7 @@ impl Telemetry {
             writes: Writes::default(),
             problems: Gauges::default(),
             stale: Gauges::default(),
+            watch_errors: Counters::default(),
             in_use: Gauges::default(),
             compile_seconds: Histogram::new((0..15).map(|power| 0.000_2 * f64::from(1 << power))),
             ranges: ranges.to_vec(),
@@ -86,6 +88,7 @@ impl Telemetry {
         registry.register("problems", help, this.problems.clone());
         let help = "Whether what this source says may be old: the API server is away or refuses";
         registry.register("config_stale", help, this.stale.clone());
+        registry.register("watch_errors", "Lists and watches that failed", this.watch_errors.clone());
         registry.register(
             "addresses_in_use",
             "Addresses of the range that an object has",
@@ -107,6 +110,9 @@ impl Telemetry {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         metrics::set_all(&self.stale, "source", &gauges, &mut told.stale);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        for source in stale.keys().filter(|source| !state.stale.contains_key(*source)) {
+            self.watch_errors.get_or_create(&[("source", source.clone())]).inc();
+        }
         let leads = state.leads;
         *state = State { beat: Instant::now(), missing, stale, leads, waiting };
     }
@@ -189,6 +195,8 @@ mod tests {
         let telemetry = Telemetry::new(&ranges);
         assert!(!telemetry.ready().is_ok && telemetry.live().is_ok);
         telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
+        // It lasts: that is no other failure.
+        telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
         telemetry.leads(true);
         let ready = telemetry.ready();
         assert!(ready.is_ok && ready.text.contains("stale: gateways: 403"), "{}", ready.text);
@@ -206,6 +214,7 @@ mod tests {
             "vestibule_status_writes_total{kind=\"Gateway\",outcome=\"written\"} 1",
             "vestibule_problems{kind=\"Gateway\"} 1",
             "vestibule_config_stale{source=\"gateways\"} 1",
+            "vestibule_watch_errors_total{source=\"gateways\"} 1",
             "vestibule_addresses_in_use{range=\"192.0.2.0-192.0.2.63\"} 2",
             "vestibule_addresses_capacity{range=\"192.0.2.0-192.0.2.63\"} 64",
             "vestibule_addresses_capacity{range=\"2001:db8::-2001:db8:ffff::\"} 9007199254740992",

@@ -1,6 +1,6 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
-use super::keys::{Keys, SECRET, SPREAD};
+use super::keys::{Keys, SECRET, Schedule};
 use super::queue::{Outcome, Write};
 use super::telling::Note;
 use crate::model::{Kind, ObjectRef};
@@ -168,7 +168,12 @@ fn new_event(note: &Note, namespace: &str, instance: &str, now: MicroTime) -> Ev
 pub(super) type Spare = Option<([u8; 16], Instant)>;
 
 /// Makes the Secret, or changes keys whose time has come.
-pub(super) async fn keys(client: &Client, namespace: &str, spare: Spare) -> Result<Spare, String> {
+pub(super) async fn keys(
+    client: &Client,
+    namespace: &str,
+    schedule: Schedule,
+    spare: Spare,
+) -> Result<Spare, String> {
     let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let now = u64::try_from(Timestamp::now().as_second()).unwrap_or_default();
     let stored = api.get_opt(SECRET).await.map_err(|error| short(&error))?;
@@ -184,7 +189,7 @@ pub(super) async fn keys(client: &Client, namespace: &str, spare: Spare) -> Resu
             let known = spare.filter(|(other, _)| *other == key && keys.is_spare_new);
             let (_, since) = known.unwrap_or((key, Instant::now()));
             let spare = keys.is_spare_new.then_some((key, since));
-            (keys.next(now, since.elapsed(), random.keys()), spare)
+            (keys.next(schedule, now, since.elapsed(), random.keys()), spare)
         }
     };
     let Some(next) = next else { return Ok(spare) };
@@ -201,7 +206,12 @@ pub(super) async fn keys(client: &Client, namespace: &str, spare: Spare) -> Resu
         (None, _) => tracing::info!(secret = SECRET, "keys made"),
         (Some(_), None) => warn!(secret = SECRET, "the Secret held no usable keys; new ones are made"),
         (Some(_), Some(_)) => {
-            tracing::info!(secret = SECRET, current = next.current, spread = ?SPREAD, "keys changed");
+            tracing::info!(
+                secret = SECRET,
+                current = next.current,
+                is_spare_new = next.is_spare_new,
+                "keys changed"
+            );
         }
     }
     let key = next.cookies[1 - next.current];

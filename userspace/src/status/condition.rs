@@ -8,6 +8,11 @@ use serde_json::{Map, Value, json};
 /// Types of the Gateway API that its controller writes: one that is no longer judged goes.
 const OURS: &[&str] =
     &["Accepted", "Conflicted", "PartiallyInvalid", "Programmed", "ResolvedRefs", "SupportedVersion"];
+/// Most conditions of an object, listener or parent (CRDs of the Gateway API).
+const CONDITIONS_MAX: usize = 8;
+/// What others wait for comes first.
+const WORTH: &[&str] =
+    &["Accepted", "Programmed", "ResolvedRefs", "Conflicted", "SupportedVersion", "PartiallyInvalid", OWNED];
 /// What begins so is ours too.
 const OUR_PREFIX: &str = "vestibule.dev/";
 /// Most bytes of `message` (`metav1.Condition`).
@@ -22,13 +27,19 @@ pub(super) struct Judged<'a> {
     pub(super) now: &'a str,
 }
 
-/// `current` with `ours` in it. What stays as it is keeps its place and its `lastTransitionTime`.
+/// `current` with `ours` in it. Where others leave too little room, those of least worth are left out. What stays as it is keeps its place and its `lastTransitionTime`.
 pub(super) fn merge<'c>(
     current: Option<&Value>,
     ours: impl IntoIterator<Item = &'c Condition>,
     judged: Judged<'_>,
 ) -> Value {
     let mut new: Vec<&Condition> = ours.into_iter().collect();
+    // Only objects of CRDs have a generation here, and only they are limited.
+    if judged.generation != 0 {
+        let foreign = elements(current).iter().filter(|old| !is_ours(text(old, "type"))).count();
+        new.sort_by_key(|condition| worth(condition.kind));
+        new.truncate(CONDITIONS_MAX.saturating_sub(foreign));
+    }
     let mut merged = Vec::new();
     for old in elements(current) {
         let kind = text(old, "type");
@@ -40,6 +51,11 @@ pub(super) fn merge<'c>(
     }
     merged.extend(new.into_iter().map(|condition| one(condition, None, judged)));
     Value::Array(merged)
+}
+
+/// The place of a type among ours: what comes last is given up first.
+fn worth(kind: &str) -> usize {
+    WORTH.iter().position(|known| *known == kind).unwrap_or(WORTH.len())
 }
 
 fn is_ours(kind: &str) -> bool {

@@ -3,17 +3,18 @@
 use super::condition::{Judged, merge};
 use super::{CONTROLLER_NAME, changed, elements, text};
 use crate::model::cluster::ParentRef;
-use crate::model::verdict::{ParentVerdict, RouteVerdict};
+use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
 use serde_json::{Map, Value, json};
 
 /// Most entries of `parents`.
 const PARENTS_MAX: usize = 32;
 
-/// What the status shall say of a route in `namespace`; `None` as verdict: it has no parent of ours. `now` is RFC 3339,
-/// UTC.
+/// What the status shall say of a route in `namespace`; `None` as verdict: it has no parent of ours. `health` is what is
+/// said of its backends. `now` is RFC 3339, UTC.
 pub fn desired_status(
     current: &Value,
     verdict: Option<&RouteVerdict>,
+    health: Option<&Condition>,
     namespace: &str,
     now: &str,
 ) -> Option<Value> {
@@ -35,12 +36,12 @@ pub fn desired_status(
         let key = Key::stored(reference, namespace);
         if let Some(place) = new.iter().position(|(other, _)| *other == key) {
             let (_, parent) = new.remove(place);
-            parents.push(entry(parent, reference.clone(), old.get("conditions"), judged));
+            parents.push(entry(parent, health, reference.clone(), old.get("conditions"), judged));
         }
     }
     for (_, parent) in new {
         if parents.len() < PARENTS_MAX {
-            parents.push(entry(parent, reference(&parent.parent), None, judged));
+            parents.push(entry(parent, health, reference(&parent.parent), None, judged));
         }
     }
     if parents.is_empty() && current.get("parents").is_none() {
@@ -49,11 +50,17 @@ pub fn desired_status(
     changed(current, [("parents", Value::Array(parents))])
 }
 
-fn entry(parent: &ParentVerdict, reference: Value, old: Option<&Value>, judged: Judged<'_>) -> Value {
+fn entry(
+    parent: &ParentVerdict,
+    health: Option<&Condition>,
+    reference: Value,
+    old: Option<&Value>,
+    judged: Judged<'_>,
+) -> Value {
     json!({
         "parentRef": reference,
         "controllerName": CONTROLLER_NAME,
-        "conditions": merge(old, &parent.conditions, judged),
+        "conditions": merge(old, parent.conditions.iter().chain(health), judged),
     })
 }
 

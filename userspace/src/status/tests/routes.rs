@@ -24,7 +24,8 @@ fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
     // Another controller speaks of the same parent; one of ours is of a parent that is gone, and one stands there twice.
     let ours = |name: &str| json!({"parentRef": {"name": name}, "controllerName": CONTROLLER_NAME, "conditions": []});
     let current = json!({"parents": [of_another("gw"), ours("gone"), ours("gw"), ours("gw")]});
-    let status = settled(&current, |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    let status =
+        settled(&current, |current, now| route::desired_status(current, Some(&verdict), None, "ns", now));
     let parents = elements(status.get("parents"));
     assert_eq!(parents.len(), 3, "{status:#}");
     assert_eq!(parents[0], of_another("gw"));
@@ -39,12 +40,12 @@ fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
 fn defaults_that_the_server_filled_in_are_no_change() {
     let verdict = route(vec![parent(None, Status::True)]);
     let mut status =
-        settled(&json!({}), |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+        settled(&json!({}), |current, now| route::desired_status(current, Some(&verdict), None, "ns", now));
     status["parents"][0]["parentRef"] =
         json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw", "namespace": "ns"});
-    assert_eq!(route::desired_status(&status, Some(&verdict), "ns", NOW), None);
+    assert_eq!(route::desired_status(&status, Some(&verdict), None, "ns", NOW), None);
     // In another namespace it is another parent.
-    let moved = route::desired_status(&status, Some(&verdict), "elsewhere", NOW).unwrap();
+    let moved = route::desired_status(&status, Some(&verdict), None, "elsewhere", NOW).unwrap();
     assert_eq!(elements(moved.get("parents")).len(), 1);
     assert_eq!(moved["parents"][0]["parentRef"], json!({"name": "gw"}));
 }
@@ -53,10 +54,10 @@ fn defaults_that_the_server_filled_in_are_no_change() {
 fn a_route_that_left_us_keeps_only_what_others_said() {
     let current = json!({"parents": [
         {"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": []}, of_another("x")]});
-    let status = settled(&current, |current, now| route::desired_status(current, None, "ns", now));
+    let status = settled(&current, |current, now| route::desired_status(current, None, None, "ns", now));
     assert_eq!(status, json!({"parents": [of_another("x")]}));
     for never_ours in [json!({}), Value::Null, json!({"parents": [of_another("x")]})] {
-        assert_eq!(route::desired_status(&never_ours, None, "ns", NOW), None, "{never_ours}");
+        assert_eq!(route::desired_status(&never_ours, None, None, "ns", NOW), None, "{never_ours}");
     }
 }
 
@@ -68,7 +69,8 @@ fn ports_tell_parents_apart_and_at_most_32_entries_are_written() {
     };
     let verdict = route((1..=40).map(with_port).collect());
     let current = json!({"parents": [of_another("x")]});
-    let status = settled(&current, |current, now| route::desired_status(current, Some(&verdict), "ns", now));
+    let status =
+        settled(&current, |current, now| route::desired_status(current, Some(&verdict), None, "ns", now));
     let parents = elements(status.get("parents"));
     assert_eq!(parents.len(), 32);
     assert_eq!(parents[0], of_another("x"));
@@ -82,4 +84,32 @@ fn whether_a_parent_owned_its_names_is_read_back() {
     assert_eq!(owned(&entry("False")), Some(Err("lost to x")));
     assert_eq!(owned(&entry("True")), Some(Ok(())));
     assert_eq!(owned(&json!({"conditions": []})), None);
+}
+
+#[test]
+fn where_others_leave_little_room_what_is_worth_least_is_left_out() {
+    let mut verdict = parent(None, Status::True);
+    verdict.conditions.push(condition(OWNED, Status::False, "OwnedByOther"));
+    verdict.conditions.push(condition("ResolvedRefs", Status::True, "ResolvedRefs"));
+    let verdict = route(vec![verdict]);
+    let health = condition("vestibule.dev/BackendsHealthy", Status::False, "ProbeFailed");
+    let foreign = |count: usize| -> Vec<Value> {
+        let one = |n| json!({"type": format!("example.com/{n}"), "status": "True"});
+        (0..count).map(one).collect()
+    };
+    let kinds = |count: usize| -> Vec<String> {
+        let entry = json!({"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": foreign(count)});
+        let current = json!({"parents": [entry]});
+        let status = settled(&current, |current, now| {
+            route::desired_status(current, Some(&verdict), Some(&health), "ns", now)
+        });
+        let conditions = elements(status["parents"][0].get("conditions"));
+        assert_eq!(conditions[..count], foreign(count));
+        conditions[count..].iter().map(|one| text(one, "type").to_owned()).collect()
+    };
+    let all = ["Accepted", "ResolvedRefs", OWNED, "vestibule.dev/BackendsHealthy"];
+    assert_eq!(kinds(0), all);
+    assert_eq!(kinds(4), all);
+    assert_eq!(kinds(5), all[..3]);
+    assert_eq!(kinds(7), all[..1]);
 }
