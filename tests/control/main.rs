@@ -4,9 +4,13 @@
     reason = "helpers of tests are tests too: a panic with its place is the report"
 )]
 
+/// Our programs as processes.
+mod process;
+
 mod agent;
 mod chart;
 mod controller;
 mod definitions;
 mod restart;
 mod sources;
+mod together;

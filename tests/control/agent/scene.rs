@@ -1,24 +1,21 @@
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl, Options};
 use tests::daemon::binary;
-use tests::net::{Namespace, Pins};
+use tests::net::{End, Namespace, Pins, veth};
 use tests::temp::TempDir;
 
-/// Namespace of the release, as in the plain manifests.
-pub(super) const RELEASE: &str = "vestibule-system";
-/// Name of the node.
-pub(super) const NODE: &str = "node1";
-/// How long something may take on a busy machine.
-pub(super) const SOON: Duration = Duration::from_secs(60);
+use crate::process::{Controller, Process, refusals, server};
+pub(crate) use crate::process::{RELEASE, SOON};
 
-const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]},
+/// Name of the node.
+pub(crate) const NODE: &str = "node1";
+
+pub(crate) const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]},
     "settings": {"maxFlows": 10000, "maxNames": 40000, "maxHellos": 1024}}"#;
 
 /// A class, and a Gateway that the controller has given its address.
@@ -42,28 +39,41 @@ spec:
 ";
 
 /// A node with a network and an API server.
-pub(super) struct Scene {
-    pub(super) server: ApiServer,
-    pub(super) pins: Pins,
-    pub(super) folder: TempDir,
-    pub(super) namespace: Namespace,
+pub(crate) struct Scene {
+    pub(crate) server: ApiServer,
+    pub(crate) pins: Pins,
+    pub(crate) folder: TempDir,
+    pub(crate) namespace: Namespace,
+    /// Where clients and backends are.
+    pub(crate) outside: Namespace,
 }
 
 impl Scene {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
+        let scene = Self::bare(CONFIG, &[]);
+        scene.give_address();
+        scene
+    }
+
+    /// With this chart's file and these arguments of the API server, and nobody has given the Gateway its address.
+    pub(crate) fn bare(config: &str, arguments: &[&str]) -> Self {
         let namespace = Namespace::new("agent").unwrap();
         namespace.forward().unwrap();
-        // Backends are never dialled here: it is enough that a route leads to them over Ethernet.
-        namespace
-            .ip("link add uplink type veth peer name beyond\nlink set beyond up\naddr add 10.99.0.1/16 dev uplink\nlink set uplink up\n")
-            .unwrap();
-        let options = Options { namespace: Some(&namespace), audit: true, ..Options::default() };
-        let server = ApiServer::with(&options).unwrap();
-        let scene = Self { server, pins: Pins::new().unwrap(), folder: TempDir::new().unwrap(), namespace };
-        scene.kubectl().apply(&rights()).unwrap();
+        // Every address of 10.99.0.0/16 is one of the outside's own.
+        let outside = Namespace::new("outside").unwrap();
+        veth(
+            End { namespace: &namespace, device: "uplink", addresses: &["10.98.0.1/24"] },
+            End { namespace: &outside, device: "beyond", addresses: &["10.98.0.2/24"] },
+            1500,
+        )
+        .unwrap();
+        namespace.ip("route add 10.99.0.0/16 via 10.98.0.2\n").unwrap();
+        outside.ip("route add local 10.99.0.0/16 dev lo\nroute add default via 10.98.0.1\n").unwrap();
+        let server = server(&Options { namespace: Some(&namespace), arguments, ..Options::default() });
+        let scene =
+            Self { server, pins: Pins::new().unwrap(), folder: TempDir::new().unwrap(), namespace, outside };
         scene.kubectl().apply(OBJECTS).unwrap();
-        scene.give_address();
-        scene.folder.write("vestibule.json", CONFIG).unwrap();
+        scene.folder.write("vestibule.json", config).unwrap();
         scene
     }
 
@@ -74,27 +84,30 @@ impl Scene {
         self.server.rest().connect().unwrap().merge(path, &status).unwrap();
     }
 
-    pub(super) fn kubectl(&self) -> &Kubectl {
+    pub(crate) fn kubectl(&self) -> &Kubectl {
         self.server.kubectl()
     }
 
     /// A tenant's route to a backend: TLSRoute, Service, EndpointSlice.
-    pub(super) fn tenant(&self, name: &str, backend: &str) {
+    pub(crate) fn tenant(&self, name: &str, backend: &str) {
         for (_, object) in tenant(name, backend) {
             self.kubectl().apply(&object.to_string()).unwrap();
         }
     }
 
     /// An agent whose pod has this name, with the ServiceAccount's rights.
-    pub(super) fn agent(&self, pod: &str) -> Agent {
+    pub(crate) fn agent(&self, pod: &str) -> Agent {
         let account = self.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
         self.agent_by(pod, account.kubeconfig())
     }
 
-    pub(super) fn agent_by(&self, pod: &str, kubeconfig: &Path) -> Agent {
+    pub(crate) fn agent_by(&self, pod: &str, kubeconfig: &Path) -> Agent {
+        self.agent_with(pod, kubeconfig, &[])
+    }
+
+    /// With more flags.
+    pub(crate) fn agent_with(&self, pod: &str, kubeconfig: &Path, flags: &[&str]) -> Agent {
         let path = |name: &str| self.folder.path().join(name);
-        let log = path(&format!("{pod}.log"));
-        let file = File::options().create(true).append(true).open(&log).unwrap();
         let socket = path(&format!("{pod}.sock"));
         let mut command = self.vestibule();
         command.args(["agent", "--log-format=json", "--metrics-port=0", "--config"]);
@@ -102,29 +115,26 @@ impl Scene {
         for (flag, folder) in [("--state", "state"), ("--run", "run")] {
             command.arg(flag).arg(path(folder));
         }
-        let child = command
-            .arg("--socket")
-            .arg(&socket)
-            .env("KUBECONFIG", kubeconfig)
-            .env("VESTIBULE_LOG", "debug,hyper=info,kube=info,rustls=info,tower=info")
-            .envs([("POD_NAME", pod), ("POD_NAMESPACE", RELEASE), ("NODE_NAME", NODE)])
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap();
-        Agent { child, log, socket }
+        command.args(flags).arg("--socket").arg(&socket).env("NODE_NAME", NODE);
+        command.env("VESTIBULE_LOG", "debug,hyper=info,kube=info,rustls=info,tower=info");
+        Agent { process: Process::start(command, &self.folder, pod, kubeconfig), socket }
+    }
+
+    /// A controller beside the agents, with these flags.
+    pub(crate) fn controller(&self, pod: &str, flags: &[&str]) -> Controller {
+        let command = self.namespace.command(binary().unwrap());
+        Controller::start(command, &self.server, &self.folder, pod, flags)
     }
 
     /// The binary with our pins, in the namespace.
-    pub(super) fn vestibule(&self) -> Command {
+    pub(crate) fn vestibule(&self) -> Command {
         let mut command = self.namespace.command(binary().unwrap());
         command.arg("--pins").arg(self.pins.path());
         command
     }
 
     /// What a reading command prints; `None` where nothing is pinned.
-    pub(super) fn read(&self, command: &str) -> Option<Vec<Value>> {
+    pub(crate) fn read(&self, command: &str) -> Option<Vec<Value>> {
         let output = self.vestibule().args([command, "-o", "json"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         output
@@ -134,7 +144,7 @@ impl Scene {
     }
 
     /// Backends in the maps that take new connections, `route address`.
-    pub(super) fn backends(&self) -> Vec<String> {
+    pub(crate) fn backends(&self) -> Vec<String> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let backends = self.read("backends").unwrap_or_default();
         let usable = backends.iter().filter(|backend| backend["flags"] == json!([]));
@@ -142,10 +152,8 @@ impl Scene {
     }
 
     /// What was refused.
-    pub(super) fn refusals(&self) -> Vec<String> {
-        let log = fs::read_to_string(self.server.audit_log()).unwrap_or_default();
-        let refused = |line: &&str| line.contains("\"authorization.k8s.io/decision\":\"forbid\"");
-        log.lines().filter(refused).map(str::to_owned).collect()
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        refusals(&self.server)
     }
 }
 
@@ -157,7 +165,7 @@ impl Drop for Scene {
 }
 
 /// Waits until something holds.
-pub(super) fn until(what: &str, agents: &[&Agent], wanted: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, agents: &[&Agent], wanted: impl Fn() -> bool) {
     let begun = Instant::now();
     while !wanted() {
         if begun.elapsed() > SOON {
@@ -168,21 +176,8 @@ pub(super) fn until(what: &str, agents: &[&Agent], wanted: impl Fn() -> bool) {
     }
 }
 
-/// The rights of the plain manifests.
-fn rights() -> String {
-    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/vestibule.yaml");
-    let manifests = fs::read_to_string(manifests).unwrap();
-    let kinds = ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-    let wanted = |document: &&str| {
-        kinds.iter().any(|kind| document.lines().any(|line| line == format!("kind: {kind}")))
-    };
-    let rights: Vec<&str> = manifests.split("\n---").filter(wanted).collect();
-    assert!(rights.len() > 8, "{rights:?}");
-    rights.join("\n---")
-}
-
 /// A tenant's objects, each with the collection it belongs to.
-pub(super) fn tenant(name: &str, backend: &str) -> [(String, Value); 3] {
+pub(crate) fn tenant(name: &str, backend: &str) -> [(String, Value); 3] {
     let core = "/api/v1/namespaces/tenant/services".to_owned();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "tenant"},
         "spec": {"clusterIP": "None", "ports": [{"name": "tls", "port": 6443, "protocol": "TCP"}]}});
@@ -196,7 +191,7 @@ pub(super) fn tenant(name: &str, backend: &str) -> [(String, Value); 3] {
 }
 
 /// The one slice of a tenant's Service.
-pub(super) fn slice(name: &str, backend: &str) -> Value {
+pub(crate) fn slice(name: &str, backend: &str) -> Value {
     json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": name, "namespace": "tenant", "labels": {"kubernetes.io/service-name": name}},
         "addressType": "IPv4", "ports": [{"name": "tls", "port": 6443, "protocol": "TCP"}],
@@ -204,68 +199,57 @@ pub(super) fn slice(name: &str, backend: &str) -> Value {
 }
 
 /// The process. Dropping it kills it.
-pub(super) struct Agent {
-    child: Child,
-    log: PathBuf,
+pub(crate) struct Agent {
+    process: Process,
     socket: PathBuf,
 }
 
 impl Agent {
     /// The last lines of what it wrote.
-    pub(super) fn log(&self) -> String {
-        let text = fs::read_to_string(&self.log).unwrap();
+    pub(crate) fn log(&self) -> String {
+        let text = self.process.log();
         let lines: Vec<&str> = text.lines().collect();
         let (_, ready) = self.probe("--readyz");
         format!("{}\n/readyz: {ready}", lines[lines.len().saturating_sub(40)..].join("\n"))
     }
 
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
-    pub(super) fn signal(&self, signal: Signal) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.process.is_running()
     }
 
     /// Kills it, as a crash does.
-    pub(super) fn crash(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    pub(crate) fn crash(self) {
+        drop(self);
     }
 
     /// Sends SIGTERM and waits for the end.
-    pub(super) fn end(mut self) {
-        self.signal(Signal::SIGTERM);
-        let begun = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "it does not end:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    pub(crate) fn end(mut self) {
+        self.process.end();
     }
 
     /// What `vestibule probe` says.
-    pub(super) fn probe(&self, what: &str) -> (bool, String) {
+    pub(crate) fn probe(&self, what: &str) -> (bool, String) {
         let mut command = Command::new(binary().unwrap());
         let output = command.args(["probe", what, "--socket"]).arg(&self.socket).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8(said).unwrap())
     }
 
-    pub(super) fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.probe("--readyz").0
     }
 
     /// The value of a metric without labels, or with these.
-    pub(super) fn metric(&self, name: &str) -> Option<f64> {
+    pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.probe("--metrics");
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // It may have ended by itself: then both fail, and nothing is left to do.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -1,16 +1,10 @@
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl, Options};
 use tests::daemon::binary;
@@ -22,10 +16,8 @@ use userspace::model::cluster::{
 };
 use userspace::model::{Cluster, Facts, Kind, Meta, ObjectName, ObjectRef};
 
-/// Namespace of the release, as in the plain manifests.
-pub(super) const RELEASE: &str = "vestibule-system";
-/// How long a status may take on a busy machine.
-pub(super) const SOON: Duration = Duration::from_secs(30);
+pub(super) use crate::process::{Controller, RELEASE, SOON};
+use crate::process::{refusals, server};
 
 const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]}}"#;
 
@@ -56,17 +48,7 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn new() -> Self {
-        let server = ApiServer::with(&Options { audit: true, ..Options::default() }).unwrap();
-        let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/vestibule.yaml");
-        let manifests = fs::read_to_string(manifests).unwrap();
-        let kinds =
-            ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
-        let wanted = |document: &&str| {
-            kinds.iter().any(|kind| document.lines().any(|line| line == format!("kind: {kind}")))
-        };
-        let rights: Vec<&str> = manifests.split("\n---").filter(wanted).collect();
-        assert!(rights.len() > 8, "{rights:?}");
-        server.kubectl().apply(&rights.join("\n---")).unwrap();
+        let server = server(&Options::default());
         let folder = TempDir::new().unwrap();
         folder.write("vestibule.json", CONFIG).unwrap();
         Self { server, folder }
@@ -78,22 +60,12 @@ impl Scene {
 
     /// A controller of this name, with the ServiceAccount's rights.
     pub(super) fn controller(&self, pod: &str) -> Controller {
-        let account = self.kubectl().of_service_account(RELEASE, "vestibule-controller").unwrap();
-        let port = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
-        let log = self.folder.path().join(format!("{pod}.log"));
-        let file = File::options().create(true).append(true).open(&log).unwrap();
-        let child = Command::new(binary().unwrap())
-            .args(["controller", "--log-format=json", "--config"])
-            .arg(self.folder.path().join("vestibule.json"))
-            .arg(format!("--metrics-port={port}"))
-            .env("KUBECONFIG", account.kubeconfig())
-            .envs([("POD_NAME", pod), ("POD_NAMESPACE", RELEASE), ("NODE_NAME", "nowhere")])
-            .stdin(Stdio::null())
-            .stdout(file.try_clone().unwrap())
-            .stderr(file)
-            .spawn()
-            .unwrap();
-        Controller { child, log, port }
+        self.controller_with(pod, &[])
+    }
+
+    /// With more flags.
+    pub(super) fn controller_with(&self, pod: &str, flags: &[&str]) -> Controller {
+        Controller::start(Command::new(binary().unwrap()), &self.server, &self.folder, pod, flags)
     }
 
     /// Waits until an object of the tenant is as wanted.
@@ -104,9 +76,7 @@ impl Scene {
 
     /// What the controller was refused.
     pub(super) fn refusals(&self) -> Vec<String> {
-        let log = fs::read_to_string(self.server.audit_log()).unwrap_or_default();
-        let refused = |line: &&str| line.contains("\"authorization.k8s.io/decision\":\"forbid\"");
-        log.lines().filter(refused).map(str::to_owned).collect()
+        refusals(&self.server)
     }
 
     /// What an agent that holds everything says of its node.
@@ -115,61 +85,6 @@ impl Scene {
         let state = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState",
                            "metadata": {"name": node}, "spec": spec});
         self.kubectl().apply(&state.to_string()).unwrap();
-    }
-}
-
-/// The process. Dropping it kills it.
-pub(super) struct Controller {
-    child: Child,
-    log: PathBuf,
-    port: u16,
-}
-
-impl Controller {
-    pub(super) fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Sends SIGTERM and waits for the end.
-    pub(super) fn end(mut self) {
-        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), Signal::SIGTERM).unwrap();
-        let begun = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < Duration::from_secs(10), "it does not end:\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// What one of its paths answers: status and text.
-    pub(super) fn ask(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(SocketAddr::from((Ipv6Addr::LOCALHOST, self.port))).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").ok()?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text).ok()?;
-        Some(text)
-    }
-
-    pub(super) fn leads(&self) -> bool {
-        self.ask("/metrics").is_some_and(|text| text.lines().any(|line| line == "vestibule_leader 1"))
-    }
-
-    /// How many statuses it tried to write.
-    pub(super) fn writes(&self) -> u32 {
-        let text = self.ask("/metrics").unwrap();
-        let counts = text.lines().filter(|line| line.starts_with("vestibule_status_writes_total"));
-        counts.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap()).sum()
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        if let Err(error) = self.child.kill().and_then(|()| self.child.wait()) {
-            eprintln!("cannot end the controller: {error}");
-        }
-        if std::thread::panicking() {
-            eprintln!("{}", self.log());
-        }
     }
 }
 

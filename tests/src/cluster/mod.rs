@@ -21,9 +21,12 @@ mod rest;
 mod api_server;
 /// Three nodes, a router and a client.
 mod nodes;
+/// What is listed only where it is not streamed.
+mod streamed;
 
 pub use api_server::{ApiServer, Options};
 pub use kubectl::{Kubectl, OwnNamespace};
 pub use nodes::{Alone, Cluster, Node, Shared};
 pub use places::{gateway_definitions, helm, image, own_definitions};
 pub use rest::{Connection, Rest};
+pub use streamed::STREAMED;

@@ -31,6 +31,11 @@ pub(crate) const BUILD: &[Package] = &[
 pub(crate) const LAB: &[Package] = &[
     Package { debian: "iproute2", sign: Sign::Program("ip"), why: "makes the lab's namespaces" },
     Package { debian: "ethtool", sign: Sign::Program("ethtool"), why: "sets offloads of the lab's devices" },
+    Package {
+        debian: "strace",
+        sign: Sign::Program("strace"),
+        why: "kills a daemon at a chosen system call",
+    },
     Package { debian: "bpftool", sign: Sign::Program("bpftool"), why: "shows pinned maps and programs" },
     Package {
         debian: "openssl",

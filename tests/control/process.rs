@@ -1,0 +1,163 @@
+//! Our programs as processes, with the rights that the plain manifests give them.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tests::cluster::{ApiServer, Options};
+use tests::temp::TempDir;
+
+/// Namespace of the release, as in the plain manifests.
+pub(crate) const RELEASE: &str = "vestibule-system";
+/// How long something may take on a busy machine.
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// An API server with the rights of the plain manifests.
+pub(crate) fn server(options: &Options<'_>) -> ApiServer {
+    let server = ApiServer::with(&Options { audit: true, ..*options }).unwrap();
+    server.kubectl().apply(&rights()).unwrap();
+    server
+}
+
+fn rights() -> String {
+    let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/vestibule.yaml");
+    let manifests = fs::read_to_string(manifests).unwrap();
+    let kinds = ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    let wanted = |document: &&str| {
+        kinds.iter().any(|kind| document.lines().any(|line| line == format!("kind: {kind}")))
+    };
+    let rights: Vec<&str> = manifests.split("\n---").filter(wanted).collect();
+    assert!(rights.len() > 8, "{rights:?}");
+    rights.join("\n---")
+}
+
+/// What was refused.
+pub(crate) fn refusals(server: &ApiServer) -> Vec<String> {
+    let log = fs::read_to_string(server.audit_log()).unwrap_or_default();
+    let refused = |line: &&str| line.contains("\"authorization.k8s.io/decision\":\"forbid\"");
+    log.lines().filter(refused).map(str::to_owned).collect()
+}
+
+/// A process of ours. Dropping it kills it.
+pub(crate) struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts it as the pod of this name, with its log in the folder.
+    pub(crate) fn start(mut command: Command, folder: &TempDir, pod: &str, kubeconfig: &Path) -> Self {
+        let log = folder.path().join(format!("{pod}.log"));
+        let file = File::options().create(true).append(true).open(&log).unwrap();
+        let child = command
+            .env("KUBECONFIG", kubeconfig)
+            .envs([("POD_NAME", pod), ("POD_NAMESPACE", RELEASE)])
+            .stdin(Stdio::null())
+            .stdout(file.try_clone().unwrap())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        Self { child, log }
+    }
+
+    /// All that it wrote.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(i32::try_from(self.child.id()).unwrap()), signal).unwrap();
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn end(&mut self) {
+        self.signal(Signal::SIGTERM);
+        let begun = Instant::now();
+        while self.is_running() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it does not end:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself: then both fail, and nothing is left to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A controller.
+pub(crate) struct Controller {
+    process: Process,
+    port: u16,
+}
+
+impl Controller {
+    /// Starts one with these flags. `command` is our binary, where it shall run.
+    pub(crate) fn start(
+        mut command: Command,
+        server: &ApiServer,
+        folder: &TempDir,
+        pod: &str,
+        flags: &[&str],
+    ) -> Self {
+        let account = server.kubectl().of_service_account(RELEASE, "vestibule-controller").unwrap();
+        let port = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        command.args(["controller", "--log-format=json", "--config"]);
+        command.arg(folder.path().join("vestibule.json")).arg(format!("--metrics-port={port}")).args(flags);
+        Self { process: Process::start(command, folder, pod, account.kubeconfig()), port }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// Sends SIGTERM and waits for the end.
+    pub(crate) fn end(mut self) {
+        self.process.end();
+    }
+
+    /// What one of its paths answers: status and text. To be asked where it runs.
+    pub(crate) fn ask(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(SocketAddr::from((Ipv6Addr::LOCALHOST, self.port))).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: x\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        Some(text)
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        self.ask("/metrics").is_some_and(|text| text.lines().any(|line| line == "vestibule_leader 1"))
+    }
+
+    /// How many statuses it tried to write.
+    pub(crate) fn writes(&self) -> u32 {
+        let text = self.ask("/metrics").unwrap();
+        let counts = text.lines().filter(|line| line.starts_with("vestibule_status_writes_total"));
+        counts.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u32>().unwrap()).sum()
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}

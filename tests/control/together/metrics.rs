@@ -1,0 +1,78 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tests::skip_without_root;
+
+use super::probes::CONFIG;
+use crate::agent::scene::{Scene, until};
+
+/// Names and types of what a text of `/metrics` serves, as the list of metrics writes them.
+fn served(text: &str) -> BTreeSet<(String, String)> {
+    let declared = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    declared
+        .map(|(name, kind)| match kind {
+            "counter" => (format!("{name}_total"), kind.to_owned()),
+            "info" => (format!("{name}_info"), "gauge".to_owned()),
+            _ => (name.to_owned(), kind.to_owned()),
+        })
+        .collect()
+}
+
+/// What `deploy/metrics.md` says of this one: name and type.
+fn listed(by: &str) -> BTreeSet<(String, String)> {
+    let list = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/metrics.md");
+    let list = fs::read_to_string(list).unwrap();
+    let rows = list.lines().filter(|line| line.starts_with("| `vestibule_"));
+    let cells = rows.map(|row| row.split('|').map(|cell| cell.trim().trim_matches('`')).collect::<Vec<_>>());
+    cells
+        .filter(|cells| [by, "both"].contains(&cells[4]))
+        .map(|cells| (cells[1].to_owned(), cells[2].to_owned()))
+        .collect()
+}
+
+/// One that asks for no address: somebody has a problem.
+const WITHOUT: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: without, namespace: tenant}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  ports: [{port: 443, protocol: TCP}]
+";
+
+#[test]
+fn what_is_served_is_what_is_listed() {
+    skip_without_root!();
+    let mut scene = Scene::bare(CONFIG, &[]);
+    // Nobody listens there: the probe fails.
+    scene.tenant("a", "10.99.1.1");
+    scene.kubectl().apply(WITHOUT).unwrap();
+    let controller = scene.controller("leader", &[]);
+    let agent = scene.agent("first");
+    let of_agent = || agent.probe("--metrics").1;
+    let of_controller = || {
+        scene
+            .namespace
+            .run(|| controller.ask("/metrics"))
+            .unwrap_or_default()
+            .split("\r\n\r\n")
+            .skip(1)
+            .collect::<String>()
+    };
+    until("the backend fails", &[&agent], || of_agent().contains("vestibule_backend_failing{"));
+    until("statuses were written", &[&agent], || of_controller().contains("vestibule_status_writes_total{"));
+    scene
+        .outside
+        .run(|| TcpStream::connect_timeout(&"192.0.2.5:443".parse().unwrap(), Duration::from_secs(5)))
+        .unwrap();
+    // Some are there only while the API server is away.
+    scene.server.crash().unwrap();
+    until("both are stale", &[&agent], || {
+        [of_agent(), of_controller()].iter().all(|text| text.contains("vestibule_watch_errors_total{"))
+    });
+    assert_eq!(served(&of_agent()), listed("agent"));
+    assert_eq!(served(&of_controller()), listed("controller"));
+}
