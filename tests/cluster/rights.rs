@@ -4,22 +4,20 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::cluster::Cluster;
+use tests::cluster::{Cluster, STREAMED};
 
 use crate::scene::{PATIENCE, RELEASE, Tenant, condition, install};
 
 /// A verb on a resource, `verb group/resource[/subresource]`.
 type Right = String;
 
-/// Used too seldom for a test to wait for.
-const SELDOM: [&str; 3] = [
-    // After the node's agent was silent for ten minutes.
-    "delete vestibule.dev/nodestates",
-    // When keys are rotated, once a day.
-    "update /secrets",
-    // When the same is told again while its Event lasts.
-    "patch events.k8s.io/events",
-];
+/// What a node that is gone left behind.
+const GONE: &str = r#"
+apiVersion: vestibule.dev/v1alpha1
+kind: NodeState
+metadata: {name: gone}
+spec: {node: gone, pod: agent-of-gone, version: "0"}
+"#;
 
 const EVERY_KIND: &str = r#"
 apiVersion: gateway.networking.k8s.io/v1
@@ -88,6 +86,7 @@ fn nothing_is_refused_and_every_right_is_used() {
     tenant.namespace.wait_for("an Event", &["events.events.k8s.io"], PATIENCE, told).unwrap();
     let unaddressed = tenant.namespace.get(&["service", "unaddressed"]).unwrap();
     assert!(unaddressed["status"]["loadBalancer"]["ingress"].is_null(), "{unaddressed:#}");
+    what_happens_seldom(&cluster, &tenant);
     // A Lease is renewed every three seconds; the log is written a moment later.
     std::thread::sleep(Duration::from_secs(5));
 
@@ -95,16 +94,42 @@ fn nothing_is_refused_and_every_right_is_used() {
         let (used, refused) = asked(&cluster, account);
         assert_eq!(refused, [] as [String; 0], "{account}");
         let granted = granted(&cluster, account);
-        // A list is what a watch falls back to where the API server does not stream its first objects, as this one does.
-        let streamed = |right: &str| {
-            right.strip_prefix("list ").is_some_and(|what| used.contains(&format!("watch {what}")))
-        };
-        let seldom = |right: &str| SELDOM.contains(&right) || streamed(right);
-        let unused: Vec<_> = granted.difference(&used).filter(|right| !seldom(right)).collect();
+        // This API server streams its first objects: a control test shows that others are asked for lists.
+        let streamed = |right: &str| right.strip_prefix("list ").is_some_and(|what| STREAMED.contains(&what));
+        let unused: Vec<_> = granted.difference(&used).filter(|right| !streamed(right)).collect();
         assert!(unused.is_empty(), "{account} never used {unused:?}");
         let beyond: Vec<_> = used.difference(&granted).collect();
         assert!(beyond.is_empty(), "{account} used what its roles do not give: {beyond:?}");
     }
+}
+
+/// Keys change, a node stays away, and what was told once is told again.
+fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
+    let kubectl = cluster.kubectl();
+    let secret = ["-n", RELEASE, "secret", "vestibule-keys"];
+    let keys = kubectl.get(&secret).unwrap()["data"].clone();
+    kubectl.wait_for("other keys", &secret, PATIENCE, |secret| secret["data"] != keys).unwrap();
+
+    kubectl.apply(GONE).unwrap();
+    let is_gone = |states: &Value| {
+        let mut states = states["items"].as_array().unwrap().iter();
+        states.all(|state| state["metadata"]["name"] != "gone")
+    };
+    kubectl.wait_for("its NodeState to go", &["nodestates"], PATIENCE, is_gone).unwrap();
+
+    let annotate = |what: &str| tenant.namespace.run(&["annotate", "service", "unaddressed", what]).unwrap();
+    annotate("vestibule.dev/addresses=198.51.100.78");
+    let served = |service: &Value| service["status"]["loadBalancer"]["ingress"][0]["ip"] == "198.51.100.78";
+    tenant.namespace.wait_for("ingress", &["service", "unaddressed"], PATIENCE, served).unwrap();
+    annotate("vestibule.dev/addresses-");
+    let told_twice = |events: &Value| {
+        let mut events = events["items"].as_array().unwrap().iter();
+        events.any(|event| event["regarding"]["name"] == "unaddressed" && event["series"]["count"] == 2)
+    };
+    tenant
+        .namespace
+        .wait_for("the same Event again", &["events.events.k8s.io"], PATIENCE, told_twice)
+        .unwrap();
 }
 
 /// What an account asked for with success, and what it was refused.

@@ -31,7 +31,9 @@ fn try_install(cluster: &Cluster) -> Result<()> {
     cluster.load(&image()?)?;
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/charts/vestibule");
     let values = "image.tag=dev,addresses.ranges={198.51.100.0/24,2001:db8:51::/64},settings.maxFlows=100000,\
-                  settings.maxNames=100000,settings.maxHellos=4096,resources.requests.memory=64Mi";
+                  settings.maxNames=100000,settings.maxHellos=4096,resources.requests.memory=64Mi,\
+                  controller.cookieKeys.rotateEvery=30s,controller.cookieKeys.spreadFor=5s,\
+                  controller.forgetNodesAfter=15s";
     let install =
         ["install", "vestibule", chart, "--namespace", RELEASE, "--create-namespace", "--set", values];
     cluster.helm(&[&install[..], &["--wait", "--timeout", "2m"]].concat()).map(drop)
