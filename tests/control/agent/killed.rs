@@ -130,7 +130,7 @@ fn leads(scene: &Scene, golden: &Golden, state: State) -> bool {
 fn mended(scene: &Scene, golden: &Golden, state: State, agent: &Agent, step: u32) {
     let begun = Instant::now();
     // What is removed goes a second later: most kills come before that.
-    let holds: fn(&Scene, &Golden, State) -> bool = if step % WHOLE == 0 { is } else { leads };
+    let holds: fn(&Scene, &Golden, State) -> bool = if step.is_multiple_of(WHOLE) { is } else { leads };
     while !holds(scene, golden, state) {
         if begun.elapsed() > MEND {
             let wanted = &golden.iter().find(|(other, _)| *other == state).unwrap().1;

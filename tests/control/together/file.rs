@@ -23,11 +23,11 @@ const OTHER: &str = r#"{"name": "other", "listeners": ["static"], "hostnames": [
 
 /// What the cluster's route says of what it owns.
 fn owned(scene: &Scene) -> Option<(String, String)> {
-    let route = scene.kubectl().get(&["-n", "tenant", "tlsroute", "a"]).unwrap();
+    let route = scene.kubectl().get(&["-n", "tenant", "tlsroute", "a"]).ok()?;
     let conditions = route["status"]["parents"][0]["conditions"].as_array()?;
     assert!(conditions.iter().all(|one| one["type"] != "Accepted" || one["status"] == "True"), "{route:#}");
     let owned = conditions.iter().find(|one| one["type"] == "vestibule.dev/Owned")?;
-    Some((owned["status"].as_str().unwrap().to_owned(), owned["message"].as_str().unwrap().to_owned()))
+    Some((owned["status"].as_str()?.to_owned(), owned["message"].as_str()?.to_owned()))
 }
 
 fn backends(scene: &Scene) -> Vec<String> {
