@@ -28,3 +28,4 @@ mod limits;
 mod crowd;
 mod veth_backend;
 mod own_port;
+mod pmtu;

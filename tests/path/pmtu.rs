@@ -1,0 +1,242 @@
+//! Paths narrower than the devices at their ends, hosts out of reach, and pings, with the kernel's own routers.
+//!
+//! ```text
+//! home (21) ── client, a router ── balancer ── tenant a, a router ── far (20)
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use common::reason::Reason;
+use tests::addresses::{BACKEND_PORT, FAMILIES, Family, TLS_PORT, backend, client, host, server_name, vip};
+use tests::bytes;
+use tests::clients::User;
+use tests::config::{Backend, Config, SHARED, listener, route};
+use tests::icmp::{Icmp, echo, echo_reply};
+use tests::net::{End, Namespace, veth};
+use tests::server::{Server, Speech, read_line};
+use tests::tap::Tap;
+use tests::tls;
+use tests::topology::{Lab, Options};
+
+use crate::scene::{AT_ONCE, Scene, eventually};
+
+/// Networks beyond the routers.
+const FAR: u8 = 20;
+const HOME: u8 = 21;
+const NARROW: u16 = 1_300;
+const MIB: u64 = 1 << 20;
+
+/// A namespace behind a router: its own device is as wide as any, the router's towards it as `mtu` says.
+fn behind(router: &Namespace, role: &'static str, net: u8, mtu: u16) -> Namespace {
+    let inner = Namespace::new(role).unwrap();
+    let ends = [1, 2].map(|number| {
+        FAMILIES
+            .map(|family| format!("{}/{}", host(family, net, number), if family.is_v4() { 24 } else { 64 }))
+    });
+    let addresses = ends.each_ref().map(|end| end.each_ref().map(String::as_str));
+    let near = End { namespace: router, device: role, addresses: &addresses[0] };
+    veth(near, End { namespace: &inner, device: "uplink", addresses: &addresses[1] }, 1500).unwrap();
+    router.ip(&format!("link set {role} mtu {mtu}\n")).unwrap();
+    router.forward().unwrap();
+    for family in FAMILIES {
+        inner.ip(&format!("route add default via {}\n", host(family, net, 1))).unwrap();
+    }
+    inner
+}
+
+/// The story's place. Fields drop in order.
+struct Place {
+    scene: Scene,
+    user: User,
+    home: Namespace,
+    _far: Namespace,
+}
+
+/// One backend of each family, in `far`; `far_mtu` and `home_mtu` are those of the routers' devices.
+fn place(offloads: bool, far_mtu: u16, home_mtu: u16) -> Place {
+    let lab = Lab::with(&Options { offloads, servers: false, ..Options::default() }).unwrap();
+    let far = behind(&lab.tenants[0].namespace, "far", FAR, far_mtu);
+    let home = behind(&lab.client, "home", HOME, home_mtu);
+    let authority = &lab.tenants[0].authority;
+    let identity = authority.server(&[&server_name(0)]).unwrap();
+    let speech = authority.server_config(&identity).unwrap();
+    let mut servers = Vec::new();
+    let mut backends = Vec::new();
+    for family in FAMILIES {
+        let bits = if family.is_v4() { 24 } else { 64 };
+        let (net, router) = (host(family, FAR, 0), backend(family, 0, 0));
+        lab.balancer.ip(&format!("route add {net}/{bits} via {router}\n")).unwrap();
+        let at = SocketAddr::new(host(family, FAR, 2), BACKEND_PORT);
+        servers.push(Server::start(&far, at, "far/0", Speech::Tls(speech.clone())).unwrap());
+        backends.push(Backend::new(at.ip(), BACKEND_PORT));
+    }
+    let mut config = Config::empty();
+    config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
+    config.routes.push(route("far", &[SHARED], &[&server_name(0)], backends));
+    let user = User::new(authority, "alice").unwrap();
+    let daemon = lab.vestibule(&config).unwrap();
+    Place { scene: Scene { daemon, echoes: servers, lab }, user, home, _far: far }
+}
+
+impl Place {
+    /// Talks to the backend from `home`.
+    fn talk(&self, family: Family, talk: impl FnOnce(tls::ClientStream) -> Result<()> + Send) {
+        let to = self.scene.lab.vip(family, TLS_PORT);
+        self.home
+            .run(|| talk(tls::connect(to, self.user.config(), &server_name(0))?))
+            .unwrap_or_else(|error| panic!("{family:?}: {error:#}"));
+    }
+
+    fn upload(&self, family: Family) {
+        self.talk(family, |mut stream| {
+            stream.write_all(format!("SINK {MIB}\n").as_bytes())?;
+            bytes::send(&mut stream, MIB, 1).context("sending")?;
+            let hash = read_line(&mut stream)?.context("ended before the hash")?;
+            ensure!(hash == bytes::hash(MIB, 1), "other bytes came than were sent");
+            Ok(())
+        });
+    }
+
+    fn download(&self, family: Family) {
+        self.talk(family, |mut stream| {
+            stream.write_all(format!("SEND {MIB} 2\n").as_bytes())?;
+            stream.flush()?;
+            ensure!(
+                bytes::receive(&mut stream, MIB)? == bytes::hash(MIB, 2),
+                "other bytes came than were sent"
+            );
+            Ok(())
+        });
+    }
+}
+
+fn count(moved: &BTreeMap<String, u64>, reason: Reason) -> u64 {
+    moved.get(reason.name()).copied().unwrap_or(0)
+}
+
+#[test]
+fn a_narrow_link_beyond_a_router_of_the_client_is_found() {
+    tests::skip_without_root!();
+    for offloads in [true, false] {
+        let place = place(offloads, 1500, NARROW);
+        for family in FAMILIES {
+            let ((), moved) = place.scene.counted(|| place.download(family));
+            assert!(count(&moved, Reason::IcmpToBackend) > 0, "{family:?} {offloads}: {moved:?}");
+            assert_eq!(count(&moved, Reason::IcmpStray), 0, "{moved:?}");
+        }
+    }
+}
+
+#[test]
+fn a_narrow_link_beyond_a_router_of_the_backend_is_found() {
+    tests::skip_without_root!();
+    for offloads in [true, false] {
+        let place = place(offloads, NARROW, 1500);
+        for family in FAMILIES {
+            let ((), moved) = place.scene.counted(|| place.upload(family));
+            assert!(count(&moved, Reason::IcmpToClient) > 0, "{family:?} {offloads}: {moved:?}");
+        }
+    }
+}
+
+#[test]
+fn a_narrow_way_from_the_balancer_itself_is_told() {
+    tests::skip_without_root!();
+    for offloads in [true, false] {
+        let place = place(offloads, 1500, 1500);
+        for family in FAMILIES {
+            let bits = if family.is_v4() { 24 } else { 64 };
+            let (net, router) = (host(family, HOME, 0), client(family));
+            let narrow = format!("route add {net}/{bits} via {router} mtu lock {NARROW}\n");
+            place.scene.lab.balancer.ip(&narrow).unwrap();
+            let ((), moved) = place.scene.counted(|| place.download(family));
+            assert!(count(&moved, Reason::IcmpTooBig) > 0, "{family:?} {offloads}: {moved:?}");
+            // Towards the backend: the route changes under a connection that is open.
+            let (net, router) = (host(family, FAR, 0), backend(family, 0, 0));
+            let ((), moved) = place.scene.counted(|| {
+                place.talk(family, |mut stream| {
+                    stream.write_all(format!("SINK {MIB}\n").as_bytes())?;
+                    stream.flush()?;
+                    let narrow = format!("route replace {net}/{bits} via {router} mtu lock {NARROW}\n");
+                    place.scene.lab.balancer.ip(&narrow)?;
+                    bytes::send(&mut stream, MIB, 1).context("sending")?;
+                    let hash = read_line(&mut stream)?.context("ended before the hash")?;
+                    ensure!(hash == bytes::hash(MIB, 1), "other bytes came than were sent");
+                    Ok(())
+                });
+            });
+            assert!(count(&moved, Reason::IcmpTooBig) > 0, "{family:?} {offloads}: {moved:?}");
+        }
+        place.scene.assert_nothing_leaks();
+    }
+}
+
+#[test]
+fn a_backend_out_of_reach_is_replaced_at_once() {
+    tests::skip_without_root!();
+    let place = place(true, 1500, 1500);
+    let lab = &place.scene.lab;
+    for family in FAMILIES {
+        // The router knows that the second backend's network is away.
+        let bits = if family.is_v4() { 32 } else { 128 };
+        let gone = host(family, FAR, 3);
+        lab.tenants[0].namespace.ip(&format!("route add unreachable {gone}/{bits}\n")).unwrap();
+    }
+    let mut config = Config::empty();
+    config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
+    let both = FAMILIES.into_iter().flat_map(|f| [2, 3].map(|n| Backend::new(host(f, FAR, n), BACKEND_PORT)));
+    config.routes.push(route("far", &[SHARED], &[&server_name(0)], both.collect()));
+    place.scene.daemon.reload(&config).unwrap();
+    for family in FAMILIES {
+        let mut refused = 0;
+        for _ in 0..40 {
+            let begun = std::time::Instant::now();
+            let ((), moved) = place.scene.counted(|| {
+                place.talk(family, |mut stream| {
+                    stream.write_all(b"NAME\n")?;
+                    let name = read_line(&mut stream)?.context("no name")?;
+                    ensure!(name.starts_with("far/0"), "answered by {name}");
+                    Ok(())
+                });
+            });
+            let took = begun.elapsed();
+            if count(&moved, Reason::IcmpRefused) > 0 {
+                refused += 1;
+                assert!(took < 2 * AT_ONCE, "{family:?}: {took:?} {moved:?}");
+            }
+        }
+        assert!(refused > 0, "{family:?}: nobody was sent to the backend that is away");
+    }
+}
+
+#[test]
+fn a_ping_of_the_vip_comes_back() {
+    tests::skip_without_root!();
+    let place = place(true, 1500, 1500);
+    let tap = Tap::open(&place.home, "uplink").unwrap();
+    let own = place.home.mac("uplink").unwrap();
+    let router = place.scene.lab.client.mac("home").unwrap();
+    for family in FAMILIES {
+        let ((), moved) = place.scene.counted(|| {
+            for bytes in [0, 56, 1_400] {
+                let asked = Icmp::new(echo(family), host(family, HOME, 2), vip(family))
+                    .ethernet(router, own)
+                    .rest(0x1234_0001)
+                    .body(vec![0x5a; bytes]);
+                let answer = Icmp::new(echo_reply(family), vip(family), host(family, HOME, 2))
+                    .ethernet(own, router)
+                    .hop_limit(63)
+                    .rest(0x1234_0001)
+                    .body(vec![0x5a; bytes])
+                    .bytes();
+                tap.send(&asked.bytes()).unwrap();
+                let came = eventually(AT_ONCE, || tap.drain().unwrap().contains(&answer));
+                assert!(came, "{family:?}: {bytes} bytes");
+            }
+        });
+        assert_eq!(count(&moved, Reason::IcmpEcho), 3, "{family:?}: {moved:?}");
+    }
+}
