@@ -38,8 +38,8 @@ reasons! {
     0 NotOurs "classify" "not_ours" "destination is neither a VIP nor a source address; handed on";
     1 ParseNotIp "parse" "not_ip" "not IPv4 or IPv6, or VLAN-tagged; handed on";
     2 ParseTruncated "parse" "truncated" "headers longer than the packet; dropped when for a VIP";
-    3 ParseFragment "parse" "fragment" "IP fragment for a VIP; dropped";
-    4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers for a VIP; dropped";
+    3 ParseFragment "parse" "fragment" "IP fragment for a VIP, or the first one of a connection's segment; dropped";
+    4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers for a VIP that may not be read over; dropped";
     5 ParseTcpHeader "parse" "tcp_header" "malformed TCP header for a VIP; dropped";
     6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP; dropped";
     7 ParseIpChecksum "parse" "ip_checksum" "IPv4 header checksum wrong; dropped";

@@ -3,10 +3,11 @@
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer, vip};
-use tests::packet::{ETHERNET_BYTES, flag, segment};
+use tests::packet::{ETHERNET_BYTES, checksum, flag, segment};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
+use crate::open::{HELLO, open};
 use crate::scene::{ISN, dial, ready, usual_hello};
 
 /// Where TCP begins in a frame.
@@ -26,20 +27,28 @@ fn with_length(mut frame: Vec<u8>, family: Family) -> Vec<u8> {
     frame
 }
 
-/// An IPv4 packet with 4 bytes of options.
-fn with_ipv4_options() -> Vec<u8> {
-    let mut frame = syn(Family::V4);
-    frame.splice(34..34, [1, 1, 1, 0]);
-    frame[14] = 0x46;
-    with_length(frame, Family::V4)
+/// The frame with IPv4 options; as many bytes as a multiple of four.
+fn with_ipv4_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
+    frame.splice(34..34, options.iter().copied());
+    frame[14] = 0x45 + (options.len() / 4) as u8;
+    let mut frame = with_length(frame, Family::V4);
+    frame[24..26].fill(0);
+    let sum = checksum(&frame[14..34 + options.len()], 0);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame
 }
 
-/// An IPv6 packet with 8 bytes of an extension header.
-fn with_extension(kind: u8) -> Vec<u8> {
-    let mut frame = syn(Family::V6);
-    frame.splice(54..54, [6, 0, 1, 4, 0, 0, 0, 0]);
+/// The frame with one more extension header before what follows the IPv6 header: its length and options as given.
+fn with_header(mut frame: Vec<u8>, kind: u8, rest: &[u8]) -> Vec<u8> {
+    let header = [&[frame[20]], rest].concat();
+    frame.splice(54..54, header);
     frame[20] = kind;
     with_length(frame, Family::V6)
+}
+
+/// A SYN with 8 bytes of an extension header of padding.
+fn with_extension(kind: u8) -> Vec<u8> {
+    with_header(syn(Family::V6), kind, &[0, 1, 4, 0, 0, 0, 0])
 }
 
 /// An IPv4 packet with these flags and fragment offset.
@@ -51,16 +60,42 @@ fn fragment_v4(word: u16) -> Vec<u8> {
 
 /// Packets that are refused for what stands before TCP.
 fn unusual() -> Vec<(&'static str, Vec<u8>, Reason)> {
+    let v4 = |options: &[u8]| with_ipv4_options(syn(Family::V4), options);
+    let routed = with_header(with_extension(43), 0, &[0, 1, 4, 0, 0, 0, 0]);
+    let five = (0..4).fold(with_extension(60), |frame, _| with_header(frame, 60, &[0, 1, 4, 0, 0, 0, 0]));
     vec![
         ("first fragment", fragment_v4(0x2000), Reason::ParseFragment),
         ("later fragment", fragment_v4(0x2001), Reason::ParseFragment),
         ("last fragment", fragment_v4(0x00b9), Reason::ParseFragment),
         ("fragment header", with_extension(44), Reason::ParseFragment),
-        ("IPv4 options", with_ipv4_options(), Reason::ParseOptions),
-        ("hop-by-hop options", with_extension(0), Reason::ParseOptions),
+        ("IPv4 loose source route", v4(&[131, 7, 4, 192, 0, 2, 1, 0]), Reason::ParseOptions),
+        ("IPv4 strict source route", v4(&[1, 137, 3, 4]), Reason::ParseOptions),
+        ("IPv4 option without length", v4(&[7, 0, 4, 0]), Reason::ParseOptions),
+        ("IPv4 option longer than the header", v4(&[7, 11, 4, 0, 0, 0, 0, 0]), Reason::ParseOptions),
         ("routing header", with_extension(43), Reason::ParseOptions),
-        ("destination options", with_extension(60), Reason::ParseOptions),
         ("authentication header", with_extension(51), Reason::ParseOptions),
+        ("routing behind hop-by-hop", routed, Reason::ParseOptions),
+        (
+            "option to be refused",
+            with_header(syn(Family::V6), 60, &[0, 0xc2, 4, 0, 0, 0, 0]),
+            Reason::ParseOptions,
+        ),
+        (
+            "option to be dropped",
+            with_header(syn(Family::V6), 0, &[0, 0x5e, 4, 0, 0, 0, 0]),
+            Reason::ParseOptions,
+        ),
+        (
+            "option longer than its header",
+            with_header(syn(Family::V6), 0, &[0, 1, 5, 0, 0, 0, 0]),
+            Reason::ParseOptions,
+        ),
+        (
+            "header longer than the packet",
+            with_header(syn(Family::V6), 0, &[90, 1, 4, 0, 0, 0, 0]),
+            Reason::ParseOptions,
+        ),
+        ("five headers", five, Reason::ParseOptions),
     ]
 }
 
@@ -91,7 +126,7 @@ fn a_packet_that_ends_before_its_length_is_dropped() {
 }
 
 #[test]
-fn fragments_options_and_extension_headers_are_dropped() {
+fn fragments_and_headers_that_ask_for_more_are_dropped() {
     tests::skip_without_root!();
     let mut programs = ready();
     for (what, frame, reason) in unusual() {
@@ -109,10 +144,94 @@ fn fragments_options_and_extension_headers_for_the_nodes_own_address_are_handed_
         programs.address(vip(family), ROLE_VIP | ROLE_OWN);
     }
     for (what, frame, _) in unusual() {
+        if ["first fragment", "fragment header"].contains(&what) {
+            // The listener is ours: put together by the node's stack it would be answered with RST.
+            continue;
+        }
         let outcome = programs.ingress(Device::Client, &frame);
         assert_eq!(outcome.counted, [(Reason::ClassifyOwnPort, 1)], "{what}");
         assert_handed_on(&outcome, &frame, Reason::ClassifyOwnPort);
     }
+}
+
+/// The frame as a first fragment.
+fn first_fragment(mut frame: Vec<u8>) -> Vec<u8> {
+    if frame[12] == 0x08 {
+        frame[20] |= 0x20;
+        frame[24..26].fill(0);
+        let sum = checksum(&frame[14..34], 0);
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        return frame;
+    }
+    with_header(frame, 44, &[0, 0, 1, 0, 0, 0, 9])
+}
+
+#[test]
+fn a_first_fragment_of_a_connection_is_never_left_to_the_nodes_stack() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.address(vip(family), ROLE_VIP | ROLE_OWN);
+        let open = open(&mut programs, family);
+        let up = first_fragment(open.client_segment(HELLO, 0).payload([1; 800]).bytes());
+        assert_dropped(&programs.ingress(Device::Client, &up), Reason::ParseFragment);
+        let down = first_fragment(open.backend_segment(0, HELLO).payload([1; 800]).bytes());
+        assert_dropped(&programs.ingress(Device::Backend, &down), Reason::ParseFragment);
+        // Ports of the node's own.
+        let own = first_fragment(dial(family).to_port(22).syn().bytes());
+        assert_handed_on(&programs.ingress(Device::Client, &own), &own, Reason::ClassifyOwnPort);
+    }
+}
+
+/// Ways to write options that an end host reads over.
+fn harmless(frame: &[u8], family: Family) -> Vec<Vec<u8>> {
+    if family.is_v4() {
+        let record_route = [[7, 39, 4].as_slice(), &[0; 36], &[0]].concat();
+        return [[1, 1, 1, 0].as_slice(), &[148, 4, 0, 0], &[0, 9, 9, 9], &record_route, &[1; 40]]
+            .map(|options| with_ipv4_options(frame.to_vec(), options))
+            .to_vec();
+    }
+    let padding = |kind| with_header(frame.to_vec(), kind, &[0, 1, 4, 0, 0, 0, 0]);
+    let long = [[31].as_slice(), &[1, 252], &[0; 252]].concat();
+    vec![
+        padding(0),
+        padding(60),
+        with_header(padding(60), 0, &[0, 1, 4, 0, 0, 0, 0]),
+        with_header(frame.to_vec(), 60, &[0, 0, 0, 0, 0, 0, 0]),
+        with_header(frame.to_vec(), 60, &[0, 0x1e, 4, 1, 2, 3, 4]),
+        with_header(frame.to_vec(), 0, &[[1].as_slice(), &[5, 2, 0, 0], &[1, 8], &[0; 8]].concat()),
+        with_header(frame.to_vec(), 60, &long),
+        (0..3).fold(padding(60), |frame, _| with_header(frame, 60, &[0, 1, 4, 0, 0, 0, 0])),
+    ]
+}
+
+#[test]
+fn options_that_may_be_read_over_are_taken_off() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for frame in harmless(&syn(family), family) {
+            let outcome = programs.ingress(Device::Client, &frame);
+            assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)], "{frame:02x?}");
+            sent(&outcome);
+        }
+        // Data of an open flow reaches the backend as if it had had none.
+        let open = open(&mut programs, family);
+        let segment = open.client_segment(HELLO, 0).psh().payload([0x5a; 700]);
+        for frame in harmless(&segment.bytes(), family) {
+            let outcome = programs.ingress(Device::Client, &frame);
+            assert_sent(&outcome, Reason::ForwardBackend, &open.at_backend(&segment));
+        }
+        // And what was changed on the way does not.
+        for mut frame in harmless(&syn(family), family) {
+            let last = frame.len() - 1;
+            frame[last] ^= 1;
+            assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseTcpChecksum);
+        }
+    }
+    let mut frame = harmless(&syn(Family::V4), Family::V4).remove(0);
+    frame[15] ^= 4;
+    assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseOptions);
 }
 
 #[test]
@@ -179,7 +298,7 @@ fn a_length_of_zero_means_the_whole_packet() {
         frame[at..at + 2].fill(0);
         if family.is_v4() {
             frame[24..26].fill(0);
-            let sum = tests::packet::checksum(&frame[14..34], 0);
+            let sum = checksum(&frame[14..34], 0);
             frame[24..26].copy_from_slice(&sum.to_be_bytes());
         }
         let outcome = programs.ingress(Device::Client, &frame);

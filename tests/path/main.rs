@@ -29,3 +29,4 @@ mod crowd;
 mod veth_backend;
 mod own_port;
 mod pmtu;
+mod ip_options;

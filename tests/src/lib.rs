@@ -41,8 +41,11 @@ pub mod bytes;
 pub mod tls;
 /// Backends.
 pub mod server;
-/// Loss, duplication and reordering between two devices.
+/// ICMP messages.
 pub mod icmp;
+/// Sockets that send IPv4 options or IPv6 extension headers.
+pub mod ip_options;
+/// Loss, duplication and reordering between two devices.
 pub mod injector;
 /// Client, balancer and tenants.
 pub mod topology;

@@ -1,8 +1,9 @@
 //! Safe names for the kernel helpers we call. Nothing here decides anything.
 
 use aya_ebpf::bindings::{
-    __sk_buff, BPF_CSUM_LEVEL_QUERY, BPF_F_CURRENT_NETNS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
-    BPF_FIB_LKUP_RET_NO_NEIGH, bpf_fib_lookup as FibParams, bpf_redir_neigh, bpf_sock_tuple,
+    __sk_buff, BPF_CSUM_LEVEL_QUERY, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_ADJ_ROOM_NO_CSUM_RESET,
+    BPF_F_CURRENT_NETNS, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM, BPF_FIB_LKUP_RET_NO_NEIGH,
+    bpf_fib_lookup as FibParams, bpf_redir_neigh, bpf_sock_tuple,
 };
 use aya_ebpf::helpers::generated as helper;
 use common::maps::address::Address;
@@ -17,6 +18,8 @@ pub(crate) struct Skb(pub(crate) *mut __sk_buff);
 /// `AF_INET` and `AF_INET6` as `bpf_fib_lookup` wants them.
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
+/// `BPF_ADJ_ROOM_NET` of linux/bpf.h.
+const ADJUST_BEHIND_IP: u32 = 0;
 /// `PACKET_OTHERHOST` of linux/if_packet.h.
 const PACKET_OTHERHOST: u32 = 3;
 
@@ -69,6 +72,14 @@ impl Skb {
     pub(crate) fn grow_in_front(self, bytes: u32) -> bool {
         // SAFETY: the helper checks the length.
         unsafe { helper::bpf_skb_change_head(self.0, bytes, 0) == 0 }
+    }
+
+    /// Takes `bytes` bytes out behind the IP header without options. Segments of a GSO packet stay as long as they are.
+    #[inline(always)]
+    pub(crate) fn shrink_behind_ip(self, bytes: u32) -> bool {
+        let flags = u64::from(BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET);
+        // SAFETY: the helper checks the length.
+        unsafe { helper::bpf_skb_adjust_room(self.0, -(bytes as i32), ADJUST_BEHIND_IP, flags) == 0 }
     }
 
     /// Copies `length` bytes from `offset` of the packet to `to`.

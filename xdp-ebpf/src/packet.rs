@@ -236,6 +236,9 @@ pub(crate) struct Scratch {
     pub(crate) victim: ClientTuple,
     /// Four-tuple that an ICMP error quotes: the quoted packet's source as `client`, its destination as `vip`.
     pub(crate) quoted: ClientTuple,
+    /// Bytes of the extension header read last, and what follows it.
+    pub(crate) options_bytes: u32,
+    pub(crate) options_next: u8,
     /// Added to sequence and acknowledgement number of the quoted segment.
     pub(crate) seq_shift: u32,
     pub(crate) ack_shift: u32,

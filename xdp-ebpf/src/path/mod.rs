@@ -16,7 +16,7 @@ use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::packet::Scratch;
 use crate::stage::classify::{self, Side};
-use crate::stage::{checksum, emit, icmp, parse, tell};
+use crate::stage::{checksum, emit, icmp, options, parse, tell};
 
 /// Every packet of every device that we are attached to.
 #[inline(always)]
@@ -38,6 +38,14 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     s.partial_known = false;
     parse::addresses(skb, s)?;
     classify::role(s)?;
+    // What is the node's own is left as it is, for the node's stack.
+    if parse::unusual(s) == Some(Reason::ParseOptions)
+        && classify::is(s, ROLE_VIP)
+        && classify::own(s).is_ok()
+    {
+        options::strip(skb, s)?;
+        parse::addresses(skb, s)?;
+    }
     if !parse::is_tcp(s) || parse::unusual(s).is_some() {
         return Err(other(skb, s));
     }
@@ -59,6 +67,11 @@ fn other(skb: Skb, s: &mut Scratch) -> Exit {
         && let Some(kind) = icmp::kind(s, parse::protocol(s))
     {
         return from_router::run(skb, s, kind);
+    }
+    if parse::unusual(s) == Some(Reason::ParseFragment) && parse::fragment_ports(s) && classify::connection(s)
+    {
+        // Put together by the node's stack it would be answered with RST. The fragments behind this one find no first.
+        return Exit::drop(Reason::ParseFragment);
     }
     if !classify::is(s, ROLE_VIP) {
         return Exit::next(Reason::ClassifyOwnTraffic);

@@ -47,6 +47,12 @@ pub(crate) fn side(s: &mut Scratch) -> Result<Side, Exit> {
     Ok(Side::Client)
 }
 
+/// Whether the segment is a backend's, or for a listener.
+#[inline(always)]
+pub(crate) fn connection(s: &mut Scratch) -> bool {
+    is(s, ROLE_SOURCE) && maps::nat(&s.segment.backend_tuple()).is_some() || is(s, ROLE_VIP) && listener(s)
+}
+
 /// Finds the listener of a client's segment; `s.listener` and its fellows have it.
 #[inline(always)]
 pub(crate) fn listener(s: &mut Scratch) -> bool {

@@ -3,6 +3,7 @@
 pub(crate) mod parse;
 pub(crate) mod checksum;
 pub(crate) mod classify;
+pub(crate) mod options;
 pub(crate) mod syn;
 pub(crate) mod hello;
 pub(crate) mod stash;

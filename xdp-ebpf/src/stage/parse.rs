@@ -87,6 +87,31 @@ pub(crate) fn unusual(s: &Scratch) -> Option<Reason> {
     }
 }
 
+/// Reads the ports of a first fragment that is TCP; `false` for all others.
+#[inline(always)]
+pub(crate) fn fragment_ports(s: &mut Scratch) -> bool {
+    let (h, seg) = (&s.headers, &mut s.segment);
+    let tcp = IpProto::Tcp as u8;
+    let at = if seg.v4 {
+        if h.be16(Headers::V4 + 6) & 0x1fff != 0
+            || h.bytes[Headers::V4 + 9] != tcp
+            || h.bytes[Headers::V4] != 0x45
+        {
+            return false;
+        }
+        TCP_AT
+    } else {
+        // Behind the fragment header (RFC 8200 section 4.5), which stands where TCP does elsewhere.
+        if h.be16(TCP_AT + 2) & 0xfff8 != 0 || h.bytes[TCP_AT] != tcp {
+            return false;
+        }
+        TCP_AT + 8
+    };
+    seg.tuple.client_port.bytes = [h.bytes[at], h.bytes[at + 1]];
+    seg.tuple.vip_port.bytes = [h.bytes[at + 2], h.bytes[at + 3]];
+    true
+}
+
 /// IPv4 protocol or IPv6 next header.
 #[inline(always)]
 pub(crate) fn protocol(s: &Scratch) -> u8 {

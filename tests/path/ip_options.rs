@@ -1,0 +1,47 @@
+//! Clients whose packets have IPv4 options or IPv6 extension headers.
+
+use std::io::{Read, Write};
+
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, TLS_PORT, server_name};
+use tests::hello::hello;
+use tests::ip_options;
+use tests::server::read_line;
+use tests::tls;
+use tests::topology::Options;
+
+use crate::scene::{ECHO_PORT, Scene};
+
+/// Enough for super-packets.
+const BYTES: usize = 300_000;
+
+#[test]
+fn a_client_whose_packets_have_options_is_served() {
+    tests::skip_without_root!();
+    for offloads in [true, false] {
+        let config = tests::config::Config::lab_on(ECHO_PORT);
+        let scene = Scene::echo_with(&Options { offloads, ..Options::default() }, &config);
+        for family in FAMILIES {
+            let ((), moved) = scene.counted(|| {
+                let mut stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
+                ip_options::set(&stream).unwrap();
+                let hello = hello().name(server_name(0)).bytes();
+                stream.write_all(&hello).unwrap();
+                let name = read_line(&mut stream).unwrap().expect("the backend says its name");
+                assert!(name.starts_with("tenant-a/"), "{name}");
+                let mut echo = vec![0; hello.len()];
+                stream.read_exact(&mut echo).unwrap();
+                assert!(echo == hello);
+                let sent: Vec<u8> = (0..BYTES).map(|i| (i * 31 % 251) as u8).collect();
+                let mut writer = stream.try_clone().unwrap();
+                let mut got = vec![0; BYTES];
+                std::thread::scope(|scope| {
+                    scope.spawn(|| writer.write_all(&sent).unwrap());
+                    stream.read_exact(&mut got).unwrap();
+                });
+                assert!(got == sent, "{family:?}: other bytes came back");
+            });
+            assert_eq!(moved.get(Reason::ParseOptions.name()), None, "{family:?} {offloads}: {moved:?}");
+        }
+    }
+}
