@@ -57,11 +57,22 @@ impl Crowd {
         segment(stranger(index), self.vip).ethernet(self.ethernet.0, self.ethernet.1)
     }
 
+    /// Sends a segment; a queue that is full for the moment is waited for.
+    fn send(&self, segment: &Segment) {
+        let bytes = segment.bytes();
+        let sent = eventually(Duration::from_secs(5), || match self.tap.send(&bytes) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => false,
+            Err(error) => panic!("sending: {error}"),
+        });
+        assert!(sent, "the link's queue stays full");
+    }
+
     /// All of them shake hands.
     fn connect(&mut self) {
         for batch in 0..self.acks.len().div_ceil(200) {
             for index in batch * 200..self.acks.len().min((batch + 1) * 200) {
-                self.tap.send(&self.from(index).syn(ISN).mss(1460).bytes()).unwrap();
+                self.send(&self.from(index).syn(ISN).mss(1460));
             }
             self.listen();
         }
@@ -92,7 +103,7 @@ impl Crowd {
         for (index, ack) in self.acks.iter().enumerate() {
             let ack = ack.expect("it has connected");
             let said = self.from(index).seq(ISN + 1 + at as u32).ack(ack).psh().payload(vec![byte]);
-            self.tap.send(&said.bytes()).unwrap();
+            self.send(&said);
         }
         self.tap.drain().unwrap();
     }
@@ -114,10 +125,11 @@ fn reach(scene: &Scene) -> Duration {
     times[TIMED / 2]
 }
 
-/// A median that is no other than before, but for what two busy cores do to any.
+/// A median that is no other than before, but for what busy cores do to any: whoever had to repeat a SYN or a hello
+/// would have waited for 200 ms and more.
 #[track_caller]
 fn assert_unchanged(before: Duration, during: Duration) {
-    let bound = before * 3 + Duration::from_millis(10);
+    let bound = before * 3 + Duration::from_millis(100);
     assert!(during < bound, "median time to reach a tenant: {before:?}, and {during:?} with the crowd");
 }
 

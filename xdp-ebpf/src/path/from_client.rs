@@ -264,13 +264,18 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
 fn open_tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     half_open::begin(s);
     pick::next(s).inspect_err(|_| connect::refused(s))?;
+    // Twice: another CPU may have taken the same free place at the same moment.
+    hold(skb, s).or_else(|_| hold(skb, s)).inspect_err(|_| connect::refused(s))
+}
+
+/// A source port and a place for a half-open connection.
+#[inline(always)]
+fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     if connect::connect_port(skb.0, s) == 0 {
-        connect::refused(s);
         return Err(Exit::reset(Reason::ConnectNoPort));
     }
     if half_open::half_open_store(s) == 0 {
         maps::free_nat(&s.hello.nat, &s.client);
-        connect::refused(s);
         return Err(Exit::reset(Reason::SynHalfOpenFull));
     }
     Ok(())

@@ -60,11 +60,9 @@ pub(crate) extern "C" fn half_open_store(s: *mut Scratch) -> u32 {
 struct Search {
     scratch: *mut Scratch,
     timeout_ns: u64,
-    oldest_ns: u64,
     start: u32,
     places: u32,
     found: u32,
-    oldest: u32,
 }
 
 /// Looks at one place; 1 = it is free.
@@ -93,29 +91,24 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
         search.found = place;
         return 1;
     }
-    if held.started_ns < search.oldest_ns {
-        search.oldest_ns = held.started_ns;
-        search.oldest = place;
-    }
     0
 }
 
 #[inline(always)]
 fn claim(s: &mut Scratch) -> u32 {
     let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return u32::MAX };
-    let mut search = Search {
-        scratch: s,
-        timeout_ns: settings.hello_timeout_ns,
-        oldest_ns: u64::MAX,
-        start: maps::advance(&mut cursors.half_open) as u32,
-        places: settings.half_opens,
-        found: u32::MAX,
-        oldest: u32::MAX,
-    };
+    let places = settings.half_opens;
+    if places == 0 {
+        return u32::MAX;
+    }
+    let start = maps::advance(&mut cursors.half_open) as u32;
+    let mut search =
+        Search { scratch: s, timeout_ns: settings.hello_timeout_ns, start, places, found: u32::MAX };
     kernel::repeat(PROBES, probe, core::ptr::from_mut(&mut search).cast());
     let mut place = search.found;
     if place == u32::MAX {
-        place = search.oldest;
+        // Places are taken in turn, so who holds this one is about the oldest; and no other CPU begins here.
+        place = start % places;
         evict(s, place);
     }
     let Some(slot) = maps::half_open_slot(place) else { return u32::MAX };
