@@ -118,11 +118,11 @@ fn judged(times: &mut [Duration], changes: usize, agent: &super::scene::Agent) -
     windows[0]
 }
 
-/// The same changes while every backend is probed, each once in half a minute.
+/// The same changes while every backend is probed, each once in two minutes.
 fn probed(scene: &Scene, pins: &Pins) {
     let everywhere = "0.0.0.0:6443".parse().unwrap();
     let backends = Server::start(&scene.outside, everywhere, "backends", Speech::Plain).unwrap();
-    let probe = r#""probe": {"enabled": true, "interval": "30s"}, "settings""#;
+    let probe = r#""probe": {"enabled": true, "interval": "2m"}, "settings""#;
     scene.folder.write("vestibule.json", CONFIG.replace(r#""settings""#, probe)).unwrap();
     let agent = scene.agent("probed");
     until("it writes", &[&agent], || agent.metric("vestibule_writer") == Some(1.0));
