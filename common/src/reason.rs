@@ -57,7 +57,7 @@ reasons! {
     22 SynAcked "syn" "acked" "handshake completed; nothing stored";
     23 SynCookieMismatch "syn" "cookie_mismatch" "neither flow nor valid cookie; answered with RST";
     24 SynEarly "syn" "early_segment" "a later segment of a hello came before the first; dropped, the client repeats";
-    25 SynStray "syn" "stray" "RST without flow; dropped";
+    25 SynStray "syn" "stray" "RST without flow, or not at its client's number; dropped";
     26 SynFlowReplaced "syn" "flow_replaced" "the client began anew on a port it had used; old backend reset";
     27 SynHalfOpenFull "syn" "half_open_full" "no place for a half-open connection; answered with RST";
     28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
@@ -97,6 +97,8 @@ reasons! {
     63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST";
     64 ConnectRepeated "connect" "hello_repeated" "bytes we acknowledged repeated to the backend";
     65 ConnectRefused "connect" "refused" "backend of a TCP listener refused; client reset";
+    66 ConnectDeclined "connect" "declined_option" "backend declined an option that the client was granted (event)";
+    67 ConnectOld "connect" "old_connection" "backend answered for an old connection on our port; reset, and the SYN repeated";
 
     70 ForwardBackend "forward" "to_backend" "passed to the backend";
     71 ForwardClient "forward" "to_client" "passed to the client";

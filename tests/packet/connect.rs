@@ -186,9 +186,15 @@ fn segments_of_an_old_connection_are_reset_while_connecting() {
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
+        // A challenge ACK: the SYN comes again behind the RST.
+        let old = backend.at(500, 7_000);
+        let outcome = backend.give(&mut programs, &old);
+        assert_eq!(outcome.counted, [(Reason::ConnectOld, 1)]);
+        assert_emitted(&outcome, &[(Device::Backend, reset_of(&old))]);
+        assert_eq!(Backend::of(&sent(&outcome)), backend);
         let before = client.waiting(&programs);
         for stray in [
-            // A challenge ACK, data, and a SYN-ACK to another SYN.
+            // Another, data, and a SYN-ACK to another SYN.
             backend.at(500, 7_000),
             backend.at(500, 7_000).payload(*b"data"),
             backend.syn_ack().ack(behind(ISN, 1)),

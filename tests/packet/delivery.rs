@@ -146,7 +146,8 @@ fn a_backend_without_options_gets_none() {
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
-        let outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::plain(1_460)));
+        let mut outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::plain(1_460)));
+        assert_eq!(outcome.counted.pop(), Some((Reason::ConnectDeclined, 1)));
         // No timestamps, and a window told unscaled: 502 << 7, as the backend will read it.
         let plain = Client { dial: client.dial.offer(Offer::plain(1_440)), ..client };
         assert_pieces(&outcome, plain, backend, &usual_hello(), 1_460, 64_256);

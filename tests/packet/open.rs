@@ -38,7 +38,13 @@ pub(crate) fn open_with(programs: &mut Programs, dial: Dial, offer: Offer) -> Op
     let client = dial.shake(programs);
     let mut backend = client.ask(programs, &usual_hello());
     let outcome = backend.give(programs, &backend.syn_ack_with(offer));
-    assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
+    let granted = dial.offer;
+    let declined = granted.sack && !offer.sack
+        || granted.timestamps && !offer.timestamps
+        || granted.scale.is_some() && offer.scale.is_none();
+    let mut counted = vec![(Reason::ConnectHello, 1)];
+    counted.extend(declined.then_some((Reason::ConnectDeclined, 1)));
+    assert_eq!(outcome.counted, counted);
     backend.timestamps = dial.offer.timestamps && offer.timestamps;
     let clock = if backend.timestamps {
         let clock = client.flow(programs).expect("the flow is there").ts_delta;
@@ -89,7 +95,22 @@ impl Open {
                 _ => {}
             }
         }
-        if let (Some(scale), None) = (self.client.dial.offer.scale, self.offer.scale) {
+        // What the backend declined is no more than padding to it.
+        let granted = self.client.dial.offer;
+        s.options = s
+            .options
+            .into_iter()
+            .flat_map(|option| match option {
+                TcpOption::Timestamps(..) if granted.timestamps && !self.offer.timestamps => {
+                    vec![TcpOption::Nop; 10]
+                }
+                TcpOption::Sack(blocks) if granted.sack && !self.offer.sack => {
+                    vec![TcpOption::Nop; 2 + 8 * blocks.len()]
+                }
+                option => vec![option],
+            })
+            .collect();
+        if let (Some(scale), None) = (granted.scale, self.offer.scale) {
             s.window = (u32::from(s.window) << scale).min(65_535) as u16;
         }
         s

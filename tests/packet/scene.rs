@@ -216,7 +216,7 @@ impl Client {
 
     /// An acknowledgement number that is certainly not this handshake's: one bit of the cookie's four-tuple tag differs.
     pub(crate) fn wrong_ack(self) -> u32 {
-        (self.cookie ^ 1 << 15).wrapping_add(1)
+        (self.cookie ^ 1 << 4).wrapping_add(1)
     }
 
     /// The RST that refuses this client: at the number it waits for.

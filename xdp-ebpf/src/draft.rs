@@ -1,6 +1,6 @@
 //! Segments of ours, written from their meaning ([`Draft`]) into the headers in hand.
 
-use common::maps::flow::WINDOW_SCALE_NONE;
+use common::maps::flow::{BackendTuple, ClientTuple, WINDOW_SCALE_NONE};
 use common::reason::Reason;
 use common::wire::checksum;
 use network_types::ip::IpProto;
@@ -23,6 +23,38 @@ pub(crate) fn answer(s: &mut Scratch) {
     d.payload_bytes = 0;
     d.payload_from = 0;
     d.timestamps = false;
+}
+
+/// Addresses the draft to a client, from the VIP.
+#[inline(always)]
+pub(crate) fn to_client(draft: &mut Draft, client: &ClientTuple) {
+    let d = &mut draft.tuple;
+    d.client = client.vip;
+    d.vip = client.client;
+    d.client_port = client.vip_port;
+    d.vip_port = client.client_port;
+}
+
+/// Addresses the draft to a backend, from our side.
+#[inline(always)]
+pub(crate) fn to_backend(draft: &mut Draft, nat: &BackendTuple) {
+    let d = &mut draft.tuple;
+    d.client = nat.source;
+    d.vip = nat.backend;
+    d.client_port = nat.source_port;
+    d.vip_port = nat.backend_port;
+}
+
+/// Makes the draft a RST at this number, without payload and options.
+#[inline(always)]
+pub(crate) fn reset_at(draft: &mut Draft, seq: u32) {
+    draft.payload_bytes = 0;
+    draft.payload_from = 0;
+    draft.timestamps = false;
+    draft.window = 0;
+    draft.seq = seq;
+    draft.ack = 0;
+    draft.flags = RST;
 }
 
 /// The numbers of a reset that the sender of `segment` must believe (RFC 9293 section 3.10.7.1, RFC 5961 section 3).

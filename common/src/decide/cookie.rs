@@ -9,12 +9,13 @@
 //! | 3 | index into [`MSS`] |
 //! | 4 | the client's window scale, 15 = not offered |
 //! | 1 | SACK permitted |
+//! | 11 | tag over all of the below, and the client's initial sequence number |
 //! | 11 | tag over tuple, epoch and options (timestamps among them) |
-//! | 11 | tag over the same and the client's initial sequence number |
 //!
-//! The second tag makes a cookie good for exactly one first segment. The first alone tells an early *second* segment
+//! The first tag makes a cookie good for exactly one first segment. The second alone tells an early *second* segment
 //! of a hello (its sequence number says nothing about the first) from a packet of a lost connection: the one is
-//! dropped and repeated by the client, the other is answered with RST.
+//! dropped and repeated by the client, the other is answered with RST. It stands lowest, so that who acknowledges the
+//! first byte of an answer is known for one of a lost connection.
 
 use crate::maps::flow::ClientTuple;
 use crate::maps::settings::CookieKey;
@@ -115,7 +116,7 @@ pub fn check(
             timestamps,
         });
     }
-    if differs & 0x003f_f800 == 0 { Verdict::Later } else { Verdict::Mismatch }
+    if differs & 0x7ff == 0 { Verdict::Later } else { Verdict::Mismatch }
 }
 
 /// Both tags, in their places. The all-zero key is nobody's: a map not yet filled must not verify anything.
@@ -134,7 +135,7 @@ fn tags(key: &CookieKey, tuple: &ClientTuple, isn: u32, epoch: u32, options: u32
     let tuple_tag = sip.finish(48);
     sip.word(isn as u64);
     let exact_tag = sip.finish(56);
-    (tuple_tag as u32 & 0x7ff) << 11 | exact_tag as u32 & 0x7ff
+    (exact_tag as u32 & 0x7ff) << 11 | tuple_tag as u32 & 0x7ff
 }
 
 /// SipHash-2-4 (Aumasson, Bernstein 2012) over whole 64-bit little-endian words.
@@ -257,6 +258,10 @@ mod tests {
         let offer = Offer { mss: 536, window_scale: 15, sack: false, timestamps: false };
         let cookie = make(&KEY, 0, &tuple(), 77, 9, &offer);
         assert_eq!(check(&KEY, &tuple(), 77 + 536, 9, cookie, false), Verdict::Later);
+        for answered in [1, 100, 2047, 10_000] {
+            let acknowledged = cookie.wrapping_add(answered);
+            assert_eq!(check(&KEY, &tuple(), 77 + 536, 9, acknowledged, false), Verdict::Mismatch);
+        }
     }
 
     #[test]

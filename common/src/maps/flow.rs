@@ -45,6 +45,12 @@ pub const FLOW_OWED: u8 = 16;
 /// [`Flow::flags`]: a SYN came for this flow; the next packet with a valid cookie begins a new connection.
 pub const FLOW_SYN_SEEN: u8 = 32;
 
+/// [`Flow::declined`]: the client was granted timestamps, and the backend has none: they are taken out of what the client
+/// sends.
+pub const DECLINED_TIMESTAMPS: u8 = 1;
+/// [`Flow::declined`]: the same with SACK.
+pub const DECLINED_SACK: u8 = 2;
+
 map_struct! {
     /// Value of `FLOWS`. Client sequence numbers reach the backend unchanged; backend sequence numbers are moved by
     /// `seq_delta` (backend = client + delta).
@@ -83,8 +89,8 @@ map_struct! {
         pub backend_scale: u8,
         /// [`FLOW_BACKEND_FIN`], [`FLOW_CLIENT_FIN_ACKED`], [`FLOW_OWED`]: written by the backend's direction alone.
         pub backend_flags: u8,
-        /// Zero.
-        pub reserved: u8,
+        /// [`DECLINED_TIMESTAMPS`], [`DECLINED_SACK`].
+        pub declined: u8,
         /// The client's initial sequence number: tells its own repeated SYN from a new connection's.
         pub client_isn: u32,
     }
@@ -204,7 +210,7 @@ map_struct! {
         pub isn: u32,
         /// Monotonic clock at the first SYN.
         pub started_ns: u64,
-        /// The backend's initial sequence number, once it answered.
+        /// The backend's initial sequence number, once it answered; before, the bytes that came with the SYN.
         pub backend_isn: u32,
         /// 1 = the backend answered with SYN-ACK.
         pub answered: u32,

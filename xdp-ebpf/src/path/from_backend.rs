@@ -83,6 +83,7 @@ fn repeat(skb: Skb, s: &mut Scratch) -> Exit {
 fn connecting(skb: Skb, s: &mut Scratch) -> Exit {
     match connect::answer(s) {
         Answer::Stray => emit::reset(skb, s, Reason::ConnectStray),
+        Answer::Old => connect::push_aside(skb, s),
         Answer::Refused => refused(skb, s),
         Answer::Accepted => accepted(skb, s),
     }

@@ -247,6 +247,9 @@ fn tcp(skb: Skb, s: &mut Scratch) -> Exit {
         };
     }
     if s.segment.has(RST) {
+        if !half_open::abandoned(s) {
+            return Exit::drop(Reason::SynStray);
+        }
         half_open::forget(&s.client);
         half_open::draft(s);
         return emit::pass_through(skb, s, Reason::ForwardReset);
@@ -284,7 +287,11 @@ fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 #[inline(always)]
 fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
     half_open::draft(s);
-    emit::pass_through(skb, s, Reason::SynForwarded)
+    emit::keep_received(s);
+    if s.segment.tcp_bytes > 20 {
+        half_open::half_open_slow_open(s);
+    }
+    emit::pass(skb, s, Reason::SynForwarded)
 }
 
 /// The client's ACK came too late: its backend was removed, or the flow table is full. The backend waits for an ACK.

@@ -3,12 +3,13 @@
 use aya_ebpf::bindings::__sk_buff;
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::{
-    FLOW_ESTABLISHED, FLOW_OWED, HELLO_CONNECTING, HELLO_OWED, HELLO_SACK, HELLO_TIMESTAMPS,
-    WINDOW_SCALE_NONE,
+    DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_ESTABLISHED, FLOW_OWED, HELLO_CONNECTING, HELLO_OWED,
+    HELLO_SACK, HELLO_TIMESTAMPS, WINDOW_SCALE_NONE,
 };
 use common::reason::Reason;
 use core::ffi::c_void;
 
+use crate::draft;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -112,10 +113,32 @@ pub(crate) fn again(skb: Skb, s: &mut Scratch) -> Exit {
     send_syn(skb, s, Reason::ConnectAgain)
 }
 
+/// An old connection of the backend's stands in the way: it is reset, and the SYN repeated at once. Once a try: what
+/// answers so again waits for the client's clock, which asks the next backend.
+#[inline(always)]
+pub(crate) fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
+    if s.hello.retransmits > 0 {
+        return emit::reset(skb, s, Reason::ConnectStray);
+    }
+    s.hello.retransmits = 1;
+    if !maps::update_hello(&s.client, &s.hello) {
+        return emit::reset(skb, s, Reason::ConnectStray);
+    }
+    if let Err(failed) = emit::learn_partial(skb, s) {
+        return failed;
+    }
+    draft::answer(s);
+    draft::reset_numbers(&mut s.draft, &s.segment);
+    emit::emit_copy(skb.0, s);
+    send_syn(skb, s, Reason::ConnectOld)
+}
+
 #[inline(always)]
 fn send_syn(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
-    draft_to_backend(s);
+    draft::to_backend(&mut s.draft, &s.hello.nat);
     let (d, h) = (&mut s.draft, &s.hello);
+    d.payload_bytes = 0;
+    d.payload_from = 0;
     d.seq = h.isn;
     d.ack = 0;
     d.flags = SYN;
@@ -132,33 +155,11 @@ fn send_syn(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     emit::send(skb, s, reason)
 }
 
-/// Drafts a segment from our side of `s.hello.nat` to the backend.
-#[inline(always)]
-fn draft_to_backend(s: &mut Scratch) {
-    let (d, n) = (&mut s.draft, &s.hello.nat);
-    d.tuple.client = n.source;
-    d.tuple.vip = n.backend;
-    d.tuple.client_port = n.source_port;
-    d.tuple.vip_port = n.backend_port;
-    d.payload_bytes = 0;
-    d.payload_from = 0;
-}
-
 /// Drafts a RST to the client of `s.hello`, at the number it waits for.
 #[inline(always)]
 pub(crate) fn draft_client_reset(s: &mut Scratch) {
-    let (d, c) = (&mut s.draft, &s.client);
-    d.tuple.client = c.vip;
-    d.tuple.vip = c.client;
-    d.tuple.client_port = c.vip_port;
-    d.tuple.vip_port = c.client_port;
-    d.payload_bytes = 0;
-    d.payload_from = 0;
-    d.timestamps = false;
-    d.window = 0;
-    d.seq = s.hello.cookie.wrapping_add(1);
-    d.ack = 0;
-    d.flags = RST;
+    draft::to_client(&mut s.draft, &s.client);
+    draft::reset_at(&mut s.draft, s.hello.cookie.wrapping_add(1));
 }
 
 /// What a backend's segment means to a connection that waits for its SYN-ACK.
@@ -168,7 +169,9 @@ pub(crate) enum Answer {
     Accepted,
     /// RST to our SYN.
     Refused,
-    /// Something else: an old connection on the same ports.
+    /// The acknowledgement of an old connection on the same ports: TIME_WAIT, or one whose end the backend missed.
+    Old,
+    /// Something else.
     Stray,
 }
 
@@ -181,6 +184,8 @@ pub(crate) fn answer(s: &Scratch) -> Answer {
         Answer::Refused
     } else if acceptable && seg.has(SYN) {
         Answer::Accepted
+    } else if seg.has(ACK) && !seg.has(RST) && !seg.has(SYN) {
+        Answer::Old
     } else {
         Answer::Stray
     }
@@ -230,6 +235,17 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
     f.listener = h.listener as u16;
     f.client_scale = h.window_scale;
     f.backend_scale = seg.window_scale;
+    f.declined = 0;
+    if !timestamps && h.flags & HELLO_TIMESTAMPS != 0 {
+        f.declined |= DECLINED_TIMESTAMPS;
+    }
+    if !seg.sack_permitted && h.flags & HELLO_SACK != 0 {
+        f.declined |= DECLINED_SACK;
+    }
+    let unscaled = h.window_scale != WINDOW_SCALE_NONE && seg.window_scale == WINDOW_SCALE_NONE;
+    if f.declined != 0 || unscaled {
+        maps::count_event(Reason::ConnectDeclined);
+    }
     let default = if seg.v4 { 536 } else { 1220 };
     let headers = if seg.v4 { 40 } else { 60 };
     let told = if seg.mss == 0 { default } else { seg.mss };
@@ -315,7 +331,7 @@ unsafe extern "C" fn deliver_step(_: u32, delivery: *mut c_void) -> i64 {
 /// Drafts the segment that begins at stream byte `at`.
 #[inline(always)]
 fn draft_piece(s: &mut Scratch, at: u32) {
-    draft_to_backend(s);
+    draft::to_backend(&mut s.draft, &s.hello.nat);
     let (d, h) = (&mut s.draft, &s.hello);
     let left = h.have.saturating_sub(at);
     d.payload_from = at;

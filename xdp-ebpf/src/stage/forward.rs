@@ -2,8 +2,9 @@
 //! follows the connection to its end.
 
 use common::maps::flow::{
-    ClientTuple, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED, FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED,
-    FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+    ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED,
+    FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow,
+    WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
 use common::reason::Reason;
 use common::wire::seq;
@@ -80,13 +81,19 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
     emit::keep_received(s);
     let seg = &s.segment;
     touch(flow, s.now_ns);
-    if seg.has(ACK) {
+    let known = flow.backend_next.wrapping_sub(flow.seq_delta);
+    let credible = is_credible(seg, flow.client_acked, known);
+    if credible {
         if seq::before(flow.client_acked, seg.ack) {
             flow.client_acked = seg.ack;
         }
         let acked = seg.ack.wrapping_add(flow.seq_delta);
-        if flow.backend_flags & FLOW_BACKEND_FIN != 0 && seq::before_or_at(flow.backend_fin, acked) {
+        if flow.backend_flags & FLOW_BACKEND_FIN != 0
+            && flow.flags & FLOW_BACKEND_FIN_ACKED == 0
+            && seq::before_or_at(flow.backend_fin, acked)
+        {
             flow.flags |= FLOW_BACKEND_FIN_ACKED;
+            in_order(flow);
         }
     }
     // A repeated segment while we owe bytes: the backend may have lost them, and will never ask the client.
@@ -98,10 +105,10 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
     // Judged by what came before: the RST must not vouch for its own number.
     let reset = seg.has(RST) && (seg.seq == flow.client_next || seg.seq == flow.backend_acked);
     let end = seg.end();
-    if !seg.has(RST) && seq::before(flow.client_next, end) {
+    if credible && !seg.has(RST) && seq::before(flow.client_next, end) {
         flow.client_next = end;
     }
-    if seg.has(FIN) {
+    if seg.has(FIN) && end == flow.client_next {
         flow.flags |= FLOW_CLIENT_FIN;
         flow.client_fin = end;
     }
@@ -112,11 +119,7 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
 
 #[inline(always)]
 fn translate_client(s: &mut Scratch, flow: &Flow) {
-    let (d, nat) = (&mut s.draft.tuple, &s.flow.nat);
-    d.client = nat.source;
-    d.vip = nat.backend;
-    d.client_port = nat.source_port;
-    d.vip_port = nat.backend_port;
+    draft::to_backend(&mut s.draft, &s.flow.nat);
     let (h, seg) = (&mut s.headers, &s.segment);
     if seg.has(ACK) {
         h.set_be32(TCP_AT + 8, seg.ack.wrapping_add(flow.seq_delta));
@@ -127,6 +130,9 @@ fn translate_client(s: &mut Scratch, flow: &Flow) {
     }
     if seg.sack_at != 0 {
         shift_sack(s, flow.seq_delta);
+    }
+    if flow.declined != 0 {
+        forward_decline(s, flow.declined.into());
     }
     if flow.client_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE {
         let window = (u32::from(s.segment.window) << (flow.client_scale & 15)).min(65_535);
@@ -173,21 +179,26 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         kernel::assign(&mut s.flow, flow);
         return Step::AckBackend;
     }
-    if seg.has(ACK) {
+    let credible = is_credible(seg, flow.backend_acked, flow.client_next);
+    if credible {
         if seq::before(flow.backend_acked, seg.ack) {
             flow.backend_acked = seg.ack;
         }
-        if flow.flags & FLOW_CLIENT_FIN != 0 && seq::before_or_at(flow.client_fin, seg.ack) {
+        if flow.flags & FLOW_CLIENT_FIN != 0
+            && flow.backend_flags & FLOW_CLIENT_FIN_ACKED == 0
+            && seq::before_or_at(flow.client_fin, seg.ack)
+        {
             flow.backend_flags |= FLOW_CLIENT_FIN_ACKED;
+            in_order(flow);
         }
     }
     let asked = flow.client_acked.wrapping_add(flow.seq_delta);
     let reset = seg.has(RST) && (seg.seq == flow.backend_next || seg.seq == asked);
     let end = seg.end();
-    if !seg.has(RST) && seq::before(flow.backend_next, end) {
+    if credible && !seg.has(RST) && seq::before(flow.backend_next, end) {
         flow.backend_next = end;
     }
-    if seg.has(FIN) {
+    if seg.has(FIN) && end == flow.backend_next {
         flow.backend_flags |= FLOW_BACKEND_FIN;
         flow.backend_fin = end;
     }
@@ -216,11 +227,7 @@ fn owed(s: &mut Scratch, flow: &mut Flow) -> bool {
 
 #[inline(always)]
 fn translate_backend(s: &mut Scratch, flow: &Flow) {
-    let (d, c) = (&mut s.draft.tuple, &s.client);
-    d.client = c.vip;
-    d.vip = c.client;
-    d.client_port = c.vip_port;
-    d.vip_port = c.client_port;
+    draft::to_client(&mut s.draft, &s.client);
     let (h, seg) = (&mut s.headers, &s.segment);
     h.set_be32(TCP_AT + 4, seg.seq.wrapping_sub(flow.seq_delta));
     if seg.timestamps_at != 0 {
@@ -233,6 +240,53 @@ fn translate_backend(s: &mut Scratch, flow: &Flow) {
         let window = if window == 0 && seg.window > 0 { 1 } else { window.min(65_535) };
         h.set_be16(TCP_AT + 14, window as u16);
     }
+}
+
+/// Acknowledgements this far behind the newest one may still be on their way.
+const ACK_SLACK: u32 = 1 << 24;
+
+/// Whether a segment is from somebody who hears what the other side sends (RFC 5961 section 5): it acknowledges what was
+/// sent to it, `known` being the end of that, and nothing long past. Others pass, but the flow learns nothing from them:
+/// neither numbers, by which a RST is judged, nor an end.
+#[inline(always)]
+fn is_credible(segment: &Segment, acked: u32, known: u32) -> bool {
+    let open = known.wrapping_sub(acked).wrapping_add(ACK_SLACK);
+    segment.has(ACK) && known.wrapping_sub(segment.ack) <= open
+}
+
+/// Takes the options out of a client's segment that its backend declined. Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn forward_decline(s: *mut Scratch, declined: u32) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
+    if declined & u32::from(DECLINED_TIMESTAMPS) != 0 && s.segment.timestamps_at >= 2 {
+        blank(s, s.segment.timestamps_at - 2, 10);
+    }
+    if declined & u32::from(DECLINED_SACK) != 0 && s.segment.sack_at >= 2 {
+        blank(s, s.segment.sack_at - 2, 2 + 8 * s.segment.sack_blocks);
+    }
+    0
+}
+
+/// Writes NOPs over an option.
+#[inline(always)]
+fn blank(s: &mut Scratch, at: u32, bytes: u32) {
+    let mut i = 0;
+    while i < 34 {
+        if i < bytes {
+            s.headers.bytes[TCP_AT + ((at + i) & 63) as usize] = 1;
+        }
+        i += 1;
+    }
+}
+
+/// What was written before is seen by the other direction before it is asked for its own flags: when each sees the other
+/// acknowledge its FIN at the same moment, on two CPUs, one of them at least has to see both.
+#[inline(always)]
+fn in_order(flow: &mut Flow) {
+    // Adds nothing; an atomic addition that gives the value before is a full barrier (kernel: Documentation/atomic_t.txt).
+    maps::add(&mut flow.seen_secs, 0);
 }
 
 /// Moves the edges of the client's SACK blocks (RFC 2018) to the backend's numbers.
@@ -320,35 +374,15 @@ fn timestamp_echoed(headers: &crate::packet::Headers, segment: &Segment) -> u32 
 /// Drafts the RST that tells the backend of a flow that is over.
 #[inline(always)]
 pub(crate) fn draft_backend_reset(s: &mut Scratch) {
-    let (d, f) = (&mut s.draft, &s.flow);
-    d.tuple.client = f.nat.source;
-    d.tuple.vip = f.nat.backend;
-    d.tuple.client_port = f.nat.source_port;
-    d.tuple.vip_port = f.nat.backend_port;
-    d.payload_bytes = 0;
-    d.payload_from = 0;
-    d.timestamps = false;
-    d.window = 0;
+    draft::to_backend(&mut s.draft, &s.flow.nat);
     // Never behind what the backend has: a RST that is is dropped in silence. One ahead is challenged, and answered.
-    d.seq = f.client_next;
-    d.ack = 0;
-    d.flags = RST;
+    draft::reset_at(&mut s.draft, s.flow.client_next);
 }
 
 /// Drafts the RST that tells the client of a flow that is over.
 #[inline(always)]
 pub(crate) fn draft_client_reset(s: &mut Scratch) {
-    let (d, c, f) = (&mut s.draft, &s.client, &s.flow);
-    d.tuple.client = c.vip;
-    d.tuple.vip = c.client;
-    d.tuple.client_port = c.vip_port;
-    d.tuple.vip_port = c.client_port;
-    d.payload_bytes = 0;
-    d.payload_from = 0;
-    d.timestamps = false;
-    d.window = 0;
+    draft::to_client(&mut s.draft, &s.client);
     // As in `draft_backend_reset`.
-    d.seq = f.backend_next.wrapping_sub(f.seq_delta);
-    d.ack = 0;
-    d.flags = RST;
+    draft::reset_at(&mut s.draft, s.flow.backend_next.wrapping_sub(s.flow.seq_delta));
 }

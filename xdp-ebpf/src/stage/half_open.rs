@@ -6,10 +6,11 @@ use common::reason::Reason;
 use common::wire::seq;
 use core::ffi::c_void;
 
+use crate::draft;
 use crate::exit::Exit;
 use crate::kernel;
 use crate::maps;
-use crate::packet::{ACK, RST, SYN, Scratch};
+use crate::packet::{ACK, RST, SYN, Scratch, TCP_AT};
 
 /// Places looked at before the oldest half-open connection has to give way.
 const PROBES: u32 = 64;
@@ -41,7 +42,7 @@ pub(crate) extern "C" fn half_open_store(s: *mut Scratch) -> u32 {
     o.slot = slot;
     o.isn = s.segment.seq;
     o.started_ns = s.now_ns;
-    o.backend_isn = 0;
+    o.backend_isn = s.segment.payload_bytes;
     o.answered = 0;
     if slot == u32::MAX || !maps::insert_half_open(&s.client, &s.half_open) {
         return 0;
@@ -161,13 +162,71 @@ pub(crate) fn acknowledged(s: &Scratch) -> bool {
 #[inline(always)]
 pub(crate) fn answered(s: &Scratch) {
     let seg = &s.segment;
+    // It may have taken data that came with the SYN.
+    let syn_data = if s.half_open.answered == 0 { s.half_open.backend_isn } else { 0 };
     if seg.has(SYN | ACK)
-        && seg.ack == s.half_open.isn.wrapping_add(1)
+        && seg.ack.wrapping_sub(s.half_open.isn.wrapping_add(1)) <= syn_data
         && let Some(held) = maps::half_open(&s.client)
     {
         held.backend_isn = seg.seq;
         held.answered = 1;
     }
+}
+
+/// Whether a RST is the client's: at the only number it has so far (RFC 5961 section 3.2). The backend, which waits for
+/// the third packet of the handshake, would believe any within its window.
+#[inline(always)]
+pub(crate) fn abandoned(s: &Scratch) -> bool {
+    s.segment.seq == s.half_open.isn.wrapping_add(1)
+}
+
+/// Takes the cookie of TCP Fast Open (RFC 7413, and the experimental form before it) out of the SYN in hand: a backend's
+/// cookie would be for our address, so one client's would be everybody's. Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn half_open_slow_open(s: *mut Scratch) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(scratch) = (unsafe { s.as_mut() }) else { return 0 };
+    scratch.at = 20;
+    let mut walk = Walk { scratch: s };
+    kernel::repeat(40, slow_open_step, core::ptr::from_mut(&mut walk).cast());
+    0
+}
+
+/// Context of [`slow_open_step`]: on the stack, as the kernel wants it.
+#[repr(C)]
+struct Walk {
+    scratch: *mut Scratch,
+}
+
+/// Looks at one option; 1 = the end.
+unsafe extern "C" fn slow_open_step(_: u32, walk: *mut c_void) -> i64 {
+    // SAFETY: `half_open_slow_open` passes a `Walk` on its stack.
+    let walk = unsafe { &mut *walk.cast::<Walk>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { walk.scratch.as_mut() }) else { return 1 };
+    let at = s.at;
+    if at >= s.segment.tcp_bytes {
+        return 1;
+    }
+    let kind = s.headers.tcp_byte(at);
+    let length = if kind == 1 { 1 } else { u32::from(s.headers.tcp_byte(at + 1)) };
+    if kind == 0 || length == 0 || kind != 1 && length < 2 || at + length > s.segment.tcp_bytes {
+        return 1;
+    }
+    // Kind 254 is shared: 0xf989 says that it is Fast Open's.
+    let experimental = kind == 254 && length >= 4 && s.headers.tcp_be32(at) & 0xffff == 0xf989;
+    if kind == 34 || experimental {
+        let mut i = 0;
+        while i < 40 {
+            if i < length {
+                s.headers.bytes[TCP_AT + ((at + i) & 63) as usize] = 1;
+            }
+            i += 1;
+        }
+    }
+    s.at = at + length;
+    0
 }
 
 /// Whether the backend refuses our SYN.
@@ -213,6 +272,7 @@ pub(crate) extern "C" fn half_open_flow(s: *mut Scratch) -> u32 {
     // Neither scaled: windows pass as they are.
     f.client_scale = WINDOW_SCALE_NONE;
     f.backend_scale = WINDOW_SCALE_NONE;
+    f.declined = 0;
     if !maps::insert_flow(&s.client, &s.flow) {
         return Exit::code(Err(Exit::reset(Reason::ConnectTableFull)));
     }
@@ -227,33 +287,18 @@ pub(crate) extern "C" fn half_open_flow(s: *mut Scratch) -> u32 {
 /// Turns the packet in hand towards the backend of `s.half_open`.
 #[inline(always)]
 pub(crate) fn draft(s: &mut Scratch) {
-    let (d, n) = (&mut s.draft.tuple, &s.half_open.nat);
-    d.client = n.source;
-    d.vip = n.backend;
-    d.client_port = n.source_port;
-    d.vip_port = n.backend_port;
+    draft::to_backend(&mut s.draft, &s.half_open.nat);
 }
 
 /// Drafts the RST that tells the backend of `s.half_open` that its client's ACK was refused.
 #[inline(always)]
 pub(crate) fn draft_reset(s: &mut Scratch) {
     draft(s);
-    let (d, seg) = (&mut s.draft, &s.segment);
-    d.payload_bytes = 0;
-    d.payload_from = 0;
-    d.timestamps = false;
-    d.window = 0;
-    d.seq = seg.seq;
-    d.ack = 0;
-    d.flags = RST;
+    draft::reset_at(&mut s.draft, s.segment.seq);
 }
 
 /// Turns the packet in hand towards the client.
 #[inline(always)]
 pub(crate) fn draft_to_client(s: &mut Scratch) {
-    let (d, c) = (&mut s.draft.tuple, &s.client);
-    d.client = c.vip;
-    d.vip = c.client;
-    d.client_port = c.vip_port;
-    d.vip_port = c.client_port;
+    draft::to_client(&mut s.draft, &s.client);
 }

@@ -241,7 +241,7 @@ fn dialled(
     let tenant = hosts::tenant_of(segment.to);
     assert!(tenant.is_some() && owner == tenant, "{reason:?}: MISROUTE: {owner:?}'s to {}", segment.to);
     let tuple = backend_tuple(segment.to, segment.from);
-    let repeated = reason == Reason::ConnectAgain || reason == Reason::SynForwarded;
+    let repeated = matches!(reason, Reason::ConnectAgain | Reason::ConnectOld | Reason::SynForwarded);
     let same = known.backends.get(&tuple).is_some_and(|backend| backend.is(connection, segment.seq));
     if !(repeated && same) {
         known.backends.insert(tuple, Backend::new(connection, segment.seq));
