@@ -3,6 +3,8 @@
 mod scene;
 mod check;
 mod load;
+mod scripts;
+mod race;
 mod reasons;
 mod parse;
 mod checksum;

@@ -23,6 +23,8 @@ pub mod tap;
 pub mod world;
 /// The programs: loaded, maps filled, run once a packet.
 pub mod program;
+/// What the kernel says about their maps.
+mod map_facts;
 /// Their maps, filled in the words of the configuration.
 pub mod fill;
 /// Recorded and adversarial ClientHellos with what a router may make of them.
@@ -57,5 +59,7 @@ pub mod foreign;
 pub mod hello;
 /// Clients below TLS.
 pub mod raw;
+/// Connections told packet by packet, both ends by a script.
+pub mod script;
 /// Kubernetes: an API server alone, or a cluster of three nodes.
 pub mod cluster;

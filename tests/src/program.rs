@@ -4,13 +4,14 @@
 //! what the program redirects comes back as [`Outcome::packet`], what it emits itself is seen at the devices' far ends.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
-use aya::programs::{ProgramInfo, SchedClassifier, TestRun, TestRunOptions};
+use aya::programs::{
+    LinkOrder, ProgramInfo, SchedClassifier, TcAttach, TcAttachType, TestRun, TestRunOptions,
+};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::Expiry;
 use common::maps::name;
@@ -19,7 +20,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 pub use aya::Pod;
 
-use crate::world::{Device, World, sent_inside};
+pub use crate::map_facts::{MapFacts, MapKind};
+
+use crate::world::{DEVICES, Device, World, sent_inside};
 
 /// Verdicts of a TC program (include/uapi/linux/bpf.h, `enum tcx_action_base` and TC_ACT_REDIRECT).
 pub mod verdict {
@@ -108,7 +111,27 @@ impl Programs {
 
     /// The same with other sizes.
     pub fn with_sizes(sizes: Sizes) -> Result<Self> {
-        let world = World::new()?;
+        Self::inside(World::new()?, sizes)
+    }
+
+    /// Loads in a world of TAP devices and attaches `ingress` to both, as the daemon does: frames given to
+    /// [`World::send`] then go the kernel's way.
+    pub fn attached(sizes: Sizes) -> Result<Self> {
+        let mut programs = Self::inside(World::tapped()?, sizes)?;
+        let (world, ebpf) = (&programs.world, &mut programs.ebpf);
+        world.node.run(|| -> Result<()> {
+            let program: &mut SchedClassifier =
+                ebpf.program_mut("ingress").context("no ingress in the object")?.try_into()?;
+            for device in DEVICES {
+                let place = TcAttach::Tcx { attach_type: TcAttachType::Ingress, order: LinkOrder::default() };
+                program.attach(world.ifindex(device), place).context("attaching ingress")?;
+            }
+            Ok(())
+        })?;
+        Ok(programs)
+    }
+
+    fn inside(world: World, sizes: Sizes) -> Result<Self> {
         let ebpf = world.node.run(|| load(&object()?, sizes))?;
         let mut programs = Self { world, ebpf };
         programs.fill_settings(sizes);
@@ -202,6 +225,13 @@ impl Programs {
         map.iter().map(|entry| entry.expect("nobody else writes")).collect()
     }
 
+    /// Takes every entry out of a hash map.
+    pub fn clear<K: Pod, V: Pod>(&mut self, map: &str) {
+        for (key, _) in self.entries::<K, V>(map) {
+            self.remove::<K, V>(map, key);
+        }
+    }
+
     /// Writes an element of an array.
     pub fn set<V: Pod>(&mut self, map: &str, index: u32, value: V) {
         let mut map: Array<_, V> = self.map_mut(map).try_into().expect("an array of this type");
@@ -249,64 +279,6 @@ impl Programs {
         let program: &SchedClassifier =
             self.ebpf.program(program).expect("in the object").try_into().expect("a classifier");
         program.info().expect("loaded")
-    }
-}
-
-/// How a map stores its entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MapKind {
-    Hash,
-    Trie,
-    Array,
-    PerCpuArray,
-    Ring,
-}
-
-/// What the kernel says about a map.
-#[derive(Clone, Debug)]
-pub struct MapFacts {
-    pub name: String,
-    pub kind: MapKind,
-    pub key_bytes: u32,
-    pub value_bytes: u32,
-    pub entries: u32,
-    /// Memory is taken for every entry when the map is made.
-    pub preallocated: bool,
-    /// Memory the map takes now, by the kernel's own count.
-    pub kernel_bytes: u64,
-    /// CPUs that may come up.
-    pub cpus: u64,
-}
-
-impl MapFacts {
-    fn of(name: &str, map: &Map) -> Result<Self> {
-        /// include/uapi/linux/bpf.h
-        const BPF_F_NO_PREALLOC: u32 = 1;
-        let (kind, data) = match map {
-            Map::HashMap(data) => (MapKind::Hash, data),
-            Map::LpmTrie(data) => (MapKind::Trie, data),
-            Map::Array(data) => (MapKind::Array, data),
-            Map::PerCpuArray(data) => (MapKind::PerCpuArray, data),
-            Map::RingBuf(data) => (MapKind::Ring, data),
-            other => anyhow::bail!("{name} is of no kind we use: {other:?}"),
-        };
-        let info = data.info()?;
-        let fdinfo = format!("/proc/self/fdinfo/{}", data.fd().as_fd().as_raw_fd());
-        let fdinfo = std::fs::read_to_string(&fdinfo).with_context(|| format!("reading {fdinfo}"))?;
-        let memlock = fdinfo.lines().find_map(|line| line.strip_prefix("memlock:"));
-        Ok(Self {
-            name: name.into(),
-            kind,
-            key_bytes: info.key_size(),
-            value_bytes: info.value_size(),
-            entries: info.max_entries(),
-            preallocated: info.map_flags() & BPF_F_NO_PREALLOC == 0,
-            kernel_bytes: memlock.context("no memlock in fdinfo")?.trim().parse()?,
-            cpus: aya::util::nr_cpus()
-                .map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?
-                .get()
-                .into(),
-        })
     }
 }
 

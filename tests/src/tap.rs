@@ -1,5 +1,6 @@
-//! Sees and sends whole frames on a device, by an AF_PACKET socket.
+//! Sees and sends whole frames on a device: by an AF_PACKET socket, or as the far end of a TAP device of our own.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -10,10 +11,12 @@ use crate::net::Namespace;
 /// Receive buffer, bytes: enough for a burst of super-packets.
 const BUFFER_BYTES: libc::c_int = 16 << 20;
 
-/// A raw socket on one device.
+/// One device, frame by frame.
 #[derive(Debug)]
 pub struct Tap {
     socket: OwnedFd,
+    /// Whether `socket` is a TAP device's own file and not a packet socket.
+    own: bool,
 }
 
 impl Tap {
@@ -21,11 +24,26 @@ impl Tap {
     pub fn open(namespace: &Namespace, device: &str) -> Result<Self> {
         let ifindex = namespace.ifindex(device)?;
         let socket = namespace.run(|| open(ifindex)).with_context(|| format!("packet socket on {device}"))?;
-        Ok(Self { socket })
+        Ok(Self { socket, own: false })
+    }
+
+    /// Makes a TAP device, which lasts as long as this does. What is sent comes in on the device, and has gone all its
+    /// way through the kernel when `send` returns; what the kernel sends out of the device is received.
+    pub fn create(namespace: &Namespace, device: &str) -> Result<Self> {
+        let socket =
+            namespace.run(|| create(device)).with_context(|| format!("making the TAP device {device}"))?;
+        Ok(Self { socket, own: true })
     }
 
     /// The next frame, if one waits.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b mut [u8]>> {
+        if self.own {
+            return match nix::unistd::read(&self.socket, buffer) {
+                Ok(length) => Ok(Some(&mut buffer[..length])),
+                Err(nix::errno::Errno::EAGAIN) => Ok(None),
+                Err(error) => Err(error.into()),
+            };
+        }
         loop {
             // SAFETY: all-zero is a valid sockaddr_ll.
             let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -53,6 +71,9 @@ impl Tap {
 
     /// Sends a frame out of the device.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        if self.own {
+            return nix::unistd::write(&self.socket, frame).map(drop).map_err(Into::into);
+        }
         // SAFETY: the slice is live and its length is passed along.
         let sent = unsafe { libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -73,6 +94,27 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+fn create(device: &str) -> io::Result<OwnedFd> {
+    let file = File::options().read(true).write(true).open("/dev/net/tun")?;
+    // SAFETY: all-zero is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if device.len() >= libc::IFNAMSIZ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    // SAFETY: TUNSETIFF takes a pointer to an ifreq, which is live.
+    let set = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    if set < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fcntl(2) on a descriptor of ours with constants.
+    let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
+    if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file.into()) }
 }
 
 fn open(ifindex: u32) -> io::Result<OwnedFd> {

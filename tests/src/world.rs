@@ -49,19 +49,42 @@ impl Device {
     }
 }
 
-/// Two namespaces joined by two veth pairs, with static neighbours, so that nothing is resolved on the way.
+/// Two namespaces joined by two veth pairs, or one with two TAP devices; with static neighbours, so that nothing is
+/// resolved on the way.
 #[derive(Debug)]
 pub struct World {
-    /// Where the programs run.
-    pub node: Namespace,
-    /// The far ends.
-    pub outside: Namespace,
     taps: Vec<(Device, Tap)>,
     ifindexes: [u32; 2],
+    /// Where the programs run.
+    pub node: Namespace,
+    /// The far ends of veth pairs.
+    pub outside: Namespace,
 }
 
 impl World {
     pub fn new() -> Result<Self> {
+        Self::with(|node, outside, device| {
+            link(node, outside, device)?;
+            Tap::open(outside, &far(device))
+        })
+    }
+
+    /// With TAP devices: whatever is sent has left again, or not, when [`Self::send`] returns.
+    pub fn tapped() -> Result<Self> {
+        Self::with(|node, _, device| {
+            let tap = Tap::create(node, device.name())?;
+            let mut batch = format!("link set {} address {}\n", device.name(), mac(device.near_mac()));
+            for address in addresses(device) {
+                let nodad = if address.contains(':') { " nodad" } else { "" };
+                batch.push_str(&format!("addr add {address} dev {}{nodad}\n", device.name()));
+            }
+            batch.push_str(&format!("link set {} up\n", device.name()));
+            node.ip(&batch)?;
+            Ok(tap)
+        })
+    }
+
+    fn with(link: impl Fn(&Namespace, &Namespace, Device) -> Result<Tap>) -> Result<Self> {
         let node = Namespace::new("node")?;
         let outside = Namespace::new("outside")?;
         // The far ends only listen: no addresses, no IPv6 of their own.
@@ -70,14 +93,19 @@ impl World {
         node.forward()?;
         let mut taps = Vec::new();
         for device in DEVICES {
-            link(&node, &outside, device)?;
-            taps.push((device, Tap::open(&outside, &far(device))?));
+            taps.push((device, link(&node, &outside, device)?));
+            neighbours(&node, device)?;
         }
         node.ip(&FAMILIES.map(|family| format!("route add default via {}\n", client(family))).concat())?;
         let ifindexes = [node.ifindex(Device::Client.name())?, node.ifindex(Device::Backend.name())?];
         let world = Self { node, outside, taps, ifindexes };
         world.drain();
         Ok(world)
+    }
+
+    /// Lets a frame come in on a device, from its far end.
+    pub fn send(&self, device: Device, frame: &[u8]) -> io::Result<()> {
+        self.taps[device as usize].1.send(frame)
     }
 
     /// The number of a device on the node.
@@ -130,9 +158,13 @@ fn far(device: Device) -> String {
     format!("{}-far", device.name())
 }
 
+fn addresses(device: Device) -> [String; 2] {
+    FAMILIES
+        .map(|family| format!("{}/{}", balancer(family, device.net()), if family.is_v4() { 24 } else { 64 }))
+}
+
 fn link(node: &Namespace, outside: &Namespace, device: Device) -> Result<()> {
-    let addresses = FAMILIES
-        .map(|family| format!("{}/{}", balancer(family, device.net()), if family.is_v4() { 24 } else { 64 }));
+    let addresses = addresses(device);
     let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
     let (near, far) = (device.name(), far(device));
     veth(
@@ -141,15 +173,20 @@ fn link(node: &Namespace, outside: &Namespace, device: Device) -> Result<()> {
         1500,
     )?;
     node.ip(&format!("link set {near} address {}\n", mac(device.near_mac())))?;
-    outside.ip(&format!("link set {far} address {}\n", mac(device.far_mac())))?;
+    outside.ip(&format!("link set {far} address {}\n", mac(device.far_mac())))
+}
+
+/// Every host beyond the device, for good.
+fn neighbours(node: &Namespace, device: Device) -> Result<()> {
     let hosts: &[u8] = if device == Device::Client { &[CLIENT] } else { &BACKENDS };
     let mut batch = String::new();
     for family in FAMILIES {
         for number in hosts {
             let address = host(family, device.net(), *number);
             batch.push_str(&format!(
-                "neigh replace {address} lladdr {} dev {near} nud permanent\n",
-                mac(device.far_mac())
+                "neigh replace {address} lladdr {} dev {} nud permanent\n",
+                mac(device.far_mac()),
+                device.name()
             ));
         }
     }

@@ -242,7 +242,7 @@ fn packet(expiry: &Expiry) -> [u8; DATA] {
 }
 
 /// Why a flow has had its time, if it has. `now` is the monotonic clock in seconds.
-fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
+pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     let idle = now.saturating_sub(flow.seen_secs);
     let both_fin = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
     if flow.state != FLOW_ESTABLISHED {
@@ -254,12 +254,14 @@ fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     }
 }
 
-fn hello_is_due(hello: &Hello, now: u64, settings: &Settings) -> bool {
+/// Whether a waiting hello has had its time. `now` is the monotonic clock in nanoseconds.
+pub fn hello_is_due(hello: &Hello, now: u64, settings: &Settings) -> bool {
     // Owed bytes belong to a flow, whose time limit is the one that counts.
     hello.state != HELLO_OWED && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
 }
 
-fn half_open_is_due(half_open: &HalfOpen, now: u64, settings: &Settings) -> bool {
+/// The same for a half-open connection.
+pub fn half_open_is_due(half_open: &HalfOpen, now: u64, settings: &Settings) -> bool {
     now.saturating_sub(half_open.started_ns) >= settings.hello_timeout_ns
 }
 

@@ -1,0 +1,76 @@
+//! Plays every script of `tests/script`, each as a test of its own.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("script")
+}
+
+#[track_caller]
+fn play(name: &str) {
+    tests::skip_without_root!();
+    if let Err(error) = tests::script::play(&folder().join(name).with_extension("pkt")) {
+        panic!("{error:#}");
+    }
+}
+
+macro_rules! scripts {
+    ($($name:ident)*) => {
+        $(#[test]
+        fn $name() {
+            play(stringify!($name));
+        })*
+
+        const PLAYED: &[&str] = &[$(stringify!($name)),*];
+    };
+}
+
+scripts! {
+    backend_declines_everything
+    backend_declines_sack
+    backend_declines_timestamps
+    backend_declines_window_scale
+    backend_time_wait
+    challenge_ack
+    client_without_options
+    client_without_sack
+    client_without_timestamps
+    client_without_window_scale
+    ecn
+    ecn_tcp_listener
+    fast_open
+    fast_open_tcp_listener
+    half_open_rst
+    header_of_20_bytes
+    header_of_60_bytes
+    keep_alives_over_hours
+    mss_536
+    mss_8960
+    off_path_fin
+    off_path_rst
+    off_path_syn
+    off_path_waiting_hello
+    orphan
+    port_reused_other_tenant
+    port_reused_other_tenant_at_once
+    port_reused_same_tenant
+    ports_used_up
+    sequence_wrap
+    simultaneous_close
+    urgent_data
+    window_of_few_bytes
+    zero_window
+}
+
+#[test]
+fn every_script_is_played() {
+    let files: BTreeSet<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pkt"))
+        .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+        .collect();
+    let played: BTreeSet<String> = PLAYED.iter().map(ToString::to_string).collect();
+    assert_eq!(files, played);
+}

@@ -1,0 +1,327 @@
+//! Plays a script: injects what ends send, and holds what arrives against it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use common::maps::address::Address;
+use common::maps::event::Expiry;
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Hello, Source};
+use common::maps::listener::{Listener, PROTOCOL_TLS};
+use common::maps::name;
+use common::maps::settings::Settings;
+use common::reason::Reason;
+use userspace::dataplane::expire::{flow_is_due, half_open_is_due, hello_is_due};
+
+use super::end::{End, Stream, usual_hello};
+use super::{Kept, Packet, Step, parse, show};
+use crate::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name, vip};
+use crate::config::DIRECT_PORT;
+use crate::fill::default_settings;
+use crate::packet::{Segment, flag};
+use crate::program::{Programs, Sizes};
+use crate::world::{DEVICES, Device};
+
+/// MSS that the TLS listener announces.
+const MSS: u16 = 1440;
+
+/// Plays a script file with IPv4, then with IPv6; the error names file, line, and what arrived.
+pub fn play(file: &Path) -> Result<()> {
+    let sizes = Sizes::default();
+    let mut programs = Programs::attached(sizes)?;
+    programs.tls_with_one_route();
+    programs.tcp_listener(DIRECT_PORT);
+    // One segment size for both families, so that one script fits both.
+    let tls = Listener { id: 1, route: 0, mss: MSS, protocol: PROTOCOL_TLS, reserved: [0; 5] };
+    programs.listener(vip(Family::V4), TLS_PORT, tls);
+    let others =
+        FAMILIES.map(|family| (31 + u32::from(!family.is_v4()), programs.backend(2, backend(family, 0, 1))));
+    programs.route(2, &others);
+    programs.name(1, &server_name(1), 2);
+    for family in FAMILIES {
+        let settings = default_settings(sizes);
+        programs.settings(settings);
+        let mut player = Player {
+            programs: &mut programs,
+            family,
+            tcp: false,
+            settings,
+            ends: BTreeMap::new(),
+            arrived: [VecDeque::new(), VecDeque::new()],
+            counted: BTreeMap::new(),
+            aged: BTreeMap::new(),
+        };
+        player.counted = player.programs.counters();
+        player.file(file)?;
+        player.quiet().with_context(|| format!("{}, {family:?}: at its end", file.display()))?;
+        player.forget();
+    }
+    Ok(())
+}
+
+struct Player<'p> {
+    programs: &'p mut Programs,
+    family: Family,
+    tcp: bool,
+    settings: Settings,
+    ends: BTreeMap<String, End>,
+    /// What arrived and was not looked at, by device.
+    arrived: [VecDeque<Segment>; 2],
+    /// Counters at the last look.
+    counted: BTreeMap<Reason, u64>,
+    /// Seconds by which a flow is older than its entry says, and what that says.
+    aged: BTreeMap<ClientTuple, (u32, u32)>,
+}
+
+impl Player<'_> {
+    fn file(&mut self, file: &Path) -> Result<()> {
+        let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+        for line in parse::parse(&text).with_context(|| file.display().to_string())? {
+            let played = match &line.step {
+                Step::Use(name) => self.file(&file.with_file_name(format!("{name}.inc"))),
+                step => self.step(step),
+            };
+            played.with_context(|| {
+                format!("{}:{} ({:?}): {}", file.display(), line.number, self.family, line.text)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::TcpListener => self.tcp = true,
+            Step::Isn { end, number } => self.end(end)?.isn = *number,
+            Step::Hello { end, tenant, bytes } => {
+                self.end(end)?.stream.beginning = usual_hello(*tenant, *bytes);
+            }
+            Step::Ports { first, last } => {
+                self.settings.source_port_first = *first;
+                self.settings.source_port_last = *last;
+                self.programs.settings(self.settings);
+            }
+            Step::Use(name) => bail!("{name} is used elsewhere"),
+            Step::Sends { end, packet } => self.send(end, packet)?,
+            Step::Gets { end, packet } => self.expect(end, packet)?,
+            Step::Stream { end, begin, until, by, ack } => self.stream(end, *begin, *until, *by, *ack)?,
+            Step::Anew { end, tenant } => self.anew(end, *tenant)?,
+            Step::Age { seconds } => self.age(*seconds),
+            Step::Sweep => self.sweep()?,
+            Step::Counts(expected) => self.counts(expected)?,
+            Step::Entries(expected) => {
+                for (kept, count) in expected {
+                    let there = self.kept(*kept);
+                    ensure!(there == *count, "there are {there} {kept:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, name: &str) -> Result<&mut End> {
+        if !self.ends.contains_key(name) {
+            self.ends.insert(name.into(), End::named(name, self.family, self.tcp)?);
+        }
+        self.ends.get_mut(name).context("just made")
+    }
+
+    fn anew(&mut self, name: &str, tenant: usize) -> Result<()> {
+        let tcp = self.tcp;
+        let end = self.end(name)?;
+        end.isn = end.isn.wrapping_add(0x1234_5678);
+        (end.peer_isn, end.peer_clock, end.heard) = (None, None, None);
+        end.stream.seed += 1 << 20;
+        if !tcp {
+            end.stream.beginning = usual_hello(tenant, parse::HELLO_BYTES);
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, name: &str, packet: &Packet) -> Result<()> {
+        self.quiet()?;
+        let end = self.end(name)?;
+        let (device, segment) = (end.device, end.segment(packet)?);
+        self.programs.world.send(device, &segment.bytes()).context("sending")?;
+        self.receive()
+    }
+
+    /// Demands that nothing is left that no line expected.
+    fn quiet(&mut self) -> Result<()> {
+        self.receive()?;
+        for (device, waiting) in DEVICES.iter().zip(&self.arrived) {
+            if let Some(segment) = waiting.front() {
+                bail!("before this line the {device:?} side got {}", self.told(segment));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the devices sent.
+    fn receive(&mut self) -> Result<()> {
+        let frames = self.programs.world.drain();
+        self.take(frames)
+    }
+
+    fn take(&mut self, frames: Vec<(Device, Vec<u8>)>) -> Result<()> {
+        for (device, frame) in frames {
+            let segment = Segment::parse(&frame).with_context(|| format!("no TCP segment: {frame:02x?}"))?;
+            ensure!(segment.bytes() == frame, "a wrong checksum or length: {frame:02x?}");
+            self.arrived[device as usize].push_back(segment);
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, name: &str, packet: &Packet) -> Result<()> {
+        self.receive()?;
+        let device = self.end(name)?.device;
+        let got = self.arrived[device as usize].pop_front().context("nothing arrived")?;
+        let told = self.told(&got);
+        self.meet(name, &got)?;
+        let end = self.end(name)?;
+        let shown = show::arrived(end, &got);
+        end.check(packet, &got).with_context(|| format!("got {shown}\n(or {told})"))
+    }
+
+    /// Lets an end learn from a SYN, and who sends it bytes.
+    fn meet(&mut self, name: &str, got: &Segment) -> Result<()> {
+        self.end(name)?.learn(got);
+        if got.flags & (flag::SYN | flag::ACK) != flag::SYN || self.end(name)?.device == Device::Client {
+            return Ok(());
+        }
+        // Clients keep their first number, so it tells whose SYN this is.
+        let stream = self.end(name)?.stream.clone();
+        let caller = self.ends.values_mut().find(|end| end.device == Device::Client && end.isn == got.seq);
+        let caller = caller.context("a SYN of no client")?;
+        caller.heard = Some(stream);
+        let heard: Stream = caller.stream.clone();
+        self.end(name)?.heard = Some(heard);
+        Ok(())
+    }
+
+    /// A segment in the numbers of the end that it is for, if there is one.
+    fn told(&self, segment: &Segment) -> String {
+        let known = self
+            .ends
+            .values()
+            .find(|end| end.own == segment.to && end.peer.is_none_or(|peer| peer == segment.from));
+        match known {
+            Some(end) => show::arrived(end, segment),
+            None => format!("{segment:?}"),
+        }
+    }
+
+    /// Segments that each arrive as they were sent.
+    fn stream(&mut self, name: &str, begin: u64, until: u64, by: u64, ack: u64) -> Result<()> {
+        let own = self.end(name)?.clone();
+        let facing = |end: &End| match own.device {
+            Device::Client => end.device == Device::Backend && end.peer_isn == Some(own.isn),
+            Device::Backend => end.device == Device::Client && Some(end.isn) == own.peer_isn,
+        };
+        let to = self.ends.iter().find(|(_, end)| facing(end)).map(|(name, _)| name.clone());
+        let to = to.context("nobody is at the other end")?;
+        let mut at = begin;
+        while at < until {
+            let packet = Packet {
+                flags: flag::ACK,
+                begin: at,
+                end: (at + by).min(until),
+                ack: Some(ack),
+                window: None,
+                urgent: 0,
+                ecn: 0,
+                options: Some(Vec::new()),
+            };
+            self.send(name, &packet)?;
+            self.expect(&to, &packet).with_context(|| format!("at {at}, at {to}"))?;
+            at += by;
+        }
+        Ok(())
+    }
+
+    fn counts(&mut self, expected: &[(Reason, u64)]) -> Result<()> {
+        let now = self.programs.counters();
+        let moved: Vec<(Reason, u64)> = now
+            .iter()
+            .map(|(reason, count)| (*reason, count - self.counted[reason]))
+            .filter(|(_, moved)| *moved != 0)
+            .collect();
+        self.counted = now;
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        ensure!(moved == expected, "counted were {moved:?}");
+        Ok(())
+    }
+
+    fn kept(&self, kept: Kept) -> usize {
+        match kept {
+            Kept::Flows => self.programs.entries::<ClientTuple, Flow>(name::FLOWS).len(),
+            Kept::Nats => self.programs.entries::<BackendTuple, ClientTuple>(name::NATS).len(),
+            Kept::Hellos => self.programs.entries::<ClientTuple, Hello>(name::HELLOS).len(),
+            Kept::HalfOpens => self.programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS).len(),
+        }
+    }
+
+    /// Lets seconds pass for what is kept. A flow's entry is only marked, for a machine may be up for less time than
+    /// flows may idle.
+    fn age(&mut self, seconds: u32) {
+        for (client, flow) in self.programs.entries::<ClientTuple, Flow>(name::FLOWS) {
+            let before = match self.aged.get(&client) {
+                Some((since, seen)) if *seen == flow.seen_secs => *since,
+                _ => 0,
+            };
+            let seen_secs = flow.seen_secs.wrapping_sub(1);
+            self.aged.insert(client, (before + seconds, seen_secs));
+            self.programs.insert(name::FLOWS, client, Flow { seen_secs, ..flow });
+        }
+        let ns = u64::from(seconds) * 1_000_000_000;
+        for (client, hello) in self.programs.entries::<ClientTuple, Hello>(name::HELLOS) {
+            let started_ns = hello.started_ns.saturating_sub(ns);
+            self.programs.insert(name::HELLOS, client, Hello { started_ns, ..hello });
+        }
+        for (client, held) in self.programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS) {
+            let started_ns = held.started_ns.saturating_sub(ns);
+            self.programs.insert(name::HALF_OPENS, client, HalfOpen { started_ns, ..held });
+        }
+    }
+
+    /// What the daemon does by the same judgement.
+    fn sweep(&mut self) -> Result<()> {
+        self.quiet()?;
+        let mut due = Vec::new();
+        for (client, flow) in self.programs.entries::<ClientTuple, Flow>(name::FLOWS) {
+            let idle = match self.aged.get(&client) {
+                Some((since, seen)) if *seen == flow.seen_secs => *since,
+                _ => 0,
+            };
+            let seen_secs = 1;
+            due.extend(
+                flow_is_due(&Flow { seen_secs, ..flow }, seen_secs + idle, &self.settings)
+                    .map(|reason| (client, reason)),
+            );
+        }
+        let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
+        let now = now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64;
+        for (client, hello) in self.programs.entries::<ClientTuple, Hello>(name::HELLOS) {
+            due.extend(hello_is_due(&hello, now, &self.settings).then_some((client, Reason::ExpireHello)));
+        }
+        for (client, held) in self.programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS) {
+            let over = half_open_is_due(&held, now, &self.settings);
+            due.extend(over.then_some((client, Reason::ExpireHalfOpen)));
+        }
+        for (client, reason) in due {
+            let outcome = self.programs.expire(&Expiry { client, seq: 0, reason: reason as u32 });
+            self.take(outcome.emitted)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets all connections, as no script may know of another's.
+    fn forget(&mut self) {
+        self.programs.clear::<ClientTuple, Flow>(name::FLOWS);
+        self.programs.clear::<BackendTuple, ClientTuple>(name::NATS);
+        self.programs.clear::<ClientTuple, Hello>(name::HELLOS);
+        self.programs.clear::<ClientTuple, HalfOpen>(name::HALF_OPENS);
+        self.programs.clear::<Address, Source>(name::SOURCES);
+    }
+}
