@@ -15,8 +15,8 @@ use crate::config::Config;
 use crate::net::{Namespace, Pins};
 use crate::temp::TempDir;
 
-/// How long a start may take, loading the programs included.
-const START: Duration = Duration::from_secs(30);
+/// How long a start or a reload may take; a million routes need their time.
+const START: Duration = Duration::from_secs(60);
 /// How long an end may take.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -158,14 +158,14 @@ impl Daemon {
         let start = Instant::now();
         self.signal(Signal::SIGHUP)?;
         let mut message = [0; 4096];
-        while start.elapsed() < STOP {
+        while start.elapsed() < START {
             if let Ok(length) = self.notify.recv(&mut message)
                 && is_ready(&message[..length])
             {
                 return Ok(start.elapsed());
             }
         }
-        bail!("the reload did not end within {STOP:?}:\n{}", self.log())
+        bail!("the reload did not end within {START:?}:\n{}", self.log())
     }
 
     /// Sends a signal to the daemon.
@@ -188,6 +188,11 @@ impl Daemon {
         child.kill().context("killing vestibule")?;
         child.wait().context("waiting for vestibule")?;
         bail!("vestibule did not end within {STOP:?} of {signal}:\n{}", self.log())
+    }
+
+    /// Its process, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     /// CPU time its threads have used so far.

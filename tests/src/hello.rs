@@ -7,17 +7,25 @@ pub struct Hello {
     /// Whole length including record headers to be reached by a padding extension (RFC 7685).
     length: Option<usize>,
     record_bytes: usize,
+    /// The server name stands behind the padding.
+    name_last: bool,
 }
 
 /// A hello without a server name.
 pub fn hello() -> Hello {
-    Hello { name: None, length: None, record_bytes: 16_384 }
+    Hello { name: None, length: None, record_bytes: 16_384, name_last: false }
 }
 
 impl Hello {
     /// With this server name, as it is.
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         self.name = Some(name.as_ref().to_vec());
+        self
+    }
+
+    /// With the server name as the last extension, behind the padding.
+    pub fn name_last(mut self) -> Self {
+        self.name_last = true;
         self
     }
 
@@ -55,16 +63,17 @@ impl Hello {
 
     fn encode(&self, padding: Option<usize>) -> Vec<u8> {
         let mut extensions = Vec::new();
-        if let Some(name) = &self.name {
-            let mut list = vec![0];
-            list.extend(sized16(name));
-            extension(&mut extensions, 0, &sized16(&list));
+        if !self.name_last {
+            self.server_name(&mut extensions);
         }
         extension(&mut extensions, 43, &[2, 3, 4]); // supported_versions: TLS 1.3
         extension(&mut extensions, 10, &sized16(&[0, 29])); // supported_groups: x25519
         extension(&mut extensions, 13, &sized16(&[4, 3])); // signature_algorithms: ecdsa_secp256r1_sha256
         if let Some(padding) = padding {
             extension(&mut extensions, 21, &vec![0; padding]);
+        }
+        if self.name_last {
+            self.server_name(&mut extensions);
         }
         let mut body = vec![3, 3];
         body.extend([0x5a; 32]); // random
@@ -82,6 +91,14 @@ impl Hello {
             stream.extend(sized16(part));
         }
         stream
+    }
+
+    fn server_name(&self, extensions: &mut Vec<u8>) {
+        if let Some(name) = &self.name {
+            let mut list = vec![0];
+            list.extend(sized16(name));
+            extension(extensions, 0, &sized16(&list));
+        }
     }
 }
 
@@ -122,6 +139,9 @@ mod tests {
             assert_eq!(padded.len(), length);
             assert_eq!(accepted(&padded).as_deref(), Some("a.example.com"));
         }
+        let last = named.clone().name_last().length(1800).bytes();
+        assert_eq!(last.len(), 1800);
+        assert_eq!(accepted(&last).as_deref(), Some("a.example.com"));
         let cut = named.clone().length(1000).records_of(100).bytes();
         assert_eq!(cut.len(), 1000);
         assert_eq!(accepted(&cut).as_deref(), Some("a.example.com"));

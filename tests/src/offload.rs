@@ -48,6 +48,19 @@ pub fn set(namespace: &Namespace, device: &str, on: bool) -> Result<()> {
     })
 }
 
+/// Switches segmentation and aggregation alone: off means frames of at most the MTU, whose checksums may still be left
+/// to the device. On, aggregation (GRO) stays off, as it is on a new veth.
+pub fn set_large_packets(namespace: &Namespace, device: &str, on: bool) -> Result<()> {
+    namespace.run(|| {
+        [(ETHTOOL_STSO, on), (ETHTOOL_SGSO, on), (ETHTOOL_SGRO, false)].into_iter().try_for_each(
+            |(command, on)| {
+                ioctl(device, command, u32::from(on))
+                    .with_context(|| format!("ETHTOOL command {command:#x} on {device}"))
+            },
+        )
+    })
+}
+
 fn ioctl(device: &str, command: u32, data: u32) -> Result<()> {
     if device.len() >= libc::IFNAMSIZ {
         bail!("device name {device} is too long");

@@ -31,6 +31,8 @@ mod lab;
 mod cluster;
 /// The Gateway API conformance tests in it.
 mod conformance;
+/// The benchmark.
+mod bench;
 /// Fuzz targets.
 mod fuzz;
 /// Formatting, lints, licences.
@@ -50,6 +52,8 @@ cargo xtask COMMAND
   cluster COMMAND       a Kubernetes cluster of three nodes to play with (root): up, down, kubectl ARGUMENT...,
                         helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
                         load IMAGES.tar..., route [N...]
+  bench [ARGUMENT...]   Vestibule beside plain forwarding, nftables, haproxy and nginx (root; about 15 minutes):
+                        --only NAME, --rounds N, --quick, --write (into README.md)
   build                 install what is missing, build target/release/vestibule
   image                 build target/vestibule-image.tar, the image `vestibule:dev`, without a container engine
   manifests             render deploy/manifests from the chart
@@ -90,6 +94,7 @@ fn run(arguments: &[String]) -> Outcome {
         ("demo", options) => lab::demo(options),
         ("lab", options) => lab::lab(options),
         ("cluster", options) => cluster::run(options),
+        ("bench", options) => bench::run(options),
         ("lint", []) => lint::run(),
         ("licences", []) => lint::licences(),
         ("tidy", []) => tidy::run(),

@@ -23,6 +23,9 @@ pub struct Written {
     pub writes: BTreeMap<&'static str, u64>,
 }
 
+/// Elements of one system call. Their keys and values are copied into two columns: not those of a million names at once.
+const BATCH: usize = 8192;
+
 /// Writes changes in their order; consecutive ones to the same map in one system call. Stops at the first that
 /// fails: what was put so far leads nowhere wrong, and what was there before is still there.
 pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
@@ -36,7 +39,9 @@ pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
             }
             [Change::Reset(selector), ..] => written.reset = Some(Selector::clone(selector)),
             _ => {
-                apply_run(maps, run)?;
+                for part in run.chunks(BATCH) {
+                    apply_run(maps, part)?;
+                }
                 if let Some(map) = run.first().and_then(map_of) {
                     *written.writes.entry(map).or_default() += run.len() as u64;
                 }

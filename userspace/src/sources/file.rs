@@ -7,9 +7,11 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
+use tracing::debug;
 
-/// Largest file that is read: 100,000 routes take some 30 MiB.
-const FILE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// Largest file that is read: 1,000,000 routes take some 300 MiB.
+const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 /// A file that can be used.
 #[derive(Clone, Debug)]
@@ -38,13 +40,18 @@ impl Loaded {
 /// Reads, checks and compiles a file. A file with any error is refused as a whole; the problems are then all there
 /// are, warnings included, with lines.
 pub fn load(path: &Path, surroundings: &Surroundings) -> Result<Loaded, Vec<Problem>> {
+    let begun = Instant::now();
     let text = read(path).map_err(|error| vec![unreadable(&error)])?;
-    let (desired, mut problems) = judge(&text, surroundings);
+    let parsed = config::parse(&text);
+    debug!(parsed_ms = begun.elapsed().as_secs_f64() * 1e3, "parsed");
+    let (desired, mut problems) = judged(parsed, surroundings);
     if problems.iter().any(Problem::is_error) {
         config::locate(&text, &mut problems);
         problems.sort_by_key(|problem| problem.line);
         return Err(problems);
     }
+    // Only warnings need lines; without them the text, which may be long, is done with.
+    let text = if problems.is_empty() { String::new() } else { text };
     Ok(Loaded { desired, problems, text })
 }
 
@@ -126,8 +133,13 @@ pub(super) fn read(path: &Path) -> std::io::Result<String> {
 }
 
 /// Parses and compiles. Pure.
+#[cfg(test)]
 pub(crate) fn judge(text: &str, surroundings: &Surroundings) -> (Desired, Vec<Problem>) {
-    let (facts, problems) = config::parse(text);
+    judged(config::parse(text), surroundings)
+}
+
+/// Compiles what was parsed. Pure.
+fn judged((facts, problems): (Facts, Vec<Problem>), surroundings: &Surroundings) -> (Desired, Vec<Problem>) {
     if problems.iter().any(Problem::is_error) {
         let problems = with_conflicts(&facts, problems, surroundings);
         return (Desired::default(), problems);

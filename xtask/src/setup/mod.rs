@@ -26,6 +26,11 @@ pub(crate) fn for_lab() -> Outcome {
     packages::install(packages::LAB)
 }
 
+/// What the benchmark compares with.
+pub(crate) fn for_bench() -> Outcome {
+    packages::install(packages::PEERS)
+}
+
 /// What the nodes of a cluster take on top.
 pub(crate) fn for_cluster() -> Outcome {
     packages::install(packages::CLUSTER)

@@ -46,6 +46,18 @@ pub(crate) const LAB: &[Package] = &[
     Package { debian: "python3", sign: Sign::Program("python3"), why: "a TLS client and server" },
 ];
 
+/// To compare with. Their services are of no use here: stop them where the installation starts them.
+pub(crate) const PEERS: &[Package] = &[
+    Package { debian: "nftables", sign: Sign::Program("nft"), why: "a peer in the benchmark" },
+    Package { debian: "haproxy", sign: Sign::Program("haproxy"), why: "a peer in the benchmark" },
+    Package { debian: "nginx-core", sign: Sign::Program("nginx"), why: "a peer in the benchmark" },
+    Package {
+        debian: "libnginx-mod-stream",
+        sign: Sign::File("/usr/lib/nginx/modules/ngx_stream_module.so"),
+        why: "nginx's TLS passthrough",
+    },
+];
+
 /// To run pods on nodes that are network namespaces.
 pub(crate) const CLUSTER: &[Package] = &[
     Package { debian: "containerd", sign: Sign::Program("containerd"), why: "runs the pods of a node" },

@@ -1,0 +1,124 @@
+//! Systems by turns: A B C A B C ..., each figure compared with that of the first system in the same round.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+use load::order::Report;
+
+use crate::cpu::{self, Mark, Used};
+use crate::stats::Median;
+use crate::system::Bench;
+
+/// A run is repeated, once, when others used more than this part of the CPUs.
+const FOREIGN_MOST: f64 = 0.25;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    pub(crate) rounds: usize,
+    /// Of one run.
+    pub(crate) milliseconds: u64,
+    /// Only ours and plain forwarding.
+    pub(crate) quick: bool,
+}
+
+/// One system's figures.
+#[derive(Clone, Debug)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    /// One a round.
+    figures: Vec<f64>,
+    /// Of the CPUs' time, used by others; one a round.
+    foreign: Vec<f64>,
+    pub(crate) errors: BTreeMap<String, u64>,
+    /// Connections, requests or streams, all rounds together.
+    pub(crate) done: u64,
+}
+
+impl Series {
+    pub(crate) fn median(&self) -> Median {
+        Median::of(&self.figures)
+    }
+
+    /// Of each round's figure and the same round's of `other`.
+    pub(crate) fn ratio(&self, other: &Self) -> Median {
+        let pairs = self.figures.iter().zip(&other.figures);
+        Median::of(&pairs.map(|(own, other)| own / other).collect::<Vec<_>>())
+    }
+
+    /// The greatest part that others used in a run.
+    pub(crate) fn foreign(&self) -> f64 {
+        self.foreign.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+/// Done for each second of CPU time.
+pub(crate) fn per_cpu_second(report: &Report, used: Used) -> f64 {
+    report.done as f64 / used.ours.as_secs_f64()
+}
+
+/// Gigabytes for each second of CPU time.
+pub(crate) fn gigabytes_per_cpu_second(report: &Report, used: Used) -> f64 {
+    report.bytes as f64 / 1e9 / used.ours.as_secs_f64()
+}
+
+/// Runs `work` on each of the benches in turn, `rounds` times and once before that for warming up.
+pub(crate) fn by_turns(
+    benches: &mut [&mut Bench],
+    effort: Effort,
+    mut work: impl FnMut(&mut Bench, u32) -> Result<Report>,
+    figure: impl Fn(&Report, Used) -> f64,
+) -> Result<Vec<Series>> {
+    let daemons = cpu::softirq_daemons();
+    let name = |bench: &&mut Bench| bench.name();
+    let empty = |name| Series { name, figures: vec![], foreign: vec![], errors: BTreeMap::new(), done: 0 };
+    let mut all: Vec<Series> = benches.iter().map(name).map(empty).collect();
+    let mut seed = 0;
+    for round in 0..=effort.rounds {
+        for (bench, series) in benches.iter_mut().zip(&mut all) {
+            let pids: Vec<u32> = bench.pids().into_iter().chain(daemons.iter().copied()).collect();
+            for last in [false, true] {
+                seed += 2;
+                let mark = Mark::now(&pids)?;
+                let report = work(bench, seed)?;
+                // What is still under way belongs to this run.
+                std::thread::sleep(Duration::from_millis(20));
+                let used = mark.until_now(&pids)?;
+                // What went wrong counts, however disturbed the run was.
+                for (what, times) in &report.errors {
+                    *series.errors.entry(what.clone()).or_default() += times;
+                }
+                series.done += report.done;
+                if used.foreign <= FOREIGN_MOST || last || round == 0 {
+                    if round > 0 {
+                        series.figures.push(figure(&report, used));
+                        series.foreign.push(used.foreign);
+                    }
+                    break;
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_taken_within_each_round() {
+        let series = |figures: &[f64]| Series {
+            name: String::new(),
+            figures: figures.to_vec(),
+            foreign: vec![0.1, 0.3, 0.2],
+            errors: BTreeMap::new(),
+            done: 0,
+        };
+        // The machine was twice as fast in the second round: the ratio does not see it.
+        let (direct, ours) = (series(&[100.0, 200.0, 100.0]), series(&[90.0, 180.0, 91.0]));
+        assert_eq!(ours.ratio(&direct).value, 0.9);
+        assert_eq!(ours.foreign(), 0.3);
+    }
+}

@@ -1,0 +1,169 @@
+//! What stands between clients and backends.
+
+/// nftables: an address for each tenant, translated.
+mod nft;
+/// haproxy and nginx: processes that pass TLS through by name.
+mod proxy;
+/// Ours.
+pub(crate) mod vestibule;
+
+use std::process::Child;
+
+use anyhow::{Context, Result};
+use load::content::host_name;
+use load::order::{Aim, Door};
+use tests::daemon::Daemon;
+use tests::temp::TempDir;
+
+use crate::rig::{CLIENTS, OWN_VIPS, Profile, Rig, SERVERS, VIP};
+
+/// Servers, where there are as many tenants; more tenants share them.
+pub(crate) const SERVERS_MOST: u32 = 1000;
+
+/// The systems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum System {
+    /// The client dials the backend; the node only forwards.
+    Direct,
+    Vestibule,
+    Nft,
+    Haproxy,
+    Nginx,
+}
+
+/// All systems: what all are compared with first, then ours.
+pub(crate) const SYSTEMS: [System; 5] =
+    [System::Direct, System::Vestibule, System::Nft, System::Haproxy, System::Nginx];
+
+impl System {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Vestibule => "vestibule",
+            Self::Nft => "nft",
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+        }
+    }
+}
+
+/// A system at work in a rig of its own. Fields drop in order: the system before its network.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) system: System,
+    pub(crate) tenants: u32,
+    /// What it is called in tables, where not by its system's name.
+    pub(crate) title: Option<String>,
+    balancer: Balancer,
+    pub(crate) rig: Rig,
+}
+
+#[derive(Debug)]
+enum Balancer {
+    /// The kernel alone.
+    Kernel,
+    Vestibule(Box<Daemon>),
+    /// A master process with its workers, and its files.
+    Proxy(Proxy),
+}
+
+#[derive(Debug)]
+struct Proxy {
+    child: Child,
+    _files: TempDir,
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Workers end with their master: both proxies see to it.
+        let _ = nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(self.child.id().cast_signed()),
+            nix::sys::signal::Signal::SIGTERM,
+        );
+        let _ = self.child.wait();
+    }
+}
+
+impl Bench {
+    /// Makes a rig and puts the system into it.
+    pub(crate) fn new(system: System, profile: Profile, tenants: u32) -> Result<Self> {
+        Self::with_servers(system, profile, tenants, tenants.min(SERVERS_MOST))
+    }
+
+    /// The same with so many servers.
+    pub(crate) fn with_servers(system: System, profile: Profile, tenants: u32, servers: u32) -> Result<Self> {
+        let rig = Rig::new(profile, servers)?;
+        let balancer = match system {
+            System::Direct => Ok(Balancer::Kernel),
+            System::Nft => nft::start(&rig, tenants).map(|()| Balancer::Kernel),
+            System::Haproxy => proxy::haproxy(&rig, tenants).map(Balancer::Proxy),
+            System::Nginx => proxy::nginx(&rig, tenants).map(Balancer::Proxy),
+            System::Vestibule => {
+                vestibule::start(&rig, tenants).map(|daemon| Balancer::Vestibule(Box::new(daemon)))
+            }
+        };
+        let balancer = balancer.with_context(|| format!("starting {}", system.name()))?;
+        Ok(Self { system, tenants, title: None, balancer, rig })
+    }
+
+    /// What it is called in tables.
+    pub(crate) fn name(&self) -> String {
+        self.title.clone().unwrap_or_else(|| self.system.name().to_owned())
+    }
+
+    /// Whom clients dial.
+    pub(crate) fn aim(&self, seed: u32) -> Aim {
+        let door = match self.system {
+            System::Direct => Door::Ports(SERVERS),
+            System::Nft => Door::Addresses(OWN_VIPS),
+            _ => Door::Shared(VIP),
+        };
+        Aim { door, tenants: self.tenants, servers: self.rig.count, from: CLIENTS, seed }
+    }
+
+    /// All processes at work for this system: clients, servers, balancer.
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        let mut pids = self.rig.pids();
+        match &self.balancer {
+            Balancer::Kernel => {}
+            Balancer::Vestibule(daemon) => pids.extend(daemon.pid()),
+            Balancer::Proxy(proxy) => {
+                pids.push(proxy.child.id());
+                pids.extend(children(proxy.child.id()));
+            }
+        }
+        pids
+    }
+
+    /// Starts the daemon again after its end.
+    pub(crate) fn relaunch(&mut self) -> Result<()> {
+        match &mut self.balancer {
+            Balancer::Vestibule(daemon) => daemon.launch(&self.rig.node),
+            _ => Ok(()),
+        }
+    }
+
+    /// The daemon, where the system is ours.
+    pub(crate) fn daemon(&mut self) -> Option<&mut Daemon> {
+        match &mut self.balancer {
+            Balancer::Vestibule(daemon) => Some(daemon),
+            _ => None,
+        }
+    }
+}
+
+/// Processes that a process started.
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+/// The port of the server that answers a tenant's connections.
+fn server_port(rig: &Rig, tenant: u32) -> u16 {
+    SERVERS.port() + (tenant % rig.count) as u16
+}
+
+/// Each tenant's host name and the port of its server.
+fn tenants(rig: &Rig, count: u32) -> impl Iterator<Item = (String, u16)> {
+    (0..count).map(|tenant| (host_name(tenant), server_port(rig, tenant)))
+}

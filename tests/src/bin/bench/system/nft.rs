@@ -1,0 +1,28 @@
+//! nftables: destination NAT of an address for each tenant. It knows nothing of names.
+
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+
+use anyhow::{Context, Result, ensure};
+use tests::clients::run;
+
+use crate::rig::{OWN_VIPS, Rig, SERVERS};
+
+pub(super) fn start(rig: &Rig, tenants: u32) -> Result<()> {
+    let mut elements = String::new();
+    for tenant in 0..tenants {
+        let vip = Ipv4Addr::from(u32::from(*OWN_VIPS.ip()) + tenant);
+        let port = super::server_port(rig, tenant);
+        write!(elements, "{vip} : {} . {port}, ", SERVERS.ip()).expect("a string takes everything");
+    }
+    let rules = format!(
+        "table ip bench {{
+  map doors {{ type ipv4_addr : ipv4_addr . inet_service; elements = {{ {elements} }} }}
+  chain before {{ type nat hook prerouting priority dstnat; meta l4proto tcp dnat ip to ip daddr map @doors; }}
+}}
+"
+    );
+    let output = run(rig.node.command("nft").args(["-f", "-"]), rules.as_bytes()).context("running nft")?;
+    ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}

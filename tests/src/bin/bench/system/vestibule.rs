@@ -1,0 +1,83 @@
+//! Ours: the real daemon with a file.
+
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use load::content::host_name;
+use tests::config::Config;
+use tests::daemon::Daemon;
+use tests::net::Namespace;
+
+use crate::rig::{Rig, SERVERS, VIP};
+
+/// How a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Json,
+    Yaml,
+}
+
+/// `maxNames` for so many tenants.
+pub(crate) fn names_most(tenants: u32) -> u32 {
+    tenants.next_power_of_two().max(4096)
+}
+
+/// The file: one listener, and a route with one name and one backend for each tenant. Flows and hellos as by default.
+pub(crate) fn text(tenants: u32, servers: u32, format: Format, names: Option<u32>) -> String {
+    let names = names.unwrap_or_else(|| names_most(tenants));
+    let (address, vip, port) = (SERVERS.ip(), VIP.ip(), VIP.port());
+    let server = |tenant: u32| SERVERS.port() + (tenant % servers) as u16;
+    let mut text = String::new();
+    // Written by hand: a million routes take a serialiser that is not optimised too long.
+    let written = match format {
+        Format::Json => {
+            text += &format!(
+                "{{\"apiVersion\":\"vestibule.dev/v1alpha1\",\"kind\":\"StaticConfig\",\"settings\":{{\"maxNames\":{names}}},\n\
+                 \"listeners\":[{{\"name\":\"shared\",\"addresses\":[\"{vip}\"],\"port\":{port},\"protocol\":\"TLS\"}}],\n\"routes\":["
+            );
+            (0..tenants).try_for_each(|tenant| {
+                let comma = if tenant == 0 { "" } else { "," };
+                write!(
+                    text,
+                    "{comma}\n{{\"name\":\"tenant-{tenant}\",\"listeners\":[\"shared\"],\"hostnames\":[\"{}\"],\
+                     \"backends\":[{{\"address\":\"{address}\",\"port\":{},\"weight\":1}}]}}",
+                    host_name(tenant),
+                    server(tenant)
+                )
+            })
+        }
+        Format::Yaml => {
+            text += &format!(
+                "apiVersion: vestibule.dev/v1alpha1\nkind: StaticConfig\nsettings: {{ maxNames: {names} }}\nlisteners:\n  \
+                 - {{ name: shared, addresses: [\"{vip}\"], port: {port}, protocol: TLS }}\nroutes:\n"
+            );
+            (0..tenants).try_for_each(|tenant| {
+                write!(
+                    text,
+                    "  - name: tenant-{tenant}\n    listeners: [shared]\n    hostnames: [\"{}\"]\n    backends:\n      \
+                     - {{ address: \"{address}\", port: {}, weight: 1 }}\n",
+                    host_name(tenant),
+                    server(tenant)
+                )
+            })
+        }
+    };
+    written.expect("a string takes everything");
+    if format == Format::Json {
+        text += "\n]}\n";
+    }
+    text
+}
+
+/// Starts the daemon in a rig, for so many tenants.
+pub(super) fn start(rig: &Rig, tenants: u32) -> Result<Daemon> {
+    start_with(&rig.node, &text(tenants, rig.count, Format::Json, None))
+}
+
+/// Starts the daemon with this file.
+pub(crate) fn start_with(node: &Namespace, text: &str) -> Result<Daemon> {
+    let mut daemon = Daemon::prepare(node, &Config::empty(), &[])?;
+    daemon.write_config(text)?;
+    daemon.launch(node)?;
+    Ok(daemon)
+}

@@ -1,0 +1,188 @@
+//! What came out: rows, printed, in Markdown, and as a chart.
+
+use std::fmt::Write as _;
+
+use crate::stats::Median;
+
+/// What a row's value is held against.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Target {
+    AtLeast(f64),
+    AtMost(f64),
+    /// From 1, both ways.
+    Within(f64),
+}
+
+impl Target {
+    fn is_met(self, value: f64) -> bool {
+        match self {
+            Self::AtLeast(least) => value >= least,
+            Self::AtMost(most) => value <= most,
+            Self::Within(part) => (value - 1.0).abs() <= part,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::AtLeast(least) => format!(">= {least}"),
+            Self::AtMost(most) => format!("<= {most}"),
+            Self::Within(part) => format!("1 +- {part}"),
+        }
+    }
+}
+
+/// One figure of one system.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) workload: String,
+    pub(crate) system: String,
+    /// The figure itself, with its unit.
+    pub(crate) figure: String,
+    /// What the target is about: as a rule the ratio to `direct` in the same round.
+    pub(crate) value: Option<Median>,
+    pub(crate) target: Option<Target>,
+    /// Connections that failed, wrong bytes, wrong routes.
+    pub(crate) failures: u64,
+    /// What went wrong; runs that others disturbed.
+    pub(crate) note: String,
+}
+
+impl Row {
+    fn verdict(&self) -> &'static str {
+        match (self.target, self.value) {
+            (Some(target), Some(median)) if target.is_met(median.value) && self.failures == 0 => "met",
+            (Some(_), _) => "missed",
+            (None, _) => "",
+        }
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let value = self.value.map_or_else(String::new, |median| {
+            format!("{} [{}, {}]", short(median.value), short(median.low), short(median.high))
+        });
+        [
+            self.workload.clone(),
+            self.system.clone(),
+            self.figure.clone(),
+            value,
+            self.target.map_or_else(String::new, Target::text),
+            self.verdict().to_owned(),
+            self.note.clone(),
+        ]
+    }
+}
+
+/// Three digits that tell something.
+fn short(value: f64) -> String {
+    if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.3}")
+    }
+}
+
+const HEADS: [&str; 7] = ["workload", "system", "median", "value [95 %]", "target", "", "note"];
+
+/// Columns for a terminal.
+pub(crate) fn plain(rows: &[Row]) -> String {
+    let cells: Vec<[String; 7]> =
+        std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(Row::cells)).collect();
+    let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..7).map(width).collect();
+    let mut text = String::new();
+    for row in &cells {
+        let line: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+        writeln!(text, "{}", line.join("  ").trim_end()).expect("a string takes everything");
+    }
+    text
+}
+
+/// A Markdown table.
+pub(crate) fn markdown(rows: &[Row]) -> String {
+    let mut text = format!("| {} |\n|{}\n", HEADS.join(" | "), " --- |".repeat(7));
+    for row in rows {
+        writeln!(text, "| {} |", row.cells().join(" | ")).expect("a string takes everything");
+    }
+    text
+}
+
+/// Bars of all rows whose value is a ratio to `direct`, grouped by workload, with their intervals.
+pub(crate) fn chart(rows: &[Row]) -> String {
+    const LEFT: f64 = 330.0;
+    const SCALE: f64 = 380.0;
+    let ratios: Vec<&Row> =
+        rows.iter().filter(|row| row.system != "direct" && row.figure.contains("CPU-s")).collect();
+    let height = 40 + ratios.len() * 18;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"800\" height=\"{height}\" font-family=\"sans-serif\" \
+         font-size=\"11\">\n<rect width=\"800\" height=\"{height}\" fill=\"white\"/>\n<text x=\"10\" y=\"18\" \
+         font-size=\"13\">Work per CPU-second, as a part of plain forwarding (1.0); lines: 95 % intervals</text>\n"
+    );
+    let mut before = "";
+    for (place, row) in ratios.iter().enumerate() {
+        let Some(median) = row.value else { continue };
+        let y = 32 + place * 18;
+        let fill = if row.system.starts_with("vestibule") { "#2a6fbb" } else { "#b8bec6" };
+        let workload = if row.workload == before { "" } else { row.workload.as_str() };
+        before = &row.workload;
+        let (width, low, high) =
+            (median.value * SCALE, LEFT + median.low * SCALE, LEFT + median.high * SCALE);
+        let middle = y as f64 + 7.5;
+        writeln!(
+            svg,
+            "<text x=\"10\" y=\"{base}\">{workload}</text><text x=\"{label}\" y=\"{base}\" text-anchor=\"end\">{}</text>\
+             <rect x=\"{LEFT}\" y=\"{y}\" width=\"{width:.1}\" height=\"14\" fill=\"{fill}\"/>\
+             <path d=\"M{low:.1} {middle}H{high:.1}\" stroke=\"#222\"/>\
+             <text x=\"{end:.1}\" y=\"{base}\">{:.2}</text>",
+            row.system,
+            median.value,
+            base = y + 11,
+            label = LEFT - 6.0,
+            end = high.max(LEFT + width) + 5.0,
+        )
+        .expect("a string takes everything");
+    }
+    let one = LEFT + SCALE;
+    writeln!(svg, "<path d=\"M{one} 26V{height}\" stroke=\"#888\" stroke-dasharray=\"3 3\"/>\n</svg>")
+        .expect("a string takes everything");
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(system: &str, value: f64, target: Option<Target>, failures: u64) -> Row {
+        let value = Some(Median { value, low: value - 0.01, high: value + 0.01 });
+        let (workload, figure) = ("connect".into(), "11,000 per CPU-s".into());
+        Row { workload, system: system.into(), figure, value, target, failures, note: String::new() }
+    }
+
+    #[test]
+    fn a_target_is_met_only_without_failures() {
+        let least = Some(Target::AtLeast(0.88));
+        assert_eq!(row("vestibule", 0.9, least, 0).verdict(), "met");
+        assert_eq!(row("vestibule", 0.9, least, 1).verdict(), "missed");
+        assert_eq!(row("vestibule", 0.87, least, 0).verdict(), "missed");
+        assert_eq!(row("vestibule", 0.94, Some(Target::Within(0.05)), 0).verdict(), "missed");
+        assert_eq!(row("vestibule", 1.2, Some(Target::AtMost(1.15)), 0).verdict(), "missed");
+        assert_eq!(row("nft", 0.5, None, 0).verdict(), "");
+    }
+
+    #[test]
+    fn tables_and_the_chart_hold_every_row() {
+        let rows = [row("direct", 1.0, None, 0), row("vestibule", 0.91, Some(Target::AtLeast(0.88)), 0)];
+        assert!(
+            markdown(&rows).contains(
+                "| connect | vestibule | 11,000 per CPU-s | 0.910 [0.900, 0.920] | >= 0.88 | met |"
+            )
+        );
+        assert!(plain(&rows).lines().count() == 3);
+        let chart = chart(&rows);
+        assert!(chart.contains(">vestibule</text>") && !chart.contains(">direct</text>"), "{chart}");
+        assert_eq!(chart.matches("<rect").count(), 2);
+    }
+}

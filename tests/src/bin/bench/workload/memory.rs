@@ -1,0 +1,136 @@
+//! Memory of connections that are open and idle.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use load::order::{Order, Task};
+
+use crate::greeting;
+use crate::rig::WIRE;
+use crate::rounds::Effort;
+use crate::stats::Median;
+use crate::system::{Bench, System};
+use crate::table::{Row, Target};
+
+/// Connections of each client; a process may have 20,000 open files.
+const CONNECTIONS: u32 = 9000;
+/// The kernel's caches that grow with connections.
+const CACHES: [&str; 7] = [
+    "TCP",
+    "sock_inode_cache",
+    "request_sock_TCP",
+    "tw_sock_TCP",
+    "nf_conntrack",
+    "skbuff_head_cache",
+    "eventpoll_epi",
+];
+
+/// What is taken up, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    caches: f64,
+    process: f64,
+}
+
+pub(super) fn measure(effort: Effort) -> Result<Vec<Row>> {
+    let each = if effort.quick { 500 } else { CONNECTIONS };
+    let direct = idle(&mut Bench::new(System::Direct, WIRE, 1000)?, each)?;
+    let mut bench = Bench::new(System::Vestibule, WIRE, 1000)?;
+    let ours = idle(&mut bench, each)?;
+    let daemon = bench.daemon().context("the system is ours")?;
+    let (flows, entries) = map(&daemon.pins().join(common::maps::name::FLOWS))?;
+    let (nats, _) = map(&daemon.pins().join(common::maps::name::NATS))?;
+    let maps = (flows + nats) / entries;
+    let sum = (maps + (ours.caches - direct.caches).max(0.0) + ours.process.max(0.0)) / 1024.0;
+    Ok(vec![Row {
+        workload: format!("memory per idle connection ({} held), KB", 2 * each),
+        system: System::Vestibule.name().into(),
+        figure: format!(
+            "maps {maps:.0} B, kernel caches above direct {:.0} B, process {:.0} B",
+            ours.caches - direct.caches,
+            ours.process
+        ),
+        value: Some(Median { value: sum, low: sum, high: sum }),
+        target: Some(Target::AtMost(0.4)),
+        failures: 0,
+        note: format!("FLOWS and NATS at {entries} flows"),
+    }])
+}
+
+/// Growth of a connection while `each` of them are held by both clients.
+fn idle(bench: &mut Bench, each: u32) -> Result<Taken> {
+    let before = taken(bench)?;
+    let order = |seed| Order {
+        template: greeting::usual(),
+        aim: bench.aim(seed),
+        task: Task::Hold { connections: each },
+    };
+    let orders = [order(0), order(1)];
+    let report = bench.rig.order(&orders)?;
+    ensure!(report.done == u64::from(2 * each), "held {} connections: {:?}", report.done, report.errors);
+    let after = taken(bench)?;
+    let check = orders.map(|order| Order { task: Task::Check, ..order });
+    let asked = bench.rig.order(&check)?;
+    ensure!(asked.done == report.done, "{} of {} answered: {:?}", asked.done, report.done, asked.errors);
+    let release = check.map(|order| Order { task: Task::Release, ..order });
+    bench.rig.order(&release)?;
+    let per = |before: f64, after: f64| (after - before) / f64::from(2 * each);
+    Ok(Taken { caches: per(before.caches, after.caches), process: per(before.process, after.process) })
+}
+
+fn taken(bench: &mut Bench) -> Result<Taken> {
+    let text = fs::read_to_string("/proc/slabinfo").context("reading /proc/slabinfo")?;
+    let process = match bench.daemon().and_then(|daemon| daemon.pid()) {
+        Some(pid) => proportional(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?)
+            .context("no line Pss in smaps_rollup")?,
+        None => 0.0,
+    };
+    Ok(Taken { caches: caches(&text), process })
+}
+
+/// Bytes of objects in use in [`CACHES`].
+fn caches(slabinfo: &str) -> f64 {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?;
+        let (active, _, size) = (words.next()?, words.next()?, words.next()?);
+        CACHES
+            .contains(&name)
+            .then(|| Some(active.parse::<f64>().ok()? * size.parse::<f64>().ok()?))
+            .flatten()
+    };
+    slabinfo.lines().filter_map(line).sum()
+}
+
+/// Bytes of a process, its part of what it shares.
+fn proportional(smaps_rollup: &str) -> Option<f64> {
+    let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    line.split_whitespace().next()?.parse::<f64>().ok().map(|kilobytes| kilobytes * 1024.0)
+}
+
+/// Bytes and entries of a pinned map, as the kernel tells.
+fn map(pin: &Path) -> Result<(f64, f64)> {
+    let output = std::process::Command::new("bpftool")
+        .args(["-j", "map", "show", "pinned"])
+        .arg(pin)
+        .output()
+        .context("running bpftool")?;
+    let told: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("reading bpftool's answer")?;
+    let number = |field: &str| told.get(field).and_then(serde_json::Value::as_f64);
+    number("bytes_memlock").zip(number("max_entries")).with_context(|| format!("bpftool says {told}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_figures_are_read() {
+        let slabs = "slabinfo - version: 2.1\n# name <active_objs> <num_objs> <objsize>\nTCP 10 20 2432 13 8\n\
+                     tw_sock_TCP 4 5 256 1 1\nTCPv6 1 1 2600\ndentry 5 5 192\n";
+        assert_eq!(caches(slabs), 10.0 * 2432.0 + 4.0 * 256.0);
+        assert_eq!(proportional("Rss: 900 kB\nPss:     12 kB\nPss_Dirty: 1 kB\n"), Some(12288.0));
+    }
+}

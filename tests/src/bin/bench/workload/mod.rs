@@ -1,0 +1,75 @@
+//! What is measured.
+
+/// Load carried by all systems.
+mod carried;
+/// Ours with more and more host names.
+mod names;
+/// Memory of idle connections.
+mod memory;
+/// Files with many routes: read for the first time, and changed.
+mod routes;
+/// The daemon is killed.
+mod killed;
+
+use anyhow::{Result, ensure};
+
+use crate::rounds::Effort;
+use crate::table::Row;
+
+/// A workload by its name, and what measures it.
+type Workload = (&'static str, fn(Effort) -> Result<Vec<Row>>);
+
+const WORKLOADS: [Workload; 13] = [
+    ("connect", carried::connect),
+    ("connect-long", carried::connect_long),
+    ("ask", carried::ask),
+    ("latency", carried::latency),
+    ("bulk-down", carried::bulk_down),
+    ("bulk-up", carried::bulk_up),
+    ("names", names::measure),
+    ("memory", memory::measure),
+    ("load", routes::load),
+    ("load-million", routes::load_million),
+    ("load-yaml", routes::load_yaml),
+    ("change", routes::change),
+    ("kill", killed::measure),
+];
+
+/// Runs all workloads, or those whose names begin with one of `only`.
+pub(crate) fn run(only: &[String], effort: Effort) -> Result<Vec<Row>> {
+    let chosen = |name: &str| only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str()));
+    let known: Vec<&str> = WORKLOADS.iter().map(|(name, _)| *name).collect();
+    for wanted in only {
+        ensure!(known.iter().any(|name| name.starts_with(wanted.as_str())), "{wanted} is none of {known:?}");
+    }
+    let mut rows = Vec::new();
+    for (name, work) in WORKLOADS.iter().filter(|(name, _)| chosen(name)) {
+        let begun = std::time::Instant::now();
+        let measured = work(effort)?;
+        eprintln!("{name}: {:.0?}", begun.elapsed());
+        print!("{}", crate::table::plain(&measured));
+        rows.extend(measured);
+    }
+    Ok(rows)
+}
+
+/// A number with commas.
+fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn numbers_are_grouped_by_thousands() {
+        assert_eq!([0.4, 999.0, 1000.0, 1_234_567.0].map(super::grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+}
