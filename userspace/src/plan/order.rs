@@ -52,19 +52,13 @@ impl Steps {
         // Within these steps any order will do: one map after the other makes few and long batches of writes.
         self.fill.sort_by_key(map);
         self.later.sort_by_key(map);
-        let mut changes = self.settings;
-        let steps = [
-            self.fill,
-            self.switch,
-            self.names,
-            self.listeners,
-            self.close,
-            self.forget,
-            self.vips,
-            self.leave,
-        ];
-        changes.reserve(steps.iter().map(Vec::len).sum());
-        changes.extend(steps.into_iter().flatten());
+        // The longest list takes up the others: those of a million routes are not to be there twice.
+        let mut changes = self.fill;
+        changes.splice(0..0, self.settings);
+        let steps = [self.switch, self.names, self.listeners, self.close, self.forget, self.vips, self.leave];
+        for step in steps {
+            changes.extend(step);
+        }
         if !self.retire.is_empty() {
             changes.push(Change::Settle);
             changes.extend(self.retire);
