@@ -1,7 +1,7 @@
 //! The hellos that clients send.
 
+use ::tests::hello::hello;
 use load::content::{Template, host_name};
-use tests::hello::hello;
 
 /// 517 bytes, as most clients without post-quantum key shares send.
 pub(crate) fn usual() -> Template {

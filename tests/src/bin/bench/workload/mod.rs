@@ -68,8 +68,26 @@ fn grouped(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
     #[test]
     fn numbers_are_grouped_by_thousands() {
-        assert_eq!([0.4, 999.0, 1000.0, 1_234_567.0].map(super::grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.4, 999.0, 1000.0, 1_234_567.0].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    /// One short workload with everything that others use: a rig, loads, the daemon, turns, rows.
+    #[test]
+    fn a_quick_run_measures_ours_beside_plain_forwarding() {
+        ::tests::skip_without_root!();
+        let built = std::env::var_os("LOAD_BIN").is_some();
+        if !built {
+            eprintln!("SKIPPED: needs the optimised `load` (LOAD_BIN), as `cargo xtask bench` builds it");
+            return;
+        }
+        let _control = crate::rig::Control::allow().unwrap();
+        let effort = Effort { rounds: 2, milliseconds: 200, quick: true };
+        let rows = run(&["ask".to_owned()], effort).unwrap();
+        assert_eq!(rows.len(), 2);
+        assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
     }
 }

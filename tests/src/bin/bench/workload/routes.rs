@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use ::tests::daemon::Daemon;
 use anyhow::{Context, Result, ensure};
 use load::order::{Order, Task};
-use tests::daemon::Daemon;
 
 use super::grouped;
 use crate::greeting;
