@@ -52,6 +52,7 @@ scripts! {
     off_path_syn
     off_path_waiting_hello
     orphan
+    owed_bytes_and_an_early_answer
     port_reused_other_tenant
     port_reused_other_tenant_at_once
     port_reused_same_tenant

@@ -337,7 +337,8 @@ fn draft_piece(s: &mut Scratch, at: u32) {
     d.payload_from = at;
     d.payload_bytes = left.min(u32::from(h.backend_mss));
     d.seq = h.isn.wrapping_add(1).wrapping_add(at);
-    d.ack = s.flow.backend_next;
+    // What the client has, and not what passed on its way there: the backend has to repeat what the client lost.
+    d.ack = s.flow.client_acked.wrapping_add(s.flow.seq_delta);
     d.flags = if d.payload_bytes == left { ACK | PSH } else { ACK };
     // When the backend declined scaling, our window must be told unscaled.
     let unscaled = h.window_scale != WINDOW_SCALE_NONE && s.flow.backend_scale == WINDOW_SCALE_NONE;

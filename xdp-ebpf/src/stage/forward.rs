@@ -355,7 +355,7 @@ pub(crate) fn acknowledge_backend(skb: Skb, s: &mut Scratch) -> Exit {
     draft::answer(s);
     let (d, f) = (&mut s.draft, &s.flow);
     d.seq = f.backend_acked;
-    d.ack = f.backend_next;
+    d.ack = f.client_acked.wrapping_add(f.seq_delta);
     d.flags = ACK;
     // The client's own scale is on it: the backend's figure is only a floor.
     d.window = s.segment.window >> (f.client_scale & 15).min(14);
