@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use common::reason::Reason;
@@ -70,7 +71,7 @@ fn place(offloads: bool, far_mtu: u16, home_mtu: u16) -> Place {
         let (net, router) = (host(family, FAR, 0), backend(family, 0, 0));
         lab.balancer.ip(&format!("route add {net}/{bits} via {router}\n")).unwrap();
         let at = SocketAddr::new(host(family, FAR, 2), BACKEND_PORT);
-        servers.push(Server::start(&far, at, "far/0", Speech::Tls(speech.clone())).unwrap());
+        servers.push(Server::start(&far, at, "far/0", Speech::Tls(Arc::clone(&speech))).unwrap());
         backends.push(Backend::new(at.ip(), BACKEND_PORT));
     }
     let mut config = Config::empty();

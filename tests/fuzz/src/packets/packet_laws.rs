@@ -95,6 +95,11 @@ pub fn check(
     let passed = is_passed(reason) && frame.len() == given.frame.len();
     lengths(given, frame, passed);
     let answer = given.ends == Some((to, from));
+    if matches!(reason, Reason::IcmpToBackend | Reason::IcmpToClient) {
+        // To the other end of the connection that it quotes.
+        assert!(passed && is_icmp(frame), "{reason:?} sends\n{}", describe(frame));
+        return;
+    }
     if is_icmp(frame) {
         let turned = given.ends.map(|(from, to)| (to.ip(), from.ip()));
         assert_eq!(turned, Some((from.ip(), to.ip())), "ICMP for somebody else");
@@ -125,7 +130,9 @@ pub fn check(
 /// Whether packets counted so are those that came in, rewritten.
 fn is_passed(reason: Reason) -> bool {
     use Reason::{ConnectRefused, ForwardBackend, ForwardClient, ForwardReset, SynForwarded};
+    use Reason::{IcmpEcho, IcmpToBackend, IcmpToClient};
     matches!(reason, SynForwarded | ForwardBackend | ForwardClient | ForwardReset | ConnectRefused)
+        || matches!(reason, IcmpEcho | IcmpToBackend | IcmpToClient)
 }
 
 fn is_icmp(frame: &[u8]) -> bool {
