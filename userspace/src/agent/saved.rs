@@ -91,11 +91,11 @@ impl Saved {
         });
         let routes = self.routes.into_iter().map(|saved| {
             let names = saved.names.into_iter().map(|saved| pattern(saved, listener_count));
-            Some(DesiredRoute {
+            Some(Arc::new(DesiredRoute {
                 name: Arc::from(saved.name),
                 names: names.collect::<Option<_>>()?,
                 backends: saved.backends.into_iter().map(backend).collect(),
-            })
+            }))
         });
         Some(Desired {
             settings: settings.clone(),
@@ -155,14 +155,14 @@ mod tests {
                     route: Some(0),
                 },
             ],
-            routes: vec![DesiredRoute {
+            routes: vec![Arc::new(DesiredRoute {
                 name: "tlsroute/a/b".into(),
                 names: vec![
                     (0, Pattern::Exact(name("a.example"))),
                     (0, Pattern::Wildcard(name("b.example"))),
                 ],
                 backends: vec![backend("10.0.0.1", 1), backend("fd00::1", 0)],
-            }],
+            })],
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Identity;
 use crate::compile::Compiled;
 use crate::compile::cluster::Refreshed;
-use crate::model::{Desired, ObjectRef, Probes, Problem};
+use crate::model::{Desired, DesiredRoute, ObjectRef, Probes, Problem};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
 
 /// Problems that a node tells; of more only their number.
@@ -57,7 +57,7 @@ impl State {
 
     /// Backends that fail their probe, by route.
     pub(super) fn failing_by_route(&self) -> BTreeMap<String, i64> {
-        let count = |route: &crate::model::DesiredRoute| {
+        let count = |route: &Arc<DesiredRoute>| {
             let failing = route.backends.iter().filter(|backend| backend.failing).count();
             (failing > 0).then(|| (route.name.to_string(), i64::try_from(failing).unwrap_or(i64::MAX)))
         };
@@ -130,7 +130,7 @@ pub(super) fn by_kind<'a>(problems: impl Iterator<Item = &'a Problem>) -> BTreeM
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{BackendSpec, DesiredRoute, Kind, ObjectName};
+    use crate::model::{BackendSpec, Kind, ObjectName};
 
     #[test]
     fn a_node_names_objects_digests_and_failing_backends() {
@@ -168,7 +168,7 @@ mod tests {
             names: Vec::new(),
             backends: (0..).zip(failing).map(|(host, failing)| backend(host, *failing)).collect(),
         };
-        let routes = vec![route("a", &[true, false, true]), route("b", &[false])];
+        let routes = vec![Arc::new(route("a", &[true, false, true])), Arc::new(route("b", &[false]))];
         let state = State::saved(Desired { routes, ..Desired::default() });
         assert_eq!(state.failing_by_route(), [("a".to_owned(), 2)].into());
     }

@@ -45,7 +45,11 @@ pub fn compile(facts: &Facts, around: &Surroundings) -> Compiled {
         return compiled;
     }
     let (listeners, routes, mut problems) = file::compile(facts);
-    let desired = Desired { settings: facts.settings.clone(), listeners, routes };
+    let desired = Desired {
+        settings: facts.settings.clone(),
+        listeners,
+        routes: routes.into_iter().map(Arc::new).collect(),
+    };
     capacity::check(&desired, &mut problems);
     warn::check(facts, around, &mut problems);
     Compiled { desired, problems, ..Compiled::default() }

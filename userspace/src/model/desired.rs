@@ -23,8 +23,8 @@ pub struct Desired {
     pub settings: Settings,
     /// By name.
     pub listeners: Vec<DesiredListener>,
-    /// By name.
-    pub routes: Vec<DesiredRoute>,
+    /// By name. Shared with what was desired before, where it did not change.
+    pub routes: Vec<Arc<DesiredRoute>>,
 }
 
 /// Where clients dial. No (address, port) is in two listeners.

@@ -57,6 +57,7 @@ use rank::Claimant;
 use route::Routes;
 use service::Balancers;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use refresh::{Refreshed, refresh};
 
@@ -123,6 +124,7 @@ fn compile_at_most(facts: &Facts, cluster: &Cluster, around: &Surroundings, most
     let unread = foreign::without(cluster, &verdicts);
     problems.splice(0..0, file.problems.iter().cloned().chain(unread));
     let (listeners, routes) = file::sorted(built.listeners, built.routes);
+    let routes = routes.into_iter().map(Arc::new).collect();
     let desired = Desired { settings: facts.settings.clone(), listeners, routes };
     Compiled { desired, problems, verdicts, probes: built.probes }
 }

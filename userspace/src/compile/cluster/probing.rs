@@ -5,6 +5,7 @@ use crate::model::cluster::{ClusterRoute, ProbeKind};
 use crate::model::{DesiredRoute, Pattern, Probe, ProbeChange, Probes, ServerName};
 use foldhash::HashSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 /// What a probe's TLS hello asks for: the first of the route's names.
 pub(super) fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
@@ -32,14 +33,14 @@ pub(super) fn add(probes: &mut Probes, resolved: &Resolved, name: Option<&Server
 /// route has a backend of theirs, so that all must be asked.
 pub(super) fn changes(
     before: &Probes,
-    routes: &[DesiredRoute],
+    routes: &[Arc<DesiredRoute>],
     places: &HashSet<usize>,
     now: &Probes,
 ) -> Option<Vec<ProbeChange>> {
     if before.is_empty() && now.is_empty() {
         return Some(Vec::new());
     }
-    let backends = |route: &DesiredRoute| -> Vec<SocketAddr> {
+    let backends = |route: &Arc<DesiredRoute>| -> Vec<SocketAddr> {
         route.backends.iter().map(|backend| SocketAddr::new(backend.address, backend.port)).collect()
     };
     let old = places.iter().filter_map(|place| routes.get(*place)).flat_map(backends);

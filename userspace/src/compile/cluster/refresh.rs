@@ -129,19 +129,12 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, facts: &Facts) 
     }
     let places: HashSet<usize> = other.keys().copied().collect();
     let probes = probing::changes(probes, &before.routes, &places, &probed)?;
-    let routes: Vec<DesiredRoute> = before
-        .routes
-        .iter()
-        .enumerate()
-        .map(|(place, route)| match other.remove(&place) {
-            Some(resolved) => DesiredRoute {
-                name: Arc::clone(&route.name),
-                names: route.names.clone(),
-                backends: resolved.backends,
-            },
-            None => route.clone(),
-        })
-        .collect();
+    let mut routes = before.routes.clone();
+    for (place, resolved) in other {
+        let route = &routes[place];
+        let (name, names) = (Arc::clone(&route.name), route.names.clone());
+        routes[place] = Arc::new(DesiredRoute { name, names, backends: resolved.backends });
+    }
     let desired = Desired { settings: before.settings.clone(), listeners: before.listeners.clone(), routes };
     crate::compile::capacity::fits(&desired).then_some(Refreshed { desired, probes })
 }
