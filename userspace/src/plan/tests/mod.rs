@@ -13,6 +13,7 @@ use common::maps::address::Address;
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -125,7 +126,7 @@ fn a_first_plan_fills_everything_and_a_second_changes_nothing() {
 fn a_changed_backend_is_one_switch() {
     let before = two_tenants();
     let mut after = before.clone();
-    after.routes[0].backends[0].address = ip("10.1.0.9");
+    Arc::make_mut(&mut after.routes[0]).backends[0].address = ip("10.1.0.9");
     let first = plan(&Applied::default(), &before, &ways(&before));
     let second = plan(&first.applied, &after, &ways(&after));
     assert_eq!(
@@ -141,7 +142,7 @@ fn a_changed_backend_is_one_switch() {
 fn a_weight_changes_the_table_and_ends_no_flow() {
     let before = two_tenants();
     let mut after = before.clone();
-    after.routes[1].backends[2].weight = 2;
+    Arc::make_mut(&mut after.routes[1]).backends[2].weight = 2;
     let first = plan(&Applied::default(), &before, &ways(&before));
     let second = plan(&first.applied, &after, &ways(&after));
     let kinds = kinds(&second.changes);
@@ -192,8 +193,8 @@ fn configured_sources_come_before_the_devices_own() {
 fn a_name_that_moves_is_overwritten() {
     let before = two_tenants();
     let mut after = before.clone();
-    let moved = after.routes[0].names.remove(0);
-    after.routes[1].names.insert(0, moved);
+    let moved = Arc::make_mut(&mut after.routes[0]).names.remove(0);
+    Arc::make_mut(&mut after.routes[1]).names.insert(0, moved);
     let first = plan(&Applied::default(), &before, &ways(&before));
     let second = plan(&first.applied, &after, &ways(&after));
     assert_eq!(kinds(&second.changes), ["PutName"]);
@@ -207,7 +208,7 @@ fn what_is_withdrawn_ends() {
     after.listeners[1].addresses.retain(IpAddr::is_ipv4);
     after.listeners.remove(0);
     for route in &mut after.routes {
-        route.names.iter_mut().for_each(|(listener, _)| *listener = 0);
+        Arc::make_mut(route).names.iter_mut().for_each(|(listener, _)| *listener = 0);
     }
     after.routes.remove(1);
     let second = plan(&first.applied, &after, &ways(&after));
