@@ -72,6 +72,7 @@ stream {{
     proxy_connect_timeout 5s;
     proxy_timeout 1h;
     tcp_nodelay on;
+    proxy_half_close on;
   }}
 }}
 "
