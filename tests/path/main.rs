@@ -11,6 +11,8 @@ mod by_name;
 mod foreign_servers;
 mod split_hello;
 mod bulk;
+mod loss;
+mod churn;
 mod tcp_listener;
 mod half_close;
 mod reset;
