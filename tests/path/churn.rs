@@ -21,7 +21,7 @@ use tests::topology::Options;
 use crate::scene::{ECHO_PORT, Scene, all, eventually, turn};
 
 /// Connections, and with `VESTIBULE_SOAK=1`.
-const CONNECTIONS: u64 = 3_000;
+const CONNECTIONS: u64 = 1_500;
 const SOAKED: u64 = 100_000;
 const THREADS: usize = 48;
 /// Until a silent flow counts as idle, and a source as quiet; swept every quarter of the first.
