@@ -46,21 +46,19 @@ impl Template {
 }
 
 /// Bytes of the first record's hello, or `None` while its header is not there.
-#[expect(clippy::unwrap_in_result, reason = "two bytes of a slice make an array of two")]
 pub fn hello_length(bytes: &[u8]) -> Option<usize> {
-    let length = bytes.get(3..5)?.try_into().expect("two bytes");
-    Some(5 + usize::from(u16::from_be_bytes(length)))
+    let &[high, low] = bytes.get(3..)?.first_chunk()?;
+    Some(5 + usize::from(u16::from_be_bytes([high, low])))
 }
 
 /// A hash of all bytes that tells any two hellos of ours apart.
 pub fn digest(bytes: &[u8]) -> u64 {
     let mut state = bytes.len() as u64;
-    let mut words = bytes.chunks_exact(8);
-    for word in &mut words {
-        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-        state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    let (words, rest) = bytes.as_chunks();
+    for word in words {
+        state = (state ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
-    for byte in words.remainder() {
+    for byte in rest {
         state = (state ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
     state
