@@ -35,7 +35,7 @@ const KEPT: Duration = Duration::from_secs(IDLE + IDLE / 4 + 10);
 fn once(scene: &Scene, family: Family, n: u64, resets: bool) -> Result<()> {
     let tenant = (n % 3) as usize;
     let bytes = hello().name(server_name(tenant)).length(700).bytes();
-    let port = if n % 5 == 0 { DIRECT_PORT + tenant as u16 } else { TLS_PORT };
+    let port = if n.is_multiple_of(5) { DIRECT_PORT + tenant as u16 } else { TLS_PORT };
     let mut stream = tls::dial(scene.lab.vip(family, port)).context("connecting")?;
     write_split(&mut stream, &bytes, &[300]).context("writing")?;
     let name = read_line(&mut stream).context("reading the name")?.context("ended without a name")?;

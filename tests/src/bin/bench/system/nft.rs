@@ -13,7 +13,7 @@ pub(super) fn start(rig: &Rig, tenants: u32) -> Result<()> {
     for tenant in 0..tenants {
         let vip = Ipv4Addr::from(u32::from(*OWN_VIPS.ip()) + tenant);
         let port = super::server_port(rig, tenant);
-        write!(elements, "{vip} : {} . {port}, ", SERVERS.ip()).expect("a string takes everything");
+        write!(elements, "{vip} : {} . {port}, ", SERVERS.ip())?;
     }
     let rules = format!(
         "table ip bench {{

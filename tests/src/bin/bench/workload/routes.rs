@@ -68,7 +68,7 @@ fn loaded(routes: u32, format: Format, times: u32, seconds: f64) -> Result<Vec<R
     }];
     if routes == MILLION {
         rows.push(Row {
-            workload: format!("its peak of memory, GB"),
+            workload: "its peak of memory, GB".to_owned(),
             figure: format!("{peak:.2} GB"),
             value: Some(Median { value: peak, low: peak, high: peak }),
             target: Some(Target::AtMost(1.5)),
