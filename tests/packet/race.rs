@@ -27,13 +27,13 @@ fn at_once(programs: &Programs, client: &[Segment], backend: &[Segment]) -> [Vec
             scope.spawn(move || {
                 let cpus = std::thread::available_parallelism().map_or(1, usize::from);
                 let mut set = CpuSet::new();
-                set.set(cpu % cpus).unwrap();
+                set.set(cpu % cpus).expect("this CPU is below the most there are");
                 // Where the CPU is not ours to choose, the scheduler does.
                 let _ = sched_setaffinity(Pid::from_raw(0), &set);
                 let frames: Vec<_> = segments.iter().map(Segment::bytes).collect();
                 begin.wait();
                 for frame in frames {
-                    world.send(device, &frame).unwrap();
+                    world.send(device, &frame).expect("the device takes frames");
                 }
             });
         }
