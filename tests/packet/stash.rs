@@ -138,11 +138,31 @@ fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
 #[track_caller]
 fn drive_out(programs: &mut Programs, family: Family) {
     for port in 50_000..50_003 {
-        begin(programs, family, far(family, 2, 1), port);
+        dial(family).host(far(family, 2, 1)).port(port).shake(programs).ask(programs, &usual_hello());
     }
     let client = dial(family).host(far(family, 2, 1)).port(50_003).shake(programs);
-    let outcome = client.send(programs, 0, &usual_hello()[..300]);
-    assert_eq!(outcome.counted, [(Reason::HelloStashed, 1), (Reason::HelloEvicted, 1)]);
+    let outcome = client.send(programs, 0, &usual_hello());
+    assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
+}
+
+#[test]
+fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let oldest = dial(family).shake(&mut programs);
+        oldest.ask(&mut programs, &usual_hello());
+        let slow: Vec<Client> =
+            (0..3).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
+        // Strangers with a byte each never drive out a client whose backend is about to answer.
+        for (port, gone) in (50_000..).zip(&slow) {
+            let client = dial(family).host(far(family, 3, 1)).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello()[..1]);
+            assert_eq!(outcome.counted, [(Reason::HelloStashed, 1), (Reason::HelloEvicted, 1)]);
+            assert_eq!(gone.waiting(&programs), None);
+        }
+        assert!(oldest.waiting(&programs).is_some());
+    }
 }
 
 /// Hellos are over after 50 ms.

@@ -18,6 +18,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::net::{End, Namespace, veth};
 use crate::offload;
 use crate::tap::Tap;
+use crate::world::kernel_talk;
 
 /// A frame held back leaves after this many others, or after [`HELD`].
 const HELD_FRAMES: u32 = 3;
@@ -151,7 +152,11 @@ impl Way {
         );
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         let mut leaving = Vec::new();
-        if lost {
+        if kernel_talk(frame) {
+            // A host gives an address up after three questions without an answer, and with it every connection there.
+            count(&counts.passed);
+            leaving.push(frame.to_vec());
+        } else if lost {
             count(&counts.lost);
         } else if delayed {
             count(&counts.delayed);

@@ -198,7 +198,7 @@ fn mac(bytes: [u8; 6]) -> String {
 }
 
 /// ARP, and ICMPv6 neighbour discovery and multicast listener reports (with a hop-by-hop header or without).
-fn kernel_talk(frame: &[u8]) -> bool {
+pub(crate) fn kernel_talk(frame: &[u8]) -> bool {
     match frame.get(12..ETHERNET_BYTES) {
         Some([0x08, 0x06]) => true,
         Some([0x86, 0xdd]) => match frame.get(ETHERNET_BYTES + 6) {

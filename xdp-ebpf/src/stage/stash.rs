@@ -1,4 +1,5 @@
-//! Keeps the bytes of waiting hellos: places in `CHUNKS`, the oldest gives way; and the count of each source.
+//! Keeps the bytes of waiting hellos: places in `CHUNKS`, the oldest that is not whole gives way; and the count of each
+//! source.
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
@@ -127,8 +128,10 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
         search.found = place;
         return 1;
     }
-    if hello.started_ns < search.oldest_ns {
-        search.oldest_ns = hello.started_ns;
+    // A hello that is whole soon has its backend's answer: while any other waits for bytes, that one gives way.
+    let whole_ns = if hello.state == HELLO_COLLECTING { 0 } else { search.timeout_ns };
+    if hello.started_ns + whole_ns < search.oldest_ns {
+        search.oldest_ns = hello.started_ns + whole_ns;
         search.oldest = place;
     }
     0
