@@ -55,8 +55,19 @@ impl Scene {
         scene
     }
 
+    /// While no other test runs.
+    pub(crate) fn alone() -> Self {
+        let scene = Self::made(CONFIG, &[], true);
+        scene.give_address();
+        scene
+    }
+
     /// With this chart's file and these arguments of the API server, and nobody has given the Gateway its address.
     pub(crate) fn bare(config: &str, arguments: &[&str]) -> Self {
+        Self::made(config, arguments, false)
+    }
+
+    fn made(config: &str, arguments: &[&str], alone: bool) -> Self {
         let namespace = Namespace::new("agent").unwrap();
         namespace.forward().unwrap();
         // Every address of 10.99.0.0/16 is one of the outside's own.
@@ -69,7 +80,7 @@ impl Scene {
         .unwrap();
         namespace.ip("route add 10.99.0.0/16 via 10.98.0.2\n").unwrap();
         outside.ip("route add local 10.99.0.0/16 dev lo\nroute add default via 10.98.0.1\n").unwrap();
-        let server = server(&Options { namespace: Some(&namespace), arguments, ..Options::default() });
+        let server = server(&Options { namespace: Some(&namespace), arguments, alone, ..Options::default() });
         let scene =
             Self { server, pins: Pins::new().unwrap(), folder: TempDir::new().unwrap(), namespace, outside };
         scene.kubectl().apply(OBJECTS).unwrap();

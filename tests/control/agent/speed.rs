@@ -44,7 +44,7 @@ fn name(number: usize) -> String {
 #[test]
 fn ten_thousand_routes_start_quickly_and_follow_each_change() {
     skip_without_root!();
-    let scene = Scene::new();
+    let scene = Scene::alone();
     let idle = {
         let agent = scene.agent("idle");
         until("it is ready", &[&agent], || agent.is_ready());

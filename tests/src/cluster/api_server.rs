@@ -13,6 +13,7 @@ use rcgen::KeyPair;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::places;
+use super::turn::Turn;
 use super::{Kubectl, Rest};
 use crate::net::Namespace;
 use crate::temp::TempDir;
@@ -34,6 +35,8 @@ pub struct Options<'a> {
     pub audit: bool,
     /// More arguments of kube-apiserver.
     pub arguments: &'a [&'a str],
+    /// While no other test has a server: for those that measure.
+    pub alone: bool,
 }
 
 /// etcd and kube-apiserver on loopback, with RBAC and the usual admission. Dropping it ends both.
@@ -47,8 +50,9 @@ pub struct ApiServer {
     kubectl: Kubectl,
     rest: Rest,
     _files: Files,
-    // Last: programs have ended when their files go.
+    // Behind the programs: they have ended when their files go.
     folder: TempDir,
+    _turn: Turn,
 }
 
 impl ApiServer {
@@ -59,6 +63,7 @@ impl ApiServer {
 
     /// Starts one.
     pub fn with(options: &Options<'_>) -> Result<Self> {
+        let turn = Turn::take(options.alone);
         places::end_orphans();
         let programs = places::programs()?;
         let netns = options.namespace.map(Namespace::path);
@@ -91,6 +96,7 @@ impl ApiServer {
             rest,
             _files: files,
             folder,
+            _turn: turn,
         };
         server.launch()?;
         if !options.bare {

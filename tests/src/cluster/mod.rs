@@ -19,6 +19,8 @@ mod kubectl;
 mod rest;
 /// etcd and an API server, without nodes.
 mod api_server;
+/// Whose turn it is.
+mod turn;
 /// Three nodes, a router and a client.
 mod nodes;
 /// What is listed only where it is not streamed.
