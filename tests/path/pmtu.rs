@@ -234,11 +234,14 @@ fn a_ping_of_the_vip_comes_back() {
                     .rest(0x1234_0001)
                     .body(vec![0x5a; bytes])
                     .bytes();
-                tap.send(&asked.bytes()).unwrap();
-                let came = eventually(AT_ONCE, || tap.drain().unwrap().contains(&answer));
+                // As ping does: one may be lost while a router asks for its neighbour.
+                let came = (0..5).any(|_| {
+                    tap.send(&asked.bytes()).unwrap();
+                    eventually(AT_ONCE, || tap.drain().unwrap().contains(&answer))
+                });
                 assert!(came, "{family:?}: {bytes} bytes");
             }
         });
-        assert_eq!(count(&moved, Reason::IcmpEcho), 3, "{family:?}: {moved:?}");
+        assert!(count(&moved, Reason::IcmpEcho) >= 3, "{family:?}: {moved:?}");
     }
 }
