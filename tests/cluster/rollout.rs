@@ -3,7 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use tests::cluster::Cluster;
+use serde_json::Value;
+use tests::cluster::{Cluster, Kubectl};
 
 use crate::scene::{RELEASE, Tenant, install};
 use crate::traffic::{HELD, NEW, Traffic};
@@ -56,4 +57,62 @@ fn agents_are_replaced_and_nothing_is_lost() {
     assert!(outcome.ended.is_empty(), "{:?}", outcome.ended);
     assert!(outcome.opened > u64::from(NEW), "{outcome:?}");
     assert_eq!(outcome.held.len(), HELD);
+}
+
+/// Takes pods on the node again when the test is over.
+struct Uncordon<'a>(&'a Kubectl, String);
+
+impl Drop for Uncordon<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.run(&["uncordon", &self.1]) {
+            eprintln!("uncordon {}: {error:#}", self.1);
+        }
+    }
+}
+
+/// Names of the agents' pods, each with its node.
+fn agents(kubectl: &Kubectl) -> Vec<(String, String)> {
+    let selector = "app.kubernetes.io/component=agent";
+    let pods = kubectl.get(&["-n", RELEASE, "pods", "-l", selector]).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of = |pod: &Value| (text(&pod["metadata"]["name"]), text(&pod["spec"]["nodeName"]));
+    let mut agents: Vec<_> = pods["items"].as_array().unwrap().iter().map(of).collect();
+    agents.sort();
+    agents
+}
+
+#[test]
+fn a_drained_node_keeps_its_agent_and_all_flows_but_those_to_evicted_pods() {
+    let cluster = Cluster::alone().unwrap();
+    install(&cluster);
+    let tenant = Tenant::new(&cluster, "drained").unwrap();
+    let kubectl = cluster.kubectl();
+    let pods = tenant.namespace.get(&["pods"]).unwrap();
+    let node = pods["items"][0]["spec"]["nodeName"].as_str().unwrap().to_owned();
+    let there: Vec<&str> = pods["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|pod| pod["spec"]["nodeName"] == node.as_str())
+        .filter_map(|pod| pod["metadata"]["name"].as_str())
+        .collect();
+    let before = agents(kubectl);
+    assert_eq!(before.len(), cluster.nodes().len(), "{before:?}");
+    let traffic = Traffic::start(&cluster, &tenant.target).unwrap();
+    let uncordon = Uncordon(kubectl, node.clone());
+    kubectl
+        .run(&["drain", &node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s"])
+        .unwrap();
+    tenant.namespace.run(&["rollout", "status", "deployment/tenant", "--timeout=120s"]).unwrap();
+    sleep(RESET);
+    let outcome = traffic.end();
+    drop(uncordon);
+    assert_eq!(agents(kubectl), before, "an agent was evicted");
+    assert_eq!(outcome.failed, [] as [String; 0]);
+    assert!(outcome.opened > u64::from(NEW) && outcome.held.len() == HELD, "{outcome:?}");
+    assert!(!outcome.ended.is_empty(), "no connection led to {there:?}");
+    for ended in &outcome.ended {
+        assert!(there.contains(&ended.pod.as_str()), "{} was not evicted, but: {}", ended.pod, ended.how);
+        assert!(ended.silence < RESET, "{} after {:?}", ended.how, ended.silence);
+    }
 }
