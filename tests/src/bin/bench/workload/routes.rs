@@ -118,9 +118,11 @@ pub(super) fn change(effort: Effort) -> Result<Vec<Row>> {
         failed += turned.failures();
         // The client began 50 ms before; it sees the change with its next connection.
         seen.push((turned.nanoseconds as f64 / 1e6 - 50.0).min(written.as_secs_f64() * 1e3));
+        // It says that it is ready, and writes its log a moment later.
+        std::thread::sleep(Duration::from_millis(200));
         let log = bench.daemon().context("the system is ours")?.log();
-        let (in_force, parsed) =
-            times(&log).context("the daemon does not tell its times: VESTIBULE_LOG=debug")?;
+        let (in_force, parsed) = times(&log)
+            .with_context(|| format!("the daemon does not tell its times (VESTIBULE_LOG=debug):\n{log}"))?;
         whole.push(in_force);
         handed.push(in_force - parsed);
     }
