@@ -211,7 +211,7 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
     let raced = scene.daemon.reasons().unwrap().get("HelloStashFailed").copied().unwrap_or(0);
     assert!(lost.len() <= TIMED / 5 && lost.len() as u64 <= raced, "{lost:?}; {raced} by a race");
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
-    assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
+    assert!(evicted + raced >= (CROWD as u64) - u64::from(ROOM), "{:?}, {raced}", refused(&scene));
     scene.assert_nothing_leaks();
 }
 
