@@ -105,6 +105,7 @@ pub(super) fn change(effort: Effort) -> Result<Vec<Row>> {
     let one = load::order::Aim { tenants: 1, ..bench.aim(0) };
     let held = bench.rig.order(std::slice::from_ref(&hold))?;
     let (mut whole, mut handed, mut seen, mut failed) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut wrong = String::new();
     for time in 0..if effort.quick { 2 } else { 12 } {
         let server = time % 2;
         let task = Task::Turn { server, milliseconds: 10_000 };
@@ -116,6 +117,7 @@ pub(super) fn change(effort: Effort) -> Result<Vec<Row>> {
         let written = begun.elapsed();
         let turned = bench.rig.hear(1)?;
         failed += turned.failures();
+        wrong.extend(turned.errors.iter().map(|(what, times)| format!("; {times} x {what}")));
         // The client began 50 ms before; it sees the change with its next connection.
         seen.push((turned.nanoseconds as f64 / 1e6 - 50.0).min(written.as_secs_f64() * 1e3));
         // It says that it is ready, and writes its log a moment later.
@@ -140,7 +142,7 @@ pub(super) fn change(effort: Effort) -> Result<Vec<Row>> {
             target: Some(Target::AtMost(most)),
             failures: failed + lost,
             note: format!(
-                "{lost} of {HELD} connections lost, {failed} new ones failed; a client sees it after {:.0} ms",
+                "{lost} of {HELD} connections lost, {failed} new ones failed; a client sees it after {:.0} ms{wrong}",
                 seen.value
             ),
         }
