@@ -116,20 +116,21 @@ impl Programs {
         if members.is_empty() {
             return Table::zeroed();
         }
+        if let [backend] = members {
+            return Table { id: *backend, slots: 1, members: 1 };
+        }
         let id = unique() + 1;
         for (member, backend) in (0..).zip(members) {
             self.insert(name::MEMBERS, MemberKey { table: id, member }, *backend);
         }
-        let slots = if members.len() == 1 { 1 } else { SLOTS };
-        let pages = if slots == 1 { 0 } else { slots.div_ceil(PAGE_SLOTS as u32) };
-        for page in 0..pages {
+        for page in 0..SLOTS.div_ceil(PAGE_SLOTS as u32) {
             let mut value = Page::zeroed();
             for (slot, member) in (page as usize * PAGE_SLOTS..).zip(&mut value.slots) {
                 *member = (slot % members.len()) as u8;
             }
             self.insert(name::MAGLEV, PageKey { table: id, page }, value);
         }
-        Table { id, slots, members: members.len() as u32 }
+        Table { id, slots: SLOTS, members: members.len() as u32 }
     }
 
     /// A backend of the test network as the daemon would write it: reached over [`Device::Backend`].

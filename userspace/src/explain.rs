@@ -10,7 +10,7 @@ use common::maps::address::{Address, Port};
 use common::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, PROTOCOL_TLS};
-use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, MemberKey, PAGE_SLOTS, PageKey, Route, Table};
+use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, PAGE_SLOTS, PageKey, Route, Table};
 use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -297,15 +297,14 @@ fn slot_member(world: &World, table: &Table, address: IpAddr, port: u16) -> Opti
 }
 
 fn usable<'w>(world: &'w World, table: &Table, member: u32) -> Option<&'w Backend> {
-    let id = world.members.get(&MemberKey { table: table.id, member })?;
     let unusable = BACKEND_RETIRED | BACKEND_UNREACHABLE | BACKEND_REFUSING;
-    world.backends.get(id).filter(|backend| backend.flags & unusable == 0)
+    world.backends.get(&world.member(table, member)?).filter(|backend| backend.flags & unusable == 0)
 }
 
 /// Whether the share of connections of this member is refused.
 fn refuses(world: &World, table: &Table, member: u32) -> bool {
-    let id = world.members.get(&MemberKey { table: table.id, member });
-    id.and_then(|id| world.backends.get(id)).is_some_and(|backend| backend.flags & BACKEND_REFUSING != 0)
+    let id = world.member(table, member);
+    id.and_then(|id| world.backends.get(&id)).is_some_and(|backend| backend.flags & BACKEND_REFUSING != 0)
 }
 
 #[cfg(test)]

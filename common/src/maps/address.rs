@@ -45,6 +45,13 @@ impl Address {
         (b[0] | b[1] | b[2] | b[3] | b[4] | b[5] | b[6] | b[7] | b[8] | b[9]) == 0 && (b[10] & b[11]) == 0xff
     }
 
+    /// The last four bytes, as they stand in memory.
+    #[inline(always)]
+    pub const fn low_word(&self) -> u32 {
+        let b = &self.bytes;
+        u32::from_ne_bytes([b[12], b[13], b[14], b[15]])
+    }
+
     /// What one source means for limits: the address itself for IPv4, its /64 for IPv6.
     #[inline(always)]
     pub const fn source_prefix(&self) -> Self {

@@ -54,7 +54,7 @@ pub const DECLINED_SACK: u8 = 2;
 map_struct! {
     /// Value of `FLOWS`. Client sequence numbers reach the backend unchanged; backend sequence numbers are moved by
     /// `seq_delta` (backend = client + delta).
-    pub struct Flow = 92 {
+    pub struct Flow = 96 {
         pub nat: BackendTuple,
         pub route: u32,
         pub backend: u32,
@@ -93,6 +93,8 @@ map_struct! {
         pub declined: u8,
         /// The client's initial sequence number: tells its own repeated SYN from a new connection's.
         pub client_isn: u32,
+        /// Our initial sequence number towards the client: tells its late segments from a new connection's.
+        pub cookie: u32,
     }
 }
 
@@ -176,9 +178,12 @@ map_struct! {
 
 map_struct! {
     /// Element of `CHUNKS`.
-    pub struct Chunk = 2088 {
+    pub struct Chunk = 2092 {
         /// Whose bytes; the place is free unless that hello's `chunks[index]` is this place.
         pub owner: ClientTuple,
+        /// 0, or since when a CPU takes the place or writes to it (monotonic clock, units of 2^20 ns, odd): until it has
+        /// stored the hello, nobody else may.
+        pub locked: u32,
         /// Which part of the hello.
         pub index: u32,
         pub bytes: [u8; CHUNK_BYTES],

@@ -58,7 +58,7 @@ pub mod event;
 
 /// Raised whenever a map's key, value or meaning changes. Pinned as map `ABI`; a mismatch is refused before anything
 /// is touched.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
 pub mod name {
@@ -116,9 +116,11 @@ pub mod name {
     pub const EVICTIONS: &str = "EVICTIONS";
     /// Working memory of the programs, per CPU.
     pub const SCRATCH: &str = "SCRATCH";
+    /// Next hops found in the last two milliseconds, per CPU.
+    pub const NEXT_HOPS: &str = "NEXT_HOPS";
 
     /// Every map that is pinned.
-    pub const ALL: [&str; 27] = [
+    pub const ALL: [&str; 28] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -146,5 +148,6 @@ pub mod name {
         COUNTERS,
         EVICTIONS,
         SCRATCH,
+        NEXT_HOPS,
     ];
 }

@@ -40,12 +40,22 @@ map_struct! {
     /// One family's backends of a route, as a Maglev table over members.
     #[derive(Hash)]
     pub struct Table = 12 {
-        /// Names the table in `MAGLEV` and `MEMBERS`; never reused. 0 = no backend of this family.
+        /// Names the table in `MAGLEV` and `MEMBERS`; never reused. Where `slots` is 1: the id of its one backend. 0 = no
+        /// backend of this family.
         pub id: u32,
-        /// Slots of the table (a prime); 1 = the one member, no page is stored.
+        /// Slots of the table (a prime); 1 = one member: neither member nor page is stored, which spares nearly every
+        /// new connection a look-up.
         pub slots: u32,
         /// Backends in `MEMBERS` that take new flows.
         pub members: u32,
+    }
+}
+
+impl Table {
+    /// Whether [`Table::id`] is a backend's.
+    #[inline(always)]
+    pub const fn is_single(&self) -> bool {
+        self.slots == 1
     }
 }
 

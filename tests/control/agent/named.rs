@@ -30,6 +30,9 @@ impl Names<'_> {
 
     /// Members and slots of a route's table.
     fn table(&self, table: Table) -> String {
+        if table.is_single() {
+            return format!("{}, alone", self.backend(table.id));
+        }
         let mut members: Vec<_> =
             self.content.members.iter().filter(|(key, _)| key.table == table.id).collect();
         members.sort_by_key(|(key, _)| key.member);
@@ -51,7 +54,8 @@ pub(super) fn named(content: &MapsContent) -> BTreeMap<&'static str, Vec<String>
         ((key.kind, key.id), String::from_utf8_lossy(&label.text[..usize::from(label.length)]).into_owned())
     });
     let names = Names { content, labels: labels.collect() };
-    let tables: Vec<u32> = content.routes.iter().flat_map(|(_, route)| [route.v4.id, route.v6.id]).collect();
+    let tables = content.routes.iter().flat_map(|(_, route)| [route.v4, route.v6]);
+    let tables: Vec<u32> = tables.filter(|table| !table.is_single()).map(|table| table.id).collect();
     let stray = content.pages.iter().map(|(key, _)| key.table);
     let stray = stray.chain(content.members.iter().map(|(key, _)| key.table));
     let stray = stray.filter(|table| !tables.contains(table));

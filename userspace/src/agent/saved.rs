@@ -155,14 +155,16 @@ mod tests {
                     route: Some(0),
                 },
             ],
-            routes: vec![Arc::new(DesiredRoute {
+            routes: [Arc::new(DesiredRoute {
                 name: "tlsroute/a/b".into(),
                 names: vec![
                     (0, Pattern::Exact(name("a.example"))),
                     (0, Pattern::Wildcard(name("b.example"))),
                 ],
                 backends: vec![backend("10.0.0.1", 1), backend("fd00::1", 0)],
-            })],
+            })]
+            .into_iter()
+            .collect(),
         }
     }
 

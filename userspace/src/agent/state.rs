@@ -169,6 +169,7 @@ mod tests {
             backends: (0..).zip(failing).map(|(host, failing)| backend(host, *failing)).collect(),
         };
         let routes = vec![Arc::new(route("a", &[true, false, true])), Arc::new(route("b", &[false]))];
+        let routes = routes.into_iter().collect();
         let state = State::saved(Desired { routes, ..Desired::default() });
         assert_eq!(state.failing_by_route(), [("a".to_owned(), 2)].into());
     }

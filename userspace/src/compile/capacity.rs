@@ -44,24 +44,73 @@ impl Room {
 
 /// Whether the maps have room for all of it.
 pub(super) fn fits(desired: &Desired) -> bool {
-    let mut room = Room::new(desired.settings.max_names);
-    desired.routes.iter().all(|route| room.take(route))
+    Load::of(desired).fits(desired.settings.max_names)
+}
+
+/// What the maps must hold of routes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    names: usize,
+    routes: usize,
+    backends: usize,
+    pages: usize,
+}
+
+impl Load {
+    /// Of all routes.
+    pub(super) fn of(desired: &Desired) -> Self {
+        desired.routes.iter().fold(Self::default(), |load, route| load.with(route))
+    }
+
+    /// With one route more.
+    pub(super) fn with(self, route: &DesiredRoute) -> Self {
+        Self {
+            names: self.names + route.names.len(),
+            routes: self.routes + 1,
+            backends: self.backends + route.backends.len(),
+            pages: self.pages + pages(&route.backends),
+        }
+    }
+
+    /// Without one of its routes.
+    pub(super) fn without(self, route: &DesiredRoute) -> Self {
+        Self {
+            names: self.names - route.names.len(),
+            routes: self.routes - 1,
+            backends: self.backends - route.backends.len(),
+            pages: self.pages - pages(&route.backends),
+        }
+    }
+
+    /// Whether no map must hold more for it than for the other.
+    pub(super) fn is_at_most(self, other: Self) -> bool {
+        self.names <= other.names
+            && self.routes <= other.routes
+            && self.backends <= other.backends
+            && self.pages <= other.pages
+    }
+
+    /// What each map must hold, what it can hold, and of what.
+    fn counts(self, names_max: usize) -> [(usize, usize, &'static str); 4] {
+        [
+            (self.names, names_max, "names (a name counts once a listener)"),
+            (self.routes, names_max, "routes"),
+            (self.backends, 2 * names_max, "backends"),
+            (self.pages, 2 * names_max, "pages of 128 Maglev slots (unequal weights need more)"),
+        ]
+    }
+
+    /// Whether the maps have room for it.
+    pub(super) fn fits(self, names_max: u32) -> bool {
+        self.counts(names_max as usize).iter().all(|(count, most, _)| count <= most)
+    }
 }
 
 /// Counts what each map must hold.
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
     doors(desired, problems);
     let names_max = desired.settings.max_names as usize;
-    let names = desired.routes.iter().map(|route| route.names.len()).sum::<usize>();
-    let backends = desired.routes.iter().map(|route| route.backends.len()).sum::<usize>();
-    let pages = desired.routes.iter().map(|route| pages(&route.backends)).sum::<usize>();
-    let counts = [
-        (names, names_max, "names (a name counts once a listener)"),
-        (desired.routes.len(), names_max, "routes"),
-        (backends, 2 * names_max, "backends"),
-        (pages, 2 * names_max, "pages of 128 Maglev slots (unequal weights need more)"),
-    ];
-    for (count, most, what) in counts {
+    for (count, most, what) in Load::of(desired).counts(names_max) {
         if count > most {
             let needed = names_max.saturating_mul(count).div_ceil(most);
             problems.push(

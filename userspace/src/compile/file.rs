@@ -38,6 +38,8 @@ struct Compiler<'a> {
 
 impl<'a> Compiler<'a> {
     fn new(facts: &'a Facts) -> Self {
+        let names: usize =
+            facts.routes.iter().map(|route| route.listeners.len() * route.patterns.len()).sum();
         let mut this = Self {
             problems: Vec::new(),
             listener_of: HashMap::with_capacity(facts.listeners.len()),
@@ -45,7 +47,7 @@ impl<'a> Compiler<'a> {
             route_of: HashMap::with_capacity(facts.routes.len()),
             kept_routes: Vec::with_capacity(facts.routes.len()),
             dialled: HashMap::new(),
-            claimed: HashMap::with_capacity(2 * facts.routes.len()),
+            claimed: HashMap::with_capacity(names.min(facts.settings.max_names as usize)),
         };
         for listener in &facts.listeners {
             if let Some(first) = this.listener_of.get(&*listener.name) {
@@ -307,8 +309,9 @@ pub(super) fn sorted(
     mut listeners: Vec<DesiredListener>,
     mut routes: Vec<DesiredRoute>,
 ) -> (Vec<DesiredListener>, Vec<DesiredRoute>) {
-    let listener_rank = ranks(listeners.iter().map(|listener| &*listener.name));
-    let route_rank = ranks(routes.iter().map(|route| &*route.name));
+    let listener_order = order(listeners.iter().map(|listener| &*listener.name));
+    let route_order = order(routes.iter().map(|route| &*route.name));
+    let (listener_rank, route_rank) = (ranks(&listener_order), ranks(&route_order));
     for listener in &mut listeners {
         listener.route = listener.route.map(|route| route_rank[route]);
     }
@@ -318,18 +321,27 @@ pub(super) fn sorted(
         }
         route.names.sort();
     }
-    listeners.sort_by(|a, b| a.name.cmp(&b.name));
-    routes.sort_by(|a, b| a.name.cmp(&b.name));
-    (listeners, routes)
+    (put(listeners, &listener_order), put(routes, &route_order))
 }
 
-/// The place of each name when all are sorted.
-fn ranks<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
+/// Places in the order of their names.
+fn order<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
     let mut order: Vec<_> = names.enumerate().map(|(place, name)| (name, place)).collect();
     order.sort_unstable();
+    order.into_iter().map(|(_, place)| place).collect()
+}
+
+/// The place that each gets.
+fn ranks(order: &[usize]) -> Vec<usize> {
     let mut ranks = vec![0; order.len()];
-    for (rank, (_, place)) in order.into_iter().enumerate() {
-        ranks[place] = rank;
+    for (rank, place) in order.iter().enumerate() {
+        ranks[*place] = rank;
     }
     ranks
+}
+
+/// All items, in this order of their places.
+fn put<T>(items: Vec<T>, order: &[usize]) -> Vec<T> {
+    let mut items: Vec<Option<T>> = items.into_iter().map(Some).collect();
+    order.iter().filter_map(|place| items[*place].take()).collect()
 }

@@ -5,12 +5,16 @@
 pub mod maglev;
 /// The static file by itself.
 mod file;
+/// Some routes of the static file.
+mod kept;
 /// File and cluster together.
 pub mod cluster;
 /// What may surprise its author.
 mod warn;
 /// Whether it all fits into the maps.
 mod capacity;
+
+pub use kept::Kept;
 
 use crate::model::{Desired, Facts, Probes, Problem, Verdicts};
 use std::sync::Arc;

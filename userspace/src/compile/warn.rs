@@ -10,20 +10,34 @@ pub(super) fn check(facts: &Facts, surroundings: &Surroundings, problems: &mut V
     if facts.listeners.is_empty() && facts.cluster.is_none() {
         problems.push(Problem::warning("listeners", "there is no listener", "add one: nothing is served"));
     }
-    let listeners: HashMap<&str, &ListenerSpec> =
-        facts.listeners.iter().map(|listener| (&*listener.name, listener)).collect();
-    let mut defaults: HashMap<&str, Vec<&ListenerSpec>> = HashMap::new();
-    for listener in &facts.listeners {
-        if let Some(route) = &listener.default_route {
-            defaults.entry(route).or_default().push(listener);
+    let attachments = Attachments::new(&facts.listeners);
+    facts.routes.iter().for_each(|route| attachments.check(route, problems));
+}
+
+/// Which listeners lead to a route.
+pub(super) struct Attachments<'a> {
+    by_name: HashMap<&'a str, &'a ListenerSpec>,
+    /// By name of the route that takes what no other does.
+    defaults: HashMap<&'a str, Vec<&'a ListenerSpec>>,
+}
+
+impl<'a> Attachments<'a> {
+    pub(super) fn new(listeners: &'a [ListenerSpec]) -> Self {
+        let by_name = listeners.iter().map(|listener| (&*listener.name, listener)).collect();
+        let mut defaults: HashMap<&str, Vec<&ListenerSpec>> = HashMap::new();
+        for listener in listeners {
+            if let Some(route) = &listener.default_route {
+                defaults.entry(route).or_default().push(listener);
+            }
         }
+        Self { by_name, defaults }
     }
-    let mut attached: Vec<&ListenerSpec> = Vec::new();
-    for route in &facts.routes {
-        attached.clear();
-        let named = route.listeners.iter().filter_map(|name| listeners.get(&**name).copied());
-        let default = defaults.get(&*route.name).into_iter().flatten().copied();
-        attached.extend(named.chain(default));
+
+    /// Looks at one route.
+    pub(super) fn check(&self, route: &RouteSpec, problems: &mut Vec<Problem>) {
+        let named = route.listeners.iter().filter_map(|name| self.by_name.get(&**name).copied());
+        let default = self.defaults.get(&*route.name).into_iter().flatten().copied();
+        let attached: Vec<&ListenerSpec> = named.chain(default).collect();
         attachment(route, &attached, problems);
         families(route, &attached, problems);
     }

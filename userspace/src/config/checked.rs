@@ -17,8 +17,7 @@ const KIND: &str = "StaticConfig";
 /// Checks the whole file.
 pub(super) fn facts(raw: RawConfig<'_>, problems: &mut Vec<Problem>) -> Facts {
     let mut check = Check { problems };
-    check.constant("apiVersion", raw.api_version.as_deref(), API_VERSION);
-    check.constant("kind", raw.kind.as_deref(), KIND);
+    check.heading(raw.api_version.as_deref(), raw.kind.as_deref());
     let settings = check.settings(raw.settings.unwrap_or_default());
     check.facts(settings, raw.listeners, raw.routes)
 }
@@ -35,14 +34,23 @@ impl Check<'_> {
         listeners: Option<Vec<RawListener<'_>>>,
         routes: Option<Vec<RawRoute<'_>>>,
     ) -> Facts {
-        let listeners = listeners.unwrap_or_default().into_iter().enumerate();
         let routes = routes.unwrap_or_default().into_iter().enumerate();
         Facts {
             cluster: None,
             settings,
-            listeners: listeners.filter_map(|(place, raw)| self.listener(place, raw)).collect(),
+            listeners: self.listeners(listeners),
             routes: routes.filter_map(|(place, raw)| self.route(place, raw)).collect(),
         }
+    }
+
+    pub(super) fn heading(&mut self, api_version: Option<&str>, kind: Option<&str>) {
+        self.constant("apiVersion", api_version, API_VERSION);
+        self.constant("kind", kind, KIND);
+    }
+
+    pub(super) fn listeners(&mut self, listeners: Option<Vec<RawListener<'_>>>) -> Vec<ListenerSpec> {
+        let listeners = listeners.unwrap_or_default().into_iter().enumerate();
+        listeners.filter_map(|(place, raw)| self.listener(place, raw)).collect()
     }
 
     fn missing(&mut self, field: String, remedy: &str) {
@@ -173,7 +181,7 @@ impl Check<'_> {
         })
     }
 
-    fn route(&mut self, place: usize, raw: RawRoute<'_>) -> Option<RouteSpec> {
+    pub(super) fn route(&mut self, place: usize, raw: RawRoute<'_>) -> Option<RouteSpec> {
         let at = || format!("routes[{place}]");
         let name = self.object_name(raw.name, at);
         let listeners = self.list(

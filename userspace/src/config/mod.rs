@@ -1,7 +1,7 @@
 //! The static file: as written (`raw`) to checked facts.
 //!
-//! A good file is read once, by serde. When something is wrong with it, it is read a second time as a tree with
-//! lines, to say where.
+//! A good file is read once, by serde; JSON in two steps, of which the second takes each route by itself. When something
+//! is wrong with it, it is read a second time as a tree with lines, to say where.
 
 /// The file as written.
 mod raw;
@@ -11,12 +11,15 @@ mod value;
 mod checked;
 /// Which fields there are; what is wrong with others.
 mod shape;
+/// Its routes as text.
+mod outline;
 /// The file as a tree with lines.
 mod node;
 /// The chart's file: what the agents and the controller of a cluster are given.
 mod cluster;
 
 pub use cluster::ChartFile;
+pub use outline::Outline;
 
 /// Reads a duration as it is written in a file, such as `10m`; the error says what is wrong and what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
@@ -32,6 +35,14 @@ use serde::Deserialize;
 /// good, so that more problems can be found; they are to be used only when no problem is an error. Problems have no
 /// line yet: see [`locate`].
 pub fn parse(text: &str) -> (Facts, Vec<Problem>) {
+    parse_outlined(text, Outline::read(text))
+}
+
+/// The same of a text whose outline was read.
+pub fn parse_outlined(text: &str, outline: Option<Outline<'_>>) -> (Facts, Vec<Problem>) {
+    if let Some(parsed) = outline.and_then(Outline::whole) {
+        return parsed;
+    }
     let mut problems = Vec::new();
     let Some(raw) = read(text, &shape::FILE, &mut problems) else { return (Facts::default(), problems) };
     let mut more = Vec::new();

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
@@ -15,6 +16,18 @@ pub(super) struct RawConfig<'a> {
     pub(super) settings: Option<RawSettings<'a>>,
     pub(super) listeners: Option<Vec<RawListener<'a>>>,
     pub(super) routes: Option<Vec<RawRoute<'a>>>,
+}
+
+/// The whole file, its routes as text.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+pub(super) struct RawOutline<'a> {
+    pub(super) api_version: Option<Text<'a>>,
+    pub(super) kind: Option<Text<'a>>,
+    pub(super) settings: Option<RawSettings<'a>>,
+    pub(super) listeners: Option<Vec<RawListener<'a>>>,
+    #[serde(borrow)]
+    pub(super) routes: Option<Vec<&'a RawValue>>,
 }
 
 /// `settings`.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use super::devices::{Choice, Chosen, choose};
+use super::devices::{Choice, Chosen};
 use super::error::StartError;
 use super::keeper::{Ended, Keeper, Order};
+use super::ways::Ways;
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
 use crate::dataplane::load::{self, LoadError, Programs};
@@ -21,8 +22,7 @@ use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem, Settings};
 use crate::net::node::Node;
 use crate::net::sysctl::{self, ForwardingOff};
-use crate::net::ways::Ways;
-use crate::plan::{self, Applied, Change, Hops, Plan, plan};
+use crate::plan::{self, Applied, Change, Plan, plan};
 
 /// What was done.
 #[derive(Clone, Debug, Default)]
@@ -38,10 +38,8 @@ pub(crate) struct Done {
 /// What makes nobody wait once there is the right to write.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    choice: Choice,
     /// Refuse what cannot all be done, instead of doing the rest.
     strict: bool,
-    node: Node,
     ways: Ways,
     /// Loaded already where maps are pinned; else they would make maps, which only the writer may.
     programs: Option<Programs>,
@@ -56,8 +54,6 @@ pub(crate) struct Control {
     programs: Programs,
     maps: Maps,
     keeper: Keeper,
-    choice: Choice,
-    node: Node,
     ways: Ways,
     desired: Arc<Desired>,
     applied: Applied,
@@ -89,19 +85,21 @@ impl Prepared {
             Err(LoadError::Pin(PinError::Nothing(_)) | LoadError::Abi { found: 0, .. }) => None,
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { choice, strict: false, node: Node::look()?, ways: Ways::default(), programs })
+        Ok(Self { strict: false, ways: Ways::new(choice, Node::look()?), programs })
     }
 
     /// Whether the configuration fits this node; touches nothing.
     fn strictly(choice: Choice, desired: &Desired) -> Result<Self, StartError> {
-        let (node, mut ways) = (Node::look()?, Ways::default());
-        let (hops, chosen) = surroundings(&choice, &node, &mut ways, desired)?;
-        if matches!(choice, Choice::Named(_)) && !chosen.unusable.is_empty() {
-            return Err(StartError::Devices(chosen.unusable));
+        let is_named = matches!(choice, Choice::Named(_));
+        let mut ways = Ways::new(choice, Node::look()?);
+        ways.find(desired)?;
+        let chosen = ways.chosen();
+        if is_named && !chosen.unusable.is_empty() {
+            return Err(StartError::Devices(chosen.unusable.clone()));
         }
-        check_forwarding(&node, &chosen.devices, desired)?;
-        refuse_errors(&plan(&Applied::default(), desired, &hops).problems)?;
-        Ok(Self { choice, strict: true, node, ways, programs: None })
+        check_forwarding(ways.node(), &chosen.devices, desired)?;
+        refuse_errors(&plan::impossible(desired, ways.hops()))?;
+        Ok(Self { strict: true, ways, programs: None })
     }
 }
 
@@ -130,7 +128,7 @@ impl Control {
         prepared: Prepared,
         desired: Arc<Desired>,
     ) -> Result<Self, StartError> {
-        let Prepared { choice, strict, node, ways, programs } = prepared;
+        let Prepared { strict, ways, programs } = prepared;
         let mut programs = match programs {
             Some(programs) => programs,
             None => Programs::load(pins, sizes(&desired.settings))?,
@@ -147,8 +145,6 @@ impl Control {
             programs,
             maps,
             keeper,
-            choice,
-            node,
             ways,
             desired,
             applied,
@@ -170,16 +166,21 @@ impl Control {
     /// Another configuration; the one before stays when this one is refused.
     pub(crate) fn reload(&mut self, desired: Arc<Desired>, begun: Instant) -> Result<Done, StartError> {
         refuse_errors(&size_changes(&self.desired.settings, &desired.settings))?;
-        let (hops, chosen) = surroundings(&self.choice, &self.node, &mut self.ways, &desired)?;
-        debug!(elapsed = ?begun.elapsed(), "ways known");
-        let plan = plan(&self.applied, &desired, &hops);
+        let changed = self.desired.routes.differences(&desired.routes);
+        self.ways.follow(&desired, &changed)?;
+        debug!(elapsed = ?begun.elapsed(), changed = changed.len(), "ways known");
+        drop(changed);
+        let plan = plan(&self.applied, &desired, self.ways.hops());
         debug!(elapsed = ?begun.elapsed(), "planned");
-        if self.strict {
-            refuse_errors(&plan.problems)?;
+        if self.strict
+            && let Err(refused) = refuse_errors(&plan.problems)
+        {
+            self.ways.distrust();
+            return Err(refused);
         }
         let before = replace(&mut self.desired, desired);
-        let done = self.carry_out(plan, hops, chosen, begun);
-        // Freeing ten thousand routes takes a while: not before the others are in force.
+        let done = self.carry_out(plan, begun);
+        // Freeing many routes takes a while: not before the others are in force.
         drop(before);
         done
     }
@@ -187,30 +188,23 @@ impl Control {
     /// Devices, addresses or routes changed.
     pub(crate) fn network_changed(&mut self) -> Result<Done, StartError> {
         let begun = Instant::now();
-        self.node = Node::look()?;
-        self.ways.forget();
+        self.ways.look_again(Node::look()?);
         self.bring(begun)
     }
 
     /// Brings the kernel in step with what is desired.
     fn bring(&mut self, begun: Instant) -> Result<Done, StartError> {
-        let (hops, chosen) = surroundings(&self.choice, &self.node, &mut self.ways, &self.desired)?;
-        let plan = plan(&self.applied, &self.desired, &hops);
-        self.carry_out(plan, hops, chosen, begun)
+        self.ways.find(&self.desired)?;
+        let plan = plan(&self.applied, &self.desired, self.ways.hops());
+        self.carry_out(plan, begun)
     }
 
-    fn carry_out(
-        &mut self,
-        mut plan: Plan,
-        mut hops: Hops,
-        chosen: Chosen,
-        begun: Instant,
-    ) -> Result<Done, StartError> {
+    fn carry_out(&mut self, mut plan: Plan, begun: Instant) -> Result<Done, StartError> {
+        let chosen = self.ways.chosen();
         // Before any route leads over it: a reply on a device without our program would be answered by the node.
         self.attach(&chosen.devices)?;
-        if !self.strict && hops.towards.values().any(|hop| !self.attached.contains(&hop.ifindex)) {
-            hops.towards.retain(|_, hop| self.attached.contains(&hop.ifindex));
-            plan = plan::plan(&self.applied, &self.desired, &hops);
+        if !self.strict && self.ways.keep_to(&self.attached) {
+            plan = plan::plan(&self.applied, &self.desired, self.ways.hops());
         }
         self.tell(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
@@ -231,7 +225,7 @@ impl Control {
         ended.retire = retire;
         self.keeper.ask(Order::End(ended))?;
         self.problems = plan.problems;
-        self.problems.extend(node_problems(&self.node, &chosen, &self.desired));
+        self.problems.extend(node_problems(self.ways.node(), &chosen, &self.desired));
         let in_force = before_writing + written.in_force.unwrap_or_default();
         Ok(Done { changes, in_force, writes: written.writes })
     }
@@ -254,12 +248,12 @@ impl Control {
     }
 
     fn attach(&mut self, devices: &BTreeSet<u32>) -> Result<(), StartError> {
-        if let Err(error) = check_forwarding(&self.node, devices, &self.desired) {
+        if let Err(error) = check_forwarding(self.ways.node(), devices, &self.desired) {
             warn!(%error, "a device cannot forward");
         }
         let mut failed = None;
         for index in devices.difference(&self.attached.clone()) {
-            let device = self.node.name(*index);
+            let device = self.ways.node().name(*index);
             match attach::attach(&mut self.programs, &self.pins, *index) {
                 Ok(()) => {
                     self.attached.insert(*index);
@@ -284,7 +278,7 @@ impl Control {
         for index in self.pins.linked_devices()? {
             if !keep.contains(&index) {
                 attach::detach(&self.pins, index)?;
-                info!(device = self.node.name(index), "detached");
+                info!(device = self.ways.node().name(index), "detached");
             }
         }
         self.attached.retain(|index| keep.contains(index));
@@ -307,7 +301,7 @@ impl Control {
 
     /// Names of the devices that have the program.
     pub(crate) fn devices(&self) -> String {
-        let names: Vec<String> = self.attached.iter().map(|index| self.node.name(*index)).collect();
+        let names: Vec<String> = self.attached.iter().map(|index| self.ways.node().name(*index)).collect();
         names.join(",")
     }
 
@@ -320,18 +314,6 @@ impl Control {
     pub(crate) fn problems(&self) -> &[Problem] {
         &self.problems
     }
-}
-
-/// The ways to the backends over devices of ours, and which devices those are.
-fn surroundings(
-    choice: &Choice,
-    node: &Node,
-    ways: &mut Ways,
-    desired: &Desired,
-) -> Result<(Hops, Chosen), StartError> {
-    let mut towards = ways.towards(&desired.backend_addresses(), node)?;
-    let chosen = choose(choice, node, &mut towards);
-    Ok((Hops { towards, own: node.own.clone() }, chosen))
 }
 
 /// What of the node's own network stands in the way.

@@ -3,6 +3,8 @@
 
 /// Which devices have the program.
 mod devices;
+/// The ways to backends.
+mod ways;
 /// Why the kernel is not in step.
 mod error;
 /// What the kernel holds, and how it is brought in step.

@@ -22,7 +22,7 @@ use crate::dataplane::read::now_ns;
 use crate::model::Problem;
 use crate::net::sysctl;
 use crate::net::watch::Watch;
-use crate::sources::file;
+use crate::sources::reread::FileSource;
 
 /// What `vestibule run` is given.
 #[derive(Clone, Debug)]
@@ -80,27 +80,29 @@ async fn serve(options: &Options, begun: Instant) -> Result<(), StartError> {
     // Before the first look, so that no change falls in between.
     let mut watch = Watch::open()?;
     let mut seen = stamp(&options.config);
-    let mut loaded = file::load(&options.config, &around()).map_err(StartError::Problems)?;
+    let mut source = FileSource::new(&options.config);
+    let mut loaded = source.load(&around()).map_err(StartError::Problems)?;
     let choice =
         if options.devices.is_empty() { Choice::Routes } else { Choice::Named(options.devices.clone()) };
     let mut control = Control::start(Pins::new(&options.pins), choice, take(&mut loaded.desired))?;
     log_ready(&control, begun);
     tell(State::Ready);
     log_warnings(&options.config, &loaded.warnings());
+    source.settle();
     let mut poll = interval(Duration::from_secs(1));
     poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = hangup.recv() => {
                 seen = stamp(&options.config);
-                reload(&mut control, &options.config)?;
+                reload(&mut control, &mut source, &options.config)?;
             }
             _ = poll.tick() => {
                 let now = stamp(&options.config);
                 // A file that is away for a moment is being replaced.
                 if now.is_some() && now != seen {
                     seen = now;
-                    reload(&mut control, &options.config)?;
+                    reload(&mut control, &mut source, &options.config)?;
                 }
             }
             changed = watch.changed() => {
@@ -136,10 +138,10 @@ fn millis(time: Duration) -> f64 {
 
 /// Reads the file again. Whatever is wrong with it, what is in force stays; only a failure that leaves us useless
 /// comes back.
-fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
+fn reload(control: &mut Control, source: &mut FileSource, path: &Path) -> Result<(), StartError> {
     let begun = Instant::now();
     tell(State::Reloading { monotonic_us: now_ns() / 1000 });
-    let mut loaded = match file::load(path, &around()) {
+    let mut loaded = match source.load(&around()) {
         Ok(loaded) => loaded,
         Err(problems) => {
             log_errors(path, &problems);
@@ -157,6 +159,7 @@ fn reload(control: &mut Control, path: &Path) -> Result<(), StartError> {
             if loaded.has_warnings() {
                 log_warnings(path, &loaded.warnings());
             }
+            source.settle();
         }
         Err(fatal @ StartError::Keeper(_)) => return Err(fatal),
         Err(StartError::Problems(mut problems)) => {

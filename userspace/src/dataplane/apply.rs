@@ -10,6 +10,7 @@ use tracing::trace;
 
 use super::maps::{Maps, settle};
 use super::table::TableError;
+use crate::plan::change::{label, name_key, suffix_key};
 use crate::plan::{Change, Selector};
 
 /// What became of a plan's changes.
@@ -92,13 +93,17 @@ fn apply_run(maps: &Maps, run: &[Change]) -> Result<(), TableError> {
         Change::DeleteAddress(_) => maps.addresses.remove_all(of!(run, DeleteAddress(k) => *k)),
         Change::PutListener(..) => maps.listeners.put_all(of!(run, PutListener(k, v) => (*k, *v))),
         Change::DeleteListener(_) => maps.listeners.remove_all(of!(run, DeleteListener(k) => *k)),
-        Change::PutName(..) => maps.routes_exact.put_all(of!(run, PutName(k, v) => (**k, *v))),
+        Change::PutName(..) => {
+            maps.routes_exact.put_all(of!(run, PutName(id, name, v) => (name_key(*id, name)?, *v)))
+        }
         Change::DeleteName(_) => maps.routes_exact.remove_all(of!(run, DeleteName(k) => **k)),
-        Change::PutWildcard(..) => maps.routes_wildcard.put_all(of!(run, PutWildcard(k, v) => (**k, *v))),
+        Change::PutWildcard(..) => maps
+            .routes_wildcard
+            .put_all(of!(run, PutWildcard(id, suffix, v) => (suffix_key(*id, suffix)?, *v))),
         Change::DeleteWildcard(_) => maps.routes_wildcard.remove_all(of!(run, DeleteWildcard(k) => **k)),
         Change::PutRoute(..) => maps.routes.put_all(of!(run, PutRoute(k, v) => (*k, *v))),
         Change::DeleteRoute(_) => maps.routes.remove_all(of!(run, DeleteRoute(k) => *k)),
-        Change::PutLabel(..) => maps.labels.put_all(of!(run, PutLabel(k, v) => (*k, **v))),
+        Change::PutLabel(..) => maps.labels.put_all(of!(run, PutLabel(k, name) => (*k, label(name)))),
         Change::DeleteLabel(_) => maps.labels.remove_all(of!(run, DeleteLabel(k) => *k)),
         Change::PutPage(..) => maps.maglev.put_all(of!(run, PutPage(k, v) => (*k, **v))),
         Change::DeletePage(_) => maps.maglev.remove_all(of!(run, DeletePage(k) => *k)),

@@ -3,6 +3,7 @@
 use super::cluster::ProbeSpec;
 use super::facts::{BackendSpec, Protocol, Settings};
 use super::name::{Pattern, ServerName};
+use super::shared_list::{Named, SharedList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ pub struct Desired {
     /// By name.
     pub listeners: Vec<DesiredListener>,
     /// By name. Shared with what was desired before, where it did not change.
-    pub routes: Vec<Arc<DesiredRoute>>,
+    pub routes: SharedList<Arc<DesiredRoute>>,
 }
 
 /// Where clients dial. No (address, port) is in two listeners.
@@ -51,6 +52,12 @@ pub struct DesiredRoute {
     pub names: Vec<(usize, Pattern)>,
     /// Sorted by address and port, each pair once.
     pub backends: Vec<BackendSpec>,
+}
+
+impl Named for DesiredRoute {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl Desired {

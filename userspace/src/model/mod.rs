@@ -4,6 +4,8 @@
 pub mod name;
 /// What a source says: listeners, routes, backends, settings.
 pub mod facts;
+/// Long lists that share what did not change.
+pub mod shared_list;
 /// What the data plane shall do, without contradictions.
 pub mod desired;
 /// Names of Kubernetes objects, and what every object has.
@@ -21,4 +23,5 @@ pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings}
 pub use name::{InvalidName, Pattern, ServerName};
 pub use object::{Kind, Meta, ObjectName, ObjectRef};
 pub use problem::{Problem, Severity};
+pub use shared_list::{Difference, Named, SharedList};
 pub use verdict::Verdicts;

@@ -1,9 +1,7 @@
 //! The way to each backend: device, our address towards it, MTU; as the kernel would choose for a packet of ours.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use foldhash::HashMap;
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -11,41 +9,17 @@ use super::netlink::{NetError, Netlink};
 use super::node::Node;
 use crate::plan::Hop;
 
-/// Ways found so far. Good until the node's network changes; then [`Ways::forget`].
-#[derive(Debug, Default)]
-pub struct Ways {
-    known: HashMap<IpAddr, Option<Hop>>,
-}
-
-impl Ways {
-    /// Forgets everything: routes, addresses or devices changed.
-    pub fn forget(&mut self) {
-        self.known.clear();
+/// The way to each address, in their order; `None` where there is none.
+pub fn towards(addresses: &[IpAddr], node: &Node) -> Result<Vec<Option<Hop>>, NetError> {
+    if addresses.is_empty() {
+        return Ok(Vec::new());
     }
-
-    /// The way to each address that has one. Only those not known yet are asked for.
-    pub fn towards(
-        &mut self,
-        addresses: &BTreeSet<IpAddr>,
-        node: &Node,
-    ) -> Result<HashMap<IpAddr, Hop>, NetError> {
-        let unknown: Vec<IpAddr> =
-            addresses.iter().filter(|address| !self.known.contains_key(address)).copied().collect();
-        if !unknown.is_empty() {
-            let answers = Netlink::open()?.ask_all(unknown.iter().map(|address| question(*address)))?;
-            self.known.extend(unknown.iter().zip(answers).map(|(address, answer)| {
-                let hop = match answer {
-                    Some(RouteNetlinkMessage::NewRoute(route)) => hop(&route, node),
-                    _ => None,
-                };
-                (*address, hop)
-            }));
-        }
-        Ok(addresses
-            .iter()
-            .filter_map(|address| Some((*address, self.known.get(address).copied().flatten()?)))
-            .collect())
-    }
+    let answers = Netlink::open()?.ask_all(addresses.iter().map(|address| question(*address)))?;
+    let way = |answer| match answer {
+        Some(RouteNetlinkMessage::NewRoute(route)) => hop(&route, node),
+        _ => None,
+    };
+    Ok(answers.into_iter().map(way).collect())
 }
 
 fn question(address: IpAddr) -> RouteNetlinkMessage {
@@ -124,7 +98,6 @@ mod tests {
     #[test]
     fn our_own_address_has_no_way() {
         let node = Node::look().unwrap();
-        let own: BTreeSet<IpAddr> = [IpAddr::from([127, 0, 0, 1])].into();
-        assert!(Ways::default().towards(&own, &node).unwrap().is_empty());
+        assert_eq!(towards(&[IpAddr::from([127, 0, 0, 1])], &node).unwrap(), [None]);
     }
 }

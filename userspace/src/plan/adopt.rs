@@ -3,10 +3,10 @@
 //! The daemon that wrote them may have died between any two writes. Whatever is not whole is put aside as left over,
 //! and the next plan ends it.
 
-use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover};
+use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, Tally};
 use super::change::Change;
 use super::content::MapsContent;
-use super::routes::{page_count, pages};
+use super::tables::{page_count, pages};
 use crate::compile::maglev;
 use crate::model::{Pattern, ServerName};
 use common::maps::backend::{BACKEND_RETIRED, Backend};
@@ -72,8 +72,9 @@ impl Adoption {
             if name.is_some_and(|name| newest.get(name) == Some(id)) {
                 let table = |table: &Table| AppliedTable { table: *table, members: Vec::new() };
                 let (v4, v6) = (table(&value.v4), table(&value.v6));
-                this.routes
-                    .insert(*id, AppliedRoute { id: *id, value: *value, v4, v6, ..AppliedRoute::default() });
+                let name = name.cloned().unwrap_or_default();
+                let route = AppliedRoute { name, id: *id, value: *value, v4, v6, ..AppliedRoute::default() };
+                this.routes.insert(*id, route);
             } else {
                 this.leftover.later.push(Change::DeleteRoute(*id));
             }
@@ -113,7 +114,9 @@ impl Adoption {
         for route in self.routes.values_mut() {
             let backends: HashMap<u32, Backend> = route.backends.iter().copied().collect();
             for table in [&mut route.v4, &mut route.v6] {
-                used.insert(table.table.id);
+                if !table.table.is_single() {
+                    used.insert(table.table.id);
+                }
                 table.members = usable_members(&table.table, &members, &found, &backends).unwrap_or_default();
             }
         }
@@ -202,16 +205,19 @@ impl Adoption {
             }
         }
         let ids = next_ids(&content, &self.leftover);
-        let named = |(id, route): (u32, AppliedRoute)| {
-            Some((Arc::clone(self.route_names.get(&id)?), Arc::new(route)))
-        };
+        let mut tally = Tally::default();
+        let mut routes: Vec<_> = self.routes.into_values().map(Arc::new).collect();
+        routes.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        routes.iter().for_each(|route| tally.add(route));
         Applied {
             ids,
             settings: content.settings,
-            addresses,
-            listeners,
-            routes: self.routes.into_iter().filter_map(named).collect(),
+            addresses: Arc::new(addresses),
+            listeners: Arc::new(listeners),
+            routes: routes.into_iter().collect(),
+            tally,
             leftover: self.leftover,
+            basis: None,
         }
     }
 }
@@ -224,8 +230,11 @@ fn usable_members(
     found: &HashMap<PageKey, &Page>,
     backends: &HashMap<u32, Backend>,
 ) -> Option<Vec<(u32, u16)>> {
-    let ids = (0..table.members).map(|member| members.get(&MemberKey { table: table.id, member }));
-    let ids: Vec<u32> = ids.map(Option::<&u32>::copied).collect::<Option<_>>()?;
+    let member = |member| match table.is_single() {
+        true => Some(table.id),
+        false => members.get(&MemberKey { table: table.id, member }).copied(),
+    };
+    let ids: Vec<u32> = (0..table.members).map(member).collect::<Option<_>>()?;
     let values: Vec<Backend> = ids.iter().map(|id| backends.get(id).copied()).collect::<Option<_>>()?;
     let page_keys = (0..page_count(table.slots)).map(|page| PageKey { table: table.id, page });
     let found: Vec<&Page> = page_keys.map(|key| found.get(&key).copied()).collect::<Option<_>>()?;
@@ -243,7 +252,9 @@ fn next_ids(content: &MapsContent, leftover: &Leftover) -> Ids {
     };
     let labels = |kind: u32| content.labels.iter().filter(move |(k, _)| k.kind == kind).map(|(k, _)| k.id);
     let names = leftover.names.iter().map(|(listener, _)| *listener);
-    let tables = |(_, Route { v4, v6, .. }): &(u32, Route)| [v4.id, v6.id];
+    let tables = |(_, Route { v4, v6, .. }): &(u32, Route)| {
+        [v4, v6].map(|table| if table.is_single() { 0 } else { table.id })
+    };
     let listeners = content.listeners.iter().map(|(_, value)| value.id);
     Ids {
         route: behind(

@@ -1,29 +1,131 @@
 //! What the maps hold, compactly, with the ids that were given out.
 
-use crate::model::Pattern;
+use crate::model::{Desired, DesiredListener, Named, Pattern, SharedList};
 use common::maps::address::{Address, Port};
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, ListenerKey};
-use common::maps::route::{Label, LabelKey, NameKey, NameRoute, Route, SuffixKey, Table};
+use common::maps::route::{NameRoute, Route, Table};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
-use std::collections::BTreeMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::change::Change;
+use super::change::{Change, name_key, suffix_key};
+use super::hops::Hops;
 
 /// What the maps hold. Cheap to clone; the default value is that of empty maps.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     pub(super) ids: Ids,
     pub(super) settings: Settings,
     /// `ROLE_*` bits.
-    pub(super) addresses: BTreeMap<Address, u32>,
-    pub(super) listeners: BTreeMap<Arc<str>, Arc<AppliedListener>>,
-    pub(super) routes: HashMap<Arc<str>, Arc<AppliedRoute>>,
+    pub(super) addresses: Arc<BTreeMap<Address, u32>>,
+    pub(super) listeners: Arc<BTreeMap<Arc<str>, Arc<AppliedListener>>>,
+    /// By name.
+    pub(super) routes: SharedList<Arc<AppliedRoute>>,
+    /// Of the routes.
+    pub(super) tally: Tally,
     /// What a daemon that died left half done; empty after the next plan.
     pub(super) leftover: Leftover,
+    /// What it was planned for; `None`: it was read from the maps, or for a network that is not known by number.
+    pub(super) basis: Option<Basis>,
+}
+
+/// What the last plan was made for: what is still so need not be planned again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Basis {
+    pub(super) desired: Desired,
+    /// [`super::Hops::edition`].
+    pub(super) edition: u64,
+}
+
+impl Basis {
+    /// Whether routes that were desired then, and are now, come to the same.
+    pub(super) fn is_like(&self, desired: &Desired, hops: &Hops) -> bool {
+        let (before, now) = (&self.desired, desired);
+        let route = |desired: &Desired, listener: &DesiredListener| {
+            listener.route.and_then(|place| desired.routes.get(place)).map(|route| Arc::clone(&route.name))
+        };
+        let alike = |old: &DesiredListener, new: &DesiredListener| {
+            (&old.name, &old.addresses, old.port, old.protocol)
+                == (&new.name, &new.addresses, new.port, new.protocol)
+                && route(before, old) == route(now, new)
+        };
+        hops.edition == self.edition
+            && before.settings.source_addresses == now.settings.source_addresses
+            && before.listeners.len() == now.listeners.len()
+            && before.listeners.iter().zip(&now.listeners).all(|(old, new)| alike(old, new))
+    }
+}
+
+/// What all routes together ask of listeners and addresses, counted so that one route can be taken off it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Backends by listener that leads to them, whether they are IPv6, and MTU of the way (not 0).
+    mtus: HashMap<(u32, bool, u16), usize>,
+    /// Backends by our address towards them.
+    sources: HashMap<Address, usize>,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, route: &AppliedRoute) {
+        for_each(route, |mtu| *self.mtus.entry(mtu).or_default() += 1);
+        for source in sources(route) {
+            *self.sources.entry(source).or_default() += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, route: &AppliedRoute) {
+        for_each(route, |mtu| take_one(&mut self.mtus, mtu));
+        for source in sources(route) {
+            take_one(&mut self.sources, source);
+        }
+    }
+
+    /// Smallest MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
+    pub(super) fn mtus(&self) -> HashMap<u32, [u16; 2]> {
+        let mut least: HashMap<u32, [u16; 2]> = HashMap::default();
+        for (listener, is_v6, mtu) in self.mtus.keys() {
+            let least = &mut least.entry(*listener).or_default()[usize::from(*is_v6)];
+            *least = if *least == 0 { *mtu } else { (*least).min(*mtu) };
+        }
+        least
+    }
+
+    /// Whether listeners and addresses are the same with either.
+    pub(super) fn asks_like(&self, other: &Self) -> bool {
+        self.mtus() == other.mtus()
+            && self.sources.len() == other.sources.len()
+            && self.sources.keys().all(|source| other.sources.contains_key(source))
+    }
+
+    /// Our addresses towards backends.
+    pub(super) fn sources(&self) -> BTreeSet<Address> {
+        self.sources.keys().copied().collect()
+    }
+}
+
+fn for_each(route: &AppliedRoute, mut each: impl FnMut((u32, bool, u16))) {
+    for (_, backend) in route.backends.iter().filter(|(_, backend)| backend.mtu != 0) {
+        for listener in &route.attached {
+            each((*listener, !backend.address.is_v4(), backend.mtu));
+        }
+    }
+}
+
+fn sources(route: &AppliedRoute) -> impl Iterator<Item = Address> {
+    route.backends.iter().filter(|(_, backend)| backend.ifindex != 0).map(|(_, backend)| backend.source)
+}
+
+fn take_one<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
 }
 
 /// A listener as the maps hold it.
@@ -37,6 +139,7 @@ pub(super) struct AppliedListener {
 /// A route as the maps hold it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AppliedRoute {
+    pub(super) name: Arc<str>,
     pub(super) id: u32,
     /// As `ROUTES` holds it.
     pub(super) value: Route,
@@ -59,7 +162,7 @@ pub(super) struct AppliedTable {
 }
 
 /// What belongs to nothing that is kept.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Leftover {
     pub(super) listeners: Vec<AppliedListener>,
     pub(super) names: Vec<(u32, Pattern)>,
@@ -68,6 +171,12 @@ pub(super) struct Leftover {
     pub(super) broken: Vec<Change>,
     /// Pages, members, labels, routes, counters to delete.
     pub(super) later: Vec<Change>,
+}
+
+impl Named for AppliedRoute {
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 impl AppliedRoute {
@@ -99,7 +208,7 @@ impl Applied {
     /// For judging every flow at once, as is due when a daemon adopts maps that another one left.
     pub fn census(&self) -> Census {
         let entries = self.listeners.values().flat_map(|listener| &listener.entries);
-        let routes = || self.routes.values();
+        let routes = || self.routes.iter();
         Census {
             listeners: entries.map(|(key, value)| (*key, value.id)).collect(),
             attached: routes().flat_map(|r| r.attached.iter().map(|id| (*id, r.id))).collect(),
@@ -132,9 +241,10 @@ impl Census {
 /// The write that makes a name lead to a route; `None` for a pattern that no name can match.
 pub(super) fn put_name(listener: u32, pattern: &Pattern, route: u32) -> Option<Change> {
     Some(match pattern {
-        Pattern::Exact(name) => Change::PutName(name_key(listener, name.as_str())?, NameRoute { route }),
+        Pattern::Exact(name) => Change::PutName(listener, name.clone(), NameRoute { route }),
         Pattern::Wildcard(suffix) => {
-            Change::PutWildcard(suffix_key(listener, suffix.as_str())?, NameRoute { route })
+            suffix_key(listener, suffix)?;
+            Change::PutWildcard(listener, suffix.clone(), NameRoute { route })
         }
     })
 }
@@ -142,28 +252,7 @@ pub(super) fn put_name(listener: u32, pattern: &Pattern, route: u32) -> Option<C
 /// The write that takes a name away.
 pub(super) fn delete_name(listener: u32, pattern: &Pattern) -> Option<Change> {
     Some(match pattern {
-        Pattern::Exact(name) => Change::DeleteName(name_key(listener, name.as_str())?),
-        Pattern::Wildcard(suffix) => Change::DeleteWildcard(suffix_key(listener, suffix.as_str())?),
+        Pattern::Exact(name) => Change::DeleteName(Box::new(name_key(listener, name)?)),
+        Pattern::Wildcard(suffix) => Change::DeleteWildcard(Box::new(suffix_key(listener, suffix)?)),
     })
-}
-
-fn name_key(listener: u32, name: &str) -> Option<Box<NameKey>> {
-    let (bytes, length) = common::decide::route_key::buffer(name.as_bytes())?;
-    let mut key = Box::new(NameKey::zeroed());
-    common::decide::route_key::exact(&mut key, listener, &bytes, length);
-    Some(key)
-}
-
-fn suffix_key(listener: u32, suffix: &str) -> Option<Box<SuffixKey>> {
-    common::decide::route_key::wildcard(listener, suffix.as_bytes()).map(Box::new)
-}
-
-/// The write that names an id.
-pub(super) fn put_label(kind: u32, id: u32, name: &str) -> Change {
-    let mut label = Box::new(Label::zeroed());
-    for (to, from) in label.text.iter_mut().zip(name.as_bytes()) {
-        *to = *from;
-    }
-    label.length = name.len().min(label.text.len()) as u8;
-    Change::PutLabel(LabelKey { kind, id }, label)
 }

@@ -1,5 +1,6 @@
 //! One map write each.
 
+use common::decide::route_key;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
@@ -7,9 +8,12 @@ use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
 use common::maps::settings::{Ids, Settings};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-/// One write to one map, with the map's own key and value. Large keys and values are boxed: a first plan of 10,000
-/// routes has some 200,000 changes.
+use crate::model::ServerName;
+
+/// One write to one map. A first plan of a million routes has some six million of them: names and labels, which are as
+/// wide as their maps, are shared with what is desired until they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// `SETTINGS[0]`.
@@ -24,20 +28,20 @@ pub enum Change {
     PutListener(ListenerKey, Listener),
     /// `LISTENERS`.
     DeleteListener(ListenerKey),
-    /// `ROUTES_EXACT`, insert or overwrite.
-    PutName(Box<NameKey>, NameRoute),
+    /// `ROUTES_EXACT`, insert or overwrite: what [`name_key`] gives for this listener id and name.
+    PutName(u32, ServerName, NameRoute),
     /// `ROUTES_EXACT`.
     DeleteName(Box<NameKey>),
-    /// `ROUTES_WILDCARD`, insert or overwrite.
-    PutWildcard(Box<SuffixKey>, NameRoute),
+    /// `ROUTES_WILDCARD`, insert or overwrite: what [`suffix_key`] gives for this listener id and suffix.
+    PutWildcard(u32, ServerName, NameRoute),
     /// `ROUTES_WILDCARD`.
     DeleteWildcard(Box<SuffixKey>),
     /// `ROUTES`, insert or overwrite: the one write that switches a route's backends.
     PutRoute(u32, Route),
     /// `ROUTES`.
     DeleteRoute(u32),
-    /// `LABELS`.
-    PutLabel(LabelKey, Box<Label>),
+    /// `LABELS`: what [`label`] gives for this name.
+    PutLabel(LabelKey, Arc<str>),
     /// `LABELS`.
     DeleteLabel(LabelKey),
     /// `MAGLEV`.
@@ -61,6 +65,29 @@ pub enum Change {
     Settle,
     /// End the flows, half-open connections and waiting hellos that the selector takes.
     Reset(Box<Selector>),
+}
+
+/// The key of an exact name; `None` for one that no client can ask for.
+pub fn name_key(listener: u32, name: &ServerName) -> Option<NameKey> {
+    let (bytes, length) = route_key::buffer(name.as_str().as_bytes())?;
+    let mut key = NameKey::zeroed();
+    route_key::exact(&mut key, listener, &bytes, length);
+    Some(key)
+}
+
+/// The key of a wildcard by its suffix; `None` for one that no name can match.
+pub fn suffix_key(listener: u32, suffix: &ServerName) -> Option<SuffixKey> {
+    route_key::wildcard(listener, suffix.as_str().as_bytes())
+}
+
+/// The value that names an id.
+pub fn label(name: &str) -> Label {
+    let mut label = Label::zeroed();
+    for (to, from) in label.text.iter_mut().zip(name.as_bytes()) {
+        *to = *from;
+    }
+    label.length = name.len().min(label.text.len()) as u8;
+    label
 }
 
 /// Which connections are to be ended.

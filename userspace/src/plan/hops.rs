@@ -22,4 +22,7 @@ pub struct Hops {
     pub towards: HashMap<IpAddr, Hop>,
     /// Addresses on the node's devices.
     pub own: HashSet<IpAddr>,
+    /// A number for the state of the node's network: two that have the same one know the same way to every address that
+    /// both were asked for, and the same own addresses. 0: not known, compare with nothing.
+    pub edition: u64,
 }

@@ -1,7 +1,7 @@
 //! The difference of listeners and of what addresses are to us.
 
 use super::Planner;
-use super::applied::{AppliedListener, put_label};
+use super::applied::AppliedListener;
 use super::change::Change;
 use crate::model::{Desired, DesiredListener, Problem, Protocol};
 use common::maps::address::{Address, Port};
@@ -45,8 +45,10 @@ impl Planner<'_> {
     }
 
     /// Plans every listener.
-    pub(super) fn listeners(&mut self, desired: &Desired, ids: &[Option<u32>], route_ids: &[u32]) {
+    pub(super) fn listeners(&mut self, desired: &Desired, ids: &[Option<u32>]) {
         let before = self.before;
+        let mtus = self.after.tally.mtus();
+        let mut listeners = BTreeMap::new();
         let old = before.listeners.values().map(|listener| &**listener).chain(&before.leftover.listeners);
         let mut old_entries: HashMap<ListenerKey, Listener> = HashMap::new();
         for listener in old {
@@ -54,8 +56,11 @@ impl Planner<'_> {
         }
         for (listener, id) in desired.listeners.iter().zip(ids) {
             let Some(id) = *id else { continue };
-            let route = listener.route.map_or(0, |route| route_ids[route]);
-            let new = AppliedListener { id, entries: self.entries(listener, id, route) };
+            let route = listener.route.and_then(|place| desired.routes.get(place));
+            let route =
+                route.and_then(|route| self.after.routes.find(&route.name)).map_or(0, |route| route.id);
+            let mtus = mtus.get(&id).copied().unwrap_or_default();
+            let new = AppliedListener { id, entries: entries(listener, id, route, mtus) };
             for (key, value) in &new.entries {
                 let old = old_entries.remove(key);
                 if old != Some(*value) {
@@ -67,11 +72,13 @@ impl Planner<'_> {
             }
             let same = before.listeners.get(&listener.name).filter(|old| ***old == new);
             if !before.listeners.contains_key(&listener.name) {
-                self.steps.fill.push(put_label(LABEL_LISTENER, id, &listener.name));
+                let label = LabelKey { kind: LABEL_LISTENER, id };
+                self.steps.fill.push(Change::PutLabel(label, Arc::clone(&listener.name)));
             }
             let new = same.map_or_else(|| Arc::new(new), Arc::clone);
-            self.after.listeners.insert(Arc::clone(&listener.name), new);
+            listeners.insert(Arc::clone(&listener.name), new);
         }
+        self.after.listeners = Arc::new(listeners);
         let mut gone: Vec<_> = old_entries.into_iter().collect();
         gone.sort_by_key(|(key, _)| *key);
         for (key, value) in gone {
@@ -79,25 +86,6 @@ impl Planner<'_> {
             self.steps.ended.withdrawn.insert((value.id, key));
         }
         self.removed_listeners();
-    }
-
-    fn entries(&self, listener: &DesiredListener, id: u32, route: u32) -> Vec<(ListenerKey, Listener)> {
-        let mtus = self.mtus.get(&id).copied().unwrap_or_default();
-        let protocol = match listener.protocol {
-            Protocol::Tls => PROTOCOL_TLS,
-            Protocol::Tcp => PROTOCOL_TCP,
-        };
-        let entry = |address: &IpAddr| {
-            let key = ListenerKey {
-                address: Address::from(*address),
-                port: Port::new(listener.port),
-                reserved: [0; 2],
-            };
-            (key, Listener { id, route, mss: mss(*address, mtus), protocol, ..Listener::zeroed() })
-        };
-        let mut entries: Vec<_> = listener.addresses.iter().map(entry).collect();
-        entries.sort_by_key(|(key, _)| *key);
-        entries
     }
 
     fn removed_listeners(&mut self) {
@@ -117,18 +105,14 @@ impl Planner<'_> {
     /// Plans what addresses are to us. A source stays one for ever: flows may still use it.
     pub(super) fn addresses(&mut self) {
         let mut roles: BTreeMap<Address, u32> = BTreeMap::new();
-        for (address, flags) in &self.before.addresses {
+        for (address, flags) in &*self.before.addresses {
             roles.insert(*address, *flags & ROLE_SOURCE);
         }
         for (key, _) in self.after.listeners.values().flat_map(|listener| &listener.entries) {
             *roles.entry(key.address).or_default() |= ROLE_VIP;
         }
-        let mut last = Address::default();
-        for (_, backend) in self.after.routes.values().flat_map(|route| &route.backends) {
-            if backend.source != last && backend.ifindex != 0 {
-                last = backend.source;
-                *roles.entry(last).or_default() |= ROLE_SOURCE;
-            }
+        for source in self.after.tally.sources() {
+            *roles.entry(source).or_default() |= ROLE_SOURCE;
         }
         for (address, flags) in &mut roles {
             if *flags != 0 && self.own.contains(&IpAddr::from(*address)) {
@@ -139,7 +123,7 @@ impl Planner<'_> {
             self.role(*address, *flags);
         }
         roles.retain(|_, flags| *flags != 0);
-        self.after.addresses = roles;
+        self.after.addresses = Arc::new(roles);
     }
 
     /// A source must be known before the first SYN from it, a VIP after its listeners.
@@ -160,6 +144,25 @@ impl Planner<'_> {
             self.steps.leave.push(put(new));
         }
     }
+}
+
+/// What `LISTENERS` is to hold of a listener.
+fn entries(listener: &DesiredListener, id: u32, route: u32, mtus: [u16; 2]) -> Vec<(ListenerKey, Listener)> {
+    let protocol = match listener.protocol {
+        Protocol::Tls => PROTOCOL_TLS,
+        Protocol::Tcp => PROTOCOL_TCP,
+    };
+    let entry = |address: &IpAddr| {
+        let key = ListenerKey {
+            address: Address::from(*address),
+            port: Port::new(listener.port),
+            reserved: [0; 2],
+        };
+        (key, Listener { id, route, mss: mss(*address, mtus), protocol, ..Listener::zeroed() })
+    };
+    let mut entries: Vec<_> = listener.addresses.iter().map(entry).collect();
+    entries.sort_by_key(|(key, _)| *key);
+    entries
 }
 
 /// What to announce: the smallest device MTU towards the backends of this family, less the headers.

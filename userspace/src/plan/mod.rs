@@ -12,6 +12,8 @@ pub mod hops;
 mod order;
 /// The difference of routes.
 mod routes;
+/// Their tables.
+mod tables;
 /// The difference of listeners and addresses.
 mod listeners;
 /// From the content of the maps to what is applied.
@@ -29,10 +31,12 @@ pub use hops::{Hop, Hops};
 pub use world::World;
 
 use crate::model::{Desired, Pattern, Problem, Settings};
+use applied::Basis;
 use common::maps::settings::{self, Ids};
-use foldhash::{HashMap, HashSet};
 use order::Steps;
+use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// A closed flow answers stragglers this long.
 const CLOSED_TIMEOUT_SECS: u32 = 10;
@@ -40,7 +44,7 @@ const CLOSED_TIMEOUT_SECS: u32 = 10;
 const SOURCE_HELLOS_MAX: u32 = 64;
 
 /// What to do to the maps, and what they hold afterwards.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// To be written in this order. At most one [`Change::Reset`], the last; it is to be repeated about a second
     /// later, for flows that were being opened the first time.
@@ -55,42 +59,53 @@ pub struct Plan {
     pub problems: Vec<Problem>,
 }
 
-/// Plans the way from `applied` to `desired`. What stays as it is gives no change; ids are never given out twice.
+/// Plans the way from `applied` to `desired`. What stays as it is gives no change; ids are never given out twice. Where
+/// `applied` was planned for listeners, source addresses and a network like these, only routes that differ from those it
+/// was planned for are looked at: it comes to the same.
 pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
+    let basis = applied.basis.as_ref().filter(|basis| basis.is_like(desired, hops));
     let mut planner = Planner {
         before: applied,
         hops,
-        own: hops.own.iter().copied().collect(),
+        own: &hops.own,
         sources: &desired.settings.source_addresses,
         after: Applied { ids: begun(applied.ids), ..Applied::default() },
         steps: Steps::default(),
         problems: Vec::new(),
-        mtus: HashMap::default(),
         gone: Vec::new(),
     };
     let listener_ids = planner.listener_ids(desired);
-    let route_ids = planner.routes(desired, &listener_ids);
-    planner.listeners(desired, &listener_ids, &route_ids);
-    planner.addresses();
+    planner.routes(desired, &listener_ids, basis);
+    if basis.is_some() && planner.after.tally.asks_like(&applied.tally) {
+        planner.after.listeners = Arc::clone(&applied.listeners);
+        planner.after.addresses = Arc::clone(&applied.addresses);
+    } else {
+        planner.listeners(desired, &listener_ids);
+        planner.addresses();
+    }
     planner.leftover();
     planner.settings(&desired.settings);
-    let Planner { after, steps, problems, .. } = planner;
+    let Planner { mut after, steps, problems, .. } = planner;
+    after.basis = (hops.edition != 0).then(|| Basis { desired: desired.clone(), edition: hops.edition });
     let (changes, later) = steps.into_changes();
     Plan { changes, later, applied: after, problems }
+}
+
+/// What a node cannot do of `desired`, whatever its maps hold: all errors of a plan from empty maps.
+pub fn impossible(desired: &Desired, hops: &Hops) -> Vec<Problem> {
+    routes::impossible(desired, hops)
 }
 
 struct Planner<'a> {
     before: &'a Applied,
     hops: &'a Hops,
-    /// As in `hops`, for a look-up a backend.
-    own: HashSet<IpAddr>,
+    /// As in `hops`.
+    own: &'a HashSet<IpAddr>,
     /// Our addresses towards backends, as configured.
     sources: &'a [IpAddr],
     after: Applied,
     steps: Steps,
     problems: Vec<Problem>,
-    /// Smallest device MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
-    mtus: HashMap<u32, [u16; 2]>,
     /// (listener id, pattern) that a route no longer has.
     gone: Vec<(u32, Pattern)>,
 }

@@ -20,7 +20,7 @@ pub(super) struct Steps {
     /// Step 1.
     pub(super) settings: Vec<Change>,
     /// Step 2.
-    pub(super) fill: Vec<Change>,
+    pub(super) fill: ByMap,
     /// Step 3.
     pub(super) switch: Vec<Change>,
     /// Step 4.
@@ -40,7 +40,21 @@ pub(super) struct Steps {
     /// Step 6.
     pub(super) ended: Selector,
     /// Step 7.
-    pub(super) later: Vec<Change>,
+    pub(super) later: ByMap,
+}
+
+/// Writes of a step within which any order will do: one map after the other makes few and long batches of writes.
+#[derive(Debug, Default)]
+pub(super) struct ByMap([Vec<Change>; MAPS]);
+
+impl ByMap {
+    pub(super) fn push(&mut self, change: Change) {
+        self.0[map(&change)].push(change);
+    }
+
+    pub(super) fn extend(&mut self, changes: impl IntoIterator<Item = Change>) {
+        changes.into_iter().for_each(|change| self.push(change));
+    }
 }
 
 impl Steps {
@@ -49,16 +63,8 @@ impl Steps {
         // All sorts are stable: equal plans stay equal.
         self.names.sort_by_key(|change| std::cmp::Reverse(exactness(change)));
         self.forget.sort_by_key(exactness);
-        // Within these steps any order will do: one map after the other makes few and long batches of writes.
-        self.fill.sort_by_key(map);
-        self.later.sort_by_key(map);
-        // The longest list takes up the others: those of a million routes are not to be there twice.
-        let mut changes = self.fill;
-        changes.splice(0..0, self.settings);
         let steps = [self.switch, self.names, self.listeners, self.close, self.forget, self.vips, self.leave];
-        for step in steps {
-            changes.extend(step);
-        }
+        let mut changes = joined([self.settings].into_iter().chain(self.fill.0).chain(steps));
         if !self.retire.is_empty() {
             changes.push(Change::Settle);
             changes.extend(self.retire);
@@ -66,12 +72,22 @@ impl Steps {
         if !self.ended.is_empty() {
             changes.push(Change::Reset(Box::new(self.ended)));
         }
-        (changes, self.later)
+        (changes, joined(self.later.0.into_iter()))
     }
 }
 
+/// One list of many, each of which is given up for it: those of a million routes are not to be there twice.
+fn joined(steps: impl Iterator<Item = Vec<Change>>) -> Vec<Change> {
+    let mut changes = Vec::new();
+    steps.for_each(|step| changes.extend(step));
+    changes
+}
+
+/// Numbers that [`map`] gives.
+const MAPS: usize = 7;
+
 /// Which map is written, as a number.
-fn map(change: &Change) -> u8 {
+fn map(change: &Change) -> usize {
     match change {
         Change::PutLabel(..) | Change::DeleteLabel(_) => 0,
         Change::PutRouteCounters(_) | Change::DeleteRouteCounters(_) => 1,
@@ -86,7 +102,9 @@ fn map(change: &Change) -> u8 {
 /// Bits that a name must match: more of them are looked at first.
 fn exactness(change: &Change) -> u32 {
     match change {
-        Change::PutWildcard(key, _) | Change::DeleteWildcard(key) => key.prefix_bits,
+        // Of the listener's id, the suffix and the dot before it, as in the key.
+        Change::PutWildcard(_, suffix, _) => 16 + 8 * (suffix.as_str().len() as u32 + 1),
+        Change::DeleteWildcard(key) => key.prefix_bits,
         _ => u32::MAX,
     }
 }

@@ -1,44 +1,111 @@
 //! The difference of routes: backends, tables, names.
 
 use super::Planner;
-use super::applied::{AppliedRoute, AppliedTable, delete_name, put_label, put_name};
+use super::applied::{AppliedRoute, Basis, delete_name, put_name};
 use super::change::Change;
-use crate::compile::maglev;
-use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Problem};
+use super::hops::Hops;
+use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem};
 use common::maps::address::{Address, Port};
 use common::maps::backend::{
     BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend,
 };
-use common::maps::route::{LABEL_ROUTE, LabelKey, MemberKey, PAGE_SLOTS, Page, PageKey, Route, Table};
+use common::maps::route::{LABEL_ROUTE, LabelKey, Route};
 use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-impl Planner<'_> {
-    /// Plans every route; gives the route ids in the order of `desired.routes`. `listener_ids` are those of
-    /// `desired.listeners`.
-    pub(super) fn routes(&mut self, desired: &Desired, listener_ids: &[Option<u32>]) -> Vec<u32> {
-        let mut by_default: HashMap<usize, Vec<u32>> = HashMap::new();
+/// At most one route in so many is planned by itself.
+const SHARE: usize = 8;
+/// So many may always be.
+const FEW: usize = 64;
+
+/// What is the same for all routes.
+struct Ground<'a> {
+    /// Of the desired listeners.
+    listener_ids: &'a [Option<u32>],
+    /// Ids of the listeners that lead to a route by default.
+    by_default: HashMap<&'a str, Vec<u32>>,
+}
+
+impl<'p> Planner<'p> {
+    /// Plans routes: all of them, or those that differ from `basis`. `listener_ids` are those of `desired.listeners`.
+    pub(super) fn routes(&mut self, desired: &Desired, listener_ids: &[Option<u32>], basis: Option<&Basis>) {
+        let mut by_default: HashMap<&str, Vec<u32>> = HashMap::new();
         for (listener, id) in desired.listeners.iter().zip(listener_ids) {
-            if let (Some(route), Some(id)) = (listener.route, id) {
-                by_default.entry(route).or_default().push(*id);
+            if let (Some(route), Some(id)) = (listener.route.and_then(|place| desired.routes.get(place)), id)
+            {
+                by_default.entry(&route.name).or_default().push(*id);
             }
         }
-        self.after.routes.reserve(desired.routes.len());
-        let mut ids = Vec::with_capacity(desired.routes.len());
-        let mut changed = Vec::new();
-        for (index, route) in desired.routes.iter().enumerate() {
-            let defaults = by_default.get(&index).map_or(&[][..], Vec::as_slice);
-            let (planned, is_new) = self.route(route, listener_ids, defaults);
-            ids.push(planned.id);
-            if is_new {
-                changed.push(Arc::clone(&planned));
-            }
-            self.after.routes.insert(Arc::clone(&route.name), planned);
-        }
-        self.removed_routes();
+        let ground = Ground { listener_ids, by_default };
+        // Where much differs, going through both lists takes less time than looking routes up.
+        let few = FEW.max(self.before.routes.len() / SHARE);
+        let differences = basis.map(|basis| basis.desired.routes.differences(&desired.routes));
+        let (changed, gone) = match differences.filter(|differences| differences.len() <= few) {
+            Some(differences) => self.some_routes(&differences, &ground),
+            None => self.all_routes(desired, &ground),
+        };
+        self.removed_routes(gone);
         self.forget_names(&changed);
-        ids
+    }
+
+    /// Plans every route; gives those that changed, and those that are gone.
+    fn all_routes(
+        &mut self,
+        desired: &Desired,
+        ground: &Ground<'_>,
+    ) -> (Vec<Arc<AppliedRoute>>, Vec<&'p AppliedRoute>) {
+        let (mut changed, mut gone) = (Vec::new(), Vec::new());
+        let mut planned = Vec::with_capacity(desired.routes.len());
+        let mut old = self.before.routes.iter().peekable();
+        for route in desired.routes.iter() {
+            while let Some(old) = old.next_if(|old| old.name < route.name) {
+                gone.push(&**old);
+            }
+            let old = old.next_if(|old| old.name == route.name);
+            let (new, is_new) = self.route(route, old, ground);
+            self.after.tally.add(&new);
+            if is_new {
+                changed.push(Arc::clone(&new));
+            }
+            planned.push(new);
+        }
+        gone.extend(old.map(|old| &**old));
+        self.after.routes = planned.into_iter().collect();
+        (changed, gone)
+    }
+
+    /// Plans these routes, the rest being in order.
+    fn some_routes(
+        &mut self,
+        differences: &[Difference<'_, Arc<DesiredRoute>>],
+        ground: &Ground<'_>,
+    ) -> (Vec<Arc<AppliedRoute>>, Vec<&'p AppliedRoute>) {
+        let before = self.before;
+        let (mut changed, mut gone, mut edits) = (Vec::new(), Vec::new(), Vec::new());
+        self.after.tally = before.tally.clone();
+        for (was, is) in differences {
+            let old = was.and_then(|was| before.routes.find(&was.name));
+            let Some(is) = *is else {
+                if let Some(old) = old {
+                    self.after.tally.remove(old);
+                    edits.push((Arc::clone(&old.name), None));
+                    gone.push(&**old);
+                }
+                continue;
+            };
+            let (new, is_new) = self.route(is, old, ground);
+            if is_new {
+                if let Some(old) = old {
+                    self.after.tally.remove(old);
+                }
+                self.after.tally.add(&new);
+                edits.push((Arc::clone(&new.name), Some(Arc::clone(&new))));
+                changed.push(new);
+            }
+        }
+        self.after.routes = before.routes.edited(edits);
+        (changed, gone)
     }
 
     /// Takes away the names that no other route has taken over.
@@ -63,18 +130,18 @@ impl Planner<'_> {
     fn route(
         &mut self,
         desired: &DesiredRoute,
-        listener_ids: &[Option<u32>],
-        defaults: &[u32],
+        old: Option<&Arc<AppliedRoute>>,
+        ground: &Ground<'_>,
     ) -> (Arc<AppliedRoute>, bool) {
-        let before = self.before;
-        let old = before.routes.get(&desired.name);
+        let Ground { listener_ids, by_default } = ground;
+        let defaults = by_default.get(&*desired.name).map_or(&[][..], Vec::as_slice);
         if let Some(old) = old.filter(|old| self.stays(old, desired, listener_ids, defaults)) {
-            self.lower_mtus(old);
             return (Arc::clone(old), false);
         }
         let id = old.map_or_else(|| self.next_id(|ids| &mut ids.route), |old| old.id);
         let backends = self.backends(id, desired, old.map(|old| &**old));
         let mut new = AppliedRoute {
+            name: Arc::clone(&desired.name),
             id,
             value: Route::zeroed(),
             v4: self.table(&backends, true, old.map(|old| &old.v4)),
@@ -93,12 +160,12 @@ impl Planner<'_> {
         new.names.sort();
         new.attached.sort_unstable();
         new.attached.dedup();
-        self.lower_mtus(&new);
         match old {
             Some(old) if **old == new => return (Arc::clone(old), false),
             Some(old) => self.changed(old, &new),
             None => {
-                self.steps.fill.push(put_label(LABEL_ROUTE, id, &desired.name));
+                let label = LabelKey { kind: LABEL_ROUTE, id };
+                self.steps.fill.push(Change::PutLabel(label, Arc::clone(&desired.name)));
                 self.steps.fill.push(Change::PutRouteCounters(id));
                 self.changed(&AppliedRoute::default(), &new);
             }
@@ -151,7 +218,7 @@ impl Planner<'_> {
             }
         }
         for (old, new) in [(&old.v4, &new.v4), (&old.v6, &new.v6)] {
-            if old.table.id != new.table.id {
+            if old.table != new.table {
                 self.delete_table(&old.table);
             }
         }
@@ -191,10 +258,7 @@ impl Planner<'_> {
         self.steps.later.push(Change::DeleteBackend(id));
     }
 
-    fn removed_routes(&mut self) {
-        let before = self.before;
-        let gone = before.routes.iter().filter(|(name, _)| !self.after.routes.contains_key(*name));
-        let mut gone: Vec<_> = gone.map(|(_, route)| route).collect();
+    fn removed_routes(&mut self, mut gone: Vec<&AppliedRoute>) {
         gone.sort_by_key(|route| route.id);
         for route in gone {
             self.gone.extend(route.names.iter().cloned());
@@ -223,7 +287,7 @@ impl Planner<'_> {
             let value = self.way(route, spec);
             let news = before.is_none_or(|(_, before)| before.flags != value.flags);
             if news && value.flags & BACKEND_UNREACHABLE != 0 {
-                self.problems.push(unreachable(&self.own, &desired.name, spec));
+                self.problems.push(unreachable(self.own, &desired.name, spec));
             }
             backends.push((id, value));
         }
@@ -255,72 +319,20 @@ impl Planner<'_> {
             },
         }
     }
-
-    /// Whether a table is over these backends, with their weights.
-    fn table_stays(&self, backends: &[(u32, Backend)], is_v4: bool, old: &AppliedTable) -> bool {
-        let members = of_family(backends, is_v4).map(|(id, backend)| (*id, backend.weight));
-        old.members.len() == old.table.members as usize && old.members.iter().copied().eq(members)
-    }
-
-    /// One family's table: the old one while its members and weights stay, else one with a new id.
-    fn table(
-        &mut self,
-        backends: &[(u32, Backend)],
-        is_v4: bool,
-        old: Option<&AppliedTable>,
-    ) -> AppliedTable {
-        if let Some(old) = old.filter(|old| self.table_stays(backends, is_v4, old)) {
-            return old.clone();
-        }
-        let of_family = || of_family(backends, is_v4);
-        let members: Vec<(u32, u16)> = of_family().map(|(id, backend)| (*id, backend.weight)).collect();
-        if members.is_empty() {
-            return AppliedTable::default();
-        }
-        let table = Table {
-            id: self.next_id(|ids| &mut ids.table),
-            slots: maglev::slots(members.iter().map(|(_, weight)| *weight)),
-            members: members.len() as u32,
-        };
-        for (member, (id, _)) in (0..).zip(&members) {
-            self.steps.fill.push(Change::PutMember(MemberKey { table: table.id, member }, *id));
-        }
-        let values: Vec<Backend> = of_family().map(|(_, backend)| *backend).collect();
-        for (page, value) in (0..).zip(pages(&values, table.slots)) {
-            self.steps.fill.push(Change::PutPage(PageKey { table: table.id, page }, Box::new(value)));
-        }
-        AppliedTable { table, members }
-    }
-
-    fn delete_table(&mut self, table: &Table) {
-        let pages =
-            (0..page_count(table.slots)).map(|page| Change::DeletePage(PageKey { table: table.id, page }));
-        self.steps.later.extend(pages);
-        let members =
-            (0..table.members).map(|member| Change::DeleteMember(MemberKey { table: table.id, member }));
-        self.steps.later.extend(members);
-    }
-
-    /// Takes the route's devices into account for what its listeners announce.
-    fn lower_mtus(&mut self, route: &AppliedRoute) {
-        for (_, backend) in &route.backends {
-            if backend.mtu == 0 {
-                continue;
-            }
-            for listener in &route.attached {
-                let mtu = &mut self.mtus.entry(*listener).or_default()[usize::from(!backend.address.is_v4())];
-                *mtu = if *mtu == 0 { backend.mtu } else { backend.mtu.min(*mtu) };
-            }
-        }
-    }
 }
 
-/// The backends of a family that take new flows.
-fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
-    backends.iter().filter(move |(_, backend)| backend.weight > 0 && backend.address.is_v4() == is_v4)
+/// What of it a node cannot do whatever its maps hold.
+pub(super) fn impossible(desired: &Desired, hops: &Hops) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for route in &desired.routes {
+        let own = |backend: &&BackendSpec| !backend.is_refusing() && hops.own.contains(&backend.address);
+        let backends = route.backends.iter().filter(own);
+        problems.extend(backends.map(|backend| unreachable(&hops.own, &route.name, backend)));
+    }
+    problems
 }
 
-fn unreachable(own: &HashSet<IpAddr>, route: &str, spec: &BackendSpec) -> Problem {
+fn unreachable(own: &std::collections::HashSet<IpAddr>, route: &str, spec: &BackendSpec) -> Problem {
     let backend = SocketAddr::new(spec.address, spec.port);
     if own.contains(&spec.address) {
         let what = format!("route {route}: backend {backend} is an address of this node itself");
@@ -340,29 +352,4 @@ fn unreachable(own: &HashSet<IpAddr>, route: &str, spec: &BackendSpec) -> Proble
         }
     };
     Problem::warning("", what, remedy)
-}
-
-/// Pages that a table of so many slots has.
-pub(super) fn page_count(slots: u32) -> u32 {
-    if slots > 1 { slots.div_ceil(PAGE_SLOTS as u32) } else { 0 }
-}
-
-/// The pages of the table over `members`, in order.
-pub(super) fn pages(members: &[Backend], slots: u32) -> Vec<Page> {
-    if slots < 2 {
-        return Vec::new();
-    }
-    let members: Vec<_> = members
-        .iter()
-        .map(|b| maglev::Member { address: b.address, port: b.port, weight: b.weight })
-        .collect();
-    let table = maglev::table(&members, slots);
-    table
-        .chunks(PAGE_SLOTS)
-        .map(|chunk| {
-            let mut page = Page::zeroed();
-            page.slots[..chunk.len()].copy_from_slice(chunk);
-            page
-        })
-        .collect()
 }

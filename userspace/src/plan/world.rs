@@ -1,11 +1,11 @@
 //! The maps in memory: what `explain` asks, and what tests compare.
 
-use super::change::Change;
+use super::change::{Change, label};
 use super::content::MapsContent;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
-use common::maps::route::{Label, LabelKey, MemberKey, NameKey, Page, PageKey, Route, SuffixKey};
+use common::maps::route::{Label, LabelKey, MemberKey, NameKey, Page, PageKey, Route, SuffixKey, Table};
 use common::maps::settings::{Ids, Settings};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -48,13 +48,17 @@ impl World {
             Change::DeleteAddress(key) => drop(self.addresses.remove(key)),
             Change::PutListener(key, value) => drop(self.listeners.insert(*key, *value)),
             Change::DeleteListener(key) => drop(self.listeners.remove(key)),
-            Change::PutName(key, value) => drop(self.names.insert(name(key), value.route)),
+            Change::PutName(listener, name, value) => {
+                self.names.insert((*listener, name.as_str().as_bytes().into()), value.route);
+            }
             Change::DeleteName(key) => drop(self.names.remove(&name(key))),
-            Change::PutWildcard(key, value) => drop(self.wildcards.insert(suffix(key), value.route)),
+            Change::PutWildcard(listener, suffix, value) => {
+                self.wildcards.insert((*listener, suffix.as_str().as_bytes().into()), value.route);
+            }
             Change::DeleteWildcard(key) => drop(self.wildcards.remove(&suffix(key))),
             Change::PutRoute(id, value) => drop(self.routes.insert(*id, *value)),
             Change::DeleteRoute(id) => drop(self.routes.remove(id)),
-            Change::PutLabel(key, value) => drop(self.labels.insert(*key, **value)),
+            Change::PutLabel(key, name) => drop(self.labels.insert(*key, label(name))),
             Change::DeleteLabel(key) => drop(self.labels.remove(key)),
             Change::PutPage(key, value) => drop(self.pages.insert(*key, **value)),
             Change::DeletePage(key) => drop(self.pages.remove(key)),
@@ -81,6 +85,14 @@ impl World {
             let route = self.wildcards.get(&(listener, suffix.as_bytes().into()))?;
             Some((suffix, *route))
         })
+    }
+
+    /// The id of a table's backend.
+    pub fn member(&self, table: &Table, member: u32) -> Option<u32> {
+        match table.is_single() {
+            true => Some(table.id),
+            false => self.members.get(&MemberKey { table: table.id, member }).copied(),
+        }
     }
 
     /// The name that was given to an id.

@@ -1,5 +1,6 @@
 //! The static file: from a path to what the data plane shall do.
 
+use super::reread::FileSource;
 use crate::compile::{Compiled, Surroundings, compile};
 use crate::config;
 use crate::model::{Desired, Facts, Problem};
@@ -8,7 +9,6 @@ use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use tracing::debug;
 
 /// Largest file that is read: 1,000,000 routes take some 300 MiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -24,6 +24,17 @@ pub struct Loaded {
 }
 
 impl Loaded {
+    pub(super) fn new(desired: Desired, problems: Vec<Problem>, text: String) -> Self {
+        // Only warnings need lines; without them the text, which may be long, is done with.
+        let text = if problems.is_empty() { String::new() } else { text };
+        Self { desired, problems, text }
+    }
+
+    /// Warnings without lines.
+    pub(super) fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
     /// Whether there are warnings. Cheap, unlike [`Loaded::warnings`].
     pub fn has_warnings(&self) -> bool {
         !self.problems.is_empty()
@@ -40,19 +51,27 @@ impl Loaded {
 /// Reads, checks and compiles a file. A file with any error is refused as a whole; the problems are then all there
 /// are, warnings included, with lines.
 pub fn load(path: &Path, surroundings: &Surroundings) -> Result<Loaded, Vec<Problem>> {
-    let begun = Instant::now();
-    let text = read(path).map_err(|error| vec![unreadable(&error)])?;
-    let parsed = config::parse(&text);
-    debug!(parsed_ms = begun.elapsed().as_secs_f64() * 1e3, "parsed");
+    FileSource::new(path).load(surroundings)
+}
+
+/// Compiles what was parsed of a text, and refuses it with any error.
+pub(super) fn usable(
+    parsed: (Facts, Vec<Problem>),
+    text: String,
+    surroundings: &Surroundings,
+) -> Result<Loaded, Vec<Problem>> {
     let (desired, mut problems) = judged(parsed, surroundings);
     if problems.iter().any(Problem::is_error) {
         config::locate(&text, &mut problems);
         problems.sort_by_key(|problem| problem.line);
         return Err(problems);
     }
-    // Only warnings need lines; without them the text, which may be long, is done with.
-    let text = if problems.is_empty() { String::new() } else { text };
-    Ok(Loaded { desired, problems, text })
+    Ok(Loaded::new(desired, problems, text))
+}
+
+/// Milliseconds since then.
+pub(super) fn millis(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1e3
 }
 
 /// Reads and checks a file by itself: what it says, for those who compile it together with more. A file with any error
@@ -123,11 +142,13 @@ pub(super) fn unreadable(error: &std::io::Error) -> Problem {
 }
 
 pub(super) fn read(path: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
     let file = std::fs::File::open(path)?;
-    if file.metadata()?.len() > FILE_BYTES_MAX {
+    let length = file.metadata()?.len();
+    if length > FILE_BYTES_MAX {
         return Err(std::io::Error::other(format!("larger than {FILE_BYTES_MAX} bytes")));
     }
+    // One byte more than is expected, so that its end is found without more room.
+    let mut text = String::with_capacity(length as usize + 1);
     file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
 }

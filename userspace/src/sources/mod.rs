@@ -2,6 +2,8 @@
 
 /// The static file.
 pub mod file;
+/// The static file, read again and again.
+pub mod reread;
 /// The chart's file.
 pub mod chart;
 /// The under cluster, watched.

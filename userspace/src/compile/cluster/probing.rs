@@ -2,7 +2,7 @@
 
 use super::backends::Resolved;
 use crate::model::cluster::{ClusterRoute, ProbeKind};
-use crate::model::{DesiredRoute, Pattern, Probe, ProbeChange, Probes, ServerName};
+use crate::model::{DesiredRoute, Pattern, Probe, ProbeChange, Probes, ServerName, SharedList};
 use foldhash::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) fn add(probes: &mut Probes, resolved: &Resolved, name: Option<&Server
 /// route has a backend of theirs, so that all must be asked.
 pub(super) fn changes(
     before: &Probes,
-    routes: &[Arc<DesiredRoute>],
+    routes: &SharedList<Arc<DesiredRoute>>,
     places: &HashSet<usize>,
     now: &Probes,
 ) -> Option<Vec<ProbeChange>> {

@@ -5,6 +5,7 @@ use super::backends::{Resolved, Services};
 use super::grant::Grants;
 use super::{label, probing};
 use crate::compile::Surroundings;
+use crate::compile::capacity::{Load, fits};
 use crate::model::cluster::ClusterRoute;
 use crate::model::{
     Cluster, Desired, DesiredRoute, Facts, Kind, ObjectName, ObjectRef, ProbeChange, Probes, Problem,
@@ -122,19 +123,25 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, facts: &Facts) 
             return None;
         }
         // A route that nothing leads to is not in the maps.
-        if let Ok(place) = before.routes.binary_search_by(|route| route.name.cmp(&name)) {
+        if let Ok(place) = before.routes.place(&name) {
             probing::add(&mut probed, &resolved, server);
             other.insert(place, resolved);
         }
     }
     let places: HashSet<usize> = other.keys().copied().collect();
     let probes = probing::changes(probes, &before.routes, &places, &probed)?;
-    let mut routes = before.routes.clone();
-    for (place, resolved) in other {
-        let route = &routes[place];
+    let (mut load, mut load_before) = (Load::default(), Load::default());
+    let edit = |(place, resolved): (usize, Resolved)| {
+        let route = &before.routes[place];
         let (name, names) = (Arc::clone(&route.name), route.names.clone());
-        routes[place] = Arc::new(DesiredRoute { name, names, backends: resolved.backends });
-    }
+        let new = DesiredRoute { name: Arc::clone(&name), names, backends: resolved.backends };
+        (load, load_before) = (load.with(&new), load_before.with(route));
+        (name, Some(Arc::new(new)))
+    };
+    let mut edits: Vec<_> = other.into_iter().map(edit).collect();
+    edits.sort_by(|a, b| a.0.cmp(&b.0));
+    let routes = before.routes.edited(edits);
     let desired = Desired { settings: before.settings.clone(), listeners: before.listeners.clone(), routes };
-    crate::compile::capacity::fits(&desired).then_some(Refreshed { desired, probes })
+    // What takes no more room than before has it.
+    (load.is_at_most(load_before) || fits(&desired)).then_some(Refreshed { desired, probes })
 }

@@ -1,14 +1,14 @@
 //! Worlds compared, looked up and read back.
 
 use crate::model::Desired;
-use crate::plan::routes::page_count;
+use crate::plan::tables::page_count;
 use crate::plan::{Applied, Change, Hops, MapsContent, Plan, World, plan};
 use common::decide::route_key;
 use common::maps::address::{Address, Port};
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::listener::{AddressRole, ListenerKey, PROTOCOL_TLS, ROLE_SOURCE, ROLE_VIP};
 use common::maps::route::{
-    LABEL_LISTENER, LABEL_ROUTE, MemberKey, NameKey, NameRoute, PageKey, Route, SuffixKey, Table,
+    LABEL_LISTENER, LABEL_ROUTE, NameKey, NameRoute, PageKey, Route, SuffixKey, Table,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -89,7 +89,7 @@ fn members(world: &World, table: &Table) -> Vec<(IpAddr, u16)> {
         assert!(world.pages.contains_key(&PageKey { table: table.id, page }), "page {page} of {table:?}");
     }
     let member = |member| {
-        let id = world.members[&MemberKey { table: table.id, member }];
+        let id = world.member(table, member).expect("all members are there");
         let backend = &world.backends[&id];
         (backend, (IpAddr::from(backend.address), backend.port.number()))
     };

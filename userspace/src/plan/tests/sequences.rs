@@ -81,18 +81,44 @@ fn hops() -> impl Strategy<Value = Hops> {
             let source = ip(if address.is_ipv4() { "10.1.0.254" } else { "fd01::fe" });
             (address, Hop { source, ifindex, mtu })
         };
-        Hops { towards: addresses.into_iter().map(|text| hop(ip(text))).collect(), own: [ip(VIPS[1])].into() }
+        let towards = addresses.into_iter().map(|text| hop(ip(text))).collect();
+        Hops { towards, own: [ip(VIPS[1])].into(), ..Hops::default() }
     })
 }
 
-/// A configuration, the ways at the time, and after how many writes the daemon dies, if it does.
-fn step() -> impl Strategy<Value = (Desired, Hops, Option<prop::sample::Index>)> {
+/// What changes from one configuration to the next.
+#[derive(Clone, Debug)]
+struct Step {
+    listeners: Option<Vec<ListenerSpec>>,
+    routes: Vec<RouteSpec>,
+    /// Routes that stay as they are, if they are there.
+    stay: Vec<&'static str>,
+    hops: Option<Hops>,
+    /// After how many writes the daemon dies, if it does.
+    dies: Option<prop::sample::Index>,
+}
+
+fn step() -> impl Strategy<Value = Step> {
     let dies = prop::option::weighted(0.3, any::<prop::sample::Index>());
-    (listeners(), routes(), hops(), dies).prop_map(|(listeners, routes, hops, dies)| {
-        let facts = Facts { listeners, routes, ..Facts::default() };
-        // Contradictions are resolved by leaving things out: that is as good a configuration as any.
-        (compile(&facts, &Surroundings::default()).desired, hops, dies)
-    })
+    let stay = prop::sample::subsequence(ROUTES.to_vec(), 0..=4);
+    let listeners = prop::option::weighted(0.5, listeners());
+    (listeners, routes(), stay, prop::option::weighted(0.5, hops()), dies)
+        .prop_map(|(listeners, routes, stay, hops, dies)| Step { listeners, routes, stay, hops, dies })
+}
+
+/// Takes a step from `facts` and `hops`; contradictions are resolved by leaving things out: that is as good a
+/// configuration as any.
+fn take(step: Step, facts: &mut Facts, hops: &mut Hops) -> Desired {
+    if let Some(listeners) = step.listeners {
+        facts.listeners = listeners;
+    }
+    let stays = |route: &RouteSpec| step.stay.contains(&&*route.name);
+    facts.routes.retain(stays);
+    facts.routes.extend(step.routes.into_iter().filter(|route| !stays(route)));
+    if let Some(new) = step.hops {
+        *hops = Hops { edition: hops.edition + 1, ..new };
+    }
+    compile(facts, &Surroundings::default()).desired
 }
 
 /// Every connection one could ask for, and where it goes.
@@ -145,8 +171,14 @@ proptest! {
         let mut applied = Applied::default();
         let mut ever = HashSet::new();
         let mut later: Vec<Change> = Vec::new();
-        for (desired, hops, dies) in steps {
-            let Plan { changes, later: more, applied: next, .. } = plan(&applied, &desired, &hops);
+        let (mut facts, mut hops) = (Facts::default(), Hops { edition: 1, ..Hops::default() });
+        for step in steps {
+            let dies = step.dies;
+            let desired = take(step, &mut facts, &mut hops);
+            let planned = plan(&applied, &desired, &hops);
+            let whole = plan(&Applied { basis: None, ..applied.clone() }, &desired, &hops);
+            prop_assert_eq!(&planned, &whole, "what did not change is not looked at");
+            let Plan { changes, later: more, applied: next, .. } = planned;
             let mut after = world.clone();
             changes.iter().for_each(|change| after.apply(change));
             if let Some(at) = dies.filter(|_| !changes.is_empty()) {

@@ -229,7 +229,7 @@ proptest! {
         let one = scene(&objects, &straight).compiled();
         let other = scene(&objects, &shuffled).compiled();
         prop_assert_eq!(&one, &other);
-        prop_assert!(one.desired.routes.is_sorted_by(|a, b| a.name < b.name));
+        prop_assert!(one.desired.routes.iter().is_sorted_by(|a, b| a.name < b.name));
         prop_assert!(one.desired.listeners.is_sorted_by(|a, b| a.name < b.name));
     }
 
