@@ -10,7 +10,7 @@ const ENTRY_BYTES: [(&str, u64); 15] = [
     (name::FLOWS, 184),
     (name::NATS, 128),
     (name::HELLOS, 512),
-    (name::CHUNKS, 2088),
+    (name::CHUNKS, 2096),
     (name::SOURCES, 80),
     (name::HALF_OPENS, 160),
     (name::HALF_OPEN_RING, 40),

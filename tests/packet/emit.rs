@@ -1,5 +1,8 @@
 //! The way out: by the kernel's routes and neighbours, at that moment.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, client};
 use tests::program::Programs;
@@ -62,6 +65,25 @@ fn what_we_make_ourselves_needs_a_route_too() {
     }
 }
 
+/// A way that got narrower behind the daemon's back: dropped here, the hello would never arrive, for nobody hears of it.
+#[test]
+fn a_hello_that_is_too_long_for_the_route_is_for_its_routers_to_judge() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = tests::hello::hello().name(tests::addresses::server_name(0)).length(1_300).bytes();
+    for family in FAMILIES {
+        let bits = if family.is_v4() { 32 } else { 128 };
+        let backend = dial(family).shake(&mut programs).ask(&mut programs, &bytes);
+        let narrow = format!("{}/{bits} dev backend mtu 1280", backend_address(family, 0));
+        ip(&programs, &format!("route add {narrow}"));
+        sleep(Duration::from_millis(5));
+        let outcome = backend.give(&mut programs, &backend.syn_ack());
+        assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
+        assert_eq!(sent(&outcome).payload, bytes);
+        ip(&programs, &format!("route del {narrow}"));
+    }
+}
+
 #[test]
 fn a_node_that_does_not_forward_says_so() {
     tests::skip_without_root!();
@@ -75,6 +97,8 @@ fn a_node_that_does_not_forward_says_so() {
         for key in [key, all] {
             programs.world.node.sysctl(key, "0").unwrap();
         }
+        // What was found before is remembered for some two milliseconds.
+        sleep(Duration::from_millis(5));
         let outcome = open.client.give(&mut programs, &open.client_segment(HELLO, 0));
         assert_dropped(&outcome, Reason::EmitForwardingOff);
         let outcome = open.backend.give(&mut programs, &open.backend_segment(0, HELLO));

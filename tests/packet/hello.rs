@@ -338,7 +338,7 @@ fn a_client_that_begins_anew_on_its_port_replaces_its_hello() {
         client.send(&mut programs, 0, &bytes[..300]);
         let isn = ISN.wrapping_sub(50_000);
         let answer = sent(&client.give(&mut programs, &dial(family).syn().seq(isn)));
-        let anew = Client { cookie: answer.seq, ..client };
+        let anew = client.told(&answer);
         let first = anew.at(0).seq(behind(isn, 0));
         assert_dropped(
             &client.give(&mut programs, &first.clone().payload(&bytes[..100])),

@@ -36,7 +36,7 @@ fn begin_anew(programs: &mut Programs, open: Open) -> Client {
     assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
     let answer = sent(&outcome);
     assert_eq!(answer.ack, behind(NEXT_ISN, 0));
-    Client { cookie: answer.seq, ..open.client }
+    open.client.told(&answer)
 }
 
 #[test]
@@ -53,6 +53,28 @@ fn a_syn_marks_an_open_flow_which_goes_on() {
         open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO + 4).payload(*b"data"));
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 4, 4));
         open.close(&mut programs);
+    }
+}
+
+/// It would else reach the old connection's backend, which may be another tenant's.
+#[test]
+fn a_later_segment_of_the_new_hello_is_not_the_old_flows() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let client = begin_anew(&mut programs, open);
+        let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
+        let outcome = client.give(&mut programs, &at(300).payload(&bytes[300..]));
+        assert_dropped(&outcome, Reason::SynEarly);
+        assert_eq!(open.flow(&programs).flags, FLOW_SYN_SEEN);
+        // The first one ends the old flow; then they come in order.
+        let outcome = client.give(&mut programs, &at(0).payload(&bytes[..300]));
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);
+        let outcome = client.give(&mut programs, &at(300).payload(&bytes[300..]));
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        crate::setup::forget_all(&mut programs);
     }
 }
 
@@ -128,7 +150,6 @@ fn a_wrong_cookie_does_not_replace_a_marked_flow() {
         let open = open(&mut programs, family);
         let client = begin_anew(&mut programs, open);
         for forged in [
-            client.at(0).seq(behind(NEXT_ISN, 1)),
             client.at(0).seq(behind(NEXT_ISN, 0)).ack(client.cookie),
             client.at(0).seq(behind(NEXT_ISN, 0)).ack(12_345).payload(usual_hello()),
         ] {
@@ -244,7 +265,7 @@ fn a_flow_that_owes_bytes_is_replaced_with_them() {
         old.accept(&mut programs);
         assert!(client.waiting(&programs).is_some(), "300 bytes are owed");
         let answer = sent(&client.give(&mut programs, &client.dial.syn().seq(NEXT_ISN)));
-        let anew = Client { cookie: answer.seq, ..client };
+        let anew = client.told(&answer);
         let first = anew.at(0).seq(behind(NEXT_ISN, 0)).payload(&usual_hello()[..200]);
         let outcome = client.give(&mut programs, &first);
         assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);

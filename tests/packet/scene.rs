@@ -174,7 +174,7 @@ impl Dial {
         let outcome = programs.ingress(Device::Client, &self.syn().bytes());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
         let answer = sent(&outcome);
-        Client { dial: self, cookie: answer.seq, time: timestamps(&answer).map_or(0, |(value, _)| value) }
+        Client { dial: self, cookie: 0, time: 0 }.told(&answer)
     }
 }
 
@@ -189,6 +189,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// The same client with another SYN-ACK of ours.
+    pub(crate) fn told(self, answer: &Segment) -> Self {
+        Self { cookie: answer.seq, time: timestamps(answer).map_or(0, |(value, _)| value), ..self }
+    }
+
     /// A segment that acknowledges the SYN-ACK, `offset` bytes behind the SYN.
     pub(crate) fn at(self, offset: u32) -> Segment {
         let ack = self.cookie.wrapping_add(1);

@@ -111,28 +111,18 @@ impl Crowd {
 
 /// How long a connection takes to reach its tenant and hear its name: the median. Each of them must.
 fn reach(scene: &Scene) -> Duration {
-    let (median, refused) = tried(scene);
-    assert_eq!(refused, [] as [String; 0]);
-    median
-}
-
-/// The median of those that reached their tenant, and what became of the others.
-fn tried(scene: &Scene) -> (Duration, Vec<String>) {
-    let (mut times, mut refused) = (Vec::new(), Vec::new());
-    for number in 0..TIMED {
+    let connect = |number: usize| {
         let (family, tenant) = (FAMILIES[number % 2], number % 3);
         let bytes = hello().name(server_name(tenant)).bytes();
         let start = Instant::now();
-        match raw::hello(scene.lab.vip(family, TLS_PORT), &bytes, &[]) {
-            Ok(name) => {
-                assert!(name.starts_with(tenant_name(tenant)), "{name}");
-                times.push(start.elapsed());
-            }
-            Err(error) => refused.push(format!("{error:#}")),
-        }
-    }
+        let name = raw::hello(scene.lab.vip(family, TLS_PORT), &bytes, &[])
+            .unwrap_or_else(|error| panic!("connection {number}: {error:#}; {:?}", scene.daemon.reasons()));
+        assert!(name.starts_with(tenant_name(tenant)), "{name}");
+        start.elapsed()
+    };
+    let mut times: Vec<Duration> = (0..TIMED).map(connect).collect();
     times.sort();
-    (times[times.len() / 2], refused)
+    times[times.len() / 2]
 }
 
 /// A median that is no other than before, but for what busy cores do to any: whoever had to repeat a SYN or a hello
@@ -202,16 +192,13 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
             }
         });
         let _stop = Stop(over);
-        scene.lab.client.run(|| tried(&scene))
+        scene.lab.client.run(|| reach(&scene))
     });
-    let (during, lost) = during;
     assert_unchanged(before, during);
-    // An opening: two processors choose the same oldest place at the same moment, and one of their clients is refused, for a
-    // reason of its own. Seen of 100 clients beside a crowd that pushes out some 10,000 others a second: up to 6.
-    let raced = scene.daemon.reasons().unwrap().get("HelloStashFailed").copied().unwrap_or(0);
-    assert!(lost.len() <= TIMED / 5 && lost.len() as u64 <= raced, "{lost:?}; {raced} by a race");
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
-    assert!(evicted + raced >= (CROWD as u64) - u64::from(ROOM), "{:?}, {raced}", refused(&scene));
+    assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
+    // Two processors that want the same place at the same moment: one of them takes another.
+    assert_eq!(scene.daemon.reasons().unwrap().get("HelloStashFailed"), None);
     scene.assert_nothing_leaks();
 }
 

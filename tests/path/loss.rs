@@ -28,8 +28,9 @@ const HELLO: usize = 5_000;
 const PIECES: [usize; 4] = [700, 1_900, 3_000, 4_400];
 /// Bytes behind the hello.
 const MORE: usize = 4_000;
-/// Without a byte for this long: at 20 % a segment and its acknowledgement fail six times in a row now and then.
-const PATIENCE: Duration = Duration::from_secs(100);
+/// Without a byte for this long. Where both sides lose 20 %, six of ten segments or their acknowledgements are lost on the
+/// way from end to end: ten times in a row, which takes 200 s, once in two hundred.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// One whose backends all seem dead is refused, and dials again.
 const ATTEMPTS: u32 = 6;
 
@@ -53,6 +54,8 @@ fn config() -> Config {
         route.backends.iter().map(|backend| Backend::new(backend.address, ECHO_PORT + 1)).collect();
     route.backends.extend(twice);
     config.settings.hello_timeout = Some("60s".into());
+    // No flow may be silent for too long, however long the ends wait before they repeat.
+    config.settings.idle_timeout = Some("2h".into());
     config
 }
 
@@ -115,7 +118,9 @@ fn story(side: Side, loss: u32) {
     eprintln!("{side:?} {loss} %: {refusals} refused, the slowest took {slowest} ms; {moved:?}");
     // Nobody is reset but for a reason that is counted: all backends seemed dead.
     assert!(refusals <= count("ConnectExhausted"), "{refusals} refusals: {moved:?}");
-    assert_eq!(count("HelloStashFailed") + count("HelloEvicted") + count("ExpireIdle"), 0, "{moved:?}");
+    assert_eq!(count("HelloStashFailed") + count("HelloEvicted"), 0, "{moved:?}");
+    // Both ends have closed and wait for more than two minutes before they repeat their FINs: that happens at 20 %.
+    assert!(loss > 10 || count("ExpireIdle") == 0, "{moved:?}");
     if matches!(side, Side::Backend | Side::Both) && loss >= 5 {
         assert!(count("ConnectRepeated") > 0, "what was owed was never repeated: {moved:?}");
     }

@@ -291,7 +291,7 @@ pub(crate) fn route_request(
 }
 
 /// What a route lookup found.
-pub(crate) enum Hop {
+pub(crate) enum Found {
     /// Device and link addresses are known.
     Resolved,
     /// The link address has to be asked for.
@@ -302,11 +302,11 @@ pub(crate) enum Hop {
 
 /// Reads the result of [`Skb::find_route`].
 #[inline(always)]
-pub(crate) fn route_result(code: i64) -> Hop {
+pub(crate) fn route_result(code: i64) -> Found {
     match code {
-        0 => Hop::Resolved,
-        c if c == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH) => Hop::Unresolved,
-        c => Hop::Failed(c),
+        0 => Found::Resolved,
+        c if c == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH) => Found::Unresolved,
+        c => Found::Failed(c),
     }
 }
 
@@ -318,7 +318,7 @@ pub(crate) fn next_hop(params: &FibParams, hop: &mut bpf_redir_neigh) {
     hop.__bindgen_anon_1.ipv6_nh = unsafe { params.__bindgen_anon_4.ipv6_dst };
 }
 
-/// The MTU of a way that [`route_request`]'s packet is too big for.
+/// The MTU of the way that was found for a packet of [`route_request`] with a length, whether it fits or not.
 #[inline(always)]
 pub(crate) fn mtu_found(params: &FibParams) -> u32 {
     // SAFETY: both arms of the union are a u16.

@@ -13,7 +13,7 @@ use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, 
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::reason::{REASONS_MAX, Reason};
 
-use crate::packet::Scratch;
+use crate::packet::{NextHop, Scratch};
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -39,6 +39,8 @@ pub(crate) static IDS: Array<Ids, 1> = Array::new();
 pub(crate) static DRAIN: Array<u32, 1> = Array::new();
 #[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
+#[btf_map]
+pub(crate) static NEXT_HOPS: PerCpuArray<NextHop, 256> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, REASONS_MAX> = PerCpuArray::new();
 #[btf_map]
@@ -138,6 +140,7 @@ array_access! {
     closed_slot CLOSED_RING => Slot;
     cookie_key COOKIE_KEYS => CookieKey;
     scratch SCRATCH => Scratch;
+    next_hop NEXT_HOPS => NextHop;
 }
 
 /// The settings in force.
@@ -185,6 +188,18 @@ pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
     };
     #[cfg(not(target_arch = "bpf"))]
     core::mem::replace(counter, counter.wrapping_add(value))
+}
+
+/// Writes `new` and returns the value before, atomically over all CPUs.
+#[inline(always)]
+pub(crate) fn exchange(word: &mut u32, new: u32) -> u32 {
+    #[cfg(target_arch = "bpf")]
+    // SAFETY: as in `advance`.
+    return unsafe {
+        core::intrinsics::atomic_xchg::<u32, { core::intrinsics::AtomicOrdering::SeqCst }>(word, new)
+    };
+    #[cfg(not(target_arch = "bpf"))]
+    core::mem::replace(word, new)
 }
 
 /// Counts a reason on this CPU.

@@ -2,6 +2,7 @@
 
 use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
 use common::maps::address::Address;
+use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Hello};
 use common::maps::route::{NameKey, SuffixKey};
 use common::wire::client_hello::Window;
@@ -219,6 +220,28 @@ pub(crate) struct Draft {
     pub(crate) sack_permitted: bool,
 }
 
+/// A next hop that was found a moment ago: element of `NEXT_HOPS`, one CPU's own.
+#[repr(C)]
+pub(crate) struct NextHop {
+    pub(crate) from: Address,
+    pub(crate) to: Address,
+    /// The device that the packet came in by, and the one it leaves by.
+    pub(crate) ingress: u32,
+    pub(crate) egress: u32,
+    /// Most bytes of an IP packet.
+    pub(crate) mtu: u32,
+    /// When it was found, in `hop`'s units of time; zero in an element never written, which fits no packet.
+    pub(crate) age: u32,
+    pub(crate) links: Links,
+}
+
+/// Link addresses of a way.
+#[repr(C)]
+pub(crate) struct Links {
+    pub(crate) to: [u8; 6],
+    pub(crate) from: [u8; 6],
+}
+
 /// Working memory of one run, one per CPU. The kernel allows at most 32 KiB.
 #[repr(C)]
 pub(crate) struct Scratch {
@@ -234,6 +257,8 @@ pub(crate) struct Scratch {
     pub(crate) half_open: HalfOpen,
     pub(crate) client: ClientTuple,
     pub(crate) victim: ClientTuple,
+    /// What the daemon is told of a victim.
+    pub(crate) told: Expiry,
     /// Four-tuple that an ICMP error quotes: the quoted packet's source as `client`, its destination as `vip`.
     pub(crate) quoted: ClientTuple,
     /// Bytes of the extension header read last, and what follows it.

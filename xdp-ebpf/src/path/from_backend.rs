@@ -1,6 +1,6 @@
 //! Backend -> one of our source addresses. `s.client` is the client's four-tuple.
 
-use common::maps::flow::{FLOW_OWED, HELLO_CONNECTING, HELLO_OWED};
+use common::maps::flow::{FLOW_OWED, Flow, HELLO_CONNECTING, HELLO_OWED};
 use common::reason::Reason;
 
 use crate::draft;
@@ -25,7 +25,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         {
             return exit;
         }
-        return established(skb, s);
+        return established(skb, s, flow);
     }
     if let Err(exit) = checksum::tcp(skb, s) {
         return exit;
@@ -47,8 +47,8 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
 }
 
 #[inline(always)]
-fn established(skb: Skb, s: &mut Scratch) -> Exit {
-    match forward::from_backend(s) {
+fn established(skb: Skb, s: &mut Scratch, flow: &mut Flow) -> Exit {
+    match forward::from_backend(s, flow) {
         Step::Pass => emit::pass(skb, s, Reason::ForwardClient),
         Step::PassReset => emit::pass(skb, s, Reason::ForwardReset),
         Step::Linger => forward::linger(skb, s),

@@ -82,8 +82,15 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         }
         return Ok(false);
     }
-    if known || !begins_anew(s, flow.client_isn) {
+    if known {
         return Ok(true);
+    }
+    let own = s.segment.ack == flow.cookie.wrapping_add(1);
+    match handshake(s, flow.client_isn) {
+        Handshake::New => {}
+        // A later segment of the new hello: not for the backend of the old one.
+        Handshake::Ahead if !own => return Err(Exit::drop(Reason::SynEarly)),
+        Handshake::Ahead | Handshake::Old => return Ok(true),
     }
     let Some(old) = maps::flow(&s.client) else { return Ok(false) };
     kernel::assign(&mut s.flow, old);
@@ -97,15 +104,30 @@ fn flow_exists(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     Ok(false)
 }
 
-/// Whether the segment proves a handshake other than the one with the client's first number `isn`.
+/// What a segment behind a SYN on an open flow belongs to.
+enum Handshake {
+    /// The flow that is there.
+    Old,
+    /// A new connection, of which it is the proof.
+    New,
+    /// A new connection whose proof is yet to come.
+    Ahead,
+}
+
+/// Whose the segment is; `isn` is the client's first number of the flow that is there.
 #[inline(always)]
-fn begins_anew(s: &mut Scratch, isn: u32) -> bool {
+fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
     // On a TCP listener the proof is the acknowledgement of the new SYN's SYN-ACK.
     if let Some(held) = maps::half_open(&s.client) {
         kernel::assign(&mut s.half_open, held);
-        return s.half_open.isn != isn && !s.segment.has(RST) && half_open::acknowledged(s);
+        let proof = s.half_open.isn != isn && !s.segment.has(RST) && half_open::acknowledged(s);
+        return if proof { Handshake::New } else { Handshake::Old };
     }
-    syn::begins(s) && s.hello.isn != isn
+    match syn::begins(s) {
+        Some(true) if s.hello.isn != isn => Handshake::New,
+        Some(false) => Handshake::Ahead,
+        _ => Handshake::Old,
+    }
 }
 
 #[inline(always)]
@@ -177,6 +199,7 @@ fn tls(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     } else {
         connect::open(skb, s, Reason::ConnectSyn)
     };
+    stash::stash_settle(s);
     Err(opened(s, exit))
 }
 

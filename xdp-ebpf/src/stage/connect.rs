@@ -232,6 +232,7 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
     f.flags = 0;
     f.backend_flags = if h.acked > 0 { FLOW_OWED } else { 0 };
     f.client_isn = h.isn;
+    f.cookie = h.cookie;
     f.listener = h.listener as u16;
     f.client_scale = h.window_scale;
     f.backend_scale = seg.window_scale;

@@ -1,4 +1,4 @@
-//! Puts packets on their way: next hop, link addresses, checksums. The only stage that sends.
+//! Puts packets on their way: headers, checksums, next hop. The only stage that sends.
 
 use aya_ebpf::bindings::__sk_buff;
 use common::reason::Reason;
@@ -7,49 +7,11 @@ use network_types::ip::IpProto;
 
 use crate::draft;
 use crate::exit::Exit;
-use crate::kernel::{self, Hop, Skb};
+use crate::hop;
+use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers, RST, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::sum;
-
-/// Finds route and neighbour of the draft's receiver and writes the link addresses.
-/// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for. `ip_bytes` as in [`kernel::route_request`].
-#[inline(always)]
-pub(crate) fn next_hop(skb: Skb, s: &mut Scratch, ip_bytes: u32) -> Result<bool, Exit> {
-    let v4 = s.segment.v4;
-    let d = &s.draft.tuple;
-    kernel::route_request(&mut s.route_request, &d.client, &d.vip, v4, skb.ifindex(), ip_bytes);
-    let code = skb.find_route(&mut s.route_request);
-    let resolved = match kernel::route_result(code) {
-        Hop::Resolved => true,
-        Hop::Unresolved => false,
-        Hop::Failed(5) => return Err(Exit::drop(Reason::EmitForwardingOff)),
-        Hop::Failed(8) => return Err(Exit::drop(Reason::EmitTooBig)),
-        Hop::Failed(_) => return Err(Exit::drop(Reason::EmitNoRoute)),
-    };
-    let (to, from) = kernel::link_addresses(&s.route_request);
-    let at = if v4 { Headers::V4 } else { Headers::V6 } - ETH_BYTES as usize;
-    let h = &mut s.headers;
-    let mut i = 0;
-    while i < 6 {
-        h.bytes[at + i] = to[i];
-        h.bytes[at + 6 + i] = from[i];
-        i += 1;
-    }
-    h.set_be16(at + 12, if v4 { 0x0800 } else { 0x86dd });
-    Ok(resolved)
-}
-
-/// Chooses the way out for the packet when the program returns.
-#[inline(always)]
-pub(crate) fn depart(s: &mut Scratch, resolved: bool) {
-    if resolved {
-        kernel::redirect(s.route_request.ifindex);
-    } else {
-        kernel::next_hop(&s.route_request, &mut s.next_hop);
-        kernel::redirect_unresolved(s.route_request.ifindex, &mut s.next_hop);
-    }
-}
 
 /// Learns whether the packet's checksum is still to be completed: a replacement without pseudo header leaves such a
 /// packet alone and changes any other (splice.md 3.a). Must run before the packet is changed.
@@ -93,7 +55,7 @@ pub(crate) extern "C" fn emit_draft(skb: *mut __sk_buff, s: *mut Scratch, reason
     let skb = Skb(skb);
     match draft::make(skb, s).and_then(|()| store(skb, s)) {
         Ok(resolved) => {
-            depart(s, resolved);
+            hop::depart(s, resolved);
             Exit::sent_code(reason)
         }
         Err(exit) => Exit::code(Err(exit)),
@@ -125,7 +87,7 @@ pub(crate) extern "C" fn emit_rewritten(skb: *mut __sk_buff, s: *mut Scratch, re
     let skb = Skb(skb);
     match rewrite(skb, s) {
         Ok(resolved) => {
-            depart(s, resolved);
+            hop::depart(s, resolved);
             Exit::sent_code(reason)
         }
         Err(exit) => Exit::code(Err(exit)),
@@ -139,7 +101,7 @@ fn rewrite(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         return Err(Exit::tell(Reason::IcmpHopLimit));
     }
     write_ports(s);
-    let resolved = next_hop(skb, s, segment_bytes(skb, s)).map_err(|exit| {
+    let resolved = hop::find(skb, s, segment_bytes(skb, s)).map_err(|exit| {
         if exit == Exit::drop(Reason::EmitTooBig) { Exit::tell(Reason::IcmpTooBig) } else { exit }
     })?;
     let failed = Exit::drop(Reason::EmitFailed);
@@ -215,7 +177,8 @@ pub(crate) fn keep_received(s: &mut Scratch) {
 #[inline(always)]
 fn store(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let v4 = s.segment.v4;
-    let resolved = next_hop(skb, s, 0)?;
+    // The draft's own length: `draft::make` has cut the packet to it.
+    let resolved = hop::find_for_ours(skb, s, skb.length() - ETH_BYTES)?;
     let failed = Exit::drop(Reason::EmitFailed);
     let tcp_bytes = s.segment.tcp_bytes & 60;
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
@@ -317,7 +280,7 @@ pub(crate) extern "C" fn emit_unreachable(skb: *mut __sk_buff, s: *mut Scratch) 
     let Some(s) = (unsafe { s.as_mut() }) else { return Exit::code(Ok(())) };
     match quote(Skb(skb), s) {
         Ok(resolved) => {
-            depart(s, resolved);
+            hop::depart(s, resolved);
             Exit::sent_code(Reason::ClassifyUnreachable as u32)
         }
         Err(exit) => Exit::code(Err(exit)),
@@ -357,7 +320,7 @@ fn quote(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         return Err(failed);
     }
     sum::icmp(s, icmp_bytes);
-    let resolved = next_hop(skb, s, 0)?;
+    let resolved = hop::find(skb, s, 0)?;
     let stored = if v4 {
         skb.store(0, s.headers.frame(true), V4_BYTES) && skb.store(V4_BYTES, s.window.bytes.as_ptr(), 36)
     } else {

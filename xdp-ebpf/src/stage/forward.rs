@@ -53,10 +53,10 @@ pub(crate) fn from_client(s: &mut Scratch) -> Step {
     Step::from_code(forward_client(s))
 }
 
-/// Follows and rewrites a backend's segment of the flow at `s.client`.
+/// Follows and rewrites a backend's segment of `flow`, the entry of `s.client`.
 #[inline(always)]
-pub(crate) fn from_backend(s: &mut Scratch) -> Step {
-    Step::from_code(forward_backend(s))
+pub(crate) fn from_backend(s: &mut Scratch, flow: &mut Flow) -> Step {
+    Step::from_code(forward_backend(s, flow))
 }
 
 /// Verified once, on its own.
@@ -143,15 +143,17 @@ fn translate_client(s: &mut Scratch, flow: &Flow) {
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_backend(s: *mut Scratch) -> u32 {
+pub(crate) extern "C" fn forward_backend(s: *mut Scratch, flow: *mut Flow) -> u32 {
     // SAFETY: as in `forward_client`.
     let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
-    let Some(flow) = maps::flow(&s.client) else { return Step::Linger as u32 };
+    // SAFETY: null is checked; else it is an element of a map.
+    let Some(flow) = (unsafe { flow.as_mut() }) else { return Step::Linger as u32 };
     backend_segment(s, flow) as u32
 }
 
 #[inline(always)]
 fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
+    // The entry may be another connection's by now; but nobody else has this four-tuple.
     if flow.nat != s.segment.backend_tuple() {
         return Step::Stray;
     }

@@ -268,6 +268,7 @@ pub(crate) extern "C" fn half_open_flow(s: *mut Scratch) -> u32 {
     f.flags = 0;
     f.backend_flags = 0;
     f.client_isn = o.isn;
+    f.cookie = o.backend_isn;
     f.listener = o.listener as u16;
     // Neither scaled: windows pass as they are.
     f.client_scale = WINDOW_SCALE_NONE;

@@ -100,10 +100,14 @@ fn collect(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     }
     h.window = seg.window;
     if seg.timestamps_at != 0 {
-        h.client_tsval = seg.tsval;
         if h.state == 0 {
+            h.client_tsval = seg.tsval;
             // The echo of our SYN-ACK.
             h.our_tsval = s.headers.tcp_be32(seg.timestamps_at + 4);
+        } else if seq::before(h.client_tsval, seg.tsval) {
+            // The newest: one that was overtaken must not make our SYN or the hello look old to a backend that has seen
+            // a newer (PAWS, RFC 7323 section 5.3).
+            h.client_tsval = seg.tsval;
         }
     }
     if h.state == HELLO_COLLECTING && seg.has(FIN) && seg.payload_bytes == 0 {
@@ -192,6 +196,13 @@ fn load_piece(skb: Skb, s: &mut Scratch, from: u32, to: u32, length: u32) -> boo
 /// Stores what `load` brought, with the part of its first chunk that was there before.
 #[inline(always)]
 fn keep(s: &mut Scratch) -> Result<(), Exit> {
+    let kept = store(s);
+    stash::stash_settle(s);
+    kept
+}
+
+#[inline(always)]
+fn store(s: &mut Scratch) -> Result<(), Exit> {
     if stash::stash_keep(s) == 0 {
         return Err(Exit::reset(Reason::HelloStashFailed));
     }
@@ -249,7 +260,7 @@ fn wait(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     if now {
         s.hello.segments_unacked = 0;
         s.hello.acked = s.hello.have;
-        s.hello.our_tsval = kernel::timestamp(s.now_ns);
+        advance_clock(s);
     }
     if let Err(exit) = keep(s) {
         let tuple = s.segment.tuple;
@@ -259,12 +270,22 @@ fn wait(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     Err(if now { Exit::sent(Reason::HelloAcked) } else { Exit::drop(Reason::HelloStashed) })
 }
 
+/// Our timestamp of this moment; never behind the SYN-ACK's, whose lowest byte is a part of the cookie (RFC 7323
+/// section 5.3: the client drops what seems older).
+#[inline(always)]
+fn advance_clock(s: &mut Scratch) {
+    let now = kernel::timestamp(s.now_ns);
+    if seq::before(s.hello.our_tsval, now) {
+        s.hello.our_tsval = now;
+    }
+}
+
 /// Everything here is acknowledged; from then on the bytes are ours to deliver.
 #[inline(always)]
 fn acked(s: &mut Scratch, reason: Reason) -> Exit {
     s.hello.acked = s.hello.have;
     s.hello.segments_unacked = 0;
-    s.hello.our_tsval = kernel::timestamp(s.now_ns);
+    advance_clock(s);
     if maps::update_hello(&s.segment.tuple, &s.hello) {
         Exit::sent(reason)
     } else {

@@ -11,6 +11,7 @@ use network_types::ip::IpProto;
 
 use crate::draft;
 use crate::exit::Exit;
+use crate::hop;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{Headers, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
@@ -215,7 +216,7 @@ pub(crate) extern "C" fn icmp_pass(skb: *mut __sk_buff, s: *mut Scratch, reason:
     let passed = if s.segment.v4 { translate::<true>(skb, s) } else { translate::<false>(skb, s) };
     match passed {
         Ok(resolved) => {
-            emit::depart(s, resolved);
+            hop::depart(s, resolved);
             Exit::sent_code(reason)
         }
         Err(exit) => Exit::code(Err(exit)),
@@ -234,7 +235,7 @@ fn translate<const V4: bool>(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     if !emit::lower_hop_limit(s) {
         return Err(Exit::drop(Reason::EmitHopLimit));
     }
-    let resolved = emit::next_hop(skb, s, 0)?;
+    let resolved = hop::find(skb, s, 0)?;
     let was = s.received.bytes.as_ptr();
     let is = s.headers.bytes.as_ptr().wrapping_add(TCP_AT);
     let changed = difference(was, is, 60);
@@ -312,7 +313,7 @@ pub(crate) extern "C" fn icmp_echo(skb: *mut __sk_buff, s: *mut Scratch) -> u32 
     let skb = Skb(skb);
     match echo(skb, s) {
         Ok(resolved) => {
-            emit::depart(s, resolved);
+            hop::depart(s, resolved);
             Exit::sent_code(Reason::IcmpEcho as u32)
         }
         Err(exit) => Exit::code(Err(exit)),
@@ -331,7 +332,7 @@ fn echo(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     draft::answer(s);
     s.headers.bytes[if v4 { Headers::V4 + 8 } else { Headers::V6 + 7 }] = draft::HOP_LIMIT;
     draft::write_addresses(&mut s.headers, &s.draft, v4);
-    let resolved = emit::next_hop(skb, s, 0)?;
+    let resolved = hop::find(skb, s, 0)?;
     let (from, to) = (s.received.bytes.as_ptr(), s.headers.bytes.as_ptr().wrapping_add(TCP_AT));
     let difference = kernel::checksum_difference(from, 4, to, 4, 0);
     let stored = if v4 {

@@ -58,7 +58,7 @@ fn choose(s: &mut Scratch) -> Result<(), Reason> {
 
 #[inline(always)]
 fn slot_member(s: &Scratch, table: &Table) -> Option<u32> {
-    if table.slots == 1 {
+    if table.is_single() {
         return Some(0);
     }
     let slot = maglev::slot(maglev::flow_hash(&s.client), table.slots);
@@ -79,8 +79,12 @@ enum Member {
 /// Takes the member if it may be dialled.
 #[inline(always)]
 fn member(s: &mut Scratch, table: &Table, member: u32) -> Member {
-    let Some(id) = maps::member(&MemberKey { table: table.id, member }) else { return Member::Unusable };
-    let id = *id;
+    let id = if table.is_single() {
+        table.id
+    } else {
+        let Some(id) = maps::member(&MemberKey { table: table.id, member }) else { return Member::Unusable };
+        *id
+    };
     let Some(backend) = maps::backend(&id) else { return Member::Unusable };
     // A backend belongs to one route for ever: whatever was read from an entry that changed under us ends here.
     if backend.route != s.hello.route || backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) != 0 {

@@ -1,9 +1,9 @@
 //! Keeps the bytes of waiting hellos: places in `CHUNKS`, the oldest that is not whole gives way; and the count of each
-//! source.
+//! source. A place has one CPU at a time that writes to it or takes it.
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
-    CHUNK_BYTES, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_OWED, Source,
+    CHUNK_BYTES, Chunk, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_OWED, Source,
 };
 use common::reason::Reason;
 use core::ffi::c_void;
@@ -95,9 +95,9 @@ struct Search {
     oldest: u32,
 }
 
-/// Looks at one place; 1 = it is free.
+/// Looks at one place; 1 = it was free, and is locked now.
 unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
-    // SAFETY: `claim` passes a `Search` on its stack.
+    // SAFETY: `stash_claim` passes a `Search` on its stack.
     let search = unsafe { &mut *search.cast::<Search>() };
     // SAFETY: null is checked; else it is this CPU's working memory.
     let Some(s) = (unsafe { search.scratch.as_mut() }) else { return 1 };
@@ -106,39 +106,102 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
     }
     let place = search.start.wrapping_add(i) % search.places;
     let Some(chunk) = maps::chunk(place) else { return 0 };
+    // A copy: the place may become another's meanwhile.
+    s.victim = chunk.owner;
+    let own = s.victim == s.segment.tuple;
+    let part = (chunk.index & 7) as usize;
     // The hello in hand holds it, though the map does not know yet.
-    if chunk.owner == s.segment.tuple && s.hello.chunks[(chunk.index & 7) as usize] == place {
+    if own && s.hello.chunks[part] == place {
         return 0;
     }
-    let Some(hello) = maps::hello(&chunk.owner) else {
-        search.found = place;
-        return 1;
-    };
-    if hello.chunks[(chunk.index & 7) as usize] != place {
-        search.found = place;
-        return 1;
-    }
-    if chunk.owner == s.segment.tuple {
-        return 0;
-    }
-    if hello.started_ns + search.timeout_ns < s.now_ns && hello.state != HELLO_OWED {
-        // A copy: the place may be claimed meanwhile.
-        s.victim = chunk.owner;
+    if let Some(hello) = maps::hello(&s.victim)
+        && hello.chunks[part] == place
+    {
+        if own {
+            return 0;
+        }
+        if hello.started_ns + search.timeout_ns >= s.now_ns || hello.state == HELLO_OWED {
+            // A hello that is whole soon has its backend's answer: while any other waits for bytes, that one gives way.
+            let whole_ns = if hello.state == HELLO_COLLECTING { 0 } else { search.timeout_ns };
+            if hello.started_ns + whole_ns < search.oldest_ns && !is_locked(chunk.locked, s.now_ns) {
+                search.oldest_ns = hello.started_ns + whole_ns;
+                search.oldest = place;
+            }
+            return 0;
+        }
+        // Over: forgotten by whoever gets the place.
+        if !lock_of(chunk, &s.victim, s.now_ns) {
+            return 0;
+        }
         forget(&s.victim);
-        search.found = place;
-        return 1;
+    } else if !lock_of(chunk, &s.victim, s.now_ns) {
+        return 0;
     }
-    // A hello that is whole soon has its backend's answer: while any other waits for bytes, that one gives way.
-    let whole_ns = if hello.state == HELLO_COLLECTING { 0 } else { search.timeout_ns };
-    if hello.started_ns + whole_ns < search.oldest_ns {
-        search.oldest_ns = hello.started_ns + whole_ns;
-        search.oldest = place;
+    search.found = place;
+    1
+}
+
+/// Most units of [`Chunk::locked`] between lock and release: a CPU that takes longer has stopped.
+const LOCK_UNITS: i32 = 64;
+
+/// Whether a CPU has the place.
+#[inline(always)]
+fn is_locked(since: u32, now_ns: u64) -> bool {
+    let now = (now_ns >> 20) as u32;
+    since != 0 && (now.wrapping_sub(since) as i32) < LOCK_UNITS
+}
+
+/// Locks a place; `false` when another CPU has it. To be released by [`stash_settle`].
+#[inline(always)]
+fn lock(chunk: &mut Chunk, now_ns: u64) -> bool {
+    // One that is held is left alone: a newer time would make it look held for longer.
+    !is_locked(chunk.locked, now_ns)
+        && !is_locked(maps::exchange(&mut chunk.locked, (now_ns >> 20) as u32 | 1), now_ns)
+}
+
+/// Locks a place of `owner`'s; `false` when it is another's by now, or another CPU has it.
+#[inline(always)]
+fn lock_of(chunk: &mut Chunk, owner: &ClientTuple, now_ns: u64) -> bool {
+    if !lock(chunk, now_ns) {
+        return false;
+    }
+    if chunk.owner != *owner {
+        chunk.locked = 0;
+        return false;
+    }
+    true
+}
+
+/// Releases the places of the hello in hand, once it is stored or refused. Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_settle(s: *mut Scratch) -> u32 {
+    let mut places = Places { scratch: s };
+    kernel::repeat(HELLO_CHUNKS as u32, release, core::ptr::from_mut(&mut places).cast());
+    0
+}
+
+/// Context of [`release`]: on the stack, as the kernel wants it.
+#[repr(C)]
+struct Places {
+    scratch: *mut Scratch,
+}
+
+/// Releases one place; 1 = the hello has no more.
+unsafe extern "C" fn release(i: u32, places: *mut c_void) -> i64 {
+    // SAFETY: `stash_settle` passes `Places` on its stack.
+    let places = unsafe { &mut *places.cast::<Places>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { places.scratch.as_mut() }) else { return 1 };
+    let Some(chunk) = maps::chunk(s.hello.chunks[(i & 7) as usize]) else { return 1 };
+    if chunk.owner == s.client {
+        chunk.locked = 0;
     }
     0
 }
 
-/// Takes a place for chunk `index` of the client's hello; the oldest hello gives way when all are taken.
-/// Verified once, on its own.
+/// Takes a place for chunk `index` of the client's hello: a free one, else the oldest hello gives way. `NO_CHUNK`: another
+/// CPU was quicker. Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn stash_claim(s: *mut Scratch, index: u32) -> u32 {
@@ -158,7 +221,9 @@ pub(crate) extern "C" fn stash_claim(s: *mut Scratch, index: u32) -> u32 {
     let mut place = search.found;
     if place == NO_CHUNK {
         place = search.oldest;
-        evict(s, place);
+        if stash_evict(s, place) == 0 {
+            return NO_CHUNK;
+        }
     }
     let Some(chunk) = maps::chunk(place) else { return NO_CHUNK };
     chunk.owner = s.segment.tuple;
@@ -166,20 +231,39 @@ pub(crate) extern "C" fn stash_claim(s: *mut Scratch, index: u32) -> u32 {
     place
 }
 
-/// The hello that holds `place` gives way: forgotten, counted, and reported, so that the daemon resets its client.
-#[inline(always)]
-fn evict(s: &mut Scratch, place: u32) {
-    let Some(chunk) = maps::chunk(place) else { return };
+/// Locks `place` and has the hello that holds it give way: forgotten, counted, and reported, so that the daemon resets its
+/// client. 1 = done. Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_evict(s: *mut Scratch, place: u32) -> u32 {
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
+    let Some(chunk) = maps::chunk(place) else { return 0 };
     s.victim = chunk.owner;
-    let Some(hello) = maps::hello(&s.victim) else { return };
+    if !lock_of(chunk, &s.victim, s.now_ns) {
+        return 0;
+    }
+    let Some(hello) = maps::hello(&s.victim) else { return 1 };
+    if hello.chunks[(chunk.index & 7) as usize] != place {
+        return 1;
+    }
     let seq = hello.cookie.wrapping_add(1);
     if forget(&s.victim) {
         maps::count_event(Reason::HelloEvicted);
-        maps::report(&Expiry { client: s.victim, seq, reason: Reason::HelloEvicted as u32 });
+        s.told = Expiry { client: s.victim, seq, reason: Reason::HelloEvicted as u32 };
+        maps::report(&s.told);
     }
+    1
 }
 
-/// Stores stream bytes `s.from` to `s.hello.have` of the window in the hello's chunks. 1 = done.
+/// Bytes of one chunk, of so many from its beginning on.
+#[inline(always)]
+fn in_chunk(bytes: u32) -> u32 {
+    core::hint::black_box(bytes).min(CHUNK_BYTES as u32)
+}
+
+/// Stores stream bytes `s.from` to `s.hello.have` of the window in the hello's chunks. 1 = done; [`stash_settle`] is
+/// owed in any case.
 /// Verified once, on its own.
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -190,16 +274,24 @@ pub(crate) extern "C" fn stash_keep(s: *mut Scratch) -> u32 {
     while index < HELLO_CHUNKS {
         let begin = (index * CHUNK_BYTES) as u32;
         if begin < s.hello.have && begin + CHUNK_BYTES as u32 > s.from {
+            let begun = s.hello.chunks[index] != NO_CHUNK;
+            if !begun {
+                s.hello.chunks[index] = stash_claim(s, index as u32);
+            }
+            // Another CPU has taken the same place at the same moment: once more.
             if s.hello.chunks[index] == NO_CHUNK {
                 s.hello.chunks[index] = stash_claim(s, index as u32);
             }
             let Some(chunk) = maps::chunk(s.hello.chunks[index]) else { return 0 };
-            // Given away meanwhile: these bytes must not pass for somebody else's.
-            if chunk.owner != s.client || chunk.index != index as u32 {
+            // Given away meanwhile, or at this moment: these bytes must not pass for somebody else's.
+            if chunk.owner != s.client
+                || chunk.index != index as u32
+                || begun && !lock_of(chunk, &s.client, s.now_ns)
+            {
                 return 0;
             }
             let from = s.window.bytes.as_ptr().wrapping_add(index * CHUNK_BYTES);
-            kernel::copy(chunk.bytes.as_mut_ptr(), from, CHUNK_BYTES as u32);
+            kernel::copy(chunk.bytes.as_mut_ptr(), from, in_chunk(s.hello.have - begin));
         }
         index += 1;
     }
@@ -223,7 +315,7 @@ pub(crate) extern "C" fn stash_fetch(s: *mut Scratch) -> u32 {
                 return 0;
             }
             let to = s.window.bytes.as_mut_ptr().wrapping_add(index * CHUNK_BYTES);
-            kernel::copy(to, chunk.bytes.as_ptr(), CHUNK_BYTES as u32);
+            kernel::copy(to, chunk.bytes.as_ptr(), in_chunk(s.hello.have - begin));
             // Nor while they were copied.
             if chunk.owner != s.client || chunk.index != index as u32 {
                 return 0;

@@ -53,7 +53,7 @@ fn draft(s: &mut Scratch) -> Result<(), Exit> {
     let cookie = cookie::make(key, index, &seg.tuple, seg.seq, epoch, &offer);
     draft::answer(s);
     let (d, seg) = (&mut s.draft, &s.segment);
-    d.seq = cookie;
+    d.seq = cookie.seq;
     d.ack = seg.seq.wrapping_add(1);
     d.flags = SYN | ACK;
     // Never scaled (RFC 7323 section 2.2): what the stash takes.
@@ -63,7 +63,7 @@ fn draft(s: &mut Scratch) -> Result<(), Exit> {
         if seg.window_scale == WINDOW_SCALE_NONE { WINDOW_SCALE_NONE } else { WINDOW_SCALE_ANNOUNCED };
     d.sack_permitted = seg.sack_permitted;
     d.timestamps = timestamps;
-    d.tsval = kernel::timestamp(s.now_ns);
+    d.tsval = kernel::timestamp(s.now_ns) & !0xff | u32::from(cookie.stamp);
     d.tsecr = seg.tsval;
     Ok(())
 }
@@ -84,7 +84,11 @@ pub(crate) extern "C" fn syn_check(s: *mut Scratch) -> u32 {
         return 0;
     }
     let epoch = cookie::epoch(kernel::tai_ns());
-    match cookie::check(key, &seg.tuple, isn, epoch, cookie, seg.timestamps_at != 0) {
+    let stamp = match seg.timestamps_at {
+        0 => None,
+        at => Some(s.headers.tcp_byte(at + 7)),
+    };
+    match cookie::check(key, &seg.tuple, isn, epoch, cookie, stamp) {
         Verdict::Mismatch => 0,
         Verdict::Later => 1,
         Verdict::First(offer) => {
@@ -102,10 +106,18 @@ pub(crate) extern "C" fn syn_check(s: *mut Scratch) -> u32 {
     }
 }
 
-/// Whether the segment begins a connection by a valid cookie; `s.hello` then has what the client offered.
+/// Whether the segment begins a connection by a valid cookie: `s.hello` then has what the client offered. `Some(false)`: it
+/// belongs to such a connection, behind its beginning.
 #[inline(always)]
-pub(crate) fn begins(s: &mut Scratch) -> bool {
-    s.segment.flags & (SYN | RST | ACK) == ACK && syn_check(s) == 2
+pub(crate) fn begins(s: &mut Scratch) -> Option<bool> {
+    if s.segment.flags & (SYN | RST | ACK) != ACK {
+        return None;
+    }
+    match syn_check(s) {
+        2 => Some(true),
+        1 => Some(false),
+        _ => None,
+    }
 }
 
 /// Lets through the first data of a connection; all else of a TLS listener without flow and hello leaves here.

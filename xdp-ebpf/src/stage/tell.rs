@@ -9,6 +9,7 @@ use common::wire::checksum;
 
 use crate::draft;
 use crate::exit::Exit;
+use crate::hop;
 use crate::kernel::{self, Skb};
 use crate::packet::{ETH_BYTES, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::stage::emit;
@@ -39,7 +40,7 @@ pub(crate) extern "C" fn tell_sender(skb: *mut __sk_buff, s: *mut Scratch, reaso
     let told = if s.segment.v4 { quote::<true>(skb, s, reason) } else { quote::<false>(skb, s, reason) };
     match told {
         Ok(resolved) => {
-            emit::depart(s, resolved);
+            hop::depart(s, resolved);
             Exit::sent_code(reason)
         }
         Err(exit) => Exit::code(Err(exit)),
@@ -89,7 +90,7 @@ fn quote<const V4: bool>(skb: Skb, s: &mut Scratch, reason: u32) -> Result<bool,
     let sum = (!checksum::fold(sum)).to_be_bytes();
     s.window.bytes[2] = sum[0];
     s.window.bytes[3] = sum[1];
-    let resolved = emit::next_hop(skb, s, 0)?;
+    let resolved = hop::find(skb, s, 0)?;
     if !skb.store(0, s.headers.frame(V4), fixed) || !skb.store(fixed, s.window.bytes.as_ptr(), 8) {
         return Err(failed);
     }
