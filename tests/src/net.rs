@@ -11,6 +11,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -59,7 +60,7 @@ impl Namespace {
     /// Makes a namespace of exactly this name.
     pub fn named(name: String) -> Result<Self> {
         CLEANED.call_once(remove_stale);
-        fs::create_dir_all(NETNS_DIR).with_context(|| format!("creating {NETNS_DIR}"))?;
+        mount_netns()?;
         let path = Path::new(NETNS_DIR).join(&name);
         File::create_new(&path).with_context(|| format!("creating {}", path.display()))?;
         // A namespace belongs to a thread; the bind mount keeps it when the thread is gone.
@@ -221,6 +222,22 @@ pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
     Ok(())
 }
 
+/// Makes the folder of namespaces a mount of its own, as the first `ip netns add` on a machine does. Done by that while
+/// tests have namespaces there, it would cover them: they could not be unmounted, and would stay.
+fn mount_netns() -> Result<()> {
+    fs::create_dir_all(NETNS_DIR).with_context(|| format!("creating {NETNS_DIR}"))?;
+    // One process at a time: a second mount would cover what the first has meanwhile.
+    let folder = File::open(NETNS_DIR).with_context(|| format!("opening {NETNS_DIR}"))?;
+    let _lock = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+    if is_mounted(NETNS_DIR)? {
+        return Ok(());
+    }
+    let none = None::<&str>;
+    mount(Some(NETNS_DIR), NETNS_DIR, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)
+        .and_then(|()| mount(none, NETNS_DIR, none, MsFlags::MS_SHARED | MsFlags::MS_REC, none))
+        .with_context(|| format!("mounting {NETNS_DIR}"))
+}
+
 /// Unmounts and removes a namespace's file; a running process keeps the namespace itself alive until it ends.
 pub fn remove(path: &Path) {
     if let Err(error) = umount2(path, MntFlags::MNT_DETACH)
@@ -293,10 +310,14 @@ impl Drop for Pins {
     }
 }
 
+fn is_mounted(folder: &str) -> Result<bool> {
+    let mounts = fs::read_to_string("/proc/mounts").context("reading /proc/mounts")?;
+    Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(folder)))
+}
+
 /// Mounts the BPF file system at [`BPF_DIR`] unless it is there.
 fn mount_bpf() -> Result<()> {
-    let mounts = fs::read_to_string("/proc/mounts").context("reading /proc/mounts")?;
-    if mounts.lines().any(|line| line.split(' ').nth(1) == Some(BPF_DIR)) {
+    if is_mounted(BPF_DIR)? {
         return Ok(());
     }
     mount(Some("bpf"), BPF_DIR, Some("bpf"), MsFlags::empty(), None::<&str>)
