@@ -43,7 +43,6 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     if let Some(why) = net::unavailable() {
         bail!("the benchmark {why}");
     }
-    let _control = rig::Control::allow()?;
     let rows = workload::run(&options.only, options.effort)?;
     println!("\n{}", table::plain(&rows));
     results::store(&rows, options.effort)?;

@@ -58,7 +58,9 @@ fn machine() -> String {
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("an unknown processor", |(_, name)| name.trim());
-    format!("Linux {}, {} CPUs of {model}, all of the rig on them", kernel.trim(), crate::cpu::cpus())
+    // Without what its builder added: that says nothing of the kernel to others.
+    let kernel = kernel.trim().split('-').next().unwrap_or_default();
+    format!("Linux {kernel}, {} CPUs of {model}, all of the rig on them", crate::cpu::cpus())
 }
 
 /// The target folder this program was built into.

@@ -53,12 +53,12 @@ const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
 
 /// Lets namespaces choose [`CONTROL`]; takes that back when dropped.
 #[derive(Debug)]
-pub(crate) struct Control {
+struct Control {
     before: Option<String>,
 }
 
 impl Control {
-    pub(crate) fn allow() -> Result<Self> {
+    fn allow() -> Result<Self> {
         let before = std::fs::read_to_string(ALLOWED).with_context(|| format!("reading {ALLOWED}"))?;
         if before.split_whitespace().any(|name| name == CONTROL) {
             return Ok(Self { before: None });
@@ -103,6 +103,8 @@ impl Rig {
             count,
         };
         rig.link(profile)?;
+        // For as long as the choice takes: another benchmark or test may take back what it allowed at any time.
+        let _control = Control::allow()?;
         for namespace in [&rig.client, &rig.node, &rig.backends] {
             namespace.sysctl("net/ipv4/tcp_congestion_control", CONTROL)?;
         }

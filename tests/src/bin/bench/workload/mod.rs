@@ -84,7 +84,6 @@ mod tests {
             eprintln!("SKIPPED: needs the optimised `load` (LOAD_BIN), as `cargo xtask bench` builds it");
             return;
         }
-        let _control = crate::rig::Control::allow().unwrap();
         let effort = Effort { rounds: 2, milliseconds: 200, quick: true };
         let rows = run(&["ask".to_owned()], effort).unwrap();
         assert_eq!(rows.len(), 2);
