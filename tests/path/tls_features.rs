@@ -1,7 +1,10 @@
-//! What TLS does beyond one hello and one answer: a second hello, resumption, data before the handshake is over.
+//! What TLS does beyond one hello and one answer: a second hello, resumption, data before the handshake is over, encrypted
+//! hellos.
 
-use std::io::{self, Read, Write};
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -170,4 +173,74 @@ fn early_data_arrives_with_the_hello() {
         assert_eq!(early_client(to, &client, &long), (format!("early: {long}\n"), true));
     });
     serving.join().unwrap().unwrap();
+}
+
+/// A process that serves encrypted hellos, as `tests/path/ech` does; it ends when dropped.
+struct EchServer {
+    child: Child,
+    /// Of the server: its certificate, and configurations that it knows no longer, and still.
+    certificate: String,
+    stale: String,
+    current: String,
+}
+
+impl EchServer {
+    fn start(program: &OsStr, lab: &Lab, at: SocketAddr, public: &str, inner: &str) -> Self {
+        let mut child = lab.tenants[0]
+            .namespace
+            .command(program)
+            .args(["serve", &at.to_string(), public, inner])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut words = line.split_whitespace().map(str::to_owned);
+        let mut word = || words.next().expect("the server prints certificate and configurations");
+        Self { child, certificate: word(), stale: word(), current: word() }
+    }
+}
+
+impl Drop for EchServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The inner name is another tenant's: nobody on the way can read it, and none is led there.
+#[test]
+fn an_encrypted_hello_goes_by_its_outer_name() {
+    tests::skip_without_root!();
+    let Some(program) = std::env::var_os("VESTIBULE_ECH") else {
+        eprintln!(
+            "SKIPPED: needs server and client of encrypted hellos (VESTIBULE_ECH), as `cargo xtask test` builds them"
+        );
+        return;
+    };
+    let (public, inner) = (server_name(0), server_name(1));
+    for family in FAMILIES {
+        let lab = lab();
+        let at = SocketAddr::new(backend(family, 0, 0), PORT);
+        let server = EchServer::start(&program, &lab, at, &public, &inner);
+        let mut config = config();
+        // Nobody listens there: whoever is led there is refused.
+        let other = FAMILIES.map(|family| Backend::new(backend(family, 1, 0), PORT));
+        config.routes.push(route("tenant-b", &[SHARED], &[&inner], other.to_vec()));
+        let _daemon = lab.vestibule(&config).unwrap();
+        let dial = |configurations: &str| {
+            let to = lab.vip(family, TLS_PORT).to_string();
+            let mut dial = lab.client.command(&program);
+            let output =
+                dial.args(["dial", &to, &inner, &server.certificate, configurations]).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(dial(&server.current), format!("{inner} true\n"));
+        // Keys are rotated: the client learns the new ones from a handshake by the outer name, and comes again.
+        let answer = dial(&server.stale);
+        let retry = answer.trim().strip_prefix("retry ").unwrap_or_else(|| panic!("{answer}"));
+        assert_eq!(dial(retry), format!("{inner} true\n"));
+    }
 }

@@ -131,10 +131,13 @@ impl Surroundings {
     /// Prepares what a level needs besides the built binary.
     pub(crate) fn of(needs: Needs) -> Outcome<Self> {
         let mut surroundings = Self { variables: Vec::new(), cluster: None };
+        let mut tell = |name, path: PathBuf| surroundings.variables.push((name, path.into()));
+        if needs == Needs::Lab && setup::go::missing().is_none() {
+            tell("VESTIBULE_ECH", setup::go::ech()?);
+        }
         if needs < Needs::Control {
             return Ok(surroundings);
         }
-        let mut tell = |name, path: PathBuf| surroundings.variables.push((name, path.into()));
         tell("VESTIBULE_API_SERVER", setup::go::api_server()?);
         tell("VESTIBULE_GATEWAY_CRDS", setup::go::gateway_crds()?);
         tell("VESTIBULE_HELM", setup::go::helm()?);

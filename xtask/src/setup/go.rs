@@ -13,6 +13,7 @@ const KUBERNETES: &str = "tests/cluster/hyper";
 const HELM: &str = "tests/cluster/helm";
 const IMAGES: &str = "tests/cluster/images";
 const CONFORMANCE: &str = "tests/conformance";
+const ECH: &str = "tests/path/ech";
 
 /// What decides the suite's version, and no test of ours.
 const SUITE_PIN: &str = "tests/conformance/go.mod";
@@ -40,10 +41,20 @@ pub(crate) fn missing() -> Option<String> {
 
 /// All of what follows.
 pub(crate) fn everything() -> Outcome {
-    for program in [kubernetes, helm, images, gateway_crds, conformance] {
+    for program in [ech, kubernetes, helm, images, gateway_crds, conformance] {
         program()?;
     }
     Ok(())
+}
+
+/// Server and client of TLS with an encrypted ClientHello, which no library of ours speaks on both sides.
+pub(crate) fn ech() -> Outcome<PathBuf> {
+    let program = folder("ech")?.join("bin/ech");
+    let step = "building server and client of encrypted ClientHellos";
+    once(step, &program, &[ECH], "half a minute", || {
+        build(step, ECH, ".", &program, &["build", "-ldflags", "-s -w"])
+    })?;
+    Ok(program)
 }
 
 /// The folder of `etcd`, `kube-apiserver`, `kubectl`, and of those of a node.

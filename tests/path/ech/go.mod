@@ -1,0 +1,3 @@
+module vestibule/tests/path/ech
+
+go 1.25
