@@ -76,7 +76,7 @@ reasons! {
     40 HelloReset "hello" "reset" "client reset while its hello was waiting";
     41 HelloAbandoned "hello" "abandoned" "client closed while its hello was incomplete; answered with RST";
     42 HelloTimeout "hello" "timeout" "hello not complete in time; client reset";
-    43 HelloBeyond "hello" "beyond" "data behind the hello while the backend is awaited; the client repeats";
+    43 HelloBeyond "hello" "beyond" "data behind the hello, or a repeated hello, while the backend answers; the client repeats";
 
     45 RouteNone "route" "unknown_name" "no route for this server name; answered with RST";
     46 RouteNoName "route" "no_name" "no server name and no default route; answered with RST";
@@ -94,7 +94,7 @@ reasons! {
     60 ConnectHello "connect" "hello" "backend answered; hello delivered";
     61 ConnectTableFull "connect" "flow_table_full" "flow table full; both sides reset";
     62 ConnectRetired "connect" "retired" "backend removed while connecting; both sides reset";
-    63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST";
+    63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST, or dropped where it came twice";
     64 ConnectRepeated "connect" "hello_repeated" "bytes we acknowledged repeated to the backend";
     65 ConnectRefused "connect" "refused" "backend of a TCP listener refused; client reset";
     66 ConnectDeclined "connect" "declined_option" "backend declined an option that the client was granted (event)";

@@ -253,7 +253,7 @@ fn a_copy_that_finds_no_link_address_is_counted() {
         let outcome = client.send(&mut programs, 2_800, &hello[2_800..]);
         let backend = crate::scene::Backend::of(&sent(&outcome));
         let neighbour = format!("neigh del {} dev {}\n", backend.address.ip(), Device::Backend.name());
-        programs.world.node.ip(&neighbour).unwrap();
+        programs.world.change(|node| node.ip(&neighbour)).unwrap();
         // Three segments: two beside the last, which the kernel holds back until it has the address.
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ConnectHello, 1), (Reason::EmitCopyLost, 2)]);
@@ -269,7 +269,7 @@ fn a_copy_that_finds_no_link_address_is_counted() {
             backend.address.ip(),
             Device::Backend.name()
         );
-        programs.world.node.ip(&neighbour).unwrap();
+        programs.world.change(|node| node.ip(&neighbour)).unwrap();
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
         assert_eq!(outcome.emitted.len(), 2);

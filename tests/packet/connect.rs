@@ -96,8 +96,9 @@ fn the_syn_carries_what_the_client_offered() {
         let cases = [
             (plain, if v4 { 536 } else { 1220 }),
             (Offer { mss: Some(536), ..plain }, 536),
-            (Offer { mss: Some(1219), sack: true, ..plain }, 1024),
-            (Offer { mss: Some(1460), timestamps: true, ..plain }, 1440),
+            (Offer { mss: Some(1219), sack: true, ..plain }, 536),
+            (Offer { mss: Some(1460), timestamps: true, ..plain }, if v4 { 1460 } else { 1440 }),
+            (Offer { mss: Some(1459), ..plain }, 1440),
             (Offer { mss: Some(1400), scale: Some(0), ..plain }, 1400),
             (Offer { mss: Some(216), scale: Some(14), ..plain }, 216),
             (Offer::linux(8960, 9), if v4 { 1460 } else { 1440 }),

@@ -1,8 +1,5 @@
 //! The way out: by the kernel's routes and neighbours, at that moment.
 
-use std::thread::sleep;
-use std::time::Duration;
-
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, client};
 use tests::program::Programs;
@@ -15,7 +12,7 @@ use crate::setup::backend_address;
 
 /// Runs an `ip` command on the node.
 fn ip(programs: &Programs, command: &str) {
-    programs.world.node.ip(&format!("{command}\n")).expect("`ip` takes the command");
+    programs.world.change(|node| node.ip(&format!("{command}\n"))).expect("`ip` takes the command");
 }
 
 #[test]
@@ -76,7 +73,6 @@ fn a_hello_that_is_too_long_for_the_route_is_for_its_routers_to_judge() {
         let backend = dial(family).shake(&mut programs).ask(&mut programs, &bytes);
         let narrow = format!("{}/{bits} dev backend mtu 1280", backend_address(family, 0));
         ip(&programs, &format!("route add {narrow}"));
-        sleep(Duration::from_millis(5));
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
         assert_eq!(sent(&outcome).payload, bytes);
@@ -94,11 +90,8 @@ fn a_node_that_does_not_forward_says_so() {
             Family::V4 => ("net/ipv4/conf/client/forwarding", "net/ipv4/conf/backend/forwarding"),
             Family::V6 => ("net/ipv6/conf/client/forwarding", "net/ipv6/conf/backend/forwarding"),
         };
-        for key in [key, all] {
-            programs.world.node.sysctl(key, "0").unwrap();
-        }
-        // What was found before is remembered for some two milliseconds.
-        sleep(Duration::from_millis(5));
+        let keys = [key, all];
+        programs.world.change(|node| keys.iter().try_for_each(|key| node.sysctl(key, "0"))).unwrap();
         let outcome = open.client.give(&mut programs, &open.client_segment(HELLO, 0));
         assert_dropped(&outcome, Reason::EmitForwardingOff);
         let outcome = open.backend.give(&mut programs, &open.backend_segment(0, HELLO));

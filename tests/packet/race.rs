@@ -1,18 +1,18 @@
-//! Both directions of a flow at the same moment, on two CPUs.
+//! Two packets of one connection at the same moment, on two CPUs.
 
 use std::sync::Barrier;
 
-use common::maps::flow::FLOW_CLOSED;
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 use tests::addresses::{FAMILIES, Family};
 use tests::compare::assert_frame;
-use tests::packet::Segment;
+use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
 use crate::open::{HELLO, Open, open_with};
-use crate::scene::{Offer, dial};
+use crate::scene::{Offer, dial, usual_hello};
 
 const ROUNDS: u16 = 150;
 /// Segments each way before the end.
@@ -20,9 +20,13 @@ const SEGMENTS: u32 = 20;
 
 /// Sends what each side has to say, both sides at once, and gives what arrived at each.
 fn at_once(programs: &Programs, client: &[Segment], backend: &[Segment]) -> [Vec<Vec<u8>>; 2] {
+    send_at_once(programs, [(Device::Client, client), (Device::Backend, backend)])
+}
+
+fn send_at_once(programs: &Programs, each: [(Device, &[Segment]); 2]) -> [Vec<Vec<u8>>; 2] {
     let begin = Barrier::new(2);
     std::thread::scope(|scope| {
-        for (cpu, device, segments) in [(0, Device::Client, client), (1, Device::Backend, backend)] {
+        for (cpu, (device, segments)) in each.into_iter().enumerate() {
             let (begin, world) = (&begin, &programs.world);
             scope.spawn(move || {
                 let cpus = std::thread::available_parallelism().map_or(1, usize::from);
@@ -89,6 +93,73 @@ fn both_directions_on_two_cpus_pass_and_see_the_end() {
         for port in (40_000..).take(ROUNDS.into()) {
             let open = round(&mut programs, family, port);
             assert_eq!(open.flow(&programs).state, FLOW_CLOSED, "{family:?} port {port}");
+        }
+    }
+}
+
+/// A network that doubles packets: one CPU delivers the hello, the other finds it gone. Neither ends the connection.
+#[test]
+fn a_syn_ack_that_comes_twice_at_once_opens_one_flow() {
+    tests::skip_without_root!();
+    let mut programs = Programs::attached(Sizes::default()).unwrap();
+    programs.tls_with_one_route();
+    let hello = usual_hello();
+    for family in FAMILIES {
+        for port in (40_000..).take(2 * usize::from(ROUNDS)) {
+            let client = dial(family).port(port).shake(&mut programs);
+            let backend = client.ask(&mut programs, &hello);
+            programs.world.drain();
+            let syn_ack = [backend.syn_ack()];
+            let [at_client, at_backend] =
+                send_at_once(&programs, [(Device::Backend, &syn_ack), (Device::Backend, &syn_ack)]);
+            assert!(at_client.is_empty(), "{family:?} port {port}: {at_client:?}");
+            let arrived: Vec<Segment> =
+                at_backend.iter().map(|frame| Segment::parse(frame).unwrap()).collect();
+            let hellos = arrived.iter().filter(|segment| segment.payload == hello).count();
+            let acknowledgements = arrived
+                .iter()
+                .filter(|segment| segment.payload.is_empty() && segment.flags == flag::ACK)
+                .count();
+            assert_eq!(
+                (hellos, hellos + acknowledgements),
+                (1, arrived.len()),
+                "{family:?} port {port}: {arrived:?}"
+            );
+            let flow = client.flow(&programs).expect("it is open");
+            assert_eq!(flow.state, FLOW_ESTABLISHED, "{family:?} port {port}");
+            assert_eq!(client.waiting(&programs), None);
+        }
+    }
+}
+
+/// The client repeats its hello at the moment that its backend answers: no second backend is dialled for it.
+#[test]
+fn a_hello_repeated_while_its_backend_answers_opens_one_flow() {
+    tests::skip_without_root!();
+    let mut programs = Programs::attached(Sizes::default()).unwrap();
+    programs.tls_with_one_route();
+    let hello = usual_hello();
+    for family in FAMILIES {
+        for port in (40_000..).take(2 * usize::from(ROUNDS)) {
+            let client = dial(family).port(port).shake(&mut programs);
+            let backend = client.ask(&mut programs, &hello);
+            programs.world.drain();
+            let (again, syn_ack) = ([client.at(0).payload(hello.clone())], [backend.syn_ack()]);
+            let [at_client, at_backend] =
+                send_at_once(&programs, [(Device::Client, &again), (Device::Backend, &syn_ack)]);
+            assert!(at_client.is_empty(), "{family:?} port {port}: {at_client:?}");
+            let arrived: Vec<Segment> =
+                at_backend.iter().map(|frame| Segment::parse(frame).unwrap()).collect();
+            // The SYN once more, or the hello as the client repeats it.
+            assert!(arrived.iter().any(|segment| segment.payload == hello), "{family:?} port {port}");
+            for segment in &arrived {
+                assert!(
+                    segment.flags & flag::RST == 0 && segment.from == backend.source,
+                    "{family:?} port {port}: {segment:?}"
+                );
+            }
+            assert_eq!(client.flow(&programs).expect("it is open").state, FLOW_ESTABLISHED);
+            assert_eq!(client.waiting(&programs), None);
         }
     }
 }

@@ -169,6 +169,28 @@ fn a_name_of_253_bytes_is_routed() {
     assert_routes(&mut programs, TLS_PORT, &[(&below, Ok(3))]);
 }
 
+/// Names of up to 61 bytes are in a map of their own, and a long one may begin as a short one does.
+#[test]
+fn short_and_long_names_are_told_apart() {
+    tests::skip_without_root!();
+    let of = |bytes: usize, last: &str| {
+        format!("{}.{}.{last}", "n".repeat(10), "m".repeat(bytes - 12 - last.len()))
+    };
+    let names: Vec<String> = (59..=64).map(|bytes| of(bytes, "org")).collect();
+    let patterns: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(2..).collect();
+    let mut programs = routed(&patterns);
+    let routed: Vec<_> = patterns.iter().map(|(name, route)| (*name, Ok(*route))).collect();
+    assert_routes(&mut programs, TLS_PORT, &routed);
+    for bytes in 59..=64 {
+        let (other, upper) = (of(bytes, "net"), of(bytes, "org").to_uppercase());
+        let cases = [(other.as_str(), Err(Reason::RouteNone)), (&upper, Ok(bytes as u32 - 57))];
+        assert_routes(&mut programs, TLS_PORT, &cases);
+    }
+    // Behind a long name that leaves its bytes in the working memory.
+    let cases = [(names[5].as_str(), Ok(7)), (&names[0], Ok(2)), (&names[2], Ok(4)), (&names[3], Ok(5))];
+    assert_routes(&mut programs, TLS_PORT, &cases);
+}
+
 #[test]
 fn names_of_another_listener_do_not_match() {
     tests::skip_without_root!();

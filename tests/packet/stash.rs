@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::event::Expiry;
-use common::maps::flow::FLOW_RESET;
+use common::maps::flow::{CHUNK_BYTES, CHUNK_FREE, Chunk, FLOW_OWED, FLOW_RESET};
+use common::maps::name;
 use common::maps::settings::Settings;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, server_name};
@@ -131,6 +132,43 @@ fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
         let outcome = client.send(&mut programs, 0, &usual_hello());
         assert_eq!(outcome.counted, [(Reason::PickNone, 1)]);
         assert_eq!(waiting_of(&programs, host), 0);
+    }
+}
+
+/// What a place holds beside its bytes.
+fn places(programs: &Programs, sizes: u32) -> Vec<Chunk> {
+    (0..sizes).map(|place| programs.element(name::CHUNKS, place)).collect()
+}
+
+/// So that the next hello finds a place without a search, and in the processor's cache.
+#[test]
+fn the_places_of_a_delivered_hello_are_free() {
+    tests::skip_without_root!();
+    let mut programs = small(8);
+    let long = hello().name(server_name(0)).length(5_000).bytes();
+    for family in FAMILIES {
+        for (port, bytes) in (40_000..).zip([usual_hello(), long.clone()]) {
+            let client = dial(family).host(far(family, 2, 1)).port(port).shake(&mut programs);
+            let mut backend = None;
+            for (at, part) in (0..).step_by(1_400).zip(bytes.chunks(1_400)) {
+                let outcome = client.send(&mut programs, at, part);
+                if outcome.counted.contains(&(Reason::ConnectSyn, 1)) {
+                    backend = Some(Backend::of(&sent(&outcome)));
+                }
+            }
+            let backend = backend.expect("the hello is whole");
+            let held = client.waiting(&programs).expect("it waits for its backend").chunks;
+            let held: Vec<u32> = held.into_iter().filter(|place| *place != u32::MAX).collect();
+            assert_eq!(held.len(), bytes.len().div_ceil(CHUNK_BYTES));
+            let outcome = backend.give(&mut programs, &backend.syn_ack());
+            assert_eq!(outcome.counted.last(), Some(&(Reason::ConnectHello, 1)));
+            let owed = client.flow(&programs).expect("it is open").backend_flags & FLOW_OWED != 0;
+            for place in held {
+                let chunk = places(&programs, 8)[place as usize];
+                assert_eq!((chunk.index == CHUNK_FREE, chunk.locked), (!owed, 0), "place {place}");
+            }
+            crate::setup::forget_all(&mut programs);
+        }
     }
 }
 

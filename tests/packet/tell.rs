@@ -65,7 +65,8 @@ fn the_mtu_of_the_route_counts_too() {
         let client = open.client.dial.client().ip();
         let bits = if family.is_v4() { 32 } else { 128 };
         let device = Device::Client.name();
-        programs.world.node.ip(&format!("route add {client}/{bits} dev {device} mtu lock 1300\n")).unwrap();
+        let narrow = format!("route add {client}/{bits} dev {device} mtu lock 1300\n");
+        programs.world.change(|node| node.ip(&narrow)).unwrap();
         let headers = if family.is_v4() { 52 } else { 72 };
         let down = |bytes: usize| open.backend_segment(0, HELLO).psh().payload(vec![0xa5; bytes]);
         open.pass_to_client(&mut programs, &down(1_300 - headers));

@@ -81,6 +81,37 @@ fn names_are_matched_as_written_in_the_gateway_api() {
     });
 }
 
+/// Long names have a map of their own: a change of the file, a restart and a look at the routes see both.
+#[test]
+fn a_long_name_comes_and_goes_with_the_file() {
+    tests::skip_without_root!();
+    let mut config = Config::lab_on(ECHO_PORT);
+    let long = format!("{}.{}.example.com", "l".repeat(63), "m".repeat(63));
+    config.route_mut(tenant_name(2)).hostnames.push(long.clone());
+    let mut scene = Scene::echo_with(&Default::default(), &config);
+    let ask = |scene: &Scene| {
+        raw::hello(scene.lab.vip(Family::V6, TLS_PORT), &hello().name(&long).bytes(), &[])
+            .map(|backend| backend.split('/').next().unwrap_or_default().to_owned())
+    };
+    let asked = |scene: &Scene| scene.lab.client.run(|| ask(scene));
+    assert_eq!(asked(&scene).unwrap(), tenant_name(2));
+    let routes = scene.daemon.cli_text(&["routes"]).unwrap();
+    assert!(routes.contains(&long), "{routes}");
+    // To another tenant, while the daemon is away.
+    scene.daemon.end(nix::sys::signal::Signal::SIGKILL).unwrap();
+    config.route_mut(tenant_name(2)).hostnames.pop();
+    config.route_mut(tenant_name(0)).hostnames.push(long.clone());
+    scene.daemon.write_config(&config.json()).unwrap();
+    assert_eq!(asked(&scene).unwrap(), tenant_name(2));
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    assert_eq!(asked(&scene).unwrap(), tenant_name(0));
+    config.route_mut(tenant_name(0)).hostnames.pop();
+    scene.daemon.reload(&config).unwrap();
+    assert!(asked(&scene).is_err());
+    let routes = scene.daemon.cli_text(&["routes"]).unwrap();
+    assert!(!routes.contains(&long), "{routes}");
+}
+
 #[test]
 fn the_default_route_takes_unknown_names_and_no_name() {
     tests::skip_without_root!();

@@ -79,7 +79,11 @@ impl Programs {
             .unwrap_or_else(|| panic!("not a name of 1 to {NAME_BYTES_MAX} bytes: {server_name}"));
         let mut key = NameKey::zeroed();
         route_key::exact(&mut key, listener, &buffer, length);
-        self.insert(name::ROUTES_EXACT, key, NameRoute { route });
+        if route_key::is_short(length) {
+            self.insert(name::ROUTES_EXACT, key.short, NameRoute { route });
+        } else {
+            self.insert(name::ROUTES_LONG, key, NameRoute { route });
+        }
     }
 
     /// Routes `*.<suffix>`.

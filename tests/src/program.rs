@@ -49,7 +49,7 @@ impl Default for Sizes {
 
 impl Sizes {
     /// Name and entries of each map that follows settings.
-    fn capacities(self) -> [(&'static str, u32); 15] {
+    fn capacities(self) -> [(&'static str, u32); 16] {
         [
             (name::FLOWS, self.flows),
             (name::NATS, self.flows + 2 * self.hellos),
@@ -60,6 +60,7 @@ impl Sizes {
             (name::HALF_OPEN_RING, self.hellos),
             (name::CLOSED_RING, self.closed),
             (name::ROUTES_EXACT, self.names),
+            (name::ROUTES_LONG, self.names),
             (name::ROUTES_WILDCARD, self.names),
             (name::ROUTES, self.names),
             (name::ROUTE_COUNTERS, self.names),

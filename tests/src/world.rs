@@ -62,6 +62,14 @@ pub struct World {
 }
 
 impl World {
+    /// Runs `ip` commands on the node, or whatever else changes a next hop, and waits until it counts for the programs: they
+    /// remember what they found for 134 ms.
+    pub fn change(&self, with: impl FnOnce(&Namespace) -> Result<()>) -> Result<()> {
+        with(&self.node)?;
+        std::thread::sleep(Duration::from_millis(140));
+        Ok(())
+    }
+
     pub fn new() -> Result<Self> {
         Self::with(|node, outside, device| {
             link(node, outside, device)?;

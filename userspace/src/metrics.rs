@@ -157,12 +157,13 @@ impl FromMaps {
     fn read(&self) -> Result<Reading, LoadError> {
         let maps = read::open(&self.pins)?;
         let routes = if self.per_route { ROUTES_MAX } else { 0 };
+        let names = maps.routes_exact.count()? + maps.routes_long.count()?;
         let gauges = vec![
             ("flows", "Connections in the flow table", maps.flows.count()?),
             ("flows_capacity", "Connections that the flow table takes", u64::from(maps.flows.capacity())),
             ("hellos", "Connections whose ClientHello is held", maps.hellos.count()?),
             ("hellos_capacity", "ClientHellos that can be held", u64::from(maps.hellos.capacity())),
-            ("names", "Server names in the maps, without wildcards", maps.routes_exact.count()?),
+            ("names", "Server names in the maps, without wildcards", names),
             ("names_capacity", "Server names that the maps take", u64::from(maps.routes_exact.capacity())),
         ];
         Ok(Reading { reasons: read::reasons(&self.pins)?, routes: counted(&maps, routes)?, gauges })

@@ -1,7 +1,9 @@
-//! The next hop of what is sent: asked of the FIB, and remembered for some two milliseconds.
+//! The next hop of what is sent: asked of the FIB, and remembered for up to 134 milliseconds.
 //!
 //! A look-up takes about as long as the rest of the program for a forwarded packet. What was found serves the packets
-//! behind it until the unit of time ends ([`AGE_SHIFT`]); a route or neighbour that changes is believed in as long.
+//! behind it until the unit of time ends ([`AGE_SHIFT`]); a route or neighbour that changes is believed in as long. That is
+//! less than the shortest retransmission time-out in use (200 ms on Linux): what goes astray meanwhile is sent once more, and
+//! the second time the new way.
 
 use aya_ebpf::bindings::__sk_buff;
 use common::reason::Reason;
@@ -11,8 +13,8 @@ use crate::kernel::{self, Found, Skb};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers, Scratch};
 
-/// Units of time, 2^21 ns each: what was found in one is asked for again in the next.
-const AGE_SHIFT: u64 = 21;
+/// Units of time, 2^27 ns each: what was found in one is asked for again in the next.
+const AGE_SHIFT: u64 = 27;
 
 /// Finds route and neighbour of the draft's receiver and writes the link addresses.
 /// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for. `ip_bytes` as in [`kernel::route_request`].

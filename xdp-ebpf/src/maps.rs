@@ -9,7 +9,9 @@ use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{BackendTuple, Chunk, ClientTuple, Flow, HalfOpen, Hello, Slot, Source};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
-use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
+use common::maps::route::{
+    Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey, SuffixKey,
+};
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::reason::{REASONS_MAX, Reason};
 
@@ -50,7 +52,9 @@ pub(crate) static ADDRESSES: HashMap<Address, AddressRole, 65_536, NO_PREALLOC> 
 #[btf_map]
 pub(crate) static LISTENERS: HashMap<ListenerKey, Listener, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
-pub(crate) static ROUTES_EXACT: HashMap<NameKey, NameRoute, 1024, NO_PREALLOC> = HashMap::new();
+pub(crate) static ROUTES_EXACT: HashMap<ShortNameKey, NameRoute, 1024, NO_PREALLOC> = HashMap::new();
+#[btf_map]
+pub(crate) static ROUTES_LONG: HashMap<NameKey, NameRoute, 1024, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static ROUTES_WILDCARD: LpmTrie<SuffixData, NameRoute, 1024> = LpmTrie::new();
 #[btf_map]
@@ -101,7 +105,8 @@ macro_rules! hash_access {
 hash_access! {
     role ADDRESSES: Address => AddressRole;
     listener LISTENERS: ListenerKey => Listener;
-    exact ROUTES_EXACT: NameKey => NameRoute;
+    exact ROUTES_EXACT: ShortNameKey => NameRoute;
+    long ROUTES_LONG: NameKey => NameRoute;
     route ROUTES: u32 => Route;
     page MAGLEV: PageKey => Page;
     member MEMBERS: MemberKey => u32;

@@ -282,6 +282,8 @@ pub(crate) struct Scratch {
     /// Whether `hello` is a copy of an entry that was there before this packet.
     pub(crate) found: bool,
     pub(crate) now_ns: u64,
+    /// Outlives the packet: 1 + the place of the stash that this CPU freed last, still in its cache; 0 = none.
+    pub(crate) freed: u32,
     /// First stream byte that a stage is to work on.
     pub(crate) from: u32,
     /// Where a loop stands. Kept here and not on the stack: the verifier would follow each value of it.

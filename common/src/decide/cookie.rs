@@ -25,7 +25,7 @@ use crate::maps::flow::ClientTuple;
 use crate::maps::settings::CookieKey;
 
 /// The client's MSS is rounded down to one of these.
-pub const MSS: [u16; 8] = [216, 536, 1024, 1220, 1340, 1400, 1440, 8900];
+pub const MSS: [u16; 8] = [216, 536, 1220, 1340, 1400, 1440, 1460, 8900];
 
 /// Nanoseconds of an epoch as a shift: 2^36 ns = 68.7 s. A cookie of the current or previous epoch is good, so for
 /// at least 68 s.

@@ -1,18 +1,32 @@
 //! From (listener, server name) to the keys looked up in the name maps: exact first, then the longest wildcard.
 
-use crate::maps::route::{NAME_BYTES_MAX, NameKey, SuffixKey};
+use crate::maps::route::{NAME_BYTES_MAX, NameKey, SHORT_NAME_BYTES_MAX, SuffixKey};
 
 /// Bytes of the buffer a server name is kept in: zero behind the name.
 pub const NAME_BUFFER: usize = 256;
 
-/// Fills the key of `ROUTES_EXACT`. `name` is normalised (lower case, no trailing dot) and zero behind `length`.
+/// Whether a name of so many bytes is in `ROUTES_EXACT`; else it is in `ROUTES_LONG`.
+#[inline(always)]
+pub const fn is_short(length: u8) -> bool {
+    length as usize <= SHORT_NAME_BYTES_MAX
+}
+
+/// Fills the key of an exact name. `name` is normalised (lower case, no trailing dot) and zero behind `length`. The rest of
+/// a short one ([`is_short`]) is left as it is.
 #[inline(always)]
 pub fn exact(key: &mut NameKey, listener: u32, name: &[u8; NAME_BUFFER], length: u8) {
-    key.listener = (listener as u16).to_be_bytes();
-    key.length = length;
+    key.short.listener = (listener as u16).to_be_bytes();
+    key.short.length = length;
     let mut i = 0;
+    while i < SHORT_NAME_BYTES_MAX {
+        key.short.name[i] = name[i];
+        i += 1;
+    }
+    if is_short(length) {
+        return;
+    }
     while i < NAME_BYTES_MAX {
-        key.name[i] = name[i];
+        key.rest[i - SHORT_NAME_BYTES_MAX] = name[i];
         i += 1;
     }
 }
@@ -86,6 +100,20 @@ mod tests {
         assert!(!matches("example.com", "example.com"));
         assert!(!matches("example.com", "badexample.com"));
         assert!(!matches("example.com", "a.example.com.evil"));
+    }
+
+    #[test]
+    fn names_are_short_up_to_61_bytes() {
+        for (bytes, short) in [(1, true), (61, true), (62, false), (253, false)] {
+            let name = [b'n'; NAME_BYTES_MAX];
+            let (buffer, length) = buffer(&name[..bytes]).unwrap();
+            assert_eq!(is_short(length), short, "{bytes}");
+            let mut key = NameKey::zeroed();
+            exact(&mut key, 300, &buffer, length);
+            assert_eq!((key.listener(), key.name()), (300, &name[..bytes]));
+            // Read back from `ROUTES_EXACT`.
+            assert_eq!(NameKey::from(key.short) == key, short);
+        }
     }
 
     #[test]

@@ -118,6 +118,8 @@ pub const WINDOW_SCALE_ANNOUNCED: u8 = 7;
 
 /// Bytes of one [`Chunk`].
 pub const CHUNK_BYTES: usize = 2048;
+/// [`Chunk::index`]: of no hello.
+pub const CHUNK_FREE: u32 = u32::MAX;
 /// Most chunks of one hello.
 pub const HELLO_CHUNKS: usize = 8;
 /// Most bytes of a hello with its record headers.
@@ -184,7 +186,7 @@ map_struct! {
         /// 0, or since when a CPU takes the place or writes to it (monotonic clock, units of 2^20 ns, odd): until it has
         /// stored the hello, nobody else may.
         pub locked: u32,
-        /// Which part of the hello.
+        /// Which part of the hello; [`CHUNK_FREE`] = the hello was delivered, the place is anybody's.
         pub index: u32,
         pub bytes: [u8; CHUNK_BYTES],
     }

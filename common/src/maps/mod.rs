@@ -78,8 +78,10 @@ pub mod name {
     pub const ADDRESSES: &str = "ADDRESSES";
     /// [`super::listener::ListenerKey`] -> [`super::listener::Listener`].
     pub const LISTENERS: &str = "LISTENERS";
-    /// [`super::route::NameKey`] -> [`super::route::NameRoute`].
+    /// [`super::route::ShortNameKey`] -> [`super::route::NameRoute`].
     pub const ROUTES_EXACT: &str = "ROUTES_EXACT";
+    /// [`super::route::NameKey`] -> [`super::route::NameRoute`]; the names too long for `ROUTES_EXACT`.
+    pub const ROUTES_LONG: &str = "ROUTES_LONG";
     /// [`super::route::SuffixKey`] -> [`super::route::NameRoute`]; longest prefix of the reversed name.
     pub const ROUTES_WILDCARD: &str = "ROUTES_WILDCARD";
     /// route id -> [`super::route::Route`].
@@ -116,11 +118,11 @@ pub mod name {
     pub const EVICTIONS: &str = "EVICTIONS";
     /// Working memory of the programs, per CPU.
     pub const SCRATCH: &str = "SCRATCH";
-    /// Next hops found in the last two milliseconds, per CPU.
+    /// Next hops found in the last 134 milliseconds, per CPU.
     pub const NEXT_HOPS: &str = "NEXT_HOPS";
 
     /// Every map that is pinned.
-    pub const ALL: [&str; 28] = [
+    pub const ALL: [&str; 29] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -130,6 +132,7 @@ pub mod name {
         ADDRESSES,
         LISTENERS,
         ROUTES_EXACT,
+        ROUTES_LONG,
         ROUTES_WILDCARD,
         ROUTES,
         MAGLEV,

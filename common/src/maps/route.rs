@@ -1,17 +1,52 @@
 //! Names, routes and Maglev tables.
 
+use zerocopy::IntoBytes;
+
 /// Most bytes of a server name (RFC 1035 section 2.3.4, without the root's dot).
 pub const NAME_BYTES_MAX: usize = 253;
 
+/// Most bytes of a server name that [`ShortNameKey`] holds: nearly every name there is.
+pub const SHORT_NAME_BYTES_MAX: usize = 61;
+
 map_struct! {
-    /// Key of `ROUTES_EXACT`: a whole server name on one listener. Build it with `decide::route_key`.
-    pub struct NameKey = 256 {
+    /// Key of `ROUTES_EXACT`: a server name of at most [`SHORT_NAME_BYTES_MAX`] bytes on one listener. Hashed and compared
+    /// for each new connection, and stored a million times: so it is one line of a cache, and not four.
+    pub struct ShortNameKey = 64 {
         /// Listener id, network byte order.
         pub listener: [u8; 2],
-        /// Bytes of `name` in use, 1 to 253.
+        /// Bytes of the name, 1 to 61; in a [`NameKey`] of the whole of it, to 253.
         pub length: u8,
         /// Lower case, no trailing dot, zero behind `length`.
-        pub name: [u8; 253],
+        pub name: [u8; SHORT_NAME_BYTES_MAX],
+    }
+}
+
+map_struct! {
+    /// A whole server name on one listener; key of `ROUTES_LONG`. Build it with `decide::route_key`.
+    pub struct NameKey = 256 {
+        /// Listener, length, and the beginning of the name: by itself the key of a short one.
+        pub short: ShortNameKey,
+        /// The rest of the name, zero behind its end.
+        pub rest: [u8; NAME_BYTES_MAX - SHORT_NAME_BYTES_MAX],
+    }
+}
+
+impl NameKey {
+    /// Listener id.
+    pub fn listener(&self) -> u32 {
+        u16::from_be_bytes(self.short.listener).into()
+    }
+
+    /// The name; at most [`NAME_BYTES_MAX`] bytes, whatever length was read from a map.
+    pub fn name(&self) -> &[u8] {
+        let name = self.as_bytes().get(3..).unwrap_or_default();
+        name.get(..usize::from(self.short.length)).unwrap_or(name)
+    }
+}
+
+impl From<ShortNameKey> for NameKey {
+    fn from(short: ShortNameKey) -> Self {
+        Self { short, ..Self::zeroed() }
     }
 }
 
@@ -29,7 +64,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `ROUTES_EXACT` and `ROUTES_WILDCARD`.
+    /// Value of `ROUTES_EXACT`, `ROUTES_LONG` and `ROUTES_WILDCARD`.
     pub struct NameRoute = 4 {
         /// Route id.
         pub route: u32,

@@ -72,8 +72,8 @@ pub(super) fn named(content: &MapsContent) -> BTreeMap<&'static str, Vec<String>
         }),
         ("names", {
             let exact = content.names.iter().map(|(key, to)| {
-                let name = String::from_utf8_lossy(&key.name[..usize::from(key.length)]).into_owned();
-                let listener = names.listener(u32::from(u16::from_be_bytes(key.listener)));
+                let name = String::from_utf8_lossy(key.name()).into_owned();
+                let listener = names.listener(key.listener());
                 format!("{listener} {name} {}", names.route(to.route))
             });
             exact.collect()

@@ -42,10 +42,9 @@ pub(super) fn socket(address: Address, port: Port) -> String {
     SocketAddr::new(IpAddr::from(address), port.number()).to_string()
 }
 
-/// The pattern of an entry of `ROUTES_EXACT`, with its listener's id.
+/// The pattern of an entry of `ROUTES_EXACT` or `ROUTES_LONG`, with its listener's id.
 pub(super) fn exact(key: &NameKey) -> (u32, String) {
-    let name = key.name.get(..usize::from(key.length)).unwrap_or(&key.name);
-    (u32::from(u16::from_be_bytes(key.listener)), String::from_utf8_lossy(name).into_owned())
+    (key.listener(), String::from_utf8_lossy(key.name()).into_owned())
 }
 
 /// The pattern of an entry of `ROUTES_WILDCARD`, with its listener's id.

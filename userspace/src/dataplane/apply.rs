@@ -4,13 +4,16 @@ use std::collections::BTreeMap;
 use std::mem::discriminant;
 use std::time::{Duration, Instant};
 
+use common::decide::route_key;
 use common::maps::event::RouteCounters;
 use common::maps::name;
+use common::maps::route::SHORT_NAME_BYTES_MAX;
 use tracing::trace;
 
 use super::maps::{Maps, settle};
 use super::table::TableError;
 use crate::plan::change::{label, name_key, suffix_key};
+
 use crate::plan::{Change, Selector};
 
 /// What became of a plan's changes.
@@ -32,7 +35,7 @@ const BATCH: usize = 8192;
 pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
     let begun = Instant::now();
     let mut written = Written::default();
-    for run in changes.chunk_by(|a, b| discriminant(a) == discriminant(b)) {
+    for run in changes.chunk_by(|a, b| discriminant(a) == discriminant(b) && is_long(a) == is_long(b)) {
         match run {
             [Change::Settle, ..] => {
                 written.in_force.get_or_insert_with(|| begun.elapsed());
@@ -54,6 +57,15 @@ pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
     Ok(written)
 }
 
+/// Whether a change is for `ROUTES_LONG`.
+fn is_long(change: &Change) -> bool {
+    match change {
+        Change::PutName(_, name, _) => name.as_str().len() > SHORT_NAME_BYTES_MAX,
+        Change::DeleteName(key) => !route_key::is_short(key.short.length),
+        _ => false,
+    }
+}
+
 /// The map that a change is for.
 fn map_of(change: &Change) -> Option<&'static str> {
     Some(match change {
@@ -61,6 +73,7 @@ fn map_of(change: &Change) -> Option<&'static str> {
         Change::PutIds(_) => name::IDS,
         Change::PutAddress(..) | Change::DeleteAddress(_) => name::ADDRESSES,
         Change::PutListener(..) | Change::DeleteListener(_) => name::LISTENERS,
+        Change::PutName(..) | Change::DeleteName(_) if is_long(change) => name::ROUTES_LONG,
         Change::PutName(..) | Change::DeleteName(_) => name::ROUTES_EXACT,
         Change::PutWildcard(..) | Change::DeleteWildcard(_) => name::ROUTES_WILDCARD,
         Change::PutRoute(..) | Change::DeleteRoute(_) => name::ROUTES,
@@ -93,10 +106,16 @@ fn apply_run(maps: &Maps, run: &[Change]) -> Result<(), TableError> {
         Change::DeleteAddress(_) => maps.addresses.remove_all(of!(run, DeleteAddress(k) => *k)),
         Change::PutListener(..) => maps.listeners.put_all(of!(run, PutListener(k, v) => (*k, *v))),
         Change::DeleteListener(_) => maps.listeners.remove_all(of!(run, DeleteListener(k) => *k)),
-        Change::PutName(..) => {
-            maps.routes_exact.put_all(of!(run, PutName(id, name, v) => (name_key(*id, name)?, *v)))
+        Change::PutName(..) if is_long(first) => {
+            maps.routes_long.put_all(of!(run, PutName(id, name, v) => (name_key(*id, name)?, *v)))
         }
-        Change::DeleteName(_) => maps.routes_exact.remove_all(of!(run, DeleteName(k) => **k)),
+        Change::PutName(..) => {
+            maps.routes_exact.put_all(of!(run, PutName(id, name, v) => (name_key(*id, name)?.short, *v)))
+        }
+        Change::DeleteName(_) if is_long(first) => {
+            maps.routes_long.remove_all(of!(run, DeleteName(k) => **k))
+        }
+        Change::DeleteName(_) => maps.routes_exact.remove_all(of!(run, DeleteName(k) => k.short)),
         Change::PutWildcard(..) => maps
             .routes_wildcard
             .put_all(of!(run, PutWildcard(id, suffix, v) => (suffix_key(*id, suffix)?, *v))),

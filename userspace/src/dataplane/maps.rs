@@ -8,7 +8,9 @@ use common::maps::event::RouteCounters;
 use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello, Slot, Source};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
-use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
+use common::maps::route::{
+    Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey, SuffixKey,
+};
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 
 use super::pin::Pins;
@@ -41,7 +43,8 @@ pub struct Maps {
     pub cursors: Table<u32, Cursors>,
     pub addresses: Table<Address, AddressRole>,
     pub listeners: Table<ListenerKey, Listener>,
-    pub routes_exact: Table<NameKey, NameRoute>,
+    pub routes_exact: Table<ShortNameKey, NameRoute>,
+    pub routes_long: Table<NameKey, NameRoute>,
     pub routes_wildcard: Table<SuffixKey, NameRoute>,
     pub routes: Table<u32, Route>,
     pub maglev: Table<PageKey, Page>,
@@ -69,6 +72,7 @@ impl Maps {
             addresses: Table::open(folder, name::ADDRESSES)?,
             listeners: Table::open(folder, name::LISTENERS)?,
             routes_exact: Table::open(folder, name::ROUTES_EXACT)?,
+            routes_long: Table::open(folder, name::ROUTES_LONG)?,
             routes_wildcard: Table::open(folder, name::ROUTES_WILDCARD)?,
             routes: Table::open(folder, name::ROUTES)?,
             maglev: Table::open(folder, name::MAGLEV)?,

@@ -3,6 +3,7 @@
 use common::maps::event::RouteCounters;
 use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello};
 use common::maps::name;
+use common::maps::route::{NameKey, NameRoute};
 use common::maps::settings::Cursors;
 use common::reason::Reason;
 
@@ -31,7 +32,7 @@ pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
         ids: maps.ids.look_up(&0)?.unwrap_or_default(),
         addresses: all(&maps.addresses)?,
         listeners: all(&maps.listeners)?,
-        names: all(&maps.routes_exact)?,
+        names: names(maps)?,
         wildcards: all(&maps.routes_wildcard)?,
         routes: all(&maps.routes)?,
         pages: all(&maps.maglev)?,
@@ -40,6 +41,13 @@ pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
         labels: all(&maps.labels)?,
         counters: all(&maps.route_counters)?.into_iter().map(|(route, _)| route).collect(),
     })
+}
+
+/// Short names and long ones.
+fn names(maps: &Maps) -> Result<Vec<(NameKey, NameRoute)>, TableError> {
+    let mut names = all(&maps.routes_long)?;
+    maps.routes_exact.walk(|key, route| names.push(((*key).into(), *route)))?;
+    Ok(names)
 }
 
 /// Connections, each with its client's tuple.

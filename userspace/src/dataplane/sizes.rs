@@ -17,7 +17,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Every map whose size follows the settings, with its entries.
-    pub fn maps(&self) -> [(&'static str, u32); 16] {
+    pub fn maps(&self) -> [(&'static str, u32); 17] {
         let Self { flows, names, hellos } = *self;
         [
             (name::FLOWS, flows),
@@ -30,6 +30,7 @@ impl Sizes {
             (name::HALF_OPEN_RING, hellos),
             (name::CLOSED_RING, closed_ring(flows)),
             (name::ROUTES_EXACT, names),
+            (name::ROUTES_LONG, names),
             (name::ROUTES_WILDCARD, names),
             (name::ROUTES, names),
             (name::LABELS, names),
@@ -47,6 +48,7 @@ pub fn setting(map: &str) -> &'static str {
         name::FLOWS | name::NATS | name::CLOSED_RING => "maxFlows",
         name::HELLOS | name::CHUNKS | name::SOURCES | name::HALF_OPENS | name::HALF_OPEN_RING => "maxHellos",
         name::ROUTES_EXACT
+        | name::ROUTES_LONG
         | name::ROUTES_WILDCARD
         | name::ROUTES
         | name::LABELS

@@ -141,7 +141,7 @@ impl Adoption {
     fn names(&mut self, content: &MapsContent) {
         for (key, value) in &content.names {
             match pattern(key) {
-                Some(pattern) => self.name(u32::from(u16::from_be_bytes(key.listener)), pattern, value.route),
+                Some(pattern) => self.name(key.listener(), pattern, value.route),
                 None => self.leftover.broken.push(Change::DeleteName(Box::new(*key))),
             }
         }
@@ -280,7 +280,7 @@ fn text(label: &Label) -> Option<Arc<str>> {
 }
 
 fn pattern(key: &NameKey) -> Option<Pattern> {
-    let name = std::str::from_utf8(key.name.get(..usize::from(key.length))?).ok()?;
+    let name = std::str::from_utf8(key.name()).ok()?;
     ServerName::new(name).ok().map(Pattern::Exact)
 }
 

@@ -28,9 +28,9 @@ pub enum Change {
     PutListener(ListenerKey, Listener),
     /// `LISTENERS`.
     DeleteListener(ListenerKey),
-    /// `ROUTES_EXACT`, insert or overwrite: what [`name_key`] gives for this listener id and name.
+    /// `ROUTES_EXACT` or `ROUTES_LONG`, insert or overwrite: what [`name_key`] gives for this listener id and name.
     PutName(u32, ServerName, NameRoute),
-    /// `ROUTES_EXACT`.
+    /// `ROUTES_EXACT` or `ROUTES_LONG`.
     DeleteName(Box<NameKey>),
     /// `ROUTES_WILDCARD`, insert or overwrite: what [`suffix_key`] gives for this listener id and suffix.
     PutWildcard(u32, ServerName, NameRoute),

@@ -17,7 +17,7 @@ pub struct MapsContent {
     pub addresses: Vec<(Address, AddressRole)>,
     /// `LISTENERS`.
     pub listeners: Vec<(ListenerKey, Listener)>,
-    /// `ROUTES_EXACT`.
+    /// `ROUTES_EXACT` and `ROUTES_LONG`.
     pub names: Vec<(NameKey, NameRoute)>,
     /// `ROUTES_WILDCARD`.
     pub wildcards: Vec<(SuffixKey, NameRoute)>,

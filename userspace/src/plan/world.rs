@@ -20,7 +20,7 @@ pub struct World {
     pub addresses: BTreeMap<Address, u32>,
     /// `LISTENERS`.
     pub listeners: BTreeMap<ListenerKey, Listener>,
-    /// `ROUTES_EXACT`: (listener id, name) to route id.
+    /// `ROUTES_EXACT` and `ROUTES_LONG`: (listener id, name) to route id.
     pub(super) names: HashMap<(u32, Box<[u8]>), u32>,
     /// `ROUTES_WILDCARD`: (listener id, name without `*.`) to route id.
     pub(super) wildcards: HashMap<(u32, Box<[u8]>), u32>,
@@ -128,8 +128,7 @@ impl From<MapsContent> for World {
 }
 
 fn name(key: &NameKey) -> (u32, Box<[u8]>) {
-    let bytes = key.name.get(..usize::from(key.length)).unwrap_or(&key.name);
-    (u32::from(u16::from_be_bytes(key.listener)), bytes.into())
+    (key.listener(), key.name().into())
 }
 
 fn suffix(key: &SuffixKey) -> (u32, Box<[u8]>) {

@@ -43,6 +43,10 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         kernel::assign(&mut s.half_open, held);
         return half_opened(skb, s);
     }
+    // Since the first look another CPU may have made the flow, before the hello went: the same SYN-ACK, come twice.
+    if maps::flow(&s.client).is_some_and(|flow| flow.nat == s.segment.backend_tuple()) {
+        return Exit::drop(Reason::ConnectStray);
+    }
     emit::reset(skb, s, Reason::ForwardStray)
 }
 
@@ -108,6 +112,10 @@ fn accepted(skb: Skb, s: &mut Scratch) -> Exit {
     s.from = 0;
     // While the entry still holds the places: once it is gone they are anybody's.
     if stash::stash_fetch(s) == 0 {
+        // Another CPU had the same SYN-ACK, delivered the hello and freed them.
+        if maps::hello(&s.client).is_none() {
+            return Exit::drop(Reason::ConnectStray);
+        }
         return give_up(skb, s, Exit::reset(Reason::HelloStashFailed), true);
     }
     match connect::establish(s) {

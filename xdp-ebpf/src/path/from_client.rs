@@ -169,6 +169,10 @@ fn lost(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn admit(s: &mut Scratch) -> Result<(), Exit> {
     if !hello::find(s)? {
+        // Since `flow_exists` looked another CPU may have made the flow, before the hello went: no second one is begun.
+        if s.segment.payload_bytes > 0 && maps::flow(&s.client).is_some() {
+            return Err(Exit::drop(Reason::HelloBeyond));
+        }
         syn::verify(s)?;
         hello::begin(s);
     } else if s.segment.ack != s.hello.cookie.wrapping_add(1) && !s.segment.has(RST) {

@@ -273,6 +273,9 @@ fn make_flow(s: &mut Scratch) -> Result<(), Exit> {
         maps::remove_flow(&s.client);
         return Err(Exit::drop(Reason::ConnectStray));
     }
+    if !owed {
+        stash::stash_free(s);
+    }
     stash::lower(&s.client, s.hello.source_epoch);
     if let Some(counters) = maps::route_counters(&s.hello.route) {
         maps::advance(&mut counters.connected);

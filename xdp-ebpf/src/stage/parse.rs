@@ -164,6 +164,17 @@ pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     if tcp_bytes == 32 && s.headers.be32(TCP_AT + 20) == 0x0101_080a {
         s.segment.timestamps_at = 24;
         s.segment.tsval = s.headers.be32(TCP_AT + 24);
+    } else if tcp_bytes == 40
+        && s.headers.be16(TCP_AT + 20) == 0x0204
+        && s.headers.be32(TCP_AT + 24) == 0x0402_080a
+        && s.headers.be32(TCP_AT + 36) >> 8 == 0x01_0303
+    {
+        // MSS, SACK permitted, timestamps, NOP, window scale: the SYN and the SYN-ACK of Linux.
+        s.segment.mss = s.headers.be16(TCP_AT + 22);
+        s.segment.sack_permitted = true;
+        s.segment.timestamps_at = 28;
+        s.segment.tsval = s.headers.be32(TCP_AT + 28);
+        s.segment.window_scale = s.headers.bytes[TCP_AT + 39].min(14);
     } else if tcp_bytes > 20 {
         options(s);
     }

@@ -43,20 +43,23 @@ fn decide(s: &mut Scratch) -> Result<Option<u32>, Reason> {
         return Err(Reason::RouteReserved);
     }
     route_key::exact(&mut s.name_key, s.listener, name, length);
-    if let Some(found) = maps::exact(&s.name_key) {
-        let route = found.route;
+    if let Some(route) = exact(s, length) {
         // Elements are reused at once: what was read must be what the name leads to now.
-        return if maps::exact(&s.name_key).is_some_and(|again| again.route == route) {
-            Ok(Some(route))
-        } else {
-            Ok(None)
-        };
+        return Ok(if exact(s, length) == Some(route) { Some(route) } else { None });
     }
     reverse(s);
     match maps::wildcard(&s.suffix_key) {
         Some(route) => Ok(if maps::wildcard(&s.suffix_key) == Some(route) { Some(route) } else { None }),
         None => default(s, Reason::RouteNone).map(Some),
     }
+}
+
+/// The route of the whole name in `s.name_key`.
+#[inline(always)]
+fn exact(s: &Scratch, length: u8) -> Option<u32> {
+    let found =
+        if route_key::is_short(length) { maps::exact(&s.name_key.short) } else { maps::long(&s.name_key) };
+    found.map(|found| found.route)
 }
 
 #[inline(always)]

@@ -3,7 +3,8 @@
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
-    CHUNK_BYTES, Chunk, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING, HELLO_OWED, Source,
+    CHUNK_BYTES, CHUNK_FREE, Chunk, ClientTuple, HELLO_CHUNKS, HELLO_COLLECTING, HELLO_CONNECTING,
+    HELLO_OWED, Source,
 };
 use common::reason::Reason;
 use core::ffi::c_void;
@@ -106,6 +107,18 @@ unsafe extern "C" fn probe(i: u32, search: *mut c_void) -> i64 {
     }
     let place = search.start.wrapping_add(i) % search.places;
     let Some(chunk) = maps::chunk(place) else { return 0 };
+    // Nearly always: nobody's hello has to be looked up.
+    if chunk.index == CHUNK_FREE {
+        if !lock(chunk, s.now_ns) {
+            return 0;
+        }
+        if chunk.index != CHUNK_FREE {
+            chunk.locked = 0;
+            return 0;
+        }
+        search.found = place;
+        return 1;
+    }
     // A copy: the place may become another's meanwhile.
     s.victim = chunk.owner;
     let own = s.victim == s.segment.tuple;
@@ -200,6 +213,31 @@ unsafe extern "C" fn release(i: u32, places: *mut c_void) -> i64 {
     0
 }
 
+/// Frees the places of the hello in hand, which is delivered. Verified once, on its own.
+#[inline(never)]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn stash_free(s: *mut Scratch) -> u32 {
+    let mut places = Places { scratch: s };
+    kernel::repeat(HELLO_CHUNKS as u32, free, core::ptr::from_mut(&mut places).cast());
+    0
+}
+
+/// Frees one place; 1 = the hello has no more.
+unsafe extern "C" fn free(i: u32, places: *mut c_void) -> i64 {
+    // SAFETY: `stash_free` passes `Places` on its stack.
+    let places = unsafe { &mut *places.cast::<Places>() };
+    // SAFETY: null is checked; else it is this CPU's working memory.
+    let Some(s) = (unsafe { places.scratch.as_mut() }) else { return 1 };
+    let place = s.hello.chunks[(i & 7) as usize];
+    let Some(chunk) = maps::chunk(place) else { return 1 };
+    if lock_of(chunk, &s.client, s.now_ns) {
+        chunk.index = CHUNK_FREE;
+        chunk.locked = 0;
+        s.freed = place + 1;
+    }
+    0
+}
+
 /// Takes a place for chunk `index` of the client's hello: a free one, else the oldest hello gives way. `NO_CHUNK`: another
 /// CPU was quicker. Verified once, on its own.
 #[inline(never)]
@@ -212,11 +250,15 @@ pub(crate) extern "C" fn stash_claim(s: *mut Scratch, index: u32) -> u32 {
         scratch: s,
         timeout_ns: settings.hello_timeout_ns,
         oldest_ns: u64::MAX,
-        start: maps::advance(&mut cursors.chunk) as u32,
+        start: match s.freed {
+            0 => maps::advance(&mut cursors.chunk) as u32,
+            freed => freed - 1,
+        },
         places: settings.chunks,
         found: NO_CHUNK,
         oldest: NO_CHUNK,
     };
+    s.freed = 0;
     kernel::repeat(PROBES, probe, core::ptr::from_mut(&mut search).cast());
     let mut place = search.found;
     if place == NO_CHUNK {
