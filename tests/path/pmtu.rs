@@ -21,6 +21,7 @@ use tests::server::{Server, Speech, read_line};
 use tests::tap::Tap;
 use tests::tls;
 use tests::topology::{Lab, Options};
+use tests::world::HOP_AGE;
 
 use crate::scene::{AT_ONCE, Scene, eventually};
 
@@ -163,6 +164,7 @@ fn a_narrow_way_from_the_balancer_itself_is_told() {
                     stream.flush()?;
                     let narrow = format!("route replace {net}/{bits} via {router} mtu lock {NARROW}\n");
                     place.scene.lab.balancer.ip(&narrow)?;
+                    std::thread::sleep(HOP_AGE);
                     bytes::send(&mut stream, MIB, 1).context("sending")?;
                     let hash = read_line(&mut stream)?.context("ended before the hash")?;
                     ensure!(hash == bytes::hash(MIB, 1), "other bytes came than were sent");

@@ -10,6 +10,9 @@ use crate::net::{End, Namespace, veth};
 use crate::packet::ETHERNET_BYTES;
 use crate::tap::Tap;
 
+/// The programs ask for a next hop again after this long at the latest: they remember it for 134 ms.
+pub const HOP_AGE: Duration = Duration::from_millis(140);
+
 /// A device of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Device {
@@ -62,11 +65,10 @@ pub struct World {
 }
 
 impl World {
-    /// Runs `ip` commands on the node, or whatever else changes a next hop, and waits until it counts for the programs: they
-    /// remember what they found for 134 ms.
+    /// Runs `ip` commands on the node, or whatever else changes a next hop, and waits until it counts for the programs.
     pub fn change(&self, with: impl FnOnce(&Namespace) -> Result<()>) -> Result<()> {
         with(&self.node)?;
-        std::thread::sleep(Duration::from_millis(140));
+        std::thread::sleep(HOP_AGE);
         Ok(())
     }
 
