@@ -71,7 +71,7 @@ fn a_hello_that_is_too_long_for_the_route_is_for_its_routers_to_judge() {
     for family in FAMILIES {
         let bits = if family.is_v4() { 32 } else { 128 };
         let backend = dial(family).shake(&mut programs).ask(&mut programs, &bytes);
-        let narrow = format!("{}/{bits} dev backend mtu 1280", backend_address(family, 0));
+        let narrow = format!("{}/{bits} dev backend mtu lock 1280", backend_address(family, 0));
         ip(&programs, &format!("route add {narrow}"));
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
