@@ -104,7 +104,8 @@ pub(crate) fn make(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     s.segment.tcp_bytes = tcp_bytes;
     let length = (if v4 { V4_BYTES } else { V6_BYTES }) + tcp_bytes + payload;
     // A PARTIAL packet may never be shorter than its checksum field; every draft is longer.
-    if !skb.resize(length) {
+    let fits = skb.length() == length && skb.segment_payload() == 0;
+    if !fits && !skb.resize(length) {
         return Err(Exit::drop(Reason::EmitFailed));
     }
     Ok(())

@@ -7,7 +7,7 @@ use common::reason::Reason;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
-use crate::packet::{ACK, FIN, RST, SYN, Scratch};
+use crate::packet::{ACK, FIN, RST, SYN, Scratch, Segment};
 use crate::stage::forward::Step;
 use crate::stage::{
     checksum, classify, close, connect, emit, forward, half_open, hello, pick, route, stash, syn,
@@ -31,6 +31,10 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
                 Ok(()) => Exit::reset(Reason::ClassifyNoListener),
             },
         };
+    }
+    // The third packet of a handshake, which the client waits for: it changes nothing, so nothing but its cookie is looked at.
+    if s.listener_protocol != PROTOCOL_TCP && is_bare(&s.segment) && syn::begins(s) == Some(true) {
+        return Exit::drop(Reason::SynAcked);
     }
     if let Err(exit) = checksum::tcp(skb, s) {
         return exit;
@@ -56,6 +60,12 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
             exit
         }
     }
+}
+
+/// Whether the segment is an acknowledgement and nothing else.
+#[inline(always)]
+fn is_bare(segment: &Segment) -> bool {
+    segment.payload_bytes == 0 && segment.flags & (SYN | FIN | RST) == 0
 }
 
 /// Whether the segment belongs to a flow; its NAT tuple is then in `s.flow.nat`.
