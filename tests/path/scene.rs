@@ -84,7 +84,12 @@ impl Scene {
 
     /// Demands that no flow, hello or NAT port is left within the time that closed flows are kept.
     pub(crate) fn assert_nothing_leaks(&self) {
-        let gone = eventually(Duration::from_secs(30), || {
+        self.assert_empty_within(Duration::from_secs(30));
+    }
+
+    /// Demands that no flow, hello or NAT port is left after this time.
+    pub(crate) fn assert_empty_within(&self, time: Duration) {
+        let gone = eventually(time, || {
             std::thread::sleep(Duration::from_millis(100));
             self.entries() == [0; 3]
         });
