@@ -99,7 +99,7 @@ fn both_directions_on_two_cpus_pass_and_see_the_end() {
 
 /// Connections whose backend is about to answer, each given to `judge`.
 fn waiting(mut judge: impl FnMut(&Programs, Client, Backend)) {
-    let mut programs = Programs::attached(Sizes::default()).unwrap();
+    let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
     programs.tls_with_one_route();
     for family in FAMILIES {
         for port in (40_000..).take(2 * usize::from(ROUNDS)) {

@@ -67,6 +67,14 @@ impl Headers {
         u32::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u32>().read() })
     }
 
+    /// The 32 bits at an offset divisible by 4, as they lie in memory.
+    #[inline(always)]
+    pub(crate) fn word(&self, at: usize) -> u32 {
+        debug_assert!(at.is_multiple_of(4) && at < 124);
+        // SAFETY: as in `be16`.
+        unsafe { self.bytes.as_ptr().add(at).cast::<u32>().read() }
+    }
+
     /// Writes the 16-bit number at an even offset.
     #[inline(always)]
     pub(crate) fn set_be16(&mut self, at: usize, value: u16) {

@@ -1,6 +1,7 @@
 //! Checksums of what we make (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
 
 use aya_ebpf::bindings::__sk_buff;
+use common::maps::address::Address;
 use common::maps::flow::ClientTuple;
 use common::wire::checksum;
 use core::ffi::c_void;
@@ -40,6 +41,48 @@ fn pseudo_as_in_memory(tuple: &ClientTuple, length: u32) -> u32 {
     // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
     let seed = (6 + length).swap_bytes();
     kernel::checksum_difference(core::ptr::null(), 0, core::ptr::from_ref(tuple).cast::<u8>(), 32, seed)
+}
+
+/// Bytes of a TCP header with timestamps: what nearly every segment of an open connection has, or less.
+pub(crate) const USUAL_HEADER: u32 = 32;
+
+/// What the packet's checksum changes by because the draft's addresses are others than the segment's. Ports are part of the
+/// TCP header.
+#[inline(always)]
+pub(crate) fn addresses_changed(s: &Scratch) -> u32 {
+    let (old, new) = (&s.segment.tuple, &s.draft.tuple);
+    if s.segment.v4 {
+        let low = |address: &Address| u64::from(address.low_word());
+        let gone = |address: &Address| u64::from(!address.low_word());
+        return fold(low(&new.client) + low(&new.vip) + gone(&old.client) + gone(&old.vip));
+    }
+    // Both addresses at once: the sum does not care for their order.
+    let (old, new) = (core::ptr::from_ref(old).cast::<u8>(), core::ptr::from_ref(new).cast::<u8>());
+    kernel::checksum_difference(old, 32, new, 32, 0)
+}
+
+/// What the packet's checksum changes by because the TCP header is not the received one any more.
+#[inline(always)]
+pub(crate) fn header_changed(s: &Scratch, bytes: u32) -> u32 {
+    if bytes > USUAL_HEADER {
+        let was = s.received.bytes.as_ptr();
+        let is = s.headers.bytes.as_ptr().wrapping_add(TCP_AT);
+        return kernel::checksum_difference(was, bytes, is, bytes, 0);
+    }
+    // Without a call, which takes longer. What stands behind a shorter header is the same in both.
+    let (mut sum, mut at) = (0, 0);
+    while at < USUAL_HEADER as usize {
+        sum += u64::from(s.headers.word(TCP_AT + at)) + u64::from(!s.received.word(at));
+        at += 4;
+    }
+    fold(sum)
+}
+
+/// Of a sum of words to one word (RFC 1071 section 2).
+#[inline(always)]
+const fn fold(sum: u64) -> u32 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    ((sum >> 32) + (sum & 0xffff_ffff)) as u32
 }
 
 /// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.

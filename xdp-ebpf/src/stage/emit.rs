@@ -8,7 +8,7 @@ use network_types::ip::IpProto;
 use crate::draft;
 use crate::exit::Exit;
 use crate::hop;
-use crate::kernel::{self, Skb};
+use crate::kernel::Skb;
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers, RST, Scratch, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::sum;
@@ -105,14 +105,8 @@ fn rewrite(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         if exit == Exit::drop(Reason::EmitTooBig) { Exit::tell(Reason::IcmpTooBig) } else { exit }
     })?;
     let failed = Exit::drop(Reason::EmitFailed);
-    let old = core::ptr::from_ref(&s.segment.tuple).cast::<u8>();
-    let new = core::ptr::from_ref(&s.draft.tuple).cast::<u8>();
-    // Both addresses at once: the sum does not care for their order. Ports are part of the TCP header.
-    let addresses = kernel::checksum_difference(old, 32, new, 32, 0);
     let bytes = core::hint::black_box(s.segment.tcp_bytes) & 60;
-    let was = s.received.bytes.as_ptr();
-    let is = s.headers.bytes.as_ptr().wrapping_add(TCP_AT);
-    let header = kernel::checksum_difference(was, bytes, is, bytes, 0);
+    let (addresses, header) = (sum::addresses_changed(s), sum::header_changed(s, bytes));
     let length = core::hint::black_box((if v4 { V4_BYTES } else { V6_BYTES }) + bytes);
     if !(20..=V6_BYTES + 60).contains(&length) {
         return Err(failed);
@@ -165,7 +159,22 @@ fn write_ports(s: &mut Scratch) {
 /// Keeps the TCP header as it came, for the checksum difference of [`pass`]. To be called before it is changed.
 #[inline(always)]
 pub(crate) fn keep_received(s: &mut Scratch) {
+    let bytes = s.segment.tcp_bytes;
+    keep(s, bytes);
+}
+
+/// Keeps so many bytes, at most 60, of what stands behind the IP header.
+#[inline(always)]
+pub(crate) fn keep(s: &mut Scratch, bytes: u32) {
     let mut i = 0;
+    while i < sum::USUAL_HEADER as usize {
+        let word = s.headers.be32(TCP_AT + i);
+        s.received.set_be32(i, word);
+        i += 4;
+    }
+    if bytes <= sum::USUAL_HEADER {
+        return;
+    }
     while i < 60 {
         let word = s.headers.be32(TCP_AT + i);
         s.received.set_be32(i, word);

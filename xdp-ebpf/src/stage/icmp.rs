@@ -230,7 +230,7 @@ fn translate<const V4: bool>(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     // What of the message stands in the headers; behind its end there are bytes of other packets, which do not change.
     let loaded = skb.length().min(fixed + 60);
     let tcp_checksum_at = fixed + 8 + ip_bytes + 16;
-    emit::keep_received(s);
+    emit::keep(s, 60);
     rewrite::<V4>(s, skb.length() >= fixed + 8 + ip_bytes + 12);
     if !emit::lower_hop_limit(s) {
         return Err(Exit::drop(Reason::EmitHopLimit));
