@@ -33,7 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Where both sides lose 20 %, six of ten segments or their acknowledgements are lost on the way from end to end: fifteen times
 /// in a row, when Linux gives a connection up after a quarter of an hour, once in 2,700. Both ends go on, and repeat at least
 /// every five seconds (Linux 6.15 or newer; others take longer).
-const STUBBORN: [(&str, &str); 2] = [("tcp_retries2", "100"), ("tcp_rto_max_ms", "5000")];
+const STUBBORN: [(&str, &str); 3] =
+    [("tcp_retries2", "100"), ("tcp_orphan_retries", "30"), ("tcp_rto_max_ms", "5000")];
 /// One whose backends all seem dead is refused, and dials again.
 const ATTEMPTS: u32 = 6;
 
@@ -131,7 +132,8 @@ fn story(side: Side, loss: u32) {
     assert!(refusals <= count("ConnectExhausted"), "{refusals} refusals: {moved:?}");
     assert_eq!(count("HelloStashFailed") + count("HelloEvicted"), 0, "{moved:?}");
     assert_eq!(count("ExpireIdle"), 0, "{moved:?}");
-    if matches!(side, Side::Backend | Side::Both) && loss >= 5 {
+    // Of the twelve connections of a quick run all may get through at 5 %: once in a hundred runs.
+    if matches!(side, Side::Backend | Side::Both) && (loss >= 10 || soak() && loss >= 5) {
         assert!(count("ConnectRepeated") > 0, "what was owed was never repeated: {moved:?}");
     }
     // At 20 % Linux may give up a FIN that nobody acknowledged; what is left then is forgotten after two minutes of silence.
