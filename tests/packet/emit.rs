@@ -1,13 +1,17 @@
 //! The way out: by the kernel's routes and neighbours, at that moment.
 
+use std::collections::BTreeSet;
+
+use common::maps::address::Address;
+use common::maps::name;
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, Family, client};
+use tests::addresses::{FAMILIES, Family, client, vip};
 use tests::program::Programs;
-use tests::world::Device;
+use tests::world::{DEVICES, Device};
 
 use crate::check::{assert_dropped, sent};
-use crate::open::{HELLO, open};
-use crate::scene::{dial, ready, usual_hello};
+use crate::open::{HELLO, open, open_with};
+use crate::scene::{Offer, dial, ready, usual_hello};
 use crate::setup::backend_address;
 
 /// Runs an `ip` command on the node.
@@ -115,6 +119,39 @@ fn a_next_hop_whose_link_address_is_not_known_is_left_to_the_kernel_to_ask_for()
         // The kernel writes the link addresses when it knows them; all else is ready.
         let passed = sent(&outcome);
         assert_eq!(tests::packet::Segment { ethernet: passed.ethernet, ..open.at_backend(&segment) }, passed);
+    }
+}
+
+/// The devices by which packets came whose next hop between two addresses a CPU remembers, of every CPU.
+fn remembered(programs: &Programs, from: Address, to: Address) -> Vec<BTreeSet<u32>> {
+    // `NextHop` of the programs: addresses, device, way out, MTU, age, link addresses.
+    let mut devices: Vec<BTreeSet<u32>> = Vec::new();
+    for place in 0..256 {
+        for (cpu, hop) in programs.per_cpu::<[u8; 60]>(name::NEXT_HOPS, place).iter().enumerate() {
+            devices.resize(devices.len().max(cpu + 1), BTreeSet::new());
+            if hop[..16] == from.bytes && hop[16..32] == to.bytes {
+                devices[cpu].insert(u32::from_ne_bytes([hop[32], hop[33], hop[34], hop[35]]));
+            }
+        }
+    }
+    devices
+}
+
+/// Both had one place: at every new connection each drove the other out, and nearly every packet asked the FIB.
+#[test]
+fn the_next_hops_of_both_sides_packets_are_remembered_beside_each_other() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let ends = (vip(family).into(), client(family).into());
+        let both = DEVICES.map(|device| programs.world.ifindex(device)).into();
+        let beside = (0..20).any(|port| {
+            // The SYN is answered to the client's side, the backend's segment passed to it from the other.
+            let open = open_with(&mut programs, dial(family).port(40_000 + port), Offer::linux(1460, 9));
+            open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO));
+            remembered(&programs, ends.0, ends.1).contains(&both)
+        });
+        assert!(beside, "{:?}", remembered(&programs, ends.0, ends.1));
     }
 }
 

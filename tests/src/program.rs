@@ -191,15 +191,14 @@ impl Programs {
 
     /// All counters, summed over CPUs.
     pub fn counters(&self) -> BTreeMap<Reason, u64> {
-        let counters: PerCpuArray<_, u64> =
-            self.map(name::COUNTERS).try_into().expect("a per-CPU array of u64");
-        Reason::ALL
-            .iter()
-            .map(|reason| {
-                let values = counters.get(&(*reason as u32), 0).expect("in range");
-                (*reason, values.iter().sum())
-            })
-            .collect()
+        let count = |reason: &Reason| self.per_cpu::<u64>(name::COUNTERS, *reason as u32).iter().sum();
+        Reason::ALL.iter().map(|reason| (*reason, count(reason))).collect()
+    }
+
+    /// An element of a per-CPU array, of every CPU.
+    pub fn per_cpu<V: Pod>(&self, map: &str, index: u32) -> Vec<V> {
+        let map: PerCpuArray<_, V> = self.map(map).try_into().expect("a per-CPU array of this type");
+        map.get(&index, 0).expect("in range").to_vec()
     }
 
     /// Puts an entry into a hash map.

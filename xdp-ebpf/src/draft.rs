@@ -2,12 +2,12 @@
 
 use common::maps::flow::{BackendTuple, ClientTuple, WINDOW_SCALE_NONE};
 use common::reason::Reason;
-use common::wire::checksum;
 use network_types::ip::IpProto;
 
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::packet::{ACK, Draft, Headers, RST, SYN, Scratch, Segment, TCP_AT, V4_BYTES, V6_BYTES};
+use crate::sum;
 
 /// Hop limit of segments that we make.
 pub(crate) const HOP_LIMIT: u8 = 64;
@@ -91,10 +91,8 @@ pub(crate) fn make(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
         h.bytes[Headers::V6 + 7] = HOP_LIMIT;
     }
     write_addresses(h, d, v4);
-    h.bytes[TCP_AT] = d.tuple.client_port.bytes[0];
-    h.bytes[TCP_AT + 1] = d.tuple.client_port.bytes[1];
-    h.bytes[TCP_AT + 2] = d.tuple.vip_port.bytes[0];
-    h.bytes[TCP_AT + 3] = d.tuple.vip_port.bytes[1];
+    h.set_port(TCP_AT, d.tuple.client_port);
+    h.set_port(TCP_AT + 2, d.tuple.vip_port);
     h.set_be32(TCP_AT + 4, d.seq);
     h.set_be32(TCP_AT + 8, d.ack);
     h.bytes[TCP_AT + 12] = (tcp_bytes << 2) as u8;
@@ -176,11 +174,5 @@ pub(crate) fn write_addresses(h: &mut Headers, draft: &Draft, v4: bool) {
 #[inline(always)]
 pub(crate) fn write_ip_checksum(h: &mut Headers, at: usize) {
     h.set_be16(at + 10, 0);
-    let mut sum = 0u32;
-    let mut i = 0;
-    while i < 20 {
-        sum += u32::from(h.be16(at + i));
-        i += 2;
-    }
-    h.set_be16(at + 10, !checksum::fold(sum));
+    h.set_be16(at + 10, !sum::ip_header(h, at));
 }

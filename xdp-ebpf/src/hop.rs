@@ -60,7 +60,7 @@ pub(crate) extern "C" fn hop_find(skb: *mut __sk_buff, s: *mut Scratch, ip_bytes
 fn remembered(skb: Skb, s: &mut Scratch, mut ip_bytes: u32, ours: u32) -> Result<bool, Exit> {
     let age = (s.now_ns >> AGE_SHIFT) as u32;
     let ingress = skb.ifindex();
-    let place = maps::next_hop(place(s));
+    let place = maps::next_hop(place(s, ingress));
     if ip_bytes != 0
         && let Some(known) = &place
         && known.age == age
@@ -70,7 +70,7 @@ fn remembered(skb: Skb, s: &mut Scratch, mut ip_bytes: u32, ours: u32) -> Result
         && ip_bytes <= known.mtu
     {
         s.route_request.ifindex = known.egress;
-        write_link(s, known.links.to, known.links.from);
+        write_link(&mut s.headers, s.segment.v4, &known.links.to, &known.links.from);
         return Ok(true);
     }
     let v4 = s.segment.v4;
@@ -102,33 +102,28 @@ fn remembered(skb: Skb, s: &mut Scratch, mut ip_bytes: u32, ours: u32) -> Result
         known.egress = s.route_request.ifindex;
         known.mtu = kernel::mtu_found(&s.route_request);
         known.age = age;
-        known.links.to = to;
-        known.links.from = from;
+        known.links.to = *to;
+        known.links.from = *from;
     }
-    write_link(s, to, from);
+    write_link(&mut s.headers, s.segment.v4, to, from);
     Ok(resolved)
 }
 
-/// Where the next hop towards the draft's receiver is remembered, if it is.
+/// Where the next hop towards the draft's receiver is remembered, if it is. The device that the packet came in by is a part
+/// of it: to a client go the node's own answers, from the client's side, and what its backend sends.
 #[inline(always)]
-fn place(s: &Scratch) -> u32 {
+fn place(s: &Scratch, ingress: u32) -> u32 {
     let d = &s.draft.tuple;
-    let mixed = d.vip.low_word() ^ d.client.low_word().rotate_left(16);
+    let mixed = d.vip.low_word() ^ d.client.low_word().rotate_left(16) ^ ingress.rotate_left(8);
     // The golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
     mixed.wrapping_mul(0x9e37_79b1) >> 24
 }
 
 #[inline(always)]
-fn write_link(s: &mut Scratch, to: [u8; 6], from: [u8; 6]) {
-    let v4 = s.segment.v4;
+fn write_link(h: &mut Headers, v4: bool, to: &[u8; 6], from: &[u8; 6]) {
     let at = if v4 { Headers::V4 } else { Headers::V6 } - ETH_BYTES as usize;
-    let h = &mut s.headers;
-    let mut i = 0;
-    while i < 6 {
-        h.bytes[at + i] = to[i];
-        h.bytes[at + 6 + i] = from[i];
-        i += 1;
-    }
+    h.set_link(at, to);
+    h.set_link(at + 6, from);
     h.set_be16(at + 12, if v4 { 0x0800 } else { 0x86dd });
 }
 

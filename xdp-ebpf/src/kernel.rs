@@ -327,11 +327,11 @@ pub(crate) fn mtu_found(params: &FibParams) -> u32 {
 
 /// The link addresses a route lookup found: (destination, source).
 #[inline(always)]
-pub(crate) fn link_addresses(params: &FibParams) -> ([u8; 6], [u8; 6]) {
+pub(crate) fn link_addresses(params: &FibParams) -> (&[u8; 6], &[u8; 6]) {
     // SAFETY: every bit pattern is valid for every arm of the union.
     unsafe {
         let found = &params.__bindgen_anon_6.__bindgen_anon_2;
-        (found.dmac, found.smac)
+        (&found.dmac, &found.smac)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Working memory of one packet: its headers, what was read from them, what is to be written.
 
 use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
-use common::maps::address::Address;
+use common::maps::address::{Address, Port};
 use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Hello};
 use common::maps::route::{NameKey, SuffixKey};
@@ -89,6 +89,29 @@ impl Headers {
         unsafe { self.bytes.as_mut_ptr().add(at).cast::<u32>().write(value.to_be()) }
     }
 
+    /// The port at an even offset.
+    #[inline(always)]
+    pub(crate) fn port(&self, at: usize) -> Port {
+        debug_assert!(at.is_multiple_of(2) && at < 126);
+        // SAFETY: as in `be16`.
+        unsafe { self.bytes.as_ptr().add(at).cast::<Port>().read() }
+    }
+
+    /// Writes the port at an even offset.
+    #[inline(always)]
+    pub(crate) fn set_port(&mut self, at: usize, port: Port) {
+        // SAFETY: as in `be16`.
+        unsafe { self.bytes.as_mut_ptr().add(at).cast::<Port>().write(port) }
+    }
+
+    /// Writes a link address.
+    #[inline(always)]
+    pub(crate) fn set_link(&mut self, at: usize, link: &[u8; 6]) {
+        debug_assert!(at < 122);
+        // SAFETY: in range: callers pass constants.
+        unsafe { self.bytes.as_mut_ptr().add(at).cast::<[u8; 6]>().write(*link) }
+    }
+
     /// The address at an offset divisible by 4 (IPv4: 4 bytes, IPv6: 16).
     #[inline(always)]
     pub(crate) fn address(&self, at: usize, v4: bool) -> Address {
@@ -120,29 +143,28 @@ impl Headers {
     /// Byte of the TCP header at a variable offset; the mask keeps it inside.
     #[inline(always)]
     pub(crate) fn tcp_byte(&self, offset: u32) -> u8 {
-        self.bytes[TCP_AT + (offset & 63) as usize]
+        self.bytes[tcp_at(offset)]
     }
 
     /// 32-bit number of the TCP header at a variable offset, aligned or not.
     #[inline(always)]
     pub(crate) fn tcp_be32(&self, offset: u32) -> u32 {
-        u32::from_be_bytes([
-            self.tcp_byte(offset),
-            self.tcp_byte(offset + 1),
-            self.tcp_byte(offset + 2),
-            self.tcp_byte(offset + 3),
-        ])
+        // SAFETY: the mask keeps all four bytes inside: TCP_AT + 63 + 4 < 128.
+        u32::from_be(unsafe { self.bytes.as_ptr().add(tcp_at(offset)).cast::<u32>().read_unaligned() })
     }
 
     /// Writes a 32-bit number at a variable offset of the TCP header.
     #[inline(always)]
     pub(crate) fn set_tcp_be32(&mut self, offset: u32, value: u32) {
-        let b = value.to_be_bytes();
-        self.bytes[TCP_AT + (offset & 63) as usize] = b[0];
-        self.bytes[TCP_AT + ((offset + 1) & 63) as usize] = b[1];
-        self.bytes[TCP_AT + ((offset + 2) & 63) as usize] = b[2];
-        self.bytes[TCP_AT + ((offset + 3) & 63) as usize] = b[3];
+        // SAFETY: as in `tcp_be32`.
+        unsafe { self.bytes.as_mut_ptr().add(tcp_at(offset)).cast::<u32>().write_unaligned(value.to_be()) }
     }
+}
+
+/// Place of a byte of the TCP header, kept inside.
+#[inline(always)]
+const fn tcp_at(offset: u32) -> usize {
+    TCP_AT + (offset & 63) as usize
 }
 
 /// What `parse` read from the headers. Numbers in host byte order.

@@ -8,7 +8,7 @@ use core::ffi::c_void;
 use network_types::ip::IpProto;
 
 use crate::kernel::{self, Skb};
-use crate::packet::{Scratch, TCP_AT};
+use crate::packet::{Headers, Scratch, TCP_AT};
 
 /// Most payload bytes of one draft: what the window holds behind its last stream position.
 pub(crate) const PAYLOAD_MAX: u32 = 8960;
@@ -83,6 +83,17 @@ pub(crate) fn header_changed(s: &Scratch, bytes: u32) -> u32 {
 const fn fold(sum: u64) -> u32 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     ((sum >> 32) + (sum & 0xffff_ffff)) as u32
+}
+
+/// Sum of the IPv4 header without options that begins at a constant offset, divisible by 4; 0xffff where it is right.
+#[inline(always)]
+pub(crate) fn ip_header(headers: &Headers, begin: usize) -> u16 {
+    let (mut sum, mut at) = (0, begin);
+    while at < begin + 20 {
+        sum += u64::from(headers.word(at));
+        at += 4;
+    }
+    u16::from_be(checksum::fold(fold(sum)))
 }
 
 /// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.

@@ -20,16 +20,8 @@ pub(crate) fn ip(s: &Scratch) -> Result<(), Exit> {
     if !s.segment.v4 {
         return Ok(());
     }
-    let h = &s.headers;
-    let mut sum = 0u64;
-    let mut i = 0;
-    while i < 20 {
-        sum += u64::from(h.be32(Headers::V4 + i));
-        i += 4;
-    }
-    let sum = (sum >> 32) + (sum & 0xffff_ffff);
-    let sum = (sum >> 32) as u32 + (sum >> 16 & 0xffff) as u32 + (sum & 0xffff) as u32;
-    if checksum::fold(sum) == 0xffff { Ok(()) } else { Err(Exit::drop(Reason::ParseIpChecksum)) }
+    let right = sum::ip_header(&s.headers, Headers::V4) == 0xffff;
+    if right { Ok(()) } else { Err(Exit::drop(Reason::ParseIpChecksum)) }
 }
 
 /// Refuses a segment whose TCP checksum is wrong. One that its sender left to a device (CHECKSUM_PARTIAL), or that a

@@ -152,8 +152,8 @@ pub(crate) fn lower_hop_limit(s: &mut Scratch) -> bool {
 #[inline(always)]
 fn write_ports(s: &mut Scratch) {
     let (h, d) = (&mut s.headers, &s.draft.tuple);
-    h.set_be16(TCP_AT, d.client_port.number());
-    h.set_be16(TCP_AT + 2, d.vip_port.number());
+    h.set_port(TCP_AT, d.client_port);
+    h.set_port(TCP_AT + 2, d.vip_port);
 }
 
 /// Keeps the TCP header as it came, for the checksum difference of [`pass`]. To be called before it is changed.

@@ -284,8 +284,8 @@ fn rewrite<const V4: bool>(s: &mut Scratch, has_ack: bool) {
     let (h, d) = (&mut s.headers, &s.draft.tuple);
     h.set_address(source, &d.vip, V4);
     h.set_address(destination, &d.client, V4);
-    h.set_be16(tcp, d.vip_port.number());
-    h.set_be16(tcp + 2, d.client_port.number());
+    h.set_port(tcp, d.vip_port);
+    h.set_port(tcp + 2, d.client_port);
     h.set_be32(tcp + 4, h.be32(tcp + 4).wrapping_add(s.seq_shift));
     if has_ack {
         h.set_be32(tcp + 8, h.be32(tcp + 8).wrapping_add(s.ack_shift));

@@ -107,8 +107,8 @@ pub(crate) fn fragment_ports(s: &mut Scratch) -> bool {
         }
         TCP_AT + 8
     };
-    seg.tuple.client_port.bytes = [h.bytes[at], h.bytes[at + 1]];
-    seg.tuple.vip_port.bytes = [h.bytes[at + 2], h.bytes[at + 3]];
+    seg.tuple.client_port = h.port(at);
+    seg.tuple.vip_port = h.port(at + 2);
     true
 }
 
@@ -139,8 +139,8 @@ pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
         return Err(Exit::drop(Reason::ParseTcpHeader));
     }
     let seg = &mut s.segment;
-    seg.tuple.client_port.bytes = [h.bytes[TCP_AT], h.bytes[TCP_AT + 1]];
-    seg.tuple.vip_port.bytes = [h.bytes[TCP_AT + 2], h.bytes[TCP_AT + 3]];
+    seg.tuple.client_port = h.port(TCP_AT);
+    seg.tuple.vip_port = h.port(TCP_AT + 2);
     seg.seq = h.be32(TCP_AT + 4);
     seg.ack = h.be32(TCP_AT + 8);
     seg.flags = h.bytes[TCP_AT + 13];
