@@ -16,7 +16,7 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::explain::{Asked, Client, Decision, decide, world_of};
 use crate::plan::World;
-use crate::sources::file;
+use crate::sources::reread::FileSource;
 
 /// Bytes of a hello's file that are looked at. Far more than the 16 KiB at which a hello is refused.
 const HELLO_FILE_BYTES: u64 = 1 << 20;
@@ -79,7 +79,7 @@ fn world(question: &Question, pins: &Pins) -> Result<Option<World>> {
     let Some(path) = &question.config else {
         return Ok(Some(World::from(read::content(&read::open(pins)?)?)));
     };
-    match file::load(path, &Surroundings::default()) {
+    match FileSource::new(path).load(&Surroundings::default()) {
         Ok(loaded) => Ok(Some(world_of(&loaded.desired))),
         Err(problems) => {
             let path = path.display().to_string();

@@ -38,7 +38,7 @@ use crate::compile::Surroundings;
 use crate::daemon::{self, Options, StartError};
 use crate::dataplane::pin::{PinError, Pins};
 use crate::net::sysctl;
-use crate::sources::file;
+use crate::sources;
 
 /// SNI load balancer in the kernel: one VIP for every tenant's TLS server.
 #[derive(Debug, Parser)]
@@ -192,7 +192,8 @@ fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
 }
 
 fn check(path: &Path) -> Result<ExitCode> {
-    let report = file::check(path, &Surroundings { local_ports: sysctl::local_port_range(), zone: None });
+    let report =
+        sources::check::check(path, &Surroundings { local_ports: sysctl::local_port_range(), zone: None });
     print::line(&report)?;
     Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,14 +1,11 @@
 //! The static file: from a path to what the data plane shall do.
 
-use super::reread::FileSource;
 use crate::compile::{Compiled, Surroundings, compile};
 use crate::config;
 use crate::model::{Desired, Facts, Problem};
 use std::collections::HashSet;
-use std::fmt;
 use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::Path;
 
 /// Largest file that is read: 1,000,000 routes take some 300 MiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
@@ -48,12 +45,6 @@ impl Loaded {
     }
 }
 
-/// Reads, checks and compiles a file. A file with any error is refused as a whole; the problems are then all there
-/// are, warnings included, with lines.
-pub fn load(path: &Path, surroundings: &Surroundings) -> Result<Loaded, Vec<Problem>> {
-    FileSource::new(path).load(surroundings)
-}
-
 /// Compiles what was parsed of a text, and refuses it with any error.
 pub(super) fn usable(
     parsed: (Facts, Vec<Problem>),
@@ -69,11 +60,6 @@ pub(super) fn usable(
     Ok(Loaded::new(desired, problems, text))
 }
 
-/// Milliseconds since then.
-pub(super) fn millis(begun: Instant) -> f64 {
-    begun.elapsed().as_secs_f64() * 1e3
-}
-
 /// Reads and checks a file by itself: what it says, for those who compile it together with more. A file with any error
 /// is refused as a whole; the problems then have lines.
 pub fn facts(path: &Path) -> Result<Facts, Vec<Problem>> {
@@ -84,56 +70,6 @@ pub fn facts(path: &Path) -> Result<Facts, Vec<Problem>> {
         return Err(problems);
     }
     Ok(facts)
-}
-
-/// Everything that is wrong with a file, and everything that may surprise its author.
-pub fn check(path: &Path, surroundings: &Surroundings) -> Report {
-    let (desired, problems) = match load(path, surroundings) {
-        Ok(loaded) => {
-            let (listeners, routes) = (loaded.desired.listeners.len(), loaded.desired.routes.len());
-            (Some((listeners, routes)), loaded.warnings())
-        }
-        Err(problems) => (None, problems),
-    };
-    Report { path: path.to_owned(), problems, usable: desired }
-}
-
-/// What is wrong with a file; prints one line a problem and one for the whole.
-#[derive(Clone, Debug)]
-pub struct Report {
-    path: PathBuf,
-    problems: Vec<Problem>,
-    /// Numbers of listeners and routes.
-    usable: Option<(usize, usize)>,
-}
-
-impl Report {
-    /// Whether the file can be used; it may have warnings.
-    pub fn is_usable(&self) -> bool {
-        self.usable.is_some()
-    }
-
-    /// Errors and warnings, in the order of their lines.
-    pub fn problems(&self) -> &[Problem] {
-        &self.problems
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.path.display().to_string();
-        for problem in &self.problems {
-            writeln!(f, "{}", problem.in_file(&path))?;
-        }
-        let errors = self.problems.iter().filter(|problem| problem.is_error()).count();
-        let warnings = self.problems.len() - errors;
-        match self.usable {
-            Some((listeners, routes)) => {
-                write!(f, "{path}: ok: listeners: {listeners}, routes: {routes}, warnings: {warnings}")
-            }
-            None => write!(f, "{path}: refused: errors: {errors}, warnings: {warnings}"),
-        }
-    }
 }
 
 /// What is wrong with a file that cannot be read.

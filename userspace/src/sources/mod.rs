@@ -4,6 +4,8 @@
 pub mod file;
 /// The static file, read again and again.
 pub mod reread;
+/// What is wrong with a static file.
+pub mod check;
 /// The chart's file.
 pub mod chart;
 /// The under cluster, watched.

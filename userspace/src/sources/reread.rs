@@ -62,7 +62,8 @@ impl FileSource {
         Self { path: path.into(), keys: Default::default(), whole: None, last: None }
     }
 
-    /// Reads, checks and compiles the file, as [`file::load`] does.
+    /// Reads, checks and compiles the file. One with any error is refused as a whole; the problems are then all there are,
+    /// warnings included, with lines.
     pub fn load(&mut self, around: &Surroundings) -> Result<Loaded, Vec<Problem>> {
         let begun = Instant::now();
         let text = file::read(&self.path).map_err(|error| vec![file::unreadable(&error)])?;
@@ -89,7 +90,7 @@ impl FileSource {
             return Ok(Loaded::new(desired, problems, text));
         }
         let parsed = config::parse_outlined(&text, outline);
-        debug!(parsed_ms = file::millis(begun), "parsed");
+        debug!(parsed_ms = millis(begun), "parsed");
         let facts = &parsed.0;
         let names = facts.routes.iter().map(|route| Arc::clone(&route.name)).collect();
         let (settings, listeners) = (facts.settings.clone(), facts.listeners.clone());
@@ -101,6 +102,11 @@ impl FileSource {
         });
         Ok(loaded)
     }
+}
+
+/// Milliseconds since then.
+fn millis(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1e3
 }
 
 impl Last {
@@ -148,7 +154,7 @@ impl Last {
             return false;
         }
         let Some((new, problems)) = outline.routes(&difference.new) else { return false };
-        debug!(parsed_ms = file::millis(begun), changed = new.len(), "parsed");
+        debug!(parsed_ms = millis(begun), changed = new.len(), "parsed");
         let gone: Vec<Arc<str>> =
             difference.gone.iter().map(|place| Arc::clone(&self.names[*place])).collect();
         if !problems.is_empty() {

@@ -1,0 +1,57 @@
+//! What is wrong with a static file, told to its author.
+
+use super::reread::FileSource;
+use crate::compile::Surroundings;
+use crate::model::Problem;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Everything that is wrong with a file, and everything that may surprise its author.
+pub fn check(path: &Path, surroundings: &Surroundings) -> Report {
+    let (desired, problems) = match FileSource::new(path).load(surroundings) {
+        Ok(loaded) => {
+            let (listeners, routes) = (loaded.desired.listeners.len(), loaded.desired.routes.len());
+            (Some((listeners, routes)), loaded.warnings())
+        }
+        Err(problems) => (None, problems),
+    };
+    Report { path: path.to_owned(), problems, usable: desired }
+}
+
+/// What is wrong with a file; prints one line a problem and one for the whole.
+#[derive(Clone, Debug)]
+pub struct Report {
+    path: PathBuf,
+    problems: Vec<Problem>,
+    /// Numbers of listeners and routes.
+    usable: Option<(usize, usize)>,
+}
+
+impl Report {
+    /// Whether the file can be used; it may have warnings.
+    pub fn is_usable(&self) -> bool {
+        self.usable.is_some()
+    }
+
+    /// Errors and warnings, in the order of their lines.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display().to_string();
+        for problem in &self.problems {
+            writeln!(f, "{}", problem.in_file(&path))?;
+        }
+        let errors = self.problems.iter().filter(|problem| problem.is_error()).count();
+        let warnings = self.problems.len() - errors;
+        match self.usable {
+            Some((listeners, routes)) => {
+                write!(f, "{path}: ok: listeners: {listeners}, routes: {routes}, warnings: {warnings}")
+            }
+            None => write!(f, "{path}: refused: errors: {errors}, warnings: {warnings}"),
+        }
+    }
+}
