@@ -10,7 +10,7 @@ bench [--only NAME]... [--rounds N] [--quick] [--write]
                 memory, load, load-million, load-yaml, change, kill
   --rounds N    rounds in which all systems take their turn (40)
   --quick       two short rounds of ours and plain forwarding: shows that it works, not how fast
-  --write       also puts the table into README.md and the chart beside it
+  --write       also puts the table into README.md and the chart beside it; not with --only
 ";
 
 /// What is asked for.
@@ -40,6 +40,9 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option
         }
     }
     options.effort.rounds = rounds.unwrap_or(options.effort.rounds);
+    if options.write && !options.only.is_empty() {
+        bail!("--write replaces the whole table: not with --only\n{USAGE}");
+    }
     Ok(options)
 }
 
@@ -55,5 +58,6 @@ mod tests {
         assert_eq!((told.effort.rounds, told.effort.milliseconds, told.write), (3, 200, false));
         assert_eq!(of("").unwrap().effort.rounds, 40);
         assert!(of("--rounds many").is_err() && of("--all").is_err());
+        assert!(of("--write").unwrap().write && of("--only kill --write").is_err());
     }
 }

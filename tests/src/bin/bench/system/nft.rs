@@ -24,5 +24,6 @@ pub(super) fn start(rig: &Rig, tenants: u32) -> Result<()> {
     );
     let output = run(rig.node.command("nft").args(["-f", "-"]), rules.as_bytes()).context("running nft")?;
     ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
+    // The table of connections, whose size is the machine's, would be full of closed ones before the end.
+    rig.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "10")
 }
