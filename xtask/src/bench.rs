@@ -2,12 +2,12 @@
 //! is carried by the program `load`, built optimised.
 
 use crate::failure::{Failure, Outcome};
-use crate::level::{self, Needs};
+use crate::needs::{self, Needs};
 use crate::{build, process, setup};
 
 /// Installs peers, builds, measures.
 pub(crate) fn run(options: &[String]) -> Outcome {
-    if let Some(obstacle) = level::obstacle(Needs::Lab) {
+    if let Some(obstacle) = needs::obstacle(Needs::Lab) {
         let remedy = "as root, on Linux 6.6 or newer; in a container, privileged";
         return Err(Failure::new("preparing the benchmark", obstacle, remedy));
     }

@@ -2,7 +2,7 @@
 //! Go modules, driven by the scripts in `tests/cluster/`.
 
 use crate::failure::{Failure, Outcome};
-use crate::level::{self, Needs};
+use crate::needs::{self, Needs};
 use crate::{image, process, setup};
 use std::env;
 use std::ffi::OsString;
@@ -54,7 +54,7 @@ impl Cluster {
     /// Installs what is missing and starts it.
     fn up(&self) -> Outcome {
         let step = format!("making cluster {}", self.name);
-        if let Some(obstacle) = level::obstacle(Needs::Cluster) {
+        if let Some(obstacle) = needs::obstacle(Needs::Cluster) {
             return Err(Failure::new(step, obstacle, "as root, with Go in PATH; in a container, privileged"));
         }
         setup::for_lab()?;

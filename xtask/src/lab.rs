@@ -1,7 +1,7 @@
 //! The lab of network namespaces, and the demonstration in it. The lab itself is the program `lab` of crate `tests`.
 
 use crate::failure::{Failure, Outcome};
-use crate::level::{self, Needs};
+use crate::needs::{self, Needs};
 use crate::{build, process, setup};
 
 /// Shows Vestibule at work; `--keep` leaves the lab running.
@@ -15,7 +15,7 @@ pub(crate) fn lab(options: &[String]) -> Outcome {
 }
 
 fn start(what: &str, options: &[String]) -> Outcome {
-    if let Some(obstacle) = level::obstacle(Needs::Lab) {
+    if let Some(obstacle) = needs::obstacle(Needs::Lab) {
         let remedy = "as root, on Linux 6.6 or newer; in a container, privileged";
         return Err(Failure::new(format!("preparing the {what}"), obstacle, remedy));
     }

@@ -21,7 +21,9 @@ mod image;
 mod manifests;
 /// Runs the test levels and sums them up.
 mod test;
-/// One level of tests: what it needs, how it runs.
+/// What tests need of the machine.
+mod needs;
+/// One level of tests, and how it runs.
 mod level;
 /// What came out of a level.
 mod report;

@@ -2,7 +2,8 @@
 
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{self, Level, Needs};
+use crate::level::Level;
+use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, conformance, process, setup};
 
@@ -24,7 +25,7 @@ const LEVELS: &[Level] = &[
 pub(crate) fn run(names: &[String]) -> Outcome {
     let levels = chosen(names)?;
     setup::for_build()?;
-    let lab = levels.iter().any(|level| level.needs >= Needs::Lab) && level::obstacle(Needs::Lab).is_none();
+    let lab = levels.iter().any(|level| level.needs >= Needs::Lab) && needs::obstacle(Needs::Lab).is_none();
     if lab {
         setup::for_lab()?;
     }
@@ -44,7 +45,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
     };
     let mut reports = Vec::new();
     for level in levels {
-        reports.push(match level::obstacle(level.needs) {
+        reports.push(match needs::obstacle(level.needs) {
             Some(reason) => level.skip(&reason)?,
             None => {
                 let surroundings = Surroundings::of(level.needs)?;
