@@ -3,7 +3,6 @@
 //! Each node judges for itself and a backend may come and go several times a second somewhere: what is said of a route
 //! changes at most once in [`GAP`].
 
-use super::notes::names;
 use crate::model::cluster::{ClusterRoute, Endpoint};
 use crate::model::verdict::{Condition, Status};
 use crate::model::{ObjectName, ObjectRef};
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(super) const HEALTHY: &str = "vestibule.dev/BackendsHealthy";
 /// From one thing said of a route to the next.
 const GAP: Duration = Duration::from_secs(5);
-/// Most backends that one message names.
+/// Most backends, and most nodes of each, that one message names.
 const NAMED: usize = 8;
 
 /// Backends that live nodes see down, by node.
@@ -108,6 +107,17 @@ pub(super) fn message(
 /// As a condition.
 pub(super) fn condition(message: String) -> Condition {
     Condition { kind: HEALTHY, status: Status::False, reason: "ProbeFailed", message }
+}
+
+/// Some nodes, for people.
+pub(super) fn names(nodes: &[&str]) -> String {
+    let named = nodes.len().min(NAMED);
+    let what = if nodes.len() == 1 { "node" } else { "nodes" };
+    let mut text = format!("{what} {}", nodes[..named].join(", "));
+    if nodes.len() > named {
+        text.push_str(&format!(" and {} more", nodes.len() - named));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What is told as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
 
-use super::health::Failing;
+use super::health::{Failing, names};
 use super::telling::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
@@ -9,9 +9,6 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// Most nodes that one Event names.
-const NAMED: usize = 8;
 
 /// What notes are made from.
 pub(super) struct Ground<'a> {
@@ -144,17 +141,6 @@ fn parse(text: &str) -> Option<ObjectRef> {
     let (namespace, name) = name.split_once('/').unwrap_or(("", name));
     (!name.is_empty() && !name.contains('/'))
         .then(|| ObjectRef { kind, name: ObjectName::new(namespace, name) })
-}
-
-/// Some nodes, for people.
-pub(super) fn names(nodes: &[&str]) -> String {
-    let named = nodes.len().min(NAMED);
-    let what = if nodes.len() == 1 { "node" } else { "nodes" };
-    let mut text = format!("{what} {}", nodes[..named].join(", "));
-    if nodes.len() > named {
-        text.push_str(&format!(" and {} more", nodes.len() - named));
-    }
-    text
 }
 
 /// What a route had lost by its old status and has by the new one; `None`: nothing was won.

@@ -1,11 +1,10 @@
 //! Which listeners a route attaches to: sectionName and port, kinds, namespaces, host names.
 
-use super::GATEWAY_GROUP;
 use super::listener::{Listener, Parents, Refusal};
 use super::pattern::intersection;
-use crate::model::cluster::{ClusterRoute, Labels, NamespaceScope, ParentRef};
+use super::scope::{allows, parent_kind};
+use crate::model::cluster::{ClusterRoute, NamespaceScope, ParentRef};
 use crate::model::{Cluster, Kind, Pattern};
-use std::sync::Arc;
 
 /// What a route is to one of its parents.
 pub(super) struct Attachment<'a> {
@@ -16,28 +15,6 @@ pub(super) struct Attachment<'a> {
     pub(super) refusal: Option<Refusal>,
     /// Names, or addresses and ports, that others have: which, and who.
     pub(super) losses: Vec<super::own::Loss<'a>>,
-}
-
-/// The kind of parent that a reference means; `None`: none of ours.
-pub(super) fn parent_kind(reference: &ParentRef) -> Option<Kind> {
-    if reference.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
-        return None;
-    }
-    match reference.kind.as_deref() {
-        None | Some("Gateway") => Some(Kind::Gateway),
-        Some("ListenerSet") => Some(Kind::ListenerSet),
-        Some(_) => None,
-    }
-}
-
-/// Whether a scope that is written in namespace `own` takes objects of namespace `other`.
-pub(super) fn allows(scope: &NamespaceScope, own: &str, other: &str, labels: Option<&Arc<Labels>>) -> bool {
-    match scope {
-        NamespaceScope::All => true,
-        NamespaceScope::Same => own == other,
-        NamespaceScope::Selector(selector) => labels.is_some_and(|labels| selector.matches(labels)),
-        NamespaceScope::None => false,
-    }
 }
 
 /// What a route asks for: its patterns; `None` alone where it names none and takes all.

@@ -1,7 +1,7 @@
 //! Gateways and ListenerSets of ours with their listeners: what may be served, and what is refused and why.
 
 use super::rank::Claimant;
-use super::{GATEWAY_GROUP, attach};
+use super::{GATEWAY_GROUP, scope};
 use crate::ipam::{self, ADDRESS_TYPE, Assignment};
 use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec};
 use crate::model::{Cluster, Kind, ObjectName, Pattern, Protocol};
@@ -175,7 +175,7 @@ impl<'a> Parents<'a> {
         set: &'a ListenerSetSpec,
         ports: &mut Ports<'a>,
     ) {
-        if attach::parent_kind(&set.parent) != Some(Kind::Gateway) {
+        if scope::parent_kind(&set.parent) != Some(Kind::Gateway) {
             return;
         }
         let namespace = set.parent.namespace.as_ref().unwrap_or(&name.namespace);
@@ -183,7 +183,7 @@ impl<'a> Parents<'a> {
         let parent = &self.all[gateway];
         let allowed = cluster.gateways.get(parent.name).is_some_and(|spec| {
             let labels = cluster.namespaces.get(&name.namespace);
-            attach::allows(&spec.allowed_listeners, &parent.name.namespace, &name.namespace, labels)
+            scope::allows(&spec.allowed_listeners, &parent.name.namespace, &name.namespace, labels)
         });
         let mut refusal = if !allowed {
             let what = format!(

@@ -7,7 +7,7 @@ use super::retry::{Retry, chance};
 use super::source::Source;
 use super::trouble::Trouble;
 use super::watch::{Event, Sink, Watch};
-use super::watches::Start;
+use super::watches::{Options, Start};
 use kube::api::ListParams;
 use kube::core::Request;
 use serde::Deserialize;
@@ -50,8 +50,17 @@ enum Sight {
     Gone(Source),
 }
 
+/// Starts all watches; those of kinds that a CRD brings as soon as it is there.
+pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::Sender<Message>) {
+    let start = Start::new(options, outbox);
+    for source in [Source::Namespaces, Source::Services, Source::EndpointSlices] {
+        start.watch(watches, source, "v1", 0);
+    }
+    watches.spawn(run(start));
+}
+
 /// Follows CRDs and runs a watch for each kind that we read; for ever.
-pub(super) async fn run(start: Start) {
+async fn run(start: Start) {
     let (eyes, mut sights) = mpsc::channel(16);
     let sink = Eyes { out: eyes, outbox: start.outbox.clone(), listed: BTreeSet::new() };
     let mut watches = JoinSet::new();

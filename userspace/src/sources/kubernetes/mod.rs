@@ -36,7 +36,9 @@ mod tables;
 /// What the under cluster says, kept up to date.
 mod store;
 
-pub use store::{Changes, Options, Stale, Store, StoredStatus};
+pub use news::StoredStatus;
+pub use store::{Changes, Stale, Store};
+pub use watches::Options;
 
 /// A client for an API server as [`Store`] needs it.
 pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {

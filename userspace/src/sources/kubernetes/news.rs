@@ -1,7 +1,6 @@
 //! What the watches tell the store.
 
 use super::source::Source;
-use super::store::StoredStatus;
 use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, ServiceSpec,
 };
@@ -44,6 +43,17 @@ pub(super) struct Entry {
     pub(super) body: Body,
     pub(super) problems: Vec<Problem>,
     pub(super) status: Option<StoredStatus>,
+}
+
+/// The status of an object as it was when last heard of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredStatus {
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `status`; null where there is none.
+    pub status: serde_json::Value,
 }
 
 #[derive(Debug)]

@@ -1,9 +1,10 @@
 //! What the under cluster says, kept up to date.
 
-use super::news::{Message, News};
+use super::discovery;
+use super::news::{Message, News, StoredStatus};
 use super::source::Source;
 use super::tables::{Tables, kind};
-use super::watches;
+use super::watches::Options;
 use crate::model::cluster::Policy;
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,17 +17,6 @@ use tokio::task::JoinSet;
 const INBOX: usize = 1024;
 /// Most messages that one [`Store::changed`] takes: under a stream of changes without end the caller still gets to act.
 const BATCH: usize = 8 * INBOX;
-
-/// What a store needs.
-#[expect(missing_debug_implementations, reason = "kube's Client has none")]
-pub struct Options {
-    /// The API server; made by [`super::connect`], so that it does not retry by itself.
-    pub client: kube::Client,
-    /// What the chart allows and presets.
-    pub policy: Policy,
-    /// Keep status and resourceVersion of objects that have a status of ours: the controller needs them, agents do not.
-    pub statuses: bool,
-}
 
 /// What the under cluster says.
 #[derive(Debug)]
@@ -87,23 +77,12 @@ pub struct Stale {
     pub why: String,
 }
 
-/// The status of an object as it was when last heard of.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StoredStatus {
-    /// `metadata.resourceVersion`.
-    pub resource_version: String,
-    /// `metadata.uid`.
-    pub uid: String,
-    /// `status`; null where there is none.
-    pub status: serde_json::Value,
-}
-
 impl Store {
     /// Begins to watch. Needs a tokio runtime.
     pub fn start(options: Options) -> Self {
         let (outbox, inbox) = mpsc::channel(INBOX);
         let mut store = Self::new(inbox, options.policy.clone());
-        watches::spawn(&mut store.watches, options, outbox);
+        discovery::spawn(&mut store.watches, options, outbox);
         store
     }
 

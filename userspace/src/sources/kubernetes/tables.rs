@@ -1,9 +1,8 @@
 //! The tables that a [`Cluster`] is made of, kept by what the watches tell.
 
 use super::endpoints::Slices;
-use super::news::{Body, Entry};
+use super::news::{Body, Entry, StoredStatus};
 use super::source::Source;
-use super::store::StoredStatus;
 use crate::model::cluster::Endpoint;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};

@@ -1,14 +1,12 @@
 //! Which watches run, and what each folds.
 
 use super::api::object::{Object, Raw, RawMeta};
-use super::discovery;
 use super::fold;
-use super::news::{Body, Entry, Message, News};
+use super::news::{Body, Entry, Message, News, StoredStatus};
 use super::source::Source;
-use super::store::{Options, StoredStatus};
 use super::watch::{Event, Sink, Watch, Watched};
 use super::words::Words;
-use crate::model::cluster::ProbeSpec;
+use crate::model::cluster::{Policy, ProbeSpec};
 use crate::model::{Kind, ObjectName, Problem};
 use futures_util::FutureExt as _;
 use kube::Client;
@@ -17,6 +15,17 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+
+/// What a store needs.
+#[expect(missing_debug_implementations, reason = "kube's Client has none")]
+pub struct Options {
+    /// The API server; made by [`super::connect`], so that it does not retry by itself.
+    pub client: Client,
+    /// What the chart allows and presets.
+    pub policy: Policy,
+    /// Keep status and resourceVersion of objects that have a status of ours: the controller needs them, agents do not.
+    pub statuses: bool,
+}
 
 /// What every watch needs.
 #[derive(Clone)]
@@ -28,17 +37,13 @@ pub(super) struct Start {
     words: Words,
 }
 
-/// Starts all watches; those of kinds that a CRD brings as soon as it is there.
-pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::Sender<Message>) {
-    let Options { client, policy, statuses } = options;
-    let start = Start { client, outbox, probe: policy.probe_defaults, statuses, words: Words::default() };
-    for source in [Source::Namespaces, Source::Services, Source::EndpointSlices] {
-        start.watch(watches, source, "v1", 0);
-    }
-    watches.spawn(discovery::run(start));
-}
-
 impl Start {
+    /// What watches need that tell `outbox`.
+    pub(super) fn new(options: Options, outbox: mpsc::Sender<Message>) -> Self {
+        let Options { client, policy, statuses } = options;
+        Self { client, outbox, probe: policy.probe_defaults, statuses, words: Words::default() }
+    }
+
     /// Starts the watch of a kind.
     pub(super) fn watch(
         &self,

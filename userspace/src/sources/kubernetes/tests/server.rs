@@ -1,6 +1,7 @@
 //! An API server that answers requests for Services by a script, and knows of nothing else.
 
-use super::super::store::{Options, Store};
+use super::super::store::Store;
+use super::super::watches::Options;
 use crate::model::cluster::Policy;
 use axum::Router;
 use axum::body::Body;
