@@ -13,9 +13,8 @@ use userspace::model::cluster::{ClusterRoute, Endpoint, Policy};
 use userspace::model::{Cluster, Kind, ObjectName, ObjectRef};
 use userspace::sources::kubernetes::{self, Store};
 
-/// What a working watch tells is known by then, also on a machine with other work; what would be asked for now and then is
-/// not.
-const SOON: Duration = Duration::from_secs(5);
+/// A CRD or an object is known this soon.
+const SOON: Duration = Duration::from_secs(1);
 /// Whatever waits behind a retry has come by then: the longest wait is 6 s.
 const RETRIED: Duration = Duration::from_secs(15);
 /// A machine with other work.
@@ -245,7 +244,7 @@ fn a_server_that_goes_away_leaves_the_last_state_and_comes_back_without_a_flap()
     }
     let mut api = server.rest().connect().unwrap();
     api.delete(&format!("{ROUTES}/b")).unwrap();
-    watched.until("a change after all that", RETRIED, |store| routes(store) == ["default/a", "default/c"]);
+    watched.until("a change after all that", SOON, |store| routes(store) == ["default/a", "default/c"]);
 }
 
 /// What an agent may read, as the chart has it, and who may.

@@ -6,7 +6,7 @@ use std::fmt;
 /// Why a watch ended before its time.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
-    /// The version we know is too old to go on from: a full list is needed. Nothing is stale.
+    /// The version we know is too old to go on from: a full list is needed. Nothing is stale, the first time.
     Expired,
     /// The server gives no lists as streams: pages it is.
     NoStreaming,

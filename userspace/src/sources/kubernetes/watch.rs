@@ -30,6 +30,8 @@ const PAGE: Duration = Duration::from_secs(30);
 const PAGE_OBJECTS: u32 = 500;
 /// A kind that the server does not know is stale after this time: its CRD may be coming or going just now.
 const NOT_FOUND: Duration = Duration::from_secs(2);
+/// A version that expires again so soon was too old from the beginning.
+const EXPIRED_AGAIN: Duration = Duration::from_secs(60);
 /// From one question to the next in that time.
 const NOT_FOUND_RETRY: Duration = Duration::from_millis(100);
 
@@ -88,6 +90,8 @@ pub(super) struct Watch<T, S> {
     told: Option<String>,
     /// Since when the server has not known the kind.
     not_found_since: Option<Instant>,
+    /// When the version to go on from was found to be too old last.
+    expired: Option<Instant>,
     _object: std::marker::PhantomData<fn() -> T>,
 }
 
@@ -107,6 +111,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             retry: Retry::default(),
             told: None,
             not_found_since: None,
+            expired: None,
             _object: std::marker::PhantomData,
         }
     }
@@ -268,7 +273,13 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             }
             Trouble::Expired => {
                 self.resume = None;
-                None
+                let before = self.expired.replace(Instant::now());
+                if before.is_none_or(|at| at.elapsed() >= EXPIRED_AGAIN) {
+                    // The server works and nothing is told to be stale: what changes meanwhile must not wait for a list
+                    // as long as failures before, of a server that was away, would have it.
+                    return Duration::ZERO;
+                }
+                Some(trouble.to_string())
             }
             Trouble::OtherHistory(why) => {
                 self.resume = None;

@@ -100,6 +100,41 @@ async fn a_version_that_is_too_old_costs_one_list_and_no_flap() {
     }
 }
 
+/// An API server that was away for a while knows no old versions: with the wait that the failures before had grown to, the
+/// watch was called fresh and heard nothing for up to 6 s.
+#[tokio::test]
+async fn a_version_that_is_too_old_after_failures_is_given_up_at_once() {
+    let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")}).to_string();
+    let away = || Refuse(503, "away");
+    let mut server = Server::start([
+        Ended(vec![event("ADDED", "a", 5), listed(7)]),
+        away(),
+        away(),
+        away(),
+        away(),
+        Ended(vec![gone]),
+        Open(vec![event("ADDED", "b", 9), listed(11)]),
+    ])
+    .await;
+    server.until(|store| !is_fresh(store), |_| {}).await;
+    server.until(is_fresh, |_| {}).await;
+    let fresh = Instant::now();
+    server.until(services(&["b"]), never_less).await;
+    // The next wait would be 1.6 s at least.
+    assert!(fresh.elapsed() < Duration::from_secs(1), "it waited {:?}", fresh.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_whose_every_version_is_too_old_is_not_asked_without_end_and_not_believed() {
+    let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]).await;
+    server.refuse_from_now_on(410, "too old resource version");
+    server.until(|store| !is_fresh(store), |_| {}).await;
+    assert!(server.store.stale()[0].why.contains("too old"), "{:?}", server.store.stale());
+    assert_eq!(Server::services(&server.store), ["a"]);
+    let _ = tokio::time::timeout(Duration::from_secs(1), server.until(|_| false, |_| {})).await;
+    assert!(server.asked().len() < 10, "{:#?}", server.asked());
+}
+
 #[tokio::test]
 async fn a_server_of_another_history_is_asked_for_everything() {
     let mut server = Server::start([
