@@ -6,6 +6,7 @@
 use crate::model::cluster::{ClusterRoute, Endpoint};
 use crate::model::verdict::{Condition, Status};
 use crate::model::{ObjectName, ObjectRef};
+use crate::status::node_names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const HEALTHY: &str = "vestibule.dev/BackendsHealthy";
 /// From one thing said of a route to the next.
 const GAP: Duration = Duration::from_secs(5);
-/// Most backends, and most nodes of each, that one message names.
+/// Most backends that one message names.
 const NAMED: usize = 8;
 
 /// Backends that live nodes see down, by node.
@@ -95,7 +96,7 @@ pub(super) fn message(
     let mut text = format!("{} of {} backends fail their probe: ", down.len(), backends.len());
     let named = down.iter().take(NAMED).map(|(at, nodes)| {
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        format!("{at} on {}", names(&nodes))
+        format!("{at} on {}", node_names(&nodes))
     });
     text.push_str(&named.collect::<Vec<_>>().join("; "));
     if down.len() > NAMED {
@@ -107,17 +108,6 @@ pub(super) fn message(
 /// As a condition.
 pub(super) fn condition(message: String) -> Condition {
     Condition { kind: HEALTHY, status: Status::False, reason: "ProbeFailed", message }
-}
-
-/// Some nodes, for people.
-pub(super) fn names(nodes: &[&str]) -> String {
-    let named = nodes.len().min(NAMED);
-    let what = if nodes.len() == 1 { "node" } else { "nodes" };
-    let mut text = format!("{what} {}", nodes[..named].join(", "));
-    if nodes.len() > named {
-        text.push_str(&format!(" and {} more", nodes.len() - named));
-    }
-    text
 }
 
 #[cfg(test)]

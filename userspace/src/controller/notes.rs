@@ -1,10 +1,10 @@
 //! What is told as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
 
-use super::health::{Failing, names};
+use super::health::Failing;
 use super::telling::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
-use crate::status::Nodes;
+use crate::status::{Nodes, node_names};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -69,7 +69,7 @@ impl Ground<'_> {
         }
         for ((object, text), nodes) in nodes_of {
             let Some(object) = parse(object) else { continue };
-            let text = format!("on {}: {text}", names(&nodes));
+            let text = format!("on {}: {text}", node_names(&nodes));
             let regarding = self.regarding(&object);
             notes.insert(Note { regarding, is_warning: true, reason: "NodeProblem", text });
         }
@@ -99,7 +99,7 @@ impl Ground<'_> {
                 let text = format!(
                     "backend {backend} fails its probe on {}; see whether it listens there and whether these nodes \
                      reach it, or change annotation vestibule.dev/probe",
-                    names(&nodes)
+                    node_names(&nodes)
                 );
                 let regarding = self.regarding(&object);
                 notes.insert(Note { regarding, is_warning: true, reason: "BackendFailing", text });

@@ -185,6 +185,18 @@ pub enum NamespaceScope {
     None,
 }
 
+impl NamespaceScope {
+    /// Whether one that is written in namespace `own` takes objects of namespace `other`, which has these labels.
+    pub fn allows(&self, own: &str, other: &str, labels: Option<&Arc<Labels>>) -> bool {
+        match self {
+            Self::All => true,
+            Self::Same => own == other,
+            Self::Selector(selector) => labels.is_some_and(|labels| selector.matches(labels)),
+            Self::None => false,
+        }
+    }
+}
+
 /// `metav1.LabelSelector`: all of it must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {

@@ -20,6 +20,7 @@ pub mod service;
 
 pub(crate) use condition::cut;
 pub use condition::owned;
+pub(crate) use progress::node_names;
 pub use progress::{Complaint, Held, Nodes, Progress, key};
 
 use serde_json::{Map, Value};

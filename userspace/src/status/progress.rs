@@ -103,16 +103,23 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
 }
 
 fn waits(nodes: &[(String, Option<String>)]) -> String {
-    let names: Vec<&str> = nodes.iter().take(NAMED).map(|(node, _)| node.as_str()).collect();
-    let more = nodes.len() - names.len();
-    let mut message = format!("waits for node {}", names.join(", "));
-    if more > 0 {
-        message.push_str(&format!(" and {more} more"));
-    }
+    let names: Vec<&str> = nodes.iter().map(|(node, _)| node.as_str()).collect();
+    let mut message = format!("waits for {}", node_names(&names));
     for (node, why) in nodes.iter().take(NAMED) {
         if let Some(why) = why {
             message.push_str(&format!("; {node}: {why}"));
         }
     }
     message
+}
+
+/// Nodes, for people: the first few by name.
+pub(crate) fn node_names(nodes: &[&str]) -> String {
+    let named = nodes.len().min(NAMED);
+    let what = if nodes.len() == 1 { "node" } else { "nodes" };
+    let mut text = format!("{what} {}", nodes[..named].join(", "));
+    if nodes.len() > named {
+        text.push_str(&format!(" and {} more", nodes.len() - named));
+    }
+    text
 }

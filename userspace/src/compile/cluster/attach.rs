@@ -1,8 +1,7 @@
 //! Which listeners a route attaches to: sectionName and port, kinds, namespaces, host names.
 
-use super::listener::{Listener, Parents, Refusal};
+use super::listener::{Listener, Parents, Refusal, parent_kind};
 use super::pattern::intersection;
-use super::scope::{allows, parent_kind};
 use crate::model::cluster::{ClusterRoute, NamespaceScope, ParentRef};
 use crate::model::{Cluster, Kind, Pattern};
 
@@ -119,8 +118,8 @@ impl Candidates<'_> {
         let scope = &listener.spec.namespaces;
         listener.kind == Some(self.kind)
             && match scope {
-                NamespaceScope::Selector(_) => allows(scope, self.own, namespace, labels()),
-                _ => allows(scope, self.own, namespace, None),
+                NamespaceScope::Selector(_) => scope.allows(self.own, namespace, labels()),
+                _ => scope.allows(self.own, namespace, None),
             }
     }
 

@@ -1,9 +1,9 @@
 //! Gateways and ListenerSets of ours with their listeners: what may be served, and what is refused and why.
 
+use super::GATEWAY_GROUP;
 use super::rank::Claimant;
-use super::{GATEWAY_GROUP, scope};
 use crate::ipam::{self, ADDRESS_TYPE, Assignment};
-use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec};
+use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec, ParentRef};
 use crate::model::{Cluster, Kind, ObjectName, Pattern, Protocol};
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -175,7 +175,7 @@ impl<'a> Parents<'a> {
         set: &'a ListenerSetSpec,
         ports: &mut Ports<'a>,
     ) {
-        if scope::parent_kind(&set.parent) != Some(Kind::Gateway) {
+        if parent_kind(&set.parent) != Some(Kind::Gateway) {
             return;
         }
         let namespace = set.parent.namespace.as_ref().unwrap_or(&name.namespace);
@@ -183,7 +183,7 @@ impl<'a> Parents<'a> {
         let parent = &self.all[gateway];
         let allowed = cluster.gateways.get(parent.name).is_some_and(|spec| {
             let labels = cluster.namespaces.get(&name.namespace);
-            scope::allows(&spec.allowed_listeners, &parent.name.namespace, &name.namespace, labels)
+            spec.allowed_listeners.allows(&parent.name.namespace, &name.namespace, labels)
         });
         let mut refusal = if !allowed {
             let what = format!(
@@ -248,6 +248,18 @@ impl<'a> Parents<'a> {
             taken.hostnames.insert(listener.spec.hostname.as_ref());
         }
         first..self.listeners.len()
+    }
+}
+
+/// The kind of parent that a reference means; `None`: none of ours.
+pub(super) fn parent_kind(reference: &ParentRef) -> Option<Kind> {
+    if reference.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
+        return None;
+    }
+    match reference.kind.as_deref() {
+        None | Some("Gateway") => Some(Kind::Gateway),
+        Some("ListenerSet") => Some(Kind::ListenerSet),
+        Some(_) => None,
     }
 }
 

@@ -20,8 +20,6 @@ mod grant;
 mod isolation;
 /// Names of doors and routes.
 mod label;
-/// Which parent a reference means, and whose objects a scope takes.
-mod scope;
 /// Gateways and ListenerSets of ours with their listeners.
 mod listener;
 /// Who has a name on a door.
