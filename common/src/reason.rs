@@ -31,7 +31,7 @@ macro_rules! reasons {
 }
 
 /// Entries of `COUNTERS`: room for reasons to come.
-pub const REASONS_MAX: usize = 128;
+pub const REASONS_MAX: usize = 256;
 
 reasons! {
     // Not ours: handed on to the next program or the node's own stack.
@@ -63,11 +63,11 @@ reasons! {
     28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
     29 SynHalfOpenEvicted "syn" "half_open_evicted" "the oldest half-open connection gave way (event)";
 
-    30 HelloStashed "hello" "stashed" "part of a hello kept";
+    30 HelloBuffered "hello" "buffered" "part of a hello kept";
     31 HelloAcked "hello" "acked" "part of a hello kept or repeated; acknowledged";
     32 HelloGap "hello" "gap" "segment beyond a gap; acknowledged what is there";
     33 HelloSourceFull "hello" "source_full" "source has too many waiting hellos; answered with RST";
-    34 HelloStashFailed "hello" "stash_failed" "no memory for the hello; answered with RST";
+    34 HelloBufferFailed "hello" "buffer_failed" "no memory for the hello, or its bytes gave way before its backend had them; answered with RST";
     35 HelloEvicted "hello" "evicted" "the oldest waiting hello gave way (event); its client is reset";
     36 HelloNotTls "hello" "not_tls" "the client does not speak TLS; answered with RST";
     37 HelloMalformed "hello" "malformed" "malformed ClientHello; answered with RST";
@@ -81,6 +81,7 @@ reasons! {
     45 RouteNone "route" "unknown_name" "no route for this server name; answered with RST";
     46 RouteNoName "route" "no_name" "no server name and no default route; answered with RST";
     47 RouteReserved "route" "reserved_name" "a name nobody may claim; answered with RST";
+    48 RouteChanged "route" "changed" "listener, name or backend changed while it was looked up; dropped, the sender repeats";
 
     50 PickNone "pick" "no_backend" "the route has no backend that takes new flows; answered with RST";
     51 PickNoFamily "pick" "no_family" "the route has no backend of the client's address family; answered with RST";

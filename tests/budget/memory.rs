@@ -7,14 +7,14 @@ use userspace::model::facts::Settings;
 
 /// Bytes an entry, as the kernel rounds them: key and value up to eight bytes each, and what the map adds.
 const ENTRY_BYTES: [(&str, u64); 16] = [
-    (name::FLOWS, 184),
+    (name::FLOWS, 200),
     (name::NATS, 128),
-    (name::HELLOS, 512),
-    (name::CHUNKS, 2096),
+    (name::PENDING, 528),
+    (name::BUFFERS, 2096),
     (name::SOURCES, 80),
-    (name::HALF_OPENS, 160),
-    (name::HALF_OPEN_RING, 40),
-    (name::CLOSED_RING, 40),
+    (name::HALF_OPENS, 176),
+    (name::HALF_OPEN_RING, 48),
+    (name::CLOSED_RING, 48),
     (name::ROUTES_EXACT, 120),
     (name::ROUTES_LONG, 312),
     (name::ROUTES, 88),
@@ -29,6 +29,9 @@ const ENTRY_BYTES: [(&str, u64); 16] = [
 const PREALLOCATED_BYTES: u64 = 700 << 20;
 /// Most that they and those that grow with the configuration may take, with every map full.
 const FULL_BYTES: u64 = 2650 << 20;
+
+/// Most that the maps may take for a connection over which nothing passes.
+const IDLE_BYTES: f64 = 400.0;
 
 /// Bytes of `struct htab_elem` and of a bucket (kernel/bpf/hashtab.c).
 const HASH_ENTRY: u64 = 48;
@@ -84,12 +87,32 @@ fn the_kernel_counts_as_we_do() {
     }
 }
 
+/// Every map whose size follows the settings, with its entries, at the default capacities.
+fn default_capacities() -> [(&'static str, u32); 17] {
+    let Settings { max_flows, max_names, max_hellos, .. } = Settings::default();
+    sizes::Sizes { flows: max_flows, names: max_names, hellos: max_hellos }.maps()
+}
+
+#[test]
+fn an_idle_connection_keeps_within_its_budget() {
+    tests::skip_without_root!();
+    let maps = Programs::load().unwrap().maps();
+    let capacities = default_capacities();
+    let bytes = |name| {
+        let map = maps.iter().find(|map| map.name == name).unwrap_or_else(|| panic!("no map {name}"));
+        let (_, entries) = capacities.iter().find(|(sized, _)| *sized == name).expect("its size is set");
+        // With the entry's share of the buckets.
+        map_bytes(map, *entries) as f64 / f64::from(*entries)
+    };
+    let (flow, nat) = (bytes(name::FLOWS), bytes(name::NATS));
+    println!("an idle connection: {flow:.1} bytes of FLOWS, {nat:.1} of NATS, {:.1} in all", flow + nat);
+    assert!(flow + nat <= IDLE_BYTES, "{} bytes", flow + nat);
+}
+
 #[test]
 fn all_maps_at_the_default_capacities_keep_within_their_budget() {
     tests::skip_without_root!();
-    let settings = Settings::default();
-    let Settings { max_flows, max_names, max_hellos, .. } = settings;
-    let capacities = sizes::Sizes { flows: max_flows, names: max_names, hellos: max_hellos }.maps();
+    let capacities = default_capacities();
     let (mut preallocated, mut full) = (0, 0);
     println!("{:16} {:>10} {:>12} {:>12}", "map", "entries", "bytes/entry", "MiB");
     for map in Programs::load().unwrap().maps() {

@@ -5,9 +5,9 @@
 
 use tests::program::Programs;
 
-/// Most that a program may cost.
+/// What a program cost when its budget was set; it may cost 5 % more.
 #[derive(Debug)]
-struct Budget {
+struct Measured {
     program: &'static str,
     /// Instructions the verifier walks through.
     verified: u32,
@@ -17,11 +17,17 @@ struct Budget {
     jited: u32,
 }
 
-const BUDGETS: [Budget; 2] = [
+const MEASURED: [Measured; 2] = [
     // Some 7,000 follow options taken out of what passes: Fast Open, and what a backend declined.
-    Budget { program: "ingress", verified: 68_000, translated: 155_000, jited: 92_000 },
-    Budget { program: "expire", verified: 3_500, translated: 16_500, jited: 10_000 },
+    Measured { program: "ingress", verified: 62_010, translated: 140_216, jited: 83_752 },
+    // 2,830 before functions took parts of the working memory: each part is a pointer that is checked for null.
+    Measured { program: "expire", verified: 3_154, translated: 14_704, jited: 8_949 },
 ];
+
+/// The most that is allowed where this was measured.
+const fn budget(measured: u32) -> u32 {
+    measured + measured / 20
+}
 
 #[test]
 fn programs_keep_within_their_budgets() {
@@ -32,17 +38,19 @@ fn programs_keep_within_their_budgets() {
         "{:8}  {:>10} {:>10}  {:>10} {:>10}  {:>10} {:>10}",
         "program", "verified", "of", "translated", "of", "jited", "of"
     );
-    for budget in &BUDGETS {
-        let info = programs.info(budget.program);
+    for measured in &MEASURED {
+        let info = programs.info(measured.program);
         let verified = info.verified_instruction_count().expect("the kernel tells");
         let translated = info.size_translated().expect("the kernel tells root");
         let jited = info.size_jitted();
+        let [verified_most, translated_most, jited_most] =
+            [measured.verified, measured.translated, measured.jited].map(budget);
         println!(
-            "{:8}  {verified:>10} {:>10}  {translated:>10} {:>10}  {jited:>10} {:>10}",
-            budget.program, budget.verified, budget.translated, budget.jited
+            "{:8}  {verified:>10} {verified_most:>10}  {translated:>10} {translated_most:>10}  {jited:>10} {jited_most:>10}",
+            measured.program
         );
-        if verified > budget.verified || translated > budget.translated || jited > budget.jited {
-            over.push(budget);
+        if verified > verified_most || translated > translated_most || jited > jited_most {
+            over.push(measured.program);
         }
     }
     assert!(over.is_empty(), "over budget: {over:?}; the table stands above");

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use common::decide::server_name::RESERVED;
 use common::maps::address::Port;
-use common::maps::flow::{ClientTuple, Hello};
+use common::maps::flow::Pending;
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TLS};
 use common::maps::name;
 use common::reason::Reason;
@@ -13,6 +13,7 @@ use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, client, vip};
 use tests::corpus::{self, Case, Verdict};
 use tests::packet::{Segment, segment};
 use tests::program::{Programs, Sizes, verdict};
+use tests::tuple::client_tuple;
 use tests::world::Device;
 
 /// A listener with the same names and a default route.
@@ -87,8 +88,10 @@ impl Kernel {
             let outcome = p.ingress(Device::Client, &at(index * mss).payload(part).bytes());
             let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
             fate = match reason {
-                Reason::HelloStashed | Reason::HelloAcked => continue,
-                Reason::ConnectSyn => Fate::Routed(way.waiting(p).expect("the hello is kept").route),
+                Reason::HelloBuffered | Reason::HelloAcked => continue,
+                Reason::ConnectSyn => {
+                    Fate::Routed(way.waiting(p).expect("the hello is kept").connection.route)
+                }
                 reason => {
                     assert_eq!(outcome.verdict, verdict::REDIRECT, "the client gets RST");
                     let rst = Segment::parse(&outcome.packet).expect("a RST");
@@ -144,14 +147,8 @@ struct Way {
 }
 
 impl Way {
-    fn waiting(&self, programs: &Programs) -> Option<Hello> {
-        let key = ClientTuple {
-            client: self.from.ip().into(),
-            vip: self.to.ip().into(),
-            client_port: Port::new(self.from.port()),
-            vip_port: Port::new(self.to.port()),
-        };
-        programs.entry(name::HELLOS, key)
+    fn waiting(&self, programs: &Programs) -> Option<Pending> {
+        programs.entry(name::PENDING, client_tuple(self.from, self.to))
     }
 }
 

@@ -107,16 +107,19 @@ fn what_would_end_or_replace_a_flow_must_be_what_was_sent() {
             assert_refused(&mut programs, Device::Backend, &bad);
         }
         let after = open.flow(&programs);
-        assert_eq!((after.state, after.flags, after.backend_flags), (FLOW_ESTABLISHED, 0, 0));
+        assert_eq!(
+            (after.connection.state, after.connection.flags, after.connection.backend_flags),
+            (FLOW_ESTABLISHED, 0, 0)
+        );
         assert_eq!(after, before);
         // The SYN as it was sent marks the flow.
         let outcome = programs.ingress(Device::Client, &open.client.dial.segment().syn(ISN ^ 0x5555).bytes());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
-        assert_eq!(open.flow(&programs).flags, FLOW_SYN_SEEN);
+        assert_eq!(open.flow(&programs).connection.flags, FLOW_SYN_SEEN);
         // And a changed proof of the new handshake replaces nothing.
         let proof = dial(family).segment().seq(ISN ^ 0x5556).ack(sent(&outcome).seq.wrapping_add(1));
         assert_refused(&mut programs, Device::Client, &proof.psh().payload(usual_hello()));
-        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
     }
 }
 

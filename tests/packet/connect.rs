@@ -1,7 +1,7 @@
 //! The connection to the backend: SYN, its options, repetition, refusal, the next backend.
 
 use common::maps::backend::BACKEND_RETIRED;
-use common::maps::flow::HELLO_CONNECTING;
+use common::maps::flow::PENDING_CONNECTING;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::compare::assert_frame;
@@ -64,7 +64,7 @@ fn a_connection_opens_with_the_clients_options() {
         let backend = Backend::of(&sent(&outcome));
         assert_sent(&outcome, Reason::ConnectSyn, &expected_syn(backend));
         assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
-        assert_eq!(client.waiting(&programs).unwrap().state, HELLO_CONNECTING);
+        assert_eq!(client.waiting(&programs).unwrap().connection.state, PENDING_CONNECTING);
 
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         let expected = backend
@@ -79,7 +79,7 @@ fn a_connection_opens_with_the_clients_options() {
         // Nothing was acknowledged to the client: nothing is owed.
         assert_eq!(client.waiting(&programs), None);
         let flow = client.flow(&programs).unwrap();
-        assert_eq!((flow.nat, flow.route, flow.listener), (backend.tuple(), 1, 1));
+        assert_eq!((flow.nat, flow.connection.route, flow.connection.listener), (backend.tuple(), 1, 1));
         assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
     }
     assert_eq!(route_counts(&programs), (2, 0, 0));
@@ -161,7 +161,7 @@ fn the_next_backend_answers_and_gets_the_hello() {
         let outcome = second.accept(&mut programs);
         assert_eq!(sent(&outcome).payload, usual_hello());
         let id = if second.address == crate::setup::backend_socket(family, 0) { 0 } else { 1 };
-        assert_eq!(client.flow(&programs).unwrap().backend, backend_id(family, id));
+        assert_eq!(client.flow(&programs).unwrap().connection.backend, backend_id(family, id));
         // The first one changes its mind: its port is nobody's.
         let outcome = first.give(&mut programs, &first.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);

@@ -48,7 +48,7 @@ pub(crate) fn collect(programs: &mut Programs, client: Client, bytes: &[u8], mss
             return Backend::of(&sent(&outcome));
         }
         if index % 2 == 0 {
-            assert_dropped(&outcome, Reason::HelloStashed);
+            assert_dropped(&outcome, Reason::HelloBuffered);
         } else {
             assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
             client.assert_acknowledged(&outcome, ((index + 1) * mss) as u32);
@@ -166,10 +166,10 @@ fn data_behind_the_hello_is_kept_and_delivered() {
         let outcome = client.send(&mut programs, 0, &stream[..700]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         let backend = Backend::of(&sent(&outcome));
-        assert_dropped(&client.send(&mut programs, 700, &stream[700..1_900]), Reason::HelloStashed);
+        assert_dropped(&client.send(&mut programs, 700, &stream[700..1_900]), Reason::HelloBuffered);
         // Beyond a gap it is the client's to repeat.
         assert_dropped(&client.send(&mut programs, 2_000, &stream[2_000..]), Reason::HelloBeyond);
-        assert_dropped(&client.send(&mut programs, 1_900, &stream[1_900..]), Reason::HelloStashed);
+        assert_dropped(&client.send(&mut programs, 1_900, &stream[1_900..]), Reason::HelloBuffered);
         let outcome = backend.accept(&mut programs);
         assert_eq!(delivered(&outcome, ISN), stream);
         assert_eq!(client.flow(&programs).unwrap().client_next, behind(ISN, stream.len() as u32));
@@ -190,7 +190,7 @@ fn no_more_than_sixteen_kibibytes_are_kept() {
         for at in [15_000, 16_000, 16_384] {
             let part = &stream[at..at + 1_000];
             let outcome = client.send(&mut programs, at as u32, part);
-            assert_dropped(&outcome, Reason::HelloStashed);
+            assert_dropped(&outcome, Reason::HelloBuffered);
         }
         assert_dropped(&client.send(&mut programs, 17_000, &[0x17; 500]), Reason::HelloBeyond);
         let outcome = backend.accept(&mut programs);

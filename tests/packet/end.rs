@@ -34,7 +34,7 @@ fn fin_both_ways_closes_the_flow_whoever_begins() {
                 open.pass_to_client(p, &open.backend_segment(0, HELLO + 1).payload(*b"still here"));
                 open.pass_to_backend(p, &open.client_segment(HELLO + 1, 10));
                 open.pass_to_client(p, &open.backend_segment(10, HELLO + 1).fin());
-                assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+                assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED);
                 open.pass_to_backend(p, &open.client_segment(HELLO + 1, 11));
             } else {
                 open.pass_to_client(p, &open.backend_segment(0, HELLO).payload(*b"bye").fin());
@@ -42,15 +42,15 @@ fn fin_both_ways_closes_the_flow_whoever_begins() {
                 open.pass_to_backend(p, &open.client_segment(HELLO, 4).payload(*b"still here"));
                 open.pass_to_client(p, &open.backend_segment(4, HELLO + 10));
                 open.pass_to_backend(p, &open.client_segment(HELLO + 10, 4).fin());
-                assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+                assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED);
                 open.pass_to_client(p, &open.backend_segment(4, HELLO + 11));
             }
-            assert_eq!(open.flow(p).state, FLOW_CLOSED);
+            assert_eq!(open.flow(p).connection.state, FLOW_CLOSED);
             assert_eq!(newest_closed(p).owner, open.client.dial.tuple());
             // Stragglers of either side still pass: a lost last ACK is asked for again.
             open.pass_to_client(p, &open.backend_segment(10, HELLO + 1).fin());
             open.pass_to_backend(p, &open.client_segment(HELLO + 1, 11));
-            assert_eq!(open.flow(p).state, FLOW_CLOSED);
+            assert_eq!(open.flow(p).connection.state, FLOW_CLOSED);
         }
     }
 }
@@ -65,9 +65,9 @@ fn fin_of_both_at_once_closes_the_flow() {
         open.pass_to_backend(p, &open.client_segment(HELLO, 0).fin());
         open.pass_to_client(p, &open.backend_segment(0, HELLO).fin());
         open.pass_to_backend(p, &open.client_segment(HELLO + 1, 1));
-        assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED);
         open.pass_to_client(p, &open.backend_segment(1, HELLO + 1));
-        assert_eq!(open.flow(p).state, FLOW_CLOSED);
+        assert_eq!(open.flow(p).connection.state, FLOW_CLOSED);
     }
 }
 
@@ -82,18 +82,18 @@ fn an_acknowledgement_short_of_the_fin_does_not_close() {
         open.pass_to_client(p, &open.backend_segment(0, HELLO + 4).payload(*b"more").fin());
         open.pass_to_backend(p, &open.client_segment(HELLO + 5, 4));
         open.pass_to_client(p, &open.backend_segment(5, HELLO + 4));
-        assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED);
         open.pass_to_backend(p, &open.client_segment(HELLO + 5, 5));
-        assert_eq!(open.flow(p).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED);
         open.pass_to_client(p, &open.backend_segment(5, HELLO + 5));
-        assert_eq!(open.flow(p).state, FLOW_CLOSED);
+        assert_eq!(open.flow(p).connection.state, FLOW_CLOSED);
     }
 }
 
 /// A flow that was reset answers whoever still speaks with RST at the number it just acknowledged.
 #[track_caller]
 fn assert_lingers(programs: &mut Programs, open: Open) {
-    assert_eq!(open.flow(programs).state, FLOW_RESET);
+    assert_eq!(open.flow(programs).connection.state, FLOW_RESET);
     assert_eq!(newest_closed(programs).owner, open.client.dial.tuple());
     for ack in [0, 77] {
         for segment in [open.client_segment(HELLO, ack), open.client_segment(HELLO, ack).payload(*b"late")] {
@@ -109,7 +109,7 @@ fn assert_lingers(programs: &mut Programs, open: Open) {
     assert_dropped(&outcome, Reason::ForwardLinger);
     let outcome = open.backend.give(programs, &open.backend_segment(0, HELLO).rst());
     assert_dropped(&outcome, Reason::ForwardLinger);
-    assert_eq!(open.flow(programs).state, FLOW_RESET);
+    assert_eq!(open.flow(programs).connection.state, FLOW_RESET);
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn a_reset_of_a_closed_flow_makes_it_linger() {
     for family in FAMILIES {
         let open = open(&mut programs, family);
         open.close(&mut programs);
-        assert_eq!(open.flow(&programs).state, FLOW_CLOSED);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_CLOSED);
         let rst = open.client_segment(HELLO + 1, 1).rst();
         let outcome = open.client.give(&mut programs, &rst);
         assert_sent(&outcome, Reason::ForwardReset, &open.at_backend(&rst));
@@ -188,8 +188,8 @@ fn closed_flows_are_forgotten_when_others_close() {
         assert_eq!(outcome.counted, [(Reason::ForwardReset, 1), (Reason::ExpireClosed, 2)]);
         assert_eq!((flows[0].client.flow(&programs), flows[1].client.flow(&programs)), (None, None));
         assert_eq!((flows[0].backend.owner(&programs), flows[1].backend.owner(&programs)), (None, None));
-        assert_eq!(flows[2].flow(&programs).state, FLOW_CLOSED);
-        assert_eq!(flows[4].flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(flows[2].flow(&programs).connection.state, FLOW_CLOSED);
+        assert_eq!(flows[4].flow(&programs).connection.state, FLOW_ESTABLISHED);
         assert_eq!(nats(&programs).len(), 3);
     }
 }
@@ -211,9 +211,9 @@ fn a_full_ring_of_closed_flows_frees_the_oldest_before_its_time() {
         assert_eq!(outcome.counted, [(Reason::ForwardReset, 1), (Reason::ExpireClosed, 1)]);
         assert_eq!((flows[0].client.flow(&programs), flows[0].backend.owner(&programs)), (None, None));
         for flow in &flows[1..5] {
-            assert_eq!(flow.flow(&programs).state, FLOW_RESET);
+            assert_eq!(flow.flow(&programs).connection.state, FLOW_RESET);
         }
-        assert_eq!(flows[5].flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(flows[5].flow(&programs).connection.state, FLOW_ESTABLISHED);
     }
 }
 
@@ -229,11 +229,11 @@ fn a_reset_out_of_place_passes_and_ends_nothing() {
         // The sides judge for themselves: a challenge ACK may follow.
         for at in [0, HELLO - 1, HELLO + 1, HELLO + 101, 70_000] {
             open.pass_to_backend(p, &open.client_segment(at, 0).rst());
-            assert_eq!(open.flow(p).state, FLOW_ESTABLISHED, "{at}");
+            assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED, "{at}");
         }
         for at in [1, 99, 101, 70_000] {
             open.pass_to_client(p, &open.backend_segment(at, HELLO).rst());
-            assert_eq!(open.flow(p).state, FLOW_ESTABLISHED, "{at}");
+            assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED, "{at}");
         }
         open.pass_to_backend(p, &open.client_segment(HELLO + 100, 100));
     }

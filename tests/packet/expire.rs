@@ -47,7 +47,7 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
             let to_client = dial.to_client().rst().seq(behind(flow.client.cookie, 50));
             let to_backend = flow.backend.to_backend().rst().seq(behind(ISN, HELLO + 100)).window(0);
             assert_emitted(&outcome, &[(Device::Client, to_client), (Device::Backend, to_backend)]);
-            assert_eq!(flow.flow(&programs).state, FLOW_RESET);
+            assert_eq!(flow.flow(&programs).connection.state, FLOW_RESET);
             assert_eq!(flow.backend.owner(&programs), Some(dial.tuple()));
             // Once is enough.
             assert_nothing_there(&mut programs, dial, reason);
@@ -85,12 +85,12 @@ fn a_closed_flow_is_reset_when_removed_and_forgotten_in_time() {
         let dial = flow.client.dial;
         // Open flows are not forgotten, whatever is asked.
         assert_nothing_there(&mut programs, dial, Reason::ExpireClosed);
-        assert_eq!(flow.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(flow.flow(&programs).connection.state, FLOW_ESTABLISHED);
         flow.close(&mut programs);
-        assert_eq!(flow.flow(&programs).state, FLOW_CLOSED);
+        assert_eq!(flow.flow(&programs).connection.state, FLOW_CLOSED);
         let outcome = expire(&mut programs, dial, Reason::ExpireRemoved);
         assert_eq!(outcome.emitted.len(), 2);
-        assert_eq!(flow.flow(&programs).state, FLOW_RESET);
+        assert_eq!(flow.flow(&programs).connection.state, FLOW_RESET);
         expire(&mut programs, dial, Reason::ExpireClosed);
         assert_eq!((hellos(&programs), nats(&programs)), (vec![], vec![]));
     }
@@ -121,7 +121,7 @@ fn waiting_hellos_are_reset_and_forgotten() {
         for reason in [Reason::ExpireHello, Reason::HelloTimeout] {
             // Incomplete.
             let client = dial(family).shake(&mut programs);
-            assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloStashed);
+            assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
             let outcome = expire(&mut programs, client.dial, reason);
             assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
             assert_eq!((hellos(&programs).len(), waiting_of(&programs, client.dial.host)), (0, 0));
@@ -167,7 +167,7 @@ fn an_order_of_another_kind_does_nothing() {
         let unknown =
             Expiry { reason: 1 << 20 | Reason::ExpireIdle as u32, ..order(dial.tuple(), Reason::NotOurs) };
         assert_eq!(programs.expire(&unknown).verdict, 1);
-        assert_eq!(flow.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(flow.flow(&programs).connection.state, FLOW_ESTABLISHED);
         let stranger = dial.port(50_000);
         for reason in [Reason::ExpireIdle, Reason::ExpireRemoved, Reason::ExpireClosed, Reason::ExpireHello] {
             assert_nothing_there(&mut programs, stranger, reason);

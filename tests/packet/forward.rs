@@ -1,6 +1,6 @@
 //! Segments of open connections: everything that differs between the two sides is translated, nothing else.
 
-use common::maps::flow::FLOW_ESTABLISHED;
+use common::maps::flow::{FLOW_ESTABLISHED, Reply};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
@@ -10,8 +10,9 @@ use tests::program::{Programs, verdict};
 use tests::tcp_option::TcpOption;
 use tests::world::Device;
 
+use crate::check::{assert_dropped, assert_sent, reset_of};
 use crate::open::{HELLO, Open, open, open_with};
-use crate::scene::{BACKEND_ISN, CLIENT_TIME, ISN, Offer, behind, dial, ready};
+use crate::scene::{BACKEND_ISN, Backend, CLIENT_TIME, ISN, Offer, behind, dial, ready, usual_hello};
 
 /// Ways of a segment that must not matter.
 fn variants(plain: &Segment) -> Vec<Segment> {
@@ -213,7 +214,33 @@ fn traffic_of_either_side_keeps_the_flow_from_idling() {
             }
             let now = open.flow(&programs);
             assert!(now.seen_secs.wrapping_sub(flow.seen_secs) < 60, "{} {}", flow.seen_secs, now.seen_secs);
-            assert_eq!(now.state, FLOW_ESTABLISHED);
+            assert_eq!(now.connection.state, FLOW_ESTABLISHED);
         }
+    }
+}
+
+/// An element of the NAT map is another key's as soon as it is removed: what a look-up gave may be that one's. The segment's
+/// own addresses and ports decide, or one tenant's bytes would reach another's client.
+#[test]
+fn a_backends_segment_never_reaches_the_connection_of_another_key() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let one = open(&mut programs, family);
+        let other = open_with(&mut programs, dial(family).port(40_001), Offer::linux(1460, 9));
+        let reply: Reply = programs.entry(name::NATS, other.backend.tuple()).unwrap();
+        programs.insert(name::NATS, one.backend.tuple(), reply);
+        let segment = one.backend_segment(0, HELLO).payload(*b"another tenant's");
+        // Its sender repeats it, and is then known by its own entry, or a stray.
+        assert_dropped(&programs.ingress(Device::Backend, &segment.bytes()), Reason::ConnectStray);
+        // Nor one that waits for its backend.
+        let waiting = dial(family).port(40_002).shake(&mut programs);
+        let backend = waiting.ask(&mut programs, &usual_hello());
+        let reply: Reply = programs.entry(name::NATS, backend.tuple()).unwrap();
+        programs.insert(name::NATS, one.backend.tuple(), reply);
+        let segment = Backend { source: one.backend.source, ..backend }.syn_ack();
+        let outcome = programs.ingress(Device::Backend, &segment.bytes());
+        assert_sent(&outcome, Reason::ForwardStray, &reset_of(&segment));
+        assert!(waiting.waiting(&programs).is_some());
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn tcp(sizes: Sizes, backends: u8) -> Programs {
 }
 
 /// A client's segment with only addresses, ports and hop limit changed.
-fn at_backend(backend: Backend, segment: &Segment) -> Segment {
+pub(crate) fn at_backend(backend: Backend, segment: &Segment) -> Segment {
     let mut s = segment.clone();
     s.ethernet = (Device::Backend.far_mac(), Device::Backend.near_mac());
     (s.from, s.to, s.hop_limit) = (backend.source, backend.address, s.hop_limit - 1);
@@ -88,7 +88,10 @@ fn the_handshake_passes_from_end_to_end() {
             let dial = caller(family).port(port).offer(offer);
             let backend = knock(&mut programs, dial);
             let held = half_open(&programs, dial).unwrap();
-            assert_eq!((held.nat, held.route, held.listener, held.isn), (backend.tuple(), 1, 2, ISN));
+            assert_eq!(
+                (held.nat, held.connection.route, held.connection.listener, held.isn),
+                (backend.tuple(), 1, 2, ISN)
+            );
             let answer = backend.syn_ack_with(Offer::linux(8_960, 3));
             let outcome = backend.give(&mut programs, &answer);
             assert_sent(&outcome, Reason::ForwardClient, &at_client(dial, &answer));
@@ -99,8 +102,8 @@ fn the_handshake_passes_from_end_to_end() {
             assert_eq!(half_open(&programs, dial), None);
             let client = Client { dial, cookie: BACKEND_ISN, time: 0 };
             let flow = client.flow(&programs).unwrap();
-            assert_eq!((flow.nat, flow.route, flow.listener), (backend.tuple(), 1, 2));
-            assert_eq!((flow.seq_delta, flow.ts_delta, flow.state), (0, 0, FLOW_ESTABLISHED));
+            assert_eq!((flow.nat, flow.connection.route, flow.connection.listener), (backend.tuple(), 1, 2));
+            assert_eq!((flow.seq_delta, flow.ts_delta, flow.connection.state), (0, 0, FLOW_ESTABLISHED));
             assert_eq!(backend.owner(&programs), Some(dial.tuple()));
         }
     }
@@ -135,7 +138,7 @@ fn data_passes_with_unchanged_numbers_and_windows() {
         programs.ingress(Device::Client, &fin.bytes());
         backend.give(&mut programs, &backend.at(1_000, 17).fin());
         programs.ingress(Device::Client, &from_client(dial, 17, 1_001).bytes());
-        assert_eq!(open.flow(&programs).state, FLOW_CLOSED);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_CLOSED);
     }
 }
 

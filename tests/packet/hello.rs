@@ -1,6 +1,6 @@
 //! The ClientHello, over any number of segments and records.
 
-use common::maps::flow::HELLO_COLLECTING;
+use common::maps::flow::PENDING_COLLECTING;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, server_name};
 use tests::hello::hello;
@@ -43,7 +43,7 @@ fn bytes_are_acknowledged_on_push_and_the_last_segment_never_is() {
                 let outcome = client.give(&mut programs, &segment);
                 assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
                 client.assert_acknowledged(&outcome, offset + part.len() as u32);
-                assert_eq!(client.waiting(&programs).unwrap().state, HELLO_COLLECTING);
+                assert_eq!(client.waiting(&programs).unwrap().connection.state, PENDING_COLLECTING);
             }
             let outcome = client.give(&mut programs, &client.at(last.0).psh().payload(last.1));
             assert_complete(&programs, client, &outcome, bytes.len());
@@ -61,7 +61,7 @@ fn every_second_segment_without_push_is_acknowledged() {
         for (index, (offset, part)) in cut(&bytes, &[100, 200, 300, 400]).into_iter().enumerate() {
             let outcome = client.send(&mut programs, offset, part);
             match index {
-                0 | 2 => assert_dropped(&outcome, Reason::HelloStashed),
+                0 | 2 => assert_dropped(&outcome, Reason::HelloBuffered),
                 1 | 3 => {
                     assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
                     client.assert_acknowledged(&outcome, offset + part.len() as u32);
@@ -80,7 +80,7 @@ fn a_hello_split_anywhere_is_one_hello() {
     for family in FAMILIES {
         for (port, at) in (1_024..).zip(1..bytes.len()) {
             let client = dial(family).port(port).shake(&mut programs);
-            assert_dropped(&client.send(&mut programs, 0, &bytes[..at]), Reason::HelloStashed);
+            assert_dropped(&client.send(&mut programs, 0, &bytes[..at]), Reason::HelloBuffered);
             let outcome = client.send(&mut programs, at as u32, &bytes[at..]);
             assert_complete(&programs, client, &outcome, bytes.len());
             crate::setup::forget_all(&mut programs);
@@ -123,7 +123,7 @@ fn a_hello_over_several_records_and_segments_is_one_hello() {
             for (offset, part) in cut(&bytes, &[999, 2_048]) {
                 let outcome = client.send(&mut programs, offset, part);
                 match offset {
-                    0 => assert_dropped(&outcome, Reason::HelloStashed),
+                    0 => assert_dropped(&outcome, Reason::HelloBuffered),
                     999 => client.assert_acknowledged(&outcome, 2_048),
                     _ => assert_complete(&programs, client, &outcome, bytes.len()),
                 }
@@ -141,7 +141,7 @@ fn duplicates_and_gaps_are_answered_with_what_is_there() {
         let client = dial(family).shake(&mut programs);
         let parts = cut(&bytes, &[100, 200, 400]);
         let mut give = |index: usize| client.send(&mut programs, parts[index].0, parts[index].1);
-        assert_dropped(&give(0), Reason::HelloStashed);
+        assert_dropped(&give(0), Reason::HelloBuffered);
         // The deadlock of a lost second segment: the client repeats the first, and is told it is here.
         for _ in 0..3 {
             let outcome = give(0);
@@ -154,7 +154,7 @@ fn duplicates_and_gaps_are_answered_with_what_is_there() {
         let outcome = give(3);
         assert_eq!(outcome.counted, [(Reason::HelloGap, 1)]);
         client.assert_acknowledged(&outcome, 100);
-        assert_dropped(&give(1), Reason::HelloStashed);
+        assert_dropped(&give(1), Reason::HelloBuffered);
         let outcome = give(2);
         assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
         client.assert_acknowledged(&outcome, 400);
@@ -170,13 +170,13 @@ fn overlapping_segments_add_what_is_new() {
     let bytes = hello().name(server_name(0)).length(4_000).bytes();
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
-        assert_dropped(&client.send(&mut programs, 0, &bytes[..1_000]), Reason::HelloStashed);
+        assert_dropped(&client.send(&mut programs, 0, &bytes[..1_000]), Reason::HelloBuffered);
         let mut wrong = bytes[500..2_060].to_vec();
         // What is here already is not taken again.
         wrong[..500].fill(0xff);
         let outcome = client.send(&mut programs, 500, &wrong[..1_400]);
         client.assert_acknowledged(&outcome, 1_900);
-        assert_dropped(&client.send(&mut programs, 600, &wrong[100..1_500]), Reason::HelloStashed);
+        assert_dropped(&client.send(&mut programs, 600, &wrong[100..1_500]), Reason::HelloBuffered);
         let outcome = client.send(&mut programs, 1_999, &bytes[1_999..3_000]);
         client.assert_acknowledged(&outcome, 3_000);
         let outcome = client.send(&mut programs, 2_800, &bytes[2_800..]);
@@ -342,7 +342,7 @@ fn a_client_that_begins_anew_on_its_port_replaces_its_hello() {
         let first = anew.at(0).seq(behind(isn, 0));
         assert_dropped(
             &client.give(&mut programs, &first.clone().payload(&bytes[..100])),
-            Reason::HelloStashed,
+            Reason::HelloBuffered,
         );
         assert_eq!(waiting_of(&programs, client.dial.host), 1);
         let waiting = client.waiting(&programs).unwrap();

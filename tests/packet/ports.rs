@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
-use common::maps::flow::HELLO_CONNECTING;
+use common::maps::flow::PENDING_CONNECTING;
 use common::maps::settings::Settings;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, TENANT_NETS, balancer};
@@ -165,13 +165,13 @@ fn a_port_whose_connection_is_gone_is_taken_over() {
     for family in FAMILIES {
         let lost = dial(family).shake(&mut programs);
         let backend = lost.ask(&mut programs, &usual_hello());
-        // The daemon is dead and the stash gave the hello away; the NAT entry stayed.
+        // The daemon is dead and the buffers gave the hello away; the NAT entry stayed.
         remove_hello(&mut programs, lost.dial.tuple());
         assert_eq!(backend.owner(&programs), Some(lost.dial.tuple()));
         let client = dial(family).port(40_001).shake(&mut programs);
         assert_eq!(client.ask(&mut programs, &usual_hello()), backend);
         assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
-        assert_eq!(client.waiting(&programs).unwrap().state, HELLO_CONNECTING);
+        assert_eq!(client.waiting(&programs).unwrap().connection.state, PENDING_CONNECTING);
         forget_all(&mut programs);
     }
 }

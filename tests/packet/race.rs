@@ -92,7 +92,7 @@ fn both_directions_on_two_cpus_pass_and_see_the_end() {
     for family in FAMILIES {
         for port in (40_000..).take(ROUNDS.into()) {
             let open = round(&mut programs, family, port);
-            assert_eq!(open.flow(&programs).state, FLOW_CLOSED, "{family:?} port {port}");
+            assert_eq!(open.flow(&programs).connection.state, FLOW_CLOSED, "{family:?} port {port}");
         }
     }
 }
@@ -107,7 +107,7 @@ fn waiting(mut judge: impl FnMut(&Programs, Client, Backend)) {
             let backend = client.ask(&mut programs, &usual_hello());
             programs.world.drain();
             judge(&programs, client, backend);
-            assert_eq!(client.flow(&programs).expect("it is open").state, FLOW_ESTABLISHED);
+            assert_eq!(client.flow(&programs).expect("it is open").connection.state, FLOW_ESTABLISHED);
             assert_eq!(client.waiting(&programs), None);
         }
     }

@@ -47,7 +47,7 @@ fn a_syn_marks_an_open_flow_which_goes_on() {
         let open = open(&mut programs, family);
         begin_anew(&mut programs, open);
         let flow = open.flow(&programs);
-        assert_eq!((flow.state, flow.flags), (FLOW_ESTABLISHED, FLOW_SYN_SEEN));
+        assert_eq!((flow.connection.state, flow.connection.flags), (FLOW_ESTABLISHED, FLOW_SYN_SEEN));
         // The SYN may have been forged: the old connection does not notice.
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0).psh().payload(*b"data"));
         open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO + 4).payload(*b"data"));
@@ -68,10 +68,10 @@ fn a_later_segment_of_the_new_hello_is_not_the_old_flows() {
         let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
         let outcome = client.give(&mut programs, &at(300).payload(&bytes[300..]));
         assert_dropped(&outcome, Reason::SynEarly);
-        assert_eq!(open.flow(&programs).flags, FLOW_SYN_SEEN);
+        assert_eq!(open.flow(&programs).connection.flags, FLOW_SYN_SEEN);
         // The first one ends the old flow; then they come in order.
         let outcome = client.give(&mut programs, &at(0).payload(&bytes[..300]));
-        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloBuffered, 1)]);
         let outcome = client.give(&mut programs, &at(300).payload(&bytes[300..]));
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         crate::setup::forget_all(&mut programs);
@@ -112,7 +112,10 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
             assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
             assert_eq!(sent(&outcome).payload, bytes);
             let flow = client.flow(&programs).unwrap();
-            assert_eq!((flow.route, flow.state, flow.flags), (2, FLOW_ESTABLISHED, 0));
+            assert_eq!(
+                (flow.connection.route, flow.connection.state, flow.connection.flags),
+                (2, FLOW_ESTABLISHED, 0)
+            );
             // The old backend's segments are nobody's of ours.
             let outcome = old.give(&mut programs, &open.backend_segment(0, HELLO).payload(*b"old"));
             assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
@@ -134,7 +137,7 @@ fn a_hello_in_parts_after_a_flow_begins_anew_too() {
         // The second part first: it proves nothing, and is not the old connection's either. It passes to whoever is
         // there until the first part comes.
         let outcome = client.give(&mut programs, &at(0).payload(&usual_hello()[..300]));
-        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloBuffered, 1)]);
         let outcome = client.give(&mut programs, &at(300).payload(&usual_hello()[300..]));
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         assert_eq!(sent(&outcome).seq, NEXT_ISN);
@@ -155,7 +158,7 @@ fn a_wrong_cookie_does_not_replace_a_marked_flow() {
         ] {
             open.pass_to_backend(&mut programs, &forged);
         }
-        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
     }
 }
 
@@ -168,7 +171,7 @@ fn a_cookie_without_a_syn_before_it_does_not_replace_a_flow() {
         let open = open(&mut programs, family);
         let repeated = open.client_segment(0, 0).payload(usual_hello());
         open.pass_to_backend(&mut programs, &repeated);
-        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
     }
 }
 
@@ -212,7 +215,7 @@ fn the_new_connection_is_not_forgotten_with_the_old_one() {
             let outcome = other.client.give(&mut programs, &other.client_segment(HELLO, 0).rst());
             assert_eq!(outcome.counted[0], (Reason::ForwardReset, 1));
         }
-        assert_eq!(again.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(again.flow(&programs).connection.state, FLOW_ESTABLISHED);
         assert_eq!(again.backend.owner(&programs), Some(old.client.dial.tuple()));
         again.pass_to_backend(&mut programs, &again.client_segment(HELLO, 0));
     }
@@ -247,7 +250,7 @@ fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
         assert_eq!(sent(&outcome).to, backend.address);
         assert_eq!(open.flow(&programs).nat, backend.tuple());
         assert_eq!(open.backend.owner(&programs), None);
-        assert_ne!(open.flow(&programs).state, FLOW_RESET);
+        assert_ne!(open.flow(&programs).connection.state, FLOW_RESET);
         programs.insert(name::LISTENERS, key(TLS_PORT), tls);
         assert_ne!(ISN, NEXT_ISN);
     }
@@ -268,7 +271,7 @@ fn a_flow_that_owes_bytes_is_replaced_with_them() {
         let anew = client.told(&answer);
         let first = anew.at(0).seq(behind(NEXT_ISN, 0)).payload(&usual_hello()[..200]);
         let outcome = client.give(&mut programs, &first);
-        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloStashed, 1)]);
+        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloBuffered, 1)]);
         let waiting = client.waiting(&programs).unwrap();
         assert_eq!((waiting.isn, waiting.have, waiting.acked), (NEXT_ISN, 200, 0));
         assert_eq!((client.flow(&programs), old.owner(&programs)), (None, None));
@@ -283,9 +286,9 @@ fn the_syn_that_opened_a_flow_does_not_mark_it_when_it_comes_again() {
         let open = open(&mut programs, family);
         let outcome = open.client.give(&mut programs, &open.client.dial.syn());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
-        assert_eq!(open.flow(&programs).flags, 0);
+        assert_eq!(open.flow(&programs).connection.flags, 0);
         // Its cookie is still valid; the hello that comes again is the flow's own.
         open.pass_to_backend(&mut programs, &open.client_segment(0, 0).payload(usual_hello()));
-        assert_eq!(open.flow(&programs).state, FLOW_ESTABLISHED);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
     }
 }

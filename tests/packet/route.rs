@@ -56,7 +56,7 @@ fn judge(programs: &mut Programs, client: Client, bytes: &[u8]) -> Result<u32, R
     let outcome: Outcome = client.send(programs, 0, bytes);
     let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
     if reason == Reason::ConnectSyn {
-        let route = client.waiting(programs).expect("the hello is kept").route;
+        let route = client.waiting(programs).expect("the hello is kept").connection.route;
         let reset = client.at(bytes.len() as u32).rst();
         assert_eq!(client.give(programs, &reset).counted, [(Reason::HelloReset, 1)]);
         return Ok(route);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::{
@@ -12,6 +12,7 @@ use tests::compare::assert_frame;
 use tests::packet::{Segment, flag, segment};
 use tests::program::{Outcome, Programs};
 use tests::tcp_option::TcpOption;
+use tests::tuple::{backend_tuple, client_tuple};
 use tests::world::Device;
 
 use crate::check::{sent, timestamps};
@@ -142,13 +143,7 @@ impl Dial {
 
     /// Key of the connection's entries.
     pub(crate) fn tuple(self) -> ClientTuple {
-        let (client, vip) = (self.client(), self.vip());
-        ClientTuple {
-            client: client.ip().into(),
-            vip: vip.ip().into(),
-            client_port: common::maps::address::Port::new(client.port()),
-            vip_port: common::maps::address::Port::new(vip.port()),
-        }
+        client_tuple(self.client(), self.vip())
     }
 
     /// A segment of the client as it comes in.
@@ -251,8 +246,8 @@ impl Client {
     }
 
     /// What is kept of its hello.
-    pub(crate) fn waiting(self, programs: &Programs) -> Option<Hello> {
-        programs.entry(name::HELLOS, self.dial.tuple())
+    pub(crate) fn waiting(self, programs: &Programs) -> Option<Pending> {
+        programs.entry(name::PENDING, self.dial.tuple())
     }
 
     /// Its flow.
@@ -287,17 +282,12 @@ impl Backend {
 
     /// Key of its NAT entry.
     pub(crate) fn tuple(self) -> BackendTuple {
-        BackendTuple {
-            backend: self.address.ip().into(),
-            source: self.source.ip().into(),
-            backend_port: common::maps::address::Port::new(self.address.port()),
-            source_port: common::maps::address::Port::new(self.source.port()),
-        }
+        backend_tuple(self.address, self.source)
     }
 
     /// Whose connection its NAT entry is.
     pub(crate) fn owner(self, programs: &Programs) -> Option<ClientTuple> {
-        programs.entry(name::NATS, self.tuple())
+        programs.entry(name::NATS, self.tuple()).map(|reply: Reply| reply.tuple())
     }
 
     /// A segment of the backend as it comes in.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello, Source};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply, Source};
 use common::maps::name;
 use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host};
 use tests::program::Programs;
@@ -58,14 +58,15 @@ pub(crate) fn route_counts(programs: &Programs) -> (u64, u64, u64) {
     (counters.connected, counters.refused, counters.retried)
 }
 
-/// Every NAT entry.
+/// Every NAT entry, and whose it is.
 pub(crate) fn nats(programs: &Programs) -> Vec<(BackendTuple, ClientTuple)> {
-    programs.entries(name::NATS)
+    let nats = programs.entries(name::NATS).into_iter();
+    nats.map(|(tuple, reply): (_, Reply)| (tuple, reply.tuple())).collect()
 }
 
 /// Every waiting hello.
 pub(crate) fn hellos(programs: &Programs) -> Vec<ClientTuple> {
-    programs.entries::<ClientTuple, Hello>(name::HELLOS).into_iter().map(|(client, _)| client).collect()
+    programs.entries::<ClientTuple, Pending>(name::PENDING).into_iter().map(|(client, _)| client).collect()
 }
 
 /// Waiting hellos of a source, as counted.
@@ -75,9 +76,9 @@ pub(crate) fn waiting_of(programs: &Programs, source: IpAddr) -> u32 {
     source.map_or(0, |source| source.waiting)
 }
 
-/// Takes a hello out of the map, as if the stash had given it away.
+/// Takes a hello out of the map, as if the buffers had given it away.
 pub(crate) fn remove_hello(programs: &mut Programs, client: ClientTuple) {
-    programs.remove::<_, Hello>(name::HELLOS, client);
+    programs.remove::<_, Pending>(name::PENDING, client);
 }
 
 /// Takes a flow out of the map.
@@ -88,7 +89,7 @@ pub(crate) fn remove_flow(programs: &mut Programs, client: ClientTuple) {
 /// Forgets all connections that wait for their backend.
 pub(crate) fn forget_all(programs: &mut Programs) {
     for (tuple, _) in nats(programs) {
-        programs.remove::<_, ClientTuple>(name::NATS, tuple);
+        programs.remove::<_, Reply>(name::NATS, tuple);
     }
     for client in hellos(programs) {
         remove_hello(programs, client);

@@ -199,7 +199,7 @@ fn a_second_segment_before_the_first_is_dropped_and_comes_again() {
         let (first, second) = hello.split_at(300);
         assert_dropped(&client.send(&mut programs, 300, second), Reason::SynEarly);
         assert_nothing_stored(&programs, client);
-        assert_dropped(&client.send(&mut programs, 0, first), Reason::HelloStashed);
+        assert_dropped(&client.send(&mut programs, 0, first), Reason::HelloBuffered);
         let outcome = client.send(&mut programs, 300, second);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         // Nor is a pure ACK that overtakes its hello a reason to reset.
@@ -290,8 +290,8 @@ fn a_cookie_belongs_to_one_first_sequence_number() {
         let wrong = dial(family).segment().seq(behind(ISN, 0)).ack(other.seq.wrapping_add(1));
         let wrong = stamped(wrong, CLIENT_TIME + 1, client.time).payload(usual_hello());
         assert_dropped(&client.give(&mut programs, &wrong), Reason::SynEarly);
-        let entries: Vec<(common::maps::flow::ClientTuple, common::maps::flow::Hello)> =
-            programs.entries(name::HELLOS);
+        let entries: Vec<(common::maps::flow::ClientTuple, common::maps::flow::Pending)> =
+            programs.entries(name::PENDING);
         assert_eq!(entries, []);
     }
 }

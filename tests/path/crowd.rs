@@ -198,7 +198,7 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
     assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
     // Two processors that want the same place at the same moment: one of them takes another.
-    assert_eq!(scene.daemon.reasons().unwrap().get("HelloStashFailed"), None);
+    assert_eq!(scene.daemon.reasons().unwrap().get("HelloBufferFailed"), None);
     scene.assert_nothing_leaks();
 }
 

@@ -130,7 +130,7 @@ fn story(side: Side, loss: u32) {
     eprintln!("{side:?} {loss} %: {refusals} refused, the slowest took {slowest} ms; {moved:?}");
     // Nobody is reset but for a reason that is counted: all backends seemed dead.
     assert!(refusals <= count("ConnectExhausted"), "{refusals} refusals: {moved:?}");
-    assert_eq!(count("HelloStashFailed") + count("HelloEvicted"), 0, "{moved:?}");
+    assert_eq!(count("HelloBufferFailed") + count("HelloEvicted"), 0, "{moved:?}");
     assert_eq!(count("ExpireIdle"), 0, "{moved:?}");
     // Of the twelve connections of a quick run all may get through at 5 %: once in a hundred runs.
     if matches!(side, Side::Backend | Side::Both) && (loss >= 10 || soak() && loss >= 5) {

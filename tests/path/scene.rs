@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, Hello};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply};
 use common::maps::name;
 use tests::config::Config;
 use tests::daemon::Daemon;
@@ -72,13 +72,13 @@ impl Scene {
         (told, moved)
     }
 
-    /// Entries of FLOWS, HELLOS and NATS.
+    /// Entries of FLOWS, PENDING and NATS.
     pub(crate) fn entries(&self) -> [usize; 3] {
         let pin = |name: &str| self.daemon.pins().join(name);
         [
             pinned_entries::<ClientTuple, Flow>(&pin(name::FLOWS)).unwrap().len(),
-            pinned_entries::<ClientTuple, Hello>(&pin(name::HELLOS)).unwrap().len(),
-            pinned_entries::<BackendTuple, ClientTuple>(&pin(name::NATS)).unwrap().len(),
+            pinned_entries::<ClientTuple, Pending>(&pin(name::PENDING)).unwrap().len(),
+            pinned_entries::<BackendTuple, Reply>(&pin(name::NATS)).unwrap().len(),
         ]
     }
 
@@ -93,8 +93,8 @@ impl Scene {
             std::thread::sleep(Duration::from_millis(100));
             self.entries() == [0; 3]
         });
-        let nats = pinned_entries::<BackendTuple, ClientTuple>(&self.daemon.pins().join(name::NATS)).unwrap();
-        assert!(gone, "entries of FLOWS, HELLOS, NATS: {:?}; NATS: {nats:#?}", self.entries());
+        let nats = pinned_entries::<BackendTuple, Reply>(&self.daemon.pins().join(name::NATS)).unwrap();
+        assert!(gone, "entries of FLOWS, PENDING, NATS: {:?}; NATS: {nats:#?}", self.entries());
     }
 }
 

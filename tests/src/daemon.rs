@@ -36,6 +36,7 @@ pub fn binary() -> Result<PathBuf> {
 /// `vestibule run` and what belongs to it: configuration file, pins, log. Dropping it kills the daemon and detaches.
 #[derive(Debug)]
 pub struct Daemon {
+    binary: PathBuf,
     folder: TempDir,
     pins: Pins,
     netns: PathBuf,
@@ -60,7 +61,13 @@ impl Daemon {
         let notify = UnixDatagram::bind(&socket).with_context(|| format!("binding {}", socket.display()))?;
         notify.set_read_timeout(Some(Duration::from_millis(20)))?;
         let arguments = arguments.iter().map(ToString::to_string).collect();
-        Ok(Self { folder, pins: Pins::new()?, netns: namespace.path(), arguments, notify, child: None })
+        let (binary, pins, netns) = (binary()?, Pins::new()?, namespace.path());
+        Ok(Self { binary, folder, pins, netns, arguments, notify, child: None })
+    }
+
+    /// Takes another build than [`binary`], for the daemon and for every command about it. Before it is started.
+    pub fn use_binary(&mut self, path: &Path) {
+        path.clone_into(&mut self.binary);
     }
 
     /// Starts the daemon, again after its end, and waits until it says READY.
@@ -108,14 +115,14 @@ impl Daemon {
 
     /// A command of the CLI with our pins, in the daemon's namespace.
     pub fn command(&self, namespace: &Namespace) -> Result<Command> {
-        let mut command = namespace.command(binary()?);
+        let mut command = namespace.command(&self.binary);
         command.arg("--pins").arg(self.pins.path());
         Ok(command)
     }
 
     /// Runs a command of the CLI; it needs no network, so it runs where the test runs.
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(&self.binary);
         command.arg("--pins").arg(self.pins.path()).args(arguments);
         command.output().context("running vestibule")
     }

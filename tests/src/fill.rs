@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use common::decide::route_key;
 use common::maps::address::{Address, Port};
-use common::maps::backend::Backend;
+use common::maps::backend::{Backend, DELIVERY_NAT};
 use common::maps::event::RouteCounters;
 use common::maps::listener::{
     AddressRole, Listener, ListenerKey, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_SOURCE, ROLE_VIP,
@@ -37,12 +37,13 @@ pub fn default_settings(sizes: Sizes) -> Settings {
         closed_timeout_secs: 5,
         source_port_first: 1024,
         source_port_last: 29_999,
-        chunks: sizes.hellos,
+        buffers: sizes.hellos,
         half_opens: sizes.hellos,
         closed: sizes.closed,
         source_hellos_max: 64,
         cookie_key: 0,
-        reserved: [0; 8],
+        deliveries: 0,
+        reserved: [0; 4],
     }
 }
 
@@ -147,7 +148,7 @@ impl Programs {
             weight: 1,
             mtu: 1500,
             flags: 0,
-            reserved: 0,
+            delivery: DELIVERY_NAT,
             route,
             ifindex: self.world.ifindex(Device::Backend),
         }
@@ -186,5 +187,5 @@ impl Programs {
 
 fn listener(id: u32, route: u32, v4: bool) -> Listener {
     let mss = if v4 { 1460 } else { 1440 };
-    Listener { id, route, mss, protocol: 0, reserved: [0; 5] }
+    Listener { id, route, mss, policy: 0, protocol: 0, reserved: [0; 3] }
 }

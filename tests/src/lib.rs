@@ -13,6 +13,8 @@ pub mod addresses;
 pub mod tcp_option;
 /// Packets by meaning.
 pub mod packet;
+/// Keys of connections by their ends.
+pub mod tuple;
 /// Whole packets compared.
 pub mod compare;
 /// What a lab's ends send and receive, for whoever looks for a fault.
@@ -25,6 +27,10 @@ pub mod world;
 pub mod program;
 /// What the kernel says about their maps.
 mod map_facts;
+/// What they counted.
+mod counters;
+/// What another CPU does while a program stands at one point.
+pub mod schedule;
 /// Their maps, filled in the words of the configuration.
 pub mod fill;
 /// Recorded and adversarial ClientHellos with what a router may make of them.

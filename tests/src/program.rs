@@ -4,6 +4,7 @@
 //! what the program redirects comes back as [`Outcome::packet`], what it emits itself is seen at the devices' far ends.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -22,6 +23,7 @@ pub use aya::Pod;
 
 pub use crate::map_facts::{MapFacts, MapKind};
 
+use crate::counters;
 use crate::world::{DEVICES, Device, World, sent_inside};
 
 /// Verdicts of a TC program (include/uapi/linux/bpf.h, `enum tcx_action_base` and TC_ACT_REDIRECT).
@@ -53,8 +55,8 @@ impl Sizes {
         [
             (name::FLOWS, self.flows),
             (name::NATS, self.flows + 2 * self.hellos),
-            (name::HELLOS, self.hellos),
-            (name::CHUNKS, self.hellos),
+            (name::PENDING, self.hellos),
+            (name::BUFFERS, self.hellos),
             (name::SOURCES, self.hellos),
             (name::HALF_OPENS, self.hellos),
             (name::HALF_OPEN_RING, self.hellos),
@@ -79,6 +81,8 @@ pub const PROGRAMS: [&str; 2] = ["ingress", "expire"];
 pub struct Programs {
     pub world: World,
     ebpf: Ebpf,
+    /// CPUs that may come up.
+    cpus: usize,
 }
 
 /// What one run did.
@@ -134,7 +138,8 @@ impl Programs {
 
     fn inside(world: World, sizes: Sizes) -> Result<Self> {
         let ebpf = world.node.run(|| load(&object()?, sizes))?;
-        let mut programs = Self { world, ebpf };
+        let cpus = aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
+        let mut programs = Self { world, ebpf, cpus: cpus.get() as usize };
         programs.fill_settings(sizes);
         Ok(programs)
     }
@@ -191,8 +196,9 @@ impl Programs {
 
     /// All counters, summed over CPUs.
     pub fn counters(&self) -> BTreeMap<Reason, u64> {
-        let count = |reason: &Reason| self.per_cpu::<u64>(name::COUNTERS, *reason as u32).iter().sum();
-        Reason::ALL.iter().map(|reason| (*reason, count(reason))).collect()
+        let Map::PerCpuArray(map) = self.map(name::COUNTERS) else { panic!("COUNTERS is a per-CPU array") };
+        let counts = counters::read(map.fd().as_fd(), self.cpus).unwrap_or_else(|error| panic!("{error:#}"));
+        Reason::ALL.iter().map(|reason| (*reason, counts[*reason as usize])).collect()
     }
 
     /// An element of a per-CPU array, of every CPU.
@@ -250,6 +256,12 @@ impl Programs {
         map.insert(&Key::new(bits, data), &value, 0).expect("the map takes the entry");
     }
 
+    /// Takes an entry out of an LPM trie; see [`Self::insert_prefix`].
+    pub fn remove_prefix<const N: usize, V: Pod>(&mut self, map: &str, bits: u32, data: [u8; N]) {
+        let mut map: LpmTrie<_, [u8; N], V> = self.map_mut(map).try_into().expect("a trie of these types");
+        map.remove(&Key::new(bits, data)).expect("the entry is there");
+    }
+
     /// Hellos that gave way since the last call, as the daemon is told.
     pub fn evictions(&mut self) -> Vec<Expiry> {
         let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
@@ -272,6 +284,14 @@ impl Programs {
     pub fn maps(&self) -> Vec<MapFacts> {
         let facts = self.ebpf.maps().map(|(name, map)| MapFacts::of(name, map));
         facts.collect::<Result<_>>().unwrap_or_else(|error| panic!("{error:#}"))
+    }
+
+    pub(crate) fn map_fd(&self, name: &str) -> BorrowedFd<'_> {
+        let data = match self.map(name) {
+            Map::HashMap(data) | Map::LpmTrie(data) | Map::Array(data) | Map::PerCpuArray(data) => data,
+            other => panic!("{name} is of no kind with keys: {other:?}"),
+        };
+        data.fd().as_fd()
     }
 
     /// What the kernel says about a loaded program.

@@ -1,23 +1,25 @@
-//! Which tenant, which backend, and why: the kernel's decision on the maps in memory, by the kernel's own code
-//! (`common::decide`, `common::wire::client_hello`). Pure.
+//! Which tenant, which backend, and why: asked of the kernel's own code (`common::decide`, `common::wire::client_hello`)
+//! on the maps in memory. Nothing is decided here. Pure.
 
 use crate::model::problem::closest;
 use crate::model::{Desired, InvalidName, ServerName};
-use crate::plan::{Applied, Hop, Hops, World, plan};
-use common::decide::maglev;
-use common::decide::server_name::{NameError, RESERVED};
+use crate::plan::{Applied, Hop, Hops, MapsImage, plan};
+use common::decide::pick::{self, Choice, pick};
+use common::decide::route::{Keys, Matched, Name, route};
+use common::decide::route_key;
+use common::decide::server_name::NameError;
 use common::maps::address::{Address, Port};
-use common::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, PROTOCOL_TLS};
-use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, PAGE_SLOTS, PageKey, Route, Table};
+use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE};
 use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// What a client would send.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked<'a> {
+pub enum Query<'a> {
     /// A ClientHello with this server name; U-labels are converted.
     Name(&'a str),
     /// The bytes of its stream, record headers included.
@@ -80,7 +82,7 @@ pub enum ExplainError {
 }
 
 /// The maps that a configuration would fill, every backend being reachable.
-pub fn world_of(desired: &Desired) -> World {
+pub fn image_of(desired: &Desired) -> MapsImage {
     let hop = |address: IpAddr| {
         let source = if address.is_ipv4() {
             IpAddr::V4(Ipv4Addr::UNSPECIFIED)
@@ -91,7 +93,7 @@ pub fn world_of(desired: &Desired) -> World {
     };
     let hops =
         Hops { towards: desired.backend_addresses().into_iter().map(hop).collect(), ..Hops::default() };
-    let mut world = World::default();
+    let mut world = MapsImage::default();
     for change in plan(&Applied::default(), desired, &hops).changes {
         world.apply(&change);
     }
@@ -100,18 +102,17 @@ pub fn world_of(desired: &Desired) -> World {
 
 /// Answers for one connection. `listener`: by name; `None`: the only TLS listener.
 pub fn decide(
-    world: &World,
+    world: &MapsImage,
     listener: Option<&str>,
-    asked: Asked<'_>,
+    asked: Query<'_>,
     from: Option<Client>,
 ) -> Result<Decision, ExplainError> {
     let listener = find_listener(world, listener)?;
     let (parse, parsed) = parsed(asked);
-    let found = match (listener.protocol == PROTOCOL_TLS, parsed) {
-        (true, Parsed::Name(name)) => by_name(world, &listener, &name),
-        (true, Parsed::NoName) => by_default(&listener, Reason::RouteNoName),
-        (true, Parsed::Refused(reason)) => Err(reason),
-        (false, _) => by_default(&listener, Reason::RouteNone),
+    let found = match parsed {
+        Parsed::Name(name) => found(world, &listener, Some(&name)),
+        Parsed::Refused(reason) if listener.protocol == PROTOCOL_TLS => Err(reason),
+        Parsed::NoName | Parsed::Refused(_) => found(world, &listener, None),
     };
     let mut decision = Decision {
         parse: parse.0,
@@ -128,7 +129,7 @@ pub fn decide(
         Ok(found) => {
             decision.route = world.label(LABEL_ROUTE, found.route).map(str::to_owned);
             decision.pattern = found.pattern;
-            match pick(world, &listener, found.route, from) {
+            match backend(world, &listener, found.route, from) {
                 Ok(backend) => {
                     decision.verdict = "route";
                     decision.backend = backend;
@@ -138,7 +139,7 @@ pub fn decide(
             }
         }
         Err(reason) => {
-            if reason == Reason::HelloStashed {
+            if reason == Reason::HelloBuffered {
                 decision.verdict = "wait";
             }
             reason
@@ -149,7 +150,7 @@ pub fn decide(
     Ok(decision)
 }
 
-fn find_listener(world: &World, name: Option<&str>) -> Result<Listener, ExplainError> {
+fn find_listener(world: &MapsImage, name: Option<&str>) -> Result<Listener, ExplainError> {
     let mut listeners: Vec<(&str, Listener)> = world
         .listeners
         .values()
@@ -187,14 +188,14 @@ enum Parsed {
 }
 
 /// The words for the answer, and what follows.
-fn parsed(asked: Asked<'_>) -> ((&'static str, Option<String>), Parsed) {
+fn parsed(asked: Query<'_>) -> ((&'static str, Option<String>), Parsed) {
     let outcome = match asked {
-        Asked::Name(text) => match ServerName::new(text) {
+        Query::Name(text) => match ServerName::new(text) {
             Ok(name) => return (("server_name", Some(name.to_string())), Parsed::Name(name.to_string())),
             Err(InvalidName::Rule(NameError::Address)) => Outcome::NoName,
             Err(_) => Outcome::NameInvalid,
         },
-        Asked::Hello(bytes) => {
+        Query::Hello(bytes) => {
             let mut parser = Parser::zeroed();
             let outcome = parser.run(bytes, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
             let name = parser.name.get(..usize::from(parser.name_length)).unwrap_or_default();
@@ -208,7 +209,7 @@ fn parsed(asked: Asked<'_>) -> ((&'static str, Option<String>), Parsed) {
     let refused = |word, reason| ((word, None), Parsed::Refused(reason));
     match outcome {
         Outcome::NoName => (("no_sni", None), Parsed::NoName),
-        Outcome::NeedMore => refused("need_more", Reason::HelloStashed),
+        Outcome::NeedMore => refused("need_more", Reason::HelloBuffered),
         Outcome::NotTls => refused("invalid", Reason::HelloNotTls),
         Outcome::TooLong => refused("invalid", Reason::HelloTooLong),
         Outcome::NameInvalid => refused("invalid", Reason::HelloNameInvalid),
@@ -221,40 +222,40 @@ struct Found {
     pattern: Option<String>,
 }
 
-/// As `stage/route.rs`: exact, then the longest wildcard, then the default.
-fn by_name(world: &World, listener: &Listener, name: &str) -> Result<Found, Reason> {
-    if RESERVED.contains(&name) {
-        return Err(Reason::RouteReserved);
-    }
-    if let Some(route) = world.exact(listener.id, name) {
-        return Ok(Found { route, pattern: Some(name.to_owned()) });
-    }
-    match world.wildcard(listener.id, name) {
-        Some((suffix, route)) => Ok(Found { route, pattern: Some(format!("*.{suffix}")) }),
-        None => by_default(listener, Reason::RouteNone),
-    }
+/// The route, and what to say of it.
+fn found(world: &MapsImage, listener: &Listener, name: Option<&str>) -> Result<Found, Reason> {
+    let buffer =
+        name.map(|name| route_key::buffer(name.as_bytes()).ok_or(Reason::HelloNameInvalid)).transpose()?;
+    let asked = buffer.as_ref().map(|(bytes, length)| Name { bytes, length: *length });
+    let reverse =
+        |key: &mut _, listener, name: Name<'_>| route_key::suffix(key, listener, name.bytes, name.length);
+    let (route, matched) = route(world, listener, asked, &mut Keys::default(), reverse)?;
+    let pattern = match matched {
+        Matched::Exact => name.map(str::to_owned),
+        Matched::Wildcard => {
+            let wildcard = name.and_then(|name| world.wildcard(listener.id, name));
+            wildcard.map(|(suffix, _)| format!("*.{suffix}"))
+        }
+        Matched::Listener => None,
+    };
+    Ok(Found { route, pattern })
 }
 
-fn by_default(listener: &Listener, otherwise: Reason) -> Result<Found, Reason> {
-    if listener.route == 0 { Err(otherwise) } else { Ok(Found { route: listener.route, pattern: None }) }
-}
-
-/// As `stage/pick.rs`. `Ok(None)`: some backend, which one depends on what is not known of the client.
-fn pick(
-    world: &World,
+/// `Ok(None)`: some backend, which one depends on what is not known of the client.
+fn backend(
+    world: &MapsImage,
     listener: &Listener,
     route: u32,
     from: Option<Client>,
 ) -> Result<Option<SocketAddr>, Reason> {
-    let route = world.routes.get(&route).copied().unwrap_or_default();
     if let Some(from) = from {
-        return pick_for(world, &route, from);
+        return backend_for(world, route, from);
     }
     let entries = world.listeners.iter().filter(|(_, entry)| entry.id == listener.id);
     let addresses: Vec<bool> = entries.map(|(key, _)| key.address.is_v4()).collect();
     let of_family = |is_v4: bool| {
         let address = if is_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-        addresses.contains(&is_v4).then(|| pick_for(world, &route, Client { address, port: None }))
+        addresses.contains(&is_v4).then(|| backend_for(world, route, Client { address, port: None }))
     };
     match (of_family(true), of_family(false)) {
         (Some(Ok(_)), Some(Ok(_))) => Ok(None),
@@ -264,54 +265,40 @@ fn pick(
     }
 }
 
-fn pick_for(world: &World, route: &Route, from: Client) -> Result<Option<SocketAddr>, Reason> {
-    let (table, other) = if from.address.is_ipv4() { (route.v4, route.v6) } else { (route.v6, route.v4) };
-    if table.id == 0 || table.members == 0 || table.slots == 0 {
-        return Err(if other.members == 0 { Reason::PickNone } else { Reason::PickNoFamily });
+fn backend_for(world: &MapsImage, route: u32, from: Client) -> Result<Option<SocketAddr>, Reason> {
+    let client = Address::from(from.address);
+    let socket = |choice: &Choice| SocketAddr::new(choice.record.address.into(), choice.record.port.number());
+    if let Some(port) = from.port {
+        let client = ClientTuple { client, client_port: Port::new(port), ..ClientTuple::zeroed() };
+        let mut choice = Choice::of(route);
+        return pick(world, &mut choice, &client).map(|()| Some(socket(&choice)));
     }
-    let tries = |first: u32| {
-        let attempts = 0..maglev::LOOKS_MAX.min(table.members);
-        attempts.filter_map(move |n| usable(world, &table, maglev::member(first, n, table.members))).next()
-    };
-    let first = match from.port {
-        _ if table.slots == 1 => 0,
-        Some(port) => slot_member(world, &table, from.address, port).ok_or(Reason::PickNone)?,
-        None => {
-            let any = (0..table.members).any(|member| usable(world, &table, member).is_some());
-            return if any { Ok(None) } else { Err(Reason::PickNone) };
+    // The port decides in whose share the client is: every member's is asked for.
+    let table = pick::table(world, route, client.is_v4())?;
+    let shares = (0..table.members).map(|member| {
+        let mut choice = Choice::of(route);
+        pick::pick_from(world, &mut choice, &table, member).map(|()| socket(&choice))
+    });
+    let (mut backends, mut refused) = (BTreeSet::new(), None);
+    for share in shares {
+        match share {
+            Ok(backend) => drop(backends.insert(backend)),
+            Err(reason) => refused = Some(reason),
         }
-    };
-    if refuses(world, &table, first) {
-        return Err(Reason::PickRefused);
     }
-    let backend = tries(first).ok_or(Reason::PickNone)?;
-    Ok(Some(SocketAddr::new(backend.address.into(), backend.port.number())))
-}
-
-fn slot_member(world: &World, table: &Table, address: IpAddr, port: u16) -> Option<u32> {
-    let client =
-        ClientTuple { client: Address::from(address), client_port: Port::new(port), ..ClientTuple::zeroed() };
-    let slot = maglev::slot(maglev::flow_hash(&client), table.slots);
-    let page = world.pages.get(&PageKey { table: table.id, page: slot / PAGE_SLOTS as u32 })?;
-    page.slots.get(slot as usize % PAGE_SLOTS).map(|member| u32::from(*member))
-}
-
-fn usable<'w>(world: &'w World, table: &Table, member: u32) -> Option<&'w Backend> {
-    let unusable = BACKEND_RETIRED | BACKEND_UNREACHABLE | BACKEND_REFUSING;
-    world.backends.get(&world.member(table, member)?).filter(|backend| backend.flags & unusable == 0)
-}
-
-/// Whether the share of connections of this member is refused.
-fn refuses(world: &World, table: &Table, member: u32) -> bool {
-    let id = world.member(table, member);
-    id.and_then(|id| world.backends.get(&id)).is_some_and(|backend| backend.flags & BACKEND_REFUSING != 0)
+    match (backends.len(), refused) {
+        (0, reason) => Err(reason.unwrap_or(Reason::PickNone)),
+        (1, None) => Ok(backends.pop_first()),
+        _ => Ok(None),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::Surroundings;
+    use crate::model::NodeFacts;
     use crate::sources::file::judge;
+    use common::maps::backend::BACKEND_UNREACHABLE;
     use expect_test::{Expect, expect};
 
     const FILE: &str = r#"
@@ -333,8 +320,8 @@ routes:
     backends: [{ address: "10.97.4.2", port: 6443, weight: 0 }]
 "#;
 
-    fn world() -> World {
-        world_of(&judge(FILE, &Surroundings::default()).0)
+    fn world() -> MapsImage {
+        image_of(&judge(FILE, &NodeFacts::default()).0)
     }
 
     fn client(text: &str) -> Client {
@@ -344,7 +331,7 @@ routes:
         }
     }
 
-    fn answer(world: &World, listener: Option<&str>, asked: Asked<'_>, from: Option<&str>) -> String {
+    fn answer(world: &MapsImage, listener: Option<&str>, asked: Query<'_>, from: Option<&str>) -> String {
         let decision = decide(world, listener, asked, from.map(client)).unwrap();
         serde_json::to_string(&decision).unwrap() + "\n"
     }
@@ -352,7 +339,7 @@ routes:
     fn check(questions: &[(&str, Option<&str>)], expected: Expect) {
         let world = world();
         let lines =
-            questions.iter().map(|(name, from)| answer(&world, Some("shared"), Asked::Name(name), *from));
+            questions.iter().map(|(name, from)| answer(&world, Some("shared"), Query::Name(name), *from));
         expected.assert_eq(&lines.collect::<String>());
     }
 
@@ -402,38 +389,38 @@ routes:
     fn hellos_are_read_as_the_kernel_does() {
         let world = world();
         let lines = [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 3, 1, 0, 200, 1], &[0x16, 3, 1, 0, 0], b""]
-            .map(|bytes| answer(&world, Some("shared"), Asked::Hello(bytes), None));
+            .map(|bytes| answer(&world, Some("shared"), Query::Hello(bytes), None));
         expect![[r#"
             {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"not_tls"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"stashed"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"buffered"}
             {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"malformed"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"stashed"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"buffered"}
         "#]].assert_eq(&lines.concat());
         expect![[r#"
             {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","pattern":null,"backend":"10.97.2.2:6443","reason":"forwarded"}
-        "#]].assert_eq(&answer(&world, Some("direct"), Asked::Hello(b"SSH-2.0-x\r\n"), Some("192.0.2.7")));
+        "#]].assert_eq(&answer(&world, Some("direct"), Query::Hello(b"SSH-2.0-x\r\n"), Some("192.0.2.7")));
     }
 
     #[test]
     fn the_only_tls_listener_is_meant() {
         let world = world();
-        assert_eq!(decide(&world, None, Asked::Name("a.example.com"), None).unwrap().listener, "shared");
+        assert_eq!(decide(&world, None, Query::Name("a.example.com"), None).unwrap().listener, "shared");
         let error =
-            |world: &World, name| decide(world, name, Asked::Name("a"), None).unwrap_err().to_string();
+            |world: &MapsImage, name| decide(world, name, Query::Name("a"), None).unwrap_err().to_string();
         expect![[r#"there is no listener "share"; did you mean "shared"?"#]]
             .assert_eq(&error(&world, Some("share")));
-        expect!["there is no listener"].assert_eq(&error(&World::default(), None));
+        expect!["there is no listener"].assert_eq(&error(&MapsImage::default(), None));
         let two = FILE.replace("protocol: TCP", "protocol: TLS");
         expect!["which listener? Say --listener and one of: direct, shared"]
-            .assert_eq(&error(&world_of(&judge(&two, &Surroundings::default()).0), None));
+            .assert_eq(&error(&image_of(&judge(&two, &NodeFacts::default()).0), None));
     }
 
     #[test]
     fn unreachable_members_are_passed_over() {
         let mut world = world();
-        let at = |world: &World, port: u16| {
+        let at = |world: &MapsImage, port: u16| {
             let from = Client { address: "192.0.2.7".parse().unwrap(), port: Some(port) };
-            decide(world, Some("shared"), Asked::Name("b.example.com"), Some(from)).unwrap()
+            decide(world, Some("shared"), Query::Name("b.example.com"), Some(from)).unwrap()
         };
         let heavy = |d: &Decision| d.backend.is_some_and(|backend| backend.to_string() == "10.97.3.3:6443");
         let share = (0..4000).filter(|n| heavy(&at(&world, 40_000 + n))).count();
@@ -442,6 +429,10 @@ routes:
             backend.flags = BACKEND_UNREACHABLE;
         }
         assert!((0..100).all(|n| at(&world, 40_000 + n).backend.unwrap().to_string() == "10.97.3.2:6443"));
+        // Whatever its port is.
+        let from = Client { address: "192.0.2.7".parse().unwrap(), port: None };
+        let any = decide(&world, Some("shared"), Query::Name("b.example.com"), Some(from)).unwrap();
+        assert_eq!(any.backend.unwrap().to_string(), "10.97.3.2:6443");
         world.backends.values_mut().for_each(|backend| backend.flags = BACKEND_UNREACHABLE);
         assert_eq!(at(&world, 40_000).reason, "no_backend");
     }

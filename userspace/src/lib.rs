@@ -1,6 +1,6 @@
 //! Vestibule in user space: from what a source says to what the kernel does.
 //!
-//! Data flows down this list: sources -> model -> compile -> plan -> dataplane.
+//! Data flows down this list: sources -> model -> compile -> plan -> outputs -> dataplane.
 
 /// Outside world to facts: the static file.
 pub mod sources;
@@ -24,12 +24,12 @@ pub mod status;
 pub mod dataplane;
 /// The node's network: devices, addresses, the way to each backend.
 pub mod net;
-/// `vestibule run`: keeps the kernel in step with the file and the node's network.
-pub mod daemon;
+/// What one node does: the loop of `vestibule run` and `vestibule agent`.
+pub mod node;
+/// Where what is desired goes: the kernel's maps.
+pub mod outputs;
 /// Active probes of backends.
 pub mod health;
-/// `vestibule agent`: what one node of a cluster does.
-pub mod agent;
 /// `/metrics`, `/readyz` and `/livez` over HTTP.
 pub mod admin;
 /// What `/metrics` tells.

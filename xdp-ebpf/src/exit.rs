@@ -16,8 +16,8 @@ pub(crate) enum Verdict {
     Redirect,
     /// To be answered with RST: `path` has `emit` do it and leaves with the result.
     Reset,
-    /// Its sender is to be told by ICMP: `path` has `tell` do it and leaves with the result.
-    Tell,
+    /// Its sender is to get an ICMP error: `path` has `icmp_error` make it and leaves with the result.
+    IcmpError,
 }
 
 /// A way off the path: the one reason that is counted, and the verdict. One number, so that it crosses the border of
@@ -26,8 +26,15 @@ pub(crate) enum Verdict {
 #[repr(transparent)]
 pub(crate) struct Exit(u32);
 
-/// Code of "no exit": go on.
-const GO_ON: u32 = u32::MAX;
+/// Bits of a reason (`REASONS_MAX`); the verdict stands above them.
+const REASON_BITS: u32 = 8;
+const REASON_MASK: u32 = (1 << REASON_BITS) - 1;
+const _: () = assert!(common::reason::REASONS_MAX == 1 << REASON_BITS, "every reason fits into an exit");
+
+const DROP: u32 = 1 << REASON_BITS;
+const SENT: u32 = 2 << REASON_BITS;
+const RESET: u32 = 3 << REASON_BITS;
+const ICMP_ERROR: u32 = 4 << REASON_BITS;
 
 impl Exit {
     /// Hands the packet on.
@@ -39,70 +46,76 @@ impl Exit {
     /// Drops the packet.
     #[inline(always)]
     pub(crate) const fn drop(reason: Reason) -> Self {
-        Self(reason as u32 | 1 << 8)
+        Self(reason as u32 | DROP)
     }
 
     /// The packet, or what was made of it, is on its way.
     #[inline(always)]
     pub(crate) const fn sent(reason: Reason) -> Self {
-        Self(reason as u32 | 2 << 8)
+        Self(reason as u32 | SENT)
     }
 
     /// The client gets a RST.
     #[inline(always)]
     pub(crate) const fn reset(reason: Reason) -> Self {
-        Self(reason as u32 | 3 << 8)
+        Self(reason as u32 | RESET)
+    }
+
+    /// What a decision's reason comes to: the client gets a RST, unless it is to repeat.
+    #[inline(always)]
+    pub(crate) const fn refused(reason: Reason) -> Self {
+        match reason {
+            Reason::RouteChanged => Self::drop(reason),
+            _ => Self::reset(reason),
+        }
     }
 
     /// The sender of a TCP segment that could not be passed on gets an ICMP error.
     #[inline(always)]
-    pub(crate) const fn tell(reason: Reason) -> Self {
-        Self(reason as u32 | 4 << 8)
+    pub(crate) const fn icmp_error(reason: Reason) -> Self {
+        Self(reason as u32 | ICMP_ERROR)
     }
 
-    /// [`Exit::code`] of [`Exit::sent`] for a reason given as a number.
+    /// [`Exit::sent`] for a reason given as a number.
     #[inline(always)]
-    pub(crate) const fn sent_code(reason: u32) -> u32 {
-        reason | 2 << 8
+    pub(crate) const fn sent_for(reason: u32) -> Self {
+        Self(reason & REASON_MASK | SENT)
     }
 
     /// The same reason, and no answer.
     #[inline(always)]
     pub(crate) const fn dropped(self) -> Self {
-        Self(self.reason() | 1 << 8)
+        Self(self.reason() | DROP)
     }
 
     /// Number of the reason.
     #[inline(always)]
     pub(crate) const fn reason(self) -> u32 {
-        self.0 & 0x7f
+        self.0 & REASON_MASK
     }
 
     /// The verdict.
     #[inline(always)]
     pub(crate) const fn verdict(self) -> Verdict {
-        match self.0 >> 8 {
+        match self.0 >> REASON_BITS {
             0 => Verdict::Next,
             2 => Verdict::Redirect,
             3 => Verdict::Reset,
-            4 => Verdict::Tell,
+            4 => Verdict::IcmpError,
             _ => Verdict::Drop,
         }
     }
 
     /// As a number for the border of a separately verified function.
     #[inline(always)]
-    pub(crate) const fn code(result: Result<(), Self>) -> u32 {
-        match result {
-            Ok(()) => GO_ON,
-            Err(exit) => exit.0,
-        }
+    pub(crate) const fn number(self) -> u32 {
+        self.0
     }
 
-    /// From a number of [`Exit::code`].
+    /// From a number of [`Exit::number`].
     #[inline(always)]
-    pub(crate) const fn from_code(code: u32) -> Result<(), Self> {
-        if code == GO_ON { Ok(()) } else { Err(Self(code)) }
+    pub(crate) const fn from_number(number: u32) -> Self {
+        Self(number)
     }
 }
 
@@ -112,7 +125,7 @@ pub(crate) fn leave(exit: Exit) -> i32 {
     maps::count(exit.reason());
     match exit.verdict() {
         Verdict::Next => TCX_NEXT,
-        Verdict::Drop | Verdict::Reset | Verdict::Tell => TC_ACT_SHOT,
+        Verdict::Drop | Verdict::Reset | Verdict::IcmpError => TC_ACT_SHOT,
         Verdict::Redirect => TC_ACT_REDIRECT,
     }
 }

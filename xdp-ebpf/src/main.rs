@@ -14,26 +14,31 @@ use aya_ebpf::programs::TcContext;
 
 mod kernel;
 mod packet;
+mod scratch;
 mod maps;
+mod verified;
 mod exit;
-mod draft;
-mod hop;
-mod sum;
+mod segment;
+mod buffer;
+mod connection;
+mod delivery;
 mod stage;
 mod path;
+
+use kernel::{Context, Skb};
 
 /// Attached by TCX to the ingress of every device concerned.
 #[classifier]
 pub(crate) fn ingress(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return TCX_NEXT };
-    exit::leave(path::run(kernel::Skb(ctx.as_ptr().cast()), scratch))
+    exit::leave(path::run(Skb::of(ctx.as_ptr().cast()), scratch))
 }
 
 /// Run by the daemon alone (`BPF_PROG_RUN`); attached nowhere.
 #[classifier]
 pub(crate) fn expire(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return 1 };
-    path::from_daemon::run(kernel::Skb(ctx.as_ptr().cast()), scratch)
+    path::expire::run(Skb::of(ctx.as_ptr().cast()), scratch)
 }
 
 #[cfg(not(target_arch = "bpf"))]

@@ -4,18 +4,23 @@ use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
+use common::decide::route_key;
+use common::decide::tables::Tables;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
-use common::maps::flow::{BackendTuple, Chunk, ClientTuple, Flow, HalfOpen, Hello, Slot, Source};
+use common::maps::flow::{
+    BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot, Source,
+};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::route::{
-    Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey, SuffixKey,
+    Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::reason::{REASONS_MAX, Reason};
 
-use crate::packet::{NextHop, Scratch};
+use crate::kernel;
+use crate::scratch::{NextHop, Scratch};
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -72,11 +77,11 @@ pub(crate) static ROUTE_COUNTERS: HashMap<u32, RouteCounters, 1024, NO_PREALLOC>
 #[btf_map]
 pub(crate) static FLOWS: HashMap<ClientTuple, Flow, 1024> = HashMap::new();
 #[btf_map]
-pub(crate) static NATS: HashMap<BackendTuple, ClientTuple, 1024> = HashMap::new();
+pub(crate) static NATS: HashMap<BackendTuple, Reply, 1024> = HashMap::new();
 #[btf_map]
-pub(crate) static HELLOS: HashMap<ClientTuple, Hello, 1024> = HashMap::new();
+pub(crate) static PENDING: HashMap<ClientTuple, Pending, 1024> = HashMap::new();
 #[btf_map]
-pub(crate) static CHUNKS: Array<Chunk, 1024> = Array::new();
+pub(crate) static BUFFERS: Array<Buffer, 1024> = Array::new();
 #[btf_map]
 pub(crate) static SOURCES: HashMap<Address, Source, 1024> = HashMap::new();
 #[btf_map]
@@ -104,27 +109,73 @@ macro_rules! hash_access {
 
 hash_access! {
     role ADDRESSES: Address => AddressRole;
-    listener LISTENERS: ListenerKey => Listener;
-    exact ROUTES_EXACT: ShortNameKey => NameRoute;
-    long ROUTES_LONG: NameKey => NameRoute;
-    route ROUTES: u32 => Route;
-    page MAGLEV: PageKey => Page;
-    member MEMBERS: MemberKey => u32;
     backend BACKENDS: u32 => Backend;
     route_counters ROUTE_COUNTERS: u32 => RouteCounters;
     flow FLOWS: ClientTuple => Flow;
-    nat NATS: BackendTuple => ClientTuple;
-    hello HELLOS: ClientTuple => Hello;
+    reply NATS: BackendTuple => Reply;
+    pending PENDING: ClientTuple => Pending;
     source SOURCES: Address => Source;
     half_open HALF_OPENS: ClientTuple => HalfOpen;
 }
 
-/// The longest wildcard that matches.
+/// The maps as the decision reads them.
+pub(crate) struct Maps;
+
+impl Tables for Maps {
+    #[inline(always)]
+    fn listener(&self, key: &ListenerKey, to: &mut Listener) -> bool {
+        LISTENERS.get_ptr(key).is_some_and(|from| copied(from, to))
+    }
+
+    #[inline(always)]
+    fn name(&self, key: &NameKey) -> u32 {
+        let found = match route_key::is_short(key.short.length) {
+            true => ROUTES_EXACT.get_ptr(&key.short),
+            false => ROUTES_LONG.get_ptr(key),
+        };
+        // SAFETY: non-null by the lookup; see `hash_access!`.
+        found.map_or(0, |found| unsafe { (*found).route })
+    }
+
+    #[inline(always)]
+    fn wildcard(&self, key: &SuffixKey) -> u32 {
+        let key = core::ptr::from_ref(key).cast::<Key<SuffixData>>();
+        // SAFETY: `SuffixKey` has the layout of `Key<SuffixData>`: a u32 of prefix bits, then 256 bytes.
+        unsafe { ROUTES_WILDCARD.get(&*key).map_or(0, |found| found.route) }
+    }
+
+    #[inline(always)]
+    fn route(&self, id: u32, to: &mut Route) -> bool {
+        ROUTES.get_ptr(&id).is_some_and(|from| copied(from, to))
+    }
+
+    #[inline(always)]
+    fn slot(&self, table: u32, slot: u32) -> u32 {
+        let key = PageKey { table, page: slot / PAGE_SLOTS as u32 };
+        let Some(page) = MAGLEV.get_ptr(&key) else { return 0 };
+        // SAFETY: as in `name`.
+        let slots = unsafe { &(*page).slots };
+        1 + u32::from(slots[(slot & (PAGE_SLOTS as u32 - 1)) as usize])
+    }
+
+    #[inline(always)]
+    fn member(&self, key: &MemberKey) -> u32 {
+        // SAFETY: as in `name`.
+        MEMBERS.get_ptr(key).map_or(0, |id| unsafe { *id })
+    }
+
+    #[inline(always)]
+    fn backend(&self, id: u32, to: &mut Backend) -> bool {
+        BACKENDS.get_ptr(&id).is_some_and(|from| copied(from, to))
+    }
+}
+
+/// Copies an entry.
 #[inline(always)]
-pub(crate) fn wildcard(key: &SuffixKey) -> Option<u32> {
-    let key = core::ptr::from_ref(key).cast::<Key<SuffixData>>();
-    // SAFETY: `SuffixKey` has the layout of `Key<SuffixData>`: a u32 of prefix bits, then 256 bytes.
-    unsafe { ROUTES_WILDCARD.get(&*key).map(|found| found.route) }
+fn copied<T: Copy>(from: *const T, to: &mut T) -> bool {
+    // SAFETY: non-null by the lookup; see `hash_access!`.
+    kernel::assign(to, unsafe { &*from });
+    true
 }
 
 /// Makes accessors that hand out a reference into an array map.
@@ -140,7 +191,7 @@ macro_rules! array_access {
 }
 
 array_access! {
-    chunk CHUNKS => Chunk;
+    buffer BUFFERS => Buffer;
     half_open_slot HALF_OPEN_RING => Slot;
     closed_slot CLOSED_RING => Slot;
     cookie_key COOKIE_KEYS => CookieKey;
@@ -207,6 +258,30 @@ pub(crate) fn exchange(word: &mut u32, new: u32) -> u32 {
     core::mem::replace(word, new)
 }
 
+/// Whether bytes are undelivered, read once more behind a look for them that failed: another CPU, which had an acknowledgement of
+/// the backend, clears the flag and then removes the hello.
+#[inline(always)]
+pub(crate) fn is_undelivered(flow: &mut Flow) -> bool {
+    // A full barrier: the look comes first.
+    add(&mut flow.seen_secs, 0);
+    // SAFETY: a reference is valid. Volatile, because other CPUs write: what was read before must not stand for it.
+    let flags = unsafe { core::ptr::read_volatile(&raw const flow.connection.backend_flags) };
+    flags & FLOW_UNDELIVERED != 0
+}
+
+/// Reads a word that another CPU may be writing, now: not what was read of it before.
+#[inline(always)]
+pub(crate) fn read_now(word: &u32) -> u32 {
+    // SAFETY: a reference is valid and aligned.
+    unsafe { core::ptr::from_ref(word).read_volatile() }
+}
+
+/// A number that no other connection of the node has.
+#[inline(always)]
+pub(crate) fn next_generation() -> u32 {
+    cursors().map_or(0, |cursors| (advance(&mut cursors.generation) as u32).wrapping_add(1))
+}
+
 /// Counts a reason on this CPU.
 #[inline(always)]
 pub(crate) fn count(reason: u32) {
@@ -222,24 +297,22 @@ pub(crate) fn count_event(reason: Reason) {
     count(reason as u32);
 }
 
-/// Stores a NAT entry unless the four-tuple is taken.
+/// Stores whose a backend's packets are, unless somebody holds the four-tuple.
 #[inline(always)]
-pub(crate) fn claim_nat(key: &BackendTuple, client: &ClientTuple) -> bool {
-    NATS.insert(key, client, u64::from(BPF_NOEXIST)).is_ok()
+pub(crate) fn claim_reply(key: &BackendTuple, reply: &Reply) -> bool {
+    NATS.insert(key, reply, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Stores a NAT entry whoever held it.
+/// Stores whose a backend's packets are, whoever held the four-tuple.
 #[inline(always)]
-pub(crate) fn take_nat(key: &BackendTuple, client: &ClientTuple) -> bool {
-    NATS.insert(key, client, u64::from(BPF_ANY)).is_ok()
+pub(crate) fn take_reply(key: &BackendTuple, reply: &Reply) -> bool {
+    NATS.insert(key, reply, u64::from(BPF_ANY)).is_ok()
 }
 
-/// Removes a NAT entry, if it is this client's.
+/// Removes whose a backend's packets are.
 #[inline(always)]
-pub(crate) fn free_nat(key: &BackendTuple, owner: &ClientTuple) {
-    if nat(key).is_some_and(|holder| *holder == *owner) {
-        let _ = NATS.remove(key);
-    }
+pub(crate) fn remove_reply(key: &BackendTuple) {
+    let _ = NATS.remove(key);
 }
 
 /// Stores a flow unless there is one.
@@ -256,20 +329,20 @@ pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
 
 /// Stores a hello over the one that is there; `false` when there is none.
 #[inline(always)]
-pub(crate) fn update_hello(key: &ClientTuple, hello: &Hello) -> bool {
-    HELLOS.insert(key, hello, u64::from(BPF_EXIST)).is_ok()
+pub(crate) fn update_pending(key: &ClientTuple, hello: &Pending) -> bool {
+    PENDING.insert(key, hello, u64::from(BPF_EXIST)).is_ok()
 }
 
 /// Stores a hello over whatever was there.
 #[inline(always)]
-pub(crate) fn put_hello(key: &ClientTuple, hello: &Hello) -> bool {
-    HELLOS.insert(key, hello, u64::from(BPF_ANY)).is_ok()
+pub(crate) fn put_pending(key: &ClientTuple, hello: &Pending) -> bool {
+    PENDING.insert(key, hello, u64::from(BPF_ANY)).is_ok()
 }
 
 /// Removes a hello; `false` when somebody else did.
 #[inline(always)]
-pub(crate) fn remove_hello(key: &ClientTuple) -> bool {
-    HELLOS.remove(key).is_ok()
+pub(crate) fn remove_pending(key: &ClientTuple) -> bool {
+    PENDING.remove(key).is_ok()
 }
 
 /// Stores a half-open connection unless there is one.

@@ -1,11 +1,7 @@
-//! Working memory of one packet: its headers, what was read from them, what is to be written.
+//! A packet's headers, and what was read from them.
 
-use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
 use common::maps::address::{Address, Port};
-use common::maps::event::Expiry;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Hello};
-use common::maps::route::{NameKey, SuffixKey};
-use common::wire::client_hello::Window;
+use common::maps::flow::ClientTuple;
 
 /// Bytes of an Ethernet header.
 pub(crate) const ETH_BYTES: u32 = 14;
@@ -204,6 +200,18 @@ impl Segment {
         self.flags & flags == flags
     }
 
+    /// Whether it is an acknowledgement and nothing else.
+    #[inline(always)]
+    pub(crate) fn is_bare(&self) -> bool {
+        self.payload_bytes == 0 && self.flags & (SYN | FIN | RST) == 0
+    }
+
+    /// Whether it asks for a new connection.
+    #[inline(always)]
+    pub(crate) fn is_syn(&self) -> bool {
+        self.flags & (SYN | ACK) == SYN
+    }
+
     /// Sequence number behind the segment.
     #[inline(always)]
     pub(crate) fn end(&self) -> u32 {
@@ -213,115 +221,4 @@ impl Segment {
         }
         end
     }
-
-    /// Source and destination as a backend's segment has them.
-    #[inline(always)]
-    pub(crate) fn backend_tuple(&self) -> BackendTuple {
-        BackendTuple {
-            backend: self.tuple.client,
-            source: self.tuple.vip,
-            backend_port: self.tuple.client_port,
-            source_port: self.tuple.vip_port,
-        }
-    }
 }
-
-/// A segment of ours, to be made by `emit`. Numbers in host byte order.
-#[repr(C)]
-pub(crate) struct Draft {
-    /// Sender as `client`, receiver as `vip`.
-    pub(crate) tuple: ClientTuple,
-    pub(crate) seq: u32,
-    pub(crate) ack: u32,
-    /// First byte of the payload in [`Scratch::window`].
-    pub(crate) payload_from: u32,
-    pub(crate) payload_bytes: u32,
-    /// TSval and TSecr, when `timestamps`.
-    pub(crate) tsval: u32,
-    pub(crate) tsecr: u32,
-    pub(crate) window: u16,
-    /// SYN: MSS option.
-    pub(crate) mss: u16,
-    pub(crate) flags: u8,
-    pub(crate) timestamps: bool,
-    /// SYN: window scale option or `WINDOW_SCALE_NONE`.
-    pub(crate) window_scale: u8,
-    /// SYN: SACK permitted option.
-    pub(crate) sack_permitted: bool,
-}
-
-/// A next hop that was found a moment ago: element of `NEXT_HOPS`, one CPU's own.
-#[repr(C)]
-pub(crate) struct NextHop {
-    pub(crate) from: Address,
-    pub(crate) to: Address,
-    /// The device that the packet came in by, and the one it leaves by.
-    pub(crate) ingress: u32,
-    pub(crate) egress: u32,
-    /// Most bytes of an IP packet.
-    pub(crate) mtu: u32,
-    /// When it was found, in `hop`'s units of time; zero in an element never written, which fits no packet.
-    pub(crate) age: u32,
-    pub(crate) links: Links,
-}
-
-/// Link addresses of a way.
-#[repr(C)]
-pub(crate) struct Links {
-    pub(crate) to: [u8; 6],
-    pub(crate) from: [u8; 6],
-}
-
-/// Working memory of one run, one per CPU. The kernel allows at most 32 KiB.
-#[repr(C)]
-pub(crate) struct Scratch {
-    pub(crate) segment: Segment,
-    pub(crate) headers: Headers,
-    /// TCP header as received, for checksum differences.
-    pub(crate) received: Headers,
-    pub(crate) draft: Draft,
-    pub(crate) route_request: bpf_fib_lookup,
-    pub(crate) next_hop: bpf_redir_neigh,
-    pub(crate) hello: Hello,
-    pub(crate) flow: Flow,
-    pub(crate) half_open: HalfOpen,
-    pub(crate) client: ClientTuple,
-    pub(crate) victim: ClientTuple,
-    /// What the daemon is told of a victim.
-    pub(crate) told: Expiry,
-    /// Four-tuple that an ICMP error quotes: the quoted packet's source as `client`, its destination as `vip`.
-    pub(crate) quoted: ClientTuple,
-    /// Bytes of the extension header read last, and what follows it.
-    pub(crate) options_bytes: u32,
-    pub(crate) options_next: u8,
-    /// Added to sequence and acknowledgement number of the quoted segment.
-    pub(crate) seq_shift: u32,
-    pub(crate) ack_shift: u32,
-    pub(crate) socket: [u8; 36],
-    pub(crate) name_key: NameKey,
-    pub(crate) suffix_key: SuffixKey,
-    /// Listener, route and backend found so far; 0 = none.
-    pub(crate) listener: u32,
-    pub(crate) listener_route: u32,
-    pub(crate) listener_mss: u16,
-    pub(crate) listener_protocol: u8,
-    /// Whether the packet's checksum is still to be completed (CHECKSUM_PARTIAL).
-    pub(crate) partial: bool,
-    /// Whether `partial` is known of this packet, and its checksum is to be trusted.
-    pub(crate) partial_known: bool,
-    /// Whether `hello` is a copy of an entry that was there before this packet.
-    pub(crate) found: bool,
-    pub(crate) now_ns: u64,
-    /// Outlives the packet: 1 + the place of the stash that this CPU freed last, still in its cache; 0 = none.
-    pub(crate) freed: u32,
-    /// First stream byte that a stage is to work on.
-    pub(crate) from: u32,
-    /// Where a loop stands. Kept here and not on the stack: the verifier would follow each value of it.
-    pub(crate) at: u32,
-    pub(crate) left: u32,
-    pub(crate) sum: u32,
-    pub(crate) deliver_at: u32,
-    pub(crate) window: Window,
-}
-
-const _: () = assert!(size_of::<Scratch>() <= 32_768, "a per-CPU value is at most 32 KiB");

@@ -5,6 +5,26 @@ use crate::failure::{Failure, Outcome};
 use crate::needs::{self, Needs};
 use crate::{build, process, setup};
 
+const AGAINST: &str = "--against";
+
+/// The options with the binary's path told whole: it is relative to where the user is, and the benchmark runs elsewhere.
+fn whole_paths(options: &[String]) -> Outcome<Vec<String>> {
+    let mut whole = options.to_vec();
+    for place in 1..whole.len() {
+        if whole[place - 1] == AGAINST {
+            let path = std::path::absolute(&whole[place]).map_err(|error| {
+                Failure::new(
+                    "reading the options",
+                    format!("{AGAINST} {}: {error}", whole[place]),
+                    "name a file",
+                )
+            })?;
+            whole[place] = path.display().to_string();
+        }
+    }
+    Ok(whole)
+}
+
 /// Installs peers, builds, measures.
 pub(crate) fn run(options: &[String]) -> Outcome {
     if let Some(obstacle) = needs::obstacle(Needs::Lab) {
@@ -13,7 +33,11 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     }
     setup::for_build()?;
     setup::for_lab()?;
-    setup::for_bench()?;
+    let options = whole_paths(options)?;
+    // An old build takes the place of the peers.
+    if !options.iter().any(|option| option == AGAINST) {
+        setup::for_bench()?;
+    }
     let built = build::run()?;
     for arguments in [["--release", "--package", "load"].as_slice(), &["--workspace", "--bin", "bench"]] {
         let mut command = process::cargo();
@@ -24,9 +48,29 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         process::run("building the benchmark", &mut command, "the compiler's message stands above")?;
     }
     let mut command = process::command(process::target().join("debug/bench"));
-    command.args(options).env("VESTIBULE_BIN", built.binary);
+    command.args(&options).env("VESTIBULE_BIN", built.binary);
     command.env("LOAD_BIN", process::target().join("release/load"));
     // The daemon tells its times in its log.
     command.env("VESTIBULE_LOG", "info,userspace=debug");
     process::run("running the benchmark", &mut command, "what failed stands above")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_old_builds_path_is_made_whole() {
+        let of = |text: &str| {
+            let options: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            whole_paths(&options).map(|options| options.join(" ")).unwrap_or_default()
+        };
+        let here = std::env::current_dir().unwrap_or_default();
+        assert_eq!(
+            of("--only ask --against old --quick"),
+            format!("--only ask --against {} --quick", here.join("old").display())
+        );
+        assert_eq!(of("--against /a/old"), "--against /a/old");
+        assert_eq!(of("--only against --against"), "--only against --against");
+    }
 }

@@ -6,6 +6,7 @@ use crate::failure::Outcome;
 use crate::needs::Needs;
 use crate::process;
 use crate::report::Report;
+use crate::test::SLOW;
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -22,6 +23,8 @@ pub(crate) struct Level {
 
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";
+/// The same for the slow one.
+const SLOW_LIMIT: &str = "3h";
 
 /// Tests of a lab mostly wait, for time limits and repetitions: more of them at once than there are cores.
 const LAB_THREADS: &str = "6";
@@ -53,7 +56,7 @@ impl Level {
         let status = child.wait().map_err(|error| process::not_run(&step, &command, &error))?;
         report.time = begun.elapsed();
         if status.code() == Some(124) {
-            report.broke_off(format!("did not end within {CI_LIMIT}"));
+            report.broke_off(format!("did not end within {}", self.limit()));
         } else if !status.success() && report.tally.failed == 0 {
             report.broke_off(format!("broke off ({status})"));
         }
@@ -93,6 +96,10 @@ impl Level {
         Ok(status.success())
     }
 
+    fn limit(&self) -> &'static str {
+        if self.name == SLOW { SLOW_LIMIT } else { CI_LIMIT }
+    }
+
     fn command(&self, options: &[&str]) -> Command {
         let mut command = match process::quiet() {
             // A test that hangs must not hold up CI for ever; at a terminal there is a person to see it.
@@ -100,7 +107,11 @@ impl Level {
             false => process::cargo(),
         };
         if process::quiet() {
-            command.args(["--kill-after=10s", CI_LIMIT, "rustup", "run", process::CHANNEL, "cargo"]);
+            command.args(["--kill-after=10s", self.limit(), "rustup", "run", process::CHANNEL, "cargo"]);
+        }
+        if self.name == SLOW {
+            // Anybody else who runs these tests gets a short form.
+            command.env("VESTIBULE_SOAK", "1");
         }
         command.arg("test").args(self.targets).args(options);
         command

@@ -19,9 +19,13 @@ const LEVELS: &[Level] = &[
     Level { name: "cluster", targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
     // Upstream's tests, and not cargo's.
     Level { name: conformance::NAME, targets: &[], needs: Needs::Cluster },
+    Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
 
-/// Runs the named levels, or all of them.
+/// The level that runs only where it is named: loads of many minutes.
+pub(crate) const SLOW: &str = "slow";
+
+/// Runs the named levels, or all of them but [`SLOW`].
 pub(crate) fn run(names: &[String]) -> Outcome {
     let levels = chosen(names)?;
     setup::for_build()?;
@@ -74,7 +78,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
 
 fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
     if names.is_empty() {
-        return Ok(LEVELS.iter().collect());
+        return Ok(LEVELS.iter().filter(|level| level.name != SLOW).collect());
     }
     let level = |name: &String| {
         LEVELS.iter().find(|level| level.name == name).ok_or_else(|| {
@@ -118,6 +122,16 @@ mod tests {
         let (text, _) = summary(&[unit, path]);
         assert!(text.contains("SKIPPED: 2 tests: not root\n"), "{text}");
         assert!(text.ends_with("\n7 passed, 0 failed, 2 skipped\n"), "{text}");
+    }
+
+    #[test]
+    fn the_slow_level_runs_only_where_it_is_named() {
+        let names = |named: &[String]| -> Vec<&str> {
+            chosen(named).ok().unwrap_or_default().iter().map(|level| level.name).collect()
+        };
+        assert_eq!(names(&[]).len(), LEVELS.len() - 1);
+        assert!(!names(&[]).contains(&SLOW));
+        assert_eq!(names(&[SLOW.to_owned()]), [SLOW]);
     }
 
     #[test]

@@ -244,12 +244,8 @@ mod tests {
     const KEY: CookieKey = CookieKey { k0: 0x0706_0504_0302_0100, k1: 0x0f0e_0d0c_0b0a_0908 };
 
     fn tuple() -> ClientTuple {
-        ClientTuple {
-            client: Address::v4([192, 0, 2, 7]),
-            vip: Address::v4([203, 0, 113, 1]),
-            client_port: Port::new(40_000),
-            vip_port: Port::new(443),
-        }
+        let (client, vip) = (Address::v4([192, 0, 2, 7]), Address::v4([203, 0, 113, 1]));
+        ClientTuple::tcp(client, vip, Port::new(40_000), Port::new(443))
     }
 
     fn offers() -> impl Iterator<Item = Offer> {

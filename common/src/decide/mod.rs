@@ -8,3 +8,9 @@ pub mod server_name;
 pub mod route_key;
 /// Consistent hashing with weights.
 pub mod maglev;
+/// What a decision looks up.
+pub mod tables;
+/// A listener and a server name lead to a route.
+pub mod route;
+/// A route and a client lead to a backend.
+pub mod pick;

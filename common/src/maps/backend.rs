@@ -12,6 +12,12 @@ pub const BACKEND_REFUSING: u8 = 4;
 /// [`Backend::flags`]: the node's probes find it down; its weight is 0. For people: the programs do not read it.
 pub const BACKEND_FAILING: u8 = 8;
 
+/// [`Backend::delivery`]: source and destination are rewritten; the backend sees an address of ours.
+pub const DELIVERY_NAT: u8 = 0;
+/// [`Backend::delivery`]: the destination alone is rewritten; the backend sees the client's address, and its replies come
+/// back by a device that we are attached to.
+pub const DELIVERY_DNAT: u8 = 1;
+
 map_struct! {
     /// Value of `BACKENDS`. An id belongs to one (route, address, port) for ever, so removing a backend from a route
     /// touches no other route's flows to the same address.
@@ -28,8 +34,8 @@ map_struct! {
         pub mtu: u16,
         /// `BACKEND_*` bits.
         pub flags: u8,
-        /// Zero.
-        pub reserved: u8,
+        /// How packets reach it: [`DELIVERY_NAT`] or [`DELIVERY_DNAT`].
+        pub delivery: u8,
         /// The route it belongs to.
         pub route: u32,
         /// The device towards it; 0 = none.

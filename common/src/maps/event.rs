@@ -17,7 +17,7 @@ map_struct! {
 map_struct! {
     /// Record of ring buffer `EVICTIONS` (a waiting hello that gave way; the daemon resets its client), and what the
     /// daemon hands to the program `expire`, behind 14 bytes of Ethernet header.
-    pub struct Expiry = 44 {
+    pub struct Expiry = 48 {
         pub client: ClientTuple,
         /// Sequence number the client expects next; used where no map entry tells it.
         pub seq: u32,

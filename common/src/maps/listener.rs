@@ -29,10 +29,12 @@ map_struct! {
         /// MSS announced in our SYN-ACK: the smallest device MTU towards the listener's backends, less the headers of
         /// this address's family. Host byte order.
         pub mss: u16,
+        /// Id of its policy; 0 = none.
+        pub policy: u16,
         /// [`PROTOCOL_TLS`] or [`PROTOCOL_TCP`].
         pub protocol: u8,
         /// Zero.
-        pub reserved: [u8; 5],
+        pub reserved: [u8; 3],
     }
 }
 
@@ -42,6 +44,9 @@ pub const ROLE_VIP: u32 = 1;
 pub const ROLE_SOURCE: u32 = 2;
 /// [`AddressRole::flags`]: the address is on a device of this node, so ports without a listener are the node's.
 pub const ROLE_OWN: u32 = 4;
+
+/// [`AddressRole::flags`]: packets from this address may be replies of a backend that sees its clients' own addresses.
+pub const ROLE_BACKEND: u32 = 8;
 
 map_struct! {
     /// Value of `ADDRESSES`: one lookup tells whether a packet concerns us at all.

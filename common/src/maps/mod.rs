@@ -58,7 +58,7 @@ pub mod event;
 
 /// Raised whenever a map's key, value or meaning changes. Pinned as map `ABI`; a mismatch is refused before anything
 /// is touched.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
 pub mod name {
@@ -98,12 +98,12 @@ pub mod name {
     pub const ROUTE_COUNTERS: &str = "ROUTE_COUNTERS";
     /// [`super::flow::ClientTuple`] -> [`super::flow::Flow`].
     pub const FLOWS: &str = "FLOWS";
-    /// [`super::flow::BackendTuple`] -> [`super::flow::ClientTuple`].
+    /// [`super::flow::BackendTuple`] -> [`super::flow::Reply`].
     pub const NATS: &str = "NATS";
-    /// [`super::flow::ClientTuple`] -> [`super::flow::Hello`].
-    pub const HELLOS: &str = "HELLOS";
-    /// [`super::flow::Chunk`]: the stash of hello bytes.
-    pub const CHUNKS: &str = "CHUNKS";
+    /// [`super::flow::ClientTuple`] -> [`super::flow::Pending`].
+    pub const PENDING: &str = "PENDING";
+    /// [`super::flow::Buffer`]: bytes of waiting hellos.
+    pub const BUFFERS: &str = "BUFFERS";
     /// client /32 or /64 -> [`super::flow::Source`].
     pub const SOURCES: &str = "SOURCES";
     /// [`super::flow::ClientTuple`] -> [`super::flow::HalfOpen`].
@@ -142,8 +142,8 @@ pub mod name {
         ROUTE_COUNTERS,
         FLOWS,
         NATS,
-        HELLOS,
-        CHUNKS,
+        PENDING,
+        BUFFERS,
         SOURCES,
         HALF_OPENS,
         HALF_OPEN_RING,

@@ -96,15 +96,24 @@ impl Table {
 
 map_struct! {
     /// Value of `ROUTES`. One write of it switches all backends of the route.
-    pub struct Route = 28 {
+    pub struct Route = 32 {
         /// For clients that come over IPv4.
         pub v4: Table,
         /// For clients that come over IPv6.
         pub v6: Table,
         /// Backends of any weight and family.
         pub backends: u32,
+        /// Id of its policy; 0 = none.
+        pub policy: u16,
+        /// How a backend is picked: [`PICK_MAGLEV`].
+        pub pick: u8,
+        /// Zero.
+        pub reserved: u8,
     }
 }
+
+/// [`Route::pick`]: consistent hashing over the client's address and port.
+pub const PICK_MAGLEV: u8 = 0;
 
 /// Slots in one [`Page`].
 pub const PAGE_SLOTS: usize = 128;

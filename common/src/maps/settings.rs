@@ -13,8 +13,8 @@ map_struct! {
         pub source_port_first: u16,
         /// Last port of the source NAT range, inclusive, host byte order.
         pub source_port_last: u16,
-        /// Entries of `CHUNKS`.
-        pub chunks: u32,
+        /// Entries of `BUFFERS`.
+        pub buffers: u32,
         /// Entries of `HALF_OPEN_RING`.
         pub half_opens: u32,
         /// Entries of `CLOSED_RING`.
@@ -23,8 +23,11 @@ map_struct! {
         pub source_hellos_max: u32,
         /// Index of the cookie key that signs; both verify.
         pub cookie_key: u32,
+        /// One bit for each delivery that some backend names: 1 << [`super::backend::DELIVERY_DNAT`] has the sources of
+        /// packets looked up too.
+        pub deliveries: u32,
         /// Zero.
-        pub reserved: [u8; 8],
+        pub reserved: [u8; 4],
     }
 }
 
@@ -38,9 +41,9 @@ map_struct! {
 
 map_struct! {
     /// Value of `CURSORS`: counted up by the programs, never down.
-    pub struct Cursors = 40 {
-        /// Next place to try in `CHUNKS`.
-        pub chunk: u64,
+    pub struct Cursors = 48 {
+        /// Next place to try in `BUFFERS`.
+        pub buffer: u64,
         /// Next place to try in `HALF_OPEN_RING`.
         pub half_open: u64,
         /// Next place to fill in `CLOSED_RING`.
@@ -49,6 +52,8 @@ map_struct! {
         pub closed_tail: u64,
         /// Next source port to try.
         pub source_port: u64,
+        /// Next generation of a connection.
+        pub generation: u64,
     }
 }
 

@@ -6,3 +6,5 @@ pub mod checksum;
 pub mod seq;
 /// TLS ClientHello over any number of segments and records (RFC 8446, RFC 6066).
 pub mod client_hello;
+/// An open connection in words that another node understands.
+pub mod opening;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl, Options};
 use tests::daemon::binary;
 use tests::temp::TempDir;
-use userspace::compile::{Surroundings, compile};
+use userspace::compile::compile;
 use userspace::model::cluster::{
     AddressRange, ClassSpec, GatewayListener, GatewaySpec, LoadBalancerSpec, NamespaceScope, Policy,
     ServicePort, ServiceSpec,
@@ -177,7 +177,7 @@ pub(super) fn digests(gateway: &str, service: Option<&str>) -> BTreeMap<String, 
         cluster.services.insert(name, Arc::new(spec));
     }
     let facts = Facts { cluster: Some(cluster), ..Facts::default() };
-    let digests = compile(&facts, &Surroundings::default()).verdicts.digests();
+    let digests = compile(&facts).verdicts.digests();
     assert!(digests.contains_key(&ObjectRef { kind: Kind::Gateway, name: ObjectName::new("tenant", "gw") }));
     let text = |(object, digest): (ObjectRef, u64)| {
         (format!("{}/{}", object.kind, object.name), format!("{digest:016x}"))

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use common::maps::address::Address;
 use common::maps::event::Expiry;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Hello, Source};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Source};
 use common::maps::listener::{Listener, PROTOCOL_TLS};
 use common::maps::name;
 use common::maps::settings::Settings;
@@ -33,7 +33,7 @@ pub fn play(file: &Path) -> Result<()> {
     programs.tls_with_one_route();
     programs.tcp_listener(DIRECT_PORT);
     // One segment size for both families, so that one script fits both.
-    let tls = Listener { id: 1, route: 0, mss: MSS, protocol: PROTOCOL_TLS, reserved: [0; 5] };
+    let tls = Listener { id: 1, mss: MSS, protocol: PROTOCOL_TLS, ..Listener::zeroed() };
     programs.listener(vip(Family::V4), TLS_PORT, tls);
     let others =
         FAMILIES.map(|family| (31 + u32::from(!family.is_v4()), programs.backend(2, backend(family, 0, 1))));
@@ -256,8 +256,8 @@ impl Player<'_> {
     fn kept(&self, kept: Kept) -> usize {
         match kept {
             Kept::Flows => self.programs.entries::<ClientTuple, Flow>(name::FLOWS).len(),
-            Kept::Nats => self.programs.entries::<BackendTuple, ClientTuple>(name::NATS).len(),
-            Kept::Hellos => self.programs.entries::<ClientTuple, Hello>(name::HELLOS).len(),
+            Kept::Nats => self.programs.entries::<BackendTuple, Reply>(name::NATS).len(),
+            Kept::Hellos => self.programs.entries::<ClientTuple, Pending>(name::PENDING).len(),
             Kept::HalfOpens => self.programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS).len(),
         }
     }
@@ -275,9 +275,9 @@ impl Player<'_> {
             self.programs.insert(name::FLOWS, client, Flow { seen_secs, ..flow });
         }
         let ns = u64::from(seconds) * 1_000_000_000;
-        for (client, hello) in self.programs.entries::<ClientTuple, Hello>(name::HELLOS) {
+        for (client, hello) in self.programs.entries::<ClientTuple, Pending>(name::PENDING) {
             let started_ns = hello.started_ns.saturating_sub(ns);
-            self.programs.insert(name::HELLOS, client, Hello { started_ns, ..hello });
+            self.programs.insert(name::PENDING, client, Pending { started_ns, ..hello });
         }
         for (client, held) in self.programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS) {
             let started_ns = held.started_ns.saturating_sub(ns);
@@ -302,7 +302,7 @@ impl Player<'_> {
         }
         let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)?;
         let now = now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64;
-        for (client, hello) in self.programs.entries::<ClientTuple, Hello>(name::HELLOS) {
+        for (client, hello) in self.programs.entries::<ClientTuple, Pending>(name::PENDING) {
             due.extend(hello_is_due(&hello, now, &self.settings).then_some((client, Reason::ExpireHello)));
         }
         for (client, held) in self.programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS) {
@@ -319,8 +319,8 @@ impl Player<'_> {
     /// Forgets all connections, as no script may know of another's.
     fn forget(&mut self) {
         self.programs.clear::<ClientTuple, Flow>(name::FLOWS);
-        self.programs.clear::<BackendTuple, ClientTuple>(name::NATS);
-        self.programs.clear::<ClientTuple, Hello>(name::HELLOS);
+        self.programs.clear::<BackendTuple, Reply>(name::NATS);
+        self.programs.clear::<ClientTuple, Pending>(name::PENDING);
         self.programs.clear::<ClientTuple, HalfOpen>(name::HALF_OPENS);
         self.programs.clear::<Address, Source>(name::SOURCES);
     }

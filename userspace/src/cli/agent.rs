@@ -4,15 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{ArgAction, Args};
+use clap::ArgAction;
 
 use super::print;
 use super::probe::SOCKET;
-use crate::agent::{self, AgentError, Identity, Options};
+use crate::node::agent::{self, Options};
+use crate::node::{Identity, NodeError};
 
 /// What the command line says.
-#[derive(Debug, Args)]
-pub(super) struct Asked {
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
     /// The chart's file, YAML or JSON.
     #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
     config: PathBuf,
@@ -41,7 +42,7 @@ pub(super) struct Asked {
 }
 
 /// Runs until it is told to end.
-pub(super) fn run(asked: Asked, pins: PathBuf) -> Result<ExitCode> {
+pub(super) fn run(asked: Args, pins: PathBuf) -> Result<ExitCode> {
     super::log(asked.log_format);
     let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
     let options = Options {
@@ -61,7 +62,7 @@ pub(super) fn run(asked: Asked, pins: PathBuf) -> Result<ExitCode> {
     };
     match agent::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(AgentError::File { file, problems }) => {
+        Err(NodeError::File { file, problems }) => {
             Ok(print::refused(&file, &problems, "nothing was touched"))
         }
         Err(error) => Err(error.into()),

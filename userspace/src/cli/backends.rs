@@ -13,7 +13,7 @@ use super::names::{Names, socket};
 use super::print::{self, Row};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
-use crate::net::node::Node;
+use crate::model::Node;
 
 pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     let maps = read::open(pins)?;
@@ -21,8 +21,8 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     let names = Names::new(&content);
     let mut flows: HashMap<u32, u32> = HashMap::new();
     maps.flows.walk(|_, flow| {
-        if flow.state == FLOW_ESTABLISHED {
-            *flows.entry(flow.backend).or_default() += 1;
+        if flow.connection.state == FLOW_ESTABLISHED {
+            *flows.entry(flow.connection.backend).or_default() += 1;
         }
     })?;
     // Of the caller's network namespace, which is the instance's unless several are run.

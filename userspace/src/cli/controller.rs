@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::Args;
+
 use tracing::warn;
 
 use super::print;
@@ -14,8 +14,8 @@ use crate::controller::keys::Schedule;
 use crate::controller::{self, ControllerError, Options};
 
 /// What the command line says.
-#[derive(Debug, Args)]
-pub(super) struct Asked {
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
     /// The chart's file, YAML or JSON.
     #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
     config: PathBuf,
@@ -46,7 +46,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Runs until it is told to end.
-pub(super) fn run(asked: Asked) -> Result<ExitCode> {
+pub(super) fn run(asked: Args) -> Result<ExitCode> {
     super::log(asked.log_format);
     let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
     let options = Options {

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use clap::Args;
-use common::maps::flow::{FLOW_ESTABLISHED, HELLO_OWED};
+
+use common::maps::flow::{FLOW_ESTABLISHED, PENDING_UNDELIVERED};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::print;
@@ -23,8 +23,8 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Between two lines where no terminal shows a bar.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-#[derive(Debug, Args)]
-pub(super) struct Asked {
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
     /// Wait no longer than this, such as `10m`; what is open then stays open. Default: as long as it takes.
     #[arg(long, value_name = "DURATION", value_parser = config::duration)]
     deadline: Option<Duration>,
@@ -33,7 +33,7 @@ pub(super) struct Asked {
     cancel: bool,
 }
 
-pub(super) fn run(asked: &Asked, pins: &Pins) -> Result<ExitCode> {
+pub(super) fn run(asked: &Args, pins: &Pins) -> Result<ExitCode> {
     let maps = read::open(pins)?;
     if asked.cancel {
         refuse(&maps, false)?;
@@ -96,8 +96,8 @@ fn style() -> Result<ProgressStyle> {
 /// Connections that a client would miss: those that have a backend and are not over, and those about to.
 fn open_connections(maps: &Maps) -> Result<u64, TableError> {
     let mut open = 0;
-    maps.flows.walk(|_, flow| open += u64::from(flow.state == FLOW_ESTABLISHED))?;
+    maps.flows.walk(|_, flow| open += u64::from(flow.connection.state == FLOW_ESTABLISHED))?;
     // One whose hello is still owed to its backend has a flow.
-    maps.hellos.walk(|_, hello| open += u64::from(hello.state != HELLO_OWED))?;
+    maps.hellos.walk(|_, hello| open += u64::from(hello.connection.state != PENDING_UNDELIVERED))?;
     Ok(open + maps.half_opens.count()?)
 }

@@ -7,23 +7,22 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Args;
 
 use super::Shown;
 use super::print::{self, Row};
-use crate::compile::Surroundings;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
-use crate::explain::{Asked, Client, Decision, decide, world_of};
-use crate::plan::World;
-use crate::sources::reread::FileSource;
+use crate::explain::{Client, Decision, Query, decide, image_of};
+use crate::model::NodeFacts;
+use crate::plan::MapsImage;
+use crate::sources::file;
 
 /// Bytes of a hello's file that are looked at. Far more than the 16 KiB at which a hello is refused.
 const HELLO_FILE_BYTES: u64 = 1 << 20;
 
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[group(id = "asked", required = true, multiple = false, args = ["name", "hello"])]
-pub(super) struct Question {
+pub(super) struct Args {
     /// The server name a client asks for.
     #[arg(long)]
     name: Option<String>,
@@ -53,20 +52,20 @@ fn client(text: &str) -> Result<Client, String> {
     Ok(Client { address, port: None })
 }
 
-pub(super) fn show(question: &Question, pins: &Pins) -> Result<ExitCode> {
+pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
     let Some(world) = world(question, pins)? else { return Ok(ExitCode::FAILURE) };
     let listener = question.listener.as_deref();
-    let answer = |asked: Asked<'_>| decide(&world, listener, asked, question.from);
+    let answer = |asked: Query<'_>| decide(&world, listener, asked, question.from);
     let mut decisions = Vec::new();
     if let Some(name) = &question.name {
-        decisions.push(answer(Asked::Name(name))?);
+        decisions.push(answer(Query::Name(name))?);
     }
     for path in &question.hello {
         let mut bytes = Vec::new();
         File::open(path)
             .and_then(|file| file.take(HELLO_FILE_BYTES).read_to_end(&mut bytes))
             .with_context(|| path.display().to_string())?;
-        decisions.push(answer(Asked::Hello(&bytes))?);
+        decisions.push(answer(Query::Hello(&bytes))?);
     }
     let rows = decisions.iter().map(row).collect::<Result<Vec<_>>>()?;
     let headings = ["verdict", "server name", "listener", "route", "pattern", "backend", "why"];
@@ -75,12 +74,12 @@ pub(super) fn show(question: &Question, pins: &Pins) -> Result<ExitCode> {
 }
 
 /// The maps to ask; `None` when the file cannot be used, which has been told.
-fn world(question: &Question, pins: &Pins) -> Result<Option<World>> {
+fn world(question: &Args, pins: &Pins) -> Result<Option<MapsImage>> {
     let Some(path) = &question.config else {
-        return Ok(Some(World::from(read::content(&read::open(pins)?)?)));
+        return Ok(Some(MapsImage::from(read::content(&read::open(pins)?)?)));
     };
-    match FileSource::new(path).load(&Surroundings::default()) {
-        Ok(loaded) => Ok(Some(world_of(&loaded.desired))),
+    match file::load(path, &NodeFacts::default()) {
+        Ok(loaded) => Ok(Some(image_of(&loaded.desired))),
         Err(problems) => {
             let path = path.display().to_string();
             for problem in &problems {

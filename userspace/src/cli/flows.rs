@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::Result;
 use common::maps::flow::{
     BackendTuple, ClientTuple, FLOW_BACKEND_FIN, FLOW_CLIENT_FIN, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET,
-    Flow, HELLO_COLLECTING, HELLO_OWED, Hello,
+    Flow, PENDING_COLLECTING, PENDING_UNDELIVERED, Pending,
 };
 use serde_json::json;
 
@@ -23,18 +23,27 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     let since = |started_ns: u64| (now_ns.saturating_sub(started_ns) / 1_000_000_000) as u32;
     // While bytes are owed to a flow's backend, its hello is there too: one connection, one line.
     let mut lines: HashMap<ClientTuple, Line> = HashMap::new();
-    for (client, hello) in connections.hellos.iter().filter(|(_, hello)| hello.state != HELLO_OWED) {
+    for (client, hello) in
+        connections.hellos.iter().filter(|(_, hello)| hello.connection.state != PENDING_UNDELIVERED)
+    {
         let (state, nat) = hello_state(hello);
-        lines.insert(*client, Line { nat, route: hello.route, state, idle: since(hello.started_ns) });
+        lines.insert(
+            *client,
+            Line { nat, route: hello.connection.route, state, idle: since(hello.started_ns) },
+        );
     }
     for (client, half_open) in &connections.half_opens {
         let idle = since(half_open.started_ns);
-        let line = Line { nat: Some(half_open.nat), route: half_open.route, state: "half-open", idle };
+        let line =
+            Line { nat: Some(half_open.nat), route: half_open.connection.route, state: "half-open", idle };
         lines.insert(*client, line);
     }
     for (client, flow) in &connections.flows {
         let idle = now.saturating_sub(flow.seen_secs);
-        lines.insert(*client, Line { nat: Some(flow.nat), route: flow.route, state: flow_state(flow), idle });
+        lines.insert(
+            *client,
+            Line { nat: Some(flow.nat), route: flow.connection.route, state: flow_state(flow), idle },
+        );
     }
     let mut lines: Vec<(ClientTuple, Line)> = lines.into_iter().collect();
     lines.sort_by_key(|(client, _)| *client);
@@ -76,13 +85,20 @@ impl Line {
     }
 }
 
-fn hello_state(hello: &Hello) -> (&'static str, Option<BackendTuple>) {
-    if hello.state == HELLO_COLLECTING { ("hello", None) } else { ("connecting", Some(hello.nat)) }
+fn hello_state(hello: &Pending) -> (&'static str, Option<BackendTuple>) {
+    if hello.connection.state == PENDING_COLLECTING {
+        ("hello", None)
+    } else {
+        ("connecting", Some(hello.nat))
+    }
 }
 
 fn flow_state(flow: &Flow) -> &'static str {
-    match flow.state {
-        FLOW_ESTABLISHED if (flow.flags | flow.backend_flags) & (FLOW_CLIENT_FIN | FLOW_BACKEND_FIN) != 0 => {
+    let connection = &flow.connection;
+    match connection.state {
+        FLOW_ESTABLISHED
+            if (connection.flags | connection.backend_flags) & (FLOW_CLIENT_FIN | FLOW_BACKEND_FIN) != 0 =>
+        {
             "closing"
         }
         FLOW_ESTABLISHED => "established",
@@ -95,15 +111,18 @@ fn flow_state(flow: &Flow) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use common::maps::flow::Connection;
 
     #[test]
     fn each_state_has_its_word() {
-        let state = |state, flags| flow_state(&Flow { state, flags, ..Flow::zeroed() });
+        let connection = |state, flags| Connection { state, flags, ..Connection::zeroed() };
+        let state =
+            |state, flags| flow_state(&Flow { connection: connection(state, flags), ..Flow::zeroed() });
         assert_eq!(state(FLOW_ESTABLISHED, 0), "established");
         assert_eq!(state(FLOW_ESTABLISHED, FLOW_CLIENT_FIN), "closing");
         assert_eq!(state(FLOW_CLOSED, 0), "closed");
         assert_eq!(state(FLOW_RESET, 0), "reset");
-        let waiting = Hello { state: HELLO_COLLECTING, ..Hello::zeroed() };
+        let waiting = Pending { connection: connection(PENDING_COLLECTING, 0), ..Pending::zeroed() };
         assert_eq!(hello_state(&waiting), ("hello", None));
     }
 }

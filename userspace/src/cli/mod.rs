@@ -34,10 +34,12 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-use crate::compile::Surroundings;
-use crate::daemon::{self, Options, StartError};
 use crate::dataplane::pin::{PinError, Pins};
+use crate::model::NodeFacts;
 use crate::net::sysctl;
+use crate::node::NodeError;
+use crate::node::run::{self, Options};
+use crate::outputs::StartError;
 use crate::sources;
 
 /// SNI load balancer in the kernel: one VIP for every tenant's TLS server.
@@ -57,11 +59,11 @@ enum Command {
     Run(Run),
     /// Keep this node of a cluster in step with what Kubernetes objects say, until SIGTERM. What is in the kernel goes on
     /// serving then.
-    Agent(agent::Asked),
+    Agent(agent::Args),
     /// Write conditions, addresses and Events of a cluster, as leader of those that run, until SIGTERM.
-    Controller(controller::Asked),
+    Controller(controller::Args),
     /// Ask the agent of this pod whether it is ready, or runs.
-    Probe(probe::Question),
+    Probe(probe::Args),
     /// Print the definitions of our own kinds, for `kubectl apply`.
     Crds,
     /// Tell what is wrong with a file. Exit status 1 when it cannot be used.
@@ -71,7 +73,7 @@ enum Command {
     },
     /// Refuse new connections and wait until those that are open have ended. Exit status 1 when some are left at the
     /// deadline. New ones are refused until `drain --cancel`, `detach` or the next boot.
-    Drain(drain::Asked),
+    Drain(drain::Args),
     /// Remove everything from the kernel; ends all connections.
     Detach,
     /// Tell whether this node can serve, and whose programs are on its devices, in which order. Exit status 1 when it
@@ -92,7 +94,7 @@ enum Command {
         all: bool,
     },
     /// Which tenant and backend a connection would reach, and why. Asks what is in the kernel, or a file.
-    Explain(explain::Question),
+    Explain(explain::Args),
 }
 
 #[derive(Debug, Args)]
@@ -182,9 +184,9 @@ fn log(format: LogFormat) {
 fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
     log(LogFormat::Text);
     let options = Options { config: run.config, devices: run.devices, pins };
-    match daemon::run(&options) {
+    match run::run(&options) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(StartError::Problems(problems)) => {
+        Err(NodeError::File { problems, .. } | NodeError::Kernel(StartError::Problems(problems))) => {
             Ok(print::refused(&options.config, &problems, "nothing was touched"))
         }
         Err(error) => Err(error.into()),
@@ -192,8 +194,10 @@ fn serve(run: Run, pins: PathBuf) -> Result<ExitCode> {
 }
 
 fn check(path: &Path) -> Result<ExitCode> {
-    let report =
-        sources::check::check(path, &Surroundings { local_ports: sysctl::local_port_range(), zone: None });
+    let report = sources::check::check(
+        path,
+        &NodeFacts { local_ports: sysctl::local_port_range(), ..NodeFacts::default() },
+    );
     print::line(&report)?;
     Ok(if report.is_usable() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{ArgGroup, Args};
+use clap::ArgGroup;
 
 use super::print;
 use crate::admin;
@@ -17,9 +17,9 @@ pub(super) const SOCKET: &str = "/run/vestibule-pod/probe.sock";
 const LIMIT: Duration = Duration::from_secs(4);
 
 /// What the command line says.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["readyz", "livez", "metrics"])))]
-pub(super) struct Question {
+pub(super) struct Args {
     /// Whether it could write the node's maps, and whether what it knows is up to date.
     #[arg(long)]
     readyz: bool,
@@ -35,7 +35,7 @@ pub(super) struct Question {
 }
 
 /// Asks and prints the answer; exit status 1 when it is no.
-pub(super) fn ask(question: &Question) -> Result<ExitCode> {
+pub(super) fn ask(question: &Args) -> Result<ExitCode> {
     let path = match (question.readyz, question.livez) {
         (true, _) => "/readyz",
         (_, true) => "/livez",

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Most addresses and ports that are answered on: each is an element of `LISTENERS` (65,536), and in a cluster a listener
 /// with one of 65,535 ids.
-pub(super) const DOORS_MAX: usize = 65_535;
+pub(super) const BINDINGS_MAX: usize = 65_535;
 /// Most addresses that are answered on: `ADDRESSES` (65,536) also holds those of the node itself.
 pub(super) const ADDRESSES_MAX: usize = 65_536 - 1024;
 
@@ -108,7 +108,7 @@ impl Load {
 
 /// Counts what each map must hold.
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
-    doors(desired, problems);
+    bindings(desired, problems);
     let names_max = desired.settings.max_names as usize;
     for (count, most, what) in Load::of(desired).counts(names_max) {
         if count > most {
@@ -126,11 +126,13 @@ pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
 }
 
 /// Counts addresses and ports, whose maps have one size.
-fn doors(desired: &Desired, problems: &mut Vec<Problem>) {
-    let doors = desired.listeners.iter().map(|listener| listener.addresses.len()).sum::<usize>();
+fn bindings(desired: &Desired, problems: &mut Vec<Problem>) {
+    let bindings = desired.listeners.iter().map(|listener| listener.addresses.len()).sum::<usize>();
     let addresses: BTreeSet<_> = desired.listeners.iter().flat_map(|listener| &listener.addresses).collect();
-    let counts =
-        [(doors, DOORS_MAX, "addresses and ports"), (addresses.len(), ADDRESSES_MAX, "different addresses")];
+    let counts = [
+        (bindings, BINDINGS_MAX, "addresses and ports"),
+        (addresses.len(), ADDRESSES_MAX, "different addresses"),
+    ];
     for (count, most, what) in counts.into_iter().filter(|(count, most, _)| count > most) {
         let what = format!("there are {count} {what}, and room for {most}");
         problems.push(Problem::error("listeners", what, "serve fewer, or on several nodes"));

@@ -195,7 +195,8 @@ impl<'a> Compiler<'a> {
             self.need_names(route, &tls);
             let names = self.claim(index, route, &tls);
             let backends = self.backends(route);
-            routes.push(DesiredRoute { name: Arc::clone(&route.name), names, backends });
+            let name = Arc::clone(&route.name);
+            routes.push(DesiredRoute { name, names, backends, tenant: None, policy: None });
         }
         routes
     }
@@ -334,8 +335,8 @@ fn order<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
 /// The place that each gets.
 fn ranks(order: &[usize]) -> Vec<usize> {
     let mut ranks = vec![0; order.len()];
-    for (rank, place) in order.iter().enumerate() {
-        ranks[*place] = rank;
+    for (precedence, place) in order.iter().enumerate() {
+        ranks[*place] = precedence;
     }
     ranks
 }

@@ -7,6 +7,10 @@ pub mod maglev;
 mod file;
 /// Some routes of the static file.
 mod kept;
+/// What the static file came to, and how it changes.
+mod part;
+/// What was compiled last, and how it follows what changed.
+mod compiler;
 /// File and cluster together.
 pub mod cluster;
 /// What may surprise its author.
@@ -14,19 +18,10 @@ mod warn;
 /// Whether it all fits into the maps.
 mod capacity;
 
-pub use kept::Kept;
+pub use compiler::{Compiler, Step};
 
 use crate::model::{Desired, Facts, Probes, Problem, Verdicts};
-use std::sync::Arc;
-
-/// What lies outside the source and is compared with it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
-    /// First and last port that the node's kernel hands out (`net.ipv4.ip_local_port_range`); `None` = not known.
-    pub local_ports: Option<(u16, u16)>,
-    /// The node's zone (label `topology.kubernetes.io/zone`); `None`: endpoints' hints are not looked at.
-    pub zone: Option<Arc<str>>,
-}
+use part::FilePart;
 
 /// What facts come to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,20 +36,15 @@ pub struct Compiled {
     pub probes: Probes,
 }
 
-/// Resolves references and contradictions.
-pub fn compile(facts: &Facts, around: &Surroundings) -> Compiled {
+/// Resolves references and contradictions, of everything at once.
+pub fn compile(facts: &Facts) -> Compiled {
+    let file = FilePart::new(facts);
     if let Some(cluster) = &facts.cluster {
-        let mut compiled = cluster::compile(facts, cluster, around);
-        warn::check(facts, around, &mut compiled.problems);
+        let mut compiled = cluster::compile(&file, cluster, &facts.node);
+        file.warn(&facts.node, false, &mut compiled.problems);
         return compiled;
     }
-    let (listeners, routes, mut problems) = file::compile(facts);
-    let desired = Desired {
-        settings: facts.settings.clone(),
-        listeners,
-        routes: routes.into_iter().map(Arc::new).collect(),
-    };
-    capacity::check(&desired, &mut problems);
-    warn::check(facts, around, &mut problems);
-    Compiled { desired, problems, ..Compiled::default() }
+    let mut problems = file.errors();
+    file.warn(&facts.node, true, &mut problems);
+    Compiled { desired: file.desired, problems, ..Compiled::default() }
 }

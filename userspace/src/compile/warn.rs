@@ -1,17 +1,13 @@
 //! What may surprise its author: the configuration works, but not for everyone.
 
-use super::Surroundings;
-use crate::model::{Facts, ListenerSpec, Problem, Protocol, RouteSpec};
+use crate::model::{ListenerSpec, NodeFacts, Problem, Protocol, RouteSpec, Settings};
 use foldhash::{HashMap, HashMapExt};
 
-/// Looks for listeners without routes for a family, routes without backends, and ports that the kernel also uses.
-pub(super) fn check(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<Problem>) {
-    source_ports(facts, surroundings, problems);
-    if facts.listeners.is_empty() && facts.cluster.is_none() {
+/// Looks for a file that serves nothing.
+pub(super) fn no_listener(listeners: &[ListenerSpec], problems: &mut Vec<Problem>) {
+    if listeners.is_empty() {
         problems.push(Problem::warning("listeners", "there is no listener", "add one: nothing is served"));
     }
-    let attachments = Attachments::new(&facts.listeners);
-    facts.routes.iter().for_each(|route| attachments.check(route, problems));
 }
 
 /// Which listeners lead to a route.
@@ -43,9 +39,10 @@ impl<'a> Attachments<'a> {
     }
 }
 
-fn source_ports(facts: &Facts, surroundings: &Surroundings, problems: &mut Vec<Problem>) {
-    let (first, last) = facts.settings.source_ports;
-    let Some((local_first, local_last)) = surroundings.local_ports else { return };
+/// Looks for ports that the kernel also uses.
+pub(super) fn source_ports(settings: &Settings, node: &NodeFacts, problems: &mut Vec<Problem>) {
+    let (first, last) = settings.source_ports;
+    let Some((local_first, local_last)) = node.local_ports else { return };
     if first <= local_last && local_first <= last {
         problems.push(
             Problem::warning(

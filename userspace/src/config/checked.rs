@@ -36,10 +36,10 @@ impl Check<'_> {
     ) -> Facts {
         let routes = routes.unwrap_or_default().into_iter().enumerate();
         Facts {
-            cluster: None,
             settings,
             listeners: self.listeners(listeners),
             routes: routes.filter_map(|(place, raw)| self.route(place, raw)).collect(),
+            ..Facts::default()
         }
     }
 

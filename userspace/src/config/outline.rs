@@ -74,7 +74,10 @@ impl<'t> Outline<'t> {
             routes.extend(more);
             problems.extend(wrong);
         }
-        Some((Facts { settings: self.settings, listeners: self.listeners, routes, cluster: None }, problems))
+        Some((
+            Facts { settings: self.settings, listeners: self.listeners, routes, ..Facts::default() },
+            problems,
+        ))
     }
 }
 

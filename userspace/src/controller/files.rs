@@ -3,8 +3,8 @@
 
 use crate::model::{Facts, Problem};
 use crate::sources::file;
-use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use crate::sources::watch_file::FileWatch;
+use std::path::PathBuf;
 use tracing::{info, warn};
 
 /// Most problems of a file that are logged.
@@ -16,14 +16,14 @@ pub(super) struct Files {
     chart: Facts,
     /// The other file.
     path: Option<PathBuf>,
-    seen: Option<(u64, SystemTime)>,
+    watch: FileWatch,
 }
 
 impl Files {
     /// Reads the other file, if there is one. At the start one that is refused is an error.
     pub(super) fn read(chart: Facts, path: Option<PathBuf>) -> Result<(Self, Facts), Vec<Problem>> {
-        let seen = path.as_deref().and_then(stamp);
-        let this = Self { chart, path, seen };
+        let watch = FileWatch::new(path.clone());
+        let this = Self { chart, path, watch };
         let facts = this.facts()?;
         Ok((this, facts))
     }
@@ -31,12 +31,9 @@ impl Files {
     /// What they say, if the other file has changed. One that is refused leaves what it said before in force.
     pub(super) fn changed(&mut self) -> Option<Facts> {
         let path = self.path.clone()?;
-        let now = stamp(&path);
-        // A file that is away for a moment is being replaced.
-        if now.is_none() || now == self.seen {
+        if !self.watch.look() {
             return None;
         }
-        self.seen = now;
         let name = path.display().to_string();
         match self.facts() {
             Ok(facts) => {
@@ -60,11 +57,6 @@ impl Files {
         }
         Ok(facts)
     }
-}
-
-fn stamp(path: &Path) -> Option<(u64, SystemTime)> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.len(), metadata.modified().ok()?))
 }
 
 #[cfg(test)]

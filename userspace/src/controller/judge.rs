@@ -3,7 +3,7 @@
 
 use super::health::{self, Failing, Health};
 use super::queue::Write;
-use crate::compile::{Compiled, Surroundings, compile};
+use crate::compile::{Compiled, compile};
 use crate::ipam::{self, Assignment};
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::StoredStatus;
@@ -113,7 +113,7 @@ impl Judge {
         let cluster = self.with_given(view);
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
-        let Compiled { problems, verdicts, .. } = compile(&facts, &Surroundings::default());
+        let Compiled { problems, verdicts, .. } = compile(&facts);
         self.health.begin();
         let mut round = Round { judge: self, view, out: Judgement::default() };
         round.classes(&verdicts);
@@ -257,7 +257,7 @@ impl Round<'_, '_> {
             version: judged.version.clone(),
         });
         if let Some(write) = &write
-            && let Some(lost) = super::notes::won(&stored.status, &write.status)
+            && let Some(lost) = super::kube_events::won(&stored.status, &write.status)
         {
             self.out.won.insert(object.clone(), lost);
         }

@@ -23,9 +23,9 @@ mod queue;
 /// What routes say of their backends. Pure.
 mod health;
 /// What is told as Events. Pure.
-mod notes;
+mod kube_events;
 /// Which Events are told, and when. Pure.
-mod telling;
+mod kube_event;
 /// The keys of the release. Pure.
 pub mod keys;
 /// Requests to the API server.

@@ -5,10 +5,10 @@ use super::election::{Election, REQUEST};
 use super::files::Files;
 use super::health::Failing;
 use super::judge::{Judge, View};
-use super::notes::Ground;
+use super::kube_event::{self, Note, Teller};
+use super::kube_events::Evidence;
 use super::queue::{self, Outcome, Queue, Write};
 use super::telemetry::Telemetry;
-use super::telling::{self, Note, Teller};
 use super::writes::{self, Spare, Told};
 use super::{ControllerError, Options};
 use crate::admin;
@@ -238,7 +238,7 @@ impl Controller {
         };
         let judged = self.judge.judge(&view);
         let version = |kind: Kind| store.version(kind);
-        let ground = Ground {
+        let ground = Evidence {
             cluster: store.cluster(),
             version: &version,
             nodes: &nodes,
@@ -280,7 +280,7 @@ impl Controller {
             }
         }
         match self.teller.next(now) {
-            telling::Next::Tell(note, count) => {
+            kube_event::Next::Tell(note, count) => {
                 let (client, pod) = (self.client.clone(), self.options.pod.clone());
                 self.fly(async move {
                     let told = writes::event(&client, &pod, &note, count);
@@ -289,8 +289,8 @@ impl Controller {
                 });
                 return wake;
             }
-            telling::Next::At(at) => wake = wake.min(at),
-            telling::Next::Idle => {}
+            kube_event::Next::At(at) => wake = wake.min(at),
+            kube_event::Next::Idle => {}
         }
         if now >= self.keys_due {
             self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
@@ -377,7 +377,7 @@ impl Controller {
 
     fn won(&self, object: &ObjectRef, lost: &str) -> Note {
         let version = |kind: Kind| self.store.version(kind);
-        let ground = Ground {
+        let ground = Evidence {
             cluster: self.store.cluster(),
             version: &version,
             nodes: &self.agents.nodes(),

@@ -1,8 +1,8 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
 use super::keys::{Keys, SECRET, Schedule};
+use super::kube_event::Note;
 use super::queue::{Outcome, Write};
-use super::telling::Note;
 use crate::model::{Kind, ObjectRef};
 use crate::sources::kubernetes::api::node_state::NodeState;
 use k8s_openapi::ByteString;

@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
-    ClientTuple, FLOW_BACKEND_FIN, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, Flow, HELLO_OWED, HalfOpen, Hello,
+    ClientTuple, Connection, FLOW_BACKEND_FIN, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, Flow, HalfOpen,
+    PENDING_UNDELIVERED, Pending,
 };
 use common::maps::settings::Settings;
 use common::reason::Reason;
@@ -113,22 +114,22 @@ impl Expirer {
         &self,
         takes: impl Fn(&ClientTuple, u32, u32, u32) -> bool,
     ) -> Result<Ended, ExpireError> {
+        let takes_it =
+            |client: &ClientTuple, is: &Connection| takes(client, is.listener, is.route, is.backend);
         let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
-            if takes(client, hello.listener, hello.route, hello.backend) && hello.state != HELLO_OWED {
+            if takes_it(client, &hello.connection) && hello.connection.state != PENDING_UNDELIVERED {
                 hellos.push(expiry(client, Reason::ExpireHello));
             }
         })?;
         self.maps.half_opens.walk(|client, half_open| {
-            if takes(client, half_open.listener, half_open.route, half_open.backend) {
+            if takes_it(client, &half_open.connection) {
                 half_opens.push(expiry(client, Reason::ExpireHalfOpen));
             }
         })?;
         // Last, so that what became a flow meanwhile is met here.
         self.maps.flows.walk(|client, flow| {
-            if flow.state == FLOW_ESTABLISHED
-                && takes(client, u32::from(flow.listener), flow.route, flow.backend)
-            {
+            if flow.connection.state == FLOW_ESTABLISHED && takes_it(client, &flow.connection) {
                 flows.push(expiry(client, Reason::ExpireRemoved));
             }
         })?;
@@ -214,13 +215,14 @@ impl Expirer {
     fn sweep_owed(&self) -> Result<u32, ExpireError> {
         let mut owed = Vec::new();
         self.maps.hellos.walk(|client, hello| {
-            if hello.state == HELLO_OWED {
+            if hello.connection.state == PENDING_UNDELIVERED {
                 owed.push(*client);
             }
         })?;
         let mut done = 0;
         for client in owed {
-            if self.maps.flows.look_up(&client)?.is_none_or(|flow| flow.state != FLOW_ESTABLISHED) {
+            if self.maps.flows.look_up(&client)?.is_none_or(|flow| flow.connection.state != FLOW_ESTABLISHED)
+            {
                 done += u32::from(self.run(&expiry(&client, Reason::ExpireHello))?);
             }
         }
@@ -245,9 +247,9 @@ fn packet(expiry: &Expiry) -> [u8; DATA] {
 pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     let idle = now.saturating_sub(flow.seen_secs);
     let both_fin = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
-    if flow.state != FLOW_ESTABLISHED {
+    if flow.connection.state != FLOW_ESTABLISHED {
         (idle >= settings.closed_timeout_secs).then_some(Reason::ExpireClosed)
-    } else if (flow.flags | flow.backend_flags) & both_fin == both_fin {
+    } else if (flow.connection.flags | flow.connection.backend_flags) & both_fin == both_fin {
         (idle >= HALF_CLOSED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
     } else {
         (idle >= settings.idle_timeout_secs).then_some(Reason::ExpireIdle)
@@ -255,9 +257,10 @@ pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason>
 }
 
 /// Whether a waiting hello has had its time. `now` is the monotonic clock in nanoseconds.
-pub fn hello_is_due(hello: &Hello, now: u64, settings: &Settings) -> bool {
+pub fn hello_is_due(hello: &Pending, now: u64, settings: &Settings) -> bool {
     // Owed bytes belong to a flow, whose time limit is the one that counts.
-    hello.state != HELLO_OWED && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
+    hello.connection.state != PENDING_UNDELIVERED
+        && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
 }
 
 /// The same for a half-open connection.
@@ -269,7 +272,7 @@ pub fn half_open_is_due(half_open: &HalfOpen, now: u64, settings: &Settings) -> 
 mod tests {
     use super::*;
     use common::maps::address::{Address, Port};
-    use common::maps::flow::{FLOW_CLOSED, FLOW_RESET, HELLO_COLLECTING};
+    use common::maps::flow::{FLOW_CLOSED, FLOW_RESET, PENDING_COLLECTING};
 
     fn settings() -> Settings {
         Settings {
@@ -281,7 +284,8 @@ mod tests {
     }
 
     fn flow(state: u8, flags: u8) -> Flow {
-        Flow { state, flags, seen_secs: 1000, ..Flow::zeroed() }
+        let connection = Connection { state, flags, ..Connection::zeroed() };
+        Flow { connection, seen_secs: 1000, ..Flow::zeroed() }
     }
 
     #[test]
@@ -300,23 +304,23 @@ mod tests {
 
     #[test]
     fn a_hello_is_ended_at_its_limit_but_owed_bytes_are_not() {
-        let mut hello = Hello { state: HELLO_COLLECTING, started_ns: 5, ..Hello::zeroed() };
+        let mut hello = Pending { started_ns: 5, ..Pending::zeroed() };
+        hello.connection.state = PENDING_COLLECTING;
         assert!(!hello_is_due(&hello, 10_000_000_004, &settings()));
         assert!(hello_is_due(&hello, 10_000_000_005, &settings()));
-        hello.state = HELLO_OWED;
+        hello.connection.state = PENDING_UNDELIVERED;
         assert!(!hello_is_due(&hello, u64::MAX, &settings()));
     }
 
     #[test]
     fn the_order_stands_behind_an_ethernet_header_of_the_clients_family() {
-        let mut tuple = ClientTuple::zeroed();
-        tuple.client = Address::v4([192, 0, 2, 1]);
-        tuple.vip_port = Port::new(443);
-        let order = Expiry { client: tuple, seq: 7, reason: Reason::HelloEvicted as u32 };
+        let tuple = |client| ClientTuple::tcp(client, Address::default(), Port::new(0), Port::new(443));
+        let client = tuple(Address::v4([192, 0, 2, 1]));
+        let order = Expiry { client, seq: 7, reason: Reason::HelloEvicted as u32 };
         let data = packet(&order);
         assert_eq!(data[12..14], [0x08, 0x00]);
         assert_eq!(&data[14..][..size_of::<Expiry>()], order.as_bytes());
-        tuple.client = Address::v6([0x20; 16]);
-        assert_eq!(packet(&Expiry { client: tuple, ..order })[12..14], [0x86, 0xdd]);
+        let client = tuple(Address::v6([0x20; 16]));
+        assert_eq!(packet(&Expiry { client, ..order })[12..14], [0x86, 0xdd]);
     }
 }

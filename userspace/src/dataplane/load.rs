@@ -211,7 +211,7 @@ pub fn pinned_sizes(pins: &Pins) -> Result<Option<Sizes>, LoadError> {
         Ok(Some(syscall::map_info(&fd.as_fd()).map_err(PinError::io(&path, "info"))?.max_entries))
     };
     let sized =
-        (entries(maps::name::FLOWS)?, entries(maps::name::ROUTES_EXACT)?, entries(maps::name::HELLOS)?);
+        (entries(maps::name::FLOWS)?, entries(maps::name::ROUTES_EXACT)?, entries(maps::name::PENDING)?);
     let (Some(flows), Some(names), Some(hellos)) = sized else { return Ok(None) };
     Ok(Some(Sizes { flows, names, hellos }))
 }

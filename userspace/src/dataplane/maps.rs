@@ -5,7 +5,7 @@ use std::fmt;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello, Slot, Source};
+use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending, Slot, Source};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{
@@ -53,7 +53,7 @@ pub struct Maps {
     pub labels: Table<LabelKey, Label>,
     pub route_counters: Table<u32, RouteCounters>,
     pub flows: Table<ClientTuple, Flow>,
-    pub hellos: Table<ClientTuple, Hello>,
+    pub hellos: Table<ClientTuple, Pending>,
     pub sources: Table<Address, Source>,
     pub half_opens: Table<ClientTuple, HalfOpen>,
     pub closed_ring: Table<u32, Slot>,
@@ -81,7 +81,7 @@ impl Maps {
             labels: Table::open(folder, name::LABELS)?,
             route_counters: Table::open(folder, name::ROUTE_COUNTERS)?,
             flows: Table::open(folder, name::FLOWS)?,
-            hellos: Table::open(folder, name::HELLOS)?,
+            hellos: Table::open(folder, name::PENDING)?,
             sources: Table::open(folder, name::SOURCES)?,
             half_opens: Table::open(folder, name::HALF_OPENS)?,
             closed_ring: Table::open(folder, name::CLOSED_RING)?,

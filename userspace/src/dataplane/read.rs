@@ -1,7 +1,7 @@
 //! What the pinned maps say; works with the daemon down.
 
 use common::maps::event::RouteCounters;
-use common::maps::flow::{ClientTuple, Flow, HalfOpen, Hello};
+use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
 use common::maps::name;
 use common::maps::route::{NameKey, NameRoute};
 use common::maps::settings::Cursors;
@@ -56,7 +56,7 @@ pub struct Connections {
     /// Established, closed and reset.
     pub flows: Vec<(ClientTuple, Flow)>,
     /// Between first data and backend.
-    pub hellos: Vec<(ClientTuple, Hello)>,
+    pub hellos: Vec<(ClientTuple, Pending)>,
     /// Half-open, on TCP listeners.
     pub half_opens: Vec<(ClientTuple, HalfOpen)>,
 }

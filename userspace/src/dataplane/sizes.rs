@@ -23,8 +23,8 @@ impl Sizes {
             (name::FLOWS, flows),
             // A flow has one port towards its backend; so has each hello and each half-open connection.
             (name::NATS, flows.saturating_add(hellos.saturating_mul(2))),
-            (name::HELLOS, hellos),
-            (name::CHUNKS, hellos),
+            (name::PENDING, hellos),
+            (name::BUFFERS, hellos),
             (name::SOURCES, hellos),
             (name::HALF_OPENS, hellos),
             (name::HALF_OPEN_RING, hellos),
@@ -46,7 +46,9 @@ impl Sizes {
 pub fn setting(map: &str) -> &'static str {
     match map {
         name::FLOWS | name::NATS | name::CLOSED_RING => "maxFlows",
-        name::HELLOS | name::CHUNKS | name::SOURCES | name::HALF_OPENS | name::HALF_OPEN_RING => "maxHellos",
+        name::PENDING | name::BUFFERS | name::SOURCES | name::HALF_OPENS | name::HALF_OPEN_RING => {
+            "maxHellos"
+        }
         name::ROUTES_EXACT
         | name::ROUTES_LONG
         | name::ROUTES_WILDCARD

@@ -2,7 +2,7 @@
 
 /// Which backend is asked when, and what its answers make of it. Pure.
 pub mod state;
-/// One question to one backend.
+/// One probing to one backend.
 mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ impl Inbox {
 pub struct Prober {
     wanted: Arc<Inbox>,
     failing: watch::Receiver<BTreeSet<SocketAddr>>,
-    /// Ends the questions with the prober.
+    /// Ends the probings with the prober.
     _task: JoinSet<()>,
 }
 
@@ -94,11 +94,11 @@ async fn ask_all(inbox: Arc<Inbox>, told: watch::Sender<BTreeSet<SocketAddr>>) {
     let mut asked: JoinSet<(SocketAddr, Result<(), probe::Failure>)> = JoinSet::new();
     loop {
         let free = AT_ONCE.saturating_sub(asked.len());
-        for question in targets.take_due(begun.elapsed(), free) {
+        for probing in targets.take_due(begun.elapsed(), free) {
             asked.spawn(async move {
-                let limit = Duration::from_millis(u64::from(question.spec.timeout_ms));
-                let answer = probe::ask(question.address, question.spec.kind, question.name.as_ref(), limit);
-                (question.address, answer.await)
+                let limit = Duration::from_millis(u64::from(probing.spec.timeout_ms));
+                let answer = probe::ask(probing.address, probing.spec.kind, probing.name.as_ref(), limit);
+                (probing.address, answer.await)
             });
         }
         let next = targets.next_due().filter(|_| asked.len() < AT_ONCE);

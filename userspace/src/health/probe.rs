@@ -1,4 +1,4 @@
-//! One question to one backend: a TCP connection, or a ClientHello that must be answered by a TLS record.
+//! One probing to one backend: a TCP connection, or a ClientHello that must be answered by a TLS record.
 
 use std::io;
 use std::net::SocketAddr;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::model::cluster::ProbeSpec;
 use crate::model::{Probe, Probes, ServerName};
 
-/// A question that is due.
+/// A probing that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct Probing {
     /// Whom to ask.
     pub address: SocketAddr,
     /// How.
@@ -103,23 +103,23 @@ impl Targets {
         (self.random >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Takes at most so many questions that are due; each is open until [`Targets::answered`].
-    pub fn take_due(&mut self, now: Duration, most: usize) -> Vec<Question> {
-        let mut questions = Vec::new();
-        while questions.len() < most
+    /// Takes at most so many probings that are due; each is open until [`Targets::answered`].
+    pub fn take_due(&mut self, now: Duration, most: usize) -> Vec<Probing> {
+        let mut probings = Vec::new();
+        while probings.len() < most
             && let Some((due, address)) = self.queue.first().copied()
             && due <= now
         {
             self.queue.remove(&(due, address));
             if let Some(target) = self.by_address.get_mut(&address) {
                 target.due = None;
-                questions.push(Question { address, spec: target.spec, name: target.name.clone() });
+                probings.push(Probing { address, spec: target.spec, name: target.name.clone() });
             }
         }
-        questions
+        probings
     }
 
-    /// When the next question is due.
+    /// When the next probing is due.
     pub fn next_due(&self) -> Option<Duration> {
         self.queue.first().map(|(due, _)| *due)
     }
@@ -130,7 +130,7 @@ impl Targets {
         let spread = 0.9 + 0.2 * self.share();
         let target = self.by_address.get_mut(&address)?;
         if target.due.is_some() {
-            // The answer to a question of before it was taken out and put in again.
+            // The answer to a probing of before it was taken out and put in again.
             return None;
         }
         let due = now + interval(&target.spec).mul_f64(spread);
@@ -185,7 +185,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Asks the only target and answers; the time of the question.
+    /// Asks the only target and answers; the time of the probing.
     fn round(targets: &mut Targets, well: bool) -> (Duration, Option<bool>) {
         let due = targets.next_due().unwrap();
         assert_eq!(targets.take_due(due, 9).len(), 1);
@@ -227,7 +227,7 @@ mod tests {
         let first = targets.take_due(ms(1000), 3);
         let rest = targets.take_due(ms(1000), 9);
         assert_eq!((first.len(), rest.len()), (3, 2));
-        assert!(first.iter().all(|question| !rest.contains(question)));
+        assert!(first.iter().all(|probing| !rest.contains(probing)));
         assert_eq!(targets.next_due(), None, "all are being asked");
     }
 

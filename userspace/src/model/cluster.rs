@@ -6,7 +6,7 @@ use super::object::{Meta, ObjectName};
 use super::problem::Problem;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Labels of a namespace.
@@ -35,8 +35,6 @@ pub struct Cluster {
     pub services: BTreeMap<ObjectName, Arc<ServiceSpec>>,
     /// Endpoints by Service, of all its slices together.
     pub endpoints: BTreeMap<ObjectName, Arc<[Endpoint]>>,
-    /// Backends that the node's own probes find down.
-    pub failing: BTreeSet<SocketAddr>,
     /// What could not be read, by object.
     pub problems: Vec<Problem>,
 }

@@ -6,6 +6,7 @@ use super::name::{Pattern, ServerName};
 use super::shared_list::{Named, SharedList};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// How a backend is probed, and the server name that a TLS hello asks for.
@@ -44,7 +45,7 @@ pub struct DesiredListener {
 }
 
 /// A tenant: which names lead to which backends.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRoute {
     /// Unique among routes.
     pub name: Arc<str>,
@@ -52,6 +53,11 @@ pub struct DesiredRoute {
     pub names: Vec<(usize, Pattern)>,
     /// Sorted by address and port, each pair once.
     pub backends: Vec<BackendSpec>,
+    /// Whose it is: an identity that begins with its namespace, and that several claims on names may share. `None` until
+    /// a source names tenants.
+    pub tenant: Option<Arc<str>>,
+    /// Id of the record of limits that new connections are admitted by. `None`: no limit of its own; nothing sets one yet.
+    pub policy: Option<NonZeroU16>,
 }
 
 impl Named for DesiredRoute {

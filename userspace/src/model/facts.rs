@@ -3,6 +3,7 @@
 
 use super::cluster::Cluster;
 use super::name::Pattern;
+use super::node::NodeFacts;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub struct Facts {
     pub routes: Vec<RouteSpec>,
     /// What Kubernetes says; `None`: it is not asked, and the file is all there is.
     pub cluster: Option<Cluster>,
+    /// What the node says.
+    pub node: NodeFacts,
 }
 
 /// What a listener does with a connection.

@@ -4,6 +4,10 @@
 pub mod name;
 /// What a source says: listeners, routes, backends, settings.
 pub mod facts;
+/// What a node says of itself.
+pub mod node;
+/// What changed at a source, entry by entry.
+pub mod delta;
 /// Long lists that share what did not change.
 pub mod shared_list;
 /// What the data plane shall do, without contradictions.
@@ -18,9 +22,11 @@ pub mod verdict;
 pub mod problem;
 
 pub use cluster::Cluster;
+pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use name::{InvalidName, Pattern, ServerName};
+pub use node::{Link, Node, NodeFacts};
 pub use object::{Kind, Meta, ObjectName, ObjectRef};
 pub use problem::{Problem, Severity};
 pub use shared_list::{Difference, Named, SharedList};

@@ -6,7 +6,7 @@ mod netlink;
 /// Devices, own addresses, default routes.
 pub mod node;
 /// The way to each backend.
-pub mod ways;
+pub mod egress;
 /// When any of it changes.
 pub mod watch;
 /// Programs on devices by way of classic traffic control.

@@ -1,6 +1,5 @@
 //! Devices, own addresses and default routes of the node.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -9,33 +8,7 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::netlink::{NetError, Netlink};
-
-/// A device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// As `ip link` shows it.
-    pub name: String,
-    /// Bytes.
-    pub mtu: u32,
-    /// Whether packets on it begin with an Ethernet header, as the programs expect. Loopback's do not count.
-    pub ethernet: bool,
-    /// The number of an XDP program on it: whosever, ours are none.
-    pub xdp: Option<u32>,
-}
-
-/// The node at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Node {
-    /// By index.
-    pub links: BTreeMap<u32, Link>,
-    /// Addresses on its devices.
-    pub own: HashSet<IpAddr>,
-    /// Devices of the default routes, both families.
-    pub defaults: BTreeSet<u32>,
-    /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so
-    /// theirs may come from.
-    pub routed: BTreeSet<u32>,
-}
+use crate::model::{Link, Node};
 
 impl Node {
     /// Asks the kernel.
@@ -63,16 +36,6 @@ impl Node {
             }
         }
         Ok(node)
-    }
-
-    /// The index of a device.
-    pub fn index(&self, name: &str) -> Option<u32> {
-        self.links.iter().find(|(_, link)| link.name == name).map(|(index, _)| *index)
-    }
-
-    /// The name of a device, for people.
-    pub fn name(&self, index: u32) -> String {
-        self.links.get(&index).map_or_else(|| format!("#{index}"), |link| link.name.clone())
     }
 }
 

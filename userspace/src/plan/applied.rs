@@ -5,7 +5,7 @@ use common::maps::address::{Address, Port};
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, ListenerKey};
-use common::maps::route::{NameRoute, Route, Table};
+use common::maps::route::{NameRoute, PICK_MAGLEV, Route, Table};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
@@ -180,9 +180,10 @@ impl Named for AppliedRoute {
 }
 
 impl AppliedRoute {
-    /// As `ROUTES` should hold it.
+    /// As `ROUTES` should hold it. No policy is written yet.
     pub(super) fn assembled(&self) -> Route {
-        Route { v4: self.v4.table, v6: self.v6.table, backends: self.backends.len() as u32 }
+        let (v4, v6) = (self.v4.table, self.v6.table);
+        Route { v4, v6, backends: self.backends.len() as u32, policy: 0, pick: PICK_MAGLEV, reserved: 0 }
     }
 
     /// Whether it has a name on this listener.

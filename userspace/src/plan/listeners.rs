@@ -28,7 +28,7 @@ impl Planner<'_> {
             }
             let before = self.before.listeners.get(&listener.name).map(|listener| listener.id);
             let id = before.or_else(|| {
-                // Flows and name keys have 16 bits for it.
+                // Keys of names have 16 bits for it.
                 (self.after.ids.listener <= u32::from(u16::MAX))
                     .then(|| self.next_id(|ids| &mut ids.listener))
             });
@@ -158,7 +158,7 @@ fn entries(listener: &DesiredListener, id: u32, route: u32, mtus: [u16; 2]) -> V
             port: Port::new(listener.port),
             reserved: [0; 2],
         };
-        (key, Listener { id, route, mss: mss(*address, mtus), protocol, ..Listener::zeroed() })
+        (key, Listener { id, route, mss: mss(*address, mtus), policy: 0, protocol, reserved: [0; 3] })
     };
     let mut entries: Vec<_> = listener.addresses.iter().map(entry).collect();
     entries.sort_by_key(|(key, _)| *key);

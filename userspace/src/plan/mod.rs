@@ -19,7 +19,9 @@ mod listeners;
 /// From the content of the maps to what is applied.
 mod adopt;
 /// The maps in memory.
-pub mod world;
+pub mod image;
+/// Open connections in words that another node understands.
+pub mod opening;
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +30,7 @@ pub use applied::{Applied, Census};
 pub use change::{Change, Selector};
 pub use content::MapsContent;
 pub use hops::{Hop, Hops};
-pub use world::World;
+pub use image::MapsImage;
 
 use crate::model::{Desired, Pattern, Problem, Settings};
 use applied::Basis;
@@ -134,12 +136,14 @@ impl Planner<'_> {
             closed_timeout_secs: CLOSED_TIMEOUT_SECS,
             source_port_first: desired.source_ports.0,
             source_port_last: desired.source_ports.1,
-            chunks: desired.max_hellos,
+            buffers: desired.max_hellos,
             half_opens: half_opens(desired),
             closed: closed_ring(desired.max_flows),
             source_hellos_max: SOURCE_HELLOS_MAX,
             // Chosen by whoever renews the keys.
             cookie_key: before.cookie_key,
+            // Every backend is reached by `nat`.
+            deliveries: 0,
             ..settings::Settings::zeroed()
         };
         if settings != *before {

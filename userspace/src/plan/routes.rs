@@ -7,7 +7,7 @@ use super::hops::Hops;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem};
 use common::maps::address::{Address, Port};
 use common::maps::backend::{
-    BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend,
+    BACKEND_FAILING, BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend, DELIVERY_NAT,
 };
 use common::maps::route::{LABEL_ROUTE, LabelKey, Route};
 use foldhash::{HashMap, HashMapExt, HashSet};
@@ -20,7 +20,7 @@ const SHARE: usize = 8;
 const FEW: usize = 64;
 
 /// What is the same for all routes.
-struct Ground<'a> {
+struct ListenerIds<'a> {
     /// Of the desired listeners.
     listener_ids: &'a [Option<u32>],
     /// Ids of the listeners that lead to a route by default.
@@ -37,13 +37,13 @@ impl<'p> Planner<'p> {
                 by_default.entry(&route.name).or_default().push(*id);
             }
         }
-        let ground = Ground { listener_ids, by_default };
+        let listener_ids_of = ListenerIds { listener_ids, by_default };
         // Where much differs, going through both lists takes less time than looking routes up.
         let few = FEW.max(self.before.routes.len() / SHARE);
         let differences = basis.map(|basis| basis.desired.routes.differences(&desired.routes));
         let (changed, gone) = match differences.filter(|differences| differences.len() <= few) {
-            Some(differences) => self.some_routes(&differences, &ground),
-            None => self.all_routes(desired, &ground),
+            Some(differences) => self.some_routes(&differences, &listener_ids_of),
+            None => self.all_routes(desired, &listener_ids_of),
         };
         self.removed_routes(gone);
         self.forget_names(&changed);
@@ -53,7 +53,7 @@ impl<'p> Planner<'p> {
     fn all_routes(
         &mut self,
         desired: &Desired,
-        ground: &Ground<'_>,
+        listener_ids_of: &ListenerIds<'_>,
     ) -> (Vec<Arc<AppliedRoute>>, Vec<&'p AppliedRoute>) {
         let (mut changed, mut gone) = (Vec::new(), Vec::new());
         let mut planned = Vec::with_capacity(desired.routes.len());
@@ -63,7 +63,7 @@ impl<'p> Planner<'p> {
                 gone.push(&**old);
             }
             let old = old.next_if(|old| old.name == route.name);
-            let (new, is_new) = self.route(route, old, ground);
+            let (new, is_new) = self.route(route, old, listener_ids_of);
             self.after.tally.add(&new);
             if is_new {
                 changed.push(Arc::clone(&new));
@@ -79,7 +79,7 @@ impl<'p> Planner<'p> {
     fn some_routes(
         &mut self,
         differences: &[Difference<'_, Arc<DesiredRoute>>],
-        ground: &Ground<'_>,
+        listener_ids_of: &ListenerIds<'_>,
     ) -> (Vec<Arc<AppliedRoute>>, Vec<&'p AppliedRoute>) {
         let before = self.before;
         let (mut changed, mut gone, mut edits) = (Vec::new(), Vec::new(), Vec::new());
@@ -94,7 +94,7 @@ impl<'p> Planner<'p> {
                 }
                 continue;
             };
-            let (new, is_new) = self.route(is, old, ground);
+            let (new, is_new) = self.route(is, old, listener_ids_of);
             if is_new {
                 if let Some(old) = old {
                     self.after.tally.remove(old);
@@ -131,9 +131,9 @@ impl<'p> Planner<'p> {
         &mut self,
         desired: &DesiredRoute,
         old: Option<&Arc<AppliedRoute>>,
-        ground: &Ground<'_>,
+        listener_ids_of: &ListenerIds<'_>,
     ) -> (Arc<AppliedRoute>, bool) {
-        let Ground { listener_ids, by_default } = ground;
+        let ListenerIds { listener_ids, by_default } = listener_ids_of;
         let defaults = by_default.get(&*desired.name).map_or(&[][..], Vec::as_slice);
         if let Some(old) = old.filter(|old| self.stays(old, desired, listener_ids, defaults)) {
             return (Arc::clone(old), false);
@@ -299,7 +299,8 @@ impl<'p> Planner<'p> {
     fn way(&self, route: u32, spec: &BackendSpec) -> Backend {
         let (address, port) = (Address::from(spec.address), Port::new(spec.port));
         let flags = if spec.failing { BACKEND_FAILING } else { 0 };
-        let backend = Backend { address, port, weight: spec.weight, flags, route, ..Backend::zeroed() };
+        let (weight, delivery) = (spec.weight, DELIVERY_NAT);
+        let backend = Backend { address, port, weight, flags, delivery, route, ..Backend::zeroed() };
         if spec.is_refusing() {
             return Backend { flags: BACKEND_REFUSING, ..backend };
         }

@@ -1,17 +1,16 @@
 //! What is wrong with a static file, told to its author.
 
-use super::reread::FileSource;
-use crate::compile::Surroundings;
-use crate::model::Problem;
+use super::file;
+use crate::model::{NodeFacts, Problem};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Everything that is wrong with a file, and everything that may surprise its author.
-pub fn check(path: &Path, surroundings: &Surroundings) -> Report {
-    let (desired, problems) = match FileSource::new(path).load(surroundings) {
+/// Everything that is wrong with a file, and everything that may surprise its author on this node.
+pub fn check(path: &Path, node: &NodeFacts) -> Report {
+    let (desired, problems) = match file::load(path, node) {
         Ok(loaded) => {
             let (listeners, routes) = (loaded.desired.listeners.len(), loaded.desired.routes.len());
-            (Some((listeners, routes)), loaded.warnings())
+            (Some((listeners, routes)), loaded.warnings)
         }
         Err(problems) => (None, problems),
     };

@@ -2,8 +2,10 @@
 
 /// The static file.
 pub mod file;
-/// The static file, read again and again.
-pub mod reread;
+/// Where two readings of a file differ.
+mod difference;
+/// Notices that a file changed.
+pub mod watch_file;
 /// What is wrong with a static file.
 pub mod check;
 /// The chart's file.
@@ -11,6 +13,8 @@ pub mod chart;
 /// The under cluster, watched.
 pub mod kubernetes;
 
+#[cfg(test)]
+mod reading;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, not(debug_assertions)))]

@@ -1,8 +1,7 @@
 //! From a file's text to map writes, in processor time. Release builds only: the promise is theirs.
 
 use super::file::judge;
-use crate::compile::Surroundings;
-use crate::model::Desired;
+use crate::model::{Desired, NodeFacts};
 use crate::plan::{Applied, Hop, Hops, plan};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -51,13 +50,13 @@ fn shortest<T>(mut work: impl FnMut() -> T) -> (Duration, T) {
 
 fn measure(routes: u32, limit: Duration) {
     let (first_text, next_text) = (json(routes, 0), json(routes, 1));
-    let (parse, (desired, problems)) = shortest(|| judge(&first_text, &Surroundings::default()));
+    let (parse, (desired, problems)) = shortest(|| judge(&first_text, &NodeFacts::default()));
     assert!(problems.is_empty(), "{:?}", problems.first());
     let hops = ways(&desired);
     let (begin, first) = shortest(|| plan(&Applied::default(), &desired, &hops));
     let (same, unchanged) = shortest(|| plan(&first.applied, &desired, &hops));
     assert!(unchanged.changes.is_empty());
-    let (other, _) = judge(&next_text, &Surroundings::default());
+    let (other, _) = judge(&next_text, &NodeFacts::default());
     let (all, changed) = shortest(|| plan(&first.applied, &other, &hops));
     println!(
         "{routes} routes, {} MiB: parse and compile {parse:.1?}, first plan {begin:.1?} ({} writes), same again {same:.1?}, \

@@ -1,14 +1,17 @@
 //! What people get told about their files.
 
 use super::file::judge;
-use crate::compile::Surroundings;
 use crate::config;
+use crate::model::NodeFacts;
 use expect_test::{Expect, expect};
 
-const SURROUNDINGS: Surroundings = Surroundings { local_ports: Some((32_768, 60_999)), zone: None };
+/// A node with the ports that Linux hands out unless told otherwise.
+fn node() -> NodeFacts {
+    NodeFacts { local_ports: Some((32_768, 60_999)), ..NodeFacts::default() }
+}
 
 fn told(text: &str) -> String {
-    let (_, mut problems) = judge(text, &SURROUNDINGS);
+    let (_, mut problems) = judge(text, &node());
     config::locate(text, &mut problems);
     problems.sort_by_key(|problem| problem.line);
     problems.iter().map(|problem| format!("{}\n", problem.in_file("f.yaml"))).collect()
@@ -67,7 +70,7 @@ routes:
       - { address: "fd97:2::2", port: 6443 }
 "#;
     assert_eq!(told(text), "");
-    let (desired, _) = judge(text, &SURROUNDINGS);
+    let (desired, _) = judge(text, &node());
     assert_eq!(desired.settings, crate::model::Settings::default());
     assert_eq!(desired.listeners[0].route, Some(0));
     assert_eq!(desired.listeners[1].route, Some(0));
@@ -77,15 +80,15 @@ routes:
 
 #[test]
 fn json_and_yaml_mean_the_same() {
-    assert_eq!(judge(JSON, &SURROUNDINGS), judge(&with_routes(TENANT_A), &SURROUNDINGS));
+    assert_eq!(judge(JSON, &node()), judge(&with_routes(TENANT_A), &node()));
     assert_eq!(told(JSON), "");
 }
 
 #[test]
 fn order_in_the_file_does_not_matter() {
     let b = TENANT_A.replace("tenant-a", "tenant-b").replace(", direct", "");
-    let one = judge(&with_routes(&format!("{TENANT_A}{b}")), &SURROUNDINGS);
-    let other = judge(&with_routes(&format!("{b}{TENANT_A}")), &SURROUNDINGS);
+    let one = judge(&with_routes(&format!("{TENANT_A}{b}")), &node());
+    let other = judge(&with_routes(&format!("{b}{TENANT_A}")), &node());
     assert_eq!(one, other);
     assert!(one.1.is_empty());
 }
@@ -216,7 +219,7 @@ routes:
         f.yaml:15: warning: routes[2].listeners: route lost is on no listener; name a listener: nobody can reach it
     "#]],
     );
-    assert_eq!(judge(&text, &SURROUNDINGS).0.routes.len(), 3);
+    assert_eq!(judge(&text, &node()).0.routes.len(), 3);
 }
 
 #[test]
@@ -341,7 +344,7 @@ proptest::proptest! {
         let mut file = if json { JSON.to_owned() } else { with_routes(TENANT_A) };
         let at = at % file.len();
         file.replace_range(at..(at + cut).min(file.len()), &text);
-        let (_, mut problems) = judge(&file, &SURROUNDINGS);
+        let (_, mut problems) = judge(&file, &node());
         config::locate(&file, &mut problems);
         let lines = u32::try_from(file.lines().count()).unwrap() + 1;
         for problem in problems {

@@ -1,20 +1,21 @@
-//! Established connections: translates addresses, ports, sequence numbers, timestamps, SACK blocks and windows, and
-//! follows the connection to its end.
+//! Established connections: translates sequence numbers, timestamps, SACK blocks and windows, and follows the connection to
+//! its end. Addresses and ports are `delivery`'s.
 
 use common::maps::flow::{
     ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED,
-    FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_OWED, FLOW_RESET, Flow,
-    WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+    FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED,
+    Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
-use common::reason::Reason;
 use common::wire::seq;
 
-use crate::draft;
-use crate::exit::Exit;
-use crate::kernel::{self, Skb};
+use crate::connection::end;
+use crate::delivery;
+use crate::kernel;
 use crate::maps;
-use crate::packet::{ACK, FIN, RST, SYN, Scratch, Segment, TCP_AT};
-use crate::stage::{close, emit};
+use crate::packet::{ACK, FIN, Headers, RST, SYN, Segment, TCP_AT};
+use crate::scratch::{Draft, Received};
+use crate::segment::{draft, emit};
+use crate::verified::{Code, verified};
 
 /// What `path` has to do with a segment of a flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,56 +32,51 @@ pub(crate) enum Step {
     AckBackend,
     /// The entry went meanwhile: drop, the sender repeats.
     Stray,
+    /// Bytes that we acknowledged gave way before the backend had them: answer with RST.
+    Lost,
 }
 
-impl Step {
+impl Code for Step {
     #[inline(always)]
-    const fn from_code(code: u32) -> Self {
+    fn code(self) -> u32 {
+        self as u32
+    }
+
+    #[inline(always)]
+    fn of(code: u32) -> Self {
         match code {
             0 => Self::Pass,
             1 => Self::PassReset,
             2 => Self::Repeat,
             4 => Self::AckBackend,
             5 => Self::Stray,
+            6 => Self::Lost,
             _ => Self::Linger,
         }
     }
 }
 
-/// Follows and rewrites a client's segment of the flow at `s.client`.
-#[inline(always)]
-pub(crate) fn from_client(s: &mut Scratch) -> Step {
-    Step::from_code(forward_client(s))
-}
-
-/// Follows and rewrites a backend's segment of `flow`, the entry of `s.client`.
-#[inline(always)]
-pub(crate) fn from_backend(s: &mut Scratch, flow: &mut Flow) -> Step {
-    Step::from_code(forward_backend(s, flow))
-}
-
-/// Verified once, on its own.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_client(s: *mut Scratch) -> u32 {
-    // SAFETY: null is checked; else it is this CPU's working memory.
-    let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
-    let Some(flow) = maps::flow(&s.client) else { return Step::Linger as u32 };
-    client_segment(s, flow) as u32
+verified! {
+    /// Follows and rewrites a client's segment of the flow that `received` names; `copy` gets it where more has to be done.
+    pub(crate) fn from_client as forward_client(received: Received, draft: Draft, copy: Flow) -> Step {
+        let Some(flow) = maps::flow(&received.client) else { return Step::Linger };
+        client_segment(received, draft, copy, flow)
+    }
 }
 
 #[inline(always)]
-fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
+fn client_segment(received: &mut Received, draft: &mut Draft, copy: &mut Flow, flow: &mut Flow) -> Step {
+    delivery::address(draft, &flow.nat);
     // Not the entry that `path` found: freed meanwhile, and perhaps another connection's by now.
-    if flow.nat != s.flow.nat {
+    if maps::read_now(&flow.connection.generation) != received.generation {
         return Step::Stray;
     }
-    if flow.state == FLOW_RESET {
+    if flow.connection.state == FLOW_RESET {
         return Step::Linger;
     }
-    emit::keep_received(s);
-    let seg = &s.segment;
-    touch(flow, s.now_ns);
+    emit::keep_received(received);
+    let seg = &received.segment;
+    touch(flow, received.now_ns);
     let known = flow.backend_next.wrapping_sub(flow.seq_delta);
     let credible = is_credible(seg, flow.client_acked, known);
     if credible {
@@ -88,18 +84,20 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
             flow.client_acked = seg.ack;
         }
         let acked = seg.ack.wrapping_add(flow.seq_delta);
-        if flow.backend_flags & FLOW_BACKEND_FIN != 0
-            && flow.flags & FLOW_BACKEND_FIN_ACKED == 0
+        if flow.connection.backend_flags & FLOW_BACKEND_FIN != 0
+            && flow.connection.flags & FLOW_BACKEND_FIN_ACKED == 0
             && seq::before_or_at(flow.backend_fin, acked)
         {
-            flow.flags |= FLOW_BACKEND_FIN_ACKED;
+            flow.connection.flags |= FLOW_BACKEND_FIN_ACKED;
             in_order(flow);
         }
     }
     // A repeated segment while we owe bytes: the backend may have lost them, and will never ask the client.
-    if flow.backend_flags & FLOW_OWED != 0 && seg.payload_bytes > 0 && seq::before(seg.seq, flow.client_next)
+    if flow.connection.backend_flags & FLOW_UNDELIVERED != 0
+        && seg.payload_bytes > 0
+        && seq::before(seg.seq, flow.client_next)
     {
-        kernel::assign(&mut s.flow, flow);
+        kernel::assign(copy, flow);
         return Step::Repeat;
     }
     // Judged by what came before: the RST must not vouch for its own number.
@@ -109,18 +107,18 @@ fn client_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         flow.client_next = end;
     }
     if seg.has(FIN) && end == flow.client_next {
-        flow.flags |= FLOW_CLIENT_FIN;
+        flow.connection.flags |= FLOW_CLIENT_FIN;
         flow.client_fin = end;
     }
-    finish(&s.client, flow, reset, s.now_ns);
-    translate_client(s, flow);
+    finish(received, flow, reset);
+    translate_client(received, flow);
     if reset { Step::PassReset } else { Step::Pass }
 }
 
+/// The client's numbers as the backend knows them.
 #[inline(always)]
-fn translate_client(s: &mut Scratch, flow: &Flow) {
-    draft::to_backend(&mut s.draft, &s.flow.nat);
-    let (h, seg) = (&mut s.headers, &s.segment);
+fn translate_client(received: &mut Received, flow: &Flow) {
+    let (h, seg) = (&mut received.headers, &received.segment);
     if seg.has(ACK) {
         h.set_be32(TCP_AT + 8, seg.ack.wrapping_add(flow.seq_delta));
         if seg.timestamps_at != 0 {
@@ -129,56 +127,57 @@ fn translate_client(s: &mut Scratch, flow: &Flow) {
         }
     }
     if seg.sack_at != 0 {
-        shift_sack(s, flow.seq_delta);
+        shift_sack(h, seg, flow.seq_delta);
     }
     if flow.declined != 0 {
-        forward_decline(s, flow.declined.into());
+        decline(received, flow.declined.into());
     }
     if flow.client_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE {
-        let window = (u32::from(s.segment.window) << (flow.client_scale & 15)).min(65_535);
-        s.headers.set_be16(TCP_AT + 14, window as u16);
+        let window = (u32::from(received.segment.window) << (flow.client_scale & 15)).min(65_535);
+        received.headers.set_be16(TCP_AT + 14, window as u16);
     }
 }
 
-/// Verified once, on its own.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_backend(s: *mut Scratch, flow: *mut Flow) -> u32 {
-    // SAFETY: as in `forward_client`.
-    let Some(s) = (unsafe { s.as_mut() }) else { return Step::Linger as u32 };
-    // SAFETY: null is checked; else it is an element of a map.
-    let Some(flow) = (unsafe { flow.as_mut() }) else { return Step::Linger as u32 };
-    backend_segment(s, flow) as u32
+verified! {
+    /// Follows and rewrites a backend's segment of `flow`, the entry of the connection that `received` names; `copy` gets
+    /// it where more has to be done.
+    pub(crate) fn from_backend as forward_backend(received: Received, copy: Flow, flow: Flow) -> Step {
+        backend_segment(received, copy, flow)
+    }
 }
 
 #[inline(always)]
-fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
-    // The entry may be another connection's by now; but nobody else has this four-tuple.
-    if flow.nat != s.segment.backend_tuple() {
+fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> Step {
+    // The entry may be another connection's by now.
+    if maps::read_now(&flow.connection.generation) != received.generation {
         return Step::Stray;
     }
-    if flow.state == FLOW_RESET {
+    if flow.connection.state == FLOW_RESET {
         return Step::Linger;
     }
-    emit::keep_received(s);
-    let seg = &s.segment;
-    touch(flow, s.now_ns);
+    emit::keep_received(received);
+    let seg = &received.segment;
+    touch(flow, received.now_ns);
     let repeated_ack =
         seg.ack == flow.backend_acked && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
-    if flow.backend_flags & FLOW_OWED != 0 {
-        let owing = owed(s, flow);
-        if flow.state == FLOW_RESET {
-            close::put(&s.client, s.now_ns);
-            return Step::Linger;
-        }
-        if owing && (repeated_ack || s.segment.has(SYN)) {
-            kernel::assign(&mut s.flow, flow);
-            return Step::Repeat;
+    if flow.connection.backend_flags & FLOW_UNDELIVERED != 0 {
+        match settle_undelivered(received, flow) {
+            Undelivered::Settled => {}
+            Undelivered::Lost => {
+                // What the client believes delivered is lost, and nobody can repeat it.
+                end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
+                return Step::Lost;
+            }
+            Undelivered::Still if repeated_ack || received.segment.has(SYN) => {
+                kernel::assign(copy, flow);
+                return Step::Repeat;
+            }
+            Undelivered::Still => {}
         }
     }
-    let seg = &s.segment;
+    let seg = &received.segment;
     if seg.has(SYN) {
-        kernel::assign(&mut s.flow, flow);
+        kernel::assign(copy, flow);
         return Step::AckBackend;
     }
     let credible = is_credible(seg, flow.backend_acked, flow.client_next);
@@ -186,11 +185,11 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         if seq::before(flow.backend_acked, seg.ack) {
             flow.backend_acked = seg.ack;
         }
-        if flow.flags & FLOW_CLIENT_FIN != 0
-            && flow.backend_flags & FLOW_CLIENT_FIN_ACKED == 0
+        if flow.connection.flags & FLOW_CLIENT_FIN != 0
+            && flow.connection.backend_flags & FLOW_CLIENT_FIN_ACKED == 0
             && seq::before_or_at(flow.client_fin, seg.ack)
         {
-            flow.backend_flags |= FLOW_CLIENT_FIN_ACKED;
+            flow.connection.backend_flags |= FLOW_CLIENT_FIN_ACKED;
             in_order(flow);
         }
     }
@@ -201,36 +200,47 @@ fn backend_segment(s: &mut Scratch, flow: &mut Flow) -> Step {
         flow.backend_next = end;
     }
     if seg.has(FIN) && end == flow.backend_next {
-        flow.backend_flags |= FLOW_BACKEND_FIN;
+        flow.connection.backend_flags |= FLOW_BACKEND_FIN;
         flow.backend_fin = end;
     }
-    finish(&s.client, flow, reset, s.now_ns);
-    translate_backend(s, flow);
+    finish(received, flow, reset);
+    translate_backend(received, flow);
     if reset { Step::PassReset } else { Step::Pass }
 }
 
-/// Whether bytes of the hello are still owed to the backend; gives them up once it acknowledged them.
-/// `s.hello` is loaded when they are.
-#[inline(always)]
-fn owed(s: &mut Scratch, flow: &mut Flow) -> bool {
-    let Some(hello) = maps::hello(&s.client) else {
-        // It gave way: what the client believes delivered is lost, and nobody can repeat it.
-        flow.state = FLOW_RESET;
-        return true;
-    };
-    let until = hello.isn.wrapping_add(1).wrapping_add(hello.acked);
-    if s.segment.has(ACK) && seq::before_or_at(until, s.segment.ack) {
-        flow.backend_flags &= !FLOW_OWED;
-        maps::remove_hello(&s.client);
-        return false;
-    }
-    true
+/// What a backend's segment means to bytes of the hello that were undelivered a moment ago.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Undelivered {
+    /// The backend acknowledged all; another CPU may have seen it first.
+    Settled,
+    /// Some are still ours to deliver.
+    Still,
+    /// They gave way.
+    Lost,
 }
 
+/// Gives the bytes up once the backend acknowledged them.
 #[inline(always)]
-fn translate_backend(s: &mut Scratch, flow: &Flow) {
-    draft::to_client(&mut s.draft, &s.client);
-    let (h, seg) = (&mut s.headers, &s.segment);
+fn settle_undelivered(received: &Received, flow: &mut Flow) -> Undelivered {
+    let Some(pending) = maps::pending(&received.client) else {
+        // Of two acknowledgements on two CPUs one clears the flag and removes the bytes.
+        return if maps::is_undelivered(flow) { Undelivered::Lost } else { Undelivered::Settled };
+    };
+    let until = pending.isn.wrapping_add(1).wrapping_add(pending.acked);
+    if received.segment.has(ACK) && seq::before_or_at(until, received.segment.ack) {
+        flow.connection.backend_flags &= !FLOW_UNDELIVERED;
+        // Whoever finds no hello must see why.
+        in_order(flow);
+        maps::remove_pending(&received.client);
+        return Undelivered::Settled;
+    }
+    Undelivered::Still
+}
+
+/// The backend's numbers as the client knows them.
+#[inline(always)]
+fn translate_backend(received: &mut Received, flow: &Flow) {
+    let (h, seg) = (&mut received.headers, &received.segment);
     h.set_be32(TCP_AT + 4, seg.seq.wrapping_sub(flow.seq_delta));
     if seg.timestamps_at != 0 {
         h.set_tcp_be32(seg.timestamps_at, seg.tsval.wrapping_sub(flow.ts_delta));
@@ -256,28 +266,26 @@ fn is_credible(segment: &Segment, acked: u32, known: u32) -> bool {
     segment.has(ACK) && known.wrapping_sub(segment.ack) <= open
 }
 
-/// Takes the options out of a client's segment that its backend declined. Verified once, on its own.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn forward_decline(s: *mut Scratch, declined: u32) -> u32 {
-    // SAFETY: null is checked; else it is this CPU's working memory.
-    let Some(s) = (unsafe { s.as_mut() }) else { return 0 };
-    if declined & u32::from(DECLINED_TIMESTAMPS) != 0 && s.segment.timestamps_at >= 2 {
-        blank(s, s.segment.timestamps_at - 2, 10);
+verified! {
+    /// Takes the options out of a client's segment that its backend declined.
+    fn decline as forward_decline(received: Received; declined: u32) -> () {
+        let (h, seg) = (&mut received.headers, &received.segment);
+        if declined & u32::from(DECLINED_TIMESTAMPS) != 0 && seg.timestamps_at >= 2 {
+            blank(h, seg.timestamps_at - 2, 10);
+        }
+        if declined & u32::from(DECLINED_SACK) != 0 && seg.sack_at >= 2 {
+            blank(h, seg.sack_at - 2, 2 + 8 * seg.sack_blocks);
+        }
     }
-    if declined & u32::from(DECLINED_SACK) != 0 && s.segment.sack_at >= 2 {
-        blank(s, s.segment.sack_at - 2, 2 + 8 * s.segment.sack_blocks);
-    }
-    0
 }
 
 /// Writes NOPs over an option.
 #[inline(always)]
-fn blank(s: &mut Scratch, at: u32, bytes: u32) {
+fn blank(h: &mut Headers, at: u32, bytes: u32) {
     let mut i = 0;
     while i < 34 {
         if i < bytes {
-            s.headers.bytes[TCP_AT + ((at + i) & 63) as usize] = 1;
+            h.bytes[TCP_AT + ((at + i) & 63) as usize] = 1;
         }
         i += 1;
     }
@@ -293,14 +301,14 @@ fn in_order(flow: &mut Flow) {
 
 /// Moves the edges of the client's SACK blocks (RFC 2018) to the backend's numbers.
 #[inline(always)]
-fn shift_sack(s: &mut Scratch, delta: u32) {
+fn shift_sack(h: &mut Headers, seg: &Segment, delta: u32) {
     let mut block = 0;
     while block < 4 {
-        if block < s.segment.sack_blocks {
-            let at = s.segment.sack_at + block * 8;
-            let (left, right) = (s.headers.tcp_be32(at), s.headers.tcp_be32(at + 4));
-            s.headers.set_tcp_be32(at, left.wrapping_add(delta));
-            s.headers.set_tcp_be32(at + 4, right.wrapping_add(delta));
+        if block < seg.sack_blocks {
+            let at = seg.sack_at + block * 8;
+            let (left, right) = (h.tcp_be32(at), h.tcp_be32(at + 4));
+            h.set_tcp_be32(at, left.wrapping_add(delta));
+            h.set_tcp_be32(at + 4, right.wrapping_add(delta));
         }
         block += 1;
     }
@@ -317,22 +325,16 @@ fn touch(flow: &mut Flow, now_ns: u64) {
 
 /// Ends the flow when both sides are done or one was reset.
 #[inline(always)]
-fn finish(client: &ClientTuple, flow: &mut Flow, reset: bool, now_ns: u64) {
-    if flow.state != FLOW_ESTABLISHED {
-        if reset {
-            flow.state = FLOW_RESET;
-        }
-        return;
-    }
+fn finish(received: &mut Received, flow: &mut Flow, reset: bool) {
     let done = FLOW_CLIENT_FIN_ACKED | FLOW_BACKEND_FIN_ACKED;
+    let (client, now_ns) = (&mut received.client, received.now_ns);
     if reset {
-        flow.state = FLOW_RESET;
-    } else if (flow.flags | flow.backend_flags) & done == done {
-        flow.state = FLOW_CLOSED;
-    } else {
-        return;
+        end::flow(client, flow, FLOW_RESET, now_ns);
+    } else if flow.connection.state == FLOW_ESTABLISHED
+        && (flow.connection.flags | flow.connection.backend_flags) & done == done
+    {
+        end::flow(client, flow, FLOW_CLOSED, now_ns);
     }
-    close::put(client, now_ns);
 }
 
 /// Whether a client's segment acknowledges something that this flow's backend sent: a new connection's cookie lies
@@ -345,46 +347,33 @@ pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
         && seq::before_or_at(acked, flow.backend_next)
 }
 
-/// Answers a packet of a flow that was reset (RFC 5961: only a RST at the sender's own number is believed).
+/// Drafts the acknowledgement of a repeated SYN-ACK of the backend: the hello itself is the client's to repeat.
 #[inline(always)]
-pub(crate) fn linger(skb: Skb, s: &mut Scratch) -> Exit {
-    emit::reset(skb, s, Reason::ForwardLinger)
-}
-
-/// Acknowledges a repeated SYN-ACK of the backend: the hello itself is the client's to repeat.
-#[inline(always)]
-pub(crate) fn acknowledge_backend(skb: Skb, s: &mut Scratch) -> Exit {
-    draft::answer(s);
-    let (d, f) = (&mut s.draft, &s.flow);
+pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
+    let seg = &received.segment;
+    draft::answer(d, seg);
     d.seq = f.backend_acked;
     d.ack = f.client_acked.wrapping_add(f.seq_delta);
     d.flags = ACK;
     // The client's own scale is on it: the backend's figure is only a floor.
-    d.window = s.segment.window >> (f.client_scale & 15).min(14);
-    d.timestamps = s.segment.timestamps_at != 0;
-    d.tsval = timestamp_echoed(&s.headers, &s.segment);
-    d.tsecr = s.segment.tsval;
-    emit::send(skb, s, Reason::ForwardBackend)
-}
-
-/// The client's timestamp, as the backend echoes it.
-#[inline(always)]
-fn timestamp_echoed(headers: &crate::packet::Headers, segment: &Segment) -> u32 {
-    if segment.timestamps_at == 0 { 0 } else { headers.tcp_be32(segment.timestamps_at + 4) }
+    d.window = seg.window >> (f.client_scale & 15).min(14);
+    d.timestamps = seg.timestamps_at != 0;
+    d.tsval = if seg.timestamps_at == 0 { 0 } else { received.headers.tcp_be32(seg.timestamps_at + 4) };
+    d.tsecr = seg.tsval;
 }
 
 /// Drafts the RST that tells the backend of a flow that is over.
 #[inline(always)]
-pub(crate) fn draft_backend_reset(s: &mut Scratch) {
-    draft::to_backend(&mut s.draft, &s.flow.nat);
+pub(crate) fn draft_backend_reset(d: &mut Draft, f: &Flow) {
+    delivery::address(d, &f.nat);
     // Never behind what the backend has: a RST that is is dropped in silence. One ahead is challenged, and answered.
-    draft::reset_at(&mut s.draft, s.flow.client_next);
+    draft::reset_at(d, f.client_next);
 }
 
 /// Drafts the RST that tells the client of a flow that is over.
 #[inline(always)]
-pub(crate) fn draft_client_reset(s: &mut Scratch) {
-    draft::to_client(&mut s.draft, &s.client);
+pub(crate) fn draft_client_reset(client: &ClientTuple, d: &mut Draft, f: &Flow) {
+    draft::to_client(d, client);
     // As in `draft_backend_reset`.
-    draft::reset_at(&mut s.draft, s.flow.backend_next.wrapping_sub(s.flow.seq_delta));
+    draft::reset_at(d, f.backend_next.wrapping_sub(f.seq_delta));
 }

@@ -1,23 +1,24 @@
 //! Reads Ethernet, IP and TCP headers into [`Segment`]. Changes nothing.
 
-use common::maps::flow::WINDOW_SCALE_NONE;
+use common::maps::flow::{TRANSPORT_TCP, WINDOW_SCALE_NONE};
 use common::reason::Reason;
-use core::ffi::c_void;
 use network_types::eth::EtherType;
 use network_types::ip::IpProto;
 
 use crate::exit::Exit;
-use crate::kernel::{self, Skb};
+use crate::kernel::Skb;
 use crate::packet::{
-    ACK, ETH_BYTES, FIN, Headers, RST, SYN, Scratch, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES,
+    ACK, ETH_BYTES, FIN, Headers, RST, SYN, Segment, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES,
 };
+use crate::scratch::{Cursors, Received};
+use crate::verified::{looped, verified};
 
 const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
 const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 
 /// Reads the addresses. Leaves as [`Exit::next`]: whether the packet concerns us is not known yet.
 #[inline(always)]
-pub(crate) fn addresses(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
     if skb.is_for_another_host() {
         return Err(Exit::next(Reason::NotOurs));
     }
@@ -53,20 +54,20 @@ pub(crate) fn addresses(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
 
 /// Whether the packet is TCP, by its IP header.
 #[inline(always)]
-pub(crate) fn is_tcp(s: &Scratch) -> bool {
+pub(crate) fn is_tcp(s: &Received) -> bool {
     protocol(s) == IpProto::Tcp as u8
 }
 
 /// Whether the packet is IPv6 neighbour or router discovery (RFC 4861, ICMPv6 types 133 to 137): the node's stack
 /// answers it, for proxied addresses too.
 #[inline(always)]
-pub(crate) fn is_neighbour_discovery(s: &Scratch) -> bool {
+pub(crate) fn is_neighbour_discovery(s: &Received) -> bool {
     !s.segment.v4 && protocol(s) == IpProto::Ipv6Icmp as u8 && matches!(s.headers.bytes[TCP_AT], 133..=137)
 }
 
 /// Whether a fragment or a packet with IP options or extension headers. Those are told apart by the reason.
 #[inline(always)]
-pub(crate) fn unusual(s: &Scratch) -> Option<Reason> {
+pub(crate) fn unusual(s: &Received) -> Option<Reason> {
     let h = &s.headers;
     if s.segment.v4 {
         if h.be16(Headers::V4 + 6) & 0x3fff != 0 {
@@ -89,7 +90,7 @@ pub(crate) fn unusual(s: &Scratch) -> Option<Reason> {
 
 /// Reads the ports of a first fragment that is TCP; `false` for all others.
 #[inline(always)]
-pub(crate) fn fragment_ports(s: &mut Scratch) -> bool {
+pub(crate) fn fragment_ports(s: &mut Received) -> bool {
     let (h, seg) = (&s.headers, &mut s.segment);
     let tcp = IpProto::Tcp as u8;
     let at = if seg.v4 {
@@ -109,18 +110,19 @@ pub(crate) fn fragment_ports(s: &mut Scratch) -> bool {
     };
     seg.tuple.client_port = h.port(at);
     seg.tuple.vip_port = h.port(at + 2);
+    seg.tuple.transport = TRANSPORT_TCP;
     true
 }
 
 /// IPv4 protocol or IPv6 next header.
 #[inline(always)]
-pub(crate) fn protocol(s: &Scratch) -> u8 {
+pub(crate) fn protocol(s: &Received) -> u8 {
     if s.segment.v4 { s.headers.bytes[Headers::V4 + 9] } else { s.headers.bytes[Headers::V6 + 6] }
 }
 
 /// Reads the TCP header of a packet without IP options. Leaves as [`Exit::drop`].
 #[inline(always)]
-pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(), Exit> {
     let v4 = s.segment.v4;
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
     let present = skb.length();
@@ -141,6 +143,7 @@ pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     let seg = &mut s.segment;
     seg.tuple.client_port = h.port(TCP_AT);
     seg.tuple.vip_port = h.port(TCP_AT + 2);
+    seg.tuple.transport = TRANSPORT_TCP;
     seg.seq = h.be32(TCP_AT + 4);
     seg.ack = h.be32(TCP_AT + 8);
     seg.flags = h.bytes[TCP_AT + 13];
@@ -176,52 +179,47 @@ pub(crate) fn tcp(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
         s.segment.tsval = s.headers.be32(TCP_AT + 28);
         s.segment.window_scale = s.headers.bytes[TCP_AT + 39].min(14);
     } else if tcp_bytes > 20 {
-        options(s);
+        options(s, cursors);
     }
     Ok(())
 }
 
-/// Walks the options (RFC 9293 section 3.2). Verified once, on its own.
-#[inline(never)]
-#[unsafe(no_mangle)]
-pub(crate) extern "C" fn options(s: *mut Scratch) -> u32 {
-    // SAFETY: null is checked; else it is this CPU's working memory.
-    let Some(scratch) = (unsafe { s.as_mut() }) else { return 0 };
-    scratch.at = 20;
-    let mut walk = Walk { scratch: s };
-    kernel::repeat(40, option_step, core::ptr::from_mut(&mut walk).cast());
-    0
+verified! {
+    /// Walks the options (RFC 9293 section 3.2).
+    fn options as parse_options(received: Received, cursors: Cursors) -> () {
+        cursors.at = 20;
+        each_option(received, cursors);
+    }
 }
 
-/// Context of [`option_step`]: on the stack, as the kernel wants it.
-#[repr(C)]
-struct Walk {
-    scratch: *mut Scratch,
+looped! {
+    /// Reads one option.
+    fn each_option(received: Received, cursors: Cursors) times 40, |_round| {
+        let at = cursors.at;
+        if at >= received.segment.tcp_bytes {
+            return true;
+        }
+        let kind = received.headers.tcp_byte(at);
+        if kind == 0 {
+            return true;
+        }
+        if kind == 1 {
+            cursors.at = at + 1;
+            return false;
+        }
+        let length = u32::from(received.headers.tcp_byte(at + 1));
+        if length < 2 || at + length > received.segment.tcp_bytes {
+            return true;
+        }
+        note(&received.headers, &mut received.segment, kind, at, length);
+        cursors.at = at + length;
+        false
+    }
 }
 
-/// Reads one option; 1 = the end.
-unsafe extern "C" fn option_step(_: u32, walk: *mut c_void) -> i64 {
-    // SAFETY: `options` passes a `Walk` on its stack.
-    let walk = unsafe { &mut *walk.cast::<Walk>() };
-    // SAFETY: null is checked; else it is this CPU's working memory.
-    let Some(s) = (unsafe { walk.scratch.as_mut() }) else { return 1 };
-    let (h, seg) = (&s.headers, &mut s.segment);
-    let at = s.at;
-    if at >= seg.tcp_bytes {
-        return 1;
-    }
-    let kind = h.tcp_byte(at);
-    if kind == 0 {
-        return 1;
-    }
-    if kind == 1 {
-        s.at = at + 1;
-        return 0;
-    }
-    let length = u32::from(h.tcp_byte(at + 1));
-    if length < 2 || at + length > seg.tcp_bytes {
-        return 1;
-    }
+/// Notes an option that we know.
+#[inline(always)]
+fn note(h: &Headers, seg: &mut Segment, kind: u8, at: u32, length: u32) {
     match (kind, length) {
         (2, 4) => seg.mss = (h.tcp_be32(at) & 0xffff) as u16,
         (3, 3) => seg.window_scale = h.tcp_byte(at + 2).min(14),
@@ -236,6 +234,4 @@ unsafe extern "C" fn option_step(_: u32, walk: *mut c_void) -> i64 {
         }
         _ => {}
     }
-    s.at = at + length;
-    0
 }

@@ -15,6 +15,59 @@ const LONGER: &[(&str, &str)] = &[
     ("tests/path/", "one story after the other, each read alone"),
 ];
 
+/// Words in a sense no reader expects, each with the field's own word; refused as names of files, types and maps.
+const RETIRED: &[(&str, &str)] = &[
+    ("stash", "buffer"),
+    ("chunk", "buffer"),
+    ("tell", "icmp_error"),
+    ("sum", "sums"),
+    ("hop", "next_hop"),
+    ("turn", "reconcile"),
+    ("keeper", "reaper"),
+    ("ways", "egress"),
+    ("doors", "bindings"),
+    ("words", "interner"),
+    ("news", "watch_event"),
+    ("notes", "kube_events"),
+    ("telling", "kube_event"),
+    ("rank", "precedence"),
+    ("World", "MapsImage"),
+    ("Door", "Binding"),
+    ("Question", "Query"),
+    ("Asked", "Query"),
+    ("Ground", "a name by its subject"),
+    ("HELLOS", "PENDING"),
+    ("CHUNKS", "BUFFERS"),
+];
+
+/// Where a retired word names something else: the network around a test, what a test asks.
+const RETIRED_WITHIN: &[&str] = &["userspace/src/", "xdp-ebpf/src/", "common/src/maps/"];
+
+/// Names that were retired do not come back.
+pub(super) fn retired(tree: &Tree) -> Vec<String> {
+    let concerned = |file: &&super::File| RETIRED_WITHIN.iter().any(|place| file.path.starts_with(place));
+    let mut problems = Vec::new();
+    for file in tree.sources().filter(concerned) {
+        let parts = file.path.split(['/', '.']);
+        let code = split_tests(&file.text).0;
+        for (old, new) in RETIRED {
+            let defines = |kind: &str| {
+                code.lines().any(|line| {
+                    let rest = line.split_once(kind).map(|(_, rest)| rest);
+                    rest.and_then(|rest| rest.strip_prefix(old))
+                        .is_some_and(|rest| !rest.starts_with(super::in_word))
+                })
+            };
+            if parts.clone().any(|part| part == *old)
+                || ["struct ", "enum ", "static "].into_iter().any(defines)
+            {
+                problems.push(format!("{}: `{old}` was retired: {new}", file.path));
+            }
+        }
+    }
+    problems
+}
+
 /// A folder or a file must say what is inside.
 pub(super) fn names(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
@@ -69,6 +122,17 @@ pub(super) fn places(tree: &Tree) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_retired_name_is_found_as_a_file_a_type_and_a_map() {
+        let tree = Tree::of(&[
+            ("xdp-ebpf/src/stage/stash.rs", "fn x() {}\n"),
+            ("userspace/src/plan/image.rs", "pub struct World;\npub struct Worldly;\n"),
+            ("xdp-ebpf/src/maps.rs", "pub(crate) static HELLOS: X = X;\n"),
+            ("tests/src/world.rs", "pub struct World;\n"),
+        ]);
+        assert_eq!(retired(&tree).len(), 3, "{:?}", retired(&tree));
+    }
 
     #[test]
     fn drawers_are_refused_as_files_and_as_folders() {

@@ -9,8 +9,12 @@ use std::path::{Path, PathBuf};
 mod boundaries;
 /// Who calls whom in the eBPF programs.
 mod stages;
+/// Who imports whom in user space.
+mod imports;
 /// Names and lengths of files.
 mod files;
+/// How much a struct of the loop may hold.
+mod structs;
 /// What documents say about the tree.
 mod documents;
 /// Reasons and the tests that reach them.
@@ -50,7 +54,10 @@ fn check(tree: &Tree) -> Vec<String> {
     let rules = [
         boundaries::check,
         stages::check,
+        imports::circles,
+        structs::sizes,
         files::names,
+        files::retired,
         files::lengths,
         files::places,
         documents::paths,

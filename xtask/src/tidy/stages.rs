@@ -1,19 +1,10 @@
-//! Only `path/` calls stages. Between stages types and constants may pass, functions not, with a few exceptions.
+//! Only `path/` calls stages. Between stages types and constants may pass, functions not.
 
 use super::{Tree, boundaries::split_tests, in_word, without_comment};
 
 const KERNEL: &str = "xdp-ebpf/src/";
 const STAGES: &str = "xdp-ebpf/src/stage/";
 const PATHS: &str = "xdp-ebpf/src/path/";
-
-/// Which file may use functions of which stage nevertheless: always further down the page.
-const CALLS: &[(&str, &str, &str)] = &[
-    ("*", "emit", "it alone sends; who answers a packet drafts the answer there"),
-    ("hello", "stash", "where the bytes of a hello are kept; it decides nothing"),
-    ("connect", "stash", "a connection that opens waits no longer: it is counted down where it opens"),
-    ("forward", "close", "a flow ends where its last segment is seen"),
-    ("expire", "*", "the daemon's orders take a connection down from whichever stage it is in"),
-];
 
 /// Functions of a stage that are used where they may not.
 pub(super) fn check(tree: &Tree) -> Vec<String> {
@@ -24,7 +15,7 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
         let prefixes: &[&str] = if stage.is_some() { &["stage::", "super::"] } else { &["stage::"] };
         for (index, line) in split_tests(&file.text).0.lines().map(without_comment).enumerate() {
             let uses = prefixes.iter().flat_map(|prefix| line.split(prefix).skip(1)).flat_map(paths);
-            for used in uses.filter(|used| !allowed(stage.unwrap_or_default(), used)) {
+            for used in uses.filter(|used| !is_type(used)) {
                 let number = index + 1;
                 problems.push(format!("{}:{number}: uses `{used}`; only path/ calls stages", file.path));
             }
@@ -33,12 +24,9 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Whether a file may use `used`, a path below `stage`.
-fn allowed(from: &str, used: &str) -> bool {
-    let (stage, name) = (used.split("::").next().unwrap_or(used), used.rsplit("::").next().unwrap_or(used));
-    let fits = |pattern: &str, word: &str| pattern == word || (pattern == "*" && !word.is_empty());
-    name.starts_with(char::is_uppercase)
-        || CALLS.iter().any(|(file, to, _)| fits(file, from) && fits(to, stage))
+/// Whether `used`, a path below `stage`, is a type or a constant.
+fn is_type(used: &str) -> bool {
+    used.rsplit("::").next().unwrap_or(used).starts_with(char::is_uppercase)
 }
 
 /// The paths at the beginning of `text`: one, or one for each name in braces.
@@ -68,19 +56,17 @@ mod tests {
         assert_eq!(problems("stage/syn", "crate::stage::route::run(packet);\n"), 1);
         assert_eq!(problems("stage/syn", "use super::{pick, route::Found};\n"), 1);
         assert_eq!(problems("stage/syn", "use crate::stage::hello::*;\n"), 1);
-        assert_eq!(problems("stage/syn", "use crate::stage::stash::{self, NO_CHUNK};\n"), 1);
-        assert_eq!(problems("exit", "crate::stage::emit::run(packet);\n"), 1);
+        assert_eq!(problems("stage/syn", "use crate::stage::hello::{self, LIMIT};\n"), 1);
+        assert_eq!(problems("exit", "crate::stage::hello::run(packet);\n"), 1);
     }
 
     #[test]
-    fn types_and_the_named_exceptions_pass() {
+    fn types_pass_and_a_path_may_call() {
         assert_eq!(
             problems("stage/syn", "use crate::stage::parse::Segment;\nuse super::parse::{Segment, Flags};\n"),
             0
         );
-        assert_eq!(problems("stage/syn", "use crate::stage::emit;\n"), 0);
-        assert_eq!(problems("stage/hello", "use crate::stage::stash::{self, NO_CHUNK};\n"), 0);
-        assert_eq!(problems("stage/expire", "crate::stage::connect::draft_client_reset(s);\n"), 0);
         assert_eq!(problems("path/mod", "crate::stage::hello::run(s);\n"), 0);
+        assert_eq!(problems("connection/end", "crate::stage::forward::finish(s);\n"), 1);
     }
 }

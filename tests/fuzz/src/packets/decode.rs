@@ -12,7 +12,7 @@ const PAYLOAD_MAX: u16 = 2800;
 /// Settings in force for one input; small, so that tables fill.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
-    pub chunks: u32,
+    pub buffers: u32,
     pub closed_timeout_secs: u32,
     pub source_hellos_max: u32,
     /// The VIPs are addresses of the node.
@@ -75,7 +75,7 @@ pub enum Base {
 pub enum Payload {
     None,
     /// Bytes of a hello: which, from where (`None` = behind what was sent), how many.
-    Hello(usize, Option<u16>, u16),
+    Pending(usize, Option<u16>, u16),
     /// Application data.
     Data(u16),
     Raw(Vec<u8>),
@@ -116,7 +116,7 @@ pub fn input(bytes: &[u8]) -> (Setting, Vec<Step>) {
 
 fn setting(first: u8, second: u8) -> Setting {
     Setting {
-        chunks: 6 - u32::from(first % 6),
+        buffers: 6 - u32::from(first % 6),
         closed_timeout_secs: if second & 1 == 0 { 5 } else { 0 },
         source_hellos_max: [64, 1, 2, 3][usize::from(second >> 1 & 3)],
         own: second & 8 != 0,
@@ -148,14 +148,14 @@ fn shape(reader: &mut Reader<'_>) -> Option<Shape> {
     let options = reader.byte()?;
     let kind = reader.byte()?;
     let payload = match kind & 7 {
-        2 | 3 => Payload::Hello(usize::from(kind >> 3 & 7), Some(reader.word()?), reader.length()?),
+        2 | 3 => Payload::Pending(usize::from(kind >> 3 & 7), Some(reader.word()?), reader.length()?),
         4 => Payload::Data(reader.length()?),
         5 => {
             let length = usize::from(reader.byte()?);
             Payload::Raw(reader.bytes(length).to_vec())
         }
-        6 => Payload::Hello(usize::from(kind >> 3 & 7), None, reader.length()?),
-        7 => Payload::Hello(usize::from(kind >> 3 & 7), Some(0), PAYLOAD_MAX),
+        6 => Payload::Pending(usize::from(kind >> 3 & 7), None, reader.length()?),
+        7 => Payload::Pending(usize::from(kind >> 3 & 7), Some(0), PAYLOAD_MAX),
         _ => Payload::None,
     };
     Some(Shape {

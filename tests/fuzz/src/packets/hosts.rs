@@ -2,11 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use common::maps::address::Port;
 use common::maps::flow::{BackendTuple, ClientTuple};
 use tests::addresses::{
     BACKEND_PORT, CLIENT, CLIENT_NET, FAMILIES, Family, TENANT_NETS, balancer, host, server_name, vip,
 };
+use tests::tuple::client_tuple;
 
 use super::super::oracle::{self, Verdict};
 
@@ -40,12 +40,7 @@ pub fn ends(connection: usize) -> Ends {
 
 /// Key of a connection in the maps.
 pub fn tuple((client, vip): Ends) -> ClientTuple {
-    ClientTuple {
-        client: client.ip().into(),
-        vip: vip.ip().into(),
-        client_port: Port::new(client.port()),
-        vip_port: Port::new(vip.port()),
-    }
+    client_tuple(client, vip)
 }
 
 /// The ends of a connection in the maps.

@@ -206,7 +206,7 @@ impl Known {
             Payload::None => (Vec::new(), None),
             Payload::Data(bytes) => ((0..*bytes).map(|at| at as u8 ^ 0x55).collect(), None),
             Payload::Raw(bytes) => (bytes.clone(), None),
-            Payload::Hello(which, from, bytes) => {
+            Payload::Pending(which, from, bytes) => {
                 let hello = &self.hellos[*which];
                 let from = from.map_or(sent as usize, usize::from).min(hello.len());
                 let end = (from + usize::from(*bytes)).min(hello.len());

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::flow::{
-    BackendTuple, CHUNK_BYTES, Chunk, ClientTuple, FLOW_OWED, Flow, HELLO_COLLECTING, HELLO_CONNECTING,
-    HELLO_OWED, HalfOpen, Hello, Source,
+    BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, PENDING_COLLECTING,
+    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply, Source,
 };
 use common::maps::name;
 use tests::program::Programs;
@@ -18,7 +18,7 @@ const SOURCES_MAX: usize = super::SIZES.hellos as usize;
 #[derive(Debug)]
 pub struct Held {
     pub flows: BTreeMap<ClientTuple, Flow>,
-    pub hellos: BTreeMap<ClientTuple, Hello>,
+    pub hellos: BTreeMap<ClientTuple, Pending>,
     pub half_opens: BTreeMap<ClientTuple, HalfOpen>,
     pub nats: BTreeMap<BackendTuple, ClientTuple>,
     pub sources: BTreeMap<Address, Source>,
@@ -26,11 +26,12 @@ pub struct Held {
 
 impl Held {
     pub fn read(programs: &Programs) -> Self {
+        let nats: Vec<(BackendTuple, Reply)> = programs.entries(name::NATS);
         Self {
             flows: programs.entries(name::FLOWS).into_iter().collect(),
-            hellos: programs.entries(name::HELLOS).into_iter().collect(),
+            hellos: programs.entries(name::PENDING).into_iter().collect(),
             half_opens: programs.entries(name::HALF_OPENS).into_iter().collect(),
-            nats: programs.entries(name::NATS).into_iter().collect(),
+            nats: nats.into_iter().map(|(nat, reply)| (nat, reply.tuple())).collect(),
             sources: programs.entries(name::SOURCES).into_iter().collect(),
         }
     }
@@ -42,12 +43,14 @@ impl Held {
 
     /// A number for the state of a connection.
     pub fn state(&self, client: &ClientTuple) -> usize {
-        let flow = self
-            .flows
+        let flow = self.flows.get(client).map_or(0, |flow| {
+            usize::from(flow.connection.state) << 6
+                | usize::from(flow.connection.flags | flow.connection.backend_flags)
+        });
+        let hello = self
+            .hellos
             .get(client)
-            .map_or(0, |flow| usize::from(flow.state) << 6 | usize::from(flow.flags | flow.backend_flags));
-        let hello =
-            self.hellos.get(client).map_or(0, |hello| usize::from(hello.state) + usize::from(hello.tries));
+            .map_or(0, |hello| usize::from(hello.connection.state) + usize::from(hello.tries));
         flow ^ hello << 8 ^ usize::from(self.half_opens.contains_key(client)) << 11
     }
 
@@ -55,16 +58,22 @@ impl Held {
     pub fn check(&self, programs: &Programs, source_hellos_max: u32, lasting: bool) {
         self.ports();
         for (client, flow) in &self.flows {
-            let backend: Option<Backend> = programs.entry(name::BACKENDS, flow.backend);
+            let backend: Option<Backend> = programs.entry(name::BACKENDS, flow.connection.backend);
             let backend = backend.expect("the backend of a flow");
             assert_eq!((backend.address, backend.port), (flow.nat.backend, flow.nat.backend_port));
-            assert_eq!(backend.route, flow.route, "a flow of {client:?} to another route's backend");
+            assert_eq!(
+                backend.route, flow.connection.route,
+                "a flow of {client:?} to another route's backend"
+            );
         }
         for (client, hello) in &self.hellos {
-            stash(programs, client, hello);
-            if hello.state == HELLO_OWED {
+            keep(programs, client, hello);
+            if hello.connection.state == PENDING_UNDELIVERED {
                 let flow = self.flows.get(client).expect("a hello that nobody waits for");
-                assert!(flow.backend_flags & FLOW_OWED != 0, "a hello that is owed to nobody");
+                assert!(
+                    flow.connection.backend_flags & FLOW_UNDELIVERED != 0,
+                    "a hello that is owed to nobody"
+                );
             }
         }
         self.counts(source_hellos_max, lasting);
@@ -73,7 +82,7 @@ impl Held {
     /// Each NAT entry is held by one connection, and each connection has its own.
     fn ports(&self) {
         let flows = self.flows.iter().map(|(client, flow)| (flow.nat, *client));
-        let connecting = self.hellos.iter().filter(|(_, hello)| hello.state == HELLO_CONNECTING);
+        let connecting = self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_CONNECTING);
         let connecting = connecting.map(|(client, hello)| (hello.nat, *client));
         let half_opens = self.half_opens.iter().map(|(client, held)| (held.nat, *client));
         let mut held = BTreeMap::new();
@@ -83,7 +92,7 @@ impl Held {
         }
         assert_eq!(self.nats, held, "NAT entries and those who hold them differ");
         for client in self.hellos.keys() {
-            let waits = self.hellos[client].state != HELLO_OWED;
+            let waits = self.hellos[client].connection.state != PENDING_UNDELIVERED;
             let other = self.flows.contains_key(client) || self.half_opens.contains_key(client);
             assert!(!(waits && other), "{client:?} waits and has a flow");
         }
@@ -91,11 +100,12 @@ impl Held {
 
     /// No source has more waiting hellos than it may; each is counted once.
     fn counts(&self, max: u32, lasting: bool) {
-        let waits = |hello: &Hello| matches!(hello.state, HELLO_COLLECTING | HELLO_CONNECTING);
+        let waits =
+            |hello: &Pending| matches!(hello.connection.state, PENDING_COLLECTING | PENDING_CONNECTING);
         let waiting = || self.hellos.iter().filter(|(_, hello)| waits(hello));
         for (address, source) in &self.sources {
             let own = |client: &ClientTuple| client.client.source_prefix() == *address;
-            let counted = |hello: &Hello| hello.source_epoch == source.epoch;
+            let counted = |hello: &Pending| hello.source_epoch == source.epoch;
             let count = waiting().filter(|(client, hello)| own(client) && counted(hello)).count();
             assert_eq!(source.waiting as usize, count, "waiting hellos of {address:?}");
             assert!(source.waiting <= max, "too many waiting hellos of {address:?}");
@@ -109,7 +119,7 @@ impl Held {
 }
 
 /// The bytes of a hello are where it says.
-fn stash(programs: &Programs, client: &ClientTuple, hello: &Hello) {
+fn keep(programs: &Programs, client: &ClientTuple, hello: &Pending) {
     for (index, _, chunk) in chunks(programs, hello) {
         let owner = chunk.map(|chunk| (chunk.owner, chunk.index as usize));
         assert_eq!(owner, Some((*client, index)), "a part of the hello is somebody else's");
@@ -117,20 +127,20 @@ fn stash(programs: &Programs, client: &ClientTuple, hello: &Hello) {
 }
 
 /// Parts of a hello: index, bytes in use, and what is kept.
-fn chunks(programs: &Programs, hello: &Hello) -> Vec<(usize, usize, Option<Chunk>)> {
+fn chunks(programs: &Programs, hello: &Pending) -> Vec<(usize, usize, Option<Buffer>)> {
     let have = hello.have as usize;
-    let parts = hello.chunks.iter().enumerate().take(have.div_ceil(CHUNK_BYTES));
+    let parts = hello.buffers.iter().enumerate().take(have.div_ceil(BUFFER_BYTES));
     parts
         .map(|(index, place)| {
-            let chunk = (*place != u32::MAX).then(|| programs.element(name::CHUNKS, *place));
-            (index, (have - index * CHUNK_BYTES).min(CHUNK_BYTES), chunk)
+            let chunk = (*place != u32::MAX).then(|| programs.element(name::BUFFERS, *place));
+            (index, (have - index * BUFFER_BYTES).min(BUFFER_BYTES), chunk)
         })
         .collect()
 }
 
 /// What is kept of the hello of a connection.
 pub fn content(programs: &Programs, client: ClientTuple) -> Vec<u8> {
-    let Some(hello) = programs.entry::<_, Hello>(name::HELLOS, client) else { return Vec::new() };
+    let Some(hello) = programs.entry::<_, Pending>(name::PENDING, client) else { return Vec::new() };
     let parts = chunks(programs, &hello);
     parts
         .iter()

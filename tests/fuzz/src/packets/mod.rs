@@ -68,7 +68,7 @@ impl Bench {
                 programs.listener(
                     vip(family),
                     *port,
-                    Listener { id, route, mss, protocol, reserved: [0; 5] },
+                    Listener { id, route, mss, policy: 0, protocol, reserved: [0; 3] },
                 );
             }
         }
@@ -100,7 +100,7 @@ impl Bench {
     fn begin(&mut self, setting: Setting) {
         let default = default_settings(SIZES);
         self.programs.settings(Settings {
-            chunks: setting.chunks,
+            buffers: setting.buffers,
             closed_timeout_secs: setting.closed_timeout_secs,
             source_hellos_max: setting.source_hellos_max,
             hello_timeout_ns: if setting.impatient { 0 } else { default.hello_timeout_ns },

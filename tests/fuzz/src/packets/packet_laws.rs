@@ -2,12 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use common::maps::address::Port;
 use common::maps::flow::BackendTuple;
 use common::reason::Reason;
 use tests::compare::describe;
 use tests::packet::{Segment, checksum, flag, transport_checksum};
 use tests::program::{Outcome, verdict};
+use tests::tuple::backend_tuple;
 
 use super::hosts::{self, Ends};
 use super::known::{Backend, Known, addresses, transport_at};
@@ -45,16 +45,6 @@ impl<'a> Given<'a> {
 
     fn is_reset(&self) -> bool {
         Segment::parse(self.frame).is_some_and(|segment| segment.flags & flag::RST != 0)
-    }
-}
-
-/// A backend's connection by its ends.
-fn backend_tuple(backend: SocketAddr, source: SocketAddr) -> BackendTuple {
-    BackendTuple {
-        backend: backend.ip().into(),
-        source: source.ip().into(),
-        backend_port: Port::new(backend.port()),
-        source_port: Port::new(source.port()),
     }
 }
 

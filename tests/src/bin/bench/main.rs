@@ -6,6 +6,8 @@ mod options;
 mod cpu;
 /// The network of one system.
 mod rig;
+/// The congestion control of its sockets.
+mod congestion;
 /// What stands between clients and backends.
 mod system;
 /// Hellos.
@@ -43,11 +45,14 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     if let Some(why) = net::unavailable() {
         bail!("the benchmark {why}");
     }
-    let rows = workload::run(&options.only, options.effort)?;
+    let rows = workload::run(&options.only, &options.effort)?;
     println!("\n{}", table::plain(&rows));
-    results::store(&rows, options.effort)?;
+    if options.effort.against.is_some() {
+        println!("{}", table::plain(&table::against(&rows)));
+    }
+    results::store(&rows, &options.effort)?;
     if options.write {
-        results::publish(&rows, options.effort)?;
+        results::publish(&rows, &options.effort)?;
     }
     Ok(ExitCode::SUCCESS)
 }

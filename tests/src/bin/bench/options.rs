@@ -1,16 +1,22 @@
 //! The command line.
 
-use anyhow::{Context, Result, bail};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::rounds::Effort;
 
 const USAGE: &str = "\
-bench [--only NAME]... [--rounds N] [--quick] [--write]
+bench [--only NAME]... [--rounds N] [--quick] [--against BINARY] [--write]
   --only NAME   only workloads whose names begin so: connect, connect-long, ask, latency, bulk-down, bulk-up, names,
                 memory, load, load-million, load-yaml, change, kill
   --rounds N    rounds in which all systems take their turn (40)
   --quick       two short rounds of ours and plain forwarding: shows that it works, not how fast
-  --write       also puts the table into README.md and the chart beside it; not with --only
+  --against BINARY
+                an old build of ours as one more system, `old`, in place of the peers: the ratio new/old of each workload
+                from connect to bulk-up, with its 95 % interval
+  --write       also puts the table into README.md and the chart beside it; not with --only or --against
 ";
 
 /// What is asked for.
@@ -23,9 +29,9 @@ pub(crate) struct Options {
 /// Reads the arguments.
 pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options> {
     // Many short rounds: a machine's speed changes from second to second, and a ratio is taken within a round.
-    let effort = Effort { rounds: 40, milliseconds: 300, quick: false };
+    let effort = Effort { rounds: 40, milliseconds: 300, quick: false, against: None };
     let mut options = Options { only: Vec::new(), effort, write: false };
-    let mut rounds = None;
+    let (mut rounds, mut against) = (None, None);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--only" => options.only.push(arguments.next().context("--only which?")?),
@@ -34,16 +40,30 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option
                 let number: usize = text.parse().with_context(|| format!("--rounds {text}"))?;
                 rounds = Some(number.max(1));
             }
-            "--quick" => options.effort = Effort { rounds: 2, milliseconds: 200, quick: true },
+            "--quick" => options.effort = Effort { rounds: 2, milliseconds: 200, quick: true, against: None },
+            "--against" => {
+                let text = arguments.next().context("--against which binary?")?;
+                against = Some(executable(Path::new(&text))?);
+            }
             "--write" => options.write = true,
             _ => bail!("{argument} is not known\n{USAGE}"),
         }
     }
     options.effort.rounds = rounds.unwrap_or(options.effort.rounds);
-    if options.write && !options.only.is_empty() {
-        bail!("--write replaces the whole table: not with --only\n{USAGE}");
+    options.effort.against = against;
+    if options.write && (!options.only.is_empty() || options.effort.against.is_some()) {
+        bail!("--write replaces the whole table: not with --only or --against\n{USAGE}");
     }
     Ok(options)
+}
+
+/// The whole path of a program that may be run: better known now than after the first rig is made.
+fn executable(path: &Path) -> Result<PathBuf> {
+    let whole = path.canonicalize().with_context(|| format!("--against {}", path.display()))?;
+    let metadata = whole.metadata().with_context(|| format!("--against {}", path.display()))?;
+    let runs = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
+    ensure!(runs, "--against {}: no program", path.display());
+    Ok(whole)
 }
 
 #[cfg(test)]
@@ -59,5 +79,23 @@ mod tests {
         assert_eq!(of("").unwrap().effort.rounds, 40);
         assert!(of("--rounds many").is_err() && of("--all").is_err());
         assert!(of("--write").unwrap().write && of("--only kill --write").is_err());
+    }
+
+    #[test]
+    fn an_old_build_is_a_program_and_never_part_of_the_readme() {
+        let of = |text: &str| read(text.split_whitespace().map(str::to_owned));
+        assert_eq!(of("").unwrap().effort.against, None);
+        let told = of("--against /bin/../bin/sh --only ask").unwrap();
+        assert_eq!(told.effort.against, Some(Path::new("/bin/sh").canonicalize().unwrap()));
+        assert_eq!((told.effort.rounds, told.effort.milliseconds), (40, 300));
+        // Whatever the order.
+        for text in ["--against /bin/sh --quick --rounds 3", "--rounds 3 --quick --against /bin/sh"] {
+            let told = of(text).unwrap().effort;
+            assert!(told.against.is_some() && told.quick && told.rounds == 3, "{text}");
+        }
+        for text in ["--against", "--against /none", "--against /etc", "--against /etc/passwd"] {
+            assert!(of(text).is_err(), "{text}");
+        }
+        assert!(of("--against /bin/sh --write").is_err());
     }
 }

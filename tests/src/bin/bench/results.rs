@@ -13,7 +13,7 @@ const CHART: &str = "tests/bench/chart.svg";
 const MARKS: [&str; 2] = ["<!-- cargo xtask bench -->", "<!-- end of cargo xtask bench -->"];
 
 /// Writes table and chart below the target folder.
-pub(crate) fn store(rows: &[Row], effort: Effort) -> Result<()> {
+pub(crate) fn store(rows: &[Row], effort: &Effort) -> Result<()> {
     let folder = target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     fs::write(folder.join("table.md"), table(rows, effort))?;
@@ -23,7 +23,7 @@ pub(crate) fn store(rows: &[Row], effort: Effort) -> Result<()> {
 }
 
 /// Puts the table into README.md and the chart into the tree.
-pub(crate) fn publish(rows: &[Row], effort: Effort) -> Result<()> {
+pub(crate) fn publish(rows: &[Row], effort: &Effort) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tree")?;
     let place = root.join(CHART);
     fs::create_dir_all(place.parent().context("the chart's folder")?)?;
@@ -35,7 +35,7 @@ pub(crate) fn publish(rows: &[Row], effort: Effort) -> Result<()> {
     fs::write(&readme, new).context("writing README.md")
 }
 
-fn table(rows: &[Row], effort: Effort) -> String {
+fn table(rows: &[Row], effort: &Effort) -> String {
     format!(
         "Medians of {} rounds with their 95 % intervals; {}.\n\n{}",
         effort.rounds,

@@ -12,6 +12,8 @@ use nix::unistd::Pid;
 use tests::net::{End, Namespace, veth};
 use tests::offload;
 
+use crate::congestion;
+
 /// The node's device towards the client, and towards the backends.
 pub(crate) const DEVICES: [&str; 2] = ["client", "backends"];
 /// The only device of the client and of the backends.
@@ -46,39 +48,6 @@ pub(crate) const WIRE: Profile = Profile { name: "wire", large: false, capped: f
 /// The same with capped windows; for client and backends on cores of their own.
 pub(crate) const WIRECAP: Profile = Profile { name: "wirecap-pin", large: false, capped: true };
 
-/// The congestion control of all sockets.
-const CONTROL: &str = "cubic";
-/// What namespaces other than the first may choose from.
-const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
-
-/// Lets namespaces choose [`CONTROL`]; takes that back when dropped.
-#[derive(Debug)]
-struct Control {
-    before: Option<String>,
-}
-
-impl Control {
-    fn allow() -> Result<Self> {
-        let before = std::fs::read_to_string(ALLOWED).with_context(|| format!("reading {ALLOWED}"))?;
-        if before.split_whitespace().any(|name| name == CONTROL) {
-            return Ok(Self { before: None });
-        }
-        let more = format!("{} {CONTROL}", before.trim());
-        std::fs::write(ALLOWED, more).with_context(|| format!("allowing {CONTROL}"))?;
-        Ok(Self { before: Some(before) })
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        if let Some(before) = &self.before
-            && let Err(error) = std::fs::write(ALLOWED, before)
-        {
-            eprintln!("restoring {ALLOWED}: {error}");
-        }
-    }
-}
-
 /// Fields drop in order: processes before their namespaces.
 #[derive(Debug)]
 pub(crate) struct Rig {
@@ -103,10 +72,8 @@ impl Rig {
             count,
         };
         rig.link(profile)?;
-        // For as long as the choice takes: another benchmark or test may take back what it allowed at any time.
-        let _control = Control::allow()?;
         for namespace in [&rig.client, &rig.node, &rig.backends] {
-            namespace.sysctl("net/ipv4/tcp_congestion_control", CONTROL)?;
+            congestion::set(namespace)?;
         }
         for namespace in [&rig.client, &rig.backends] {
             // No round's losses are remembered in the next.
@@ -147,6 +114,14 @@ impl Rig {
         // The client stands for the Internet.
         self.node.ip(&format!("route add default via {}\n", CLIENTS.0))?;
         self.backends.ip("route add default via 10.97.2.1\n")
+    }
+
+    /// While connections are open: refuses any with another congestion control than all are to have.
+    pub(crate) fn check_congestion_control(&self) -> Result<()> {
+        for (namespace, some) in [(&self.client, true), (&self.backends, true), (&self.node, false)] {
+            congestion::check(namespace, some)?;
+        }
+        Ok(())
     }
 
     /// Processes of clients and servers.

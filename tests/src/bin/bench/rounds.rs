@@ -1,6 +1,9 @@
-//! Systems by turns: A B C A B C ..., each figure compared with that of the first system in the same round.
+//! Systems by turns, each figure compared with that of the first system in the same round. The first begins each round;
+//! the others follow in order and in reverse by turns (A B C, A C B, A B C, ...), so that what a machine does over time,
+//! and what one system leaves behind for the next, favours none of them.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -14,13 +17,15 @@ use crate::system::Bench;
 const FOREIGN_MOST: f64 = 0.25;
 
 /// How much is measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
     /// Of one run.
     pub(crate) milliseconds: u64,
     /// Only ours and plain forwarding.
     pub(crate) quick: bool,
+    /// An old build of ours that takes its turn too, in place of the peers.
+    pub(crate) against: Option<PathBuf>,
 }
 
 /// One system's figures.
@@ -37,6 +42,18 @@ pub(crate) struct Series {
 }
 
 impl Series {
+    /// Figures alone, of rounds in which nothing else happened.
+    #[cfg(test)]
+    pub(crate) fn of(name: &str, figures: &[f64]) -> Self {
+        let (name, figures) = (name.to_owned(), figures.to_vec());
+        Self { name, figures, foreign: Vec::new(), errors: BTreeMap::new(), done: 0 }
+    }
+
+    /// How many rounds there were.
+    pub(crate) fn rounds(&self) -> usize {
+        self.figures.len()
+    }
+
     pub(crate) fn median(&self) -> Median {
         Median::of(&self.figures)
     }
@@ -63,20 +80,35 @@ pub(crate) fn gigabytes_per_cpu_second(report: &Report, used: Used) -> f64 {
     report.bytes as f64 / 1e9 / used.ours.as_secs_f64()
 }
 
+/// The places of `count` systems in the order of a round.
+fn order(round: usize, count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = (0..count).collect();
+    if !round.is_multiple_of(2)
+        && let Some((_, others)) = places.split_first_mut()
+    {
+        others.reverse();
+    }
+    places
+}
+
 /// Runs `work` on each of the benches in turn, `rounds` times and once before that for warming up.
 pub(crate) fn by_turns(
     benches: &mut [&mut Bench],
-    effort: Effort,
+    effort: &Effort,
     mut work: impl FnMut(&mut Bench, u32) -> Result<Report>,
     figure: impl Fn(&Report, Used) -> f64,
 ) -> Result<Vec<Series>> {
+    for bench in benches.iter_mut() {
+        bench.check_congestion_control()?;
+    }
     let daemons = cpu::softirq_daemons();
     let name = |bench: &&mut Bench| bench.name();
     let empty = |name| Series { name, figures: vec![], foreign: vec![], errors: BTreeMap::new(), done: 0 };
     let mut all: Vec<Series> = benches.iter().map(name).map(empty).collect();
     let mut seed = 0;
     for round in 0..=effort.rounds {
-        for (bench, series) in benches.iter_mut().zip(&mut all) {
+        for place in order(round, benches.len()) {
+            let (bench, series) = (&mut benches[place], &mut all[place]);
             let pids: Vec<u32> = bench.pids().into_iter().chain(daemons.iter().copied()).collect();
             for last in [false, true] {
                 seed += 2;
@@ -106,6 +138,16 @@ pub(crate) fn by_turns(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_but_the_first_change_their_order() {
+        assert_eq!([1, 2, 3].map(|round| order(round, 3)), [vec![0, 2, 1], vec![0, 1, 2], vec![0, 2, 1]]);
+        assert_eq!((order(1, 0), order(1, 1), order(1, 2)), (vec![], vec![0], vec![0, 1]));
+        // In an even number of rounds each of the others comes before each other equally often.
+        let before =
+            (1..=40).filter(|round| order(*round, 5)[1..].iter().position(|place| *place == 1) == Some(0));
+        assert_eq!(before.count(), 20);
+    }
 
     #[test]
     fn a_ratio_is_taken_within_each_round() {

@@ -57,7 +57,7 @@ mod tests {
     fn intervals_are_those_of_the_tables() {
         // Conover, Practical Nonparametric Statistics, sign test: ranks of the 95 % interval of a median.
         for (count, low, high) in
-            [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (12, 3, 10), (15, 4, 12), (20, 6, 15)]
+            [(6, 1, 6), (8, 1, 8), (9, 2, 8), (10, 2, 9), (12, 3, 10), (15, 4, 12), (20, 6, 15), (40, 14, 27)]
         {
             let figures: Vec<f64> = (1..=count).map(f64::from).collect();
             let median = Median::of(&figures);

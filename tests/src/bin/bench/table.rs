@@ -11,14 +11,20 @@ pub(crate) enum Target {
     AtMost(f64),
     /// From 1, both ways.
     Within(f64),
+    /// The upper end of the interval is at least this: the figures do not show that less is true.
+    ReachesUp(f64),
+    /// The lower end of the interval is at most this: the figures do not show that more is true.
+    ReachesDown(f64),
 }
 
 impl Target {
-    fn is_met(self, value: f64) -> bool {
+    fn is_met(self, median: Median) -> bool {
         match self {
-            Self::AtLeast(least) => value >= least,
-            Self::AtMost(most) => value <= most,
-            Self::Within(part) => (value - 1.0).abs() <= part,
+            Self::AtLeast(least) => median.value >= least,
+            Self::AtMost(most) => median.value <= most,
+            Self::Within(part) => (median.value - 1.0).abs() <= part,
+            Self::ReachesUp(least) => median.high >= least,
+            Self::ReachesDown(most) => median.low <= most,
         }
     }
 
@@ -27,6 +33,17 @@ impl Target {
             Self::AtLeast(least) => format!(">= {least}"),
             Self::AtMost(most) => format!("<= {most}"),
             Self::Within(part) => format!("1 +- {part}"),
+            Self::ReachesUp(least) => format!("interval reaches {least}"),
+            Self::ReachesDown(most) => format!("interval reaches down to {most}"),
+        }
+    }
+
+    /// What an old build is held to instead of this, which is about `direct`: a ratio that falls short of 1 by 2 % is
+    /// ruled out only by an interval that does not reach it.
+    pub(crate) const fn against_old(self) -> Self {
+        match self {
+            Self::AtMost(_) | Self::ReachesDown(_) => Self::ReachesDown(1.02),
+            Self::AtLeast(_) | Self::Within(_) | Self::ReachesUp(_) => Self::ReachesUp(0.98),
         }
     }
 }
@@ -50,7 +67,7 @@ pub(crate) struct Row {
 impl Row {
     fn verdict(&self) -> &'static str {
         match (self.target, self.value) {
-            (Some(target), Some(median)) if target.is_met(median.value) && self.failures == 0 => "met",
+            (Some(target), Some(median)) if target.is_met(median) && self.failures == 0 => "met",
             (Some(_), _) => "missed",
             (None, _) => "",
         }
@@ -84,6 +101,14 @@ fn short(value: f64) -> String {
 }
 
 const HEADS: [&str; 7] = ["workload", "system", "median", "value [95 %]", "target", "", "note"];
+
+/// What rows that hold a new build against an old one call their system.
+pub(crate) const NEW_TO_OLD: &str = "new/old";
+
+/// Only the rows that hold a new build against an old one.
+pub(crate) fn against(rows: &[Row]) -> Vec<Row> {
+    rows.iter().filter(|row| row.system == NEW_TO_OLD).cloned().collect()
+}
 
 /// Columns for a terminal.
 pub(crate) fn plain(rows: &[Row]) -> String {
@@ -170,6 +195,37 @@ mod tests {
         assert_eq!(row("vestibule", 0.94, Some(Target::Within(0.05)), 0).verdict(), "missed");
         assert_eq!(row("vestibule", 1.2, Some(Target::AtMost(1.15)), 0).verdict(), "missed");
         assert_eq!(row("nft", 0.5, None, 0).verdict(), "");
+    }
+
+    #[test]
+    fn an_interval_that_reaches_the_target_meets_it() {
+        let verdict = |low: f64, high: f64, target| {
+            let value = Some(Median { value: f64::midpoint(low, high), low, high });
+            Row { value, ..row(NEW_TO_OLD, 1.0, Some(target), 0) }.verdict()
+        };
+        let (work, time) = (Target::AtLeast(0.88).against_old(), Target::AtMost(1.15).against_old());
+        assert_eq!((work, time), (Target::ReachesUp(0.98), Target::ReachesDown(1.02)));
+        assert_eq!(
+            [(0.95, 0.98), (0.9, 1.2), (1.1, 1.2)].map(|(low, high)| verdict(low, high, work)),
+            ["met"; 3]
+        );
+        assert_eq!(verdict(0.95, 0.979, work), "missed");
+        assert_eq!(
+            [(1.02, 1.1), (0.9, 1.2), (0.8, 0.9)].map(|(low, high)| verdict(low, high, time)),
+            ["met"; 3]
+        );
+        assert_eq!(verdict(1.021, 1.1, time), "missed");
+        // Without a figure nothing is reached.
+        assert_eq!(verdict(f64::NAN, f64::NAN, work), "missed");
+        assert_eq!(verdict(f64::NAN, f64::NAN, time), "missed");
+    }
+
+    #[test]
+    fn only_rows_against_the_old_build_stand_in_their_table() {
+        let rows = [row("direct", 1.0, None, 0), row(NEW_TO_OLD, 0.99, Some(Target::ReachesUp(0.98)), 0)];
+        let chosen = against(&rows);
+        assert_eq!(chosen.iter().map(|row| row.system.as_str()).collect::<Vec<_>>(), [NEW_TO_OLD]);
+        assert!(plain(&chosen).contains("interval reaches 0.98"));
     }
 
     #[test]

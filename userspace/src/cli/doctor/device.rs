@@ -5,9 +5,9 @@ use std::fs;
 use super::{Finding, Verdict, finding};
 use crate::dataplane::hooks::{self, Attached, Hook};
 use crate::dataplane::pin::Pins;
+use crate::model::Link;
 use crate::net::ethtool;
 use crate::net::filters;
-use crate::net::node::Link;
 
 /// Least MTU of a device that carries IPv6, bytes (RFC 8200 section 5).
 const MTU_MIN: u32 = 1280;

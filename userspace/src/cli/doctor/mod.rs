@@ -13,7 +13,7 @@ use super::print::{self, Row};
 use crate::dataplane::load;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
-use crate::net::node::Node;
+use crate::model::Node;
 use crate::net::sysctl;
 
 /// The kernel and what this process may do.

@@ -5,7 +5,7 @@ use super::shares::{self, Group};
 use crate::model::cluster::{
     BackendRef, ClusterRoute, Endpoint, EndpointState, ProbeSpec, ServicePort, ServiceSpec,
 };
-use crate::model::{BackendSpec, Cluster, Kind, ObjectName};
+use crate::model::{BackendSpec, Cluster, Kind, NodeFacts, ObjectName};
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
 use foldhash::{HashMap, HashMapExt, HashSet};
@@ -40,9 +40,9 @@ pub(super) struct Resolved {
 pub(super) struct Services<'a> {
     known: HashMap<(&'a str, &'a str), (&'a ServiceSpec, &'a [Endpoint])>,
     cluster: &'a Cluster,
-    zone: Option<&'a Arc<str>>,
+    node: &'a NodeFacts,
     /// Where we answer.
-    doors: HashSet<SocketAddr>,
+    bindings: HashSet<SocketAddr>,
 }
 
 /// An endpoint, and what it is to new connections.
@@ -60,7 +60,7 @@ struct Share<'a> {
 }
 
 impl<'a> Services<'a> {
-    pub(super) fn new(cluster: &'a Cluster, zone: Option<&'a Arc<str>>, doors: HashSet<SocketAddr>) -> Self {
+    pub(super) fn new(cluster: &'a Cluster, node: &'a NodeFacts, bindings: HashSet<SocketAddr>) -> Self {
         let mut known = HashMap::with_capacity(cluster.services.len());
         let mut endpoints = cluster.endpoints.iter().peekable();
         for (name, service) in &cluster.services {
@@ -70,14 +70,14 @@ impl<'a> Services<'a> {
             let own = own.map_or(&[][..], |(_, endpoints)| &**endpoints);
             known.insert((&*name.namespace, &*name.name), (&**service, own));
         }
-        Self { known, cluster, zone, doors }
+        Self { known, cluster, node, bindings }
     }
 
     /// Only these, by namespace and name.
     pub(super) fn some(
         cluster: &'a Cluster,
-        zone: Option<&'a Arc<str>>,
-        doors: HashSet<SocketAddr>,
+        node: &'a NodeFacts,
+        bindings: HashSet<SocketAddr>,
         names: &HashSet<(&str, &str)>,
     ) -> Self {
         let found = |(namespace, name): &(&str, &str)| {
@@ -85,12 +85,12 @@ impl<'a> Services<'a> {
             let endpoints = cluster.endpoints.get(name).map_or(&[][..], |endpoints| &**endpoints);
             Some(((&*name.namespace, &*name.name), (&**service, endpoints)))
         };
-        Self { known: names.iter().filter_map(found).collect(), cluster, zone, doors }
+        Self { known: names.iter().filter_map(found).collect(), cluster, node, bindings }
     }
 
     /// Whether it is an address and port we answer on.
     pub(super) fn dials_us(&self, at: SocketAddr) -> bool {
-        self.doors.contains(&at)
+        self.bindings.contains(&at)
     }
 
     /// The backends of a route: those of its first rule.
@@ -179,11 +179,11 @@ impl<'a> Services<'a> {
         let mut picks = Vec::with_capacity(endpoints.len());
         for endpoint in endpoints.iter().filter(|endpoint| endpoint.port_name == port.name) {
             let at = SocketAddr::new(endpoint.address, endpoint.port);
-            if self.doors.contains(&at) {
+            if self.bindings.contains(&at) {
                 resolved.circular.push(at);
                 continue;
             }
-            let failing = self.cluster.failing.contains(&at);
+            let failing = self.node.failing.contains(&at);
             picks.push(Pick { endpoint, failing, takes: false });
             if let (Some(probe), EndpointState::Ready | EndpointState::Draining) = (probe, endpoint.state) {
                 resolved.probes.push((at, probe));
@@ -214,7 +214,7 @@ impl<'a> Services<'a> {
                 .filter(|pick| pick.failing && of_state(pick, state))
                 .for_each(|pick| pick.takes = false);
         }
-        let Some(zone) = self.zone else { return };
+        let Some(zone) = &self.node.zone else { return };
         let of_family = |pick: &Pick<'_>| pick.takes && of_state(pick, state);
         let hinted = |pick: &Pick<'_>| pick.endpoint.zones.contains(zone);
         // As kube-proxy: hints count only where every endpoint has some and one is for this zone.

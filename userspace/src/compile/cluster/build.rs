@@ -2,15 +2,17 @@
 
 use super::super::capacity::Room;
 use super::backends::Services;
+use super::bindings::Binding;
 use super::digest::{self, Part};
-use super::doors::Door;
 use super::listener::Parents;
 use super::own::{Entry, Lead, NONE, Names};
-use super::rank::Claimant;
+use super::precedence::Claimant;
 use super::route::Routes;
 use super::service::Balancers;
-use super::{FilePart, label, probing};
-use crate::model::{BackendSpec, DesiredListener, DesiredRoute, Kind, Pattern, Probes, Problem, Protocol};
+use super::{label, probing};
+use crate::model::{
+    BackendSpec, Desired, DesiredListener, DesiredRoute, Kind, Pattern, Probes, Problem, Protocol,
+};
 use foldhash::HashSet;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,8 +20,9 @@ use std::sync::Arc;
 
 /// Everything that is settled.
 pub(super) struct Builder<'a> {
-    pub(super) file: &'a FilePart,
-    pub(super) doors: &'a [Door<'a>],
+    /// What the file comes to by itself.
+    pub(super) file: &'a Desired,
+    pub(super) bindings: &'a [Binding<'a>],
     pub(super) routes: &'a Routes<'a>,
     pub(super) balancers: &'a Balancers<'a>,
     pub(super) services: &'a Services<'a>,
@@ -39,9 +42,9 @@ pub(super) struct Built {
 
 /// What leads where.
 struct Leads {
-    /// By target: door and pattern.
+    /// By target: binding and pattern.
     names: Vec<Vec<(usize, Pattern)>>,
-    /// By door: the target that takes every name, or the TCP connection.
+    /// By binding: the target that takes every name, or the TCP connection.
     defaults: Vec<Option<usize>>,
     /// By Gateway: what it refuses.
     refused: BTreeMap<usize, Refused>,
@@ -52,8 +55,8 @@ struct Leads {
 struct Refused {
     /// Names that a listener has and no route.
     names: Vec<(usize, Pattern)>,
-    /// TCP doors without a route.
-    doors: Vec<usize>,
+    /// TCP bindings without a route.
+    bindings: Vec<usize>,
 }
 
 impl Builder<'_> {
@@ -80,30 +83,30 @@ impl Builder<'_> {
             leads.defaults.iter().map(|target| target.and_then(|target| place_of[target])).collect();
         let mut buffer = String::new();
         for (gateway, refused) in leads.refused {
-            for door in refused.doors {
-                of_door[door] = Some(built.routes.len());
+            for binding in refused.bindings {
+                of_door[binding] = Some(built.routes.len());
             }
             let name = self.unique(label::object(&mut buffer, Kind::Gateway, parents.all[gateway].name));
-            built.routes.push(DesiredRoute { name, names: refused.names, backends: Vec::new() });
+            built.routes.push(DesiredRoute { name, names: refused.names, ..DesiredRoute::default() });
         }
-        built.listeners.extend(self.doors.iter().zip(of_door).map(|(door, route)| DesiredListener {
-            name: door.at.to_string().into(),
-            addresses: vec![door.at.ip()],
-            port: door.at.port(),
-            protocol: door.protocol,
+        built.listeners.extend(self.bindings.iter().zip(of_door).map(|(binding, route)| DesiredListener {
+            name: binding.at.to_string().into(),
+            addresses: vec![binding.at.ip()],
+            port: binding.at.port(),
+            protocol: binding.protocol,
             route,
         }));
         self.probes(&place_of, &mut built);
         built
     }
 
-    /// Adds doors, names and routes to what the maps shall hold of each Gateway and ListenerSet.
+    /// Adds bindings, names and routes to what the maps shall hold of each Gateway and ListenerSet.
     fn digests(&self, names: &Names<'_>, parents: &mut Parents<'_>) {
         let routes: Vec<u64> =
             self.routes.all.iter().map(|route| digest::route(&route.label, route.spec)).collect();
         let first_route = self.file.routes.len();
-        for Entry { door, pattern, lead } in names.entries() {
-            let part = Part::new("name").at(self.doors[door].at);
+        for Entry { binding, pattern, lead } in names.entries() {
+            let part = Part::new("name").at(self.bindings[binding].at);
             let part = match pattern {
                 Some(Pattern::Exact(name)) => part.text("exact").text(name.as_str()),
                 Some(Pattern::Wildcard(suffix)) => part.text("wildcard").text(suffix.as_str()),
@@ -120,9 +123,10 @@ impl Builder<'_> {
             *digest = digest.wrapping_add(part.number(number).done());
         }
         for listener in &parents.listeners {
-            for door in &listener.doors {
-                let door = &self.doors[*door];
-                let part = Part::new("door").at(door.at).number(u64::from(door.protocol == Protocol::Tls));
+            for binding in &listener.bindings {
+                let binding = &self.bindings[*binding];
+                let part =
+                    Part::new("binding").at(binding.at).number(u64::from(binding.protocol == Protocol::Tls));
                 let digest = &mut parents.all[listener.parent].digest;
                 *digest = digest.wrapping_add(part.done());
             }
@@ -133,26 +137,28 @@ impl Builder<'_> {
         let targets = self.file.routes.len() + self.routes.all.len() + self.balancers.ports.len();
         let mut leads = Leads {
             names: vec![Vec::new(); targets],
-            defaults: vec![None; self.doors.len()],
+            defaults: vec![None; self.bindings.len()],
             refused: BTreeMap::new(),
         };
-        for Entry { door, pattern, lead } in names.entries() {
+        for Entry { binding, pattern, lead } in names.entries() {
             match (lead, pattern) {
-                (Lead::To { target, .. }, Some(pattern)) => leads.names[target].push((door, pattern.clone())),
-                (Lead::To { target, .. }, None) => leads.defaults[door] = Some(target),
+                (Lead::To { target, .. }, Some(pattern)) => {
+                    leads.names[target].push((binding, pattern.clone()))
+                }
+                (Lead::To { target, .. }, None) => leads.defaults[binding] = Some(target),
                 (Lead::Refused { gateway }, Some(pattern)) => {
-                    leads.refused.entry(gateway).or_default().names.push((door, pattern.clone()));
+                    leads.refused.entry(gateway).or_default().names.push((binding, pattern.clone()));
                 }
                 (Lead::Refused { .. }, None) => {}
             }
         }
         for (at, listener) in parents.listeners.iter().enumerate() {
-            let closed = |door: &&usize| {
-                self.doors[**door].protocol == Protocol::Tcp && leads.defaults[**door].is_none()
+            let closed = |binding: &&usize| {
+                self.bindings[**binding].protocol == Protocol::Tcp && leads.defaults[**binding].is_none()
             };
-            let closed: Vec<usize> = listener.doors.iter().filter(closed).copied().collect();
+            let closed: Vec<usize> = listener.bindings.iter().filter(closed).copied().collect();
             if !closed.is_empty() {
-                leads.refused.entry(parents.gateway_of(at)).or_default().doors.extend(closed);
+                leads.refused.entry(parents.gateway_of(at)).or_default().bindings.extend(closed);
             }
         }
         leads
@@ -183,7 +189,7 @@ impl Builder<'_> {
                 let resolved = self.services.of_service(port.name, port.port);
                 (self.unique(Arc::clone(&port.label)), resolved.backends)
             };
-            routes.push((target, DesiredRoute { name, names, backends }));
+            routes.push((target, DesiredRoute { name, names, backends, tenant: None, policy: None }));
         }
         routes
     }
@@ -262,28 +268,30 @@ impl Builder<'_> {
         let mut backends = route.backends.clone();
         backends.retain(|backend| {
             let at = SocketAddr::new(backend.address, backend.port);
-            let door =
-                self.services.dials_us(at).then(|| self.doors.iter().find(|door| door.at == at)).flatten();
-            if let Some(door) = door {
+            let binding = self
+                .services
+                .dials_us(at)
+                .then(|| self.bindings.iter().find(|binding| binding.at == at))
+                .flatten();
+            if let Some(binding) = binding {
                 let what = format!(
-                    "route {}: backend {at} is a door of {}: connections would go round",
-                    route.name, door.owner
+                    "route {}: backend {at} is a binding of {}: connections would go round",
+                    route.name, binding.owner
                 );
                 problems.push(
                     Problem::warning("routes", what, "write the tenant's own address and port").value(at),
                 );
             }
-            door.is_none()
+            binding.is_none()
         });
         backends
     }
 
     /// A name that no route of the file has.
     fn unique(&self, name: Arc<str>) -> Arc<str> {
-        // Sorted by name.
-        match self.file.routes.binary_search_by(|route| route.name.cmp(&name)) {
-            Ok(_) => label::hashed(&name),
-            Err(_) => name,
+        match self.file.routes.find(&name) {
+            Some(_) => label::hashed(&name),
+            None => name,
         }
     }
 

@@ -6,13 +6,13 @@ use super::pattern::{Key, above, key};
 use crate::model::{Pattern, Protocol};
 use foldhash::HashMap;
 
-/// A listener's hostname on one of its doors, where the Gateway has other listeners on the port.
+/// A listener's hostname on one of its bindings, where the Gateway has other listeners on the port.
 #[derive(Clone, Copy)]
 pub(super) struct Site<'a> {
     /// Place of the Gateway.
     pub(super) gateway: usize,
-    /// Place of the door.
-    pub(super) door: usize,
+    /// Place of the binding.
+    pub(super) binding: usize,
     pub(super) hostname: &'a Pattern,
 }
 
@@ -54,7 +54,11 @@ impl<'a> Isolation<'a> {
         {
             let Some(hostname) = &listener.spec.hostname else { continue };
             if self.listeners.contains_key(&(gateway, listener.spec.port)) {
-                sites.extend(listener.doors.iter().map(|door| Site { gateway, door: *door, hostname }));
+                sites.extend(listener.bindings.iter().map(|binding| Site {
+                    gateway,
+                    binding: *binding,
+                    hostname,
+                }));
             }
         }
         // Of a pattern and a wider one, the wider has the shorter name or is no exact one.

@@ -1,4 +1,4 @@
-//! Names of doors and routes as the maps, metrics and people know them.
+//! Names of bindings and routes as the maps, metrics and people know them.
 
 use super::digest::Part;
 use crate::model::{Kind, ObjectName};

@@ -1,7 +1,7 @@
 //! Gateways and ListenerSets of ours with their listeners: what may be served, and what is refused and why.
 
 use super::GATEWAY_GROUP;
-use super::rank::Claimant;
+use super::precedence::Claimant;
 use crate::ipam::{self, ADDRESS_TYPE, Assignment};
 use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec, ParentRef};
 use crate::model::{Cluster, Kind, ObjectName, Pattern, Protocol};
@@ -59,11 +59,11 @@ pub(super) struct Listener<'a> {
     pub(super) conflict: Option<Refusal>,
     /// What of its allowed kinds cannot be.
     pub(super) invalid_kinds: Vec<String>,
-    /// Places of the doors that it has.
-    pub(super) doors: Vec<usize>,
-    /// Places of the doors that are another's.
+    /// Places of the bindings that it has.
+    pub(super) bindings: Vec<usize>,
+    /// Places of the bindings that are another's.
     pub(super) lost: Vec<usize>,
-    /// Doors that the maps have no room for.
+    /// Bindings that the maps have no room for.
     pub(super) full: Vec<SocketAddr>,
     pub(super) attached_routes: u32,
     /// The last route that was counted, plus one.
@@ -315,7 +315,7 @@ fn judged(parent: usize, spec: &GatewayListener) -> Listener<'_> {
         refusal,
         conflict: None,
         invalid_kinds,
-        doors: Vec::new(),
+        bindings: Vec::new(),
         lost: Vec::new(),
         full: Vec::new(),
         attached_routes: 0,

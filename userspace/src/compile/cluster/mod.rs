@@ -1,4 +1,4 @@
-//! File and cluster together: one door for each address and port, and who has what behind it.
+//! File and cluster together: one binding for each address and port, and who has what behind it.
 
 /// Which listeners a route attaches to.
 mod attach;
@@ -9,7 +9,7 @@ mod build;
 /// What the maps hold of an object, as a number.
 mod digest;
 /// Addresses and ports we answer on.
-mod doors;
+mod bindings;
 /// Which backends are probed.
 mod probing;
 /// Objects that are none of our business.
@@ -18,18 +18,18 @@ mod foreign;
 mod grant;
 /// Which listener of a Gateway has a name.
 mod isolation;
-/// Names of doors and routes.
+/// Names of bindings and routes.
 mod label;
 /// Gateways and ListenerSets of ours with their listeners.
 mod listener;
-/// Who has a name on a door.
+/// Who has a name on a binding.
 mod own;
 /// Conditions of GatewayClasses, Gateways, ListenerSets.
 mod parent;
 /// Patterns that overlap, and patterns that are wider than others.
 mod pattern;
 /// Who comes first where two want the same.
-mod rank;
+mod precedence;
 /// Routes: what they attach to, what they want, what becomes of them.
 mod route;
 /// Services of our class.
@@ -41,25 +41,26 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-use super::{Compiled, Surroundings, file};
+use super::Compiled;
+use super::part::FilePart;
 use crate::ipam;
 use crate::model::verdict::{Condition, Status};
-use crate::model::{Cluster, Desired, DesiredListener, DesiredRoute, Facts, Kind, Problem, Verdicts};
+use crate::model::{Cluster, Desired, Kind, NodeFacts, Problem, Verdicts};
 use backends::Services;
+use bindings::{Bid, Binding, Most, Outcome, Whose};
 use build::Builder;
-use doors::{Claim, Door, Most, Outcome, Whose};
 use foldhash::HashSet;
 use grant::Grants;
 use isolation::Isolation;
 use listener::Parents;
-use own::{Candidate, Ground, Names};
-use rank::Claimant;
+use own::{Candidate, Names, Ownership};
+use precedence::Claimant;
 use route::Routes;
 use service::Balancers;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use refresh::{Refreshed, refresh};
+pub(super) use refresh::{Before, Refreshed, refresh, refresh_file};
 
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -68,43 +69,43 @@ pub const OWNED: &str = "vestibule.dev/Owned";
 /// `status.supportedFeatures` of a GatewayClass, sorted: what tests of the upstream suite have proven.
 pub const SUPPORTED_FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRoute", "TLSRoute"];
 
-/// Compiles file and cluster.
-pub(super) fn compile(facts: &Facts, cluster: &Cluster, around: &Surroundings) -> Compiled {
-    compile_at_most(facts, cluster, around, Most::default())
+/// Compiles the cluster beside what the file came to. What may surprise the file's author is not told here.
+pub(super) fn compile(file: &FilePart, cluster: &Cluster, node: &NodeFacts) -> Compiled {
+    compile_at_most(file, cluster, node, Most::default())
 }
 
-/// The same with this much room for doors.
-fn compile_at_most(facts: &Facts, cluster: &Cluster, around: &Surroundings, most: Most) -> Compiled {
-    let file = FilePart::new(facts);
+/// The same with this much room for bindings.
+fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: Most) -> Compiled {
+    let file = &part.desired;
     let assignment = ipam::assign(cluster);
     let mut parents = Parents::new(cluster, &assignment);
     let mut balancers = Balancers::new(cluster, &assignment);
     let mut routes = Routes::new(cluster, &mut parents);
     let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
-    let doors =
-        doors::open(claims(&file, &parents, &balancers), most, |whose, outcome| match (whose, outcome) {
+    let bindings =
+        bindings::open(claims(file, &parents, &balancers), most, |whose, outcome| match (whose, outcome) {
             (Whose::File(at), Outcome::Own(place) | Outcome::Lost(place)) => file_doors[at].push(place),
-            (Whose::File(_), Outcome::Full(door)) => file_full.push(door),
-            (Whose::Listener(at), Outcome::Own(place)) => parents.listeners[at].doors.push(place),
+            (Whose::File(_), Outcome::Full(binding)) => file_full.push(binding),
+            (Whose::Listener(at), Outcome::Own(place)) => parents.listeners[at].bindings.push(place),
             (Whose::Listener(at), Outcome::Lost(place)) => parents.listeners[at].lost.push(place),
-            (Whose::Listener(at), Outcome::Full(door)) => parents.listeners[at].full.push(door),
-            (Whose::ServicePort(at), Outcome::Own(place)) => balancers.ports[at].doors.push(place),
+            (Whose::Listener(at), Outcome::Full(binding)) => parents.listeners[at].full.push(binding),
+            (Whose::ServicePort(at), Outcome::Own(place)) => balancers.ports[at].bindings.push(place),
             (Whose::ServicePort(at), Outcome::Lost(place)) => balancers.ports[at].lost.push(place),
-            (Whose::ServicePort(at), Outcome::Full(door)) => balancers.ports[at].full.push(door),
+            (Whose::ServicePort(at), Outcome::Full(binding)) => balancers.ports[at].full.push(binding),
         });
-    let names = settle(&file, &file_doors, &parents, &balancers, &mut routes, &doors);
-    let dialled: HashSet<SocketAddr> = doors.iter().map(|door| door.at).collect();
-    let services = Services::new(cluster, around.zone.as_ref(), dialled);
+    let names = settle(file, &file_doors, &parents, &balancers, &mut routes, &bindings);
+    let dialled: HashSet<SocketAddr> = bindings.iter().map(|binding| binding.at).collect();
+    let services = Services::new(cluster, node, dialled);
     let grants = Grants::new(cluster);
     for route in &mut routes.all {
         route.resolved = services.of_route(route.kind, route.spec, &grants);
     }
     let mut problems = Vec::new();
-    let names_max = facts.settings.max_names;
-    let (file, doors) = (&file, &doors);
+    let names_max = file.settings.max_names;
+    let bindings = &bindings;
     let builder =
-        Builder { file, doors, routes: &routes, balancers: &balancers, services: &services, names_max };
+        Builder { file, bindings, routes: &routes, balancers: &balancers, services: &services, names_max };
     let built = builder.build(&names, &mut parents, &mut problems);
     let first_port = file.routes.len() + routes.all.len();
     for port in built.left_out.iter().filter_map(|target| target.checked_sub(first_port)) {
@@ -112,43 +113,29 @@ fn compile_at_most(facts: &Facts, cluster: &Cluster, around: &Surroundings, most
     }
     let full = no_room(&file_full).map(|what| Problem::error("listeners", what, "serve fewer"));
     problems.extend(full);
-    let judge = parent::Judge { parents: &parents, doors, assignment: &assignment };
+    let judge = parent::Judge { parents: &parents, bindings, assignment: &assignment };
     let verdicts = Verdicts {
         classes: parent::classes(cluster),
         gateways: judge.gateways(&mut problems),
         listener_sets: judge.listener_sets(&mut problems),
-        tls_routes: routes.verdicts(Kind::TlsRoute, doors, &mut problems).collect(),
-        tcp_routes: routes.verdicts(Kind::TcpRoute, doors, &mut problems).collect(),
-        services: balancers.verdicts(&assignment, doors, &mut problems),
+        tls_routes: routes.verdicts(Kind::TlsRoute, bindings, &mut problems).collect(),
+        tcp_routes: routes.verdicts(Kind::TcpRoute, bindings, &mut problems).collect(),
+        services: balancers.verdicts(&assignment, bindings, &mut problems),
     };
     let unread = foreign::without(cluster, &verdicts);
-    problems.splice(0..0, file.problems.iter().cloned().chain(unread));
-    let (listeners, routes) = file::sorted(built.listeners, built.routes);
+    problems.splice(0..0, part.problems.iter().cloned().chain(unread));
+    let (listeners, routes) = super::file::sorted(built.listeners, built.routes);
     let routes = routes.into_iter().map(Arc::new).collect();
-    let desired = Desired { settings: facts.settings.clone(), listeners, routes };
+    let desired = Desired { settings: file.settings.clone(), listeners, routes };
     Compiled { desired, problems, verdicts, probes: built.probes }
 }
 
-/// What the static file comes to by itself.
-struct FilePart {
-    listeners: Vec<DesiredListener>,
-    routes: Vec<DesiredRoute>,
-    problems: Vec<Problem>,
-}
-
-impl FilePart {
-    fn new(facts: &Facts) -> Self {
-        let (listeners, routes, problems) = file::compile(facts);
-        Self { listeners, routes, problems }
-    }
-}
-
 /// Everyone's wish for addresses and ports.
-fn claims<'a>(file: &'a FilePart, parents: &Parents<'a>, balancers: &Balancers<'a>) -> Vec<Claim<'a>> {
+fn claims<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a>) -> Vec<Bid<'a>> {
     let mut claims = Vec::new();
     for (at, listener) in file.listeners.iter().enumerate() {
         let claimant = Claimant::File { what: "listener", name: &listener.name };
-        claims.extend(listener.addresses.iter().map(|address| Claim {
+        claims.extend(listener.addresses.iter().map(|address| Bid {
             claimant,
             at: SocketAddr::new(*address, listener.port),
             protocol: listener.protocol,
@@ -159,7 +146,7 @@ fn claims<'a>(file: &'a FilePart, parents: &Parents<'a>, balancers: &Balancers<'
         for at in parent.listeners.clone().filter(|at| parents.listeners[*at].is_accepted()) {
             let listener = &parents.listeners[at];
             let Some(protocol) = listener.protocol else { continue };
-            claims.extend(parents.all[parent.gateway].addresses.iter().map(|address| Claim {
+            claims.extend(parents.all[parent.gateway].addresses.iter().map(|address| Bid {
                 claimant: parent.claimant,
                 at: SocketAddr::new(*address, listener.spec.port),
                 protocol,
@@ -171,14 +158,14 @@ fn claims<'a>(file: &'a FilePart, parents: &Parents<'a>, balancers: &Balancers<'
     claims
 }
 
-/// Decides who has which name and which TCP door. Targets are the file's routes, the cluster's, then ports of Services.
+/// Decides who has which name and which TCP binding. Targets are the file's routes, the cluster's, then ports of Services.
 fn settle<'a>(
-    file: &'a FilePart,
+    file: &'a Desired,
     file_doors: &[Vec<usize>],
     parents: &Parents<'a>,
     balancers: &Balancers<'a>,
     routes: &mut Routes<'a>,
-    doors: &[Door<'a>],
+    bindings: &[Binding<'a>],
 ) -> Names<'a> {
     let mut targets: Vec<Claimant<'a>> = Vec::new();
     targets.extend(file.routes.iter().map(|route| Claimant::File { what: "route", name: &route.name }));
@@ -192,29 +179,29 @@ fn settle<'a>(
             .names
             .iter()
             .flat_map(|(listener, name)| file_doors[*listener].iter().map(move |d| (*d, name)));
-        candidates.extend(names.map(|(door, pattern)| route::other(door, Some(pattern), target)));
+        candidates.extend(names.map(|(binding, pattern)| route::other(binding, Some(pattern), target)));
     }
     for (listener, own) in file.listeners.iter().zip(file_doors) {
         let default =
-            listener.route.into_iter().flat_map(|target| own.iter().map(move |door| (*door, target)));
-        candidates.extend(default.map(|(door, target)| route::other(door, None, target)));
+            listener.route.into_iter().flat_map(|target| own.iter().map(move |binding| (*binding, target)));
+        candidates.extend(default.map(|(binding, target)| route::other(binding, None, target)));
     }
     for (at, port) in balancers.ports.iter().enumerate() {
-        candidates.extend(port.doors.iter().map(|door| route::other(*door, None, first_port + at)));
+        candidates.extend(port.bindings.iter().map(|binding| route::other(*binding, None, first_port + at)));
     }
     let isolation = Isolation::new(parents);
-    routes.candidates(parents, doors, &isolation, first_route, &mut candidates);
-    let ground = Ground { targets: &targets, parents, isolation: &isolation };
-    Names::settle(candidates, &ground, |attachment, loss| {
+    routes.candidates(parents, bindings, &isolation, first_route, &mut candidates);
+    let ownership = Ownership { targets: &targets, parents, isolation: &isolation };
+    Names::settle(candidates, &ownership, |attachment, loss| {
         routes.attachments[attachment].losses.push(loss);
     })
 }
 
-/// What is told of doors that the maps have no room for; `None`: there is room.
+/// What is told of bindings that the maps have no room for; `None`: there is room.
 fn no_room(full: &[SocketAddr]) -> Option<String> {
     let first = full.first()?;
     let more = if full.len() > 1 { format!(" and {} more", full.len() - 1) } else { String::new() };
-    let most = super::capacity::DOORS_MAX;
+    let most = super::capacity::BINDINGS_MAX;
     Some(format!(
         "no room for {first}{more}: {most} addresses and ports are served, and older objects come first"
     ))

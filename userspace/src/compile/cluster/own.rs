@@ -1,4 +1,4 @@
-//! Who has a name on a door.
+//! Who has a name on a binding.
 //!
 //! Within a Gateway the listener decides first: a name belongs to its most specific listener, and only routes of that one
 //! may have it (listener isolation). Between routes the pattern as written decides, not what a listener leaves of it: the
@@ -8,7 +8,7 @@
 use super::isolation::{Isolation, Site};
 use super::listener::Parents;
 use super::pattern::{self, above};
-use super::rank::Claimant;
+use super::precedence::Claimant;
 use crate::model::Pattern;
 use common::decide::server_name::RESERVED;
 use foldhash::{HashMap, HashMapExt};
@@ -17,12 +17,12 @@ use std::cmp::Reverse;
 /// [`Candidate::attachment`] and [`Candidate::listener`] of what is no route of the cluster.
 pub(super) const NONE: usize = usize::MAX;
 
-/// A route that wants a pattern on a door.
+/// A route that wants a pattern on a binding.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'a> {
-    /// Place of the door.
-    pub(super) door: usize,
-    /// What the listener leaves of `written`; `None`: every name, and the door itself where it is TCP.
+    /// Place of the binding.
+    pub(super) binding: usize,
+    /// What the listener leaves of `written`; `None`: every name, and the binding itself where it is TCP.
     pub(super) pattern: Option<&'a Pattern>,
     /// As in the route.
     pub(super) written: Option<&'a Pattern>,
@@ -34,20 +34,20 @@ pub(super) struct Candidate<'a> {
     pub(super) listener: usize,
 }
 
-/// A name, or a door, that a route wanted and does not have.
+/// A name, or a binding, that a route wanted and does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loss<'a> {
-    /// Place of the door.
-    pub(super) door: usize,
-    /// As in the route; `None`: the door as a whole.
+    /// Place of the binding.
+    pub(super) binding: usize,
+    /// As in the route; `None`: the binding as a whole.
     pub(super) written: Option<&'a Pattern>,
     /// Who has it; `None`: nobody may.
     pub(super) owner: Option<Claimant<'a>>,
 }
 
-/// What a pattern on a door leads to.
+/// What a pattern on a binding leads to.
 pub(super) struct Entry<'a> {
-    pub(super) door: usize,
+    pub(super) binding: usize,
     pub(super) pattern: Option<&'a Pattern>,
     pub(super) lead: Lead,
 }
@@ -61,11 +61,11 @@ pub(super) enum Lead {
     Refused { gateway: usize },
 }
 
-/// Door and pattern.
+/// Binding and pattern.
 type Key<'a> = (usize, pattern::Key<'a>);
 
 /// What wishes are settled with.
-pub(super) struct Ground<'b, 'a> {
+pub(super) struct Ownership<'b, 'a> {
     /// The claimants that candidates mean, by place.
     pub(super) targets: &'b [Claimant<'a>],
     pub(super) parents: &'b Parents<'a>,
@@ -83,7 +83,7 @@ pub(super) struct Names<'a> {
 
 #[derive(Clone, Copy)]
 struct Held<'a> {
-    door: usize,
+    binding: usize,
     pattern: Option<&'a Pattern>,
     lead: Lead,
     /// Place of the Gateway that the name comes through; `NONE`: the static file or a Service.
@@ -94,30 +94,30 @@ impl<'a> Names<'a> {
     /// Settles who has what. `loss` hears of each wish that is not fulfilled.
     pub(super) fn settle(
         candidates: Vec<Candidate<'a>>,
-        ground: &Ground<'_, 'a>,
+        ownership: &Ownership<'_, 'a>,
         mut loss: impl FnMut(usize, Loss<'a>),
     ) -> Self {
         let places = HashMap::with_capacity(candidates.len());
         let mut this = Self { held: Vec::with_capacity(candidates.len()), candidates, places };
-        let wanted = this.contest(ground);
-        this.prefer_written(ground);
+        let wanted = this.contest(ownership);
+        this.prefer_written(ownership);
         for (candidate, place) in this.candidates.iter().zip(wanted) {
             if candidate.attachment == NONE {
                 continue;
             }
-            let lost = |owner| Loss { door: candidate.door, written: candidate.written, owner };
+            let lost = |owner| Loss { binding: candidate.binding, written: candidate.written, owner };
             match place.map(|place| this.held[place].lead) {
                 None => loss(candidate.attachment, lost(None)),
                 Some(Lead::To { target, .. }) if target != candidate.target => {
-                    loss(candidate.attachment, lost(Some(ground.targets[target])));
+                    loss(candidate.attachment, lost(Some(ownership.targets[target])));
                 }
                 Some(_) => {}
             }
         }
-        for site in ground.isolation.sites(ground.parents) {
-            let key = (site.door, pattern::key(Some(site.hostname)));
+        for site in ownership.isolation.sites(ownership.parents) {
+            let key = (site.binding, pattern::key(Some(site.hostname)));
             if !this.places.contains_key(&key)
-                && let Some(held) = this.shield(&site, ground)
+                && let Some(held) = this.shield(&site, ownership)
             {
                 this.places.insert(key, this.held.len());
                 this.held.push(held);
@@ -128,12 +128,12 @@ impl<'a> Names<'a> {
 
     /// What each pattern leads to.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
-        self.held.iter().map(|held| Entry { door: held.door, pattern: held.pattern, lead: held.lead })
+        self.held.iter().map(|held| Entry { binding: held.binding, pattern: held.pattern, lead: held.lead })
     }
 
     /// Gives each pattern to the best of those that want it. By candidate: the place of its pattern; `None`: nobody may
     /// have it.
-    fn contest(&mut self, ground: &Ground<'_, 'a>) -> Vec<Option<usize>> {
+    fn contest(&mut self, ownership: &Ownership<'_, 'a>) -> Vec<Option<usize>> {
         let mut wanted = Vec::with_capacity(self.candidates.len());
         for (index, candidate) in self.candidates.iter().enumerate() {
             if candidate.pattern.is_some_and(is_reserved) {
@@ -142,10 +142,10 @@ impl<'a> Names<'a> {
             }
             let gateway = match candidate.listener {
                 NONE => NONE,
-                listener => ground.parents.gateway_of(listener),
+                listener => ownership.parents.gateway_of(listener),
             };
             let lead = Lead::To { target: candidate.target, candidate: index };
-            let new = Held { door: candidate.door, pattern: candidate.pattern, lead, gateway };
+            let new = Held { binding: candidate.binding, pattern: candidate.pattern, lead, gateway };
             let place = *self.places.entry(candidate.key()).or_insert(self.held.len());
             wanted.push(Some(place));
             let Some(held) = self.held.get_mut(place) else {
@@ -153,7 +153,7 @@ impl<'a> Names<'a> {
                 continue;
             };
             if let Lead::To { candidate: other, .. } = held.lead
-                && merit(candidate, ground) < merit(&self.candidates[other], ground)
+                && merit(candidate, ownership) < merit(&self.candidates[other], ownership)
             {
                 *held = new;
             }
@@ -163,15 +163,18 @@ impl<'a> Names<'a> {
 
     /// A pattern that a listener made more specific than it is written gives way to a wider one of another Gateway that
     /// is better as written. The widest go first: what they lost they cannot win from a narrower one.
-    fn prefer_written(&mut self, ground: &Ground<'_, 'a>) {
+    fn prefer_written(&mut self, ownership: &Ownership<'_, 'a>) {
         let mut narrowed: Vec<usize> =
             (0..self.held.len()).filter(|place| self.is_narrowed(*place)).collect();
         narrowed.sort_by_key(|place| width(self.held[*place].pattern));
         for place in narrowed {
             let held = self.held[place];
-            let (Some(pattern), Some(own)) = (held.pattern, self.merit_of(&held, ground)) else { continue };
-            let wider = self.wider(held.door, pattern, ground).filter(|wider| wider.gateway != held.gateway);
-            let merits = wider.filter_map(|wider| Some((self.merit_of(wider, ground)?, *wider)));
+            let (Some(pattern), Some(own)) = (held.pattern, self.merit_of(&held, ownership)) else {
+                continue;
+            };
+            let wider =
+                self.wider(held.binding, pattern, ownership).filter(|wider| wider.gateway != held.gateway);
+            let merits = wider.filter_map(|wider| Some((self.merit_of(wider, ownership)?, *wider)));
             let best = merits.min_by_key(|(merit, _)| *merit).filter(|(merit, _)| *merit < own);
             if let Some((_, best)) = best {
                 self.held[place] = Held { pattern: held.pattern, ..best };
@@ -187,25 +190,29 @@ impl<'a> Names<'a> {
         !self.candidates[candidate].written.is_some_and(|own| std::ptr::eq(own, pattern) || own == pattern)
     }
 
-    fn merit_of(&self, held: &Held<'a>, ground: &Ground<'_, 'a>) -> Option<(Reverse<usize>, Claimant<'a>)> {
+    fn merit_of(
+        &self,
+        held: &Held<'a>,
+        ownership: &Ownership<'_, 'a>,
+    ) -> Option<(Reverse<usize>, Claimant<'a>)> {
         match held.lead {
-            Lead::To { candidate, .. } => Some(merit(&self.candidates[candidate], ground)),
+            Lead::To { candidate, .. } => Some(merit(&self.candidates[candidate], ownership)),
             Lead::Refused { .. } => None,
         }
     }
 
     /// What a listener's hostname without a route of its own must lead to; `None`: it needs no entry.
-    fn shield(&self, site: &Site<'a>, ground: &Ground<'_, 'a>) -> Option<Held<'a>> {
+    fn shield(&self, site: &Site<'a>, ownership: &Ownership<'_, 'a>) -> Option<Held<'a>> {
         // What the name would lead to: where nothing, nothing need be kept from it.
-        let nearest = above(site.hostname).find_map(|wider| self.at(site.door, wider))?;
-        if self.may_have(nearest, site.hostname, ground) {
+        let nearest = above(site.hostname).find_map(|wider| self.at(site.binding, wider))?;
+        if self.may_have(nearest, site.hostname, ownership) {
             return None;
         }
         let pattern = Some(site.hostname);
-        match self.wider(site.door, site.hostname, ground).next() {
+        match self.wider(site.binding, site.hostname, ownership).next() {
             Some(other) => Some(Held { pattern, ..*other }),
             None => Some(Held {
-                door: site.door,
+                binding: site.binding,
                 pattern,
                 lead: Lead::Refused { gateway: site.gateway },
                 gateway: site.gateway,
@@ -213,28 +220,28 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What patterns wider than this one lead to on a door, the most specific first, as far as they may have its names.
+    /// What patterns wider than this one lead to on a binding, the most specific first, as far as they may have its names.
     fn wider(
         &self,
-        door: usize,
+        binding: usize,
         pattern: &'a Pattern,
-        ground: &Ground<'_, 'a>,
+        ownership: &Ownership<'_, 'a>,
     ) -> impl Iterator<Item = &Held<'a>> {
-        let held = above(pattern).filter_map(move |wider| self.at(door, wider));
-        held.filter(move |held| self.may_have(held, pattern, ground))
+        let held = above(pattern).filter_map(move |wider| self.at(binding, wider));
+        held.filter(move |held| self.may_have(held, pattern, ownership))
     }
 
-    fn at(&self, door: usize, pattern: pattern::Key<'a>) -> Option<&Held<'a>> {
-        self.places.get(&(door, pattern)).map(|place| &self.held[*place])
+    fn at(&self, binding: usize, pattern: pattern::Key<'a>) -> Option<&Held<'a>> {
+        self.places.get(&(binding, pattern)).map(|place| &self.held[*place])
     }
 
     /// Whether the names of a pattern may lead where a wider pattern leads: not where its Gateway has a more specific
     /// listener for them.
-    fn may_have(&self, held: &Held<'a>, pattern: &'a Pattern, ground: &Ground<'_, 'a>) -> bool {
+    fn may_have(&self, held: &Held<'a>, pattern: &'a Pattern, ownership: &Ownership<'_, 'a>) -> bool {
         match held.lead {
             Lead::To { candidate, .. } => match self.candidates[candidate].listener {
                 NONE => true,
-                listener => ground.isolation.belongs(ground.parents, Some(pattern), listener),
+                listener => ownership.isolation.belongs(ownership.parents, Some(pattern), listener),
             },
             // Nobody else has them.
             Lead::Refused { .. } => true,
@@ -244,13 +251,13 @@ impl<'a> Names<'a> {
 
 impl<'a> Candidate<'a> {
     fn key(&self) -> Key<'a> {
-        (self.door, pattern::key(self.pattern))
+        (self.binding, pattern::key(self.pattern))
     }
 }
 
 /// The least one wins. Patterns that want the same are nested: the longer is the more specific.
-fn merit<'a>(candidate: &Candidate<'a>, ground: &Ground<'_, 'a>) -> (Reverse<usize>, Claimant<'a>) {
-    (Reverse(width(candidate.written)), ground.targets[candidate.target])
+fn merit<'a>(candidate: &Candidate<'a>, ownership: &Ownership<'_, 'a>) -> (Reverse<usize>, Claimant<'a>) {
+    (Reverse(width(candidate.written)), ownership.targets[candidate.target])
 }
 
 /// The wider of two nested patterns has the lesser number.

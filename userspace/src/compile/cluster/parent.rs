@@ -1,6 +1,6 @@
 //! Conditions of GatewayClasses, Gateways, ListenerSets and their listeners, exactly as the Gateway API names them.
 
-use super::doors::Door;
+use super::bindings::Binding;
 use super::listener::{Listener, Parent, Parents, Refusal, invalid_listeners};
 use super::{GATEWAY_GROUP, OWNED, no, no_room, yes};
 use crate::ipam::{Allocation, Assignment};
@@ -28,7 +28,7 @@ pub(super) fn classes(cluster: &Cluster) -> BTreeMap<Arc<str>, ClassVerdict> {
 /// Gateways and ListenerSets under judgement.
 pub(super) struct Judge<'a> {
     pub(super) parents: &'a Parents<'a>,
-    pub(super) doors: &'a [Door<'a>],
+    pub(super) bindings: &'a [Binding<'a>],
     pub(super) assignment: &'a Assignment,
 }
 
@@ -173,7 +173,7 @@ impl Judge<'_> {
             (None, _) if listener.kind.is_none() => {
                 Some(("Invalid", "no kind of route can attach to it".to_owned()))
             }
-            (None, Some(what)) if listener.doors.is_empty() => Some(("PortUnavailable", what)),
+            (None, Some(what)) if listener.bindings.is_empty() => Some(("PortUnavailable", what)),
             (None, None) => no_room(&listener.full).map(|what| ("NoResources", what)),
             (None, Some(_)) => None,
         };
@@ -186,11 +186,11 @@ impl Judge<'_> {
         }
     }
 
-    /// The doors that others have.
+    /// The bindings that others have.
     fn lost(&self, listener: &Listener<'_>) -> Option<String> {
-        let told = listener.lost.iter().map(|door| {
-            let door = &self.doors[*door];
-            format!("{} belongs to {}", door.at, door.owner)
+        let told = listener.lost.iter().map(|binding| {
+            let binding = &self.bindings[*binding];
+            format!("{} belongs to {}", binding.at, binding.owner)
         });
         let told: Vec<String> = told.collect();
         (!told.is_empty()).then(|| told.join("; "))
@@ -225,7 +225,7 @@ fn no_resources(parent: &Parent<'_>, own: &[Listener<'_>]) -> Option<String> {
 
 /// Why none of an object's listeners can be served; `None`: one can, or it has none.
 fn unserved(own: &[Listener<'_>]) -> Option<&'static str> {
-    if own.is_empty() || own.iter().any(|listener| listener.is_served() && !listener.doors.is_empty()) {
+    if own.is_empty() || own.iter().any(|listener| listener.is_served() && !listener.bindings.is_empty()) {
         None
     } else if own.iter().any(|listener| !listener.lost.is_empty()) {
         Some("other objects have the addresses and ports of all its listeners")

@@ -2,12 +2,12 @@
 
 use super::attach::{self, Attachment};
 use super::backends::Resolved;
-use super::doors::Door;
+use super::bindings::Binding;
 use super::isolation::Isolation;
 use super::listener::Parents;
 use super::own::{Candidate, Loss, NONE};
 use super::pattern::intersection;
-use super::rank::Claimant;
+use super::precedence::Claimant;
 use super::{OWNED, label, no, yes};
 use crate::model::cluster::ClusterRoute;
 use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
@@ -72,12 +72,12 @@ impl<'a> Routes<'a> {
         self.all.iter().map(Route::claimant)
     }
 
-    /// What the routes want, and what they cannot have because the door is another's. `first_target` is the target of
+    /// What the routes want, and what they cannot have because the binding is another's. `first_target` is the target of
     /// the first of them.
     pub(super) fn candidates(
         &mut self,
         parents: &Parents<'a>,
-        doors: &[Door<'a>],
+        bindings: &[Binding<'a>],
         isolation: &Isolation<'a>,
         first_target: usize,
         candidates: &mut Vec<Candidate<'a>>,
@@ -87,8 +87,11 @@ impl<'a> Routes<'a> {
                 let attachment = &mut self.attachments[place];
                 for at in &attachment.listeners {
                     let listener = &parents.listeners[*at];
-                    let lost =
-                        |door: &usize| Loss { door: *door, written: None, owner: Some(doors[*door].owner) };
+                    let lost = |binding: &usize| Loss {
+                        binding: *binding,
+                        written: None,
+                        owner: Some(bindings[*binding].owner),
+                    };
                     attachment.losses.extend(listener.lost.iter().map(lost));
                     for written in attach::wishes(route.spec) {
                         let own = listener.spec.hostname.as_ref();
@@ -97,8 +100,8 @@ impl<'a> Routes<'a> {
                             continue;
                         }
                         let target = first_target + index;
-                        candidates.extend(listener.doors.iter().map(|door| Candidate {
-                            door: *door,
+                        candidates.extend(listener.bindings.iter().map(|binding| Candidate {
+                            binding: *binding,
                             pattern,
                             written,
                             target,
@@ -115,17 +118,17 @@ impl<'a> Routes<'a> {
     pub(super) fn verdicts(
         &self,
         kind: Kind,
-        doors: &[Door<'_>],
+        bindings: &[Binding<'_>],
         problems: &mut Vec<Problem>,
     ) -> impl Iterator<Item = (crate::model::ObjectName, RouteVerdict)> {
         let mut verdicts = Vec::new();
         for route in self.all.iter().filter(|route| route.kind == kind) {
-            self.problems(route, doors, problems);
+            self.problems(route, bindings, problems);
             let attachments = self.attachments[route.attachments.clone()].iter();
             let parents = attachments
                 .map(|attachment| ParentVerdict {
                     parent: attachment.reference.clone(),
-                    conditions: conditions(route, attachment, doors),
+                    conditions: conditions(route, attachment, bindings),
                 })
                 .collect();
             let verdict = RouteVerdict { generation: route.spec.meta.generation, parents };
@@ -134,9 +137,9 @@ impl<'a> Routes<'a> {
         verdicts.into_iter()
     }
 
-    fn problems(&self, route: &Route<'_>, doors: &[Door<'_>], problems: &mut Vec<Problem>) {
+    fn problems(&self, route: &Route<'_>, bindings: &[Binding<'_>], problems: &mut Vec<Problem>) {
         let attachments = self.attachments[route.attachments.clone()].iter();
-        // A door that is another's is told on the Gateway, and here by the condition alone.
+        // A binding that is another's is told on the Gateway, and here by the condition alone.
         let losses = attachments.flat_map(|attachment| &attachment.losses);
         let names: Vec<Loss<'_>> = losses
             .copied()
@@ -145,7 +148,7 @@ impl<'a> Routes<'a> {
         if let Some(first) = names.first() {
             let problem = Problem::warning(
                 if first.written.is_some() { "spec.hostnames" } else { "spec.parentRefs" },
-                told(&names, doors),
+                told(&names, bindings),
                 "choose another name or listener, or remove it where it is",
             );
             let value = first.written.map(ToString::to_string).unwrap_or_default();
@@ -178,7 +181,7 @@ fn is_route(claimant: Claimant<'_>) -> bool {
     matches!(claimant, Claimant::Object { kind: Kind::TlsRoute | Kind::TcpRoute, .. })
 }
 
-fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, doors: &[Door<'_>]) -> Vec<Condition> {
+fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, bindings: &[Binding<'_>]) -> Vec<Condition> {
     let accepted = match &attachment.refusal {
         None => yes("Accepted", "Accepted", "accepted"),
         Some(refusal) => no("Accepted", refusal.reason, &*refusal.message),
@@ -206,19 +209,20 @@ fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, doors: &[Door<'_>]
     if !attachment.losses.is_empty() {
         let reserved = attachment.losses.iter().all(|loss| loss.owner.is_none());
         let reason = if reserved { "Reserved" } else { "OwnedByOther" };
-        conditions.push(no(OWNED, reason, told(&attachment.losses, doors)));
+        conditions.push(no(OWNED, reason, told(&attachment.losses, bindings)));
     }
     conditions
 }
 
-/// Losses for people: each name once, with all its doors.
-fn told(losses: &[Loss<'_>], doors: &[Door<'_>]) -> String {
+/// Losses for people: each name once, with all its bindings.
+fn told(losses: &[Loss<'_>], bindings: &[Binding<'_>]) -> String {
     let mut text = String::new();
     let mut rest: Vec<&Loss<'_>> = losses.iter().collect();
     let mut count = 0;
     while let Some(first) = rest.first().copied() {
         let same = |loss: &&Loss<'_>| loss.written == first.written && loss.owner == first.owner;
-        let mut at: Vec<_> = rest.iter().copied().filter(same).map(|loss| doors[loss.door].at).collect();
+        let mut at: Vec<_> =
+            rest.iter().copied().filter(same).map(|loss| bindings[loss.binding].at).collect();
         rest.retain(|loss| !same(loss));
         count += 1;
         if count > LOSSES_TOLD {
@@ -249,6 +253,6 @@ fn told(losses: &[Loss<'_>], doors: &[Door<'_>]) -> String {
 }
 
 /// A candidate of the static file or of a Service.
-pub(super) fn other<'a>(door: usize, pattern: Option<&'a Pattern>, target: usize) -> Candidate<'a> {
-    Candidate { door, pattern, written: pattern, target, attachment: NONE, listener: NONE }
+pub(super) fn other<'a>(binding: usize, pattern: Option<&'a Pattern>, target: usize) -> Candidate<'a> {
+    Candidate { binding, pattern, written: pattern, target, attachment: NONE, listener: NONE }
 }

@@ -1,8 +1,8 @@
-//! Services of class `vestibule.dev/lb`: one TCP door for each address and port.
+//! Services of class `vestibule.dev/lb`: one TCP binding for each address and port.
 
+use super::bindings::{Bid, Binding, Whose};
 use super::digest::Part;
-use super::doors::{Claim, Door, Whose};
-use super::rank::Claimant;
+use super::precedence::Claimant;
 use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
 use crate::model::cluster::{LoadBalancerSpec, ServicePort, ServiceSpec};
@@ -19,11 +19,11 @@ pub(super) struct Port<'a> {
     pub(super) service: &'a ServiceSpec,
     pub(super) port: &'a ServicePort,
     pub(super) label: Arc<str>,
-    /// Places of the doors that it has.
-    pub(super) doors: Vec<usize>,
-    /// Places of the doors that are another's.
+    /// Places of the bindings that it has.
+    pub(super) bindings: Vec<usize>,
+    /// Places of the bindings that are another's.
     pub(super) lost: Vec<usize>,
-    /// Doors that the maps have no room for.
+    /// Bindings that the maps have no room for.
     pub(super) full: Vec<SocketAddr>,
     /// The maps have no room for its backends.
     pub(super) left_out: bool,
@@ -63,7 +63,7 @@ impl<'a> Balancers<'a> {
                     service,
                     port,
                     label,
-                    doors: Vec::new(),
+                    bindings: Vec::new(),
                     lost: Vec::new(),
                     full: Vec::new(),
                     left_out: false,
@@ -75,15 +75,15 @@ impl<'a> Balancers<'a> {
         this
     }
 
-    /// The doors that they want.
-    pub(super) fn claims(&self, claims: &mut Vec<Claim<'a>>) {
+    /// The bindings that they want.
+    pub(super) fn claims(&self, claims: &mut Vec<Bid<'a>>) {
         for balancer in &self.all {
             let claimant = Claimant::object(Kind::Service, &balancer.service.meta);
             for place in balancer.ports.clone() {
                 let port = self.ports[place].port.port;
                 let at = balancer.addresses.iter().map(|address| SocketAddr::new(*address, port));
                 let whose = Whose::ServicePort(place);
-                claims.extend(at.map(|at| Claim { claimant, at, protocol: Protocol::Tcp, whose }));
+                claims.extend(at.map(|at| Bid { claimant, at, protocol: Protocol::Tcp, whose }));
             }
         }
     }
@@ -92,14 +92,14 @@ impl<'a> Balancers<'a> {
     pub(super) fn verdicts(
         &self,
         assignment: &Assignment,
-        doors: &[Door<'_>],
+        bindings: &[Binding<'_>],
         problems: &mut Vec<Problem>,
     ) -> BTreeMap<ObjectName, ServiceVerdict> {
         let mut verdicts = BTreeMap::new();
         for balancer in &self.all {
             let first = problems.len();
-            balancer.problems(assignment, &self.ports[balancer.ports.clone()], doors, problems);
-            let verdict = balancer.verdict(&self.ports[balancer.ports.clone()], doors, &problems[first..]);
+            balancer.problems(assignment, &self.ports[balancer.ports.clone()], bindings, problems);
+            let verdict = balancer.verdict(&self.ports[balancer.ports.clone()], bindings, &problems[first..]);
             verdicts.insert(balancer.name.clone(), verdict);
         }
         verdicts
@@ -111,7 +111,7 @@ impl Balancer<'_> {
         &self,
         assignment: &Assignment,
         ports: &[Port<'_>],
-        doors: &[Door<'_>],
+        bindings: &[Binding<'_>],
         problems: &mut Vec<Problem>,
     ) {
         let mut tell = |problem: Problem| {
@@ -144,9 +144,9 @@ impl Balancer<'_> {
             );
         }
         for port in ports.iter().filter(|port| !port.lost.is_empty()) {
-            let told = port.lost.iter().map(|door| {
-                let door = &doors[*door];
-                format!("{} belongs to {}", door.at, door.owner)
+            let told = port.lost.iter().map(|binding| {
+                let binding = &bindings[*binding];
+                format!("{} belongs to {}", binding.at, binding.owner)
             });
             let what = told.collect::<Vec<_>>().join("; ");
             let problem = Problem::warning("spec.ports", what, "choose another port or address");
@@ -158,12 +158,14 @@ impl Balancer<'_> {
         }
     }
 
-    fn verdict(&self, ports: &[Port<'_>], doors: &[Door<'_>], problems: &[Problem]) -> ServiceVerdict {
+    fn verdict(&self, ports: &[Port<'_>], bindings: &[Binding<'_>], problems: &[Problem]) -> ServiceVerdict {
         let is_served = |address: &&IpAddr| {
-            ports.iter().any(|port| port.doors.iter().any(|door| doors[*door].at.ip() == **address))
+            ports
+                .iter()
+                .any(|port| port.bindings.iter().any(|binding| bindings[*binding].at.ip() == **address))
         };
         let addresses: Vec<IpAddr> = self.addresses.iter().filter(is_served).copied().collect();
-        let served = ports.iter().filter(|port| !port.doors.is_empty());
+        let served = ports.iter().filter(|port| !port.bindings.is_empty());
         let programmable = if let Some(what) = ports.iter().find_map(|port| no_room(&port.full)) {
             Programmable::No(no("Programmed", "NoResources", what))
         } else if let Some(port) = ports.iter().find(|port| port.left_out) {
@@ -177,8 +179,9 @@ impl Balancer<'_> {
             Programmable::No(no("Programmed", reason, what))
         } else {
             let digest = |port: &Port<'_>| {
-                let part = |door: &usize| Part::new("service").text(&port.label).at(doors[*door].at).done();
-                port.doors.iter().map(part).fold(0, u64::wrapping_add)
+                let part =
+                    |binding: &usize| Part::new("service").text(&port.label).at(bindings[*binding].at).done();
+                port.bindings.iter().map(part).fold(0, u64::wrapping_add)
             };
             Programmable::Yes { digest: ports.iter().map(digest).fold(0, u64::wrapping_add) }
         };

@@ -2,7 +2,7 @@
 
 use crate::model::Desired;
 use crate::plan::tables::page_count;
-use crate::plan::{Applied, Change, Hops, MapsContent, Plan, World, plan};
+use crate::plan::{Applied, Change, Hops, MapsContent, MapsImage, Plan, plan};
 use common::decide::route_key;
 use common::maps::address::{Address, Port};
 use common::maps::backend::BACKEND_RETIRED;
@@ -14,19 +14,19 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// The world after all of a plan.
-pub(super) fn carried_out(world: &World, plan: &Plan) -> World {
+pub(super) fn carried_out(world: &MapsImage, plan: &Plan) -> MapsImage {
     let mut world = world.clone();
     plan.changes.iter().chain(&plan.later).for_each(|change| world.apply(change));
     world
 }
 
 /// The world of a first plan.
-pub(super) fn fresh(desired: &Desired, hops: &Hops) -> World {
-    carried_out(&World::default(), &plan(&Applied::default(), desired, hops))
+pub(super) fn fresh(desired: &Desired, hops: &Hops) -> MapsImage {
+    carried_out(&MapsImage::default(), &plan(&Applied::default(), desired, hops))
 }
 
 /// The world as a daemon would read it from pinned maps.
-pub(super) fn content(world: &World) -> MapsContent {
+pub(super) fn content(world: &MapsImage) -> MapsContent {
     let name = |((listener, name), route): (&(u32, Box<[u8]>), &u32)| {
         let (bytes, length) = route_key::buffer(name).unwrap();
         let mut key = NameKey::zeroed();
@@ -65,7 +65,7 @@ pub(super) struct Reached {
 }
 
 /// Where a new connection goes.
-pub(super) fn reached(world: &World, vip: &str, port: u16, name: &str) -> Reached {
+pub(super) fn reached(world: &MapsImage, vip: &str, port: u16, name: &str) -> Reached {
     let address = Address::from(vip.parse::<IpAddr>().unwrap());
     let is_vip = world.addresses.get(&address).copied().unwrap_or_default() & ROLE_VIP != 0;
     let key = ListenerKey { address, port: Port::new(port), reserved: [0; 2] };
@@ -84,7 +84,7 @@ pub(super) fn reached(world: &World, vip: &str, port: u16, name: &str) -> Reache
 }
 
 /// The members of a table, all of which must be there.
-fn members(world: &World, table: &Table) -> Vec<(IpAddr, u16)> {
+fn members(world: &MapsImage, table: &Table) -> Vec<(IpAddr, u16)> {
     for page in 0..page_count(table.slots) {
         assert!(world.pages.contains_key(&PageKey { table: table.id, page }), "page {page} of {table:?}");
     }
@@ -103,7 +103,7 @@ fn members(world: &World, table: &Table) -> Vec<(IpAddr, u16)> {
 }
 
 /// Everything that leads somewhere leads to something whole.
-pub(super) fn assert_whole(world: &World) {
+pub(super) fn assert_whole(world: &MapsImage) {
     let by_name = world.names.values().chain(world.wildcards.values()).copied();
     let by_default = world.listeners.values().map(|listener| listener.route).filter(|route| *route != 0);
     for route in by_name.chain(by_default) {
@@ -118,7 +118,7 @@ pub(super) fn assert_whole(world: &World) {
 }
 
 /// What a world says, with names in the place of ids. Sources are left out: they stay after their use.
-pub(super) fn canonical(world: &World) -> BTreeSet<String> {
+pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
     let route = |id: u32| if id == 0 { "none" } else { world.label(LABEL_ROUTE, id).unwrap_or("?") };
     let listener = |id: u32| world.label(LABEL_LISTENER, id).unwrap_or("?");
     let mut lines = BTreeSet::new();
@@ -161,7 +161,7 @@ pub(super) fn canonical(world: &World) -> BTreeSet<String> {
 }
 
 /// Ids that a change brings into the maps: (kind, id).
-pub(super) fn new_ids(world: &World, change: &Change) -> Option<(&'static str, u32)> {
+pub(super) fn new_ids(world: &MapsImage, change: &Change) -> Option<(&'static str, u32)> {
     match change {
         Change::PutRoute(id, _) if !world.routes.contains_key(id) => Some(("route", *id)),
         Change::PutBackend(id, _) if !world.backends.contains_key(id) => Some(("backend", *id)),

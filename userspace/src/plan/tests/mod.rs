@@ -4,13 +4,16 @@
 mod check;
 /// Any sequence of configurations.
 mod sequences;
+/// Connections told to another node.
+mod opening;
 
 use super::*;
-use crate::compile::{Compiled, Surroundings, compile};
+use crate::compile::{Compiled, compile};
 use crate::model::{BackendSpec, DesiredRoute, Facts, ListenerSpec, Protocol, RouteSpec};
 use check::*;
-use common::maps::address::Address;
+use common::maps::address::{Address, Port};
 use common::maps::backend::BACKEND_RETIRED;
+use common::maps::flow::ClientTuple;
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,7 +59,7 @@ fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u
 
 fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
     let facts = Facts { listeners, routes, ..Facts::default() };
-    let Compiled { desired, problems, .. } = compile(&facts, &Surroundings::default());
+    let Compiled { desired, problems, .. } = compile(&facts);
     assert!(!problems.iter().any(Problem::is_error), "{problems:?}");
     desired
 }
@@ -107,7 +110,7 @@ fn a_first_plan_fills_everything_and_a_second_changes_nothing() {
     let hops = ways(&desired);
     let first = plan(&Applied::default(), &desired, &hops);
     assert!(first.later.is_empty() && first.problems.is_empty(), "{:?}", first.problems);
-    let world = carried_out(&World::default(), &first);
+    let world = carried_out(&MapsImage::default(), &first);
     assert_whole(&world);
     let route = |vip, port, name| {
         let to = reached(&world, vip, port, name);
@@ -178,7 +181,7 @@ fn listeners_announce_what_fits_their_narrowest_device() {
     let mut hops = ways(&desired);
     hops.towards.get_mut(&ip("10.2.0.2")).unwrap().mtu = 1400;
     hops.towards.get_mut(&ip("fd01::1")).unwrap().mtu = 9000;
-    let world = carried_out(&World::default(), &plan(&Applied::default(), &desired, &hops));
+    let world = carried_out(&MapsImage::default(), &plan(&Applied::default(), &desired, &hops));
     let mss: Vec<_> =
         world.listeners.iter().map(|(key, l)| (key.address.is_v4(), key.port.number(), l.mss)).collect();
     assert_eq!(mss, [(true, 443, 1360), (true, 20_001, 1460), (false, 443, 8900)]);
@@ -188,7 +191,7 @@ fn listeners_announce_what_fits_their_narrowest_device() {
 fn configured_sources_come_before_the_devices_own() {
     let mut desired = two_tenants();
     desired.settings.source_addresses = vec![ip("10.0.0.77")];
-    let world = carried_out(&World::default(), &plan(&Applied::default(), &desired, &ways(&desired)));
+    let world = carried_out(&MapsImage::default(), &plan(&Applied::default(), &desired, &ways(&desired)));
     let sources: std::collections::BTreeSet<_> =
         world.backends.values().map(|b| IpAddr::from(b.source)).collect();
     assert_eq!(sources, [ip("10.0.0.77"), ip("fd00::fe")].into());
@@ -226,14 +229,13 @@ fn what_is_withdrawn_ends() {
     assert_eq!(selector.listeners.len(), 1);
     assert_eq!(selector.withdrawn.len(), 1);
     assert_eq!(selector.backends.len(), 3);
-    let world = carried_out(&carried_out(&World::default(), &first), &second);
+    let world = carried_out(&carried_out(&MapsImage::default(), &first), &second);
     assert_whole(&world);
     assert_eq!(canonical(&world), canonical(&fresh(&after, &ways(&after))));
     let census = second.applied.census();
-    let tuple = |vip: &str, port| common::maps::flow::ClientTuple {
-        vip: Address::from(ip(vip)),
-        vip_port: common::maps::address::Port::new(port),
-        ..Default::default()
+    let tuple = |vip: &str, port| {
+        let (client, vip) = (Address::default(), Address::from(ip(vip)));
+        ClientTuple::tcp(client, vip, Port::new(0), Port::new(port))
     };
     let kept = world.listeners.values().next().unwrap();
     let (backend, value) = world.backends.iter().next().unwrap();
@@ -249,14 +251,14 @@ fn listener_ids_run_out_with_a_problem() {
     let applied = Applied { ids: Ids { listener: 65_535, ..Ids::zeroed() }, ..Applied::default() };
     let plan = plan(&applied, &desired, &ways(&desired));
     assert_eq!(plan.problems.iter().filter(|problem| problem.is_error()).count(), 1);
-    assert_whole(&carried_out(&World::default(), &plan));
+    assert_whole(&carried_out(&MapsImage::default(), &plan));
 }
 
 #[test]
 fn a_retired_backend_found_in_the_maps_is_ended_and_deleted() {
     let desired = two_tenants();
     let hops = ways(&desired);
-    let mut world = carried_out(&World::default(), &plan(&Applied::default(), &desired, &hops));
+    let mut world = carried_out(&MapsImage::default(), &plan(&Applied::default(), &desired, &hops));
     let template = *world.backends.values().next().unwrap();
     world.backends.insert(77, common::maps::backend::Backend { flags: BACKEND_RETIRED, ..template });
     let adopted = plan(&Applied::from_maps(content(&world)), &desired, &hops);

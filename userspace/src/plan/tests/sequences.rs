@@ -1,8 +1,8 @@
 //! Any sequence of configurations, with daemons that die between any two writes.
 
 use super::check::*;
-use super::{Applied, Change, Desired, Hop, Hops, Plan, World, ip, plan};
-use crate::compile::{Surroundings, compile};
+use super::{Applied, Change, Desired, Hop, Hops, MapsImage, Plan, ip, plan};
+use crate::compile::compile;
 use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec};
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -118,11 +118,11 @@ fn take(step: Step, facts: &mut Facts, hops: &mut Hops) -> Desired {
     if let Some(new) = step.hops {
         *hops = Hops { edition: hops.edition + 1, ..new };
     }
-    compile(facts, &Surroundings::default()).desired
+    compile(facts).desired
 }
 
 /// Every connection one could ask for, and where it goes.
-fn everywhere(world: &World) -> Vec<Reached> {
+fn everywhere(world: &MapsImage) -> Vec<Reached> {
     let mut answers = Vec::new();
     for vip in VIPS {
         for port in PORTS {
@@ -135,7 +135,12 @@ fn everywhere(world: &World) -> Vec<Reached> {
 }
 
 /// Carries out writes one by one; at each of them the world is whole, and who is served before and after is served.
-fn carry_out(world: &mut World, changes: &[Change], after: &World, ever: &mut HashSet<(&'static str, u32)>) {
+fn carry_out(
+    world: &mut MapsImage,
+    changes: &[Change],
+    after: &MapsImage,
+    ever: &mut HashSet<(&'static str, u32)>,
+) {
     let (old, new) = (everywhere(world), everywhere(after));
     let listeners = |all: &[Reached]| all.iter().map(|at| at.listener.clone()).collect::<HashSet<String>>();
     let (before, then) = (listeners(&old), listeners(&new));
@@ -167,7 +172,7 @@ proptest! {
 
     #[test]
     fn any_sequence_ends_where_a_fresh_plan_does(steps in prop::collection::vec(step(), 1..6)) {
-        let mut world = World::default();
+        let mut world = MapsImage::default();
         let mut applied = Applied::default();
         let mut ever = HashSet::new();
         let mut later: Vec<Change> = Vec::new();

@@ -2,11 +2,11 @@
 
 use super::api::core::Definition;
 use super::api::object::{InSpec, Object, Page};
-use super::news::{Message, News};
 use super::retry::{Retry, chance};
 use super::source::Source;
 use super::trouble::Trouble;
 use super::watch::{Event, Sink, Watch};
+use super::watch_event::{Message, WatchEvent};
 use super::watches::{Options, Start};
 use kube::api::ListParams;
 use kube::core::Request;
@@ -133,14 +133,14 @@ impl Discovery {
                 }
                 Err(why) => {
                     self.is_told = true;
-                    self.tell(Source::Definitions, 0, News::Stale(why)).await;
+                    self.tell(Source::Definitions, 0, WatchEvent::Stale(why)).await;
                     return self.retry.after_failure(Duration::ZERO, chance());
                 }
             }
         }
         self.retry.reset();
         if std::mem::take(&mut self.is_told) {
-            self.tell(Source::Definitions, 0, News::Fresh).await;
+            self.tell(Source::Definitions, 0, WatchEvent::Fresh).await;
         }
         Duration::ZERO
     }
@@ -164,7 +164,7 @@ impl Discovery {
         }
         if source == Source::GatewayClasses {
             let bundle = definition.meta.annotations.get(BUNDLE).cloned();
-            self.tell(source, self.epoch, News::Bundle(bundle)).await;
+            self.tell(source, self.epoch, WatchEvent::Bundle(bundle)).await;
         }
         let versions = definition.body?.spec.and_then(|spec| spec.versions).unwrap_or_default();
         let served = versions.into_iter().filter(|version| version.served == Some(true));
@@ -179,7 +179,7 @@ impl Discovery {
         self.stop(source);
         // Those that were stopped before.
         while self.watches.try_join_next().is_some() {}
-        self.tell(source, self.epoch, News::Present(version)).await;
+        self.tell(source, self.epoch, WatchEvent::Present(version)).await;
         let watch = self.start.watch(&mut self.watches, source, version, self.epoch);
         self.running.insert(source, (version, watch));
     }
@@ -188,7 +188,7 @@ impl Discovery {
     async fn absent(&mut self, source: Source) {
         self.asked.remove(&source);
         self.stop(source);
-        self.tell(source, self.epoch, News::Absent).await;
+        self.tell(source, self.epoch, WatchEvent::Absent).await;
     }
 
     fn stop(&mut self, source: Source) {
@@ -198,7 +198,7 @@ impl Discovery {
         self.epoch += 1;
     }
 
-    async fn tell(&self, source: Source, epoch: u64, news: News) {
+    async fn tell(&self, source: Source, epoch: u64, news: WatchEvent) {
         // Nobody listens any more only when the store is gone, and then this task ends too.
         let _ = self.start.outbox.send(Message { source, epoch, news }).await;
     }
@@ -258,17 +258,17 @@ impl Sink<Named> for Eyes {
                 return;
             }
             Event::Done => {
-                let _ = self.outbox.send(tell(News::Listed(Vec::new()))).await;
+                let _ = self.outbox.send(tell(WatchEvent::Listed(Vec::new()))).await;
                 Some(Sight::All(std::mem::take(&mut self.listed)))
             }
             Event::Put(object) => of(&object).map(Sight::Changed),
             Event::Gone(object) => of(&object).map(Sight::Gone),
             Event::Stale(why) => {
-                let _ = self.outbox.send(tell(News::Stale(why))).await;
+                let _ = self.outbox.send(tell(WatchEvent::Stale(why))).await;
                 None
             }
             Event::Fresh => {
-                let _ = self.outbox.send(tell(News::Fresh)).await;
+                let _ = self.outbox.send(tell(WatchEvent::Fresh)).await;
                 None
             }
         };

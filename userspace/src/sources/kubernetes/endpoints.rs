@@ -1,6 +1,6 @@
 //! Endpoints of Services, put together from their slices. Time is an argument.
 
-use super::news::Slice;
+use super::watch_event::Slice;
 use crate::model::ObjectName;
 use crate::model::cluster::{Endpoint, EndpointState};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -96,11 +96,6 @@ impl Slices {
             }
         }
         changed
-    }
-
-    /// Something about this Service's endpoints changed that no slice says.
-    pub(super) fn note_changed(&mut self, service: &ObjectName) {
-        self.changed.insert(service.clone());
     }
 
     /// Services whose endpoints changed since this was last asked.

@@ -2,8 +2,8 @@
 
 use super::api::object::{Object, Raw};
 use super::fold;
-use super::words::Words;
-use crate::compile::{Compiled, Surroundings, compile};
+use super::interner::Interner;
+use crate::compile::{Compiled, compile};
 use crate::model::cluster::*;
 use crate::model::verdict::{Condition, ListenerVerdict, Programmable, RouteVerdict, Status};
 use crate::model::{Cluster, Facts, Kind, Meta, ObjectName};
@@ -62,7 +62,7 @@ fn raw<B: DeserializeOwned>(object: &Value) -> Raw<B> {
 /// A cluster as the store builds it.
 struct Stored {
     cluster: Cluster,
-    words: Words,
+    interner: Interner,
     endpoints: u8,
 }
 
@@ -74,12 +74,16 @@ impl Stored {
         };
         let ranges = vec![range("192.0.2.1", "192.0.2.99"), range("2001:db8::1", "2001:db8::99")];
         let policy = Policy { ranges, panic_percent: 50, ..Policy::default() };
-        Self { cluster: Cluster { policy, ..Cluster::default() }, words: Words::default(), endpoints: 0 }
+        Self {
+            cluster: Cluster { policy, ..Cluster::default() },
+            interner: Interner::default(),
+            endpoints: 0,
+        }
     }
 
     /// Takes an object in; `is_base`: only what tests find in place.
     fn put(&mut self, mut object: Value, is_base: bool) {
-        let (cluster, words) = (&mut self.cluster, &self.words);
+        let (cluster, interner) = (&mut self.cluster, &self.interner);
         let kind = object["kind"].as_str().unwrap().to_owned();
         if object["metadata"]["namespace"].is_null() && kind != "Namespace" && kind != "GatewayClass" {
             object["metadata"]["namespace"] = "default".into();
@@ -88,32 +92,32 @@ impl Stored {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         match &*kind {
             "Gateway" if !is_base => {
-                let (spec, _) = fold::gateway(raw(&object), words);
+                let (spec, _) = fold::gateway(raw(&object), interner);
                 cluster.classes.insert(Arc::clone(&spec.class), Arc::new(ClassSpec::default()));
                 cluster.gateways.insert(name(&spec.meta), Arc::new(spec));
             }
             "ListenerSet" => {
-                let (spec, _) = fold::listener_set(raw(&object), words);
+                let (spec, _) = fold::listener_set(raw(&object), interner);
                 cluster.listener_sets.insert(name(&spec.meta), Arc::new(spec));
             }
             "TLSRoute" => {
-                let (spec, _) = fold::route(Kind::TlsRoute, raw(&object), words);
+                let (spec, _) = fold::route(Kind::TlsRoute, raw(&object), interner);
                 cluster.tls_routes.insert(name(&spec.meta), Arc::new(spec));
             }
             "TCPRoute" => {
-                let (spec, _) = fold::route(Kind::TcpRoute, raw(&object), words);
+                let (spec, _) = fold::route(Kind::TcpRoute, raw(&object), interner);
                 cluster.tcp_routes.insert(name(&spec.meta), Arc::new(spec));
             }
             "ReferenceGrant" => {
-                let (spec, _) = fold::grant(raw(&object), words);
+                let (spec, _) = fold::grant(raw(&object), interner);
                 cluster.grants.insert(ObjectName::new(text("namespace"), text("name")), Arc::new(spec));
             }
             "Namespace" => {
-                let (labels, _) = fold::namespace(raw(&object), words);
+                let (labels, _) = fold::namespace(raw(&object), interner);
                 cluster.namespaces.insert(text("name").into(), Arc::new(labels));
             }
             "Service" => {
-                let (spec, _) = fold::service(raw(&object), ProbeSpec::default(), words);
+                let (spec, _) = fold::service(raw(&object), ProbeSpec::default(), interner);
                 // No samples of EndpointSlices: one endpoint for each port.
                 self.endpoints += 1;
                 let endpoint = |port: &ServicePort| Endpoint {
@@ -133,13 +137,13 @@ impl Stored {
     /// What the cluster comes to once the controller has written the addresses to status.
     fn settled(mut self) -> Compiled {
         let facts = |cluster: &Cluster| Facts { cluster: Some(cluster.clone()), ..Facts::default() };
-        let first = compile(&facts(&self.cluster), &Surroundings::default());
+        let first = compile(&facts(&self.cluster));
         assert!(first.desired.listeners.is_empty(), "an address is served before it is in status");
         for (name, verdict) in first.verdicts.gateways {
             let gateway = Arc::make_mut(self.cluster.gateways.get_mut(&name).unwrap());
             gateway.given = verdict.addresses;
         }
-        compile(&facts(&self.cluster), &Surroundings::default())
+        compile(&facts(&self.cluster))
     }
 }
 

@@ -12,7 +12,7 @@ mod source;
 /// Single values of objects.
 mod value;
 /// One copy of each text that many objects share.
-mod words;
+mod interner;
 /// The annotation that says how endpoints are probed.
 mod probe;
 /// From an object to what decisions need of it.
@@ -28,7 +28,7 @@ mod discovery;
 /// Which watches run.
 mod watches;
 /// What the watches tell the store.
-mod news;
+mod watch_event;
 /// Endpoints of Services, from their slices.
 mod endpoints;
 /// The tables a cluster is made of.
@@ -36,8 +36,8 @@ mod tables;
 /// What the under cluster says, kept up to date.
 mod store;
 
-pub use news::StoredStatus;
 pub use store::{Changes, Stale, Store};
+pub use watch_event::StoredStatus;
 pub use watches::Options;
 
 /// A client for an API server as [`Store`] needs it.
@@ -52,6 +52,8 @@ pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {
 /// A connection to the API server stands within this time.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(5);
 
+#[cfg(test)]
+pub(crate) mod script;
 #[cfg(test)]
 mod golden;
 #[cfg(test)]

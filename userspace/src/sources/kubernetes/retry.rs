@@ -28,7 +28,7 @@ impl Retry {
         half + half.mul_f64(u32::try_from(chance >> 32).map_or(0.0, f64::from) / f64::from(u32::MAX))
     }
 
-    /// It works again.
+    /// It on_fresh again.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }

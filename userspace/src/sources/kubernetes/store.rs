@@ -1,14 +1,13 @@
 //! What the under cluster says, kept up to date.
 
 use super::discovery;
-use super::news::{Message, News, StoredStatus};
 use super::source::Source;
 use super::tables::{Tables, kind};
+use super::watch_event::{Message, StoredStatus, WatchEvent};
 use super::watches::Options;
 use crate::model::cluster::Policy;
-use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef};
+use crate::model::{Change, Cluster, Delta, Kind, ObjectName, ObjectRef, Places};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -64,6 +63,16 @@ pub enum Changes {
     All,
     /// Endpoints of these Services, and nothing else.
     Endpoints(BTreeSet<ObjectName>),
+}
+
+impl From<Changes> for Delta {
+    fn from(changes: Changes) -> Self {
+        let changes = match changes {
+            Changes::All => vec![Change::Objects],
+            Changes::Endpoints(services) => services.into_iter().map(Change::Endpoints).collect(),
+        };
+        Self { changes, places: Places::default() }
+    }
 }
 
 /// A source that cannot be followed: what it said last is what is known.
@@ -144,19 +153,6 @@ impl Store {
         if std::mem::take(&mut self.is_other) { Changes::All } else { Changes::Endpoints(endpoints) }
     }
 
-    /// Lends what is known to facts for as long as `judge` takes: a copy would cost more than most judgements.
-    pub fn judged<T>(&mut self, facts: &mut Facts, judge: impl FnOnce(&Facts) -> T) -> T {
-        facts.cluster = Some(std::mem::take(&mut self.tables.cluster));
-        let judged = judge(facts);
-        self.tables.cluster = facts.cluster.take().unwrap_or_default();
-        judged
-    }
-
-    /// Sets which backends the node's own probes find down.
-    pub fn set_failing(&mut self, failing: BTreeSet<SocketAddr>) {
-        self.tables.set_failing(failing);
-    }
-
     /// Whether every source had its first full list, or its CRD is known to be absent. Until then nobody removes
     /// anything.
     pub fn is_complete(&self) -> bool {
@@ -197,22 +193,22 @@ impl Store {
             return;
         }
         let is_other = match news {
-            News::Listed(entries) => {
+            WatchEvent::Listed(entries) => {
                 let first = state.progress != Progress::Listed;
                 state.progress = Progress::Listed;
                 self.tables.replace(source, entries) | first
             }
-            News::Put(entry) => self.tables.put(source, *entry),
-            News::Gone(name) => self.tables.remove(source, &name),
-            News::Stale(why) if state.stale.as_ref().is_some_and(|(_, told)| *told == why) => false,
-            News::Stale(why) => {
+            WatchEvent::Put(entry) => self.tables.put(source, *entry),
+            WatchEvent::Gone(name) => self.tables.remove(source, &name),
+            WatchEvent::Stale(why) if state.stale.as_ref().is_some_and(|(_, told)| *told == why) => false,
+            WatchEvent::Stale(why) => {
                 let since = state.stale.take().map_or_else(Instant::now, |(since, _)| since);
                 state.stale = Some((since, why));
                 true
             }
-            News::Fresh => state.stale.take().is_some(),
-            News::Bundle(bundle) => std::mem::replace(&mut self.bundle, bundle.clone()) != bundle,
-            News::Present(version) => {
+            WatchEvent::Fresh => state.stale.take().is_some(),
+            WatchEvent::Bundle(bundle) => std::mem::replace(&mut self.bundle, bundle.clone()) != bundle,
+            WatchEvent::Present(version) => {
                 state.epoch = epoch;
                 state.version = Some(version);
                 // A kind that appears holds up removals until its objects are known; one that changes its version does not.
@@ -221,7 +217,7 @@ impl Store {
                 }
                 true
             }
-            News::Absent => {
+            WatchEvent::Absent => {
                 state.epoch = epoch;
                 // Its objects may have gone one by one before: that the kind is gone is news nevertheless.
                 let was_served = state.version.take().is_some();

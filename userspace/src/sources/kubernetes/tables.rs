@@ -1,12 +1,10 @@
 //! The tables that a [`Cluster`] is made of, kept by what the watches tell.
 
 use super::endpoints::Slices;
-use super::news::{Body, Entry, StoredStatus};
 use super::source::Source;
-use crate::model::cluster::Endpoint;
+use super::watch_event::{Body, Entry, StoredStatus};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -92,19 +90,6 @@ impl Tables {
             self.cluster.problems = self.problems.values().flatten().cloned().collect();
         }
         changed
-    }
-
-    /// Which backends fail their probe. To their Services it is as if their endpoints had changed.
-    pub(super) fn set_failing(&mut self, failing: BTreeSet<SocketAddr>) {
-        let before = std::mem::replace(&mut self.cluster.failing, failing);
-        let other: BTreeSet<SocketAddr> =
-            before.symmetric_difference(&self.cluster.failing).copied().collect();
-        let is_other = |one: &Endpoint| other.contains(&SocketAddr::new(one.address, one.port));
-        for (service, endpoints) in &self.cluster.endpoints {
-            if endpoints.iter().any(is_other) {
-                self.slices.note_changed(service);
-            }
-        }
     }
 
     /// Services whose endpoints changed since this was last asked.

@@ -1,6 +1,6 @@
 //! Follows all objects of one kind, whatever the API server does.
 //!
-//! `kube::runtime::watcher` is not used: it does not tell when a broken watch works again, which is what makes the
+//! `kube::runtime::watcher` is not used: it does not tell when a broken watch on_fresh again, which is what makes the
 //! difference between stale and fresh, and waits without end for an answer to a request.
 
 use super::api::object::{Object, Page, RawMeta};
@@ -126,7 +126,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 self.follow().await
             };
             if let Err(trouble) = ended {
-                let wait = self.bear(trouble, started.elapsed()).await;
+                let wait = self.on_error(trouble, started.elapsed()).await;
                 sleep(wait).await;
             }
         }
@@ -155,7 +155,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         if is_listing {
             self.sink.take(Event::Begin).await;
         } else {
-            self.works().await;
+            self.on_fresh().await;
         }
         let end = started + Duration::from_secs(WATCH_SECS.into()) + DEAD;
         let mut is_empty = true;
@@ -200,7 +200,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                     self.resume = Some(String::new());
                     self.reached(Some(bookmark.metadata.resource_version));
                     self.sink.take(Event::Done).await;
-                    self.works().await;
+                    self.on_fresh().await;
                     return Ok(false);
                 }
                 self.reached(Some(bookmark.metadata.resource_version));
@@ -240,7 +240,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             self.resume = Some(String::new());
             self.reached(Some(version));
             self.sink.take(Event::Done).await;
-            self.works().await;
+            self.on_fresh().await;
             return Ok(());
         }
     }
@@ -257,7 +257,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
     }
 
     /// The server answers as it should. That it goes on doing so, and the next failure is a first one, only time shows.
-    async fn works(&mut self) {
+    async fn on_fresh(&mut self) {
         self.not_found_since = None;
         if self.told.take().is_some() {
             self.sink.take(Event::Fresh).await;
@@ -265,7 +265,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
     }
 
     /// Tells what is to be told of a failure. How long to wait.
-    async fn bear(&mut self, trouble: Trouble, lasted: Duration) -> Duration {
+    async fn on_error(&mut self, trouble: Trouble, lasted: Duration) -> Duration {
         let why = match trouble {
             Trouble::NoStreaming => {
                 self.is_streaming = false;
@@ -275,7 +275,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 self.resume = None;
                 let before = self.expired.replace(Instant::now());
                 if before.is_none_or(|at| at.elapsed() >= EXPIRED_AGAIN) {
-                    // The server works and nothing is told to be stale: what changes meanwhile must not wait for a list
+                    // The server on_fresh and nothing is told to be stale: what changes meanwhile must not wait for a list
                     // as long as failures before, of a server that was away, would have it.
                     return Duration::ZERO;
                 }

@@ -2,10 +2,10 @@
 
 use super::api::object::{Object, Raw, RawMeta};
 use super::fold;
-use super::news::{Body, Entry, Message, News, StoredStatus};
+use super::interner::Interner;
 use super::source::Source;
 use super::watch::{Event, Sink, Watch, Watched};
-use super::words::Words;
+use super::watch_event::{Body, Entry, Message, StoredStatus, WatchEvent};
 use crate::model::cluster::{Policy, ProbeSpec};
 use crate::model::{Kind, ObjectName, Problem};
 use futures_util::FutureExt as _;
@@ -34,14 +34,14 @@ pub(super) struct Start {
     pub(super) outbox: mpsc::Sender<Message>,
     probe: ProbeSpec,
     statuses: bool,
-    words: Words,
+    interner: Interner,
 }
 
 impl Start {
     /// What watches need that tell `outbox`.
     pub(super) fn new(options: Options, outbox: mpsc::Sender<Message>) -> Self {
         let Options { client, policy, statuses } = options;
-        Self { client, outbox, probe: policy.probe_defaults, statuses, words: Words::default() }
+        Self { client, outbox, probe: policy.probe_defaults, statuses, interner: Interner::default() }
     }
 
     /// Starts the watch of a kind.
@@ -55,39 +55,39 @@ impl Start {
         let probe = self.probe;
         match source {
             Source::Definitions | Source::Namespaces => {
-                self.one::<_, false, _>(watches, source, version, epoch, |raw, words| {
-                    told(fold::namespace(raw, words), Body::Namespace)
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
+                    told(fold::namespace(raw, interner), Body::Namespace)
                 })
             }
-            Source::Services => self.any(watches, source, version, epoch, move |raw, words| {
-                told(fold::service(raw, probe, words), Body::Service)
+            Source::Services => self.any(watches, source, version, epoch, move |raw, interner| {
+                told(fold::service(raw, probe, interner), Body::Service)
             }),
             Source::EndpointSlices => {
-                self.one::<_, false, _>(watches, source, version, epoch, |raw, words| {
-                    let (slice, problems) = fold::endpoint_slice(raw, words);
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
+                    let (slice, problems) = fold::endpoint_slice(raw, interner);
                     (Body::Slice(slice), problems)
                 })
             }
-            Source::GatewayClasses => self.any(watches, source, version, epoch, |raw, words| {
-                let (class, problems) = fold::class(raw, words);
+            Source::GatewayClasses => self.any(watches, source, version, epoch, |raw, interner| {
+                let (class, problems) = fold::class(raw, interner);
                 (Body::Class(class.map(Arc::new)), problems)
             }),
             // Their addresses stand in their status.
-            Source::Gateways => self.one::<_, true, _>(watches, source, version, epoch, |raw, words| {
-                told(fold::gateway(raw, words), Body::Gateway)
+            Source::Gateways => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
+                told(fold::gateway(raw, interner), Body::Gateway)
             }),
-            Source::ListenerSets => self.any(watches, source, version, epoch, |raw, words| {
-                told(fold::listener_set(raw, words), Body::ListenerSet)
+            Source::ListenerSets => self.any(watches, source, version, epoch, |raw, interner| {
+                told(fold::listener_set(raw, interner), Body::ListenerSet)
             }),
-            Source::TlsRoutes => self.any(watches, source, version, epoch, |raw, words| {
-                told(fold::route(Kind::TlsRoute, raw, words), Body::TlsRoute)
+            Source::TlsRoutes => self.any(watches, source, version, epoch, |raw, interner| {
+                told(fold::route(Kind::TlsRoute, raw, interner), Body::TlsRoute)
             }),
-            Source::TcpRoutes => self.any(watches, source, version, epoch, |raw, words| {
-                told(fold::route(Kind::TcpRoute, raw, words), Body::TcpRoute)
+            Source::TcpRoutes => self.any(watches, source, version, epoch, |raw, interner| {
+                told(fold::route(Kind::TcpRoute, raw, interner), Body::TcpRoute)
             }),
             Source::ReferenceGrants => {
-                self.one::<_, false, _>(watches, source, version, epoch, |raw, words| {
-                    told(fold::grant(raw, words), Body::Grant)
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
+                    told(fold::grant(raw, interner), Body::Grant)
                 })
             }
         }
@@ -104,7 +104,7 @@ impl Start {
     ) -> AbortHandle
     where
         B: Clone + DeserializeOwned + Send + 'static,
-        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
+        F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>) + Send + 'static,
     {
         if self.statuses {
             self.one::<B, true, F>(watches, source, version, epoch, fold)
@@ -123,7 +123,7 @@ impl Start {
     ) -> AbortHandle
     where
         B: Clone + DeserializeOwned + Send + 'static,
-        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send + 'static,
+        F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>) + Send + 'static,
     {
         let sink = self.folding(source, epoch, fold);
         self.keep(
@@ -149,7 +149,7 @@ impl Start {
         let outbox = self.outbox.clone();
         watches.spawn(async move {
             let _ = AssertUnwindSafe(watch.run()).catch_unwind().await;
-            let news = News::Stale("the watch ended by a fault of this program; restart it".to_owned());
+            let news = WatchEvent::Stale("the watch ended by a fault of this program; restart it".to_owned());
             let _ = outbox.send(Message { source, epoch, news }).await;
         })
     }
@@ -161,7 +161,7 @@ impl Start {
             epoch,
             statuses,
             fold,
-            words: self.words.clone(),
+            interner: self.interner.clone(),
             outbox: self.outbox.clone(),
             listed: Vec::new(),
         }
@@ -178,7 +178,7 @@ struct Folding<F> {
     epoch: u64,
     statuses: bool,
     fold: F,
-    words: Words,
+    interner: Interner,
     outbox: mpsc::Sender<Message>,
     listed: Vec<Entry>,
 }
@@ -186,12 +186,12 @@ struct Folding<F> {
 impl<F> Folding<F> {
     fn entry<B>(&self, raw: Raw<B>) -> Entry
     where
-        F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>),
+        F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>),
     {
-        let name = fold::name(&raw.meta, &self.words);
+        let name = fold::name(&raw.meta, &self.interner);
         let (meta, status) =
             if self.statuses { (Some(raw.meta.clone()), raw.status.clone()) } else { Default::default() };
-        let (body, problems) = (self.fold)(raw, &self.words);
+        let (body, problems) = (self.fold)(raw, &self.interner);
         let is_ours = match &body {
             Body::Class(class) => class.is_some(),
             Body::Service(service) => service.load_balancer.is_some(),
@@ -210,7 +210,7 @@ impl<F> Folding<F> {
 impl<B, F, const STATUS: bool> Sink<Object<B, STATUS>> for Folding<F>
 where
     B: Send,
-    F: Fn(Raw<B>, &Words) -> (Body, Vec<Problem>) + Send,
+    F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>) + Send,
 {
     async fn take(&mut self, event: Event<Object<B, STATUS>>) {
         let news = match event {
@@ -223,20 +223,22 @@ where
                 self.listed.push(entry);
                 return;
             }
-            Event::Done => News::Listed(std::mem::take(&mut self.listed)),
-            Event::Put(Object(raw)) => News::Put(Box::new(self.entry(raw))),
-            Event::Gone(Object(raw)) => News::Gone(ObjectName::clone(&fold::name(&raw.meta, &self.words))),
+            Event::Done => WatchEvent::Listed(std::mem::take(&mut self.listed)),
+            Event::Put(Object(raw)) => WatchEvent::Put(Box::new(self.entry(raw))),
+            Event::Gone(Object(raw)) => {
+                WatchEvent::Gone(ObjectName::clone(&fold::name(&raw.meta, &self.interner)))
+            }
             Event::Stale(why) => {
                 tracing::warn!(
                     source = self.source.text(),
                     why,
                     "cannot be followed; what it said last serves on"
                 );
-                News::Stale(why)
+                WatchEvent::Stale(why)
             }
             Event::Fresh => {
                 tracing::info!(source = self.source.text(), "can be followed again");
-                News::Fresh
+                WatchEvent::Fresh
             }
         };
         // Nobody listens any more only when the store is gone, and then this task ends too.

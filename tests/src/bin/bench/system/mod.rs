@@ -7,14 +7,16 @@ mod proxy;
 /// Ours.
 pub(crate) mod vestibule;
 
+use std::path::Path;
 use std::process::Child;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use load::content::host_name;
-use load::order::{Aim, Door};
+use load::order::{Aim, Door, Order, Task};
 use tests::daemon::Daemon;
 use tests::temp::TempDir;
 
+use crate::greeting;
 use crate::rig::{CLIENTS, OWN_VIPS, Profile, Rig, SERVERS, VIP};
 
 /// Servers, where there are as many tenants; more tenants share them.
@@ -34,6 +36,9 @@ pub(crate) enum System {
 /// All systems: what all are compared with first, then ours.
 pub(crate) const SYSTEMS: [System; 5] =
     [System::Direct, System::Vestibule, System::Nft, System::Haproxy, System::Nginx];
+
+/// What an old build of ours is called in tables.
+pub(crate) const OLD: &str = "old";
 
 impl System {
     pub(crate) const fn name(self) -> &'static str {
@@ -90,8 +95,28 @@ impl Bench {
         Self::with_servers(system, profile, tenants, tenants.min(SERVERS_MOST))
     }
 
-    /// The same with so many servers.
+    /// Ours as built before, `binary`, with pins and a network of its own as every system: its maps may be other ones.
+    pub(crate) fn old(binary: &Path, profile: Profile, tenants: u32) -> Result<Self> {
+        let servers = tenants.min(SERVERS_MOST);
+        let mut bench = Self::made(System::Vestibule, profile, tenants, servers, Some(binary))
+            .with_context(|| format!("the old build is {}", binary.display()))?;
+        bench.title = Some(OLD.to_owned());
+        Ok(bench)
+    }
+
+    /// The same as [`Self::new`] with so many servers.
     pub(crate) fn with_servers(system: System, profile: Profile, tenants: u32, servers: u32) -> Result<Self> {
+        Self::made(system, profile, tenants, servers, None)
+    }
+
+    /// `build`, where the system is ours and not of the build under test.
+    fn made(
+        system: System,
+        profile: Profile,
+        tenants: u32,
+        servers: u32,
+        build: Option<&Path>,
+    ) -> Result<Self> {
         let rig = Rig::new(profile, servers)?;
         let balancer = match system {
             System::Direct => Ok(Balancer::Kernel),
@@ -99,7 +124,7 @@ impl Bench {
             System::Haproxy => proxy::haproxy(&rig, tenants).map(Balancer::Proxy),
             System::Nginx => proxy::nginx(&rig, tenants).map(Balancer::Proxy),
             System::Vestibule => {
-                vestibule::start(&rig, tenants).map(|daemon| Balancer::Vestibule(Box::new(daemon)))
+                vestibule::start(&rig, tenants, build).map(|daemon| Balancer::Vestibule(Box::new(daemon)))
             }
         };
         let balancer = balancer.with_context(|| format!("starting {}", system.name()))?;
@@ -119,6 +144,16 @@ impl Bench {
             _ => Door::Shared(VIP),
         };
         Aim { door, tenants: self.tenants, servers: self.rig.count, from: CLIENTS, seed }
+    }
+
+    /// Refuses to go on unless the sockets of both ends have the congestion control that all systems are to have.
+    pub(crate) fn check_congestion_control(&mut self) -> Result<()> {
+        let order = |task| Order { template: greeting::usual(), aim: self.aim(0), task };
+        let [hold, release] = [Task::Hold { connections: 4 }, Task::Release].map(order);
+        let held = self.rig.order(&[hold])?;
+        ensure!(held.done == 4, "{} holds {} of 4 connections: {:?}", self.name(), held.done, held.errors);
+        self.rig.check_congestion_control().with_context(|| format!("the rig of {}", self.name()))?;
+        self.rig.order(&[release]).map(drop)
     }
 
     /// All processes at work for this system: clients, servers, balancer.

@@ -1,6 +1,7 @@
 //! Ours: the real daemon with a file.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use load::content::host_name;
@@ -69,14 +70,21 @@ pub(crate) fn text(tenants: u32, servers: u32, format: Format, names: Option<u32
     text
 }
 
-/// Starts the daemon in a rig, for so many tenants.
-pub(super) fn start(rig: &Rig, tenants: u32) -> Result<Daemon> {
-    start_with(&rig.node, &text(tenants, rig.count, Format::Json, None))
+/// Starts the daemon of the build under test, or this one, in a rig, for so many tenants.
+pub(super) fn start(rig: &Rig, tenants: u32, build: Option<&Path>) -> Result<Daemon> {
+    start_build(build, &rig.node, &text(tenants, rig.count, Format::Json, None))
 }
 
-/// Starts the daemon with this file.
+/// Starts the daemon of the build under test with this file.
 pub(crate) fn start_with(node: &Namespace, text: &str) -> Result<Daemon> {
+    start_build(None, node, text)
+}
+
+fn start_build(build: Option<&Path>, node: &Namespace, text: &str) -> Result<Daemon> {
     let mut daemon = Daemon::prepare(node, &Config::empty(), &[])?;
+    if let Some(build) = build {
+        daemon.use_binary(build);
+    }
     daemon.write_config(text)?;
     daemon.launch(node)?;
     Ok(daemon)

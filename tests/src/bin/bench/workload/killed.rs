@@ -19,7 +19,7 @@ const HELD: u32 = 100;
 /// New connections a second.
 const RATE: u32 = 500;
 
-pub(super) fn measure(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     let times = if effort.quick { 1 } else { 5 };
     let mut bench = Bench::new(System::Vestibule, WIRE, 1000)?;
     let (mut lost, mut failed, mut new, mut wrong) = (0, 0, 0, Vec::new());

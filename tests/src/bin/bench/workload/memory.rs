@@ -35,7 +35,7 @@ struct Taken {
     process: f64,
 }
 
-pub(super) fn measure(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     let (each, rounds) = if effort.quick { (500, 3) } else { (CONNECTIONS, 7) };
     let mut direct = Bench::new(System::Direct, WIRE, 1000)?;
     let mut bench = Bench::new(System::Vestibule, WIRE, 1000)?;

@@ -17,7 +17,10 @@ use crate::rounds::Effort;
 use crate::table::Row;
 
 /// A workload by its name, and what measures it.
-type Workload = (&'static str, fn(Effort) -> Result<Vec<Row>>);
+type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
+
+/// How many of [`WORKLOADS`], from the first, are carried by all systems, an old build too.
+const CARRIED: usize = 6;
 
 const WORKLOADS: [Workload; 13] = [
     ("connect", carried::connect),
@@ -36,14 +39,15 @@ const WORKLOADS: [Workload; 13] = [
 ];
 
 /// Runs all workloads, or those whose names begin with one of `only`.
-pub(crate) fn run(only: &[String], effort: Effort) -> Result<Vec<Row>> {
+pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Row>> {
     let chosen = |name: &str| only.is_empty() || only.iter().any(|wanted| name.starts_with(wanted.as_str()));
-    let known: Vec<&str> = WORKLOADS.iter().map(|(name, _)| *name).collect();
+    let workloads = if effort.against.is_some() { &WORKLOADS[..CARRIED] } else { &WORKLOADS[..] };
+    let known: Vec<&str> = workloads.iter().map(|(name, _)| *name).collect();
     for wanted in only {
         ensure!(known.iter().any(|name| name.starts_with(wanted.as_str())), "{wanted} is none of {known:?}");
     }
     let mut rows = Vec::new();
-    for (name, work) in WORKLOADS.iter().filter(|(name, _)| chosen(name)) {
+    for (name, work) in workloads.iter().filter(|(name, _)| chosen(name)) {
         let begun = std::time::Instant::now();
         let measured = work(effort)?;
         eprintln!("{name}: {:.0?}", begun.elapsed());
@@ -84,9 +88,25 @@ mod tests {
             eprintln!("SKIPPED: needs the optimised `load` (LOAD_BIN), as `cargo xtask bench` builds it");
             return;
         }
-        let effort = Effort { rounds: 2, milliseconds: 200, quick: true };
-        let rows = run(&["ask".to_owned()], effort).unwrap();
+        let effort = Effort { rounds: 2, milliseconds: 200, quick: true, against: None };
+        let rows = run(&["ask".to_owned()], &effort).unwrap();
         assert_eq!(rows.len(), 2);
         assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
+
+        // The same build as an old one: another daemon, by turns with the first.
+        let against = Some(::tests::daemon::binary().unwrap());
+        let rows = run(&["ask".to_owned()], &Effort { against, ..effort }).unwrap();
+        let systems: Vec<&str> = rows.iter().map(|row| row.system.as_str()).collect();
+        assert_eq!(systems, ["direct", "vestibule", "old", "new/old"]);
+        assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
+    }
+
+    #[test]
+    fn an_old_build_takes_part_only_in_what_all_carry() {
+        assert_eq!((WORKLOADS[0].0, WORKLOADS[CARRIED - 1].0), ("connect", "bulk-up"));
+        let against = Some("/nowhere/vestibule".into());
+        let effort = Effort { rounds: 2, milliseconds: 200, quick: true, against };
+        let refused = run(&["names".to_owned()], &effort).unwrap_err().to_string();
+        assert!(refused.contains("names is none of"), "{refused}");
     }
 }

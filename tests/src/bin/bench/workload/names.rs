@@ -13,7 +13,7 @@ use crate::table::{Row, Target};
 
 const SERVERS: u32 = 10;
 
-pub(super) fn measure(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     let counts: &[u32] = if effort.quick { &[10, 1000] } else { &[10, 1000, 100_000, 1_000_000] };
     let make = |tenants: &u32| Bench::with_servers(System::Vestibule, WIRE, *tenants, SERVERS);
     let mut benches: Vec<Bench> = counts.iter().map(make).collect::<Result<_>>()?;

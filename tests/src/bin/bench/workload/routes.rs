@@ -21,17 +21,17 @@ const MILLION: u32 = 1_000_000;
 const SERVERS: u32 = 10;
 
 /// JSON, 100,000 routes.
-pub(super) fn load(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn load(effort: &Effort) -> Result<Vec<Row>> {
     loaded(MANY, Format::Json, if effort.quick { 1 } else { 5 }, 1.5)
 }
 
 /// JSON, 1,000,000 routes.
-pub(super) fn load_million(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn load_million(effort: &Effort) -> Result<Vec<Row>> {
     loaded(MILLION, Format::Json, if effort.quick { 1 } else { 2 }, 15.0)
 }
 
 /// YAML, 100,000 routes.
-pub(super) fn load_yaml(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn load_yaml(effort: &Effort) -> Result<Vec<Row>> {
     loaded(MANY, Format::Yaml, if effort.quick { 1 } else { 3 }, 4.0)
 }
 
@@ -90,7 +90,7 @@ fn most_memory(daemon: &Daemon) -> Result<f64> {
 }
 
 /// One route of 100,000 gets another backend, again and again; a client waits for it, others are open.
-pub(super) fn change(effort: Effort) -> Result<Vec<Row>> {
+pub(super) fn change(effort: &Effort) -> Result<Vec<Row>> {
     const HELD: u32 = 100;
     let mut bench = Bench::with_servers(System::Vestibule, WIRE, MANY, SERVERS)?;
     let texts = [1, 0].map(|server| {

@@ -69,7 +69,7 @@ fn namespaces_are_allowed_by_label() {
         192.0.2.1:1 Tls a.example.com -> tlsroute/a/r, b.example.com -> tlsroute/b/r, c.example.com -> tlsroute/c/r
         192.0.2.1:2 Tls a.example.com -> tlsroute/a/r
         192.0.2.1:3 Tls c.example.com -> tlsroute/c/r"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn routes_take_all_listeners_or_the_named_ones() {
         192.0.2.1:1 Tcp -> tcproute/a/port
         192.0.2.1:2 Tcp -> tcproute/a/section
         192.0.2.1:3 Tcp -> tcproute/a/both"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     expect![[r#"
         Accepted ResolvedRefs
         Accepted=False/NoMatchingParent ResolvedRefs"#]]
@@ -120,7 +120,7 @@ fn names_are_the_intersection_of_listener_and_route() {
         192.0.2.2:443 Tls *.example.com -> tlsroute/a/less-1, abc.example.com -> tlsroute/a/exact-1
         192.0.2.3:443 Tls *.example.com -> tlsroute/a/more-2, abc.example.com -> tlsroute/a/exact-2
         192.0.2.4:443 Tls *.com -> tlsroute/a/less-3, abc.example.com -> tlsroute/a/exact-3"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_route_without_hostnames_takes_what_the_listener_has() {
     expect![[r#"
         192.0.2.1:443 Tls *.example.com -> tlsroute/a/young, x.org -> tlsroute/a/young, -> tlsroute/a/old
         192.0.2.1:8443 Tls *.example.com -> tlsroute/a/young"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_listener_without_route_is_open_and_refuses() {
     expect![[r#"
         192.0.2.1:443 Tls
         192.0.2.1:9000 Tcp -> gateway/a/g"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     assert_eq!(scene.backends("gateway/a/g"), "");
 }
 

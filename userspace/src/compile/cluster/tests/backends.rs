@@ -71,7 +71,7 @@ fn the_share_of_what_leads_nowhere_is_refused() {
         let udp = ServicePort { name: "dns".into(), port: 53, is_tcp: false, protocol: "UDP".into() };
         scene.service("a/udp", &["10.0.9.9"]).ports.push(udp);
         assert_eq!(scene.backends("tlsroute/a/r"), *expected, "{refs:?}");
-        assert_eq!(scene.doors(), "192.0.2.1:443 Tls x.example.com -> tlsroute/a/r", "{refs:?}");
+        assert_eq!(scene.bindings(), "192.0.2.1:443 Tls x.example.com -> tlsroute/a/r", "{refs:?}");
         let conditions = scene.tls_conditions("a/r");
         let expected = match *reason {
             "ResolvedRefs" => "Accepted ResolvedRefs".to_owned(),
@@ -144,7 +144,7 @@ fn failing_endpoints_are_left_out_until_too_many_fail() {
         let mut scene = scene(&["s:443"]);
         scene.service("a/s", four);
         scene.cluster().policy.panic_percent = *percent;
-        scene.cluster().failing = failing.iter().map(|text| (ip(text), 6443).into()).collect();
+        scene.facts.node.failing = failing.iter().map(|text| (ip(text), 6443).into()).collect();
         assert_eq!(scene.backends("tlsroute/a/r"), *expected, "{failing:?} {percent}");
     }
 }
@@ -169,14 +169,14 @@ fn zone_hints_count_where_all_endpoints_have_them_and_one_is_for_this_zone() {
         };
         let without_zone = if endpoints[0].ends_with("notready") { "0 1 1" } else { "1 1" };
         assert!(weights(&scene).starts_with(without_zone), "{endpoints:?}");
-        scene.around.zone = Some("x".into());
+        scene.facts.node.zone = Some("x".into());
         assert_eq!(weights(&scene), *expected, "{endpoints:?}");
     }
     // The zone's only endpoint fails: the others take over.
     let mut scene = scene(&["s:443"]);
     scene.service("a/s", &["10.0.0.1 @x", "10.0.0.2 @y"]);
-    scene.around.zone = Some("x".into());
-    scene.cluster().failing = [(ip("10.0.0.1"), 6443).into()].into();
+    scene.facts.node.zone = Some("x".into());
+    scene.facts.node.failing = [(ip("10.0.0.1"), 6443).into()].into();
     assert_eq!(scene.backends("tlsroute/a/r"), "10.0.0.1:6443 0 failing, 10.0.0.2:6443 1");
 }
 
@@ -230,7 +230,7 @@ fn endpoints_that_are_our_own_doors_are_left_out() {
     assert_eq!(scene.backends("tlsroute/a/r"), "10.0.0.1:6443 1, 192.0.2.1:444 1");
     assert_eq!(scene.backends("tenant"), "10.1.0.1:6443 1");
     expect![[r#"
-        warning: routes: route tenant: backend 192.0.2.2:9000 is a door of Gateway b/g: connections would go round (value "192.0.2.2:9000"); write the tenant's own address and port
+        warning: routes: route tenant: backend 192.0.2.2:9000 is a binding of Gateway b/g: connections would go round (value "192.0.2.2:9000"); write the tenant's own address and port
         warning: TLSRoute a/r: spec.rules: 192.0.2.1:443 and 1 more endpoints are addresses and ports we answer on: connections would go round (value "192.0.2.1:443"); let the Service lead to the tenant's own pods"#]]
     .assert_eq(&scene.problems());
 }

@@ -28,7 +28,7 @@ fn classes_with_parameters_are_refused_and_so_are_their_gateways() {
     assert_eq!(scene.gateway_conditions("a/foreign"), "none");
     // One entry: the other parent is for another controller to judge.
     assert_eq!(scene.tls_conditions("a/r"), "Accepted=False/NoMatchingParent ResolvedRefs");
-    assert_eq!(scene.doors(), "");
+    assert_eq!(scene.bindings(), "");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn addresses_that_are_not_to_be_had() {
     scene.gateway("a/g", 1, "198.51.100.1 192.0.2.1", &["l TLS:443"]);
     scene.tls("a/r", 1, &["g"], &["x.example.com"], &[]);
     // The usable one is served.
-    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/r"].assert_eq(&scene.doors());
+    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/r"].assert_eq(&scene.bindings());
     expect![[r#"
         Accepted ResolvedRefs Programmed=False/AddressNotUsable sets=0 [192.0.2.1]
           l: Accepted ResolvedRefs routes=1 kinds=TLSRoute"#]]
@@ -120,7 +120,7 @@ fn addresses_that_are_not_to_be_had() {
         Accepted=False/UnsupportedAddress ResolvedRefs Programmed=False/Invalid sets=0 []
           l: Accepted ResolvedRefs routes=1 kinds=TLSRoute"#]]
     .assert_eq(&scene.gateway_conditions("a/g"));
-    assert_eq!(scene.doors(), "");
+    assert_eq!(scene.bindings(), "");
 }
 
 #[test]
@@ -131,13 +131,13 @@ fn an_address_is_in_status_before_it_is_served() {
         Accepted ResolvedRefs Programmed=False/AddressNotAssigned sets=0 [192.0.2.1 2001:db8::1]
           l: Accepted ResolvedRefs routes=0 kinds=TLSRoute"#]]
     .assert_eq(&scene.gateway_conditions("a/g"));
-    assert_eq!(scene.doors(), "");
+    assert_eq!(scene.bindings(), "");
     scene.gateway("a/g", 1, "", &[]).given = vec![ip("192.0.2.1"), ip("2001:db8::1")];
     assert!(scene.gateway_conditions("a/g").starts_with("Accepted ResolvedRefs programmable"));
     expect![[r#"
         192.0.2.1:443 Tls
         [2001:db8::1]:443 Tls"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     // In status of two objects: the older has it.
     scene.gateway("a/older", 0, "", &["l TLS:443"]).given = vec![ip("192.0.2.1")];
     assert!(scene.gateway_conditions("a/g").contains("[192.0.2.2 2001:db8::1]"));
@@ -222,7 +222,7 @@ fn listener_sets_need_leave_and_an_accepted_gateway() {
     for (object, expected) in
         [("a/closed", "NoMatchingParent"), ("c/some", ""), ("b/bad", "NoMatchingParent")]
     {
-        let mut scene = Scene { facts: scene.facts.clone(), around: Surroundings::default() };
+        let mut scene = Scene { facts: scene.facts.clone() };
         scene.tls("a/r", 1, &[&format!("ListenerSet {object}")], &["x.example.com"], &[]);
         let accepted =
             if expected.is_empty() { "Accepted".to_owned() } else { format!("Accepted=False/{expected}") };
@@ -241,7 +241,7 @@ fn routes_attach_to_a_gateway_or_to_its_set_and_not_to_both_by_accident() {
     expect![[r#"
         192.0.2.1:443 Tls *.set.example.com -> tlsroute/a/both, own.example.com -> tlsroute/a/both, x.set.example.com -> tlsroute/a/wrong
         192.0.2.1:8443 Tls *.example.com -> tlsroute/a/both"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     expect![[r#"
         Accepted=False/NoMatchingParent ResolvedRefs
         Accepted ResolvedRefs"#]]

@@ -10,6 +10,8 @@ mod conditions;
 mod order;
 /// Who has which name, address and port.
 mod ownership;
+/// Changes one by one.
+mod following;
 /// Endpoints alone.
 mod refreshing;
 /// What the maps have no room for.
@@ -19,7 +21,7 @@ mod services;
 #[cfg(not(debug_assertions))]
 mod speed;
 
-use super::super::{Compiled, Surroundings, compile};
+use super::super::{Compiled, compile};
 use crate::model::cluster::*;
 use crate::model::verdict::{Condition, Programmable, Status};
 use crate::model::*;
@@ -54,13 +56,13 @@ fn group_kind(kind: &str) -> GroupKind {
 fn listener(text: &str) -> GatewayListener {
     let mut words = text.split(' ');
     let own = words.next().unwrap();
-    let mut door = words.next().unwrap().split(':');
-    let protocol = door.next().unwrap();
+    let mut binding = words.next().unwrap().split(':');
+    let protocol = binding.next().unwrap();
     let mut listener = GatewayListener {
         name: own.into(),
         protocol: protocol.into(),
-        port: door.next().unwrap().parse().unwrap(),
-        hostname: door.next().map(pattern),
+        port: binding.next().unwrap().parse().unwrap(),
+        hostname: binding.next().map(pattern),
         tls_mode: (protocol == "TLS").then(|| "Passthrough".into()),
         namespaces: NamespaceScope::Same,
         kinds: Vec::new(),
@@ -151,7 +153,6 @@ fn endpoint(text: &str) -> Endpoint {
 /// Facts in the making. Objects are of the class `ours` and of namespaces `a`, `b`, `c` (labelled `team`).
 struct Scene {
     facts: Facts,
-    around: Surroundings,
 }
 
 impl Scene {
@@ -167,8 +168,7 @@ impl Scene {
             namespaces: ["a", "b", "c"].into_iter().map(namespace).collect(),
             ..Cluster::default()
         };
-        let facts = Facts { cluster: Some(cluster), ..Facts::default() };
-        Self { facts, around: Surroundings::default() }
+        Self { facts: Facts { cluster: Some(cluster), ..Facts::default() } }
     }
 
     fn cluster(&mut self) -> &mut Cluster {
@@ -268,12 +268,12 @@ impl Scene {
     }
 
     fn compiled(&self) -> Compiled {
-        compile(&self.facts, &self.around)
+        compile(&self.facts)
     }
 
-    /// Doors with what leads where, a line each.
-    fn doors(&self) -> String {
-        doors(&self.compiled().desired)
+    /// Bindings with what leads where, a line each.
+    fn bindings(&self) -> String {
+        bindings(&self.compiled().desired)
     }
 
     /// Backends of a route: `address:port weight`.
@@ -340,7 +340,7 @@ fn namespace(own: &str) -> (Arc<str>, Arc<Labels>) {
     (own.into(), Arc::new(labels))
 }
 
-fn doors(desired: &Desired) -> String {
+fn bindings(desired: &Desired) -> String {
     let mut lines = Vec::new();
     for (at, listener) in desired.listeners.iter().enumerate() {
         let mut leads: Vec<String> = Vec::new();

@@ -96,11 +96,11 @@ fn scene(objects: &[Object], order: &[usize]) -> Scene {
     scene
 }
 
-/// The route of a name on a door, as the data plane looks it up.
-fn looked_up<'a>(desired: &'a Desired, door: usize, host: &str) -> Option<&'a str> {
+/// The route of a name on a binding, as the data plane looks it up.
+fn looked_up<'a>(desired: &'a Desired, binding: usize, host: &str) -> Option<&'a str> {
     let mut best: Option<(usize, &str)> = None;
     for route in &desired.routes {
-        for (_, pattern) in route.names.iter().filter(|(listener, _)| *listener == door) {
+        for (_, pattern) in route.names.iter().filter(|(listener, _)| *listener == binding) {
             let length = match pattern {
                 Pattern::Exact(name) if name.as_str() == host => usize::MAX,
                 Pattern::Wildcard(suffix) if host.ends_with(&format!(".{suffix}")) => suffix.as_str().len(),
@@ -110,10 +110,11 @@ fn looked_up<'a>(desired: &'a Desired, door: usize, host: &str) -> Option<&'a st
             best = best.max(Some((length, &route.name)));
         }
     }
-    best.map(|(_, route)| route).or_else(|| desired.listeners[door].route.map(|at| &*desired.routes[at].name))
+    best.map(|(_, route)| route)
+        .or_else(|| desired.listeners[binding].route.map(|at| &*desired.routes[at].name))
 }
 
-/// A route's wish on a door, as the rules put it.
+/// A route's wish on a binding, as the rules put it.
 struct Wish<'a> {
     gateway: &'a ObjectName,
     /// Host names of the Gateway's accepted TLS listeners on the port.
@@ -238,12 +239,12 @@ proptest! {
         let order: Vec<usize> = (0..objects.len()).collect();
         let scene = scene(&objects, &order);
         let Compiled { desired, verdicts, .. } = scene.compiled();
-        for (door, listener) in desired.listeners.iter().enumerate().filter(|(_, l)| l.protocol == Protocol::Tls) {
+        for (binding, listener) in desired.listeners.iter().enumerate().filter(|(_, l)| l.protocol == Protocol::Tls) {
             let wishes = wishes(scene.facts.cluster.as_ref().unwrap(), &verdicts, listener.addresses[0]);
             for host in ["x.example.com", "x.a.example.com", "z.x.a.example.com", "y.example.com", "example.com", "x.org", "net"] {
-                let found = looked_up(&desired, door, host).filter(|route| !route.starts_with("gateway/"));
+                let found = looked_up(&desired, binding, host).filter(|route| !route.starts_with("gateway/"));
                 let wanted = wanted(&wishes, host);
-                prop_assert_eq!(found, wanted.as_deref(), "{} on {}\n{}", host, &listener.name, scene.doors());
+                prop_assert_eq!(found, wanted.as_deref(), "{} on {}\n{}", host, &listener.name, scene.bindings());
             }
         }
     }

@@ -20,7 +20,7 @@ fn the_oldest_route_has_a_name_and_the_other_keeps_the_rest() {
     scene.tls("a/young", 9, &["g"], &["x.example.com", "y.example.com"], &[]);
     scene.tls("b/old", 8, &["g"], &["x.example.com"], &[]);
     expect!["192.0.2.50:443 Tls x.example.com -> tlsroute/b/old, y.example.com -> tlsroute/a/young"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tls_conditions("a/young"));
     expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("b/old"));
@@ -30,7 +30,7 @@ fn the_oldest_route_has_a_name_and_the_other_keeps_the_rest() {
     assert_eq!(verdicts.gateways[&name("a/g")].listeners[0].attached_routes, 1);
     // Of the same age: namespace, then name.
     scene.tls("a/young", 8, &["g"], &["x.example.com"], &[]);
-    expect!["192.0.2.50:443 Tls x.example.com -> tlsroute/a/young"].assert_eq(&scene.doors());
+    expect!["192.0.2.50:443 Tls x.example.com -> tlsroute/a/young"].assert_eq(&scene.bindings());
 }
 
 #[test]
@@ -40,9 +40,9 @@ fn the_more_specific_pattern_as_written_has_a_name() {
     // All three come to x.example.com.
     scene.tls("a/least", 1, &["g"], &["*.com"], &[]);
     scene.tls("a/less", 2, &["g"], &["*.example.com"], &[]);
-    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/less"].assert_eq(&scene.doors());
+    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/less"].assert_eq(&scene.bindings());
     scene.tls("a/most", 3, &["g"], &["x.example.com"], &[]);
-    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/most"].assert_eq(&scene.doors());
+    expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/most"].assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tls_conditions("a/less"));
 }
@@ -55,16 +55,16 @@ fn a_narrow_listener_wins_no_name_from_another_gateways_route() {
     scene.tls("c/narrow", 1, &["g"], &["*.com"], &[]);
     scene.tls("a/wide", 9, &["g"], &["*.a.example.com"], &[]);
     expect!["192.0.2.50:443 Tls *.a.example.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/a/wide"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tls_conditions("c/narrow"));
     // Equal as written: the older has all of it.
     scene.tls("a/wide", 9, &["g"], &["*.com"], &[]);
     expect!["192.0.2.50:443 Tls *.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/c/narrow"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
     scene.tls("a/wide", 0, &["g"], &["*.com"], &[]);
     expect!["192.0.2.50:443 Tls *.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/a/wide"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn equal_patterns_that_listeners_keep_apart_do_not_meet() {
     expect![
         "192.0.2.1:443 Tls *.one.example.com -> tlsroute/a/first, *.two.example.com -> tlsroute/a/second"
     ]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("a/second"));
 }
 
@@ -95,7 +95,7 @@ fn a_name_belongs_to_its_most_specific_listener() {
     scene.tls("a/sub", 2, &["g#sub"], &["deep.y.sub.example.com"], &[]);
     // No route of listener `one`: its name is refused, and so are those of `sub` but one. `*.org` is in nobody's way.
     expect!["192.0.2.1:443 Tls *.example.com -> tlsroute/a/wide, *.org -> tlsroute/a/any, *.sub.example.com -> gateway/a/g, deep.y.sub.example.com -> tlsroute/a/sub, x.example.com -> gateway/a/g"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("a/wide"));
     assert_eq!(scene.problems(), "");
     assert_eq!(scene.backends("gateway/a/g"), "");
@@ -108,7 +108,7 @@ fn a_listeners_name_is_not_kept_from_another_gateways_route() {
     scene.tls("c/any", 3, &["g#any"], &["*.example.com"], &[]);
     scene.tls("b/wide", 4, &["g"], &["*.com"], &[]);
     expect!["192.0.2.50:443 Tls *.com -> tlsroute/b/wide, *.example.com -> tlsroute/c/any, x.example.com -> tlsroute/b/wide"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn the_static_file_comes_before_every_object() {
     expect![[r#"
         192.0.2.50:443 Tls *.w.example.com -> tenant, x.example.com -> tenant, y.example.com -> tlsroute/a/r, z.w.example.com -> tlsroute/a/r, -> default
         192.0.2.60:443 Tls *.w.example.com -> tenant, x.example.com -> tenant, -> default"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     expect!["warning: TLSRoute a/r: spec.hostnames: x.example.com on 192.0.2.50:443 belongs to route tenant of the static file; *.w.example.com on 192.0.2.50:443 belongs to route tenant of the static file (value \"x.example.com\"); choose another name or listener, or remove it where it is"]
         .assert_eq(&scene.problems());
 }
@@ -148,7 +148,7 @@ fn names_of_the_clusters_own_api_server_are_nobodys() {
     expect![[r#"
         192.0.2.1:443 Tls *.default -> tlsroute/a/some, kubernetes.example.com -> tlsroute/a/some
         192.0.2.1:444 Tls"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     for object in ["a/all", "a/some", "a/left"] {
         let expected = "Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved";
         assert_eq!(scene.tls_conditions(object), expected, "{object}");
@@ -172,7 +172,7 @@ fn one_protocol_has_an_address_and_port() {
         192.0.2.1:9000 Tcp -> tcproute/a/t
         192.0.2.2:443 Tls x.example.com -> tlsroute/a/r
         192.0.2.2:9000 Tcp -> tcproute/a/t"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     expect![[r#"
         Accepted ResolvedRefs programmable sets=0 [192.0.2.1 192.0.2.2]
           tls: Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther routes=1 kinds=TLSRoute
@@ -190,7 +190,7 @@ fn a_listener_that_has_no_door_at_all_is_not_programmed() {
     scene.gateway("a/old", 1, "192.0.2.1", &["tcp TCP:443"]);
     scene.gateway("a/young", 2, "192.0.2.1", &["tcp TCP:443"]);
     scene.tcp("a/t", 1, &["young"], &[]);
-    expect!["192.0.2.1:443 Tcp -> gateway/a/old"].assert_eq(&scene.doors());
+    expect!["192.0.2.1:443 Tcp -> gateway/a/old"].assert_eq(&scene.bindings());
     expect![[r#"
         Accepted ResolvedRefs Programmed=False/Invalid sets=0 [192.0.2.1]
           tcp: Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther routes=1 kinds=TCPRoute Programmed=False/PortUnavailable"#]]
@@ -218,11 +218,11 @@ fn many_losses_are_counted_and_long_names_are_shortened() {
     scene.file_route("tlsroute/b/young", "other", &["x.example.com"], "10.1.0.1");
     scene.tls("b/young", 0, &["g"], &["x.example.com"], &[]);
     assert!(
-        scene.doors().contains("192.0.2.60:443 Tls x.example.com -> tlsroute/b/young"),
+        scene.bindings().contains("192.0.2.60:443 Tls x.example.com -> tlsroute/b/young"),
         "{}",
-        scene.doors()
+        scene.bindings()
     );
-    assert!(scene.doors().contains("x.example.com -> tlsroute/b/young~"), "{}", scene.doors());
+    assert!(scene.bindings().contains("x.example.com -> tlsroute/b/young~"), "{}", scene.bindings());
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn where_the_maps_are_full_the_oldest_are_served() {
     scene.tls("a/first", 1, &["g"], &["1.example.com"], &[]);
     scene.tls("b/fourth", 4, &["g"], &["4.example.com"], &[]);
     expect!["192.0.2.50:443 Tls 1.example.com -> tlsroute/a/first, 3.example.com -> tlsroute/a/third, 4.example.com -> tlsroute/b/fourth"]
-        .assert_eq(&scene.doors());
+        .assert_eq(&scene.bindings());
     expect![[r#"warning: TLSRoute b/second: settings.maxNames: tlsroute/b/second is not served: the maps are full, and older objects come first (value "3"); raise it"#]]
         .assert_eq(&scene.problems());
 }

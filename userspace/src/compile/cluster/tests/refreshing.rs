@@ -1,6 +1,6 @@
 //! What endpoints alone change is found without compiling everything, and comes to the same.
 
-use super::super::{Refreshed, refresh};
+use super::super::{Before, FilePart, Refreshed, refresh};
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -50,7 +50,9 @@ fn endpoints() -> impl Strategy<Value = Vec<String>> {
 
 fn again(before: &Compiled, scene: &Scene, changed: &BTreeSet<ObjectName>) -> Option<Refreshed> {
     let Compiled { desired, probes, problems, .. } = before;
-    refresh(desired, probes, problems, &scene.facts, &scene.around, changed)
+    let before = Before { desired, probes, problems };
+    let file = FilePart::new(&scene.facts).desired;
+    refresh(before, &file, scene.facts.cluster.as_ref()?, &scene.facts.node, changed)
 }
 
 proptest! {
@@ -62,7 +64,7 @@ proptest! {
         failing in prop::collection::vec(prop::sample::subsequence(vec![1_u8, 2, 3], 0..=3), 6),
     ) {
         let mut scene = scene();
-        scene.around.zone = zone;
+        scene.facts.node.zone = zone;
         for service in probed {
             // Each in its own way, and by a name.
             let kind = if service == "a/s" { ProbeKind::Tcp } else { ProbeKind::Tls };
@@ -71,18 +73,18 @@ proptest! {
             let service = scene.cluster().services.get_mut(&name(service)).unwrap();
             Arc::make_mut(service).probe = Some(Some(spec));
         }
-        let mut before = compile(&scene.facts, &scene.around);
+        let mut before = compile(&scene.facts);
         for ((at, endpoints), failing) in changes.into_iter().zip(failing) {
             change(&mut scene, SERVICES[at], &endpoints);
             // As the store does it: whose backend fails, or does not any more, has changed.
             let failing = failing.iter().map(|host| SocketAddr::new([10, 0, 0, *host].into(), 6443)).collect();
-            let old = std::mem::replace(&mut scene.cluster().failing, failing);
-            let other: BTreeSet<_> = old.symmetric_difference(&scene.cluster().failing).copied().collect();
+            let old = std::mem::replace(&mut scene.facts.node.failing, failing);
+            let other: BTreeSet<_> = old.symmetric_difference(&scene.facts.node.failing).copied().collect();
             let is_other = |one: &Endpoint| other.contains(&SocketAddr::new(one.address, one.port));
             let of_others = scene.cluster().endpoints.iter().filter(|(_, all)| all.iter().any(is_other));
             let mut changed: BTreeSet<_> = of_others.map(|(name, _)| name.clone()).collect();
             changed.insert(name(SERVICES[at]));
-            let all = compile(&scene.facts, &scene.around);
+            let all = compile(&scene.facts);
             let some = again(&before, &scene, &changed);
             if let Some(refreshed) = some {
                 prop_assert_eq!(&refreshed.desired, &all.desired);
@@ -112,11 +114,11 @@ fn probes_follow_endpoints_and_what_fails() {
     let mut scene = scene();
     scene.cluster().policy.probe = Some(ProbeSpec::default());
     change(&mut scene, "a/lb", &["10.0.0.6".to_owned(), "10.0.0.8".to_owned()]);
-    let before = compile(&scene.facts, &scene.around);
+    let before = compile(&scene.facts);
     change(&mut scene, "a/lb", &["10.0.0.7".to_owned(), "10.0.0.8".to_owned()]);
-    scene.cluster().failing.insert("10.0.0.8:6443".parse().unwrap());
+    scene.facts.node.failing.insert("10.0.0.8:6443".parse().unwrap());
     let refreshed = again(&before, &scene, &BTreeSet::from([name("a/lb")])).unwrap();
-    assert_eq!(refreshed.desired, compile(&scene.facts, &scene.around).desired);
+    assert_eq!(refreshed.desired, compile(&scene.facts).desired);
     let mut told =
         refreshed.probes.iter().map(|(at, probe)| (at.to_string(), probe.is_some())).collect::<Vec<_>>();
     told.sort();
@@ -126,7 +128,7 @@ fn probes_follow_endpoints_and_what_fails() {
 #[test]
 fn what_more_than_endpoints_depends_on_is_left_to_compile() {
     let refreshed = |scene: &mut Scene, endpoints: &[&str]| {
-        let before = compile(&scene.facts, &scene.around);
+        let before = compile(&scene.facts);
         let endpoints: Vec<String> = endpoints.iter().map(|text| text.to_string()).collect();
         change(scene, "a/t", &endpoints);
         let changed = BTreeSet::from([name("a/t")]);

@@ -1,7 +1,8 @@
 //! What the maps have no room for.
 
+use super::super::FilePart;
+use super::super::bindings::Most;
 use super::super::compile_at_most;
-use super::super::doors::Most;
 use super::*;
 
 fn programmed(compiled: &Compiled, gateway: &str) -> Option<Condition> {
@@ -55,12 +56,17 @@ fn doors_beyond_the_maps_are_refused_to_the_newest_and_told_on_the_object() {
     let service = scene.service("c/lb", &["10.0.0.2"]);
     service.load_balancer = Some(Arc::new(balancer));
     service.meta.created_secs = 9;
-    let at_most = |doors, addresses| {
+    let at_most = |bindings, addresses| {
         let cluster = scene.facts.cluster.as_ref().unwrap();
-        compile_at_most(&scene.facts, cluster, &scene.around, Most { doors, addresses })
+        compile_at_most(
+            &FilePart::new(&scene.facts),
+            cluster,
+            &scene.facts.node,
+            Most { bindings, addresses },
+        )
     };
-    for (doors, addresses, open) in [(9, 9, 5), (3, 9, 3), (9, 1, 2), (0, 0, 0)] {
-        let compiled = at_most(doors, addresses);
+    for (bindings, addresses, open) in [(9, 9, 5), (3, 9, 3), (9, 1, 2), (0, 0, 0)] {
+        let compiled = at_most(bindings, addresses);
         assert_eq!(compiled.desired.listeners.len(), open);
         let refused = |kind: &str| if open == 5 { 0 } else { told(&compiled, kind).len() };
         assert_eq!(programmed(&compiled, "b/new").is_some(), open < 4);

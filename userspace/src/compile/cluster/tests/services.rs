@@ -43,7 +43,7 @@ fn every_tcp_port_is_a_door_and_others_are_told() {
         192.0.2.1:8132 Tcp -> service/a/lb:8132
         [2001:db8::1]:443 Tcp -> service/a/lb:443
         [2001:db8::1]:8132 Tcp -> service/a/lb:8132"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     assert_eq!(scene.backends("service/a/lb:443"), "10.0.0.1:6443 1, 10.0.0.2:6443 0");
     // Endpoints of another port are not this one's.
     assert_eq!(scene.backends("service/a/lb:8132"), "");
@@ -64,7 +64,7 @@ fn what_cannot_be_served_gets_no_ingress() {
     for object in ["a/none", "a/outside", "a/udp", "a/ranges"] {
         assert_eq!(verdict(&scene, object), "[] [] Programmed=False/Invalid", "{object}");
     }
-    assert_eq!(scene.doors(), "");
+    assert_eq!(scene.bindings(), "");
     expect![[r#"
         warning: Service a/none: metadata.annotations: the Service asks for no address; set annotation vestibule.dev/addresses, metallb.io/loadBalancerIPs or spec.loadBalancerIP
         warning: Service a/outside: metadata.annotations[vestibule.dev/addresses]: 198.51.100.1 is in none of the address ranges of the installation (value "198.51.100.1"); ask for addresses of your own in the ranges
@@ -85,7 +85,7 @@ fn the_older_object_has_an_address_and_port() {
         192.0.2.1:444 Tcp -> service/a/lb:444
         192.0.2.2:443 Tls
         192.0.2.2:444 Tcp -> service/a/lb:444"#]]
-    .assert_eq(&scene.doors());
+    .assert_eq(&scene.bindings());
     assert_eq!(verdict(&scene, "a/lb"), "[192.0.2.1 192.0.2.2] [444] programmable");
     expect![[r#"
         warning: Gateway a/young: spec.listeners[0].port: 192.0.2.2:444 belongs to Service a/lb (value "444"); choose another port or address

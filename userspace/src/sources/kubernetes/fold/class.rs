@@ -2,7 +2,7 @@
 
 use super::super::api::gateway::GatewayClass;
 use super::super::api::object::{InSpec, Raw};
-use super::super::words::Words;
+use super::super::interner::Interner;
 use super::{findings, meta};
 use crate::model::cluster::ClassSpec;
 use crate::model::{Kind, Problem};
@@ -13,9 +13,9 @@ const CONTROLLER: &str = "vestibule.dev/gateway-controller";
 /// `None`: another controller's, which is nothing to us whatever it holds.
 pub(in super::super) fn fold(
     raw: Raw<InSpec<GatewayClass>>,
-    words: &Words,
+    interner: &Interner,
 ) -> (Option<ClassSpec>, Vec<Problem>) {
-    let meta = meta(&raw.meta, words);
+    let meta = meta(&raw.meta, interner);
     let mut found = findings(Kind::GatewayClass, &meta);
     let spec = found.body(raw.body).spec.unwrap_or_default();
     if spec.controller_name.as_deref() != Some(CONTROLLER) {

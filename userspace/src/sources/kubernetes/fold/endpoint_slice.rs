@@ -3,9 +3,9 @@
 use super::super::api::core::{Conditions, EndpointPort, Slice as RawSlice};
 use super::super::api::object::Raw;
 use super::super::endpoints::normalise;
-use super::super::news::Slice;
+use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
-use super::super::words::Words;
+use super::super::watch_event::Slice;
 use crate::model::cluster::{Endpoint, EndpointState};
 use crate::model::{Kind, ObjectName, ObjectRef, Problem};
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// What is wrong with a slice is told of its Service.
-pub(in super::super) fn fold(raw: Raw<RawSlice>, words: &Words) -> (Slice, Vec<Problem>) {
+pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice, Vec<Problem>) {
     let labels = raw.meta.labels.unwrap_or_default();
     let service = ObjectName {
-        namespace: words.of(raw.meta.namespace.as_deref().unwrap_or_default()),
-        name: words.of(labels.get(SERVICE_NAME).map_or("", String::as_str)),
+        namespace: interner.of(raw.meta.namespace.as_deref().unwrap_or_default()),
+        name: interner.of(labels.get(SERVICE_NAME).map_or("", String::as_str)),
     };
     let mut found = Findings::of(Some(ObjectRef { kind: Kind::Service, name: service.clone() }));
     let slice_name = raw.meta.name.unwrap_or_default();
@@ -32,7 +32,7 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, words: &Words) -> (Slice, Vec<P
     let Some(is_v4) = family(slice.address_type.as_deref(), &field("addressType"), &mut found) else {
         return (Slice { service, endpoints: Arc::new([]) }, found.into_problems());
     };
-    let ports = ports(slice.ports, field, &mut found, words);
+    let ports = ports(slice.ports, field, &mut found, interner);
     let mut endpoints = Vec::new();
     for (place, raw) in slice.endpoints.into_iter().flatten().enumerate() {
         // All addresses of an endpoint lead to the same; the API lets us take the first.
@@ -40,7 +40,7 @@ pub(in super::super) fn fold(raw: Raw<RawSlice>, words: &Words) -> (Slice, Vec<P
         let field = format!("EndpointSlice {slice_name}: endpoints[{place}].addresses[0]");
         let Some(address) = found.check(field, text, of_family(text, is_v4)) else { continue };
         let zones = raw.hints.and_then(|hints| hints.for_zones).unwrap_or_default();
-        let zones = words.list(zones.iter().filter_map(|zone| zone.name.as_deref()));
+        let zones = interner.list(zones.iter().filter_map(|zone| zone.name.as_deref()));
         let state = state(raw.conditions.unwrap_or_default());
         endpoints.extend(ports.iter().map(|(name, port)| Endpoint {
             port_name: Arc::clone(name),
@@ -72,14 +72,14 @@ fn ports(
     raw: Option<Vec<EndpointPort>>,
     field: impl Fn(&str) -> String,
     found: &mut Findings,
-    words: &Words,
+    interner: &Interner,
 ) -> Vec<(Arc<str>, u16)> {
     let mut ports = Vec::new();
     for (place, raw) in raw.into_iter().flatten().enumerate() {
         let is_tcp = raw.protocol.as_deref().unwrap_or("TCP") == "TCP";
         let Some(number) = raw.port.filter(|_| is_tcp) else { continue };
         let port = found.check(field(&format!("ports[{place}].port")), number, value::port(number));
-        ports.extend(port.map(|port| (words.of(raw.name.as_deref().unwrap_or_default()), port)));
+        ports.extend(port.map(|port| (interner.of(raw.name.as_deref().unwrap_or_default()), port)));
     }
     ports
 }

@@ -2,8 +2,8 @@
 
 use super::super::api::gateway::{Address, Allowed, Gateway, GatewayStatus};
 use super::super::api::object::{InSpec, Raw};
+use super::super::interner::Interner;
 use super::super::value;
-use super::super::words::Words;
 use super::listener::{listeners, scope};
 use super::{findings, meta};
 use crate::model::cluster::{AddressRequest, GatewaySpec, NamespaceScope};
@@ -14,14 +14,14 @@ use std::net::IpAddr;
 /// Type of an address where it is not written.
 const IP_ADDRESS: &str = "IPAddress";
 
-pub(in super::super) fn fold(raw: Raw<InSpec<Gateway>>, words: &Words) -> (GatewaySpec, Vec<Problem>) {
-    let meta = meta(&raw.meta, words);
+pub(in super::super) fn fold(raw: Raw<InSpec<Gateway>>, interner: &Interner) -> (GatewaySpec, Vec<Problem>) {
+    let meta = meta(&raw.meta, interner);
     let mut found = findings(Kind::Gateway, &meta);
     let spec = found.body(raw.body).spec.unwrap_or_default();
     let allowed = spec.allowed_listeners.as_ref().and_then(|allowed: &Allowed| allowed.namespaces.as_ref());
     let gateway = GatewaySpec {
-        class: words.of(spec.gateway_class_name.as_deref().unwrap_or_default()),
-        addresses: spec.addresses.into_iter().flatten().map(|address| request(address, words)).collect(),
+        class: interner.of(spec.gateway_class_name.as_deref().unwrap_or_default()),
+        addresses: spec.addresses.into_iter().flatten().map(|address| request(address, interner)).collect(),
         has_parameters: spec
             .infrastructure
             .is_some_and(|infrastructure| infrastructure.parameters_ref.is_some()),
@@ -30,18 +30,18 @@ pub(in super::super) fn fold(raw: Raw<InSpec<Gateway>>, words: &Words) -> (Gatew
             NamespaceScope::None,
             "spec.allowedListeners.namespaces",
             &mut found,
-            words,
+            interner,
         ),
-        listeners: listeners(spec.listeners, &mut found, words),
+        listeners: listeners(spec.listeners, &mut found, interner),
         given: given(&raw.status),
         meta,
     };
     (gateway, found.into_problems())
 }
 
-fn request(raw: Address, words: &Words) -> AddressRequest {
+fn request(raw: Address, interner: &Interner) -> AddressRequest {
     AddressRequest {
-        kind: words.of(raw.r#type.as_deref().unwrap_or(IP_ADDRESS)),
+        kind: interner.of(raw.r#type.as_deref().unwrap_or(IP_ADDRESS)),
         value: raw.value.filter(|value| !value.is_empty()).map(Into::into),
     }
 }

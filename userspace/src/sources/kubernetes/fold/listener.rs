@@ -1,9 +1,9 @@
 //! Listeners, of Gateways and ListenerSets.
 
 use super::super::api::gateway::{Expression, Listener, Namespaces, Selector};
+use super::super::interner::Interner;
 use super::super::source::GROUP;
 use super::super::value::{self, Findings, wrong};
-use super::super::words::Words;
 use super::group_kind;
 use crate::model::cluster::{GatewayListener, LabelSelector, NamespaceScope, Operator, Requirement};
 
@@ -11,13 +11,18 @@ use crate::model::cluster::{GatewayListener, LabelSelector, NamespaceScope, Oper
 pub(super) fn listeners(
     raw: Option<Vec<Listener>>,
     found: &mut Findings,
-    words: &Words,
+    interner: &Interner,
 ) -> Vec<GatewayListener> {
     let listeners = raw.into_iter().flatten().enumerate();
-    listeners.filter_map(|(place, raw)| listener(raw, place, found, words)).collect()
+    listeners.filter_map(|(place, raw)| listener(raw, place, found, interner)).collect()
 }
 
-fn listener(raw: Listener, place: usize, found: &mut Findings, words: &Words) -> Option<GatewayListener> {
+fn listener(
+    raw: Listener,
+    place: usize,
+    found: &mut Findings,
+    interner: &Interner,
+) -> Option<GatewayListener> {
     let field = |name: &str| format!("spec.listeners[{place}].{name}");
     let number = raw.port.unwrap_or_default();
     let port = found.check(field("port"), number, value::port(number));
@@ -32,19 +37,19 @@ fn listener(raw: Listener, place: usize, found: &mut Findings, words: &Words) ->
         NamespaceScope::Same,
         &field("allowedRoutes.namespaces"),
         found,
-        words,
+        interner,
     );
     let kinds = allowed.kinds.into_iter().flatten();
-    let mode = raw.tls.map(|tls| words.of(tls.mode.as_deref().unwrap_or("Terminate")));
+    let mode = raw.tls.map(|tls| interner.of(tls.mode.as_deref().unwrap_or("Terminate")));
     Some(GatewayListener {
-        name: words.of(raw.name.as_deref().unwrap_or_default()),
+        name: interner.of(raw.name.as_deref().unwrap_or_default()),
         hostname: hostname?,
         port: port?,
-        protocol: words.of(raw.protocol.as_deref().unwrap_or_default()),
+        protocol: interner.of(raw.protocol.as_deref().unwrap_or_default()),
         tls_mode: mode,
         namespaces,
         kinds: kinds
-            .map(|kind| group_kind(kind.group.as_deref(), kind.kind.as_deref(), GROUP, words))
+            .map(|kind| group_kind(kind.group.as_deref(), kind.kind.as_deref(), GROUP, interner))
             .collect(),
     })
 }
@@ -55,7 +60,7 @@ pub(super) fn scope(
     default: NamespaceScope,
     field: &str,
     found: &mut Findings,
-    words: &Words,
+    interner: &Interner,
 ) -> NamespaceScope {
     let Some(raw) = raw else { return default };
     match raw.from.as_deref() {
@@ -69,7 +74,7 @@ pub(super) fn scope(
                 found.tell(format_args!("{field}.selector"), "", wrong("is missing", remedy));
                 return NamespaceScope::None;
             };
-            selector(raw, field, found, words).map_or(NamespaceScope::None, NamespaceScope::Selector)
+            selector(raw, field, found, interner).map_or(NamespaceScope::None, NamespaceScope::Selector)
         }
         Some(other) => {
             let remedy = "write All, Same, Selector or None; until then no namespace may attach";
@@ -79,13 +84,14 @@ pub(super) fn scope(
     }
 }
 
-fn selector(raw: &Selector, field: &str, found: &mut Findings, words: &Words) -> Option<LabelSelector> {
+fn selector(raw: &Selector, field: &str, found: &mut Findings, interner: &Interner) -> Option<LabelSelector> {
     let mut requirements = Vec::new();
     for (key, value) in raw.match_labels.iter().flatten() {
-        requirements.push(Requirement { key: words.of(key), operator: Operator::In(vec![words.of(value)]) });
+        requirements
+            .push(Requirement { key: interner.of(key), operator: Operator::In(vec![interner.of(value)]) });
     }
     for (place, raw) in raw.match_expressions.iter().flatten().enumerate() {
-        let requirement = requirement(raw, words);
+        let requirement = requirement(raw, interner);
         if requirement.is_none() {
             let remedy = "write In, NotIn, Exists or DoesNotExist; until then no namespace may attach";
             let operator = raw.operator.as_deref().unwrap_or_default();
@@ -97,8 +103,8 @@ fn selector(raw: &Selector, field: &str, found: &mut Findings, words: &Words) ->
     Some(LabelSelector { requirements })
 }
 
-fn requirement(raw: &Expression, words: &Words) -> Option<Requirement> {
-    let values = || raw.values.iter().flatten().map(|value| words.of(value)).collect();
+fn requirement(raw: &Expression, interner: &Interner) -> Option<Requirement> {
+    let values = || raw.values.iter().flatten().map(|value| interner.of(value)).collect();
     let operator = match raw.operator.as_deref()? {
         "In" => Operator::In(values()),
         "NotIn" => Operator::NotIn(values()),
@@ -106,5 +112,5 @@ fn requirement(raw: &Expression, words: &Words) -> Option<Requirement> {
         "DoesNotExist" => Operator::DoesNotExist,
         _ => return None,
     };
-    Some(Requirement { key: words.of(raw.key.as_deref().unwrap_or_default()), operator })
+    Some(Requirement { key: interner.of(raw.key.as_deref().unwrap_or_default()), operator })
 }

@@ -30,17 +30,17 @@ pub(super) use service::fold as service;
 
 use super::api::gateway::Parent;
 use super::api::object::RawMeta;
+use super::interner::Interner;
 use super::value::Findings;
-use super::words::Words;
 use crate::model::cluster::{GroupKind, ParentRef};
 use crate::model::{Kind, Meta, ObjectName, ObjectRef};
 use k8s_openapi::jiff::Timestamp;
 
 /// What `metadata` says that matters.
-pub(super) fn meta(raw: &RawMeta, words: &Words) -> Meta {
+pub(super) fn meta(raw: &RawMeta, interner: &Interner) -> Meta {
     let created = raw.creation_timestamp.as_deref().and_then(|text| text.parse::<Timestamp>().ok());
     Meta {
-        name: name(raw, words),
+        name: name(raw, interner),
         uid: raw.uid.as_deref().unwrap_or_default().into(),
         generation: raw.generation.unwrap_or_default(),
         created_secs: created.map_or(0, Timestamp::as_second),
@@ -48,10 +48,10 @@ pub(super) fn meta(raw: &RawMeta, words: &Words) -> Meta {
 }
 
 /// Namespace and name.
-pub(super) fn name(raw: &RawMeta, words: &Words) -> ObjectName {
+pub(super) fn name(raw: &RawMeta, interner: &Interner) -> ObjectName {
     ObjectName {
-        namespace: words.of(raw.namespace.as_deref().unwrap_or_default()),
-        name: words.of(raw.name.as_deref().unwrap_or_default()),
+        namespace: interner.of(raw.namespace.as_deref().unwrap_or_default()),
+        name: interner.of(raw.name.as_deref().unwrap_or_default()),
     }
 }
 
@@ -59,23 +59,31 @@ fn findings(kind: Kind, meta: &Meta) -> Findings {
     Findings::of(Some(ObjectRef { kind, name: meta.name.clone() }))
 }
 
-fn parent(raw: Parent, field: &str, found: &mut Findings, words: &Words) -> Option<ParentRef> {
+fn parent(raw: Parent, field: &str, found: &mut Findings, interner: &Interner) -> Option<ParentRef> {
     let port = match raw.port {
         Some(port) => Some(found.check(format_args!("{field}.port"), port, super::value::port(port))?),
         None => None,
     };
     Some(ParentRef {
-        group: words.of_option(raw.group),
-        kind: words.of_option(raw.kind),
-        namespace: words.of_option(raw.namespace),
-        name: words.of(raw.name.as_deref().unwrap_or_default()),
-        section: words.of_option(raw.section_name),
+        group: interner.of_option(raw.group),
+        kind: interner.of_option(raw.kind),
+        namespace: interner.of_option(raw.namespace),
+        name: interner.of(raw.name.as_deref().unwrap_or_default()),
+        section: interner.of_option(raw.section_name),
         port,
     })
 }
 
-fn group_kind(group: Option<&str>, kind: Option<&str>, default_group: &str, words: &Words) -> GroupKind {
-    GroupKind { group: words.of(group.unwrap_or(default_group)), kind: words.of(kind.unwrap_or_default()) }
+fn group_kind(
+    group: Option<&str>,
+    kind: Option<&str>,
+    default_group: &str,
+    interner: &Interner,
+) -> GroupKind {
+    GroupKind {
+        group: interner.of(group.unwrap_or(default_group)),
+        kind: interner.of(kind.unwrap_or_default()),
+    }
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::super::api::core::{Service, ServicePort as RawPort};
 use super::super::api::object::{InSpec, Raw};
+use super::super::interner::Interner;
 use super::super::probe;
 use super::super::value::{self, Findings, wrong};
-use super::super::words::Words;
 use super::{findings, meta};
 use crate::model::cluster::{LoadBalancerSpec, ProbeSpec, ServicePort, ServiceSpec};
 use crate::model::{Kind, Problem};
@@ -23,9 +23,9 @@ const PROBE: &str = "vestibule.dev/probe";
 pub(in super::super) fn fold(
     raw: Raw<InSpec<Service>>,
     defaults: ProbeSpec,
-    words: &Words,
+    interner: &Interner,
 ) -> (ServiceSpec, Vec<Problem>) {
-    let meta = meta(&raw.meta, words);
+    let meta = meta(&raw.meta, interner);
     let mut found = findings(Kind::Service, &meta);
     let annotations = &raw.meta.annotations;
     let spec = found.body(raw.body).spec.unwrap_or_default();
@@ -33,8 +33,8 @@ pub(in super::super) fn fold(
     let is_ours = kind == "LoadBalancer" && spec.load_balancer_class.as_deref() == Some(CLASS);
     let service = ServiceSpec {
         is_external_name: kind == "ExternalName",
-        load_balancer: is_ours.then(|| Arc::new(load_balancer(&spec, annotations, &mut found, words))),
-        ports: ports(spec.ports, &mut found, words),
+        load_balancer: is_ours.then(|| Arc::new(load_balancer(&spec, annotations, &mut found, interner))),
+        ports: ports(spec.ports, &mut found, interner),
         probe: annotations
             .get(PROBE)
             .and_then(|text| found.check(annotation(PROBE), text, probe::read(text, defaults))),
@@ -43,14 +43,14 @@ pub(in super::super) fn fold(
     (service, found.into_problems())
 }
 
-fn ports(raw: Option<Vec<RawPort>>, found: &mut Findings, words: &Words) -> Vec<ServicePort> {
+fn ports(raw: Option<Vec<RawPort>>, found: &mut Findings, interner: &Interner) -> Vec<ServicePort> {
     let mut ports = Vec::new();
     for (place, raw) in raw.into_iter().flatten().enumerate() {
         let number = raw.port.unwrap_or_default();
         let field = format_args!("spec.ports[{place}].port");
         let Some(port) = found.check(field, number, value::port(number)) else { continue };
-        let protocol = words.of(raw.protocol.as_deref().unwrap_or("TCP"));
-        let name = words.of(raw.name.as_deref().unwrap_or_default());
+        let protocol = interner.of(raw.protocol.as_deref().unwrap_or("TCP"));
+        let name = interner.of(raw.name.as_deref().unwrap_or_default());
         ports.push(ServicePort { name, port, is_tcp: &*protocol == "TCP", protocol });
     }
     ports
@@ -60,7 +60,7 @@ fn load_balancer(
     spec: &Service,
     annotations: &BTreeMap<String, String>,
     found: &mut Findings,
-    words: &Words,
+    interner: &Interner,
 ) -> LoadBalancerSpec {
     let annotated = ADDRESSES.iter().find_map(|name| Some((annotation(name), annotations.get(*name)?)));
     let alone = spec.load_balancer_ip.as_ref().filter(|text| !text.is_empty());
@@ -80,7 +80,7 @@ fn load_balancer(
     }
     let ranges = spec.load_balancer_source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty());
     let annotated = annotations.get(SOURCE_RANGES).is_some_and(|ranges| !ranges.trim().is_empty());
-    LoadBalancerSpec { addresses, field: words.of(&field), has_source_ranges: ranges || annotated }
+    LoadBalancerSpec { addresses, field: interner.of(&field), has_source_ranges: ranges || annotated }
 }
 
 fn annotation(name: &str) -> String {

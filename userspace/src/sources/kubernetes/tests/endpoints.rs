@@ -1,5 +1,5 @@
 use super::super::endpoints::{Slices, normalise};
-use super::super::news::Slice;
+use super::super::watch_event::Slice;
 use crate::model::ObjectName;
 use crate::model::cluster::{Endpoint, EndpointState};
 use proptest::prelude::*;

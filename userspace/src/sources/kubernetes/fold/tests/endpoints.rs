@@ -1,5 +1,5 @@
 use super::super::{endpoint_slice, service};
-use super::{defaults, lines, raw, words};
+use super::{defaults, interner, lines, raw};
 use crate::model::cluster::{EndpointState, ProbeKind};
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ endpoints:
 
 #[test]
 fn a_slice_gives_each_endpoint_at_each_tcp_port() {
-    let (slice, problems) = endpoint_slice(raw(SLICE), &words());
+    let (slice, problems) = endpoint_slice(raw(SLICE), &interner());
     assert_eq!(lines(&problems), Vec::<String>::new());
     assert_eq!(slice.service.to_string(), "tenant-a/api");
     let told: Vec<String> = slice
@@ -63,7 +63,7 @@ fn conditions_have_the_defaults_of_the_api() {
             "metadata: {{name: s, namespace: ns}}\naddressType: IPv6\nports: [{{port: 1}}]\n\
              endpoints: [{{addresses: ['fd00::1'], conditions: {conditions}}}]\n"
         );
-        assert_eq!(endpoint_slice(raw(&text), &words()).0.endpoints[0].state, state, "{conditions}");
+        assert_eq!(endpoint_slice(raw(&text), &interner()).0.endpoints[0].state, state, "{conditions}");
     }
 }
 
@@ -83,7 +83,7 @@ endpoints:
 - {addresses: []}
 - {addresses: [10.0.0.1]}
 "#;
-    let (slice, problems) = endpoint_slice(raw(text), &words());
+    let (slice, problems) = endpoint_slice(raw(text), &interner());
     assert_eq!(slice.endpoints.len(), 1);
     let told = lines(&problems).join("\n");
     for part in [
@@ -104,7 +104,7 @@ endpoints:
 fn a_slice_of_names_has_no_endpoints() {
     let text = "metadata: {name: s, namespace: ns, labels: {kubernetes.io/service-name: api}}\naddressType: FQDN\n\
                 endpoints: [{addresses: [example.com]}]\nports: [{port: 1}]\n";
-    let (slice, problems) = endpoint_slice(raw(text), &words());
+    let (slice, problems) = endpoint_slice(raw(text), &interner());
     assert!(slice.endpoints.is_empty());
     assert!(lines(&problems)[0].contains("addressType: is not a family of addresses (value \"FQDN\")"));
 }
@@ -117,7 +117,7 @@ fn load_balancer(spec: &str, annotations: &str) -> String {
 }
 
 fn addresses(text: &str) -> (Vec<IpAddr>, String, Vec<String>) {
-    let (service, problems) = service(raw(text), defaults(), &words());
+    let (service, problems) = service(raw(text), defaults(), &interner());
     let ours = service.load_balancer.unwrap();
     (ours.addresses.clone(), ours.field.to_string(), lines(&problems))
 }
@@ -133,7 +133,7 @@ fn only_our_class_makes_a_service_ours() {
         ("loadBalancerClass: vestibule.dev/lb", false),
     ] {
         let text = format!("metadata: {{name: a, namespace: ns}}\nspec: {{{spec}, ports: [{{port: 1}}]}}\n");
-        let (service, _) = service(raw(&text), defaults(), &words());
+        let (service, _) = service(raw(&text), defaults(), &interner());
         assert_eq!(service.load_balancer.is_some(), is_ours, "{spec}");
     }
 }
@@ -179,7 +179,7 @@ fn an_unreadable_address_leaves_the_others() {
 #[test]
 fn source_ranges_are_seen_in_both_places() {
     let flag =
-        |text: &str| service(raw(text), defaults(), &words()).0.load_balancer.unwrap().has_source_ranges;
+        |text: &str| service(raw(text), defaults(), &interner()).0.load_balancer.unwrap().has_source_ranges;
     assert!(!flag(&load_balancer("", "")));
     assert!(!flag(&load_balancer("loadBalancerSourceRanges: []", "")));
     assert!(flag(&load_balancer("loadBalancerSourceRanges: [10.0.0.0/8]", "")));
@@ -189,7 +189,7 @@ fn source_ranges_are_seen_in_both_places() {
 #[test]
 fn ports_keep_their_protocol_and_names() {
     let text = "metadata: {name: a, namespace: ns}\nspec: {type: ExternalName, ports: [{port: 443, name: tls}, {port: 53, protocol: UDP}, {port: 0}]}\n";
-    let (service, problems) = service(raw(text), defaults(), &words());
+    let (service, problems) = service(raw(text), defaults(), &interner());
     let ports: Vec<_> = service
         .ports
         .iter()
@@ -209,7 +209,7 @@ fn the_probe_annotation_is_read_and_a_bad_one_leaves_the_charts() {
         let text = format!(
             "metadata: {{name: a, namespace: ns, annotations: {{vestibule.dev/probe: '{text}'}}}}\nspec: {{}}\n"
         );
-        let (service, problems) = service(raw(&text), defaults(), &words());
+        let (service, problems) = service(raw(&text), defaults(), &interner());
         (service.probe, lines(&problems))
     };
     assert_eq!(probe("off"), (Some(None), vec![]));

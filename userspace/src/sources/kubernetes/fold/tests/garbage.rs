@@ -3,7 +3,7 @@
 
 use super::super::super::api::object::Object;
 use super::super::{class, endpoint_slice, gateway, grant, listener_set, namespace, route, service};
-use super::{defaults, words};
+use super::{defaults, interner};
 use crate::model::{Kind, Problem};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -99,28 +99,28 @@ fn read<B: DeserializeOwned>(object: &Value) -> super::super::super::api::object
 }
 
 fn fold_as_everything(object: &Value) {
-    let words = words();
+    let interner = interner();
     let mut problems: Vec<Vec<Problem>> = vec![
-        class(read(object), &words).1,
-        grant(read(object), &words).1,
-        namespace(read(object), &words).1,
-        route(Kind::TcpRoute, read(object), &words).1,
+        class(read(object), &interner).1,
+        grant(read(object), &interner).1,
+        namespace(read(object), &interner).1,
+        route(Kind::TcpRoute, read(object), &interner).1,
     ];
-    let (gateway, told) = gateway(read(object), &words);
+    let (gateway, told) = gateway(read(object), &interner);
     problems.push(told);
-    let (set, told) = listener_set(read(object), &words);
+    let (set, told) = listener_set(read(object), &interner);
     problems.push(told);
     assert!(gateway.listeners.iter().chain(&set.listeners).all(|listener| listener.port != 0));
-    let (route, told) = route(Kind::TlsRoute, read(object), &words);
+    let (route, told) = route(Kind::TlsRoute, read(object), &interner);
     problems.push(told);
     assert!(route.has_hostnames || route.hostnames.is_empty());
     assert!(
         route.rules.iter().flatten().all(|backend| backend.port != Some(0) && backend.weight <= 1_000_000)
     );
-    let (service, told) = service(read(object), defaults(), &words);
+    let (service, told) = service(read(object), defaults(), &interner);
     problems.push(told);
     assert!(service.ports.iter().all(|port| port.port != 0));
-    let (slice, told) = endpoint_slice(read(object), &words);
+    let (slice, told) = endpoint_slice(read(object), &interner);
     problems.push(told);
     for endpoint in slice.endpoints.iter() {
         assert!(endpoint.port != 0 && !endpoint.address.is_loopback() && !endpoint.address.is_multicast());

@@ -1,5 +1,5 @@
 use super::super::{class, gateway, grant, listener_set, namespace, route};
-use super::{lines, raw, words};
+use super::{interner, lines, raw};
 use crate::model::Kind;
 use crate::model::cluster::{NamespaceScope, Operator};
 
@@ -20,7 +20,7 @@ spec:
 status:
   addresses: [{type: IPAddress, value: 192.0.2.1}, {value: "2001:db8::1"}, {type: Hostname, value: 192.0.2.3}, {value: x}]
 "#;
-    let (gateway, problems) = gateway(raw(text), &words());
+    let (gateway, problems) = gateway(raw(text), &interner());
     assert_eq!(lines(&problems), Vec::<String>::new());
     assert_eq!(
         (gateway.meta.generation, gateway.meta.created_secs, &*gateway.meta.uid),
@@ -61,7 +61,7 @@ spec:
   - {name: f, protocol: TLS, port: 443, hostname: 10.0.0.1}
   - {name: g, protocol: TCP, port: 9000}
 "#;
-    let (gateway, problems) = gateway(raw(text), &words());
+    let (gateway, problems) = gateway(raw(text), &interner());
     let left: Vec<_> = gateway.listeners.iter().map(|l| (&*l.name, &l.namespaces)).collect();
     let (none, same) = (&NamespaceScope::None, &NamespaceScope::Same);
     assert_eq!(left, [("c", none), ("d", none), ("e", none), ("g", same)]);
@@ -90,7 +90,7 @@ spec:
         matchLabels: {a: b}
         matchExpressions: [{key: c, operator: In, values: [d, e]}, {key: f, operator: NotIn, values: [g]}, {key: h, operator: Exists}, {key: i, operator: DoesNotExist}]
 "#;
-    let (gateway, _) = gateway(raw(text), &words());
+    let (gateway, _) = gateway(raw(text), &interner());
     let NamespaceScope::Selector(selector) = gateway.allowed_listeners else { panic!() };
     let w = |text: &str| text.into();
     let operators: Vec<_> =
@@ -119,7 +119,7 @@ spec:
   - backendRefs: [{name: x, kind: Other, group: g, port: 99999, weight: -1}]
 "#;
     for kind in [Kind::TlsRoute, Kind::TcpRoute] {
-        let (route, problems) = route(kind, raw(text), &words());
+        let (route, problems) = route(kind, raw(text), &interner());
         assert_eq!(route.parents.len(), 2);
         assert_eq!((route.parents[0].kind.as_deref(), route.parents[0].port), (None, None));
         assert_eq!((route.parents[1].section.as_deref(), route.parents[1].port), (Some("tls"), Some(443)));
@@ -149,7 +149,7 @@ fn a_route_of_unreadable_names_does_not_match_every_name() {
     let (route, _) = route(
         Kind::TlsRoute,
         raw("metadata: {name: r, namespace: ns}\nspec: {hostnames: ['a b']}\n"),
-        &words(),
+        &interner(),
     );
     assert!(route.hostnames.is_empty() && route.has_hostnames);
 }
@@ -157,7 +157,7 @@ fn a_route_of_unreadable_names_does_not_match_every_name() {
 #[test]
 fn an_object_of_another_shape_is_taken_as_empty_and_told() {
     let (gateway, problems) =
-        gateway(raw("metadata: {name: g, namespace: ns}\nspec: {listeners: 7}\n"), &words());
+        gateway(raw("metadata: {name: g, namespace: ns}\nspec: {listeners: 7}\n"), &interner());
     assert!(gateway.listeners.is_empty());
     assert!(
         lines(&problems)[0].contains("Gateway ns/g: spec: does not have the shape of its kind"),
@@ -170,24 +170,24 @@ fn classes_of_other_controllers_are_nothing_to_us() {
     let text = |controller: &str| {
         format!("metadata: {{name: c}}\nspec: {{controllerName: {controller}, parametersRef: {{kind: X}}}}\n")
     };
-    let ours = class(raw(&text("vestibule.dev/gateway-controller")), &words()).0.unwrap();
+    let ours = class(raw(&text("vestibule.dev/gateway-controller")), &interner()).0.unwrap();
     assert_eq!((ours.meta.name.to_string(), ours.has_parameters), ("c".to_owned(), true));
-    assert_eq!(class(raw(&text("example.com/other")), &words()).0, None);
-    assert_eq!(class(raw("metadata: {name: c}\n"), &words()).0, None);
+    assert_eq!(class(raw(&text("example.com/other")), &interner()).0, None);
+    assert_eq!(class(raw("metadata: {name: c}\n"), &interner()).0, None);
 }
 
 #[test]
 fn sets_grants_and_namespaces_are_read() {
     let text = "metadata: {name: s, namespace: ns}\nspec: {parentRef: {name: g, namespace: m}, listeners: [{name: a, port: 1, protocol: TCP}]}\n";
-    let (set, _) = listener_set(raw(text), &words());
+    let (set, _) = listener_set(raw(text), &interner());
     assert_eq!(
         (&*set.parent.name, set.parent.namespace.as_deref(), set.listeners.len()),
         ("g", Some("m"), 1)
     );
     let text = "metadata: {name: s, namespace: ns}\nspec: {from: [{group: g, kind: TLSRoute, namespace: m}], to: [{group: '', kind: Service, name: x}, {kind: Service, name: ''}]}\n";
-    let (grant, _) = grant(raw(text), &words());
+    let (grant, _) = grant(raw(text), &interner());
     assert_eq!((&*grant.from[0].0.kind, &*grant.from[0].1), ("TLSRoute", "m"));
     assert_eq!((grant.to[0].1.as_deref(), grant.to[1].1.as_deref()), (Some("x"), None));
-    let (labels, _) = namespace(raw("metadata: {name: ns, labels: {a: b}}\n"), &words());
+    let (labels, _) = namespace(raw("metadata: {name: ns, labels: {a: b}}\n"), &interner());
     assert_eq!(labels.get("a").map(|value| &**value), Some("b"));
 }

@@ -10,7 +10,7 @@ mod gateways;
 mod garbage;
 
 use super::super::api::object::{Object, Raw};
-use super::super::words::Words;
+use super::super::interner::Interner;
 use crate::model::Problem;
 use crate::model::cluster::ProbeSpec;
 use serde::de::DeserializeOwned;
@@ -35,8 +35,8 @@ fn lines(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(Problem::to_string).collect()
 }
 
-fn words() -> Words {
-    Words::default()
+fn interner() -> Interner {
+    Interner::default()
 }
 
 fn defaults() -> ProbeSpec {

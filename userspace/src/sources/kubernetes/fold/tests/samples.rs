@@ -1,7 +1,7 @@
 //! Every object of `../shared/fixtures/crds/gateway-api`: nothing in them is unreadable, and this is what is read.
 
-use super::super::super::words::Words;
-use super::{defaults, raw_of, words, yaml};
+use super::super::super::interner::Interner;
+use super::{defaults, interner, raw_of, yaml};
 use crate::model::{Kind, Problem};
 use expect_test::expect_file;
 use serde_json::Value;
@@ -36,20 +36,20 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
 }
 
 /// An object folded, as text; `None`: a kind that is not read.
-fn folded(object: &Value, words: &Words) -> Option<(String, Vec<Problem>)> {
+fn folded(object: &Value, interner: &Interner) -> Option<(String, Vec<Problem>)> {
     fn text<T: Debug>((spec, problems): (T, Vec<Problem>)) -> (String, Vec<Problem>) {
         (format!("{spec:?}"), problems)
     }
     let object = || object.clone();
     Some(match object()["kind"].as_str()? {
-        "GatewayClass" => text(super::super::class(raw_of(object()), words)),
-        "Gateway" => text(super::super::gateway(raw_of(object()), words)),
-        "ListenerSet" => text(super::super::listener_set(raw_of(object()), words)),
-        "TLSRoute" => text(super::super::route(Kind::TlsRoute, raw_of(object()), words)),
-        "TCPRoute" => text(super::super::route(Kind::TcpRoute, raw_of(object()), words)),
-        "ReferenceGrant" => text(super::super::grant(raw_of(object()), words)),
-        "Namespace" => text(super::super::namespace(raw_of(object()), words)),
-        "Service" => text(super::super::service(raw_of(object()), defaults(), words)),
+        "GatewayClass" => text(super::super::class(raw_of(object()), interner)),
+        "Gateway" => text(super::super::gateway(raw_of(object()), interner)),
+        "ListenerSet" => text(super::super::listener_set(raw_of(object()), interner)),
+        "TLSRoute" => text(super::super::route(Kind::TlsRoute, raw_of(object()), interner)),
+        "TCPRoute" => text(super::super::route(Kind::TcpRoute, raw_of(object()), interner)),
+        "ReferenceGrant" => text(super::super::grant(raw_of(object()), interner)),
+        "Namespace" => text(super::super::namespace(raw_of(object()), interner)),
+        "Service" => text(super::super::service(raw_of(object()), defaults(), interner)),
         _ => return None,
     })
 }
@@ -57,7 +57,7 @@ fn folded(object: &Value, words: &Words) -> Option<(String, Vec<Problem>)> {
 #[test]
 fn samples_are_read_without_problem() {
     let Some(folder) = folder() else { return };
-    let (mut paths, words) = (Vec::new(), words());
+    let (mut paths, interner) = (Vec::new(), interner());
     files(&folder.join("samples"), &mut paths);
     files(&folder.join("conformance"), &mut paths);
     paths.sort();
@@ -66,7 +66,7 @@ fn samples_are_read_without_problem() {
     for path in paths {
         let name = path.strip_prefix(&folder).unwrap().display();
         for object in yaml(&std::fs::read_to_string(&path).unwrap()) {
-            let Some((text, problems)) = folded(&object, &words) else { continue };
+            let Some((text, problems)) = folded(&object, &interner) else { continue };
             assert_eq!(super::lines(&problems), Vec::<String>::new(), "{name}");
             count += 1;
             if name.to_string().starts_with("samples/") {

@@ -1,0 +1,91 @@
+//! An open connection in words that another node understands: addresses, names and numbers, and none of this node's ids.
+
+use crate::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
+use crate::maps::map_struct;
+use crate::maps::route::Label;
+
+map_struct! {
+    /// What a node that goes on with a connection has to know. Numbers in host byte order; both nodes are of one byte order,
+    /// as their maps are.
+    pub struct Opening = 252 {
+        /// Also the listener's address and port.
+        pub client: ClientTuple,
+        /// Also the backend's address and port.
+        pub nat: BackendTuple,
+        /// The route's name.
+        pub route: Label,
+        /// See [`Flow`], as all that follows.
+        pub seq_delta: u32,
+        pub ts_delta: u32,
+        pub client_acked: u32,
+        pub backend_acked: u32,
+        pub client_next: u32,
+        pub backend_next: u32,
+        pub client_isn: u32,
+        pub vip_isn: u32,
+        pub seen_secs: u32,
+        pub client_scale: u8,
+        pub backend_scale: u8,
+        pub declined: u8,
+        /// [`Connection::delivery`].
+        pub delivery: u8,
+        /// Zero.
+        pub reserved: [u8; 4],
+    }
+}
+
+impl Opening {
+    /// What is to be told of a flow, whose route has this name.
+    pub const fn of(client: &ClientTuple, flow: &Flow, route: Label) -> Self {
+        Self {
+            client: *client,
+            nat: flow.nat,
+            route,
+            seq_delta: flow.seq_delta,
+            ts_delta: flow.ts_delta,
+            client_acked: flow.client_acked,
+            backend_acked: flow.backend_acked,
+            client_next: flow.client_next,
+            backend_next: flow.backend_next,
+            client_isn: flow.client_isn,
+            vip_isn: flow.vip_isn,
+            seen_secs: flow.seen_secs,
+            client_scale: flow.client_scale,
+            backend_scale: flow.backend_scale,
+            declined: flow.declined,
+            delivery: flow.connection.delivery,
+            reserved: [0; 4],
+        }
+    }
+
+    /// The flow on a node where listener, route and backend have these ids. Its generation is that node's to give; no end
+    /// has been seen of it.
+    pub const fn flow(&self, listener: u32, route: u32, backend: u32) -> Flow {
+        Flow {
+            connection: Connection {
+                state: FLOW_ESTABLISHED,
+                delivery: self.delivery,
+                listener,
+                route,
+                backend,
+                ..Connection::zeroed()
+            },
+            nat: self.nat,
+            seq_delta: self.seq_delta,
+            ts_delta: self.ts_delta,
+            client_acked: self.client_acked,
+            backend_acked: self.backend_acked,
+            client_next: self.client_next,
+            backend_next: self.backend_next,
+            client_fin: 0,
+            backend_fin: 0,
+            seen_secs: self.seen_secs,
+            client_isn: self.client_isn,
+            vip_isn: self.vip_isn,
+            client_scale: self.client_scale,
+            backend_scale: self.backend_scale,
+            declined: self.declined,
+            reserved: 0,
+        }
+    }
+}

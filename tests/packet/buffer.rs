@@ -1,0 +1,444 @@
+//! Bounds of the buffers: of each source, of the whole, in time.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::maps::backend::BACKEND_RETIRED;
+use common::maps::event::Expiry;
+use common::maps::flow::{BUFFER_BYTES, BUFFER_FREE, Buffer, FLOW_RESET, FLOW_UNDELIVERED};
+use common::maps::name;
+use common::maps::settings::Settings;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, server_name};
+use tests::compare::assert_frame;
+use tests::fill::default_settings;
+use tests::hello::hello;
+use tests::packet::flag;
+use tests::program::{Programs, Sizes};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
+use crate::delivery::collect;
+use crate::scene::{Backend, Client, ISN, behind, dial, ready, usual_hello};
+use crate::setup::{backend_id, flag_backend, hellos, nats, route_counts, waiting_of, with_backends};
+
+/// A client on the far side of the default route.
+fn far(family: Family, net: u8, host: u8) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(192, 0, net, host).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, net.into(), 0, 0, 0, host.into()).into(),
+    }
+}
+
+/// Programs with room for this many waiting hellos.
+fn small(hellos: u32) -> Programs {
+    let mut programs = Programs::with_sizes(Sizes { hellos, ..Sizes::default() }).expect("the programs load");
+    programs.tls_with_one_route();
+    programs
+}
+
+/// A client whose hello waits for its second half.
+#[track_caller]
+fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
+    let client = dial(family).host(host).port(port).shake(programs);
+    assert_dropped(&client.send(programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
+    client
+}
+
+#[test]
+fn no_source_holds_more_than_64_waiting_hellos() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        let clients: Vec<Client> = (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
+        assert_eq!(waiting_of(&programs, host), 64);
+        // The next one, from the same source: for IPv6 that is the whole /64.
+        let same = if family.is_v4() { host } else { far(family, 2, 2) };
+        let refused = dial(family).host(same).port(50_000).shake(&mut programs);
+        let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+        assert_eq!(refused.waiting(&programs), None);
+        // A whole hello waits for its backend: it needs a place too.
+        let outcome = refused.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+        assert_eq!(refused.waiting(&programs), None);
+        assert!(nats(&programs).iter().all(|(_, owner)| *owner != refused.dial.tuple()));
+        // Other sources have their own count: for IPv4 the next address, for IPv6 the next /64.
+        let other = if family.is_v4() { far(family, 2, 2) } else { far(family, 3, 1) };
+        begin(&mut programs, family, other, 40_000);
+        assert_eq!((waiting_of(&programs, host), waiting_of(&programs, other)), (64, 1));
+        // One is delivered, one reset, one closed: three places.
+        let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(waiting_of(&programs, host), 64);
+        Backend::of(&sent(&outcome)).accept(&mut programs);
+        assert_eq!(waiting_of(&programs, host), 63);
+        clients[1].give(&mut programs, &clients[1].at(300).rst());
+        clients[2].give(&mut programs, &clients[2].at(300).fin());
+        assert_eq!(waiting_of(&programs, host), 61);
+        for port in 50_001..50_004 {
+            begin(&mut programs, family, same, port);
+        }
+        let refused = dial(family).host(same).port(50_004).shake(&mut programs);
+        let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
+        let (connected, _, _) = route_counts(&programs);
+        assert_eq!(connected, if family.is_v4() { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        let client = dial(family).host(host).shake(&mut programs);
+        let ask = |programs: &mut Programs| {
+            let backend = client.ask(programs, &usual_hello());
+            assert_eq!(waiting_of(programs, host), 1);
+            backend
+        };
+        // Both backends refuse; both are silent; the client resets; the daemon does; the backend is gone.
+        let first = ask(&mut programs);
+        let outcome = first.refuse(&mut programs);
+        assert_eq!(waiting_of(&programs, host), 1);
+        let outcome = Backend::of(&sent(&outcome)).refuse(&mut programs);
+        assert_eq!(outcome.counted, [(Reason::ConnectExhausted, 1)]);
+        assert_eq!(waiting_of(&programs, host), 0);
+        ask(&mut programs);
+        for _ in 0..4 {
+            assert_eq!(waiting_of(&programs, host), 1);
+            client.send(&mut programs, 0, &usual_hello());
+        }
+        assert_eq!((client.waiting(&programs), waiting_of(&programs, host)), (None, 0));
+        ask(&mut programs);
+        client.give(&mut programs, &client.at(517).rst());
+        assert_eq!(waiting_of(&programs, host), 0);
+        ask(&mut programs);
+        programs.expire(&order(client.dial.tuple(), Reason::ExpireHello));
+        assert_eq!(waiting_of(&programs, host), 0);
+        let backend = ask(&mut programs);
+        for index in 0..2 {
+            flag_backend(&mut programs, backend_id(family, index), BACKEND_RETIRED);
+        }
+        let outcome = backend.give(&mut programs, &backend.syn_ack());
+        assert_eq!(outcome.counted, [(Reason::ConnectRetired, 1)]);
+        assert_eq!(waiting_of(&programs, host), 0);
+        // Refused before it is dialled.
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_eq!(outcome.counted, [(Reason::PickNone, 1)]);
+        assert_eq!(waiting_of(&programs, host), 0);
+    }
+}
+
+/// What a place holds beside its bytes.
+fn places(programs: &Programs, sizes: u32) -> Vec<Buffer> {
+    (0..sizes).map(|place| programs.element(name::BUFFERS, place)).collect()
+}
+
+/// So that the next hello finds a place without a search, and in the processor's cache.
+#[test]
+fn the_places_of_a_delivered_hello_are_free() {
+    tests::skip_without_root!();
+    let mut programs = small(8);
+    let long = hello().name(server_name(0)).length(5_000).bytes();
+    for family in FAMILIES {
+        for (port, bytes) in (40_000..).zip([usual_hello(), long.clone()]) {
+            let client = dial(family).host(far(family, 2, 1)).port(port).shake(&mut programs);
+            let mut backend = None;
+            for (at, part) in (0..).step_by(1_400).zip(bytes.chunks(1_400)) {
+                let outcome = client.send(&mut programs, at, part);
+                if outcome.counted.contains(&(Reason::ConnectSyn, 1)) {
+                    backend = Some(Backend::of(&sent(&outcome)));
+                }
+            }
+            let backend = backend.expect("the hello is whole");
+            let held = client.waiting(&programs).expect("it waits for its backend").buffers;
+            let held: Vec<u32> = held.into_iter().filter(|place| *place != u32::MAX).collect();
+            assert_eq!(held.len(), bytes.len().div_ceil(BUFFER_BYTES));
+            let outcome = backend.give(&mut programs, &backend.syn_ack());
+            assert_eq!(outcome.counted.last(), Some(&(Reason::ConnectHello, 1)));
+            let owed =
+                client.flow(&programs).expect("it is open").connection.backend_flags & FLOW_UNDELIVERED != 0;
+            for place in held {
+                let chunk = places(&programs, 8)[place as usize];
+                assert_eq!((chunk.index == BUFFER_FREE, chunk.locked), (!owed, 0), "place {place}");
+            }
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}
+
+/// Fills buffers for four hellos in which one place is taken: the last of four new hellos drives out the oldest.
+#[track_caller]
+fn drive_out(programs: &mut Programs, family: Family) {
+    for port in 50_000..50_003 {
+        dial(family).host(far(family, 2, 1)).port(port).shake(programs).ask(programs, &usual_hello());
+    }
+    let client = dial(family).host(far(family, 2, 1)).port(50_003).shake(programs);
+    let outcome = client.send(programs, 0, &usual_hello());
+    assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
+}
+
+#[test]
+fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let oldest = dial(family).shake(&mut programs);
+        oldest.ask(&mut programs, &usual_hello());
+        let slow: Vec<Client> =
+            (0..3).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
+        // Strangers with a byte each never drive out a client whose backend is about to answer.
+        for (port, gone) in (50_000..).zip(&slow) {
+            let client = dial(family).host(far(family, 3, 1)).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello()[..1]);
+            assert_eq!(outcome.counted, [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)]);
+            assert_eq!(gone.waiting(&programs), None);
+        }
+        assert!(oldest.waiting(&programs).is_some());
+    }
+}
+
+/// Hellos are over after 50 ms.
+fn short_lived(programs: &mut Programs, sizes: Sizes) {
+    programs.settings(Settings { hello_timeout_ns: 50_000_000, ..default_settings(sizes) });
+}
+
+#[test]
+fn the_count_of_a_source_begins_anew_when_all_are_over() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        programs.settings(default_settings(Sizes::default()));
+        let clients: Vec<Client> = (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
+        short_lived(&mut programs, Sizes::default());
+        sleep(Duration::from_millis(60));
+        let client = dial(family).host(host).port(50_000).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
+        assert_eq!(waiting_of(&programs, host), 1);
+        // Those of the old count do not lower the new one.
+        programs.settings(default_settings(Sizes::default()));
+        let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        assert_eq!(waiting_of(&programs, host), 1);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+#[test]
+fn a_hello_that_takes_too_long_is_forgotten_when_its_client_speaks() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        programs.settings(default_settings(Sizes::default()));
+        let host = far(family, 2, 1);
+        let client = begin(&mut programs, family, host, 40_000);
+        short_lived(&mut programs, Sizes::default());
+        sleep(Duration::from_millis(60));
+        let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
+        assert_sent(&outcome, Reason::HelloTimeout, &client.refusal());
+        assert_eq!((client.waiting(&programs), waiting_of(&programs, host)), (None, 0));
+        // While the backend is awaited the limit holds too.
+        let client = dial(family).host(host).port(40_000).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        sleep(Duration::from_millis(60));
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_sent(&outcome, Reason::HelloTimeout, &client.refusal());
+        assert_eq!((client.waiting(&programs), backend.owner(&programs)), (None, None));
+        assert_eq!(nats(&programs), []);
+        // A segment of another connection forgets it too, without a word about it.
+        // Its cookie: another epoch may have begun.
+        let client = begin(&mut programs, family, host, 40_000);
+        sleep(Duration::from_millis(60));
+        let other = client.at(0).ack(client.wrong_ack());
+        let outcome = client.give(&mut programs, &other);
+        assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&other));
+        assert_eq!(client.waiting(&programs), None);
+        // And a RST is not answered.
+        let client = begin(&mut programs, family, host, 40_000);
+        sleep(Duration::from_millis(60));
+        assert_dropped(&client.give(&mut programs, &client.at(300).rst()), Reason::HelloReset);
+        assert_eq!(client.waiting(&programs), None);
+    }
+}
+
+#[test]
+fn when_the_buffers_are_full_the_oldest_gives_way() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let clients: Vec<Client> =
+            (0..4).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
+        for (round, oldest) in (0..).zip(&clients[..2]) {
+            let client = dial(family).host(far(family, 3, 1)).port(50_000 + round).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+            assert_eq!(outcome.counted, [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)]);
+            assert_eq!(outcome.emitted, []);
+            assert_eq!(oldest.waiting(&programs), None);
+            assert_eq!(hellos(&programs).len(), 4);
+            // The daemon is told, and resets the client.
+            let seq = oldest.cookie.wrapping_add(1);
+            let told = Expiry { client: oldest.dial.tuple(), seq, reason: Reason::HelloEvicted as u32 };
+            assert_eq!(programs.evictions(), [told]);
+            let outcome = programs.expire(&told);
+            assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[][..]));
+            assert_emitted(&outcome, &[(Device::Client, oldest.refusal())]);
+        }
+        assert_eq!(waiting_of(&programs, far(family, 2, 1)), 2);
+        // Those that stayed are whole.
+        let outcome = clients[2].send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+    }
+}
+
+#[test]
+fn a_hello_that_is_refused_takes_nobodys_place() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        for port in 40_000..40_004 {
+            begin(&mut programs, family, far(family, 2, 1), port);
+        }
+        let unknown = hello().name("nobody.example.org").length(517).bytes();
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &unknown);
+        assert_sent(&outcome, Reason::RouteNone, &client.refusal());
+        assert_eq!(hellos(&programs).len(), 4);
+        assert_eq!(programs.evictions(), []);
+    }
+}
+
+#[test]
+fn a_hello_that_waits_for_its_backend_gives_way_with_its_port() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let oldest = dial(family).shake(&mut programs);
+        let backend = oldest.ask(&mut programs, &usual_hello());
+        drive_out(&mut programs, family);
+        assert_eq!((oldest.waiting(&programs), backend.owner(&programs)), (None, None));
+        assert_eq!(programs.evictions().len(), 1);
+    }
+}
+
+#[test]
+fn a_hello_that_is_owed_gives_way_and_its_flow_is_reset() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(4);
+        let bytes = hello().name(server_name(0)).length(517).bytes();
+        let oldest = dial(family).shake(&mut programs);
+        oldest.give(&mut programs, &oldest.at(0).psh().payload(&bytes[..300]));
+        let outcome = oldest.send(&mut programs, 300, &bytes[300..]);
+        let backend = Backend::of(&sent(&outcome));
+        backend.accept(&mut programs);
+        drive_out(&mut programs, family);
+        assert_eq!(oldest.waiting(&programs), None);
+        let told = programs.evictions();
+        assert_eq!(told.len(), 1);
+        assert_eq!(told[0].client, oldest.dial.tuple());
+        let outcome = programs.expire(&told[0]);
+        let to_backend = backend.to_backend().seq(behind(ISN, 517)).flags(flag::RST).window(0);
+        assert_emitted(&outcome, &[(Device::Client, oldest.refusal()), (Device::Backend, to_backend)]);
+        assert_eq!(oldest.flow(&programs).unwrap().connection.state, FLOW_RESET);
+    }
+}
+
+#[test]
+fn a_hello_larger_than_the_buffers_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = small(2);
+    let bytes = hello().name(server_name(0)).length(6_000).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for at in [0, 1_400] {
+            let outcome = client.send(&mut programs, at as u32, &bytes[at..at + 1_400]);
+            assert!(outcome.counted.len() == 1 && hellos(&programs).len() == 1, "{outcome:?}");
+        }
+        client.send(&mut programs, 2_800, &bytes[2_800..4_000]);
+        let outcome = client.send(&mut programs, 4_000, &bytes[4_000..5_400]);
+        assert_sent(&outcome, Reason::HelloBufferFailed, &client.refusal());
+        assert_eq!(hellos(&programs), []);
+        assert_eq!(waiting_of(&programs, client.dial.host), 0);
+    }
+}
+
+#[test]
+fn places_of_hellos_that_are_over_are_taken_again_without_a_reset() {
+    tests::skip_without_root!();
+    let sizes = Sizes { hellos: 4, ..Sizes::default() };
+    for family in FAMILIES {
+        let mut programs = small(4);
+        for port in 40_000..40_004 {
+            begin(&mut programs, family, far(family, 2, 1), port);
+        }
+        short_lived(&mut programs, sizes);
+        sleep(Duration::from_millis(60));
+        let client = dial(family).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
+        assert_eq!(programs.evictions(), []);
+        assert_eq!(hellos(&programs).len(), 4);
+    }
+}
+
+#[test]
+fn large_hellos_share_the_buffers_with_small_ones() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(9);
+        let bytes = hello().name(server_name(0)).length(16_384).bytes();
+        let first = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, first, &bytes, 1_400);
+        let second = begin(&mut programs, family, far(family, 2, 1), 40_000);
+        // Nine places are taken; the delivery leaves all bytes as they were and gives eight back once owed no more.
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
+        let outcome = backend.give(&mut programs, &backend.at(0, 16_384));
+        assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+        assert_eq!(hellos(&programs), [second.dial.tuple()]);
+        let third = dial(family).port(40_001).shake(&mut programs);
+        let backend = collect(&mut programs, third, &bytes, 1_400);
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
+        assert_eq!(programs.evictions(), []);
+    }
+}
+
+#[test]
+fn an_order_to_reset_a_client_of_whom_nothing_is_known_uses_its_number() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let dial = dial(family);
+        let told = Expiry { seq: 77, ..order(dial.tuple(), Reason::HelloEvicted) };
+        let outcome = programs.expire(&told);
+        assert_eq!(outcome.verdict, 0);
+        assert_eq!(outcome.emitted.len(), 1);
+        assert_frame(&outcome.emitted[0].1, &dial.to_client().rst().seq(77));
+    }
+}
+
+#[test]
+fn a_hello_refused_by_its_name_gives_back_one_place_only() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let host = far(family, 2, 1);
+        for port in 40_000..40_003 {
+            begin(&mut programs, family, host, port);
+        }
+        let unknown = hello().name("nobody.example.org").length(517).bytes();
+        let client = dial(family).host(host).port(50_000).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &unknown[..300]), Reason::HelloBuffered);
+        assert_eq!(waiting_of(&programs, host), 4);
+        let outcome = client.send(&mut programs, 300, &unknown[300..]);
+        assert_sent(&outcome, Reason::RouteNone, &client.refusal());
+        assert_eq!(waiting_of(&programs, host), 3);
+    }
+}

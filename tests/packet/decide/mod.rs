@@ -1,0 +1,274 @@
+//! One decision: the loaded programs, `explain` and an oracle of our own come to the same, for random tables, clients and
+//! server names.
+//!
+//! It was shown to fail, within the 10,000 cases, by each of these errors planted in `common::decide`:
+//! * the longest wildcard goes before the exact name;
+//! * a reserved name goes on where the listener has no route of its own;
+//! * the default route takes no unknown names; no name is told as an unknown one;
+//! * the offset stands still after the first try; one member fewer is looked at in one go;
+//! * clients over IPv6 get the IPv4 table where there is no other;
+//! * a refusing member refuses whoever has no backend yet; members out of reach are dialled;
+//!
+//! and by leaving out any one look-up, listener, short name, long name, wildcard, route, slot, member or backend, of the
+//! programs (`VESTIBULE_EBPF` names the object to be run) and of `plan::MapsImage`.
+//!
+//! `VESTIBULE_DECIDE_SECS=3600` goes on for an hour, `VESTIBULE_DECIDE_SEED` begins elsewhere.
+
+mod kernel;
+mod names;
+mod oracle;
+mod random;
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use common::maps::address::Port;
+use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
+use common::maps::listener::{Listener, ListenerKey};
+use common::maps::route::LABEL_LISTENER;
+use common::reason::Reason;
+use tests::hello::hello;
+use userspace::explain::{self, Client, Query};
+use userspace::model::{DesiredListener, Protocol};
+use userspace::plan::{Applied, Change, MapsImage, plan};
+
+use kernel::{Kernel, Met};
+use oracle::{Answer, Oracle};
+use random::Random;
+use tables::Tables;
+
+/// Tables in a run, and cases on each of them.
+const ROUNDS: u64 = 125;
+const CASES: usize = 80;
+
+/// The maps of a kernel, and their image; what is desired changes from round to round.
+struct Scene {
+    kernel: Kernel,
+    image: MapsImage,
+    applied: Applied,
+    /// What the last plan leaves for later.
+    later: Vec<Change>,
+    /// What became of connections, and how often.
+    seen: BTreeMap<String, u64>,
+}
+
+impl Scene {
+    fn carry_out(&mut self, changes: &[Change]) {
+        for change in changes {
+            self.kernel.apply(change);
+            self.image.apply(change);
+        }
+    }
+
+    /// Goes on to other tables, as a daemon would; what was there before is left behind for a while now and then.
+    fn change_to(&mut self, tables: &Tables, random: &mut Random) {
+        let mut planned = plan(&self.applied, &tables.desired, &tables.hops(&self.kernel.programs));
+        let later = std::mem::take(&mut self.later);
+        self.carry_out(&later);
+        self.carry_out(&planned.changes);
+        self.applied = planned.applied;
+        if random.once_in(2) {
+            self.carry_out(&std::mem::take(&mut planned.later));
+        }
+        self.later = planned.later;
+    }
+
+    /// Flags some backends beyond what is desired; gives them as they were.
+    fn close_some(&mut self, random: &mut Random) -> Vec<(u32, Backend)> {
+        let mut all: Vec<(u32, Backend)> = self.image.backends.iter().map(|(id, one)| (*id, *one)).collect();
+        all.sort_by_key(|(id, _)| *id);
+        all.retain(|(_, backend)| backend.port.number() != 0 && random.once_in(8));
+        for (id, backend) in &all {
+            let flags = backend.flags | random.pick(&[BACKEND_RETIRED, BACKEND_UNREACHABLE]);
+            self.carry_out(&[Change::PutBackend(*id, Backend { flags, ..*backend })]);
+        }
+        all
+    }
+
+    fn round(&mut self, seed: u64) {
+        let random = &mut Random::new(seed);
+        let tables = Tables::random(random);
+        self.change_to(&tables, random);
+        let before = self.close_some(random);
+        let closed: BTreeSet<SocketAddr> = before
+            .iter()
+            .map(|(_, backend)| SocketAddr::new(backend.address.into(), backend.port.number()))
+            .collect();
+        let oracle = Oracle { desired: &tables.desired, unreachable: &tables.unreachable, closed: &closed };
+        for case in 0..CASES {
+            let vip = tables.vip(random);
+            let client = client(random, vip.is_ipv4());
+            let name = names::asked(random, &tables.patterns(vip));
+            let told = format!(
+                "seed {seed}, case {case}: {client} to {vip} asks for {:?}",
+                name.as_deref().map(String::from_utf8_lossy)
+            );
+            let answers = match name.as_deref() {
+                // RFC 6066 section 3: a name has a byte at least.
+                Some([]) => oracle.answers(Some(b"-"), client, vip),
+                name => oracle.answers(name, client, vip),
+            };
+            self.case(&told, &tables, name.as_deref(), (client, vip), &answers, random.pick(&[0, 0, 0, 3]));
+        }
+        for (id, backend) in before {
+            self.carry_out(&[Change::PutBackend(id, backend)]);
+        }
+    }
+
+    /// Demands that the image leads to this listener; `explain` is asked by name.
+    fn finds(&self, told: &str, vip: SocketAddr, listener: Option<&DesiredListener>) {
+        let key = ListenerKey { address: vip.ip().into(), port: Port::new(vip.port()), reserved: [0; 2] };
+        let mut found = Listener::zeroed();
+        let there = common::decide::route::listener(&self.image, &key, &mut found);
+        assert_eq!(there, Ok(listener.is_some()), "{told}");
+        if let Some(listener) = listener {
+            assert_eq!(self.image.label(LABEL_LISTENER, found.id), Some(&*listener.name), "{told}");
+        }
+    }
+
+    /// Demands one of these answers of both.
+    fn case(
+        &mut self,
+        told: &str,
+        tables: &Tables,
+        name: Option<&[u8]>,
+        (client, vip): (SocketAddr, SocketAddr),
+        answers: &[Answer],
+        refusals: usize,
+    ) {
+        let listener = tables
+            .desired
+            .listeners
+            .iter()
+            .find(|one| one.port == vip.port() && one.addresses.contains(&vip.ip()));
+        self.finds(told, vip, listener);
+        let is_tls = listener.is_none_or(|listener| listener.protocol == Protocol::Tls);
+        let bytes = name.map_or_else(|| hello().bytes(), |name| hello().name(name).bytes());
+        let met = match is_tls {
+            true => self.kernel.tls(client, vip, &bytes, refusals),
+            false => vec![self.kernel.tcp(client, vip)],
+        };
+        // A hello whose name has no bytes is malformed, and no decision's.
+        if is_tls && listener.is_some() && name == Some(&[]) {
+            assert_eq!(met, [Met::Refused(Reason::HelloMalformed)], "{told}");
+            return;
+        }
+        let refusals = if is_tls { refusals } else { 0 };
+        // Two answers may look alike to the programs: a text of digits and dots, taken for an address or for a name.
+        let right: Vec<&Answer> = answers.iter().filter(|answer| expected(answer, refusals) == met).collect();
+        let Some(first) = right.first() else {
+            panic!("{told}: the programs say {met:?}, the oracle {answers:?} on {tables:#?}");
+        };
+        *self.seen.entry(kind(first)).or_default() += 1;
+        if let Some(listener) = listener {
+            let from = Client { address: client.ip(), port: Some(client.port()) };
+            let said = explain::decide(&self.image, Some(&listener.name), Query::Hello(&bytes), Some(from))
+                .unwrap_or_else(|error| panic!("{told}: {error}"));
+            let said = (said.reason, said.route, said.pattern, said.backend);
+            let alike = right.iter().any(|answer| told_of(answer, is_tls) == said);
+            assert!(alike, "{told}: explain says {said:?}, the oracle {right:?} on {tables:#?}");
+        }
+    }
+}
+
+/// A client somewhere: 198.18.0.0/15 (RFC 2544) and 2001:db8::/32 (RFC 3849) are nobody's.
+fn client(random: &mut Random, is_v4: bool) -> SocketAddr {
+    let number = random.number();
+    let address: IpAddr = match is_v4 {
+        true => Ipv4Addr::from(0xc612_0000 | number as u32 & 0x1_ffff).into(),
+        false => Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(number)).into(),
+    };
+    SocketAddr::new(address, random.within(1, 65_535) as u16)
+}
+
+/// What the programs do by this answer when so many backends refuse.
+fn expected(answer: &Answer, refusals: usize) -> Vec<Met> {
+    match answer {
+        Answer::NotOurs => vec![Met::Refused(Reason::NotOurs)],
+        Answer::NoListener => vec![Met::Refused(Reason::ClassifyNoListener)],
+        Answer::Refused { reason, .. } => vec![Met::Refused(*reason)],
+        Answer::Dialled { backends, .. } => {
+            let dialled = backends.iter().take(refusals + 1).copied().map(Met::Backend);
+            let exhausted = (refusals >= backends.len()).then_some(Met::Refused(Reason::ConnectExhausted));
+            dialled.chain(exhausted).collect()
+        }
+    }
+}
+
+/// What `explain` says by this answer: reason, route, pattern and backend.
+fn told_of(
+    answer: &Answer,
+    is_tls: bool,
+) -> (&'static str, Option<String>, Option<String>, Option<SocketAddr>) {
+    match answer.clone() {
+        Answer::NotOurs | Answer::NoListener => unreachable!("there is a listener"),
+        Answer::Refused { reason, route, pattern } => (reason.label(), route, pattern, None),
+        Answer::Dialled { route, pattern, backends } => {
+            let reason = if is_tls { Reason::ConnectSyn } else { Reason::SynForwarded };
+            (reason.label(), Some(route), pattern, backends.first().copied())
+        }
+    }
+}
+
+/// What to count it under.
+fn kind(answer: &Answer) -> String {
+    match answer {
+        Answer::NotOurs => "not ours".into(),
+        Answer::NoListener => "no listener".into(),
+        Answer::Refused { reason, .. } => format!("refused: {}", reason.label()),
+        Answer::Dialled { pattern, .. } => match pattern.as_deref() {
+            None => "dialled by the listener's route".into(),
+            Some(pattern) => {
+                let is_long = pattern.len() > 61;
+                let wild = if pattern.starts_with("*.") { "a wildcard" } else { "the name" };
+                format!("dialled by {wild}{}", if is_long { " (long)" } else { "" })
+            }
+        },
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text}")))
+}
+
+#[test]
+fn programs_explain_and_oracle_decide_alike() {
+    tests::skip_without_root!();
+    let (kernel, image) = (Kernel::new(), MapsImage::default());
+    let mut scene =
+        Scene { kernel, image, applied: Applied::default(), later: Vec::new(), seen: BTreeMap::new() };
+    let begun = Instant::now();
+    let time = number("VESTIBULE_DECIDE_SECS").map(Duration::from_secs);
+    let first = number("VESTIBULE_DECIDE_SEED").unwrap_or(1);
+    let rounds = (first..).enumerate().take_while(|(round, _)| match time {
+        Some(time) => begun.elapsed() < time,
+        None => (*round as u64) < ROUNDS,
+    });
+    let mut done = 0;
+    for (_, seed) in rounds {
+        scene.round(seed);
+        done += CASES as u64;
+    }
+    eprintln!("{done} cases in {:.1} s: {:#?}", begun.elapsed().as_secs_f64(), scene.seen);
+    // Rare ones must come, too, or nothing is shown of them.
+    let least = |kind: &str| scene.seen.get(kind).copied().unwrap_or_default() * 1000 / done;
+    for (kind, share) in [
+        ("dialled by the name", 20),
+        ("dialled by the name (long)", 5),
+        ("dialled by a wildcard", 20),
+        ("dialled by a wildcard (long)", 5),
+        ("dialled by the listener's route", 50),
+        ("refused: unknown_name", 20),
+        ("refused: no_name", 2),
+        ("refused: reserved_name", 2),
+        ("refused: name_invalid", 20),
+        ("refused: no_backend", 10),
+        ("refused: no_family", 5),
+        ("refused: refused", 1),
+        ("no listener", 10),
+    ] {
+        assert!(least(kind) >= share, "{kind}: {} of a thousand, at least {share} wanted", least(kind));
+    }
+}

@@ -1,0 +1,139 @@
+//! Random server names: those of patterns, and what clients may send instead.
+
+use super::random::Random;
+
+const LABELS: [&str; 8] = ["a", "b", "api", "x-1", "_c", "xn--bcher-kva", "default", "7"];
+/// Names of the cluster's own API server, which nobody may have; and what comes close.
+const NEARLY_RESERVED: [&str; 8] = [
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "kubernetes.default.svc.cluster",
+    "default.svc.cluster.local",
+    "svc",
+    "kubernetez.default",
+];
+const ADDRESSES: [&str; 14] = [
+    "192.0.2.1",
+    "10.0.0.1.",
+    "1.2.3",
+    "1.2.3.256",
+    "1.2.3.4.5",
+    "0x7f.0.0.1",
+    "01.2.3.4",
+    "::",
+    "::1",
+    "2001:db8::1",
+    "[::1]",
+    "a:443",
+    "::ffff:192.0.2.1",
+    "fe80::1%eth0",
+];
+
+/// A valid name, in lower case.
+pub(super) fn name(random: &mut Random) -> String {
+    match random.below(10) {
+        // What `ROUTES_EXACT` just takes, and what it does not.
+        0 | 1 => of_length(random, 58, 65),
+        2 => of_length(random, 200, 253),
+        3 => of_length(random, 250, 253),
+        4 => random.pick(&NEARLY_RESERVED).to_owned(),
+        _ => {
+            let labels = random.within(1, 4);
+            (0..labels).map(|_| random.pick(&LABELS)).collect::<Vec<_>>().join(".")
+        }
+    }
+}
+
+/// A name of so many bytes, in labels that are as long as they may be, or nearly.
+fn of_length(random: &mut Random, least: usize, most: usize) -> String {
+    let length = random.within(least, most);
+    let mut name = String::new();
+    while name.len() < length {
+        let left = length - name.len();
+        let label = left.min(random.within(60, 63));
+        // No dot at the end.
+        let label = if left == label + 1 { label - 1 } else { label };
+        name.extend(std::iter::repeat_n(random.pick(&['n', 'm', '0']), label));
+        if name.len() < length {
+            name.push('.');
+        }
+    }
+    name
+}
+
+/// A name above this one, below it, or beside it.
+pub(super) fn relative(random: &mut Random, name: &str) -> String {
+    let (first, rest) = name.split_once('.').unwrap_or((name, ""));
+    match random.below(6) {
+        0 => rest.to_owned(),
+        1 => format!("{}.{rest}", random.pick(&LABELS)),
+        2 => format!("{}.{name}", random.pick(&LABELS)),
+        3 => format!("{}.{}.{name}", random.pick(&LABELS), random.pick(&LABELS)),
+        // Only the ends are alike.
+        4 => format!("{}{name}", random.pick(&LABELS)),
+        _ => format!("{first}x.{rest}"),
+    }
+}
+
+/// What a client asks for, where these names lead somewhere, or names below them; `None`: it names nothing.
+pub(super) fn asked(random: &mut Random, near: &[&str]) -> Option<Vec<u8>> {
+    let near = if near.is_empty() { "a.b".to_owned() } else { random.pick(near).to_owned() };
+    let name = match random.below(20) {
+        0 => return None,
+        1 => name(random),
+        2 => random.pick(&NEARLY_RESERVED).to_owned(),
+        3 => random.pick(&ADDRESSES).to_owned(),
+        4..=7 => near,
+        8..=10 => format!("{}.{near}", random.pick(&LABELS)),
+        11..=14 => relative(random, &near),
+        15 => {
+            let once = relative(random, &near);
+            relative(random, &once)
+        }
+        // A wildcard with as long a first label as there is.
+        16 => format!("{}.{near}", "w".repeat(random.within(60, 64))),
+        17 => longest_below(random, &near),
+        _ => return Some(garbled(random, near.into_bytes())),
+    };
+    let mut bytes = name.into_bytes();
+    if random.once_in(3) {
+        for byte in &mut bytes {
+            if random.once_in(2) {
+                byte.make_ascii_uppercase();
+            }
+        }
+    }
+    if random.once_in(4) {
+        bytes.push(b'.');
+    }
+    Some(bytes)
+}
+
+/// A name below this one, about as long as names may be.
+fn longest_below(random: &mut Random, name: &str) -> String {
+    let length = random.within(251, 255);
+    let Some(left) = length.checked_sub(name.len() + 1).filter(|left| *left > 0) else {
+        return name.to_owned();
+    };
+    let labels = of_length(random, left, left);
+    format!("{labels}.{name}")
+}
+
+/// With some bytes that were not there.
+fn garbled(random: &mut Random, mut name: Vec<u8>) -> Vec<u8> {
+    const BYTES: [u8; 14] = *b".._-*: \0/@\xc3\xbcZ%";
+    for _ in 0..random.within(1, 3) {
+        let at = random.below(name.len() + 1);
+        let byte = if random.once_in(3) { random.number() as u8 } else { random.pick(&BYTES) };
+        match random.below(4) {
+            0 => name.insert(at, byte),
+            1 => name.truncate(at),
+            2 if at < name.len() => drop(name.remove(at)),
+            _ if at < name.len() => name[at] = byte,
+            _ => name.push(byte),
+        }
+    }
+    if random.once_in(20) { vec![b'.'; random.within(1, 3)] } else { name }
+}

@@ -1,0 +1,195 @@
+//! What becomes of a connection, as the documentation of `model::Desired` has it, and as plainly as can be: no `Tables`,
+//! no maps, and nothing of `common::decide` but the hash.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use common::decide::maglev::flow_hash;
+use common::maps::address::Port;
+use common::maps::flow::ClientTuple;
+use common::reason::Reason;
+use userspace::compile::maglev::{Member, slots, table};
+use userspace::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol};
+
+/// Members looked at for one try.
+const LOOKS: usize = 16;
+/// Backends dialled for one connection.
+const TRIES: usize = 3;
+
+/// What a client is to meet with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The address is nobody's.
+    NotOurs,
+    /// Nobody listens on the port.
+    NoListener,
+    /// Refused; with the route's name and what matched, once they are known.
+    Refused { reason: Reason, route: Option<String>, pattern: Option<String> },
+    /// These backends are dialled one after the other as each of them refuses.
+    Dialled { route: String, pattern: Option<String>, backends: Vec<SocketAddr> },
+}
+
+/// What is desired, and what is known of its backends.
+#[derive(Debug)]
+pub(super) struct Oracle<'a> {
+    pub(super) desired: &'a Desired,
+    /// Addresses that the node has no way to.
+    pub(super) unreachable: &'a BTreeSet<IpAddr>,
+    /// Backends that take no new connection, whatever else is known of them.
+    pub(super) closed: &'a BTreeSet<SocketAddr>,
+}
+
+/// What a text in a hello may be.
+#[derive(Debug)]
+enum Judged {
+    Name(String),
+    /// An address is no name (RFC 6066 section 3).
+    Nothing,
+    Invalid,
+}
+
+impl Oracle<'_> {
+    /// Every answer that is right: more than one where a text may be taken for an address, or not.
+    pub(super) fn answers(&self, name: Option<&[u8]>, client: SocketAddr, vip: SocketAddr) -> Vec<Answer> {
+        let listeners = &self.desired.listeners;
+        let here = |listener: &&DesiredListener| listener.addresses.contains(&vip.ip());
+        if !listeners.iter().any(|listener| here(&listener)) {
+            return vec![Answer::NotOurs];
+        }
+        let found = listeners.iter().position(|one| here(&one) && one.port == vip.port());
+        let Some(place) = found else { return vec![Answer::NoListener] };
+        let listener = &listeners[place];
+        if listener.protocol == Protocol::Tcp {
+            return vec![self.own(listener, client, Reason::PickNone)];
+        }
+        let judged = name.map_or_else(|| vec![Judged::Nothing], judge);
+        judged.into_iter().map(|judged| self.tls(place, judged, client)).collect()
+    }
+
+    fn tls(&self, place: usize, judged: Judged, client: SocketAddr) -> Answer {
+        let listener = &self.desired.listeners[place];
+        let name = match judged {
+            Judged::Name(name) => name,
+            Judged::Nothing => return self.own(listener, client, Reason::RouteNoName),
+            Judged::Invalid => return refused(Reason::HelloNameInvalid),
+        };
+        let reserved = [
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ];
+        if reserved.contains(&&*name) {
+            return refused(Reason::RouteReserved);
+        }
+        let mut best: Option<(usize, &Pattern, &DesiredRoute)> = None;
+        for route in self.desired.routes.iter() {
+            for (_, pattern) in route.names.iter().filter(|(on, _)| *on == place) {
+                let merit = match pattern {
+                    Pattern::Exact(exact) if exact.as_str() == name => usize::MAX,
+                    Pattern::Wildcard(suffix) if is_below(&name, suffix.as_str()) => suffix.as_str().len(),
+                    _ => continue,
+                };
+                if best.is_none_or(|(before, _, _)| merit > before) {
+                    best = Some((merit, pattern, &**route));
+                }
+            }
+        }
+        match best {
+            Some((_, pattern, route)) => self.dial(route, Some(pattern), client),
+            None => self.own(listener, client, Reason::RouteNone),
+        }
+    }
+
+    /// By the listener's own route.
+    fn own(&self, listener: &DesiredListener, client: SocketAddr, otherwise: Reason) -> Answer {
+        match listener.route {
+            Some(route) => self.dial(&self.desired.routes[route], None, client),
+            None => refused(otherwise),
+        }
+    }
+
+    fn dial(&self, route: &DesiredRoute, pattern: Option<&Pattern>, client: SocketAddr) -> Answer {
+        let (name, pattern) = (route.name.to_string(), pattern.map(ToString::to_string));
+        match self.backends(route, client) {
+            Ok(backends) => Answer::Dialled { route: name, pattern, backends },
+            Err(reason) => Answer::Refused { reason, route: Some(name), pattern },
+        }
+    }
+
+    /// The client's own backend and the next ones, by the Maglev table over all of its family that have a weight.
+    fn backends(&self, route: &DesiredRoute, client: SocketAddr) -> Result<Vec<SocketAddr>, Reason> {
+        let weighty = route.backends.iter().filter(|backend| backend.weight > 0);
+        let (mut members, others): (Vec<&BackendSpec>, Vec<_>) =
+            weighty.partition(|backend| backend.address.is_ipv4() == client.is_ipv4());
+        members.sort_by_key(|backend| (backend.address, backend.port));
+        if members.is_empty() {
+            return Err(if others.is_empty() { Reason::PickNone } else { Reason::PickNoFamily });
+        }
+        let dealt: Vec<Member> = members
+            .iter()
+            .map(|one| Member { address: one.address.into(), port: Port::new(one.port), weight: one.weight })
+            .collect();
+        let slots = u64::from(slots(dealt.iter().map(|member| member.weight)));
+        let tuple = ClientTuple {
+            client: client.ip().into(),
+            client_port: Port::new(client.port()),
+            ..ClientTuple::zeroed()
+        };
+        let slot = (u64::from(flow_hash(&tuple)) * slots) >> 32;
+        let own = usize::from(table(&dealt, slots as u32)[slot as usize]);
+        if members[own].is_refusing() {
+            return Err(Reason::PickRefused);
+        }
+        members.rotate_left(own);
+        let mut dialled = Vec::new();
+        let mut passed = 0;
+        for member in members {
+            let socket = SocketAddr::new(member.address, member.port);
+            let takes = !member.is_refusing()
+                && !self.unreachable.contains(&member.address)
+                && !self.closed.contains(&socket);
+            if takes && dialled.len() < TRIES {
+                dialled.push(socket);
+                passed = 0;
+            } else {
+                passed += 1;
+            }
+            if passed == LOOKS {
+                break;
+            }
+        }
+        if dialled.is_empty() { Err(Reason::PickNone) } else { Ok(dialled) }
+    }
+}
+
+fn refused(reason: Reason) -> Answer {
+    Answer::Refused { reason, route: None, pattern: None }
+}
+
+/// Whether one label or more stand before the suffix.
+fn is_below(name: &str, suffix: &str) -> bool {
+    name.strip_suffix(suffix).and_then(|above| above.strip_suffix('.')).is_some_and(|above| !above.is_empty())
+}
+
+/// RFC 1035 section 2.3.4, RFC 6066 section 3; underscores pass, and one dot at the end is dropped.
+fn judge(text: &[u8]) -> Vec<Judged> {
+    let bare = text.strip_suffix(b".").unwrap_or(text);
+    let Ok(string) = str::from_utf8(bare) else { return vec![Judged::Invalid] };
+    if string.parse::<IpAddr>().is_ok_and(|address| address.is_ipv4() || bare == text) {
+        return vec![Judged::Nothing];
+    }
+    if text.contains(&b':') {
+        let like = text.iter().all(|byte| byte.is_ascii_hexdigit() || b":.".contains(byte));
+        return if like { vec![Judged::Nothing, Judged::Invalid] } else { vec![Judged::Invalid] };
+    }
+    let labels = string.split('.').all(|label| (1..=63).contains(&label.len()));
+    let legal = bare.iter().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(byte));
+    if !labels || !legal || bare.len() > 253 {
+        return vec![Judged::Invalid];
+    }
+    let name = Judged::Name(string.to_ascii_lowercase());
+    let quad =
+        bare.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.') && string.split('.').count() == 4;
+    if quad { vec![Judged::Nothing, name] } else { vec![name] }
+}

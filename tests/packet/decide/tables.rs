@@ -1,0 +1,194 @@
+//! Random tables: what is desired, which backends a node can reach, and which are on their way out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer, host, vip};
+use tests::program::Programs;
+use tests::world::Device;
+use userspace::model::{
+    BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
+};
+use userspace::plan::{Hop, Hops};
+
+use super::names;
+use super::random::Random;
+
+/// Hosts of tenant a's network that backends are on.
+const HOSTS: [u8; 6] = [2, 3, 4, 5, 6, 7];
+/// One of them, where a route of many backends has nearly all of them: out of reach, they are passed over in a row.
+const CROWDED: u8 = 4;
+const PORTS: [u16; 3] = [443, 8443, 20_001];
+
+/// What a node is to do, and what it finds.
+#[derive(Clone, Debug)]
+pub(super) struct Tables {
+    pub(super) desired: Desired,
+    /// Addresses of backends that it has no way to.
+    pub(super) unreachable: BTreeSet<IpAddr>,
+}
+
+/// Addresses that clients may dial, with a listener or without.
+fn vips() -> [IpAddr; 4] {
+    let other = |family| match vip(family) {
+        IpAddr::V4(address) => IpAddr::from(u32::from(address).wrapping_add(1).to_be_bytes()),
+        IpAddr::V6(address) => IpAddr::from(u128::from(address).wrapping_add(1).to_be_bytes()),
+    };
+    let [v4, v6] = FAMILIES;
+    [vip(v4), other(v4), vip(v6), other(v6)]
+}
+
+impl Tables {
+    pub(super) fn random(random: &mut Random) -> Self {
+        let count = random.within(1, 7);
+        let mut routes: Vec<DesiredRoute> = (0..count)
+            .map(|number| DesiredRoute {
+                name: format!("route-{number}").into(),
+                names: Vec::new(),
+                backends: backends(random, number),
+                ..DesiredRoute::default()
+            })
+            .collect();
+        let listeners = listeners(random, count);
+        let mut taken = BTreeMap::new();
+        for (place, listener) in listeners.iter().enumerate() {
+            if listener.protocol == Protocol::Tls {
+                for pattern in patterns(random) {
+                    taken.insert((place, pattern), random.below(count));
+                }
+            }
+        }
+        for (name, route) in taken {
+            routes[route].names.push(name);
+        }
+        let settings = Settings { max_flows: 1024, max_hellos: 256, ..Settings::default() };
+        let desired = Desired { settings, listeners, routes: routes.into_iter().map(Arc::new).collect() };
+        let addresses = FAMILIES.into_iter().flat_map(|family| HOSTS.map(|number| address(family, number)));
+        let unreachable =
+            addresses.filter(|one| random.once_in(if is_crowded(*one) { 2 } else { 6 })).collect();
+        Self { desired, unreachable }
+    }
+
+    /// Where a client dials: mostly where something listens.
+    pub(super) fn vip(&self, random: &mut Random) -> SocketAddr {
+        let sockets = |listener: &DesiredListener| {
+            let port = listener.port;
+            listener.addresses.iter().map(move |address| SocketAddr::new(*address, port)).collect::<Vec<_>>()
+        };
+        let all: Vec<SocketAddr> = self.desired.listeners.iter().flat_map(sockets).collect();
+        match all.is_empty() || random.once_in(16) {
+            true => SocketAddr::new(random.pick(&vips()), random.pick(&[9, PORTS[0], PORTS[1], PORTS[2]])),
+            false => random.pick(&all),
+        }
+    }
+
+    /// What is matched there, wildcards without their `*.`.
+    pub(super) fn patterns(&self, vip: SocketAddr) -> Vec<&str> {
+        let listeners = &self.desired.listeners;
+        let here =
+            listeners.iter().position(|one| one.port == vip.port() && one.addresses.contains(&vip.ip()));
+        let all = self.desired.routes.iter().flat_map(|route| &route.names);
+        all.filter(|(place, _)| Some(*place) == here)
+            .map(|(_, Pattern::Exact(name) | Pattern::Wildcard(name))| name.as_str())
+            .collect()
+    }
+
+    /// The way to each backend that can be reached.
+    pub(super) fn hops(&self, programs: &Programs) -> Hops {
+        let ifindex = programs.world.ifindex(Device::Backend);
+        let reached = self.desired.backend_addresses().into_iter();
+        let towards = reached.filter(|address| !self.unreachable.contains(address)).map(|address| {
+            let family = FAMILIES[usize::from(address.is_ipv6())];
+            (address, Hop { source: balancer(family, TENANT_NETS[0]), ifindex, mtu: 1500 })
+        });
+        Hops { towards: towards.collect(), ..Hops::default() }
+    }
+}
+
+fn address(family: Family, number: u8) -> IpAddr {
+    host(family, TENANT_NETS[0], number)
+}
+
+fn is_crowded(one: IpAddr) -> bool {
+    FAMILIES.iter().any(|family| address(*family, CROWDED) == one)
+}
+
+/// Link addresses of all hosts that backends are on.
+pub(super) fn neighbours() -> String {
+    let mac = Device::Backend.far_mac().map(|byte| format!("{byte:02x}")).join(":");
+    let device = Device::Backend.name();
+    let hosts = FAMILIES.into_iter().flat_map(|family| HOSTS.map(|number| address(family, number)));
+    hosts.map(|host| format!("neigh replace {host} lladdr {mac} dev {device} nud permanent\n")).collect()
+}
+
+/// Each (address, port) of one listener only.
+fn listeners(random: &mut Random, routes: usize) -> Vec<DesiredListener> {
+    let mut free: BTreeSet<SocketAddr> = BTreeSet::new();
+    for address in vips() {
+        free.extend(PORTS.map(|port| SocketAddr::new(address, port)));
+    }
+    let count = random.within(1, 5);
+    let each = (0..count).map(|number| {
+        let port = random.pick(&PORTS);
+        let wanted = vips().into_iter().filter(|_| !random.once_in(3)).collect::<Vec<_>>();
+        let mut addresses: Vec<IpAddr> =
+            wanted.into_iter().filter(|address| free.remove(&SocketAddr::new(*address, port))).collect();
+        addresses.sort();
+        DesiredListener {
+            name: format!("listener-{number}").into(),
+            addresses,
+            port,
+            protocol: if random.once_in(5) { Protocol::Tcp } else { Protocol::Tls },
+            route: (!random.once_in(2)).then(|| random.below(routes)),
+        }
+    });
+    each.collect()
+}
+
+/// What is matched on one listener.
+fn patterns(random: &mut Random) -> Vec<Pattern> {
+    let count = random.within(1, 16);
+    let mut patterns: Vec<Pattern> = Vec::new();
+    for _ in 0..count {
+        // Above or below one that is there, so that they overlap.
+        let name = match patterns.last() {
+            Some(Pattern::Exact(near) | Pattern::Wildcard(near)) if random.once_in(2) => {
+                names::relative(random, near.as_str())
+            }
+            _ => names::name(random),
+        };
+        let Ok(name) = ServerName::new(&name) else { continue };
+        patterns.push(if random.once_in(2) { Pattern::Wildcard(name) } else { Pattern::Exact(name) });
+    }
+    patterns
+}
+
+/// The backends of a route. A port belongs to one route alone: a backend tells the route.
+fn backends(random: &mut Random, route: usize) -> Vec<BackendSpec> {
+    let mut backends = BTreeMap::new();
+    for family in FAMILIES {
+        let count = match random.below(10) {
+            0 => 0,
+            1..=4 => 1,
+            5 | 6 => 2,
+            7 | 8 => random.within(3, 8),
+            _ => random.within(20, 40),
+        };
+        let heavy = count < 4 && random.once_in(3);
+        for number in 0..count {
+            let port = 6000 + 100 * route as u16 + number as u16;
+            let weight =
+                if heavy { random.pick(&[1, 50, 7]) } else { random.pick(&[0, 1, 1, 1, 1, 2, 2, 3]) };
+            let crowd = count > 8 && !random.once_in(8);
+            let address = address(family, if crowd { CROWDED } else { random.pick(&HOSTS) });
+            let failing = random.once_in(10);
+            backends.insert((address, port), BackendSpec { address, port, weight, failing });
+        }
+        if random.once_in(5) {
+            let refusing = BackendSpec::refusing(address(family, 2), random.pick(&[0, 1, 2]));
+            backends.insert((refusing.address, refusing.port), refusing);
+        }
+    }
+    backends.into_values().collect()
+}

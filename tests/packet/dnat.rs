@@ -1,0 +1,248 @@
+//! Delivery `dnat`: the destination is rewritten, the backend sees its client's own address, and its replies are found.
+//! Nothing but a backend's record selects it.
+
+use std::net::SocketAddr;
+
+use common::maps::backend::{Backend as BackendRecord, DELIVERY_DNAT};
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED};
+use common::maps::listener::{ROLE_BACKEND, ROLE_VIP};
+use common::maps::name;
+use common::maps::settings::Settings;
+use common::reason::Reason;
+use tests::addresses::{BACKEND_PORT, FAMILIES, vip};
+use tests::icmp::{Icmp, quotation, unreachable};
+use tests::packet::Segment;
+use tests::program::{Programs, Sizes, verdict};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_handed_on, assert_sent, sent};
+use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tcp};
+use crate::open::{HELLO, Open};
+use crate::scene::{BACKEND_TIME, Backend, Client, Dial, Offer, behind, dial, ready, usual_hello};
+use crate::setup::{backend_address, backend_id, nats, route_counts};
+
+/// The second port of the TCP listener.
+const OTHER_PORT: u16 = 20_002;
+
+/// Has every one of these backends see its clients' addresses.
+fn keep_sources(programs: &mut Programs, ids: &[u32]) {
+    for id in ids {
+        let backend: BackendRecord = programs.entry(name::BACKENDS, *id).expect("the backend is there");
+        programs.insert(name::BACKENDS, *id, BackendRecord { delivery: DELIVERY_DNAT, ..backend });
+        programs.address(backend.address.into(), ROLE_BACKEND);
+    }
+    let settings: Settings = programs.element(name::SETTINGS, 0);
+    programs.settings(Settings { deliveries: 1 << DELIVERY_DNAT, ..settings });
+}
+
+/// The programs with a TCP listener whose one backend of each family sees its clients' addresses.
+fn direct() -> Programs {
+    let mut programs = tcp(Sizes::default(), 1);
+    keep_sources(&mut programs, &FAMILIES.map(|family| backend_id(family, 0)));
+    programs
+}
+
+/// The backend that the client's own address dials.
+fn backend(dial: Dial) -> Backend {
+    let address = SocketAddr::new(backend_address(dial.family, 0), BACKEND_PORT);
+    Backend { address, source: dial.client(), timestamps: true }
+}
+
+/// Dials the TCP listener, lets the backend answer and the client acknowledge.
+#[track_caller]
+fn opened(programs: &mut Programs, dial: Dial) -> Backend {
+    let backend = backend(dial);
+    let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+    assert_sent(&outcome, Reason::SynForwarded, &at_backend(backend, &dial.syn()));
+    let answer = backend.syn_ack();
+    assert_sent(&backend.give(programs, &answer), Reason::ForwardClient, &at_client(dial, &answer));
+    let ack = from_client(dial, 0, 0);
+    let outcome = programs.ingress(Device::Client, &ack.bytes());
+    assert_sent(&outcome, Reason::ForwardBackend, &at_backend(backend, &ack));
+    backend
+}
+
+#[test]
+fn a_tcp_listeners_backend_sees_the_client_from_its_syn_to_its_end() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family);
+        let backend = opened(&mut programs, dial);
+        assert_eq!(backend.owner(&programs), Some(dial.tuple()));
+        let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
+        assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_ESTABLISHED);
+        let pass = |programs: &mut Programs, segment: &Segment, from: Device| match from {
+            Device::Client => {
+                let outcome = programs.ingress(from, &segment.bytes());
+                assert_sent(&outcome, Reason::ForwardBackend, &at_backend(backend, segment));
+            }
+            Device::Backend => {
+                let outcome = programs.ingress(from, &segment.bytes());
+                assert_sent(&outcome, Reason::ForwardClient, &at_client(dial, segment));
+            }
+        };
+        pass(&mut programs, &from_client(dial, 0, 0).payload(vec![1; 700]), Device::Client);
+        pass(&mut programs, &backend.at(0, 700).payload(vec![2; 1_300]), Device::Backend);
+        pass(&mut programs, &from_client(dial, 700, 1_300).fin(), Device::Client);
+        pass(&mut programs, &backend.at(1_300, 701).fin(), Device::Backend);
+        pass(&mut programs, &from_client(dial, 701, 1_301), Device::Client);
+        assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_CLOSED);
+    }
+    assert_eq!(route_counts(&programs), (2, 0, 0));
+}
+
+/// The second handshake and the translation of numbers stand beside a delivery: a TLS listener's work over this one, too.
+#[test]
+fn a_tls_listeners_backend_sees_the_client_too() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    keep_sources(&mut programs, &[1, 2]);
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        let syn = sent(&outcome);
+        assert_eq!(syn.from, client.dial.client(), "the client's own address and port");
+        let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
+        backend.accept(&mut programs);
+        let clock = client.flow(&programs).unwrap().ts_delta;
+        assert!(BACKEND_TIME.wrapping_sub(clock).wrapping_sub(client.time) < 60_000);
+        let open = Open { client, backend, offer: Offer::linux(1460, 9), clock };
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 1_200).payload(vec![0xa5; 300]));
+    }
+    assert_eq!(route_counts(&programs), (2, 0, 0));
+}
+
+/// What a backend sends for itself is the node's to route; and without the mark nothing of it is looked at.
+#[test]
+fn what_a_backend_sends_to_others_is_handed_on() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family).port(50_000);
+        let frame = backend(dial).at(0, 0).payload(*b"not of a connection here").bytes();
+        let outcome = programs.ingress(Device::Backend, &frame);
+        assert_handed_on(&outcome, &frame, Reason::ClassifyOwnTraffic);
+    }
+    let settings: Settings = programs.element(name::SETTINGS, 0);
+    programs.settings(Settings { deliveries: 0, ..settings });
+    for family in FAMILIES {
+        let frame = backend(caller(family)).at(0, 0).bytes();
+        let outcome = programs.ingress(Device::Backend, &frame);
+        assert_handed_on(&outcome, &frame, Reason::NotOurs);
+    }
+}
+
+/// To the backend both would be one connection: bytes of one would reach the other.
+#[test]
+fn a_second_connection_from_the_same_port_to_the_same_backend_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    programs.tcp_listener(OTHER_PORT);
+    for family in FAMILIES {
+        let first = caller(family);
+        let backend = opened(&mut programs, first);
+        let second = first.to_port(OTHER_PORT);
+        let outcome = programs.ingress(Device::Client, &second.syn().bytes());
+        let refusal = second.to_client().flags(tests::packet::flag::RST | tests::packet::flag::ACK);
+        let refusal = refusal.ack(behind(crate::scene::ISN, 0));
+        assert_sent(&outcome, Reason::ConnectNoPort, &refusal);
+        assert_eq!(half_open(&programs, second), None);
+        assert_eq!(backend.owner(&programs), Some(first.tuple()), "the first keeps its replies");
+    }
+    assert_eq!(nats(&programs).len(), 2);
+}
+
+#[test]
+fn a_backend_that_refuses_by_icmp_is_heard_by_its_client() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family);
+        let backend = backend(dial);
+        let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+        let about = sent(&outcome);
+        let error = |from| {
+            Icmp::new(unreachable(family), from, about.from.ip())
+                .ethernet(Device::Backend.near_mac(), Device::Backend.far_mac())
+                .rest(0)
+                .body(quotation(&about, 20))
+        };
+        let outcome = programs.ingress(Device::Backend, &error(backend.address.ip()).hop_limit(200).bytes());
+        assert_eq!(outcome.counted, [(Reason::IcmpToClient, 1), (Reason::IcmpRefused, 1)]);
+        assert_eq!(outcome.verdict, verdict::REDIRECT);
+        let expected = Segment { hop_limit: about.hop_limit, ..dial.syn() };
+        let message = Icmp::new(unreachable(family), vip(family), dial.host)
+            .ethernet(Device::Client.far_mac(), Device::Client.near_mac())
+            .hop_limit(199)
+            .rest(0)
+            .body(quotation(&expected, 20));
+        tests::compare::assert_bytes(&outcome.packet, &message.bytes());
+        assert_eq!(half_open(&programs, dial), None);
+        // What still comes of it is nobody's.
+        let frame = backend.syn_ack().bytes();
+        let outcome = programs.ingress(Device::Backend, &frame);
+        assert_handed_on(&outcome, &frame, Reason::ClassifyOwnTraffic);
+    }
+}
+
+/// A stale entry, whose connection is another's by now, leads nowhere: the generation tells.
+#[test]
+fn a_reply_of_an_older_generation_is_nobodys() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family);
+        let backend = opened(&mut programs, dial);
+        let mut reply: common::maps::flow::Reply = programs.entry(name::NATS, backend.tuple()).unwrap();
+        reply.generation = reply.generation.wrapping_sub(1);
+        programs.insert(name::NATS, backend.tuple(), reply);
+        let late = backend.at(0, 0).rst();
+        assert_dropped(&backend.give(&mut programs, &late), Reason::ForwardStray);
+        let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
+        assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_ESTABLISHED);
+    }
+}
+
+/// Its replies are addressed to what is a VIP here: they are known by their source.
+#[test]
+fn a_client_whose_address_is_a_vip_is_served() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family);
+        programs.address(dial.host, ROLE_VIP);
+        opened(&mut programs, dial);
+    }
+}
+
+/// Its packets would come back to it from its own address, which no host takes.
+#[test]
+fn a_client_that_is_the_backend_itself_is_refused() {
+    tests::skip_without_root!();
+    let mut programs = direct();
+    for family in FAMILIES {
+        let dial = caller(family).host(backend_address(family, 0));
+        let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+        assert_eq!(outcome.counted, [(Reason::ConnectNoPort, 1)]);
+    }
+    assert_eq!(nats(&programs), []);
+}
+
+/// What answers our SYN with a bare ACK may be the client's own connection to the backend: it is not reset.
+#[test]
+fn a_connection_that_is_not_ours_is_not_pushed_aside() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    keep_sources(&mut programs, &[1, 2]);
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let syn = sent(&client.send(&mut programs, 0, &usual_hello()));
+        let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
+        let challenge = backend.segment().seq(77).ack(99);
+        assert_dropped(&backend.give(&mut programs, &challenge), Reason::ConnectStray);
+        backend.accept(&mut programs);
+    }
+}

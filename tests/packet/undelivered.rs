@@ -1,0 +1,378 @@
+//! Bytes that we acknowledged to the client are ours to deliver, however often it takes.
+
+use std::mem::offset_of;
+
+use common::maps::flow::{
+    Buffer, ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, PENDING_UNDELIVERED, Pending,
+};
+use common::maps::name;
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family, server_name};
+use tests::compare::assert_frame;
+use tests::hello::hello;
+use tests::packet::flag;
+use tests::program::{Outcome, Programs};
+use tests::schedule::{Change, Place};
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_emitted, assert_sent, reset_of, sent, timestamps};
+use crate::delivery::{collect, delivered, pieces};
+use crate::scene::{
+    BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, Client, ISN, behind, dial, ready, stamped, usual_hello,
+};
+use crate::setup::remove_hello;
+
+/// Bytes of the client's segments.
+const PART: usize = 1_000;
+
+/// A connection whose hello of 4,500 bytes came in five segments, four of them acknowledged.
+fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
+    let bytes = hello().name(server_name(0)).length(4_500).bytes();
+    let client = dial(family).shake(programs);
+    let backend = collect(programs, client, &bytes, PART);
+    let outcome = backend.accept(programs);
+    assert_eq!(delivered(&outcome, ISN), bytes);
+    let waiting = client.waiting(programs).expect("the hello is kept");
+    assert_eq!((waiting.connection.state, waiting.acked), (PENDING_UNDELIVERED, 4_000));
+    assert_ne!(
+        client.flow(programs).expect("the flow is there").connection.backend_flags & FLOW_UNDELIVERED,
+        0
+    );
+    (client, backend, bytes)
+}
+
+/// These bytes, from the `from`th on, came once more.
+#[track_caller]
+fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
+    assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
+    assert_eq!(delivered(outcome, ISN.wrapping_add(from as u32)), bytes[from..]);
+    let pieces = pieces(outcome);
+    let (last, first) = pieces.split_last().expect("two pieces or more");
+    assert_eq!(last.flags, flag::ACK | flag::PSH);
+    for piece in first {
+        assert_eq!(piece.flags, flag::ACK);
+    }
+    for piece in &pieces {
+        assert_eq!(piece.ack, behind(BACKEND_ISN, 0));
+        let (value, echo) = timestamps(piece).expect("timestamps were agreed");
+        assert_eq!(value, CLIENT_TIME + 1);
+        assert!(echo.wrapping_sub(BACKEND_TIME) < 60_000, "{echo}");
+    }
+}
+
+/// Nothing is owed any more.
+#[track_caller]
+fn assert_settled(programs: &Programs, client: Client) {
+    assert_eq!(client.waiting(programs), None);
+    assert_eq!(
+        client.flow(programs).expect("the flow is there").connection.backend_flags & FLOW_UNDELIVERED,
+        0
+    );
+}
+
+#[test]
+fn a_repeated_syn_ack_brings_the_hello_again() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (_, backend, bytes) = owed(&mut programs, family);
+        for _ in 0..3 {
+            let outcome = backend.give(&mut programs, &backend.syn_ack());
+            assert_repeated(&outcome, &bytes, 0);
+        }
+    }
+}
+
+#[test]
+fn a_repeated_acknowledgement_brings_what_follows_it() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (client, backend, bytes) = owed(&mut programs, family);
+        // A duplicate asks for the first hole, and gets that.
+        let mss = if family.is_v4() { 1_448 } else { 1_428 };
+        let outcome = backend.give(&mut programs, &backend.at(0, 0));
+        assert_repeated(&outcome, &bytes[..mss], 0);
+        for have in [1_448, 2_000, 3_999] {
+            let outcome = backend.give(&mut programs, &backend.at(0, have));
+            assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+            let outcome = backend.give(&mut programs, &backend.at(0, have));
+            let end = bytes.len().min(have as usize + mss);
+            assert_repeated(&outcome, &bytes[..end], have as usize);
+        }
+        assert!(client.waiting(&programs).is_some());
+    }
+}
+
+#[test]
+fn a_repetition_by_the_client_brings_what_is_missing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (client, backend, bytes) = owed(&mut programs, family);
+        // The last part was never acknowledged, so that is what the client repeats.
+        let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
+        assert_repeated(&outcome, &bytes, 0);
+        backend.give(&mut programs, &backend.at(0, 2_500));
+        let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
+        assert_repeated(&outcome, &bytes, 2_500);
+        // New data passes as ever.
+        let outcome = client.send(&mut programs, 4_500, b"more");
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        assert_eq!(sent(&outcome).payload, b"more");
+    }
+}
+
+#[test]
+fn what_the_backend_acknowledged_is_owed_no_more() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for (have, settled) in [(3_999, false), (4_000, true), (4_500, true)] {
+            let (client, backend, bytes) = owed(&mut programs, family);
+            let outcome = backend.give(&mut programs, &backend.at(0, have).payload(*b"hello"));
+            assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+            if settled {
+                assert_settled(&programs, client);
+                // The client's repetition is its own again.
+                let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
+                assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+                assert_eq!(sent(&outcome).payload, bytes[4_000..]);
+            } else {
+                assert!(client.waiting(&programs).is_some());
+            }
+            end(&mut programs, client, backend);
+        }
+    }
+}
+
+/// Both sides forget the connection.
+fn end(programs: &mut Programs, client: Client, backend: Backend) {
+    let order = crate::check::order(client.dial.tuple(), Reason::ExpireRemoved);
+    assert_eq!(programs.expire(&order).verdict, 0);
+    assert_eq!(client.waiting(programs), None);
+    let order = crate::check::order(client.dial.tuple(), Reason::ExpireClosed);
+    assert_eq!(programs.expire(&order).verdict, 0);
+    assert_eq!((client.flow(programs), backend.owner(programs)), (None, None));
+}
+
+#[test]
+fn a_repeated_syn_ack_is_acknowledged_where_nothing_is_owed() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        backend.accept(&mut programs);
+        let again = backend.syn_ack();
+        let outcome = backend.give(&mut programs, &again);
+        // The client's scale is on the figure: told as it is it would promise too much.
+        let expected =
+            backend.to_backend().seq(behind(ISN, 0)).ack(behind(BACKEND_ISN, 0)).window(again.window >> 7);
+        let expected = stamped(expected, CLIENT_TIME, BACKEND_TIME);
+        assert_sent(&outcome, Reason::ForwardBackend, &expected);
+        // The client repeats the hello itself.
+        let outcome = client.send(&mut programs, 0, &usual_hello());
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        assert_eq!(sent(&outcome).payload, usual_hello());
+    }
+}
+
+#[test]
+fn bytes_that_gave_way_end_the_flow_on_both_sides() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // The daemon is dead, nobody resets what the buffers gave away. The backend speaks first.
+        let (client, backend, _) = owed(&mut programs, family);
+        remove_hello(&mut programs, client.dial.tuple());
+        let asks = backend.at(0, 0);
+        let outcome = backend.give(&mut programs, &asks);
+        assert_sent(&outcome, Reason::HelloBufferFailed, &reset_of(&asks));
+        assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_RESET);
+        let repeats = client.at(4_000).payload(*b"more");
+        let outcome = client.give(&mut programs, &repeats);
+        assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&repeats));
+        order_closed(&mut programs, client);
+        // Only the bytes are gone: their place is somebody else's by now.
+        for from_client in [true, false] {
+            let (client, backend, bytes) = owed(&mut programs, family);
+            let place = client.waiting(&programs).unwrap().buffers[1];
+            let chunk: Buffer = programs.element(name::BUFFERS, place);
+            programs.set(name::BUFFERS, place, Buffer { index: 7, ..chunk });
+            let to_backend = backend.to_backend().rst().window(0);
+            if from_client {
+                let repeats = client.at(4_000).payload(&bytes[4_000..]);
+                let outcome = client.give(&mut programs, &repeats);
+                assert_eq!(outcome.counted, [(Reason::HelloBufferFailed, 1)]);
+                assert_frame(&outcome.packet, &reset_of(&repeats));
+                let expected = to_backend.seq(behind(ISN, 4_500));
+                assert_emitted(&outcome, &[(Device::Backend, expected)]);
+            } else {
+                let asks = backend.at(0, 0);
+                let outcome = backend.give(&mut programs, &asks);
+                assert_eq!(outcome.counted, [(Reason::HelloBufferFailed, 1)]);
+                assert_frame(&outcome.packet, &reset_of(&asks));
+                assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
+            }
+            assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_RESET);
+            order_closed(&mut programs, client);
+        }
+    }
+}
+
+/// The daemon forgets the flow.
+fn order_closed(programs: &mut Programs, client: Client) {
+    let order = crate::check::order(client.dial.tuple(), Reason::ExpireClosed);
+    assert_eq!(programs.expire(&order).verdict, 0);
+    assert_eq!(client.waiting(programs), None);
+}
+
+/// What a CPU does that has the backend's acknowledgement of all that is owed.
+fn settle(programs: &Programs, client: Client) -> Vec<Change> {
+    let (tuple, flow) = (client.dial.tuple(), client.flow(programs).expect("it is open"));
+    let flags = flow.connection.backend_flags & !FLOW_UNDELIVERED;
+    vec![
+        Change::write(name::FLOWS, &tuple, offset_of!(Flow, connection.backend_flags), &flags),
+        Change::remove(name::PENDING, &tuple),
+    ]
+}
+
+/// And then a hello of another client takes a place that this one's had.
+fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
+    let mut changes = settle(programs, client);
+    let place = client.waiting(programs).expect("the hello is kept").buffers[1];
+    let other = ClientTuple { client_port: common::maps::address::Port::new(1), ..client.dial.tuple() };
+    changes.push(Change::write(name::BUFFERS, &place, offset_of!(Buffer, owner), &other));
+    changes
+}
+
+/// The byte that tells whether bytes are owed.
+fn flags(client: Client) -> Place {
+    Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.backend_flags))
+}
+
+/// A byte of the hello that is read on the way to its bytes.
+fn stored(client: Client) -> Place {
+    Place::new(name::PENDING, &client.dial.tuple(), offset_of!(Pending, connection.state))
+}
+
+/// Gives one packet with the changes behind the first access to a byte, then another connection's behind the second, until
+/// there is no such access any more.
+fn behind_each_access(
+    place: fn(Client) -> Place,
+    changes: fn(&Programs, Client) -> Vec<Change>,
+    give: fn(&mut Programs, Client, Backend, &[u8]) -> Outcome,
+    allowed: &[Reason],
+) {
+    let mut programs = ready();
+    for family in FAMILIES {
+        for nth in 1.. {
+            let (client, backend, bytes) = owed(&mut programs, family);
+            let changes = changes(&programs, client);
+            let other = programs.behind_access(&place(client), nth, &changes).expect("the byte is there");
+            let outcome = give(&mut programs, client, backend, &bytes);
+            let happened = other.happened();
+            drop(other);
+            if !happened {
+                assert!(nth > 1, "{family:?}: nobody looks at it");
+                end(&mut programs, client, backend);
+                break;
+            }
+            let state = client.flow(&programs).expect("the flow is there").connection.state;
+            assert_eq!(state, FLOW_ESTABLISHED, "{family:?}, access {nth}: {:?}", outcome.counted);
+            let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
+            assert!(allowed.contains(&reason), "{family:?}, access {nth}: {reason:?}");
+            assert_settled(&programs, client);
+            end(&mut programs, client, backend);
+        }
+    }
+}
+
+/// Two acknowledgements of the backend on two CPUs: the one here has seen that bytes are owed when the other has them
+/// settled, and finds no hello. 15 of 252,891 connections with hellos of 12,000 bytes were reset so, before the flag was
+/// read again.
+#[test]
+fn an_acknowledgement_passes_when_another_settles_what_is_owed() {
+    tests::skip_without_root!();
+    let passed = [Reason::ForwardClient];
+    behind_each_access(flags, settle, |p, _, backend, _| backend.give(p, &backend.at(0, 4_500)), &passed);
+    behind_each_access(flags, settle, |p, _, backend, _| backend.give(p, &backend.at(0, 2_000)), &passed);
+    let data = |p: &mut Programs, _, backend: Backend, _: &[u8]| {
+        backend.give(p, &backend.at(0, 4_500).payload(*b"hello"))
+    };
+    behind_each_access(flags, settle, data, &passed);
+}
+
+/// The same where the packet asks for the bytes again: it finds them, or finds that nothing is owed. Here the place of one
+/// of them is another client's at once.
+#[test]
+fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
+    tests::skip_without_root!();
+    let again = |p: &mut Programs, client: Client, _, bytes: &[u8]| client.send(p, 4_000, &bytes[4_000..]);
+    for place in [flags, stored] {
+        let allowed = [Reason::ForwardClient, Reason::ForwardStray, Reason::ConnectRepeated];
+        behind_each_access(
+            place,
+            settle_and_take,
+            |p, _, backend, _| backend.give(p, &backend.at(0, 0)),
+            &allowed,
+        );
+        let allowed = [Reason::ForwardBackend, Reason::ForwardStray, Reason::ConnectRepeated];
+        behind_each_access(
+            place,
+            settle_and_take,
+            |p, _, backend, _| backend.give(p, &backend.syn_ack()),
+            &allowed,
+        );
+        let allowed = [Reason::ForwardBackend, Reason::HelloBeyond, Reason::ConnectRepeated];
+        behind_each_access(place, settle_and_take, again, &allowed);
+    }
+}
+
+/// What the schedules above rest on: changes are made behind one access, as long as they wait for it, and one whose element
+/// is not there is told.
+#[test]
+fn a_schedule_is_made_once_and_tells_what_it_missed() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let (client, backend, _) = owed(&mut programs, Family::V4);
+    let absent = client.dial.port(1).tuple();
+    let missed =
+        programs.behind_access(&flags(client), 1, &[Change::remove(name::PENDING, &absent)]).unwrap();
+    assert_eq!((missed.accesses(), missed.happened()), (0, false));
+    backend.give(&mut programs, &backend.at(0, 1_000));
+    let accesses = missed.accesses();
+    assert!(accesses >= 2 && !missed.happened(), "{accesses}");
+    backend.give(&mut programs, &backend.at(0, 1_001));
+    assert_eq!((missed.accesses(), missed.happened()), (2 * accesses, false));
+    drop(missed);
+    let waiting = client.waiting(&programs);
+    drop(programs.behind_access(&flags(client), 1, &settle(&programs, client)).unwrap());
+    backend.give(&mut programs, &backend.at(0, 2_000));
+    assert!(waiting.is_some() && client.waiting(&programs) == waiting);
+    let nowhere = Place::new(name::FLOWS, &absent, 0);
+    let error = programs.behind_access(&nowhere, 1, &[]).unwrap_err();
+    assert!(format!("{error:#}").contains(name::FLOWS), "{error:#}");
+}
+
+/// Between the look at the flow and the look at its bytes its client may have begun anew: those bytes are another tenant's.
+#[test]
+fn bytes_of_another_connection_are_not_repeated() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (client, backend, bytes) = owed(&mut programs, family);
+        let mut pending = client.waiting(&programs).expect("the hello is kept");
+        pending.connection.generation += 1;
+        programs.insert(name::PENDING, client.dial.tuple(), pending);
+        let outcome = client.send(&mut programs, 3_000, &bytes[3_000..]);
+        assert_dropped(&outcome, Reason::HelloBeyond);
+        let outcome = backend.give(&mut programs, &backend.at(0, 1_000));
+        let asks_again = backend.give(&mut programs, &backend.at(0, 1_000));
+        assert_eq!(asks_again.emitted, []);
+        for counted in [outcome.counted, asks_again.counted] {
+            assert!(counted.iter().all(|(reason, _)| *reason != Reason::ConnectRepeated), "{counted:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Bindings: addresses and ports we answer on. Each has one protocol; a TCP binding has one owner, a TLS binding as many as it
+//! has names.
+
+use super::precedence::Claimant;
+use crate::compile::capacity::{ADDRESSES_MAX, BINDINGS_MAX};
+use crate::model::Protocol;
+use foldhash::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+/// An address and port we answer on.
+pub(super) struct Binding<'a> {
+    pub(super) at: SocketAddr,
+    pub(super) protocol: Protocol,
+    /// Who opened it.
+    pub(super) owner: Claimant<'a>,
+}
+
+/// Who wants a binding for what.
+#[derive(Clone, Copy)]
+pub(super) struct Bid<'a> {
+    pub(super) claimant: Claimant<'a>,
+    pub(super) at: SocketAddr,
+    pub(super) protocol: Protocol,
+    /// Whose claim it is, as the caller counts.
+    pub(super) whose: Whose,
+}
+
+/// What a binding is claimed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The listener of the static file at this place.
+    File(usize),
+    /// The listener at this place.
+    Listener(usize),
+    /// The Service port at this place.
+    ServicePort(usize),
+}
+
+/// What becomes of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The binding at this place is theirs.
+    Own(usize),
+    /// The binding at this place is another's.
+    Lost(usize),
+    /// The maps have no room for it.
+    Full(SocketAddr),
+}
+
+/// How many bindings the maps have room for, and at how many addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    pub(super) bindings: usize,
+    pub(super) addresses: usize,
+}
+
+impl Default for Most {
+    fn default() -> Self {
+        Self { bindings: BINDINGS_MAX, addresses: ADDRESSES_MAX }
+    }
+}
+
+/// Opens the bindings, as many as the maps have room for. For each claim, in the order of claimants, `told` hears what
+/// becomes of it.
+pub(super) fn open<'a>(
+    mut claims: Vec<Bid<'a>>,
+    most: Most,
+    mut told: impl FnMut(Whose, Outcome),
+) -> Vec<Binding<'a>> {
+    // Claims of one object keep their order: equal objects give equal bindings.
+    claims.sort_by_key(|claim| claim.claimant);
+    let mut bindings: Vec<Binding<'a>> = Vec::new();
+    let mut places: HashMap<SocketAddr, usize> = HashMap::default();
+    let mut addresses: HashSet<IpAddr> = HashSet::default();
+    for claim in claims {
+        let outcome = match places.get(&claim.at) {
+            Some(place) => {
+                let is_shared =
+                    bindings[*place].protocol == claim.protocol && claim.protocol == Protocol::Tls;
+                if is_shared { Outcome::Own(*place) } else { Outcome::Lost(*place) }
+            }
+            None => {
+                let is_new = !addresses.contains(&claim.at.ip());
+                if bindings.len() >= most.bindings || (is_new && addresses.len() >= most.addresses) {
+                    Outcome::Full(claim.at)
+                } else {
+                    addresses.insert(claim.at.ip());
+                    places.insert(claim.at, bindings.len());
+                    bindings.push(Binding { at: claim.at, protocol: claim.protocol, owner: claim.claimant });
+                    Outcome::Own(bindings.len() - 1)
+                }
+            }
+        };
+        told(claim.whose, outcome);
+    }
+    bindings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Kind, ObjectName};
+    use Protocol::{Tcp, Tls};
+
+    fn won(claims: &[(Claimant<'_>, &str, Protocol)]) -> Vec<bool> {
+        won_of(claims, Most::default())
+    }
+
+    fn won_of(claims: &[(Claimant<'_>, &str, Protocol)], most: Most) -> Vec<bool> {
+        let claims: Vec<Bid<'_>> = claims
+            .iter()
+            .enumerate()
+            .map(|(place, (claimant, at, protocol))| Bid {
+                claimant: *claimant,
+                at: at.parse().unwrap(),
+                protocol: *protocol,
+                whose: Whose::Listener(place),
+            })
+            .collect();
+        let mut won = vec![false; claims.len()];
+        open(claims, most, |whose, outcome| {
+            let Whose::Listener(place) = whose else { panic!("{whose:?}") };
+            won[place] = matches!(outcome, Outcome::Own(_));
+        });
+        won
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_to_the_newest() {
+        let names: Vec<ObjectName> = (0..4).map(|n| ObjectName::new("a", format!("{n}"))).collect();
+        let object =
+            |n: usize| Claimant::Object { created_secs: n as i64, kind: Kind::Gateway, name: &names[n] };
+        let claims = [
+            (object(3), "1.1.1.1:4", Tcp),
+            (object(2), "1.1.1.2:1", Tcp),
+            (object(1), "1.1.1.1:1", Tls),
+            (object(0), "1.1.1.1:2", Tcp),
+            (object(3), "1.1.1.1:1", Tls),
+        ];
+        let most = |bindings, addresses| Most { bindings, addresses };
+        assert_eq!(won_of(&claims, Most::default()), [true; 5]);
+        assert_eq!(won_of(&claims, most(3, 2)), [false, true, true, true, true], "what is open is shared");
+        assert_eq!(won_of(&claims, most(2, 2)), [false, false, true, true, true]);
+        assert_eq!(won_of(&claims, most(9, 1)), [true, false, true, true, true]);
+    }
+
+    #[test]
+    fn one_protocol_has_a_door_and_the_first_has_a_tcp_door() {
+        let (a, b) = (ObjectName::new("a", "x"), ObjectName::new("b", "x"));
+        let object = |created_secs, kind, name| Claimant::Object { created_secs, kind, name };
+        let file = Claimant::File { what: "listener", name: "x" };
+        let (old, new) = (object(1, Kind::Service, &b), object(2, Kind::Gateway, &a));
+        assert_eq!(won(&[(new, "1.1.1.1:1", Tls), (old, "1.1.1.1:1", Tls)]), [true, true]);
+        assert_eq!(won(&[(new, "1.1.1.1:1", Tls), (old, "1.1.1.1:1", Tcp)]), [false, true]);
+        assert_eq!(won(&[(new, "1.1.1.1:1", Tcp), (old, "1.1.1.1:1", Tcp)]), [false, true]);
+        assert_eq!(won(&[(new, "1.1.1.1:1", Tcp), (old, "1.1.1.1:2", Tcp)]), [true, true]);
+        assert_eq!(won(&[(new, "1.1.1.1:1", Tcp), (old, "[::1]:1", Tcp)]), [true, true]);
+        assert_eq!(won(&[(old, "1.1.1.1:1", Tcp), (file, "1.1.1.1:1", Tls)]), [false, true]);
+        // Of the same age: by kind, then by name.
+        let gateway = object(1, Kind::Gateway, &b);
+        assert_eq!(won(&[(old, "1.1.1.1:1", Tcp), (gateway, "1.1.1.1:1", Tcp)]), [false, true]);
+        let first = object(1, Kind::Gateway, &a);
+        assert_eq!(won(&[(gateway, "1.1.1.1:1", Tcp), (first, "1.1.1.1:1", Tcp)]), [false, true]);
+    }
+}

@@ -1,0 +1,292 @@
+//! What is told as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
+
+use super::health::Failing;
+use super::kube_event::{Note, Regarding};
+use super::writes::api_version;
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::status::{Nodes, node_names};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What notes are made from.
+pub(super) struct Evidence<'a> {
+    pub(super) cluster: &'a Cluster,
+    /// Served version of a kind.
+    pub(super) version: &'a dyn Fn(Kind) -> Option<&'static str>,
+    pub(super) nodes: &'a Nodes,
+    /// Backends that live nodes see down, by node.
+    pub(super) failing: &'a Failing,
+    /// `metadata.uid` of NodeStates, by node.
+    pub(super) node_uids: &'a BTreeMap<String, String>,
+}
+
+impl Evidence<'_> {
+    /// Everything that lasts.
+    pub(super) fn notes(&self, problems: &[Problem]) -> BTreeSet<Note> {
+        let mut notes: BTreeSet<Note> = problems.iter().filter_map(|problem| self.problem(problem)).collect();
+        self.complaints(&mut notes);
+        self.failing(&mut notes);
+        notes
+    }
+
+    fn problem(&self, problem: &Problem) -> Option<Note> {
+        let object = problem.object.as_ref()?;
+        let mut text = String::new();
+        if !problem.field.is_empty() {
+            text = format!("{}: ", problem.field);
+        }
+        text.push_str(&problem.what);
+        if !problem.value.is_empty() {
+            text.push_str(&format!(" (value {:?})", problem.value));
+        }
+        text.push_str(&format!("; {}", problem.remedy));
+        let reason = if problem.is_error() { "Refused" } else { "Doubtful" };
+        Some(Note { regarding: self.regarding(object), is_warning: true, reason, text })
+    }
+
+    /// A route has again what it had lost.
+    pub(super) fn won(&self, object: &ObjectRef, before: &str) -> Note {
+        Note {
+            regarding: self.regarding(object),
+            is_warning: false,
+            reason: "Owned",
+            text: format!("it owns again all that it asks for; before: {before}"),
+        }
+    }
+
+    fn complaints(&self, notes: &mut BTreeSet<Note>) {
+        let mut nodes_of: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+        for (node, held) in &self.nodes.live {
+            for complaint in held.iter().flat_map(|held| &held.complaints) {
+                let Some(object) = complaint.object.as_deref() else {
+                    notes.insert(self.of_node(node, &complaint.text));
+                    continue;
+                };
+                nodes_of.entry((object, &complaint.text)).or_default().push(node);
+            }
+        }
+        for ((object, text), nodes) in nodes_of {
+            let Some(object) = parse(object) else { continue };
+            let text = format!("on {}: {text}", node_names(&nodes));
+            let regarding = self.regarding(&object);
+            notes.insert(Note { regarding, is_warning: true, reason: "NodeProblem", text });
+        }
+    }
+
+    fn of_node(&self, node: &str, text: &str) -> Note {
+        let regarding = Regarding {
+            api_version: "vestibule.dev/v1alpha1".to_owned(),
+            kind: "NodeState",
+            namespace: String::new(),
+            name: node.to_owned(),
+            uid: self.node_uids.get(node).cloned().unwrap_or_default(),
+        };
+        Note { regarding, is_warning: true, reason: "NodeProblem", text: text.to_owned() }
+    }
+
+    fn failing(&self, notes: &mut BTreeSet<Note>) {
+        if self.failing.is_empty() {
+            return;
+        }
+        for (service, endpoints) in &self.cluster.endpoints {
+            let object = ObjectRef { kind: Kind::Service, name: service.clone() };
+            for endpoint in endpoints.iter() {
+                let backend = SocketAddr::new(endpoint.address, endpoint.port);
+                let Some(nodes) = self.failing.get(&backend) else { continue };
+                let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+                let text = format!(
+                    "backend {backend} fails its probe on {}; see whether it listens there and whether these nodes \
+                     reach it, or change annotation vestibule.dev/probe",
+                    node_names(&nodes)
+                );
+                let regarding = self.regarding(&object);
+                notes.insert(Note { regarding, is_warning: true, reason: "BackendFailing", text });
+            }
+        }
+    }
+
+    fn regarding(&self, object: &ObjectRef) -> Regarding {
+        let version = (self.version)(object.kind).unwrap_or("v1");
+        Regarding {
+            api_version: api_version(object.kind, version),
+            kind: object.kind.text(),
+            namespace: object.name.namespace.to_string(),
+            name: object.name.name.to_string(),
+            uid: uid(self.cluster, object).map(|uid| uid.to_string()).unwrap_or_default(),
+        }
+    }
+}
+
+fn uid(cluster: &Cluster, object: &ObjectRef) -> Option<Arc<str>> {
+    let name = &object.name;
+    let meta = match object.kind {
+        Kind::Gateway => &cluster.gateways.get(name)?.meta,
+        Kind::GatewayClass => &cluster.classes.get(&name.name)?.meta,
+        Kind::ListenerSet => &cluster.listener_sets.get(name)?.meta,
+        Kind::Service => &cluster.services.get(name)?.meta,
+        Kind::TcpRoute => &cluster.tcp_routes.get(name)?.meta,
+        Kind::TlsRoute => &cluster.tls_routes.get(name)?.meta,
+    };
+    Some(Arc::clone(&meta.uid))
+}
+
+/// `Gateway/namespace/name`, as NodeStates name objects.
+fn parse(text: &str) -> Option<ObjectRef> {
+    let kinds =
+        [Kind::Gateway, Kind::GatewayClass, Kind::ListenerSet, Kind::Service, Kind::TcpRoute, Kind::TlsRoute];
+    let (kind, name) = text.split_once('/')?;
+    let kind = kinds.into_iter().find(|known| known.text() == kind)?;
+    let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+    (!name.is_empty() && !name.contains('/'))
+        .then(|| ObjectRef { kind, name: ObjectName::new(namespace, name) })
+}
+
+/// What a route had lost by its old status and has by the new one; `None`: nothing was won.
+pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
+    let lost = |status: &Value| -> Vec<(Value, String)> {
+        let parents = status.get("parents").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let lost = parents.iter().filter_map(|parent| match crate::status::owned(parent) {
+            Some(Err(message)) => {
+                Some((parent.get("parentRef").cloned().unwrap_or_default(), message.to_owned()))
+            }
+            _ => None,
+        });
+        lost.collect()
+    };
+    let still = lost(new);
+    // A parent that is gone altogether was not won.
+    let is_there = |parent: &Value| {
+        let parents = new.get("parents").and_then(Value::as_array);
+        parents.is_some_and(|parents| parents.iter().any(|one| one.get("parentRef") == Some(parent)))
+    };
+    let won =
+        |(parent, _): &(Value, String)| is_there(parent) && still.iter().all(|(other, _)| other != parent);
+    lost(old).into_iter().find(won).map(|(_, message)| message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::cluster::OWNED;
+    use crate::model::Meta;
+    use crate::model::cluster::{Endpoint, EndpointState, GatewaySpec};
+    use crate::status::{Complaint, Held};
+    use serde_json::json;
+
+    fn gateway() -> ObjectRef {
+        ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") }
+    }
+
+    fn cluster() -> Cluster {
+        let mut cluster = Cluster::default();
+        let name = gateway().name;
+        let meta = Meta { name: name.clone(), uid: "u-1".into(), ..Meta::default() };
+        cluster.gateways.insert(name, Arc::new(GatewaySpec { meta, ..GatewaySpec::default() }));
+        let endpoint = Endpoint {
+            port_name: "".into(),
+            address: "10.0.0.1".parse().unwrap(),
+            port: 6443,
+            state: EndpointState::Ready,
+            zones: Arc::new([]),
+        };
+        cluster.endpoints.insert(ObjectName::new("t", "api"), Arc::new([endpoint]));
+        cluster
+    }
+
+    fn notes(problems: &[Problem], nodes: &Nodes, failing: &[(&str, &[&str])]) -> Vec<Note> {
+        let owned = |nodes: &[&str]| nodes.iter().map(|node| (*node).to_owned()).collect();
+        let failing = failing.iter().map(|(at, nodes)| (at.parse().unwrap(), owned(nodes))).collect();
+        let ground = Evidence {
+            cluster: &cluster(),
+            version: &|_| Some("v1"),
+            nodes,
+            failing: &failing,
+            node_uids: &BTreeMap::from([("n1".to_owned(), "u-n1".to_owned())]),
+        };
+        ground.notes(problems).into_iter().collect()
+    }
+
+    #[test]
+    fn a_problem_is_told_on_its_object_with_its_remedy() {
+        let problem = Problem::error("spec.listeners[0].protocol", "is not served", "write TLS or TCP")
+            .value("HTTP")
+            .object(gateway());
+        let of_the_file = Problem::error("routes[0]", "x", "y");
+        let told = notes(&[problem.clone(), problem, of_the_file], &Nodes::default(), &[]);
+        assert_eq!(told.len(), 1);
+        assert_eq!(
+            told[0].text,
+            "spec.listeners[0].protocol: is not served (value \"HTTP\"); write TLS or TCP"
+        );
+        let about = &told[0].regarding;
+        assert_eq!((about.kind, about.uid.as_str()), ("Gateway", "u-1"));
+        assert_eq!(about.api_version, "gateway.networking.k8s.io/v1");
+        let gone = ObjectRef { kind: Kind::Service, name: ObjectName::new("x", "gone") };
+        let told = notes(&[Problem::warning("", "x", "y").object(gone)], &Nodes::default(), &[]);
+        assert_eq!((told[0].regarding.api_version.as_str(), told[0].regarding.uid.as_str()), ("v1", ""));
+    }
+
+    #[test]
+    fn what_nodes_complain_about_is_told_once_and_names_them() {
+        let complaint = |object: Option<&str>, text: &str| Complaint {
+            object: object.map(str::to_owned),
+            text: text.to_owned(),
+        };
+        let mut nodes = Nodes::default();
+        for node in 1..=10 {
+            let mut complaints =
+                vec![complaint(Some("Gateway/ns/gw"), "full"), complaint(Some("garbage"), "x")];
+            if node == 1 {
+                complaints.push(complaint(None, "no device"));
+            }
+            nodes.live.insert(format!("n{node}"), Some(Held { complaints, ..Held::default() }));
+        }
+        let told = notes(&[], &nodes, &[]);
+        assert_eq!(told.len(), 2, "{told:?}");
+        assert!(
+            told[0].text.starts_with("on nodes n1, n10, n2") && told[0].text.ends_with("and 2 more: full")
+        );
+        assert_eq!((told[1].regarding.kind, told[1].regarding.uid.as_str()), ("NodeState", "u-n1"));
+    }
+
+    #[test]
+    fn a_backend_that_is_down_is_told_on_its_service_with_the_nodes_that_see_it_so() {
+        let told =
+            notes(&[], &Nodes::default(), &[("10.0.0.1:6443", &["n1", "n2"]), ("10.0.0.9:1", &["n1"])]);
+        assert_eq!(told.len(), 1);
+        assert!(told[0].text.contains("10.0.0.1:6443 fails its probe on nodes n1, n2"), "{told:?}");
+        assert_eq!(told[0].regarding.namespace, "t");
+    }
+
+    #[test]
+    fn only_what_was_lost_can_be_won() {
+        let status = |owned: Option<&str>| {
+            let conditions: Vec<Value> = owned
+                .map(|status| json!({"type": OWNED, "status": status, "message": "lost to x"}))
+                .into_iter()
+                .collect();
+            json!({"parents": [{"parentRef": {"name": "gw"}, "conditions": conditions}]})
+        };
+        assert_eq!(won(&status(Some("False")), &status(None)).as_deref(), Some("lost to x"));
+        assert_eq!(won(&status(Some("False")), &status(Some("True"))).as_deref(), Some("lost to x"));
+        assert_eq!(won(&status(Some("False")), &status(Some("False"))), None);
+        assert_eq!(won(&status(None), &status(Some("False"))), None);
+        assert_eq!(won(&status(Some("False")), &json!({"parents": []})), None);
+    }
+
+    #[test]
+    fn names_of_objects_are_read_back() {
+        for object in [
+            gateway(),
+            ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", "c") },
+            ObjectRef { kind: Kind::TlsRoute, name: ObjectName::new("a", "b") },
+        ] {
+            assert_eq!(parse(&crate::status::key(&object)), Some(object));
+        }
+        for garbage in ["", "Gateway", "Pod/a/b", "Gateway/a/b/c", "Gateway/a/"] {
+            assert_eq!(parse(garbage), None, "{garbage}");
+        }
+    }
+}

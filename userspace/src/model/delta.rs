@@ -1,0 +1,74 @@
+//! What changed at a source, entry by entry: the unit of the seam between sources and `compile`.
+
+use super::facts::RouteSpec;
+use super::node::Node;
+use super::object::ObjectName;
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What is different from what a source said before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delta {
+    /// In any order, but for a route that replaces another of its name: that one goes first.
+    pub changes: Vec<Change>,
+    /// Where the routes of the file stand now, those that did not change too.
+    pub places: Places,
+}
+
+/// One entry that is another now. Its key is the variant and, where there are several of a kind, the name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A route of the file, by its name; `None`: it is gone. A route that comes while another of its name is there is a
+    /// contradiction, which only the whole file can tell.
+    Route(Arc<str>, Option<RouteSpec>),
+    /// The endpoints of a Service. What they are stands in the cluster, which is lent to the compiler.
+    Endpoints(ObjectName),
+    /// Any other object of the cluster; likewise.
+    Objects,
+    /// First and last port that the node's kernel hands out; `None`: not known.
+    LocalPorts(Option<(u16, u16)>),
+    /// The node's zone; `None`: not known.
+    Zone(Option<Arc<str>>),
+    /// All backends that the node's own probes find down.
+    Failing(BTreeSet<SocketAddr>),
+    /// The devices that the node's operator names; none: those of the routes.
+    Devices(Vec<Arc<str>>),
+    /// The node's devices, addresses and routes, or one of these that does not stand there.
+    Network(Arc<Node>),
+    /// Whether the node takes no new connections.
+    Draining(bool),
+}
+
+/// Where routes stood in the file, and where they stand now. Equal ends are told by their length alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// So many routes there were.
+    pub before: usize,
+    /// So many there are.
+    pub now: usize,
+    /// So many are the same at the beginning.
+    pub first: usize,
+    /// So many are the same at the end.
+    pub last: usize,
+    /// Those between that are the same: place before, place now.
+    pub same: HashMap<usize, usize>,
+}
+
+impl Places {
+    /// The place now of the route that stood at `old`; `None`: it is gone.
+    pub fn to(&self, old: usize) -> Option<usize> {
+        match old {
+            old if old < self.first => Some(old),
+            old if old >= self.before - self.last => Some(old + self.now - self.before),
+            old => self.same.get(&old).copied(),
+        }
+    }
+}
+
+impl Delta {
+    /// Of one entry that is no route of the file.
+    pub fn of(change: Change) -> Self {
+        Self { changes: vec![change], places: Places::default() }
+    }
+}

@@ -1,0 +1,62 @@
+//! What a node says of itself.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// As `ip link` shows it.
+    pub name: String,
+    /// Bytes.
+    pub mtu: u32,
+    /// Whether packets on it begin with an Ethernet header, as the programs expect. Loopback's do not count.
+    pub ethernet: bool,
+    /// The number of an XDP program on it: whosever, ours are none.
+    pub xdp: Option<u32>,
+}
+
+/// The node's network at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// By index.
+    pub links: BTreeMap<u32, Link>,
+    /// Addresses on its devices.
+    pub own: HashSet<IpAddr>,
+    /// Devices of the default routes, both families.
+    pub defaults: BTreeSet<u32>,
+    /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so
+    /// theirs may come from.
+    pub routed: BTreeSet<u32>,
+}
+
+impl Node {
+    /// The index of a device.
+    pub fn index(&self, name: &str) -> Option<u32> {
+        self.links.iter().find(|(_, link)| link.name == name).map(|(index, _)| *index)
+    }
+
+    /// The name of a device, for people.
+    pub fn name(&self, index: u32) -> String {
+        self.links.get(&index).map_or_else(|| format!("#{index}"), |link| link.name.clone())
+    }
+}
+
+/// What a node says of itself: what lies outside of every source and differs from node to node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// First and last port that the node's kernel hands out (`net.ipv4.ip_local_port_range`); `None` = not known.
+    pub local_ports: Option<(u16, u16)>,
+    /// Its zone (label `topology.kubernetes.io/zone`); `None`: endpoints' hints are not looked at.
+    pub zone: Option<Arc<str>>,
+    /// Backends that its own probes find down.
+    pub failing: BTreeSet<SocketAddr>,
+    /// Devices that its operator names; none: those of the routes.
+    pub devices: Vec<Arc<str>>,
+    /// Its devices, addresses and routes. Each look at them is another [`Arc`]: a route may have changed that does not
+    /// stand here.
+    pub network: Arc<Node>,
+    /// It takes no new connections: `vestibule drain`.
+    pub is_draining: bool,
+}

@@ -1,0 +1,125 @@
+//! `vestibule agent`: the API server, probes, the keys that all nodes have, a file beside them, and the node's network.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::error::NodeError;
+use super::facts::Sources;
+use super::identity::Identity;
+use super::inputs::Inputs;
+use super::orders::{Cause, Orders};
+use super::pace::Pace;
+use super::reconcile::{Node, reconcile};
+use super::role::Role;
+use super::saving::Saving;
+use super::telemetry::Telemetry;
+use super::told::Told;
+use crate::admin::bind_socket;
+use crate::config::ChartFile;
+use crate::health::Prober;
+use crate::metrics::{self, AgentMetrics};
+use crate::model::Change;
+use crate::outputs::maps::{self, Choice, MapsOutput};
+use crate::outputs::{Pins, StartError};
+use crate::sources::{chart, kubernetes};
+
+/// Threads that wait for the kernel or a disk do not hold up the end longer than this.
+const END: Duration = Duration::from_secs(1);
+
+/// What an agent is given.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The chart's file. Read once.
+    pub config: PathBuf,
+    /// A static file with listeners and routes besides those of the cluster; read again when it changes.
+    pub file: Option<PathBuf>,
+    /// Where maps, programs and links are pinned.
+    pub pins: PathBuf,
+    /// Where the last compiled state and the keys are kept for the next boot.
+    pub state: PathBuf,
+    /// Where agents of this node meet.
+    pub run: PathBuf,
+    /// The socket that probes ask.
+    pub admin: PathBuf,
+    /// The port of `/metrics`; 0: none.
+    pub metrics_port: u16,
+    /// Whether each route has series of its own.
+    pub metrics_per_route: bool,
+    /// Who it is.
+    pub identity: Identity,
+}
+
+/// Serves until SIGTERM or SIGINT; what is in the kernel goes on serving after that.
+pub fn run(options: &Options) -> Result<(), NodeError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let outcome = runtime.block_on(async {
+        let node = node(options).await?;
+        info!(node = options.identity.node, pod = options.identity.pod, "begins");
+        let outcome = reconcile(node).await;
+        // Another agent may have its own there by now; each pod's has a name of its own.
+        let _ = fs::remove_file(&options.admin);
+        outcome
+    });
+    runtime.shutdown_timeout(END);
+    outcome
+}
+
+async fn node(options: &Options) -> Result<Node, NodeError> {
+    let pace = Pace::new();
+    let mut inputs = Inputs::new();
+    inputs.follow_end()?;
+    let refused = |problems| NodeError::File { file: options.config.clone(), problems };
+    let mut chart = chart::load(&options.config).map_err(refused)?;
+    for folder in [&options.state, &options.run] {
+        fs::create_dir_all(folder).map_err(|source| NodeError::Path { path: folder.clone(), source })?;
+    }
+    let pins = Pins::new(&options.pins);
+    pins.prepare().map_err(StartError::from)?;
+    let sizes = maps::keep_sizes(&pins, &mut chart.facts.settings).map_err(StartError::from)?;
+    sizes.iter().for_each(|problem| warn!("{problem}"));
+    let mut registry = metrics::registry();
+    let metrics = AgentMetrics::register(&mut registry, &pins, options.metrics_per_route);
+    let mut telemetry = Telemetry::new(Told::new(registry), metrics);
+    let bound = bind_socket(&options.admin);
+    telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
+    telemetry.serve_port(options.metrics_port);
+    let network = inputs.follow_network()?;
+    let client = kubernetes::connect(kube::Config::infer().await?)?;
+    telemetry.tell_api(&client, &options.identity);
+    inputs.learn_zone(&client, &options.identity.node);
+    inputs.follow_keys(&client, &options.identity.namespace);
+    inputs.follow_file(options.file.as_deref())?;
+    let output = output(&pins, &chart)?;
+    let store =
+        kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy, statuses: false });
+    let mut sources = Sources::of_cluster(store, chart.facts, options.file.clone());
+    sources.change(Change::Network(network));
+    sources.blame_chart(sizes);
+    let mut node = Node {
+        inputs,
+        sources,
+        prober: Some(Prober::start()),
+        orders: Orders::new(vec![Box::new(output)]),
+        role: Role::new(pins, Some(options.run.clone())),
+        state: None,
+        cause: Cause::default(),
+        keys: None,
+        telemetry,
+        saving: Saving::new(Some(options.state.clone())),
+        pace,
+    };
+    node.read_file();
+    Ok(node)
+}
+
+fn output(pins: &Pins, chart: &ChartFile) -> std::io::Result<MapsOutput> {
+    let devices: Vec<String> = chart.devices.iter().map(ToString::to_string).collect();
+    MapsOutput::start(maps::Options {
+        pins: pins.clone(),
+        choice: if devices.is_empty() { Choice::Routed } else { Choice::Named(devices) },
+        is_strict: false,
+    })
+}

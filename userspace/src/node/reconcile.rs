@@ -1,0 +1,361 @@
+//! The loop: what happened last, and what follows from it. It has no mode: an input that is not there says nothing.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::{sleep_until, timeout};
+use tracing::{debug, error, info, warn};
+
+use super::error::NodeError;
+use super::facts::{ProbeNews, Sources};
+use super::handover::{Gift, HandoverError, Wish};
+use super::inputs::{Input, Inputs};
+use super::notify::{self, tell};
+use super::orders::{Cause, News, Orders, Outcome, Wanted};
+use super::pace::Pace;
+use super::role::{Role, Stage, TakeError};
+use super::saving::Saving;
+use super::state::State;
+use super::telemetry::{Known, Telemetry};
+use crate::health::Prober;
+use crate::model::{Change, Problem};
+use crate::outputs::{CookieKeys, StartError, Word, Writer, give_back_memory, now_ns};
+
+/// How long outputs may take to end their last write when the process ends.
+const END: Duration = Duration::from_secs(1);
+/// Problems logged at once.
+const LOGGED: usize = 20;
+
+/// What happened.
+enum Event {
+    /// A turn is due.
+    Turn,
+    Tick,
+    Input(Input),
+    /// The cluster says something else.
+    Changed,
+    Word(usize, Word),
+    Wish(Wish),
+    Asked(Result<(Gift, Writer), TakeError>),
+    Given(Result<(), HandoverError>),
+}
+
+/// All that the loop has.
+pub(super) struct Node {
+    pub(super) inputs: Inputs,
+    pub(super) sources: Sources,
+    pub(super) prober: Option<Prober>,
+    pub(super) orders: Orders,
+    pub(super) role: Role,
+    /// What was compiled last.
+    pub(super) state: Option<State>,
+    /// What no order has followed from yet.
+    pub(super) cause: Cause,
+    /// Keys that cookies are signed with; `None`: the outputs' own.
+    pub(super) keys: Option<CookieKeys>,
+    pub(super) telemetry: Telemetry,
+    pub(super) saving: Saving,
+    pub(super) pace: Pace,
+}
+
+/// Serves until an input says that it is over; what outputs hold goes on serving after that.
+pub(super) async fn reconcile(mut node: Node) -> Result<(), NodeError> {
+    loop {
+        match node.next().await {
+            Event::Turn => node.turn()?,
+            Event::Tick => node.look_around()?,
+            Event::Input(Input::End) => break,
+            Event::Input(input) => node.take(input)?,
+            Event::Changed => node.pace.is_dirty = true,
+            Event::Word(at, word) => node.hear(at, word).await?,
+            Event::Wish(wish) => node.give(wish).await,
+            Event::Asked(outcome) => node.asked(outcome)?,
+            Event::Given(outcome) => node.given(outcome),
+        }
+    }
+    node.end().await;
+    Ok(())
+}
+
+impl Node {
+    async fn next(&mut self) -> Event {
+        let Role { stage, asked, given, .. } = &mut self.role;
+        // What is first here goes first: a stream of changes starves nobody.
+        tokio::select! {
+            biased;
+            wish = stage.wish() => Event::Wish(wish),
+            Some(Ok(outcome)) = given.join_next() => Event::Given(outcome),
+            Some(Ok(outcome)) = asked.join_next() => Event::Asked(outcome),
+            (at, word) = self.orders.word() => Event::Word(at, word),
+            () = sleep_until(self.pace.due), if self.pace.is_dirty => Event::Turn,
+            _ = self.pace.tick.tick() => Event::Tick,
+            input = self.inputs.next() => Event::Input(input),
+            failing = failing(&mut self.prober) => Event::Input(Input::Failing(failing)),
+            () = self.sources.changed() => Event::Changed,
+        }
+    }
+
+    /// Takes up what an input says.
+    fn take(&mut self, input: Input) -> Result<(), NodeError> {
+        match input {
+            Input::File => self.read_file(),
+            Input::Network(network) => {
+                self.sources.change(Change::Network(network?));
+                self.cause.network = true;
+                self.order(Instant::now());
+            }
+            Input::Failing(failing) => {
+                self.sources.change(Change::Failing(failing));
+                self.pace.is_dirty = true;
+            }
+            Input::Keys(keys) => {
+                self.saving.save_keys(&keys);
+                self.keys = Some(keys);
+                self.order(Instant::now());
+            }
+            Input::Zone(zone) => {
+                self.sources.change(Change::Zone(zone));
+                self.pace.is_dirty = true;
+            }
+            // The loop's.
+            Input::End => {}
+        }
+        Ok(())
+    }
+
+    /// Reads the static file. One that is refused leaves what it said before in force.
+    pub(super) fn read_file(&mut self) {
+        let begun = Instant::now();
+        tell(notify::State::Reloading { monotonic_us: now_ns() / 1000 });
+        self.pace.is_dirty = true;
+        match self.sources.read_file() {
+            Ok(()) => {
+                debug!(elapsed = ?begun.elapsed(), "read");
+                self.cause.file.get_or_insert(begun);
+            }
+            Err(problems) => {
+                self.log_refused(&problems);
+                tell(notify::State::Ready);
+            }
+        }
+    }
+
+    /// Compiles what is known, and orders it. Before every source had its full list nothing is touched.
+    fn turn(&mut self) -> Result<(), NodeError> {
+        self.pace.turn();
+        self.telemetry.note_sources(&self.sources);
+        if self.sources.is_complete() {
+            let begun = Instant::now();
+            let probes = self.sources.compile(&mut self.state);
+            match (&self.prober, probes) {
+                (Some(prober), ProbeNews::All) => prober.set(self.sources.probes()),
+                (Some(prober), ProbeNews::Some(changes)) => prober.change(&changes),
+                (None, _) => {}
+            }
+            self.telemetry.compiled(begun);
+            debug!(elapsed = ?begun.elapsed(), "compiled");
+            self.telemetry.note_failing(known(&self.sources, &self.state, &self.orders));
+            self.order(begun);
+        }
+        self.take_over()
+    }
+
+    /// What nobody tells.
+    fn look_around(&mut self) -> Result<(), NodeError> {
+        self.telemetry.turned();
+        if self.orders.is_to_be_repeated() {
+            self.order(Instant::now());
+        }
+        self.use_saved();
+        self.take_over()?;
+        self.saving.save_some_time();
+        // Compiling a cluster needs some ten times the memory that stays.
+        if self.pace.is_quiet() && self.sources.has_cluster() {
+            give_back_memory();
+        }
+        Ok(())
+    }
+
+    /// What outputs shall hold by what was compiled last.
+    pub(super) fn wanted(&self) -> Option<Wanted> {
+        let state = self.state.as_ref()?;
+        Some(Wanted {
+            desired: Arc::clone(&state.desired),
+            digests: Arc::clone(&state.digests),
+            node: self.sources.node().clone(),
+            keys: self.keys.clone(),
+        })
+    }
+
+    /// Hands it to the outputs, where it is ours to say what they hold.
+    pub(super) fn order(&mut self, begun: Instant) {
+        let cause = std::mem::take(&mut self.cause);
+        let wanted = self.wanted();
+        match (wanted, &self.role.stage) {
+            (Some(wanted), Stage::Writing(writing)) => {
+                self.orders.apply(&writing.right, wanted, cause, cause.file.unwrap_or(begun));
+            }
+            (_, Stage::Reading) if cause.file.is_some() => tell(notify::State::Ready),
+            _ => {}
+        }
+    }
+
+    /// Takes up what an output says.
+    async fn hear(&mut self, at: usize, word: Word) -> Result<(), NodeError> {
+        match self.orders.hear(at, word)? {
+            None => Ok(()),
+            Some(News::Prepared(outcome)) => self.prepared(outcome),
+            Some(News::Outcome(outcome)) => {
+                self.telemetry.applied(&outcome);
+                match &self.role.stage {
+                    Stage::Beginning(_) => self.begun(outcome).await,
+                    _ => self.applied(outcome),
+                }
+            }
+            Some(News::Released) => {
+                self.released();
+                Ok(())
+            }
+            Some(News::Draining(is_draining)) => {
+                match is_draining {
+                    true => info!("new connections are refused, by `vestibule drain`"),
+                    false => info!("new connections are taken again"),
+                }
+                self.sources.change(Change::Draining(is_draining));
+                self.order(Instant::now());
+                Ok(())
+            }
+        }
+    }
+
+    /// All outputs have answered an order.
+    fn applied(&mut self, outcome: Outcome) -> Result<(), NodeError> {
+        let Outcome { cause, result, is_news, .. } = outcome;
+        match result {
+            Ok(done) => {
+                let took = cause.file.map_or(done.took, |begun| begun.elapsed());
+                debug!(changes = done.changes, in_force = ?done.in_force, ?took, "programmed");
+                if cause.network && done.changes > 0 {
+                    info!(changes = done.changes, devices = self.orders.devices(), "the network changed");
+                }
+                if cause.file.is_some() {
+                    tell(notify::State::Ready);
+                    let (in_force_ms, took_ms) = (millis(done.in_force), millis(took));
+                    info!(changes = done.changes, in_force_ms, took_ms, "reloaded");
+                    self.settle();
+                }
+                if let Some(in_force) = self.orders.in_force().filter(|_| self.sources.is_complete()) {
+                    self.saving.put(&in_force.desired);
+                }
+            }
+            Err(error) => {
+                if cause.file.is_some() {
+                    tell(notify::State::Ready);
+                }
+                match error {
+                    fatal if fatal.is_fatal() => return Err(fatal.into()),
+                    StartError::Problems(mut problems) => {
+                        // These came up after the file was read.
+                        self.sources.locate(&mut problems);
+                        self.log_refused(&problems);
+                    }
+                    error if is_news => {
+                        error!(%error, "the maps do not hold all that they should; what was in force stays");
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.tell();
+        Ok(())
+    }
+
+    /// What was read is in force.
+    pub(super) fn settle(&mut self) {
+        let warnings = self.sources.settle();
+        self.log(&warnings, |line| warn!("{line}"));
+    }
+
+    fn log_refused(&self, problems: &[Problem]) {
+        self.log(problems, |line| error!("{line}"));
+        error!("the reload is refused; the last good configuration stays in force");
+    }
+
+    fn log(&self, problems: &[Problem], log: impl Fn(String)) {
+        let Some(path) = self.sources.file().map(|path| path.display().to_string()) else { return };
+        problems.iter().take(LOGGED).for_each(|problem| log(problem.in_file(&path).to_string()));
+        if problems.len() > LOGGED {
+            log(format!("and {} more; `vestibule check {path}` tells all", problems.len() - LOGGED));
+        }
+    }
+
+    /// Tells what is in force, where it is ours to tell.
+    pub(super) fn tell(&mut self) {
+        if matches!(self.role.stage, Stage::Writing(_)) {
+            self.telemetry.tell(known(&self.sources, &self.state, &self.orders));
+        }
+    }
+
+    /// Without a word of some source and without pinned maps, the state of the last boot is better than none.
+    fn use_saved(&mut self) {
+        let is_over = self.pace.hopeless.is_some_and(|since| since.elapsed() > Duration::ZERO);
+        if self.state.is_some() || !is_over || self.sources.is_complete() || !self.saving.has_folder() {
+            return;
+        }
+        if !matches!(self.role.stage, Stage::Reading) || self.role.pins.holds_maps() {
+            return;
+        }
+        self.pace.hopeless = None;
+        match self.saving.load(self.sources.settings()) {
+            Ok((desired, keys)) => {
+                let routes = desired.routes.len();
+                info!(routes, "the API server does not answer; the state of the last boot is used");
+                self.state = Some(State::plain(desired));
+                self.keys = self.keys.take().or(keys);
+            }
+            Err(error) => {
+                warn!(%error, "the API server does not answer, and there is no state of the last boot to use");
+            }
+        }
+    }
+
+    async fn end(&mut self) {
+        tell(notify::State::Stopping);
+        self.saving.save_now();
+        if matches!(self.role.stage, Stage::Beginning(_) | Stage::Writing(_)) {
+            self.orders.release();
+            let released = async {
+                loop {
+                    let (at, word) = self.orders.word().await;
+                    if !matches!(self.orders.hear(at, word), Ok(None | Some(News::Outcome(_)))) {
+                        return;
+                    }
+                }
+            };
+            if timeout(END, released).await.is_err() {
+                debug!("an output is still writing");
+            }
+        }
+        info!("ends; programs and connections stay, `vestibule detach` removes them");
+    }
+}
+
+/// What probes find, where there are any.
+async fn failing(prober: &mut Option<Prober>) -> BTreeSet<SocketAddr> {
+    match prober {
+        Some(prober) => prober.changed().await,
+        None => pending().await,
+    }
+}
+
+fn known<'a>(sources: &'a Sources, state: &'a Option<State>, orders: &'a Orders) -> Known<'a> {
+    Known { sources, state: state.as_ref(), orders }
+}
+
+/// Milliseconds, to a tenth.
+pub(super) fn millis(time: Duration) -> f64 {
+    (time.as_secs_f64() * 10_000.0).round() / 10.0
+}

@@ -1,0 +1,199 @@
+//! The last compiled state, for a boot without the API server. Settings are not in it: they come with the node's own
+//! file. Nor are keys.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::disk::{self, DiskError};
+use crate::model::{
+    BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
+};
+
+/// Name of the file, in the state folder.
+pub(super) const FILE: &str = "desired";
+
+/// First line of the file. Another format needs another number.
+const HEADING: &str = "vestibule desired state 1";
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    listeners: Vec<SavedListener>,
+    routes: Vec<SavedRoute>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedListener {
+    name: String,
+    addresses: Vec<IpAddr>,
+    port: u16,
+    tls: bool,
+    route: Option<usize>,
+}
+
+/// A server name, and whether it is what follows `*.`.
+type SavedPattern = (usize, bool, String);
+
+/// Address and port, weight, whether its probe failed.
+type SavedBackend = (SocketAddr, u16, bool);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedRoute {
+    name: String,
+    names: Vec<SavedPattern>,
+    backends: Vec<SavedBackend>,
+}
+
+/// Writes the state to the folder.
+pub(super) fn write(folder: &Path, desired: &Desired) -> std::io::Result<()> {
+    let content = serde_json::to_vec(&Saved::of(desired)).map_err(std::io::Error::other)?;
+    disk::write(&folder.join(FILE), HEADING, &content)
+}
+
+/// The state in the folder, with these settings.
+pub(super) fn read(folder: &Path, settings: &Settings) -> Result<Desired, DiskError> {
+    let content = disk::read(&folder.join(FILE), HEADING)?;
+    let saved: Saved =
+        serde_json::from_slice(&content).map_err(|_| DiskError::Damaged("it is not what was written"))?;
+    saved.desired(settings).ok_or(DiskError::Damaged("it refers to what is not in it"))
+}
+
+impl Saved {
+    fn of(desired: &Desired) -> Self {
+        let listeners = desired.listeners.iter().map(|listener| SavedListener {
+            name: listener.name.to_string(),
+            addresses: listener.addresses.clone(),
+            port: listener.port,
+            tls: listener.protocol == Protocol::Tls,
+            route: listener.route,
+        });
+        let routes = desired.routes.iter().map(|route| SavedRoute {
+            name: route.name.to_string(),
+            names: route.names.iter().map(|(listener, pattern)| saved_pattern(*listener, pattern)).collect(),
+            backends: route.backends.iter().map(saved_backend).collect(),
+        });
+        Self { listeners: listeners.collect(), routes: routes.collect() }
+    }
+
+    /// `None`: an index leads nowhere, or a name is none.
+    fn desired(self, settings: &Settings) -> Option<Desired> {
+        let (listener_count, route_count) = (self.listeners.len(), self.routes.len());
+        let listeners = self.listeners.into_iter().map(|saved| {
+            (saved.route.is_none_or(|route| route < route_count)).then(|| DesiredListener {
+                name: saved.name.into(),
+                addresses: saved.addresses,
+                port: saved.port,
+                protocol: if saved.tls { Protocol::Tls } else { Protocol::Tcp },
+                route: saved.route,
+            })
+        });
+        let routes = self.routes.into_iter().map(|saved| {
+            let names = saved.names.into_iter().map(|saved| pattern(saved, listener_count));
+            Some(Arc::new(DesiredRoute {
+                name: Arc::from(saved.name),
+                names: names.collect::<Option<_>>()?,
+                backends: saved.backends.into_iter().map(backend).collect(),
+                tenant: None,
+                policy: None,
+            }))
+        });
+        Some(Desired {
+            settings: settings.clone(),
+            listeners: listeners.collect::<Option<_>>()?,
+            routes: routes.collect::<Option<_>>()?,
+        })
+    }
+}
+
+fn saved_pattern(listener: usize, pattern: &Pattern) -> SavedPattern {
+    match pattern {
+        Pattern::Exact(name) => (listener, false, name.to_string()),
+        Pattern::Wildcard(suffix) => (listener, true, suffix.to_string()),
+    }
+}
+
+fn pattern((listener, wildcard, name): SavedPattern, listeners: usize) -> Option<(usize, Pattern)> {
+    let name = ServerName::new(&name).ok().filter(|_| listener < listeners)?;
+    Some((listener, if wildcard { Pattern::Wildcard(name) } else { Pattern::Exact(name) }))
+}
+
+fn saved_backend(backend: &BackendSpec) -> SavedBackend {
+    (SocketAddr::new(backend.address, backend.port), backend.weight, backend.failing)
+}
+
+fn backend((socket, weight, failing): SavedBackend) -> BackendSpec {
+    BackendSpec { address: socket.ip(), port: socket.port(), weight, failing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn desired() -> Desired {
+        let name = |text| ServerName::new(text).unwrap();
+        let backend = |address: &str, weight| BackendSpec {
+            address: address.parse().unwrap(),
+            port: 6443,
+            weight,
+            failing: weight == 0,
+        };
+        Desired {
+            settings: Settings { max_names: 77, ..Settings::default() },
+            listeners: vec![
+                DesiredListener {
+                    name: "192.0.2.1:443".into(),
+                    addresses: vec![IpAddr::from([192, 0, 2, 1])],
+                    port: 443,
+                    protocol: Protocol::Tls,
+                    route: None,
+                },
+                DesiredListener {
+                    name: "[2001:db8::1]:5432".into(),
+                    addresses: vec!["2001:db8::1".parse().unwrap()],
+                    port: 5432,
+                    protocol: Protocol::Tcp,
+                    route: Some(0),
+                },
+            ],
+            routes: [Arc::new(DesiredRoute {
+                name: "tlsroute/a/b".into(),
+                names: vec![
+                    (0, Pattern::Exact(name("a.example"))),
+                    (0, Pattern::Wildcard(name("b.example"))),
+                ],
+                backends: vec![backend("10.0.0.1", 1), backend("fd00::1", 0)],
+                ..DesiredRoute::default()
+            })]
+            .into_iter()
+            .collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_saved_comes_back_with_the_settings_of_today() {
+        let folder = std::env::temp_dir().join(format!("vestibule-saved-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let before = desired();
+        write(&folder, &before).unwrap();
+        let settings = Settings { max_names: 78, ..Settings::default() };
+        assert_eq!(read(&folder, &settings).unwrap(), Desired { settings, ..before });
+        disk::write(&folder.join(FILE), HEADING, b"{\"listeners\":[]}").unwrap();
+        assert!(matches!(read(&folder, &Settings::default()), Err(DiskError::Damaged(_))));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_leads_nowhere_or_is_no_name_is_refused() {
+        let refused = |change: fn(&mut Saved)| {
+            let mut saved = Saved::of(&desired());
+            change(&mut saved);
+            saved.desired(&Settings::default()).is_none()
+        };
+        assert!(!refused(|_| {}));
+        assert!(refused(|saved| saved.listeners[1].route = Some(1)));
+        assert!(refused(|saved| saved.routes[0].names[0].0 = 2));
+        assert!(refused(|saved| saved.routes[0].names[0].2 = "a..b".into()));
+    }
+}

@@ -1,0 +1,169 @@
+//! What was compiled last, and what is told of what is in force. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::identity::Identity;
+use crate::compile::Compiler;
+use crate::model::{Desired, DesiredRoute, ObjectRef, Problem};
+use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
+
+/// Problems that a node tells; of more only their number.
+const PROBLEMS_MAX: usize = 50;
+
+/// What a node shall hold of each object.
+pub(super) type Digests = BTreeMap<ObjectRef, u64>;
+
+/// What was compiled last.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// What the maps shall hold.
+    pub desired: Arc<Desired>,
+    /// The same by object, as the controller compares it.
+    pub digests: Arc<Digests>,
+    /// What is wrong with it, whoever it concerns.
+    pub problems: Vec<Problem>,
+}
+
+impl State {
+    /// Of what facts came to.
+    pub(super) fn of(compiler: &Compiler) -> Self {
+        Self {
+            desired: Arc::clone(compiler.desired()),
+            digests: Arc::new(compiler.digests().clone()),
+            problems: compiler.problems().to_vec(),
+        }
+    }
+
+    /// Of what is desired, whatever it comes from: no object is told of.
+    pub(super) fn plain(desired: Desired) -> Self {
+        Self { desired: Arc::new(desired), digests: Arc::default(), problems: Vec::new() }
+    }
+
+    /// What some entries changed: digests are as they were.
+    pub(super) fn follow(&mut self, compiler: &Compiler) {
+        self.desired = Arc::clone(compiler.desired());
+        self.problems = compiler.problems().to_vec();
+    }
+
+    /// Backends that fail their probe, by route.
+    pub(super) fn failing_by_route(&self) -> BTreeMap<String, i64> {
+        let count = |route: &Arc<DesiredRoute>| {
+            let failing = route.backends.iter().filter(|backend| backend.failing).count();
+            (failing > 0).then(|| (route.name.to_string(), i64::try_from(failing).unwrap_or(i64::MAX)))
+        };
+        self.desired.routes.iter().filter_map(count).collect()
+    }
+}
+
+/// What a node says of itself.
+pub(super) struct Saying<'a> {
+    /// Who says it.
+    pub identity: &'a Identity,
+    /// By object, of what the maps hold.
+    pub digests: &'a Digests,
+    /// Sources that cannot be followed.
+    pub stale: Vec<String>,
+    /// What its probes find down.
+    pub failing: &'a BTreeSet<SocketAddr>,
+    /// What this node cannot do. What is wrong with an object the controller sees by itself.
+    pub problems: &'a [&'a Problem],
+}
+
+impl Saying<'_> {
+    /// As an object of the API.
+    pub(super) fn spec(self) -> NodeStateSpec {
+        let key = |object: &ObjectRef| format!("{}/{}", object.kind, object.name);
+        let mut problems: Vec<NodeProblem> = self
+            .problems
+            .iter()
+            .take(PROBLEMS_MAX)
+            .map(|problem| NodeProblem {
+                object: problem.object.as_ref().map(key),
+                field: problem.field.clone(),
+                message: problem.what.clone(),
+                remedy: problem.remedy.clone(),
+            })
+            .collect();
+        if let Some(more) = self.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
+            problems.push(NodeProblem {
+                message: format!("and {more} more like these"),
+                remedy: "see the agent's log".into(),
+                ..NodeProblem::default()
+            });
+        }
+        NodeStateSpec {
+            node: self.identity.node.clone(),
+            pod: self.identity.pod.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            stale: self.stale,
+            digests: self
+                .digests
+                .iter()
+                .map(|(object, digest)| (key(object), format!("{digest:016x}")))
+                .collect(),
+            failing: self.failing.iter().map(ToString::to_string).collect(),
+            problems,
+        }
+    }
+}
+
+/// How many problems there are of each kind of object; those of none are the node's or the file's.
+pub(super) fn by_kind<'a>(problems: impl Iterator<Item = &'a Problem>) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
+    for problem in problems {
+        let kind = problem.object.as_ref().map_or("Node", |object| object.kind.text());
+        *counts.entry(kind.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{BackendSpec, Kind, ObjectName};
+
+    #[test]
+    fn a_node_names_objects_digests_and_failing_backends() {
+        let identity = Identity { node: "n".into(), pod: "p".into(), namespace: "s".into() };
+        let gateway = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "b") };
+        let problems: Vec<Problem> = (0..PROBLEMS_MAX + 2)
+            .map(|i| Problem::warning("", format!("what {i}"), "do").object(gateway.clone()))
+            .collect();
+        let spec = Saying {
+            identity: &identity,
+            digests: &[(gateway.clone(), 0xab)].into(),
+            stale: vec!["services: gone".into()],
+            failing: &["[2001:db8::1]:6443".parse().unwrap()].into(),
+            problems: &problems.iter().collect::<Vec<_>>(),
+        }
+        .spec();
+        assert_eq!(spec.digests["Gateway/a/b"], "00000000000000ab");
+        assert_eq!(spec.failing, ["[2001:db8::1]:6443"]);
+        assert_eq!(spec.problems.len(), PROBLEMS_MAX + 1);
+        assert_eq!(spec.problems[PROBLEMS_MAX].message, "and 2 more like these");
+        assert_eq!(by_kind(problems.iter())["Gateway"], 52);
+        assert_eq!(by_kind([Problem::error("", "", "")].iter())["Node"], 1);
+    }
+
+    #[test]
+    fn failing_backends_are_counted_by_route() {
+        let backend = |host: u8, failing: bool| BackendSpec {
+            address: [10, 0, 0, host].into(),
+            port: 1,
+            weight: u16::from(!failing),
+            failing,
+        };
+        let route = |name: &str, failing: &[bool]| DesiredRoute {
+            name: name.into(),
+            names: Vec::new(),
+            backends: (0..).zip(failing).map(|(host, failing)| backend(host, *failing)).collect(),
+            ..DesiredRoute::default()
+        };
+        let routes = vec![Arc::new(route("a", &[true, false, true])), Arc::new(route("b", &[false]))];
+        let routes = routes.into_iter().collect();
+        let state = State::plain(Desired { routes, ..Desired::default() });
+        assert_eq!(state.failing_by_route(), [("a".to_owned(), 2)].into());
+    }
+}

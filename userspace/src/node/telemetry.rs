@@ -1,0 +1,206 @@
+//! What is told of this node: to the API server, to probes, to scrapers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kube::Client;
+use tokio::net::UnixListener;
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use super::facts::Sources;
+use super::identity::Identity;
+use super::orders::{Orders, Outcome};
+use super::report::Reporter;
+use super::state::{Saying, State, by_kind};
+use super::told::{Told, View};
+use crate::admin;
+use crate::metrics::{AgentMetrics, observe, set_all};
+use crate::model::Problem;
+use crate::outputs::Done;
+use crate::sources::kubernetes::Stale;
+
+/// What is told of this node.
+pub(super) struct Telemetry {
+    told: Arc<Told>,
+    metrics: AgentMetrics,
+    /// What families of gauges held before, to take away what is gone.
+    gauges: Gauges,
+    /// Where the API server is, and who tells it.
+    api: Option<(Client, Identity)>,
+    /// Tells it; from the first state on that came from there.
+    reporter: Option<Reporter>,
+    /// The writer's port of `/metrics`, 0: none; and who serves it.
+    port: (u16, JoinSet<()>),
+    /// Answers probes.
+    tasks: JoinSet<()>,
+}
+
+#[derive(Default)]
+struct Gauges {
+    stale: Vec<String>,
+    failing: Vec<String>,
+    problems: Vec<String>,
+}
+
+/// All that can be told of.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub sources: &'a Sources,
+    pub state: Option<&'a State>,
+    pub orders: &'a Orders,
+}
+
+impl Telemetry {
+    /// Tells nobody yet but who asks for `told`.
+    pub(super) fn new(told: Told, metrics: AgentMetrics) -> Self {
+        Self {
+            told: Arc::new(told),
+            metrics,
+            gauges: Gauges::default(),
+            api: None,
+            reporter: None,
+            port: (0, JoinSet::new()),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    /// Tells the API server, while it writes the maps.
+    pub(super) fn tell_api(&mut self, client: &Client, identity: &Identity) {
+        self.api = Some((client.clone(), identity.clone()));
+    }
+
+    /// Serves `/metrics` on this port, while it writes the maps; 0: on none.
+    pub(super) fn serve_port(&mut self, port: u16) {
+        self.port.0 = port;
+    }
+
+    /// Answers probes on this socket.
+    pub(super) fn answer(&mut self, socket: UnixListener) {
+        let asked = Arc::clone(&self.told);
+        self.tasks.spawn(async move {
+            if let Err(error) = admin::serve_socket(socket, asked).await {
+                warn!(%error, "probes are not answered");
+            }
+        });
+    }
+
+    /// Who answers for the loop.
+    #[cfg(test)]
+    pub(super) fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.told)
+    }
+
+    /// The loop is alive.
+    pub(super) fn turned(&self) {
+        self.view(|view| view.turned = Instant::now());
+    }
+
+    /// Changes what probes are told.
+    pub(super) fn view(&self, change: impl FnOnce(&mut View)) {
+        self.told.update(change);
+    }
+
+    /// Facts were compiled.
+    pub(super) fn compiled(&self, begun: Instant) {
+        observe(&self.metrics.compile_seconds, begun.elapsed());
+    }
+
+    /// Outputs have answered.
+    pub(super) fn applied(&self, outcome: &Outcome) {
+        let Ok(Done { changes, writes, .. }) = &outcome.result else { return };
+        if *changes > 0 {
+            observe(&self.metrics.apply_seconds, outcome.ordered.elapsed());
+        }
+        for (map, writes) in writes {
+            self.metrics.map_writes.get_or_create(&[("map", (*map).to_owned())]).inc_by(*writes);
+        }
+    }
+
+    /// What cannot be followed: told to probes and to metrics.
+    pub(super) fn note_sources(&mut self, sources: &Sources) {
+        let stale = sources.stale();
+        for stale in &stale {
+            if !self.gauges.stale.iter().any(|source| source == stale.source) {
+                self.gauges.stale.push(stale.source.to_owned());
+            }
+        }
+        for source in &self.gauges.stale {
+            let label = [("source", source.clone())];
+            let is_stale = stale.iter().any(|stale| stale.source == source);
+            let before = self.metrics.stale.get_or_create_owned(&label).set(i64::from(is_stale));
+            if is_stale && before == 0 {
+                self.metrics.watch_errors.get_or_create(&[("source", source.clone())]).inc();
+            }
+        }
+        let is_synced = sources.is_complete();
+        self.view(|view| {
+            view.stale = lines(&stale);
+            view.is_synced = is_synced;
+        });
+    }
+
+    /// It writes the maps from now on.
+    pub(super) fn begin(&mut self) {
+        self.metrics.writer.set(1);
+        self.view(|view| view.could_write = true);
+        let port = self.port.0;
+        if port != 0 {
+            let asked = Arc::clone(&self.told);
+            self.port.1.spawn(async move {
+                if let Err(error) = admin::serve_port(port, asked).await {
+                    warn!(%error, port, "/metrics is not served");
+                }
+            });
+        }
+    }
+
+    /// It does not any more: nothing is told to the API server after this.
+    pub(super) async fn end(&mut self) {
+        if let Some(reporter) = self.reporter.take() {
+            reporter.stop().await;
+        }
+        self.port.1.shutdown().await;
+        self.metrics.writer.set(0);
+    }
+
+    /// Tells which backends fail, whoever writes.
+    pub(super) fn note_failing(&mut self, known: Known<'_>) {
+        let is_none = known.sources.failing().is_none_or(|failing| failing.is_empty());
+        let state = known.state.filter(|_| !is_none);
+        let failing = state.map(State::failing_by_route).unwrap_or_default();
+        set_all(&self.metrics.failing, "route", &failing, &mut self.gauges.failing);
+    }
+
+    /// Tells what is in force. For the writer.
+    pub(super) fn tell(&mut self, known: Known<'_>) {
+        let Known { sources, state, orders } = known;
+        let trouble = orders.trouble();
+        let remedy = "see the agent's log; it tries again and what was in force stays";
+        let failed = trouble.map(|what| Problem::error("", what.clone(), remedy));
+        let of_objects = state.into_iter().flat_map(|state| &state.problems);
+        let of_node = sources.problems().chain(orders.problems()).chain(&failed);
+        // What is wrong with objects the controller sees by itself; what is the file's it does not.
+        let own: Vec<&Problem> =
+            of_node.clone().chain(of_objects.clone().filter(|problem| problem.object.is_none())).collect();
+        set_all(
+            &self.metrics.problems,
+            "kind",
+            &by_kind(of_node.chain(of_objects)),
+            &mut self.gauges.problems,
+        );
+        self.view(|view| view.trouble = trouble.cloned());
+        let (Some((client, identity)), Some(failing)) = (&self.api, sources.failing()) else { return };
+        if !sources.is_complete() && self.reporter.is_none() {
+            return;
+        }
+        let reporter = self.reporter.get_or_insert_with(|| Reporter::start(client, identity));
+        let digests = orders.in_force().map(|in_force| Arc::clone(&in_force.digests)).unwrap_or_default();
+        let stale = lines(&sources.stale());
+        reporter.tell(Saying { identity, digests: &digests, stale, failing, problems: &own }.spec());
+    }
+}
+
+fn lines(stale: &[Stale]) -> Vec<String> {
+    stale.iter().map(|stale| format!("{}: {}", stale.source, stale.why)).collect()
+}

@@ -1,0 +1,162 @@
+use std::sync::Arc;
+
+use common::maps::settings::CookieKey;
+
+use super::scene::{Folder, Scene, never, ready, routes, until};
+use crate::model::{Desired, DesiredRoute, Node};
+use crate::node::inputs::Input;
+use crate::node::{keys, saved};
+use crate::outputs::memory::Memory;
+use crate::outputs::{CookieKeys, Word};
+
+fn route(desired: &Desired, name: &str) -> Arc<DesiredRoute> {
+    Arc::clone(desired.routes.find(name).unwrap())
+}
+
+fn keys() -> CookieKeys {
+    CookieKeys { keys: [CookieKey { k0: 1, k1: 2 }, CookieKey { k0: 3, k1: 4 }], current: 1 }
+}
+
+#[tokio::test]
+async fn nothing_is_touched_before_every_source_has_said_all() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[("a", &[1])]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let told = Arc::clone(&scene.told);
+    scene
+        .play(async {
+            cluster.list_others();
+            cluster.put_endpoints("s", &[1]);
+            never("it writes", || output.image().answered > 0).await;
+            assert!(ready(&told).contains("not synced"), "{}", ready(&told));
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            let wanted = ["a: 10.1.0.1", "service/ns/s:443: 10.0.0.1"];
+            until("file and cluster together", || routes(&output) == wanted).await;
+            until("it is ready", || ready(&told) == "ok\n").await;
+        })
+        .await;
+}
+
+/// Only the routes whose endpoints changed are compiled: the others are the same ones, not equal ones.
+#[tokio::test]
+async fn changed_endpoints_alone_are_compiled_alone() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[("a", &[1])]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let inputs = scene.inputs.clone();
+    scene
+        .play(async {
+            cluster.list_others();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            until("the first state", || {
+                routes(&output).last().is_some_and(|last| last.ends_with("10.0.0.1"))
+            })
+            .await;
+            let first = Arc::clone(&output.image().desired);
+            cluster.put_endpoints("s", &[1, 2]);
+            until("one endpoint more", || routes(&output)[1] == "service/ns/s:443: 10.0.0.1 10.0.0.2").await;
+            let second = Arc::clone(&output.image().desired);
+            assert!(Arc::ptr_eq(&route(&first, "a"), &route(&second, "a")), "all was compiled");
+            // A file that says something else is no change of endpoints.
+            folder.write(&[("a", &[7])]);
+            inputs.send(Input::File).unwrap();
+            until("the file", || routes(&output)[0] == "a: 10.1.0.7").await;
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn health_zone_devices_keys_and_drain_are_facts() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let inputs = scene.inputs.clone();
+    scene
+        .play(async {
+            cluster.list_others();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1, 2]);
+            until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1 10.0.0.2"]).await;
+            inputs.send(Input::Zone(Some("z1".into()))).unwrap();
+            until("the zone", || output.image().node.zone.as_deref() == Some("z1")).await;
+            let node = Arc::new(Node::default());
+            inputs.send(Input::Network(Ok(Arc::clone(&node)))).unwrap();
+            until("the devices", || Arc::ptr_eq(&output.image().node.network, &node)).await;
+            inputs.send(Input::Keys(keys())).unwrap();
+            until("the keys", || output.image().keys == Some(keys())).await;
+            // The command line wrote it, and the output found it.
+            output.say(Word::Draining(true));
+            until("the drain", || output.image().node.is_draining).await;
+            output.say(Word::Draining(false));
+            until("the drain's end", || !output.image().node.is_draining).await;
+        })
+        .await;
+    assert_eq!(keys::load(&folder.0).unwrap(), keys(), "kept for a boot without the API server");
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_followed_is_stale_and_what_it_said_stays() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let told = Arc::clone(&scene.told);
+    scene
+        .play(async {
+            cluster.list_others();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
+            cluster.cut_off("connection refused");
+            until("it is told", || ready(&told).contains("stale: services: connection refused")).await;
+            assert_eq!(routes(&output), ["service/ns/s:443: 10.0.0.1"]);
+        })
+        .await;
+}
+
+/// A boot without the API server: what was in force before it, and no sooner than the server had its time to answer.
+#[tokio::test]
+async fn a_silent_cluster_makes_it_use_what_was_saved() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[("a", &[1])]);
+    {
+        let (scene, cluster) = Scene::of_cluster(&folder, &output);
+        let inputs = scene.inputs.clone();
+        scene
+            .play(async {
+                inputs.send(Input::Keys(keys())).unwrap();
+                cluster.list_others();
+                cluster.list_services(&[]);
+                until("the first state", || routes(&output) == ["a: 10.1.0.1"]).await;
+                until("the keys", || output.image().keys == Some(keys())).await;
+            })
+            .await;
+    }
+    assert!(folder.0.join(saved::FILE).exists(), "it is saved at the end");
+    let output = Memory::default();
+    let (mut scene, cluster) = Scene::of_cluster(&folder, &output);
+    scene.node.pace.hopeless = Some(tokio::time::Instant::now());
+    let told = Arc::clone(&scene.told);
+    scene
+        .play(async {
+            until("the saved state", || routes(&output) == ["a: 10.1.0.1"]).await;
+            assert_eq!(output.image().keys, Some(keys()));
+            assert!(ready(&told).contains("not synced"), "{}", ready(&told));
+            cluster.list_others();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            let wanted = ["a: 10.1.0.1", "service/ns/s:443: 10.0.0.1"];
+            until("the cluster's own word", || routes(&output) == wanted).await;
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_was_never_heard_and_left_nothing_is_waited_for() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[("a", &[1])]);
+    let (mut scene, _cluster) = Scene::of_cluster(&folder, &output);
+    scene.node.pace.hopeless = Some(tokio::time::Instant::now());
+    scene.play(never("it writes", || output.image().answered > 0)).await;
+    assert!(!folder.0.join(saved::FILE).exists(), "what is not in force is not saved");
+}

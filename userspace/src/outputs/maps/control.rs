@@ -1,0 +1,412 @@
+//! What the kernel holds, and how it is brought in step with what is desired.
+
+use std::collections::BTreeSet;
+use std::mem::replace;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tracing::{debug, info, warn};
+
+use super::devices::{Choice, Chosen};
+use super::egress::Egress;
+use super::reaper::{self, Ended, Reaper};
+use crate::dataplane::apply::apply;
+use crate::dataplane::attach;
+use crate::dataplane::load::{self, LoadError, Programs};
+use crate::dataplane::maps::{CookieKeys, Maps};
+use crate::dataplane::pin::{PinError, Pins};
+use crate::dataplane::read;
+use crate::dataplane::sizes::Sizes;
+use crate::dataplane::table::TableError;
+use crate::model::{Desired, Node, Problem, Settings};
+use crate::net::sysctl::{self, ForwardingOff};
+use crate::outputs::{Done, Order, StartError};
+use crate::plan::{self, Applied, Change, Plan, plan};
+
+/// How the maps are written.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    /// Where maps, programs and links are pinned.
+    pub pins: Pins,
+    /// Devices to serve on.
+    pub choice: Choice,
+    /// Refuse what cannot all be done, instead of doing the rest.
+    pub is_strict: bool,
+}
+
+/// What makes nobody wait once there is the right to write.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    /// Refuse what cannot all be done, instead of doing the rest.
+    is_strict: bool,
+    egress: Egress,
+    /// Loaded already where maps are pinned; else they would make maps, which only the writer may.
+    programs: Option<Programs>,
+}
+
+/// The kernel's side and what is known about it.
+pub(super) struct Control {
+    pins: Pins,
+    is_strict: bool,
+    programs: Programs,
+    maps: Maps,
+    reaper: Reaper,
+    egress: Egress,
+    /// What is in force.
+    desired: Arc<Desired>,
+    keys: Option<CookieKeys>,
+    applied: Applied,
+    /// The maps hold all that is desired: what is the same again need not be looked at.
+    is_in_step: bool,
+    /// Devices that have our program.
+    attached: BTreeSet<u32>,
+    complaints: Complaints,
+}
+
+/// What cannot be done.
+#[derive(Debug, Default)]
+struct Complaints {
+    /// What the node cannot do of what is desired.
+    problems: Vec<Problem>,
+    /// What was logged already, so that each is logged once.
+    logged: BTreeSet<String>,
+}
+
+/// Index of the loopback device of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// Problems logged at once.
+const LOGGED: usize = 20;
+
+fn sizes(settings: &Settings) -> Sizes {
+    Sizes { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
+}
+
+impl Prepared {
+    /// Does what needs no right to write: where maps are pinned, loads the programs. What a node cannot do of what is
+    /// desired is told later and keeps nothing else from being done.
+    fn leniently(pins: &Pins, choice: Choice, order: &Order) -> Result<Self, StartError> {
+        let programs = match load::need_version(pins) {
+            Ok(()) => Some(Programs::load(pins, sizes(&order.desired.settings))?),
+            // Nothing there, or another start is making it: whoever has the right to write sees to it.
+            Err(LoadError::Pin(PinError::Nothing(_)) | LoadError::Abi { found: 0, .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Self { is_strict: false, egress: Egress::new(choice, Arc::clone(&order.node.network)), programs })
+    }
+
+    /// Whether the configuration fits this node; touches nothing.
+    fn strictly(choice: Choice, order: &Order) -> Result<Self, StartError> {
+        let desired = &order.desired;
+        let is_named = matches!(choice, Choice::Named(_));
+        let mut egress = Egress::new(choice, Arc::clone(&order.node.network));
+        egress.find(desired)?;
+        let chosen = egress.chosen();
+        if is_named && !chosen.unusable.is_empty() {
+            return Err(StartError::Devices(chosen.unusable.clone()));
+        }
+        check_forwarding(egress.node(), &chosen.devices, desired)?;
+        refuse_errors(&plan::impossible(desired, egress.hops()))?;
+        Ok(Self { is_strict: true, egress, programs: None })
+    }
+
+    /// Everything that can be refused is refused before anything is touched; then there is a folder to be locked.
+    pub(super) fn new(options: &Options, order: &Order) -> Result<Self, StartError> {
+        let choice = options.choice.clone();
+        let prepared = match options.is_strict {
+            true => Self::strictly(choice, order)?,
+            false => Self::leniently(&options.pins, choice, order)?,
+        };
+        options.pins.prepare()?;
+        Ok(prepared)
+    }
+}
+
+impl Control {
+    /// Adopts what is pinned or makes it anew, and goes on with what the maps hold now. Needs the right to write.
+    pub(super) fn begin(pins: &Pins, prepared: Prepared, order: Order) -> Result<Self, StartError> {
+        let Prepared { is_strict, mut egress, programs } = prepared;
+        let mut programs = match programs {
+            Some(programs) => programs,
+            None => Programs::load(pins, sizes(&order.desired.settings))?,
+        };
+        programs.pin()?;
+        let maps = Maps::open(pins)?;
+        maps.make_cookie_keys()?;
+        let applied = Applied::from_maps(read::content(&maps)?);
+        let reaper = Reaper::start(pins, LOOPBACK)?;
+        if !Arc::ptr_eq(egress.node(), &order.node.network) {
+            egress.look_again(Arc::clone(&order.node.network));
+        }
+        let mut this = Self {
+            pins: pins.clone(),
+            is_strict,
+            programs,
+            maps,
+            reaper,
+            egress,
+            desired: order.desired,
+            keys: None,
+            applied,
+            is_in_step: false,
+            attached: BTreeSet::new(),
+            complaints: Complaints::default(),
+        };
+        this.bring(order.begun)?;
+        this.sign_with(order.keys.as_ref())?;
+        this.reaper.ask(reaper::Order::Audit(this.applied.census()))?;
+        Ok(this)
+    }
+
+    /// Stops writing. What is in the kernel goes on serving.
+    pub(super) fn release(self) {
+        self.reaper.end();
+    }
+
+    /// Brings the kernel in step with an order. What was in force stays where it is refused, but follows the network.
+    pub(super) fn follow(&mut self, order: Order) -> Result<Done, StartError> {
+        let Order { desired, node, keys, begun, .. } = order;
+        let has_moved = !Arc::ptr_eq(self.egress.node(), &node.network);
+        if has_moved {
+            self.egress.look_again(node.network);
+        }
+        let mut done = match has_moved && Arc::ptr_eq(&desired, &self.desired) {
+            true => self.bring(begun)?,
+            false => match self.reload(desired, begun) {
+                Err(refused @ StartError::Problems(_)) if has_moved => {
+                    self.bring(begun)?;
+                    return Err(refused);
+                }
+                outcome => outcome?,
+            },
+        };
+        self.sign_with(keys.as_ref())?;
+        done.took = begun.elapsed();
+        Ok(done)
+    }
+
+    /// Another configuration; the one before stays when this one is refused.
+    fn reload(&mut self, desired: Arc<Desired>, begun: Instant) -> Result<Done, StartError> {
+        refuse_errors(&size_changes(&self.desired.settings, &desired.settings))?;
+        let changed = self.desired.routes.differences(&desired.routes);
+        let is_same = changed.is_empty()
+            && self.desired.settings == desired.settings
+            && self.desired.listeners == desired.listeners;
+        if is_same && self.is_in_step {
+            drop(changed);
+            self.desired = desired;
+            return Ok(Done::default());
+        }
+        self.egress.follow(&desired, &changed)?;
+        debug!(elapsed = ?begun.elapsed(), changed = changed.len(), "egress known");
+        drop(changed);
+        let plan = plan(&self.applied, &desired, self.egress.hops());
+        debug!(elapsed = ?begun.elapsed(), "planned");
+        if self.is_strict
+            && let Err(refused) = refuse_errors(&plan.problems)
+        {
+            self.egress.distrust();
+            return Err(refused);
+        }
+        let before = replace(&mut self.desired, desired);
+        let done = self.carry_out(plan, begun);
+        // Freeing many routes takes a while: not before the others are in force.
+        drop(before);
+        done
+    }
+
+    /// Brings the kernel in step with what is desired.
+    fn bring(&mut self, begun: Instant) -> Result<Done, StartError> {
+        self.egress.find(&self.desired)?;
+        let plan = plan(&self.applied, &self.desired, self.egress.hops());
+        self.carry_out(plan, begun)
+    }
+
+    fn carry_out(&mut self, mut plan: Plan, begun: Instant) -> Result<Done, StartError> {
+        self.is_in_step = false;
+        let chosen = self.egress.chosen();
+        // Before any route leads over it: a reply on a device without our program would be answered by the node.
+        self.attach(&chosen.devices)?;
+        if !self.is_strict && self.egress.keep_to(&self.attached) {
+            plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
+        }
+        self.tell(&plan.problems, &chosen);
+        let before_writing = begun.elapsed();
+        let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
+        // What follows waits until no packet is between two lookups; new connections need not.
+        let settle = plan.changes.iter().position(|change| matches!(change, Change::Settle));
+        let mut retire = plan.changes.split_off(settle.unwrap_or(plan.changes.len()));
+        let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
+        self.applied = plan.applied;
+        self.detach(&chosen.devices)?;
+        let mut ended = Ended { later: plan.later, ..Ended::default() };
+        ended.selector.join(written.reset.unwrap_or_default());
+        for change in retire.extract_if(.., |change| matches!(change, Change::Settle | Change::Reset(_))) {
+            if let Change::Reset(selector) = change {
+                ended.selector.join(*selector);
+            }
+        }
+        ended.retire = retire;
+        self.reaper.ask(reaper::Order::End(ended))?;
+        self.complaints.problems = plan.problems;
+        self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
+        self.is_in_step = true;
+        let in_force = before_writing + written.in_force.unwrap_or_default();
+        Ok(Done { changes, in_force, writes: written.writes, took: begun.elapsed() })
+    }
+
+    /// Puts keys that every node has into the maps, and says which one signs. The keys before stay good for as long as
+    /// they stand in the other place.
+    fn sign_with(&mut self, keys: Option<&CookieKeys>) -> Result<(), TableError> {
+        let Some(keys) = keys.filter(|keys| self.keys.as_ref() != Some(*keys)) else { return Ok(()) };
+        self.maps.put_cookie_keys(keys)?;
+        self.maps.settings.put(&0, &self.applied.sign_with(keys.current))?;
+        self.keys = Some(keys.clone());
+        Ok(())
+    }
+
+    /// Whether the command line said that the node shall take no new connections.
+    pub(super) fn is_draining(&self) -> Result<bool, TableError> {
+        Ok(self.maps.drain.look_up(&0)?.is_some_and(|word| word != 0))
+    }
+
+    /// After a write that failed only the maps know what they hold.
+    fn recover(&mut self) {
+        // A backend whose retirement is still to be written would be taken for one in use, and retired then.
+        self.reaper.catch_up();
+        match read::content(&self.maps) {
+            Ok(content) => self.applied = Applied::from_maps(content),
+            Err(error) => warn!(%error, "what the maps hold cannot be read"),
+        }
+    }
+
+    fn attach(&mut self, devices: &BTreeSet<u32>) -> Result<(), StartError> {
+        if let Err(error) = check_forwarding(self.egress.node(), devices, &self.desired) {
+            warn!(%error, "a device cannot forward");
+        }
+        let mut failed = None;
+        for index in devices.difference(&self.attached.clone()) {
+            let device = self.egress.node().name(*index);
+            match attach::attach(&mut self.programs, &self.pins, *index) {
+                Ok(()) => {
+                    self.attached.insert(*index);
+                    info!(device, "attached");
+                }
+                // A device may go while we look at it; the next change of the network tries again.
+                Err(error) => {
+                    warn!(%error, device, "not attached");
+                    failed = Some(error);
+                }
+            }
+        }
+        if let Some(error) = failed.filter(|_| self.attached.is_empty() && self.is_strict) {
+            return Err(error.into());
+        }
+        self.reaper.ask(reaper::Order::Device(self.attached.first().copied().unwrap_or(LOOPBACK)))?;
+        Ok(())
+    }
+
+    /// Takes the program off every other device, those of an earlier start included.
+    fn detach(&mut self, keep: &BTreeSet<u32>) -> Result<(), StartError> {
+        for index in self.pins.linked_devices()? {
+            if !keep.contains(&index) {
+                attach::detach(&self.pins, index)?;
+                info!(device = self.egress.node().name(index), "detached");
+            }
+        }
+        self.attached.retain(|index| keep.contains(index));
+        Ok(())
+    }
+
+    /// Logs what is news.
+    fn tell(&mut self, problems: &[Problem], chosen: &Chosen) {
+        let devices = chosen.unusable.iter().chain(&chosen.beyond).cloned();
+        let now: BTreeSet<String> = problems.iter().map(ToString::to_string).chain(devices).collect();
+        let news: Vec<&String> = now.difference(&self.complaints.logged).collect();
+        for problem in news.iter().take(LOGGED) {
+            warn!("{problem}");
+        }
+        if news.len() > LOGGED {
+            warn!("and {} more like these", news.len() - LOGGED);
+        }
+        self.complaints.logged = now;
+    }
+
+    /// Names of the devices that have the program.
+    pub(super) fn devices(&self) -> String {
+        let names: Vec<String> = self.attached.iter().map(|index| self.egress.node().name(*index)).collect();
+        names.join(",")
+    }
+
+    /// What the node cannot do of what is in force, and why.
+    pub(super) fn problems(&self) -> &[Problem] {
+        &self.complaints.problems
+    }
+}
+
+/// What of the node's own network stands in the way.
+fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem> {
+    let remedy = "name another device in the chart's `devices`, or none to follow the routes";
+    let devices = chosen.unusable.iter().chain(&chosen.beyond);
+    let mut problems: Vec<Problem> = devices.map(|what| Problem::warning("devices", what, remedy)).collect();
+    if let Err(error) = check_forwarding(node, &chosen.devices, desired) {
+        problems.push(Problem::error(
+            "",
+            error.to_string(),
+            "let the node's own settings say so at every boot, too",
+        ));
+    }
+    problems
+}
+
+/// The maps keep the sizes they were made with.
+fn size_changes(before: &Settings, after: &Settings) -> Vec<Problem> {
+    let sizes = [
+        ("maxFlows", before.max_flows, after.max_flows),
+        ("maxNames", before.max_names, after.max_names),
+        ("maxHellos", before.max_hellos, after.max_hellos),
+    ];
+    let changed = sizes.into_iter().filter(|(_, before, after)| before != after);
+    changed
+        .map(|(setting, before, after)| {
+            Problem::error(
+                format!("settings.{setting}"),
+                format!("cannot change from {before} while the maps are pinned"),
+                "put it back, or `vestibule detach` (which ends all connections) and start again",
+            )
+            .value(after)
+        })
+        .collect()
+}
+
+fn refuse_errors(problems: &[Problem]) -> Result<(), StartError> {
+    let errors: Vec<Problem> = problems.iter().filter(|problem| problem.is_error()).cloned().collect();
+    if errors.is_empty() { Ok(()) } else { Err(StartError::Problems(errors)) }
+}
+
+fn check_forwarding(node: &Node, devices: &BTreeSet<u32>, desired: &Desired) -> Result<(), ForwardingOff> {
+    let listening = desired.listeners.iter().flat_map(|listener| &listener.addresses);
+    let v4 = listening.clone().any(|address| address.is_ipv4());
+    let v6 = listening.clone().any(|address| address.is_ipv6());
+    for index in devices {
+        sysctl::forwarding(&node.name(*index), v4, v6)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_changed_size_is_refused_by_field_and_value() {
+        let before = Settings::default();
+        assert!(size_changes(&before, &before).is_empty());
+        let after = Settings { max_names: 7, idle_timeout: Duration::from_secs(9), ..Settings::default() };
+        let problems = size_changes(&before, &after);
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        assert_eq!((problem.field.as_str(), problem.value.as_str()), ("settings.maxNames", "7"));
+        assert!(problem.is_error() && problem.remedy.contains("detach"));
+    }
+}

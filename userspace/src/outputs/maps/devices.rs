@@ -1,0 +1,171 @@
+//! Which devices have the program: pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use foldhash::HashMap;
+
+use crate::model::Node;
+use crate::plan::Hop;
+
+/// What the user says about devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// Nothing: those of the default routes and of the egress to backends.
+    Routes,
+    /// Those of all routes to others: clients may be on any of them.
+    Routed,
+    /// These, by name.
+    Named(Vec<String>),
+}
+
+/// The outcome of a choice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chosen {
+    /// Devices to have the program, by index.
+    pub devices: BTreeSet<u32>,
+    /// What keeps a device from being used.
+    pub unusable: Vec<String>,
+    /// Backends that are reached over a device the user did not name.
+    pub beyond: Vec<String>,
+}
+
+/// Chooses devices, and removes egress that lead over others.
+pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr, Hop>) -> Chosen {
+    let mut chosen = Chosen::default();
+    let wanted: BTreeSet<u32> = match choice {
+        Choice::Routes => {
+            node.defaults.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
+        }
+        Choice::Routed => {
+            node.routed.iter().copied().chain(towards.values().map(|hop| hop.ifindex)).collect()
+        }
+        Choice::Named(names) => named(names, node, &mut chosen.unusable),
+    };
+    for index in wanted {
+        match node.links.get(&index) {
+            Some(link) if link.ethernet => {
+                chosen.devices.insert(index);
+            }
+            // A route alone says little: nobody may ever come over it.
+            Some(_) if !needed(choice, node, towards, index) => {}
+            Some(link) => chosen.unusable.push(format!(
+                "device {} carries no Ethernet frames, which the programs need; what comes or goes over it is not \
+                 handled",
+                link.name
+            )),
+            // Gone since the routes were read; the next change tells more.
+            None => {}
+        }
+    }
+    let mut beyond: Vec<(IpAddr, u32)> = Vec::new();
+    towards.retain(|address, hop| {
+        let ours = chosen.devices.contains(&hop.ifindex);
+        if !ours {
+            beyond.push((*address, hop.ifindex));
+        }
+        ours
+    });
+    if matches!(choice, Choice::Named(_)) {
+        beyond.sort();
+        chosen.beyond.extend(beyond.iter().map(|(address, index)| {
+            format!("backend {address} is reached over {}, which is not among --devices", node.name(*index))
+        }));
+    }
+    chosen
+}
+
+/// Whether something is missing without this device.
+fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Hop>, index: u32) -> bool {
+    *choice != Choice::Routed
+        || node.defaults.contains(&index)
+        || towards.values().any(|hop| hop.ifindex == index)
+}
+
+fn named(names: &[String], node: &Node, problems: &mut Vec<String>) -> BTreeSet<u32> {
+    let mut wanted = BTreeSet::new();
+    for name in names {
+        match node.index(name) {
+            Some(index) => {
+                wanted.insert(index);
+            }
+            None => problems.push(format!("there is no device {name} here")),
+        }
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Link;
+
+    fn link(name: &str, ethernet: bool) -> Link {
+        Link { name: name.into(), mtu: 1500, ethernet, xdp: None }
+    }
+
+    fn node() -> Node {
+        Node {
+            links: [
+                (1, link("lo", false)),
+                (2, link("eth0", true)),
+                (3, link("eth1", true)),
+                (4, link("tun0", false)),
+            ]
+            .into(),
+            defaults: [2].into(),
+            ..Node::default()
+        }
+    }
+
+    fn towards(egress: &[(u8, u32)]) -> HashMap<IpAddr, Hop> {
+        let source = IpAddr::from([192, 0, 2, 1]);
+        egress
+            .iter()
+            .map(|(host, ifindex)| {
+                (IpAddr::from([10, 0, 0, *host]), Hop { source, ifindex: *ifindex, mtu: 1500 })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn default_routes_and_ways_to_backends_choose() {
+        let mut egress = towards(&[(1, 3)]);
+        let chosen = choose(&Choice::Routes, &node(), &mut egress);
+        assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
+        assert_eq!(egress.len(), 1);
+    }
+
+    #[test]
+    fn every_routed_device_has_the_program_and_only_needed_ones_are_missed() {
+        let node = Node { routed: [2, 3, 4].into(), ..node() };
+        let mut egress = towards(&[(1, 2)]);
+        let chosen = choose(&Choice::Routed, &node, &mut egress);
+        assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
+        let mut egress = towards(&[(1, 4)]);
+        let chosen = choose(&Choice::Routed, &node, &mut egress);
+        assert!(chosen.unusable[0].contains("tun0"), "{chosen:?}");
+        assert!(egress.is_empty());
+    }
+
+    #[test]
+    fn a_way_over_a_tunnel_is_no_way() {
+        let mut egress = towards(&[(1, 3), (2, 4)]);
+        let chosen = choose(&Choice::Routes, &node(), &mut egress);
+        assert_eq!(chosen.devices, [2, 3].into());
+        assert!(chosen.unusable[0].contains("tun0 carries no Ethernet"), "{:?}", chosen.unusable);
+        assert_eq!(egress, towards(&[(1, 3)]));
+    }
+
+    #[test]
+    fn named_devices_are_the_only_ones() {
+        let mut egress = towards(&[(1, 3)]);
+        let names = Choice::Named(vec!["eth0".into(), "eth7".into()]);
+        let chosen = choose(&names, &node(), &mut egress);
+        assert_eq!(chosen.devices, [2].into());
+        assert_eq!((chosen.unusable.len(), chosen.beyond.len()), (1, 1));
+        assert!(chosen.unusable[0].contains("no device eth7"), "{:?}", chosen.unusable);
+        assert!(chosen.beyond[0].contains("10.0.0.1 is reached over eth1"), "{:?}", chosen.beyond);
+        assert!(egress.is_empty());
+    }
+}

@@ -1,0 +1,303 @@
+//! The egress to the backends of what is desired, over devices of ours; kept from one change to the next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::replace;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use foldhash::HashMap;
+
+use super::devices::{Choice, Chosen, choose};
+use crate::model::{Desired, DesiredRoute, Difference, Node};
+use crate::net::NetError;
+use crate::net::egress::towards;
+use crate::plan::{Hop, Hops};
+
+/// At most one route in so many is counted by itself.
+const SHARE: usize = 8;
+/// So many may always be.
+const FEW: usize = 64;
+
+/// Gives the way to each address of a list.
+type Ask = fn(&[IpAddr], &Node) -> Result<Vec<Option<Hop>>, NetError>;
+
+/// What is known of the way to an address.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// Backends that have the address.
+    backends: usize,
+    /// The way, over whatever device.
+    hop: Option<Hop>,
+}
+
+/// What the kernel says of the egress to backends, and which devices are ours.
+#[derive(Debug)]
+pub(super) struct Egress {
+    /// Asks the kernel.
+    ask: Ask,
+    choice: Choice,
+    node: Arc<Node>,
+    /// By address of a backend.
+    known: HashMap<IpAddr, Known>,
+    /// Addresses by the device that leads to them.
+    over: BTreeMap<u32, usize>,
+    chosen: Arc<Chosen>,
+    /// Those of `known` that lead over devices of ours.
+    hops: Hops,
+    /// What is counted is not of what is in force: to be counted anew.
+    is_stale: bool,
+}
+
+/// A difference of two lists of routes.
+type Changed<'a> = Difference<'a, Arc<DesiredRoute>>;
+
+impl Egress {
+    /// For the node as it is now; nothing is asked yet.
+    pub(super) fn new(choice: Choice, node: Arc<Node>) -> Self {
+        Self {
+            ask: towards,
+            choice,
+            node,
+            known: HashMap::default(),
+            over: BTreeMap::new(),
+            chosen: Arc::default(),
+            hops: Hops::default(),
+            is_stale: true,
+        }
+    }
+
+    /// The egress, as far as they lead over devices of ours.
+    pub(super) fn hops(&self) -> &Hops {
+        &self.hops
+    }
+
+    /// Which devices are ours.
+    pub(super) fn chosen(&self) -> Arc<Chosen> {
+        Arc::clone(&self.chosen)
+    }
+
+    /// The node's network when it was looked at last.
+    pub(super) fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// The node's network changed: nothing that is known of egress is to be believed.
+    pub(super) fn look_again(&mut self, node: Arc<Node>) {
+        self.node = node;
+        self.known.clear();
+        self.is_stale = true;
+    }
+
+    /// What was found last is not what came into force: the next [`Self::find`] or [`Self::follow`] counts anew.
+    pub(super) fn distrust(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// The egress to all backends. Only addresses not known yet are asked for.
+    pub(super) fn find(&mut self, desired: &Desired) -> Result<(), NetError> {
+        self.is_stale = true;
+        let mut backends: HashMap<IpAddr, usize> = HashMap::default();
+        for route in desired.routes.iter() {
+            addresses(route).for_each(|address| *backends.entry(address).or_default() += 1);
+        }
+        let mut unknown: Vec<IpAddr> =
+            backends.keys().filter(|address| !self.known.contains_key(address)).copied().collect();
+        unknown.sort_unstable();
+        let found = (self.ask)(&unknown, &self.node)?;
+        self.known.retain(|address, _| backends.contains_key(address));
+        let found = unknown.into_iter().zip(found);
+        self.known.extend(found.map(|(address, hop)| (address, Known { backends: 0, hop })));
+        self.over.clear();
+        let mut egress: HashMap<IpAddr, Hop> = HashMap::default();
+        for (address, known) in &mut self.known {
+            known.backends = backends.get(address).copied().unwrap_or_default();
+            if let Some(hop) = known.hop {
+                *self.over.entry(hop.ifindex).or_default() += 1;
+                egress.insert(*address, hop);
+            }
+        }
+        self.chosen = Arc::new(choose(&self.choice, &self.node, &mut egress));
+        self.set(egress);
+        self.is_stale = false;
+        Ok(())
+    }
+
+    /// The same where only these routes differ from those whose egress were found last.
+    pub(super) fn follow(&mut self, desired: &Desired, changed: &[Changed<'_>]) -> Result<(), NetError> {
+        let is_little = changed.len() <= FEW.max(desired.routes.len() / SHARE);
+        let is_counted = !replace(&mut self.is_stale, true) && is_little && self.count(changed)?;
+        self.is_stale = false;
+        if is_counted { Ok(()) } else { self.find(desired) }
+    }
+
+    /// Only these devices have our program: what leads over others has no way. Whether there is such.
+    pub(super) fn keep_to(&mut self, attached: &BTreeSet<u32>) -> bool {
+        let is_less = !self.chosen.devices.is_subset(attached);
+        if is_less {
+            self.hops.towards.retain(|_, hop| attached.contains(&hop.ifindex));
+            self.hops.edition += 1;
+            // The devices may be there the next time.
+            self.is_stale = true;
+        }
+        is_less
+    }
+
+    /// Counts the backends of changed routes; `false`: which devices are ours may change with them.
+    fn count(&mut self, changed: &[Changed<'_>]) -> Result<bool, NetError> {
+        // Of each address: how many backends fewer and more have it.
+        let mut more: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
+        for (old, new) in changed {
+            old.iter()
+                .flat_map(|old| addresses(old))
+                .for_each(|address| more.entry(address).or_default().0 += 1);
+            new.iter()
+                .flat_map(|new| addresses(new))
+                .for_each(|address| more.entry(address).or_default().1 += 1);
+        }
+        let unknown: Vec<IpAddr> =
+            more.keys().filter(|address| !self.known.contains_key(address)).copied().collect();
+        let found = (self.ask)(&unknown, &self.node)?;
+        let mut devices_stay = true;
+        for (address, hop) in unknown.into_iter().zip(found) {
+            self.known.insert(address, Known { backends: 0, hop });
+            if let Some(hop) = hop {
+                *self.over.entry(hop.ifindex).or_default() += 1;
+                devices_stay &= self.chosen.devices.contains(&hop.ifindex);
+                self.hops.towards.insert(address, hop);
+            }
+        }
+        for (address, (fewer, more)) in more {
+            let Some(known) = self.known.get_mut(&address) else { continue };
+            known.backends = (known.backends + more).saturating_sub(fewer);
+            if known.backends > 0 {
+                continue;
+            }
+            let gone = self.known.remove(&address).and_then(|known| known.hop);
+            self.hops.towards.remove(&address);
+            if let Some(hop) = gone {
+                let left = self.over.entry(hop.ifindex).or_default();
+                *left = left.saturating_sub(1);
+                devices_stay &= *left > 0 && self.chosen.devices.contains(&hop.ifindex);
+            }
+        }
+        Ok(devices_stay)
+    }
+
+    /// Puts these egress in the place of those before. Where they are the same, so is the edition.
+    fn set(&mut self, egress: HashMap<IpAddr, Hop>) {
+        let same = self.hops.edition != 0 && self.hops.towards == egress && self.hops.own == self.node.own;
+        if !same {
+            let edition = self.hops.edition + 1;
+            self.hops = Hops { towards: egress, own: self.node.own.clone(), edition };
+        }
+    }
+}
+
+/// The addresses of a route's backends, those of refusing ones apart.
+fn addresses(route: &DesiredRoute) -> impl Iterator<Item = IpAddr> {
+    route.backends.iter().filter(|backend| !backend.is_refusing()).map(|backend| backend.address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{BackendSpec, Link};
+    use proptest::prelude::*;
+
+    /// An address leads over the device of its last byte modulo 5: none, Ethernet, Ethernet, Ethernet, a tunnel.
+    fn over(addresses: &[IpAddr], _: &Node) -> Result<Vec<Option<Hop>>, NetError> {
+        let hop = |address: &IpAddr| {
+            let IpAddr::V4(v4) = address else { return None };
+            let ifindex = u32::from(v4.octets()[3]) % 5;
+            (ifindex > 0).then_some(Hop { source: [192, 0, 2, 1].into(), ifindex, mtu: 1500 })
+        };
+        Ok(addresses.iter().map(hop).collect())
+    }
+
+    fn node() -> Node {
+        let link = |index: u32| {
+            let name = format!("d{index}");
+            (index, Link { name, mtu: 1500, ethernet: index < 4, xdp: None })
+        };
+        Node { links: (1..5).map(link).collect(), defaults: [1].into(), ..Node::default() }
+    }
+
+    fn desired(routes: &BTreeMap<u8, Vec<u8>>) -> Desired {
+        let backend = |host: &u8| BackendSpec {
+            address: [10, 0, 0, *host].into(),
+            port: 443,
+            weight: 1,
+            failing: false,
+        };
+        let route = |(name, hosts): (&u8, &Vec<u8>)| DesiredRoute {
+            name: format!("{name:03}").into(),
+            names: Vec::new(),
+            backends: hosts.iter().map(backend).collect(),
+            ..DesiredRoute::default()
+        };
+        Desired { routes: routes.iter().map(route).map(Arc::new).collect(), ..Desired::default() }
+    }
+
+    fn fresh(choice: &Choice, desired: &Desired) -> Egress {
+        let mut egress = Egress { ask: over, ..Egress::new(choice.clone(), Arc::new(node())) };
+        egress.find(desired).unwrap();
+        egress
+    }
+
+    proptest! {
+        #[test]
+        fn ways_that_follow_are_those_that_are_found(
+            named in any::<bool>(),
+            steps in prop::collection::vec(
+                prop::collection::btree_map(0..6u8, prop::collection::vec(0..12u8, 0..4), 0..4),
+                1..10,
+            ),
+        ) {
+            let names = ["d1", "d2", "d4"].map(str::to_owned).to_vec();
+            let choice = if named { Choice::Named(names) } else { Choice::Routes };
+            let mut routes = BTreeMap::new();
+            let mut before = desired(&routes);
+            let mut egress = fresh(&choice, &before);
+            for step in steps {
+                for (name, hosts) in step {
+                    if hosts.is_empty() {
+                        routes.remove(&name);
+                    } else {
+                        routes.insert(name, hosts);
+                    }
+                }
+                let now = desired(&routes);
+                let edition = egress.hops().edition;
+                let held = egress.hops().towards.clone();
+                egress.follow(&now, &before.routes.differences(&now.routes)).unwrap();
+                let whole = fresh(&choice, &now);
+                prop_assert_eq!(&egress.hops().towards, &whole.hops().towards);
+                prop_assert_eq!(egress.chosen(), whole.chosen());
+                if egress.hops().edition == edition {
+                    let both = held.iter().filter_map(|(at, hop)| Some((hop, egress.hops().towards.get(at)?)));
+                    prop_assert!(both.into_iter().all(|(was, is)| was == is));
+                }
+                before = now;
+            }
+        }
+    }
+
+    #[test]
+    fn a_backend_over_known_devices_leaves_the_edition() {
+        let mut routes: BTreeMap<u8, Vec<u8>> = [(1, vec![1]), (2, vec![2, 3])].into();
+        let before = desired(&routes);
+        let mut egress = fresh(&Choice::Routes, &before);
+        let edition = egress.hops().edition;
+        routes.insert(1, vec![6]);
+        let now = desired(&routes);
+        egress.follow(&now, &before.routes.differences(&now.routes)).unwrap();
+        assert_eq!(egress.hops().edition, edition);
+        // Nothing leads over the second device any more.
+        routes.insert(2, vec![3]);
+        let last = desired(&routes);
+        egress.follow(&last, &now.routes.differences(&last.routes)).unwrap();
+        assert_eq!(egress.chosen().devices, [1, 3].into());
+        assert!(egress.keep_to(&[1].into()) && egress.hops().towards.len() == 1);
+        assert!(egress.hops().edition > edition);
+    }
+}

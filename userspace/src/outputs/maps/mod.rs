@@ -1,0 +1,92 @@
+//! The kernel's maps as an output: a thread plans and writes, so that neither a first load of a million routes nor a slow
+//! kernel holds up the loop.
+
+/// Which devices have the program.
+mod devices;
+/// The egress to backends.
+mod egress;
+/// What the kernel holds, and how it is brought in step.
+mod control;
+/// The thread that ends connections.
+mod reaper;
+/// The thread that writes.
+mod worker;
+
+use std::io;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::{Order, Output, Pins, Word, Writer};
+use crate::dataplane::load::{self, LoadError};
+use crate::model::{Problem, Settings};
+use worker::{Task, Worker};
+
+pub(crate) use control::Options;
+pub(crate) use devices::Choice;
+
+/// The way to the thread that writes the maps.
+#[derive(Debug)]
+pub(crate) struct MapsOutput {
+    tasks: mpsc::Sender<Task>,
+    words: UnboundedReceiver<Word>,
+}
+
+impl MapsOutput {
+    /// Starts the thread; nothing is touched yet.
+    pub(crate) fn start(options: Options) -> io::Result<Self> {
+        let (tasks, received) = mpsc::channel();
+        let (words, said) = unbounded_channel();
+        let worker = Worker::new(options, received, words);
+        thread::Builder::new().name("maps".into()).spawn(move || worker.serve())?;
+        Ok(Self { tasks, words: said })
+    }
+
+    /// A thread that is gone is told by [`Output::holds`].
+    fn ask(&self, task: Task) {
+        drop(self.tasks.send(task));
+    }
+}
+
+impl Output for MapsOutput {
+    fn prepare(&mut self, order: Order) {
+        self.ask(Task::Prepare(Box::new(order)));
+    }
+
+    fn apply(&mut self, _: &Writer, order: Order) {
+        self.ask(Task::Apply(Box::new(order)));
+    }
+
+    fn release(&mut self) {
+        self.ask(Task::Release);
+    }
+
+    fn holds(&mut self, context: &mut Context<'_>) -> Poll<Word> {
+        let gone = || Word::Gone(io::Error::other("the thread that writes the maps is gone").into());
+        self.words.poll_recv(context).map(|word| word.unwrap_or_else(gone))
+    }
+}
+
+/// Pinned maps keep their sizes: `settings` becomes what they were made for; a problem for each that was another.
+pub(crate) fn keep_sizes(pins: &Pins, settings: &mut Settings) -> Result<Vec<Problem>, LoadError> {
+    let Some(pinned) = load::pinned_sizes(pins)? else { return Ok(Vec::new()) };
+    let mut problems = Vec::new();
+    for (setting, wanted, pinned) in [
+        ("maxFlows", &mut settings.max_flows, pinned.flows),
+        ("maxNames", &mut settings.max_names, pinned.names),
+        ("maxHellos", &mut settings.max_hellos, pinned.hellos),
+    ] {
+        if *wanted != pinned {
+            let problem = Problem::error(
+                format!("settings.{setting}"),
+                format!("cannot change while maps are pinned: they were made for {pinned}, which stays"),
+                "put it back, or empty the node and run `vestibule detach` on it (which ends all connections)",
+            );
+            problems.push(problem.value(*wanted));
+            *wanted = pinned;
+        }
+    }
+    Ok(problems)
+}

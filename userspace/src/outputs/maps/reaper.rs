@@ -1,0 +1,227 @@
+//! The thread that ends connections: on time limits, when a hello gives way, and when what they belong to is removed.
+//! A thread of its own, so that a walk through a million flows delays no reload.
+
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use common::maps::event::Expiry;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{debug, warn};
+
+use crate::dataplane::apply::apply;
+use crate::dataplane::evictions::Evictions;
+use crate::dataplane::expire::{self, ExpireError, Expirer};
+use crate::dataplane::maps::settle;
+use crate::dataplane::pin::Pins;
+use crate::outputs::error::ReaperGone;
+use crate::plan::{Census, Change, Selector};
+
+/// How long after a reset connections are looked for again that were being opened during the first.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// All flows are looked at this often at most, and four times in an idle timeout at least.
+const FLOWS_EVERY_SECS: u32 = 10;
+
+/// What the thread is asked for.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Something is gone.
+    End(Ended),
+    /// End every connection that the census does not know: a daemon that died between its writes and its resets
+    /// leaves such behind.
+    Audit(Census),
+    /// Use this device for runs.
+    Device(u32),
+    /// Nothing; it is dropped when all that was asked for before has been done.
+    Caught(mpsc::Sender<()>),
+}
+
+/// What is to be done about what is gone, and nobody waits for.
+#[derive(Debug, Default)]
+pub(super) struct Ended {
+    /// To be written once every packet under way has been handled: backends that take no more flows.
+    pub retire: Vec<Change>,
+    /// Connections to be ended now and again a little later.
+    pub selector: Selector,
+    /// To be written afterwards: what only clears away.
+    pub later: Vec<Change>,
+}
+
+impl Ended {
+    /// Both at once: waiting for packets and looking at all flows is done once for all that has piled up.
+    fn join(&mut self, other: Self) {
+        self.retire.extend(other.retire);
+        self.selector.join(other.selector);
+        self.later.extend(other.later);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.retire.is_empty() && self.selector.is_empty() && self.later.is_empty()
+    }
+}
+
+/// The way to the thread.
+#[derive(Debug)]
+pub(super) struct Reaper {
+    orders: UnboundedSender<Order>,
+    thread: JoinHandle<()>,
+}
+
+impl Reaper {
+    /// Starts the thread.
+    pub(super) fn start(pins: &Pins, ifindex: u32) -> Result<Self, std::io::Error> {
+        let expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let evictions = {
+            let _within = runtime.enter();
+            Evictions::open(pins)?
+        };
+        let (orders, received) = unbounded_channel();
+        let duty = Duty { expirer, again: Vec::new(), tick: 0 };
+        let thread = thread::Builder::new()
+            .name("reaper".into())
+            .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
+        Ok(Self { orders, thread })
+    }
+
+    /// Ends the thread and waits for it: nothing is written after this. What it had not yet cleared away is found again
+    /// in the maps by whoever starts next.
+    pub(super) fn end(self) {
+        drop(self.orders);
+        if self.thread.join().is_err() {
+            warn!("the thread that ends connections died");
+        }
+    }
+
+    /// Waits until the thread has done what it was asked for, but for what it does a second time.
+    pub(super) fn catch_up(&self) {
+        let (sender, done) = mpsc::channel();
+        if self.ask(Order::Caught(sender)).is_ok() {
+            // Nothing is ever sent: it ends when the sender is dropped.
+            let _ = done.recv();
+        }
+    }
+
+    /// Asks the thread for something.
+    pub(super) fn ask(&self, order: Order) -> Result<(), ReaperGone> {
+        self.orders.send(order).map_err(|_| ReaperGone)
+    }
+}
+
+/// Something to be done a second time.
+struct Again {
+    due: Instant,
+    selector: Selector,
+    later: Vec<Change>,
+}
+
+struct Duty {
+    expirer: Expirer,
+    again: Vec<Again>,
+    tick: u32,
+}
+
+impl Duty {
+    async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
+        let mut second = interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let due = self.again.iter().map(|again| again.due).min();
+            tokio::select! {
+                order = orders.recv() => match order {
+                    Some(order) => self.obey(order, &mut orders),
+                    None => return,
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.repeat(),
+                _ = second.tick() => self.sweep(),
+                expiry = evictions.next() => match expiry {
+                    Ok(expiry) => self.evict(&expiry),
+                    Err(error) => return warn!(%error, "evictions cannot be awaited"),
+                },
+            }
+        }
+    }
+
+    /// Does what is asked for, and what has piled up behind it.
+    fn obey(&mut self, first: Order, orders: &mut UnboundedReceiver<Order>) {
+        let mut ended = Ended::default();
+        let mut waiting = Vec::new();
+        let mut next = Some(first);
+        while let Some(order) = next {
+            match order {
+                Order::End(more) => ended.join(more),
+                Order::Device(ifindex) => self.expirer.set_device(ifindex),
+                Order::Caught(sender) => waiting.push(sender),
+                Order::Audit(census) => report(
+                    "audit",
+                    self.expirer.reset_where(|client, listener, route, backend| {
+                        !census.knows(client, listener, route, backend)
+                    }),
+                ),
+            }
+            next = orders.try_recv().ok();
+        }
+        if !ended.is_empty() {
+            self.end(ended);
+        }
+        drop(waiting);
+    }
+
+    fn end(&mut self, ended: Ended) {
+        let Ended { retire, selector, later } = ended;
+        if !retire.is_empty() {
+            settle();
+            if let Err(error) = apply(self.expirer.maps(), &retire) {
+                warn!(%error, "backends that are gone are not marked; nothing leads to them any more");
+            }
+        }
+        self.reset(&selector);
+        self.again.push(Again { due: Instant::now() + AGAIN, selector, later });
+    }
+
+    fn reset(&self, selector: &Selector) {
+        if !selector.is_empty() {
+            report("removal", self.expirer.reset(selector));
+        }
+    }
+
+    fn repeat(&mut self) {
+        let now = Instant::now();
+        for again in self.again.extract_if(.., |again| again.due <= now).collect::<Vec<_>>() {
+            self.reset(&again.selector);
+            if let Err(error) = apply(self.expirer.maps(), &again.later) {
+                warn!(%error, "what nothing leads to any more is still there");
+            }
+        }
+    }
+
+    fn sweep(&mut self) {
+        let settings = match self.expirer.maps().settings.look_up(&0) {
+            Ok(settings) => settings.unwrap_or_default(),
+            Err(error) => return warn!(%error, "no settings"),
+        };
+        report("time limit", self.expirer.sweep_waiting(&settings));
+        self.tick = self.tick.wrapping_add(1);
+        if self.tick.is_multiple_of((settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS)) {
+            report("time limit", self.expirer.sweep_flows(&settings));
+        }
+    }
+
+    fn evict(&self, expiry: &Expiry) {
+        if let Err(error) = self.expirer.run(expiry) {
+            warn!(%error, "a client whose hello gave way is not told");
+        }
+    }
+}
+
+fn report(why: &str, ended: Result<expire::Ended, ExpireError>) {
+    match ended {
+        Ok(ended) if ended == expire::Ended::default() => {}
+        Ok(expire::Ended { flows, closed, hellos, half_opens }) => {
+            debug!(flows, closed, hellos, half_opens, "ended: {why}");
+        }
+        Err(error) => warn!(%error, "connections cannot be ended: {why}"),
+    }
+}

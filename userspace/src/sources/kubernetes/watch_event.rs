@@ -1,0 +1,79 @@
+//! What the watches tell the store.
+
+use super::source::Source;
+use crate::model::cluster::{
+    ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, ServiceSpec,
+};
+use crate::model::{ObjectName, Problem};
+use std::sync::Arc;
+
+/// One thing that a watch tells.
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) source: Source,
+    /// Which watch of the source tells it: what an ended one still had to say is not heard.
+    pub(super) epoch: u64,
+    pub(super) news: WatchEvent,
+}
+
+#[derive(Debug)]
+pub(super) enum WatchEvent {
+    /// All there are.
+    Listed(Vec<Entry>),
+    /// New or changed.
+    Put(Box<Entry>),
+    /// Gone.
+    Gone(ObjectName),
+    /// It cannot be followed, and why.
+    Stale(String),
+    /// It can be followed again.
+    Fresh,
+    /// Its CRD is there: it is watched from now on, in this version.
+    Present(&'static str),
+    /// Its CRD is known not to be there.
+    Absent,
+    /// The release of the Gateway API that its CRD is of, as the CRD says.
+    Bundle(Option<String>),
+}
+
+/// An object, folded.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: ObjectName,
+    pub(super) body: Body,
+    pub(super) problems: Vec<Problem>,
+    pub(super) status: Option<StoredStatus>,
+}
+
+/// The status of an object as it was when last heard of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredStatus {
+    /// `metadata.resourceVersion`.
+    pub resource_version: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `status`; null where there is none.
+    pub status: serde_json::Value,
+}
+
+#[derive(Debug)]
+pub(super) enum Body {
+    /// `None`: of another controller.
+    Class(Option<Arc<ClassSpec>>),
+    Gateway(Arc<GatewaySpec>),
+    ListenerSet(Arc<ListenerSetSpec>),
+    TlsRoute(Arc<ClusterRoute>),
+    TcpRoute(Arc<ClusterRoute>),
+    Grant(Arc<GrantSpec>),
+    Namespace(Arc<Labels>),
+    Service(Arc<ServiceSpec>),
+    Slice(Slice),
+}
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    pub(super) service: ObjectName,
+    /// Sorted; each (port name, address, port) once.
+    pub(super) endpoints: Arc<[Endpoint]>,
+}

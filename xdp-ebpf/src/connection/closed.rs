@@ -1,0 +1,69 @@
+//! Flows that are over: kept a while in the order they ended, then freed.
+
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED};
+use common::reason::Reason;
+
+use super::end;
+use crate::maps;
+use crate::verified::verified;
+
+/// Closed flows looked at each time one closes: enough to free them faster than they come.
+const FREED_PER_CLOSE: u32 = 2;
+
+verified! {
+    /// Puts a flow that ended into the ring of closed flows, which frees the oldest.
+    pub(super) fn put as closed_put(client: ClientTuple; generation: u32, now_ns: u64) -> () {
+        let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return };
+        let (places, timeout_secs) = (u64::from(settings.closed), settings.closed_timeout_secs);
+        if places == 0 {
+            return;
+        }
+        let now = (now_ns / 1_000_000_000) as u32;
+        let head = maps::advance(&mut cursors.closed_head);
+        let mut freed = 0;
+        while freed < FREED_PER_CLOSE {
+            let tail = cursors.closed_tail;
+            if tail >= head {
+                break;
+            }
+            let Some(slot) = maps::closed_slot((tail % places) as u32) else { break };
+            if slot.since_secs.wrapping_add(timeout_secs) > now {
+                break;
+            }
+            // Two CPUs may have seen the same place: each takes one of its own.
+            free_place((maps::advance(&mut cursors.closed_tail) % places) as u32, generation);
+            freed += 1;
+        }
+        let place = (head % places) as u32;
+        // A full ring frees before time.
+        free_place(place, generation);
+        if let Some(slot) = maps::closed_slot(place) {
+            slot.owner = *client;
+            slot.generation = generation;
+            slot.since_secs = now;
+        }
+    }
+}
+
+/// Removes the closed flow that stands in a place of the ring, unless it is the one that is being put there.
+#[inline(always)]
+fn free_place(place: u32, putting: u32) {
+    let Some(slot) = maps::closed_slot(place) else { return };
+    // Copies: another CPU may be filling the place.
+    let (mut owner, generation, since_secs) = (slot.owner, slot.generation, slot.since_secs);
+    if since_secs != 0 && generation != putting {
+        forget(&mut owner, generation);
+    }
+}
+
+/// Removes a closed flow, unless the client has begun anew since.
+#[inline(always)]
+fn forget(client: &mut ClientTuple, generation: u32) {
+    let Some(flow) = maps::flow(client) else { return };
+    if flow.connection.state == FLOW_ESTABLISHED || flow.connection.generation != generation {
+        return;
+    }
+    if end::forget_flow(client) {
+        maps::count_event(Reason::ExpireClosed);
+    }
+}

@@ -1,0 +1,108 @@
+//! Half-open connections of TCP listeners, in a ring in order of age: the oldest gives way.
+
+use common::maps::flow::HALF_OPEN_DIALLED;
+use common::reason::Reason;
+
+use super::end;
+use crate::delivery;
+use crate::kernel;
+use crate::maps;
+use crate::scratch::{Cursors, Dial, Received};
+use crate::verified::{looped, verified};
+use common::maps::flow::HalfOpen;
+
+/// Places looked at before the oldest half-open connection has to give way.
+const PROBES: u32 = 64;
+
+/// No place.
+const NO_PLACE: u32 = u32::MAX;
+
+verified! {
+    /// Stores the connection in `dial`, whose SYN is in hand, as half-open. `false`: there is no place, or another CPU took it.
+    pub(crate) fn store as half_open_store(
+        received: Received, dial: Dial, half_open: HalfOpen, cursors: Cursors
+    ) -> bool {
+        let slot = claim(received, dial, cursors);
+        half_open.connection = dial.connection;
+        half_open.connection.state = HALF_OPEN_DIALLED;
+        half_open.nat = dial.nat;
+        half_open.slot = slot;
+        half_open.isn = received.segment.seq;
+        half_open.started_ns = received.now_ns;
+        half_open.syn_bytes = received.segment.payload_bytes;
+        half_open.backend_isn = 0;
+        if slot == NO_PLACE || !maps::insert_half_open(&received.client, half_open) {
+            return false;
+        }
+        // Another CPU may have claimed the same place, or the port: an entry that the ring does not know is never met again.
+        let generation = dial.connection.generation;
+        let kept = maps::half_open_slot(slot)
+            .is_some_and(|held| held.generation == generation && held.owner == received.client)
+            && delivery::is_held(&half_open.nat, generation);
+        if !kept {
+            end::forget_half_open(&mut received.client);
+        }
+        kept
+    }
+}
+
+looped! {
+    /// Looks at places from `start` on until one is free, or over: `cursors.found`.
+    fn search(
+        received: Received, dial: Dial, cursors: Cursors; start: u32, places: u32, timeout_ns: u64
+    ) times PROBES, |round| {
+        if places == 0 {
+            return true;
+        }
+        let place = start.wrapping_add(round) % places;
+        let Some(slot) = maps::half_open_slot(place) else { return false };
+        let Some(held) = maps::half_open(&slot.owner) else {
+            cursors.found = place;
+            return true;
+        };
+        if held.slot != place {
+            cursors.found = place;
+            return true;
+        }
+        if held.started_ns + timeout_ns < received.now_ns {
+            // A copy: the place may be claimed meanwhile.
+            kernel::assign(&mut dial.victim, &slot.owner);
+            end::forget_half_open(&mut dial.victim);
+            cursors.found = place;
+            return true;
+        }
+        false
+    }
+}
+
+#[inline(always)]
+fn claim(received: &mut Received, dial: &mut Dial, cursors: &mut Cursors) -> u32 {
+    let (Some(settings), Some(shared)) = (maps::settings(), maps::cursors()) else { return NO_PLACE };
+    let places = settings.half_opens;
+    if places == 0 {
+        return NO_PLACE;
+    }
+    let start = maps::advance(&mut shared.half_open) as u32;
+    cursors.found = NO_PLACE;
+    search(received, dial, cursors, start, places, settings.hello_timeout_ns);
+    let mut place = cursors.found;
+    if place == NO_PLACE {
+        // Places are taken in turn, so who holds this one is about the oldest; and no other CPU begins here.
+        place = start % places;
+        evict(dial, place);
+    }
+    let Some(slot) = maps::half_open_slot(place) else { return NO_PLACE };
+    slot.owner = received.client;
+    slot.generation = dial.connection.generation;
+    slot.since_secs = (received.now_ns / 1_000_000_000) as u32;
+    place
+}
+
+#[inline(always)]
+fn evict(dial: &mut Dial, place: u32) {
+    let Some(slot) = maps::half_open_slot(place) else { return };
+    kernel::assign(&mut dial.victim, &slot.owner);
+    if end::forget_half_open(&mut dial.victim) {
+        maps::count_event(Reason::SynHalfOpenEvicted);
+    }
+}

@@ -1,0 +1,242 @@
+//! Of an established connection, or of one that is over and lingers.
+
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, PENDING_UNDELIVERED};
+use common::reason::Reason;
+
+use crate::buffer::bytes;
+use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
+use crate::connection::{count, end};
+use crate::delivery;
+use crate::exit::Exit;
+use crate::kernel::{self, Skb};
+use crate::maps;
+use crate::packet::{FIN, RST, SYN};
+use crate::scratch::Scratch;
+use crate::segment::{draft, emit};
+use crate::stage::forward::{self, Step};
+use crate::stage::{checksum, connect, half_open};
+
+/// Whether the client's segment belongs to a flow: `received.generation` is the flow's then.
+///
+/// A SYN marks the flow (it may be forged) or, where the flow is over, ends it. Behind a SYN, a segment that does not
+/// acknowledge what this flow's backend sent, and proves the new handshake, begins a new connection: the old flow is
+/// never followed to the previous tenant.
+#[inline(always)]
+pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
+    let received = &mut s.received;
+    let Some(flow) = maps::flow(&received.client) else { return Ok(false) };
+    received.generation = flow.connection.generation;
+    let segment = &received.segment;
+    let syn = segment.is_syn();
+    let known = flow.connection.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, segment);
+    if !syn && known && segment.flags & (FIN | RST) == 0 {
+        return Ok(true);
+    }
+    // What may begin or end a connection must be what its sender sent.
+    checksum::tcp(skb, received, &mut s.cursors)?;
+    if syn {
+        if flow.connection.state != FLOW_ESTABLISHED {
+            end::forget_flow(&mut received.client);
+        } else if received.segment.seq != flow.client_isn {
+            flow.connection.flags |= FLOW_SYN_SEEN;
+        }
+        return Ok(false);
+    }
+    if known {
+        return Ok(true);
+    }
+    let own = received.segment.ack == flow.vip_isn.wrapping_add(1);
+    match handshake(s, flow.client_isn) {
+        Handshake::New => {}
+        // A later segment of the new hello: not for the backend of the old one.
+        Handshake::Ahead if !own => return Err(Exit::drop(Reason::SynEarly)),
+        Handshake::Ahead | Handshake::Old => return Ok(true),
+    }
+    replace(skb, s)
+}
+
+/// The flow gives way to the new connection that the segment in hand begins.
+#[inline(always)]
+fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
+    let received = &mut s.received;
+    let Some(old) = maps::flow(&received.client) else { return Ok(false) };
+    kernel::assign(&mut s.flow, old);
+    end::forget_flow(&mut received.client);
+    maps::count_event(Reason::SynFlowReplaced);
+    if received.segment.payload_bytes == 0 && maps::half_open(&received.client).is_none() {
+        // On a TLS listener the bare ACK of the new handshake has nothing else to do: it ends the old backend's connection.
+        forward::draft_backend_reset(&mut s.draft, &s.flow);
+        return Err(emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynAcked));
+    }
+    Ok(false)
+}
+
+/// What a segment behind a SYN on an open flow belongs to.
+enum Handshake {
+    /// The flow that is there.
+    Old,
+    /// A new connection, of which it is the proof.
+    New,
+    /// A new connection whose proof is yet to come.
+    Ahead,
+}
+
+/// Whose the segment is; `isn` is the client's first number of the flow that is there.
+#[inline(always)]
+fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
+    let received = &mut s.received;
+    // On a TCP listener the proof is the acknowledgement of the new SYN's SYN-ACK.
+    if let Some(held) = maps::half_open(&received.client) {
+        kernel::assign(&mut s.half_open, held);
+        let proof = s.half_open.isn != isn
+            && !received.segment.has(RST)
+            && half_open::acknowledged(&received.segment, &s.half_open);
+        return if proof { Handshake::New } else { Handshake::Old };
+    }
+    match cookie::proof(received, &mut s.waiting) {
+        PROOF_FIRST if s.waiting.pending.isn != isn => Handshake::New,
+        PROOF_LATER => Handshake::Ahead,
+        _ => Handshake::Old,
+    }
+}
+
+/// The client's segment.
+#[inline(always)]
+pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    match forward::from_client(received, draft, &mut s.flow) {
+        Step::Pass => delivery::to_backend(skb, received, draft, Reason::ForwardBackend),
+        Step::PassReset => delivery::to_backend(skb, received, draft, Reason::ForwardReset),
+        // RFC 5961: only a RST at the sender's own number is believed.
+        Step::Linger | Step::AckBackend | Step::Lost => Exit::reset(Reason::ForwardLinger),
+        Step::Stray => Exit::drop(Reason::SynStray),
+        Step::Repeat => repeat_for_client(skb, s),
+    }
+}
+
+/// The backend's segment; `None`: the connection is not established.
+#[inline(always)]
+pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    let flow = maps::flow(&received.client).filter(|flow| {
+        flow.connection.generation == received.generation && delivery::is_own(&flow.nat, &received.segment)
+    })?;
+    // What may end a connection, or frees bytes that we owe, must be what the backend sent.
+    let believed = received.segment.flags & (SYN | FIN | RST) != 0
+        || flow.connection.backend_flags & FLOW_UNDELIVERED != 0;
+    if believed && let Err(exit) = checksum::tcp(skb, received, &mut s.cursors) {
+        return Some(exit);
+    }
+    Some(match forward::from_backend(received, &mut s.flow, flow) {
+        Step::Pass => delivery::to_client(skb, received, draft, Reason::ForwardClient),
+        Step::PassReset => delivery::to_client(skb, received, draft, Reason::ForwardReset),
+        Step::Linger => Exit::reset(Reason::ForwardLinger),
+        Step::Lost => Exit::reset(Reason::HelloBufferFailed),
+        Step::AckBackend => {
+            forward::acknowledgement(received, draft, &s.flow);
+            emit::send(skb, received, draft, &mut s.cursors, Reason::ForwardBackend)
+        }
+        Step::Stray => Exit::drop(Reason::ForwardStray),
+        Step::Repeat => repeat_for_backend(skb, s),
+    })
+}
+
+/// The client repeats bytes that we owe the backend: they go once more.
+#[inline(always)]
+fn repeat_for_client(skb: Skb, s: &mut Scratch) -> Exit {
+    let Some(waiting) = maps::pending(&s.received.client) else { return Exit::drop(Reason::HelloBeyond) };
+    kernel::assign(&mut s.waiting.pending, waiting);
+    if !is_same(s) {
+        return Exit::drop(Reason::HelloBeyond);
+    }
+    s.cursors.from = undelivered(s);
+    if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
+        // Another CPU had the backend's acknowledgement meanwhile: the places may be anybody's.
+        if !end::has_undelivered(&s.received.client, &s.flow) {
+            return Exit::drop(Reason::HelloBeyond);
+        }
+        return lost(skb, s);
+    }
+    deliver(skb, s)
+}
+
+/// The backend misses bytes that we acknowledged to the client.
+#[inline(always)]
+fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
+    let stray = Exit::drop(Reason::ForwardStray);
+    let Some(waiting) = maps::pending(&s.received.client) else { return stray };
+    if waiting.connection.state != PENDING_UNDELIVERED {
+        return stray;
+    }
+    kernel::assign(&mut s.waiting.pending, waiting);
+    if !is_same(s) {
+        return stray;
+    }
+    let acked = s.received.segment.ack.wrapping_sub(s.waiting.pending.isn.wrapping_add(1));
+    s.cursors.from = acked & 0x3fff;
+    if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
+        // Another CPU had the acknowledgement meanwhile: the places may be anybody's.
+        if !end::has_undelivered(&s.received.client, &s.flow) {
+            return stray;
+        }
+        return lost_for_backend(skb, s);
+    }
+    // A duplicate ACK asks for the first hole only; the client's own clock still repeats all.
+    if !s.received.segment.has(SYN) {
+        let p = &mut s.waiting.pending;
+        p.have = p.have.min(s.cursors.from + u32::from(p.backend_mss));
+    }
+    deliver(skb, s)
+}
+
+/// Whether the bytes in `s.waiting` are those of the flow in `s.flow`: its client may have begun anew since.
+#[inline(always)]
+fn is_same(s: &Scratch) -> bool {
+    s.waiting.pending.connection.generation == s.flow.connection.generation
+}
+
+/// First byte of the hello that the backend has not acknowledged.
+#[inline(always)]
+fn undelivered(s: &Scratch) -> u32 {
+    s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & 0x3fff
+}
+
+#[inline(always)]
+fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
+    if let Err(exit) = emit::learn_partial(skb, &mut s.received) {
+        return exit;
+    }
+    connect::draft_delivery(&mut s.draft, &s.waiting.pending, &s.flow, Reason::ConnectRepeated);
+    connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)
+}
+
+/// Bytes that we acknowledged are gone, by a segment of the client's: both sides have to know.
+#[inline(always)]
+fn lost(skb: Skb, s: &mut Scratch) -> Exit {
+    let received = &mut s.received;
+    end::reset(&mut received.client, received.now_ns);
+    if let Err(failed) = emit::learn_partial(skb, received) {
+        return failed;
+    }
+    forward::draft_backend_reset(&mut s.draft, &s.flow);
+    emit::copy(skb, received, &mut s.draft, &mut s.cursors);
+    Exit::reset(Reason::HelloBufferFailed)
+}
+
+/// The same by a segment of the backend's.
+#[inline(always)]
+fn lost_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
+    let received = &mut s.received;
+    end::reset(&mut received.client, received.now_ns);
+    count::refused(s.waiting.pending.connection.route);
+    end::forget_pending(&mut received.client);
+    connect::draft_client_reset(received, &mut s.draft, s.waiting.pending.vip_isn);
+    if let Err(failed) = emit::learn_partial(skb, received) {
+        return failed;
+    }
+    emit::copy(skb, received, &mut s.draft, &mut s.cursors);
+    draft::answer(&mut s.draft, &received.segment);
+    draft::reset_numbers(&mut s.draft, &received.segment);
+    let exit = Exit::reset(Reason::HelloBufferFailed);
+    emit::send_for(skb, received, &mut s.draft, &mut s.cursors, exit)
+}

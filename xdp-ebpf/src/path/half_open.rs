@@ -1,0 +1,93 @@
+//! Of a TCP listener's connection: the SYN was passed to the backend, the ACK opens the flow.
+
+use common::reason::Reason;
+
+use crate::connection::{count, end};
+use crate::delivery;
+use crate::exit::Exit;
+use crate::kernel::Skb;
+use crate::packet::RST;
+use crate::scratch::Scratch;
+use crate::segment::{draft, emit};
+use crate::stage::classify::Class;
+use crate::stage::{checksum, fast_open, half_open};
+
+/// The client's segment; its connection is in `s.half_open`. `Ok`: what the packet belongs to now.
+#[inline(always)]
+pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
+    let received = &mut s.received;
+    checksum::tcp(skb, received, &mut s.cursors)?;
+    let segment = &received.segment;
+    if segment.is_syn() {
+        if s.half_open.isn == segment.seq {
+            return Ok(Class::HalfOpen);
+        }
+        end::forget_half_open(&mut received.client);
+        return Ok(Class::New);
+    }
+    if segment.has(RST) {
+        return Err(reset(skb, s));
+    }
+    if !half_open::acknowledged(segment, &s.half_open) {
+        return Err(Exit::reset(Reason::SynCookieMismatch));
+    }
+    match half_open::open(received, &mut s.half_open, &mut s.flow) {
+        Ok(()) => Ok(Class::Flow),
+        Err(exit) => Err(refuse_both(skb, s, exit)),
+    }
+}
+
+/// Passes the SYN in hand to the backend.
+#[inline(always)]
+pub(super) fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    emit::keep_received(received);
+    if received.segment.tcp_bytes > 20 {
+        fast_open::take_out(received, &mut s.cursors);
+    }
+    delivery::address(draft, &s.half_open.nat);
+    delivery::to_backend(skb, received, draft, Reason::SynForwarded)
+}
+
+/// The client gives up: its backend hears of it.
+#[inline(always)]
+fn reset(skb: Skb, s: &mut Scratch) -> Exit {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    if !half_open::abandoned(&received.segment, &s.half_open) {
+        return Exit::drop(Reason::SynStray);
+    }
+    end::forget_half_open(&mut received.client);
+    emit::keep_received(received);
+    delivery::address(draft, &s.half_open.nat);
+    delivery::to_backend(skb, received, draft, Reason::ForwardReset)
+}
+
+/// The client's ACK came too late: its backend was removed, or the flow table is full. The backend waits for an ACK.
+#[inline(always)]
+fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    end::forget_half_open(&mut received.client);
+    count::refused(s.half_open.connection.route);
+    if let Err(failed) = emit::learn_partial(skb, received) {
+        return failed;
+    }
+    delivery::address(draft, &s.half_open.nat);
+    draft::reset_at(draft, received.segment.seq);
+    emit::copy(skb, received, draft, &mut s.cursors);
+    exit
+}
+
+/// The backend answers the client itself.
+#[inline(always)]
+pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    half_open::answered(received, &s.half_open);
+    let refused = half_open::refused(&received.segment, &s.half_open);
+    if refused {
+        end::forget_half_open(&mut received.client);
+        count::refused(s.half_open.connection.route);
+    }
+    emit::keep_received(received);
+    let reason = if refused { Reason::ConnectRefused } else { Reason::ForwardClient };
+    delivery::to_client(skb, received, draft, reason)
+}

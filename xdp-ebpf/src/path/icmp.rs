@@ -1,0 +1,172 @@
+//! ICMP: errors of routers and hosts on either side, pings.
+
+use common::maps::flow::{FLOW_UNDELIVERED, PENDING_CONNECTING, PENDING_UNDELIVERED};
+use common::maps::listener::ROLE_VIP;
+use common::reason::Reason;
+
+use crate::buffer::bytes;
+use crate::connection::{count, end};
+use crate::exit::Exit;
+use crate::kernel::{self, Skb};
+use crate::maps;
+use crate::scratch::Scratch;
+use crate::segment::emit;
+use crate::stage::icmp::{self, Kind, Quoted};
+use crate::stage::{checksum, classify, connect};
+
+/// Least MTU that is believed: what Linux and RFC 8200 take.
+const MTU_LEAST_V4: u32 = 552;
+const MTU_LEAST_V6: u32 = 1280;
+
+/// What a message came to.
+pub(super) enum Came {
+    /// The packet leaves.
+    Sent(Exit),
+    /// The backend of the connection in `s.waiting` is out of reach.
+    Refused,
+}
+
+/// An ICMP message for a VIP or a backend's reply address.
+#[inline(always)]
+pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
+    let received = &mut s.received;
+    if let Err(exit) = checksum::ip(received) {
+        let vip = classify::is(&received.segment, ROLE_VIP);
+        return Err(if vip { exit } else { Exit::next(Reason::ClassifyOwnTraffic) });
+    }
+    if kind == Kind::Echo {
+        nobodys(s)?;
+        return Ok(Came::Sent(icmp::answer(skb, &mut s.received, &mut s.draft)));
+    }
+    received.now_ns = kernel::monotonic_ns();
+    received.segment.flags = 0;
+    match icmp::find(skb, received, &mut s.quote) {
+        Quoted::ToClient if icmp::for_backend(received, &mut s.draft, &mut s.quote) => {
+            Ok(Came::Sent(pass(skb, s, Reason::IcmpToBackend)))
+        }
+        Quoted::ToBackend => about_backend(skb, s, kind),
+        Quoted::ToClient => Err(Exit::drop(Reason::IcmpStray)),
+        Quoted::Unknown => {
+            nobodys(s)?;
+            Err(Exit::drop(Reason::IcmpStray))
+        }
+    }
+}
+
+/// Leaves with what the node's own stack is to answer.
+#[inline(always)]
+fn nobodys(s: &Scratch) -> Result<(), Exit> {
+    if !classify::is(&s.received.segment, ROLE_VIP) {
+        return Err(Exit::next(Reason::ClassifyOwnTraffic));
+    }
+    classify::own(&s.received.segment)
+}
+
+#[inline(always)]
+fn pass(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
+    icmp::pass(skb, &mut s.received, &mut s.draft, &mut s.quote, reason as u32)
+}
+
+/// The error quotes a segment of ours to a backend, for the client at `received.client`.
+#[inline(always)]
+fn about_backend(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
+    if kind == Kind::TooBig && is_undelivered(s) {
+        return cut_smaller(skb, s);
+    }
+    if icmp::for_client(&s.received, &mut s.draft, &mut s.quote) {
+        return Ok(Came::Sent(pass(skb, s, Reason::IcmpToClient)));
+    }
+    let generation = s.received.generation;
+    if kind == Kind::Unreachable && is_dialled(s) {
+        whole(skb, s)?;
+        maps::count_event(Reason::IcmpRefused);
+        return Ok(Came::Refused);
+    }
+    if let Some(held) = maps::half_open(&s.received.client)
+        && held.connection.generation == generation
+        && held.isn == s.quote.seq
+    {
+        kernel::assign(&mut s.half_open, held);
+        return half_opened(skb, s, kind);
+    }
+    Err(Exit::drop(Reason::IcmpStray))
+}
+
+/// The message's checksum is right.
+#[inline(always)]
+fn whole(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    match icmp::is_whole(skb, &mut s.received, &mut s.cursors) {
+        true => Ok(()),
+        false => Err(Exit::drop(Reason::IcmpStray)),
+    }
+}
+
+/// Whether the error quotes our SYN for a pending connection; it is then in `s.waiting`.
+#[inline(always)]
+fn is_dialled(s: &mut Scratch) -> bool {
+    let Some(pending) = maps::pending(&s.received.client) else { return false };
+    if pending.connection.state != PENDING_CONNECTING
+        || pending.connection.generation != s.received.generation
+        || pending.isn != s.quote.seq
+    {
+        return false;
+    }
+    kernel::assign(&mut s.waiting.pending, pending);
+    true
+}
+
+/// A TCP listener's client waits for the backend itself: it gets the error.
+#[inline(always)]
+fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
+    if kind == Kind::Unreachable {
+        whole(skb, s)?;
+        end::forget_half_open(&mut s.received.client);
+        count::refused(s.half_open.connection.route);
+        maps::count_event(Reason::IcmpRefused);
+    }
+    icmp::to_client(&s.received, &mut s.draft, &mut s.quote, 0);
+    Ok(Came::Sent(pass(skb, s, Reason::IcmpToClient)))
+}
+
+/// Whether bytes that we acknowledged are still ours to deliver on this flow; it is then in `s.flow`.
+#[inline(always)]
+fn is_undelivered(s: &mut Scratch) -> bool {
+    let Some(flow) = maps::flow(&s.received.client) else { return false };
+    if flow.connection.generation != s.received.generation
+        || flow.connection.backend_flags & FLOW_UNDELIVERED == 0
+    {
+        return false;
+    }
+    kernel::assign(&mut s.flow, flow);
+    true
+}
+
+/// The hello goes once more, in smaller segments: its bytes are ours, the client would not repeat them.
+#[inline(always)]
+fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
+    let stray = Exit::drop(Reason::IcmpStray);
+    let (least, headers) = if s.received.segment.v4 { (MTU_LEAST_V4, 52) } else { (MTU_LEAST_V6, 72) };
+    let room = icmp::mtu(&s.received).max(least) - headers;
+    let Some(pending) = maps::pending(&s.received.client) else { return Err(stray) };
+    let offset = s.quote.seq.wrapping_sub(pending.isn.wrapping_add(1));
+    if pending.connection.state != PENDING_UNDELIVERED
+        || offset >= pending.have
+        || room >= u32::from(pending.backend_mss)
+    {
+        return Err(stray);
+    }
+    whole(skb, s)?;
+    pending.backend_mss = room as u16;
+    kernel::assign(&mut s.waiting.pending, pending);
+    // Its client may have begun anew since.
+    if s.waiting.pending.connection.generation != s.flow.connection.generation {
+        return Err(stray);
+    }
+    s.cursors.from = s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & 0x3fff;
+    if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
+        return Err(stray);
+    }
+    emit::learn_partial(skb, &mut s.received)?;
+    connect::draft_delivery(&mut s.draft, &s.waiting.pending, &s.flow, Reason::ConnectRepeated);
+    Ok(Came::Sent(connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)))
+}

@@ -1,0 +1,284 @@
+//! Of a connection that waits for bytes of its hello, or for its backend.
+
+use common::maps::flow::PENDING_CONNECTING;
+use common::reason::Reason;
+
+use crate::buffer::{bytes, place, source};
+use crate::connection::{count, end};
+use crate::delivery;
+use crate::exit::{Exit, Verdict};
+use crate::kernel::Skb;
+use crate::maps;
+use crate::packet::RST;
+use crate::scratch::Scratch;
+use crate::segment::{draft, emit};
+use crate::stage::connect::{self, Answer};
+use crate::stage::{checksum, hello, pick, route};
+
+/// Whether the client's segment belongs to the connection in `s.waiting`. One that is over is forgotten, and its own segment
+/// answered with RST.
+#[inline(always)]
+pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
+    let received = &mut s.received;
+    checksum::tcp(skb, received, &mut s.cursors)?;
+    let own = hello::is_own(&received.segment, &s.waiting.pending);
+    let reset = received.segment.has(RST);
+    if !hello::is_over(received, &s.waiting.pending) {
+        // A RST that is not its own ends nothing, and begins nothing.
+        return Ok(own || reset);
+    }
+    end::forget_pending(&mut received.client);
+    s.waiting.found = false;
+    match (own, reset) {
+        (false, _) => Ok(false),
+        (true, true) => Err(Exit::drop(Reason::HelloReset)),
+        (true, false) => Err(Exit::reset(Reason::HelloTimeout)),
+    }
+}
+
+/// The client's segment: collect the hello, find its tenant, dial a backend. Whoever is refused waits no longer.
+#[inline(always)]
+pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
+    let exit = collect(skb, s);
+    let client = &mut s.received.client;
+    if exit.verdict() == Verdict::Reset && maps::pending(client).is_some() {
+        end::forget_pending(client);
+    }
+    exit
+}
+
+#[inline(always)]
+fn collect(skb: Skb, s: &mut Scratch) -> Exit {
+    let (received, waiting, cursors) = (&mut s.received, &mut s.waiting, &mut s.cursors);
+    if let Err(exit) = hello::take(skb, received, waiting, cursors) {
+        return if exit.verdict() == Verdict::Redirect { acknowledge(skb, s, exit) } else { exit };
+    }
+    match s.waiting.pending.connection.state == PENDING_CONNECTING {
+        true => repeated(skb, s),
+        false => complete(skb, s).unwrap_or_else(|exit| exit),
+    }
+}
+
+/// What is here of the hello is acknowledged.
+#[inline(always)]
+fn acknowledge(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
+    hello::acknowledgement(&s.received, &mut s.draft, &s.waiting.pending);
+    emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
+}
+
+/// The hello is complete: it has a tenant, and a backend of the tenant's gets a SYN.
+#[inline(always)]
+fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
+    route::by_name(&mut s.dial, &mut s.waiting)?;
+    pick::next(&mut s.received, &mut s.dial).inspect_err(|exit| {
+        if exit.verdict() == Verdict::Reset {
+            count::refused(s.dial.choice.route);
+        }
+    })?;
+    // One that had to wait for its bytes is counted since then; from now on it waits for its backend.
+    if !s.waiting.found && !source::raise(&s.received, &mut s.waiting) {
+        return Err(Exit::reset(Reason::HelloSourceFull));
+    }
+    // Only now, so that a hello that is refused takes nobody's place.
+    let exit = match bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors) {
+        true => dial(skb, s, Reason::ConnectSyn),
+        false => Exit::reset(Reason::HelloBufferFailed),
+    };
+    place::settle(&mut s.received, &mut s.waiting);
+    Ok(dialled(s, exit))
+}
+
+/// The client repeats a hello that is complete: the backend has not answered. The first time the same backend is asked
+/// again; from the second on the next one.
+#[inline(always)]
+fn repeated(skb: Skb, s: &mut Scratch) -> Exit {
+    let p = &mut s.waiting.pending;
+    p.retransmits = p.retransmits.saturating_add(1);
+    if p.retransmits < 2 {
+        // Where there is none any more the backend answered meanwhile.
+        if !maps::update_pending(&s.received.client, p) {
+            return Exit::drop(Reason::HelloBeyond);
+        }
+        return send_syn(skb, s, Reason::ConnectAgain);
+    }
+    connect::resume(&mut s.dial, p);
+    // Before the hello is taken out: where nothing can be decided now, it stays for the next repetition.
+    let picked = pick::next(&mut s.received, &mut s.dial);
+    if let Err(exit) = picked
+        && exit.verdict() == Verdict::Drop
+    {
+        return exit;
+    }
+    // Exactly one CPU gets to remove it: this one, or the one that has the backend's answer.
+    if !maps::remove_pending(&s.received.client) {
+        return Exit::drop(Reason::HelloBeyond);
+    }
+    give_up_backend(s);
+    if let Err(exit) = picked {
+        count::refused(s.dial.choice.route);
+        source::lower(&s.received.client, s.waiting.pending.source_epoch);
+        return exit;
+    }
+    let exit = dial(skb, s, Reason::ConnectNext);
+    dialled(s, exit)
+}
+
+/// Sends the SYN of the connection in `s.waiting` to the backend in `s.dial`.
+#[inline(always)]
+fn dial(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
+    let opened = delivery::open(skb, &mut s.received, &mut s.dial)
+        .and_then(|()| connect::store(&s.received, &s.dial, &mut s.waiting));
+    match opened {
+        Ok(()) => send_syn(skb, s, reason),
+        Err(exit) => exit,
+    }
+}
+
+#[inline(always)]
+fn send_syn(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
+    connect::draft_syn(&s.received.segment, &mut s.draft, &s.waiting.pending);
+    emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, reason)
+}
+
+/// What came of dialling; a refusal is the route's.
+#[inline(always)]
+fn dialled(s: &mut Scratch, exit: Exit) -> Exit {
+    if exit.verdict() == Verdict::Reset {
+        count::refused(s.dial.choice.route);
+        // Where there is an entry, whoever forgets it counts it down.
+        if maps::pending(&s.received.client).is_none() {
+            source::lower(&s.received.client, s.waiting.pending.source_epoch);
+        }
+    }
+    exit
+}
+
+/// The backend tried last is given up.
+#[inline(always)]
+fn give_up_backend(s: &Scratch) {
+    let p = &s.waiting.pending;
+    delivery::release(&p.nat, p.connection.generation);
+    count::retried(p.connection.route);
+}
+
+/// The backend's segment: we wait for its SYN-ACK.
+#[inline(always)]
+pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
+    match connect::answer(&s.received.segment, &s.waiting.pending) {
+        Answer::Stray => Exit::reset(Reason::ConnectStray),
+        Answer::Old => push_aside(skb, s),
+        Answer::Refused => refused(skb, s),
+        Answer::Accepted => accepted(skb, s),
+    }
+}
+
+/// An old connection of the backend's stands in our place: it is reset, and the SYN repeated at once. Once a try: what
+/// answers so again waits for the client's clock, which asks the next backend.
+#[inline(always)]
+fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
+    let p = &mut s.waiting.pending;
+    // What stands there may be the client's own: the client's clock asks the next backend.
+    if !delivery::owns_source(&p.connection) {
+        return Exit::drop(Reason::ConnectStray);
+    }
+    if p.retransmits > 0 {
+        return Exit::reset(Reason::ConnectStray);
+    }
+    p.retransmits = 1;
+    if !maps::update_pending(&s.received.client, p) {
+        return Exit::reset(Reason::ConnectStray);
+    }
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    if let Err(failed) = emit::learn_partial(skb, received) {
+        return failed;
+    }
+    draft::answer(draft, &received.segment);
+    draft::reset_numbers(draft, &received.segment);
+    emit::copy(skb, received, draft, &mut s.cursors);
+    send_syn(skb, s, Reason::ConnectOld)
+}
+
+/// The backend of the connection in `s.waiting` refused, or is out of reach: the next one.
+#[inline(always)]
+pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
+    connect::resume(&mut s.dial, &s.waiting.pending);
+    // Before the hello is taken out: where nothing can be decided now, it stays for the client's repetition.
+    let picked = pick::next(&mut s.received, &mut s.dial);
+    if let Err(exit) = picked
+        && exit.verdict() == Verdict::Drop
+    {
+        return exit;
+    }
+    // Exactly one CPU gets to remove it: this one, or the one that has the client's repetition.
+    if !maps::remove_pending(&s.received.client) {
+        return Exit::drop(Reason::ConnectStray);
+    }
+    give_up_backend(s);
+    let exit = match picked {
+        Ok(()) => dial(skb, s, Reason::ConnectNext),
+        Err(exit) => exit,
+    };
+    if exit.verdict() == Verdict::Reset { refuse_client(skb, s, exit) } else { exit }
+}
+
+/// The backend accepted: the connection is established, and the hello goes to it.
+#[inline(always)]
+fn accepted(skb: Skb, s: &mut Scratch) -> Exit {
+    s.cursors.from = 0;
+    // While the entry still holds the places: once it is gone they are anybody's.
+    if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
+        // Another CPU had the same SYN-ACK, delivered the hello and freed them.
+        if maps::pending(&s.received.client).is_none() {
+            return Exit::drop(Reason::ConnectStray);
+        }
+        return refuse_both(skb, s, Exit::reset(Reason::HelloBufferFailed));
+    }
+    match connect::establish(&mut s.received, &mut s.waiting, &mut s.flow) {
+        Ok(()) => deliver(skb, s),
+        Err(exit) if exit.verdict() == Verdict::Reset => refuse_both(skb, s, exit),
+        Err(exit) => exit,
+    }
+}
+
+#[inline(always)]
+fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
+    if let Err(exit) = emit::learn_partial(skb, &mut s.received) {
+        return exit;
+    }
+    connect::draft_delivery(&mut s.draft, &s.waiting.pending, &s.flow, Reason::ConnectHello);
+    connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)
+}
+
+/// The client is reset, by a segment of its backend's.
+#[inline(always)]
+fn refuse_client(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
+    forget(s);
+    connect::draft_client_reset(&s.received, &mut s.draft, s.waiting.pending.vip_isn);
+    emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
+}
+
+/// The client is reset, and the backend, which has a connection, too.
+#[inline(always)]
+fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
+    forget(s);
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    connect::draft_client_reset(received, draft, s.waiting.pending.vip_isn);
+    if let Err(failed) = emit::learn_partial(skb, received) {
+        return failed;
+    }
+    emit::copy(skb, received, draft, &mut s.cursors);
+    draft::answer(draft, &received.segment);
+    draft::reset_numbers(draft, &received.segment);
+    emit::send_for(skb, received, draft, &mut s.cursors, exit)
+}
+
+/// The connection is refused although its route is known.
+#[inline(always)]
+fn forget(s: &mut Scratch) {
+    let p = &s.waiting.pending;
+    count::refused(p.connection.route);
+    // Taken out of the map to try another backend: then it is counted down here.
+    if !end::forget_pending(&mut s.received.client) && p.connection.state == PENDING_CONNECTING {
+        source::lower(&s.received.client, p.source_epoch);
+    }
+}

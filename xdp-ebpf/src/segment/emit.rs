@@ -1,0 +1,256 @@
+//! Puts packets on their way: headers, checksums, next hop. The only place that sends.
+
+use common::reason::Reason;
+use common::wire::checksum;
+
+use super::{draft, next_hop, sums};
+use crate::exit::Exit;
+use crate::kernel::Skb;
+use crate::maps;
+use crate::packet::{ETH_BYTES, Headers, RST, TCP_AT, V4_BYTES, V6_BYTES};
+use crate::scratch::{Cursors, Draft, Received};
+use crate::verified::verified;
+
+/// Learns whether the packet's checksum is still to be completed: a replacement without pseudo header leaves such a
+/// packet alone and changes any other. Must run before the packet is changed.
+#[inline(always)]
+pub(crate) fn learn_partial(skb: Skb, received: &mut Received) -> Result<(), Exit> {
+    if received.partial_known {
+        return Ok(());
+    }
+    let at = checksum_at(received.segment.v4);
+    learn_partial_at(skb, received, at)
+}
+
+/// [`learn_partial`] by two bytes of the transport header that will be overwritten.
+#[inline(always)]
+pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Result<(), Exit> {
+    let field = &mut received.kept;
+    let failed = Exit::drop(Reason::EmitFailed);
+    if !skb.load(at, field.bytes.as_mut_ptr(), 2) || !skb.fix_checksum(at, 1, false) {
+        return Err(failed);
+    }
+    let before = field.be16(0);
+    if !skb.load(at, field.bytes.as_mut_ptr(), 2) {
+        return Err(failed);
+    }
+    received.partial = field.be16(0) == before;
+    Ok(())
+}
+
+/// Offset of the TCP checksum in the frame.
+#[inline(always)]
+const fn checksum_at(v4: bool) -> u32 {
+    (if v4 { V4_BYTES } else { V6_BYTES }) + 16
+}
+
+verified! {
+    /// Sends the draft in the packet's place, counted under `draft.reason`; [`learn_partial`] came before.
+    pub(crate) fn emit_draft as emit_in_place[Skb, skb](received: Received, draft: Draft, cursors: Cursors) -> Exit {
+        match draft::make(skb, received, draft).and_then(|()| store(skb, received, draft, cursors)) {
+            Ok(resolved) => {
+                next_hop::depart(draft, resolved);
+                Exit::sent_for(draft.reason)
+            }
+            Err(exit) => exit,
+        }
+    }
+}
+
+verified! {
+    /// Sends a copy of the draft; the packet stays in hand for another draft. `false`: it was not sent, which is counted:
+    /// a copy cannot wait for a link address.
+    pub(crate) fn copy as emit_copy[Skb, skb](received: Received, draft: Draft, cursors: Cursors) -> bool {
+        let made = draft::make(skb, received, draft).and_then(|()| store(skb, received, draft, cursors));
+        if matches!(made, Ok(true)) && skb.clone_to(draft.route.ifindex) {
+            return true;
+        }
+        maps::count_event(Reason::EmitCopyLost);
+        false
+    }
+}
+
+verified! {
+    /// Sends the packet whose headers were rewritten in place; `draft.tuple` has sender and receiver.
+    fn emit_rewritten as emit_packet[Skb, skb](received: Received, draft: Draft) -> Exit {
+        match rewrite(skb, received, draft) {
+            Ok(resolved) => {
+                next_hop::depart(draft, resolved);
+                Exit::sent_for(draft.reason)
+            }
+            Err(exit) => exit,
+        }
+    }
+}
+
+#[inline(always)]
+fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool, Exit> {
+    let v4 = received.segment.v4;
+    if !lower_hop_limit(received, draft) {
+        return Err(Exit::icmp_error(Reason::IcmpHopLimit));
+    }
+    received.headers.set_port(TCP_AT, draft.tuple.client_port);
+    received.headers.set_port(TCP_AT + 2, draft.tuple.vip_port);
+    let ip_bytes = segment_bytes(skb, received);
+    let resolved = next_hop::find(skb, received, draft, ip_bytes).map_err(|exit| {
+        if exit == Exit::drop(Reason::EmitTooBig) { Exit::icmp_error(Reason::IcmpTooBig) } else { exit }
+    })?;
+    let failed = Exit::drop(Reason::EmitFailed);
+    let bytes = core::hint::black_box(received.segment.tcp_bytes) & 60;
+    let addresses = sums::addresses_changed(&received.segment, draft);
+    let header = sums::header_changed(received, bytes);
+    let length = core::hint::black_box((if v4 { V4_BYTES } else { V6_BYTES }) + bytes);
+    if !(20..=V6_BYTES + 60).contains(&length) {
+        return Err(failed);
+    }
+    if v4 {
+        let length = core::hint::black_box(length.min(V4_BYTES + 60));
+        if !(20..=V4_BYTES + 60).contains(&length)
+            || !skb.store_headers(0, received.headers.frame(true), length)
+        {
+            return Err(failed);
+        }
+    } else if !skb.store_headers(0, received.headers.frame(false), length) {
+        return Err(failed);
+    }
+    if !skb.fix_checksum(checksum_at(v4), addresses, true)
+        || !skb.fix_checksum(checksum_at(v4), header, false)
+    {
+        return Err(failed);
+    }
+    Ok(resolved)
+}
+
+/// Bytes of the IP packet in hand, or of the largest it is cut into.
+#[inline(always)]
+fn segment_bytes(skb: Skb, received: &Received) -> u32 {
+    let (seg, cut) = (&received.segment, skb.segment_payload());
+    let payload = if cut == 0 { seg.payload_bytes } else { seg.payload_bytes.min(cut) };
+    seg.payload_at - ETH_BYTES + payload
+}
+
+/// Takes one hop off TTL or hop limit, writes the new addresses, and the IPv4 header checksum. `false`: none is left.
+#[inline(always)]
+pub(crate) fn lower_hop_limit(received: &mut Received, draft: &Draft) -> bool {
+    let v4 = received.segment.v4;
+    let at = if v4 { Headers::V4 + 8 } else { Headers::V6 + 7 };
+    let h = &mut received.headers;
+    if h.bytes[at] <= 1 {
+        return false;
+    }
+    h.bytes[at] -= 1;
+    draft::write_addresses(h, draft, v4);
+    true
+}
+
+/// Keeps the TCP header as it came, for the checksum difference of [`pass`]. To be called before it is changed.
+#[inline(always)]
+pub(crate) fn keep_received(received: &mut Received) {
+    let bytes = received.segment.tcp_bytes;
+    keep(received, bytes);
+}
+
+/// Keeps so many bytes, at most 60, of what stands behind the IP header.
+#[inline(always)]
+pub(crate) fn keep(received: &mut Received, bytes: u32) {
+    let mut i = 0;
+    while i < sums::USUAL_HEADER as usize {
+        let word = received.headers.be32(TCP_AT + i);
+        received.kept.set_be32(i, word);
+        i += 4;
+    }
+    if bytes <= sums::USUAL_HEADER {
+        return;
+    }
+    while i < 60 {
+        let word = received.headers.be32(TCP_AT + i);
+        received.kept.set_be32(i, word);
+        i += 4;
+    }
+}
+
+/// Stores headers and payload of the draft in the packet and finds its next hop.
+#[inline(always)]
+fn store(skb: Skb, received: &mut Received, draft: &mut Draft, cursors: &mut Cursors) -> Result<bool, Exit> {
+    let v4 = received.segment.v4;
+    // The draft's own length: `draft::make` has cut the packet to it.
+    let resolved = next_hop::find_for_ours(skb, received, draft, skb.length() - ETH_BYTES)?;
+    let failed = Exit::drop(Reason::EmitFailed);
+    let tcp_bytes = received.segment.tcp_bytes & 60;
+    let fixed = if v4 { V4_BYTES } else { V6_BYTES };
+    let payload = core::hint::black_box(draft.payload_bytes);
+    let from = core::hint::black_box(draft.payload_from) & 0x3fff;
+    let sum = sums::transport(received, draft, tcp_bytes);
+    let field = match received.partial {
+        true => checksum::fold(sum),
+        false => !checksum::fold(sums::payload(draft, cursors, sum)),
+    };
+    received.headers.set_be16(TCP_AT + 16, field);
+    let length = core::hint::black_box(tcp_bytes) & 60;
+    if v4 {
+        if !skb.store(0, received.headers.frame(true), V4_BYTES + length) {
+            return Err(failed);
+        }
+    } else if !skb.store(0, received.headers.frame(false), V6_BYTES + length) {
+        return Err(failed);
+    }
+    if payload > 0 {
+        let at = cursors.window.bytes.as_ptr().wrapping_add(from as usize);
+        if payload > sums::PAYLOAD_MAX || !skb.store(fixed + tcp_bytes, at, payload) {
+            return Err(failed);
+        }
+    }
+    Ok(resolved)
+}
+
+/// Sends the packet with its rewritten headers to the receiver of `draft.tuple`.
+#[inline(always)]
+pub(crate) fn pass(skb: Skb, received: &mut Received, draft: &mut Draft, reason: Reason) -> Exit {
+    draft.reason = reason as u32;
+    emit_rewritten(skb, received, draft)
+}
+
+/// Answers the packet in hand with RST, for the reason of an [`Exit::reset`]. A RST is never answered.
+#[inline(always)]
+pub(crate) fn reset(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    cursors: &mut Cursors,
+    exit: Exit,
+) -> Exit {
+    if received.segment.has(RST) {
+        return exit.dropped();
+    }
+    draft::answer(draft, &received.segment);
+    draft::reset_numbers(draft, &received.segment);
+    send_for(skb, received, draft, cursors, exit)
+}
+
+/// Sends the draft in the packet's place.
+#[inline(always)]
+pub(crate) fn send(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    cursors: &mut Cursors,
+    reason: Reason,
+) -> Exit {
+    send_for(skb, received, draft, cursors, Exit::sent(reason))
+}
+
+/// Sends the draft in the packet's place, counted under the reason of `exit`.
+#[inline(always)]
+pub(crate) fn send_for(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    cursors: &mut Cursors,
+    exit: Exit,
+) -> Exit {
+    if let Err(failed) = learn_partial(skb, received) {
+        return failed;
+    }
+    draft.reason = exit.reason();
+    emit_draft(skb, received, draft, cursors)
+}

@@ -1,0 +1,154 @@
+//! ICMP errors of ours: to the sender of a segment that cannot be passed on, as a router does (RFC 1812 section 4.3,
+//! RFC 4443), and to senders of what is not TCP.
+//!
+//! A segment itself becomes the quotation: it is cut, and what stands before it is put in front. A checksum that a
+//! device has yet to complete (CHECKSUM_PARTIAL) is then the quoted one's, and what it will make of it is known.
+
+use common::reason::Reason;
+use common::wire::checksum;
+use network_types::ip::IpProto;
+
+use super::{draft, emit, next_hop, sums};
+use crate::exit::Exit;
+use crate::kernel::{self, Skb};
+use crate::packet::{ETH_BYTES, Headers, TCP_AT, V4_BYTES, V6_BYTES};
+use crate::scratch::{Cursors, Draft, Received};
+use crate::verified::verified;
+
+/// Bytes of TCP that are quoted: the header without options. Receivers need the first 8.
+const QUOTED_TCP: u32 = 20;
+/// Bytes of the whole ICMP message.
+const MESSAGE_V4: u32 = 8 + 20 + QUOTED_TCP;
+const MESSAGE_V6: u32 = 8 + 40 + QUOTED_TCP;
+
+/// Bytes of a packet that is not TCP which are quoted behind its IP header (RFC 792, RFC 4443).
+const QUOTED: u32 = 8;
+
+verified! {
+    /// Answers the TCP segment in hand, which nothing has changed yet, for the reason of an [`Exit::icmp_error`].
+    pub(crate) fn about_segment as icmp_error_segment[Skb, skb](
+        received: Received, draft: Draft, cursors: Cursors; reason: u32
+    ) -> Exit {
+        let made = match received.segment.v4 {
+            true => quote_segment::<true>(skb, received, draft, cursors, reason),
+            false => quote_segment::<false>(skb, received, draft, cursors, reason),
+        };
+        next_hop::departed(made, draft, reason)
+    }
+}
+
+verified! {
+    /// Answers a packet that is not TCP with "port unreachable" (UDP) or "protocol unreachable".
+    pub(crate) fn unreachable as icmp_error_unreachable[Skb, skb](
+        received: Received, draft: Draft, cursors: Cursors
+    ) -> Exit {
+        let made = quote_packet(skb, received, draft, cursors);
+        next_hop::departed(made, draft, Reason::ClassifyUnreachable as u32)
+    }
+}
+
+#[inline(always)]
+fn quote_segment<const V4: bool>(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    cursors: &mut Cursors,
+    reason: u32,
+) -> Result<bool, Exit> {
+    let failed = Exit::drop(Reason::EmitFailed);
+    let (fixed, ip_bytes, message) = if V4 { (V4_BYTES, 20, MESSAGE_V4) } else { (V6_BYTES, 40, MESSAGE_V6) };
+    let too_big = reason == Reason::IcmpTooBig as u32;
+    // Towards the receiver; the route back is looked up below.
+    let mtu = if too_big { kernel::mtu_found(&draft.route) } else { 0 };
+    if !skb.resize(fixed + QUOTED_TCP) {
+        return Err(failed);
+    }
+    emit::learn_partial(skb, received)?;
+    let window = &mut cursors.window.bytes;
+    // The question may have changed the field.
+    let field = received.headers.bytes.as_ptr().wrapping_add(TCP_AT + 16);
+    let pseudo = received.headers.be16(TCP_AT + 16);
+    if !skb.store_headers(fixed + 16, field, 2)
+        || !skb.load(ETH_BYTES, window[8..].as_mut_ptr(), ip_bytes + QUOTED_TCP)
+        || !skb.grow_in_front(8 + ip_bytes)
+    {
+        return Err(failed);
+    }
+    let kind = match (V4, too_big) {
+        (true, true) => [3, 4],
+        (true, false) => [11, 0],
+        (false, true) => [2, 0],
+        (false, false) => [3, 0],
+    };
+    window[0] = kind[0];
+    window[1] = kind[1];
+    window[2..4].fill(0);
+    // IPv4 has the MTU in the last two of these four bytes (RFC 1191), IPv6 in all.
+    window[4..8].copy_from_slice(&mtu.to_be_bytes());
+    draft::answer(draft, &received.segment);
+    draft::icmp_header(received, draft, message);
+    let whole = if received.partial { 8 + ip_bytes } else { message };
+    let mut sum = sums::of(window.as_ptr(), whole, sums::icmp_pseudo(V4, draft, message));
+    if received.partial {
+        // The device makes the quoted segment sum up to the complement of what stands in its field now.
+        sum += u32::from(!pseudo);
+    }
+    let sum = (!checksum::fold(sum)).to_be_bytes();
+    window[2] = sum[0];
+    window[3] = sum[1];
+    let resolved = next_hop::find(skb, received, draft, 0)?;
+    let stored =
+        skb.store(0, received.headers.frame(V4), fixed) && skb.store(fixed, cursors.window.bytes.as_ptr(), 8);
+    if stored { Ok(resolved) } else { Err(failed) }
+}
+
+#[inline(always)]
+fn quote_packet(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    cursors: &mut Cursors,
+) -> Result<bool, Exit> {
+    let v4 = received.segment.v4;
+    let (fixed, ip_bytes) = if v4 { (V4_BYTES, 20) } else { (V6_BYTES, 40) };
+    let at = if v4 { Headers::V4 + 9 } else { Headers::V6 + 6 };
+    let protocol = received.headers.bytes[at];
+    // Never an error about ICMP: the two could go on for ever.
+    if protocol == IpProto::Icmp as u8 || protocol == IpProto::Ipv6Icmp as u8 || skb.length() < fixed + QUOTED
+    {
+        return Err(Exit::drop(Reason::ClassifyDropped));
+    }
+    let quoted = ip_bytes + QUOTED;
+    let failed = Exit::drop(Reason::EmitFailed);
+    // Behind the 8 bytes of the ICMP header, in the window.
+    let window = &mut cursors.window.bytes;
+    window[..8].fill(0);
+    if !(if v4 {
+        skb.load(ETH_BYTES, window[8..].as_mut_ptr(), 28)
+    } else {
+        skb.load(ETH_BYTES, window[8..].as_mut_ptr(), 48)
+    }) {
+        return Err(failed);
+    }
+    // Behind the quotation: it changes the packet.
+    emit::learn_partial_at(skb, received, fixed + 2)?;
+    let udp = protocol == IpProto::Udp as u8;
+    let window = &mut cursors.window.bytes;
+    window[0] = if v4 { 3 } else { 1 };
+    window[1] = if v4 { if udp { 3 } else { 2 } } else { 4 };
+    draft::answer(draft, &received.segment);
+    let icmp_bytes = 8 + quoted;
+    draft::icmp_header(received, draft, icmp_bytes);
+    if !skb.resize(fixed + icmp_bytes) {
+        return Err(failed);
+    }
+    sums::icmp(received, draft, cursors, icmp_bytes);
+    let resolved = next_hop::find(skb, received, draft, 0)?;
+    let message = cursors.window.bytes.as_ptr();
+    let stored = if v4 {
+        skb.store(0, received.headers.frame(true), V4_BYTES) && skb.store(V4_BYTES, message, 36)
+    } else {
+        skb.store(0, received.headers.frame(false), V6_BYTES) && skb.store(V6_BYTES, message, 56)
+    };
+    if stored { Ok(resolved) } else { Err(failed) }
+}

@@ -1,0 +1,155 @@
+//! The next hop of what is sent: asked of the FIB, and remembered for up to 134 milliseconds.
+//!
+//! A look-up takes about as long as the rest of the program for a forwarded packet. What was found serves the packets
+//! behind it until the unit of time ends ([`AGE_SHIFT`]); a route or neighbour that changes is believed in as long. That is
+//! less than the shortest retransmission time-out in use (200 ms on Linux): what goes astray meanwhile is sent once more, and
+//! the second time the new way.
+
+use common::reason::Reason;
+
+use crate::exit::Exit;
+use crate::kernel::{self, Found, Skb};
+use crate::maps;
+use crate::packet::{ETH_BYTES, Headers};
+use crate::scratch::{Draft, Received};
+use crate::verified::verified;
+
+/// Units of time, 2^27 ns each: what was found in one is asked for again in the next.
+const AGE_SHIFT: u64 = 27;
+
+/// Finds route and neighbour of the draft's receiver and writes the link addresses.
+/// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for. `ip_bytes` as in [`kernel::route_request`].
+#[inline(always)]
+pub(crate) fn find(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    ip_bytes: u32,
+) -> Result<bool, Exit> {
+    find_for(skb, received, draft, ip_bytes, 0)
+}
+
+/// [`find`] for a segment of ours. Where the way got narrower than the MSS allows nobody could be told: it goes as far as
+/// the device takes it, and the router that cannot pass it on says so to `icmp`, which has the hello cut smaller.
+#[inline(always)]
+pub(crate) fn find_for_ours(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    ip_bytes: u32,
+) -> Result<bool, Exit> {
+    find_for(skb, received, draft, ip_bytes, 1)
+}
+
+/// `BPF_FIB_LKUP_RET_FWD_DISABLED` and `BPF_FIB_LKUP_RET_FRAG_NEEDED` of linux/bpf.h.
+const FORWARDING_OFF: i64 = 5;
+const TOO_BIG: i64 = 8;
+
+verified! {
+    /// `ours` = 1: as [`find_for_ours`].
+    fn find_for as next_hop_find[Skb, skb](received: Received, draft: Draft; ip_bytes: u32, ours: u32) -> Result<bool, Exit> {
+        remembered(skb, received, draft, ip_bytes, ours)
+    }
+}
+
+#[inline(always)]
+fn remembered(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    mut ip_bytes: u32,
+    ours: u32,
+) -> Result<bool, Exit> {
+    let age = (received.now_ns >> AGE_SHIFT) as u32;
+    let (ingress, v4) = (skb.ifindex(), received.segment.v4);
+    let place = maps::next_hop(place(draft, ingress));
+    if ip_bytes != 0
+        && let Some(known) = &place
+        && known.age == age
+        && known.ingress == ingress
+        && known.from == draft.tuple.client
+        && known.to == draft.tuple.vip
+        && ip_bytes <= known.mtu
+    {
+        draft.route.ifindex = known.egress;
+        write_link(&mut received.headers, v4, &known.links.to, &known.links.from);
+        return Ok(true);
+    }
+    let mut code = look_up(skb, draft, v4, ingress, ip_bytes);
+    if code == TOO_BIG && ours == 1 {
+        ip_bytes = 0;
+        code = look_up(skb, draft, v4, ingress, ip_bytes);
+    }
+    let resolved = match kernel::route_result(code) {
+        Found::Resolved => true,
+        Found::Unresolved => false,
+        Found::Failed(FORWARDING_OFF) => return Err(Exit::drop(Reason::EmitForwardingOff)),
+        Found::Failed(TOO_BIG) => return Err(Exit::drop(Reason::EmitTooBig)),
+        Found::Failed(_) => return Err(Exit::drop(Reason::EmitNoRoute)),
+    };
+    let (to, from) = kernel::link_addresses(&draft.route);
+    // Without a length the kernel does not give the MTU of the route.
+    if resolved
+        && ip_bytes != 0
+        && let Some(known) = place
+    {
+        known.from = draft.tuple.client;
+        known.to = draft.tuple.vip;
+        known.ingress = ingress;
+        known.egress = draft.route.ifindex;
+        known.mtu = kernel::mtu_found(&draft.route);
+        known.age = age;
+        known.links.to = *to;
+        known.links.from = *from;
+    }
+    write_link(&mut received.headers, v4, to, from);
+    Ok(resolved)
+}
+
+#[inline(always)]
+fn look_up(skb: Skb, draft: &mut Draft, v4: bool, ingress: u32, ip_bytes: u32) -> i64 {
+    let (from, to) = (&draft.tuple.client, &draft.tuple.vip);
+    kernel::route_request(&mut draft.route, from, to, v4, ingress, ip_bytes);
+    skb.find_route(&mut draft.route)
+}
+
+/// Where the next hop towards the draft's receiver is remembered, if it is. The device that the packet came in by is a part
+/// of it: to a client go the node's own answers, from the client's side, and what its backend sends.
+#[inline(always)]
+fn place(draft: &Draft, ingress: u32) -> u32 {
+    let d = &draft.tuple;
+    let mixed = d.vip.low_word() ^ d.client.low_word().rotate_left(16) ^ ingress.rotate_left(8);
+    // The golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
+    mixed.wrapping_mul(0x9e37_79b1) >> 24
+}
+
+#[inline(always)]
+fn write_link(h: &mut Headers, v4: bool, to: &[u8; 6], from: &[u8; 6]) {
+    let at = if v4 { Headers::V4 } else { Headers::V6 } - ETH_BYTES as usize;
+    h.set_link(at, to);
+    h.set_link(at + 6, from);
+    h.set_be16(at + 12, if v4 { 0x0800 } else { 0x86dd });
+}
+
+/// Chooses the device and next hop for the packet when the program returns.
+#[inline(always)]
+pub(crate) fn depart(draft: &mut Draft, resolved: bool) {
+    if resolved {
+        kernel::redirect(draft.route.ifindex);
+    } else {
+        kernel::next_hop(&draft.route, &mut draft.unresolved);
+        kernel::redirect_unresolved(draft.route.ifindex, &mut draft.unresolved);
+    }
+}
+
+/// [`depart`] for what was made, counted under this reason; else its exit.
+#[inline(always)]
+pub(crate) fn departed(made: Result<bool, Exit>, draft: &mut Draft, reason: u32) -> Exit {
+    match made {
+        Ok(resolved) => {
+            depart(draft, resolved);
+            Exit::sent_for(reason)
+        }
+        Err(exit) => exit,
+    }
+}

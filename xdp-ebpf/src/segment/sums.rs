@@ -1,0 +1,224 @@
+//! Checksums of what we make (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
+
+use common::maps::address::Address;
+use common::maps::flow::ClientTuple;
+use common::wire::checksum;
+use network_types::ip::IpProto;
+
+use crate::kernel::{self, Skb};
+use crate::packet::{Headers, Segment, TCP_AT};
+use crate::scratch::{Cursors, Draft, Received};
+use crate::verified::looped;
+
+/// Most payload bytes of one draft: what the window holds behind its last stream position.
+pub(crate) const PAYLOAD_MAX: u32 = 8960;
+
+/// Bytes of a packet summed at a time: the most that older kernels take.
+const PIECE: u32 = 512;
+/// Pieces of the longest packet.
+const PIECES: u32 = 65_536 / PIECE + 1;
+
+/// Sum over pseudo header and, unless the checksum is left to the device, the TCP header.
+#[inline(always)]
+pub(crate) fn transport(received: &Received, draft: &Draft, tcp_bytes: u32) -> u32 {
+    let sum = pseudo_as_in_memory(&draft.tuple, tcp_bytes + draft.payload_bytes);
+    if received.partial {
+        return to_network(sum);
+    }
+    let header = received.headers.bytes.as_ptr().wrapping_add(TCP_AT);
+    let length = core::hint::black_box(tcp_bytes) & 60;
+    to_network(kernel::checksum_difference(core::ptr::null(), 0, header, length, sum))
+}
+
+/// Sum of the pseudo header of a TCP segment of `length` bytes, header included.
+#[inline(always)]
+pub(crate) fn pseudo(tuple: &ClientTuple, length: u32) -> u32 {
+    to_network(pseudo_as_in_memory(tuple, length))
+}
+
+#[inline(always)]
+fn pseudo_as_in_memory(tuple: &ClientTuple, length: u32) -> u32 {
+    // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
+    let seed = (6 + length).swap_bytes();
+    kernel::checksum_difference(core::ptr::null(), 0, core::ptr::from_ref(tuple).cast::<u8>(), 32, seed)
+}
+
+/// Bytes of a TCP header with timestamps: what nearly every segment of an open connection has, or less.
+pub(crate) const USUAL_HEADER: u32 = 32;
+
+/// What the packet's checksum changes by because the draft's addresses are others than the segment's. Ports are part of the
+/// TCP header.
+#[inline(always)]
+pub(crate) fn addresses_changed(segment: &Segment, draft: &Draft) -> u32 {
+    let (old, new) = (&segment.tuple, &draft.tuple);
+    if segment.v4 {
+        let low = |address: &Address| u64::from(address.low_word());
+        let gone = |address: &Address| u64::from(!address.low_word());
+        return fold(low(&new.client) + low(&new.vip) + gone(&old.client) + gone(&old.vip));
+    }
+    // Both addresses at once: the sum does not care for their order.
+    let (old, new) = (core::ptr::from_ref(old).cast::<u8>(), core::ptr::from_ref(new).cast::<u8>());
+    kernel::checksum_difference(old, 32, new, 32, 0)
+}
+
+/// What the packet's checksum changes by because the TCP header is not the received one any more.
+#[inline(always)]
+pub(crate) fn header_changed(received: &Received, bytes: u32) -> u32 {
+    if bytes > USUAL_HEADER {
+        let was = received.kept.bytes.as_ptr();
+        let is = received.headers.bytes.as_ptr().wrapping_add(TCP_AT);
+        return kernel::checksum_difference(was, bytes, is, bytes, 0);
+    }
+    // Without a call, which takes longer. What stands behind a shorter header is the same in both.
+    let (mut sum, mut at) = (0, 0);
+    while at < USUAL_HEADER as usize {
+        sum += u64::from(received.headers.word(TCP_AT + at)) + u64::from(!received.kept.word(at));
+        at += 4;
+    }
+    fold(sum)
+}
+
+/// Of a sum of words to one word (RFC 1071 section 2).
+#[inline(always)]
+const fn fold(sum: u64) -> u32 {
+    let sum = (sum >> 32) + (sum & 0xffff_ffff);
+    ((sum >> 32) + (sum & 0xffff_ffff)) as u32
+}
+
+/// Sum of the IPv4 header without options that begins at a constant offset, divisible by 4; 0xffff where it is right.
+#[inline(always)]
+pub(crate) fn ip_header(headers: &Headers, begin: usize) -> u16 {
+    let (mut sum, mut at) = (0, begin);
+    while at < begin + 20 {
+        sum += u64::from(headers.word(at));
+        at += 4;
+    }
+    u16::from_be(checksum::fold(fold(sum)))
+}
+
+/// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.
+#[inline(always)]
+pub(crate) fn to_network(sum: u32) -> u32 {
+    u32::from(checksum::fold(sum).swap_bytes())
+}
+
+/// Adds `length` bytes of working memory, a multiple of 4 and at most 512, to a sum.
+#[inline(always)]
+pub(crate) fn of(from: *const u8, length: u32, seed: u32) -> u32 {
+    seed + to_network(kernel::checksum_difference(core::ptr::null(), 0, from, length, 0))
+}
+
+/// Sum of the pseudo header of an ICMP message of ours: IPv4 has none.
+#[inline(always)]
+pub(crate) fn icmp_pseudo(v4: bool, draft: &Draft, icmp_bytes: u32) -> u32 {
+    if v4 { 0 } else { icmp6_pseudo(&draft.tuple, icmp_bytes) }
+}
+
+/// Sum of the pseudo header of an ICMPv6 message between the addresses of `tuple`.
+#[inline(always)]
+pub(crate) fn icmp6_pseudo(tuple: &ClientTuple, icmp_bytes: u32) -> u32 {
+    let tuple = core::ptr::from_ref(tuple).cast::<u8>();
+    let seed = (u32::from(IpProto::Ipv6Icmp as u8) + icmp_bytes).swap_bytes();
+    to_network(kernel::checksum_difference(core::ptr::null(), 0, tuple, 32, seed))
+}
+
+/// Adds the draft's payload to a sum.
+#[inline(always)]
+pub(crate) fn payload(draft: &Draft, cursors: &mut Cursors, seed: u32) -> u32 {
+    if draft.payload_bytes == 0 {
+        return seed;
+    }
+    cursors.at = draft.payload_from;
+    cursors.left = draft.payload_bytes;
+    cursors.sum = seed;
+    add_window(cursors);
+    cursors.sum
+}
+
+looped! {
+    /// Adds bytes of the window, a piece at a time.
+    fn add_window(cursors: Cursors) times PAYLOAD_MAX / PIECE + 2, |_round| {
+        if cursors.left == 0 {
+            return true;
+        }
+        let at = core::hint::black_box(cursors.at) & 0x7fff;
+        if at as usize > cursors.window.bytes.len() - PIECE as usize {
+            return true;
+        }
+        let from = cursors.window.bytes.as_mut_ptr().wrapping_add(at as usize);
+        let piece = cursors.left.min(PIECE);
+        let whole = core::hint::black_box(piece & !3) & 0x3fc;
+        if whole > 0 && whole <= PIECE {
+            let sum = kernel::checksum_difference(core::ptr::null(), 0, from, whole, 0);
+            cursors.sum += to_network(sum);
+        }
+        // The last one to three bytes, as if zeros followed.
+        let mut i = 0;
+        while i < 3 {
+            let offset = (piece & !3) + i;
+            if offset < piece {
+                let byte = u32::from(cursors.window.bytes[((at + offset) & 0x3fff) as usize]);
+                cursors.sum += if i & 1 == 0 { byte << 8 } else { byte };
+            }
+            i += 1;
+        }
+        cursors.at += piece;
+        cursors.left -= piece;
+        false
+    }
+}
+
+/// Writes the checksum of the ICMP message at the start of the window.
+///
+/// A PARTIAL packet was UDP's: the device will write the complement of the whole sum at byte 6, which ICMP leaves
+/// unused. With the pseudo header's sum there before, and none at byte 2, the message then sums up as it must.
+#[inline(always)]
+pub(crate) fn icmp(received: &Received, draft: &Draft, cursors: &mut Cursors, icmp_bytes: u32) {
+    let v4 = received.segment.v4;
+    let pseudo = icmp_pseudo(v4, draft, icmp_bytes);
+    let message = &mut cursors.window.bytes;
+    if received.partial {
+        let sum = checksum::fold(pseudo).to_be_bytes();
+        message[6] = sum[0];
+        message[7] = sum[1];
+        return;
+    }
+    let sum = if v4 { of(message.as_ptr(), 36, pseudo) } else { of(message.as_ptr(), 56, pseudo) };
+    let sum = (!checksum::fold(sum)).to_be_bytes();
+    message[2] = sum[0];
+    message[3] = sum[1];
+}
+
+/// Whether `length` bytes of the frame from `at` on sum up, going on from `seed`. Overwrites the start of the window.
+#[inline(always)]
+pub(crate) fn whole(skb: Skb, cursors: &mut Cursors, at: u32, length: u32, seed: u32) -> bool {
+    cursors.at = at;
+    cursors.left = length;
+    cursors.sum = seed;
+    add_frame(skb, cursors);
+    cursors.left == 0 && checksum::fold(cursors.sum) == 0xffff
+}
+
+looped! {
+    /// Adds bytes of the frame, a piece at a time.
+    fn add_frame[Skb, skb](cursors: Cursors) times PIECES, |_round| {
+        if cursors.left == 0 {
+            return true;
+        }
+        // The mask changes nothing; the verifier sees that at least one byte is asked for.
+        let last = core::hint::black_box(cursors.left.min(PIECE) - 1) & (PIECE - 1);
+        let piece = last + 1;
+        // The last one to three bytes count as if zeros followed.
+        let end = (last & !3) as usize;
+        cursors.window.bytes[end..end + 4].fill(0);
+        let bytes = cursors.window.bytes.as_mut_ptr();
+        if !skb.load(cursors.at, bytes, piece) {
+            return true;
+        }
+        let words = (last & !3) + 4;
+        cursors.sum += to_network(kernel::checksum_difference(core::ptr::null(), 0, bytes, words, 0));
+        cursors.at += piece;
+        cursors.left -= piece;
+        false
+    }
+}

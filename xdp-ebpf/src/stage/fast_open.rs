@@ -1,0 +1,49 @@
+//! TCP Fast Open (RFC 7413, and the experimental form before it) ends at the VIP of a TCP listener: a backend's cookie would
+//! be for our address, so one client's would be everybody's.
+
+use crate::packet::{Headers, TCP_AT};
+use crate::scratch::{Cursors, Received};
+use crate::verified::{looped, verified};
+
+verified! {
+    /// Takes the cookie of TCP Fast Open out of the SYN in hand.
+    pub(crate) fn take_out as fast_open_take_out(received: Received, cursors: Cursors) -> () {
+        cursors.at = 20;
+        each_option(received, cursors);
+    }
+}
+
+looped! {
+    /// Looks at one option.
+    fn each_option(received: Received, cursors: Cursors) times 40, |_round| {
+        let at = cursors.at;
+        let end = received.segment.tcp_bytes;
+        if at >= end {
+            return true;
+        }
+        let kind = received.headers.tcp_byte(at);
+        let length = if kind == 1 { 1 } else { u32::from(received.headers.tcp_byte(at + 1)) };
+        if kind == 0 || length == 0 || kind != 1 && length < 2 || at + length > end {
+            return true;
+        }
+        // Kind 254 is shared: 0xf989 says that it is Fast Open's.
+        let experimental = kind == 254 && length >= 4 && received.headers.tcp_be32(at) & 0xffff == 0xf989;
+        if kind == 34 || experimental {
+            blank(&mut received.headers, at, length);
+        }
+        cursors.at = at + length;
+        false
+    }
+}
+
+/// Writes NOPs over an option.
+#[inline(always)]
+fn blank(h: &mut Headers, at: u32, bytes: u32) {
+    let mut i = 0;
+    while i < 40 {
+        if i < bytes {
+            h.bytes[TCP_AT + ((at + i) & 63) as usize] = 1;
+        }
+        i += 1;
+    }
+}
