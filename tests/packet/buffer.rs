@@ -1,12 +1,13 @@
 //! Bounds of the buffers: of each source, of the whole, in time.
 
+use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::thread::sleep;
 use std::time::Duration;
 
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::event::Expiry;
-use common::maps::flow::{BUFFER_BYTES, BUFFER_FREE, Buffer, FLOW_RESET, FLOW_UNDELIVERED};
+use common::maps::flow::{BUFFER_BYTES, BUFFER_FREE, Buffer, FLOW_RESET, FLOW_UNDELIVERED, Pending};
 use common::maps::name;
 use common::maps::settings::Settings;
 use common::reason::Reason;
@@ -16,6 +17,7 @@ use tests::fill::default_settings;
 use tests::hello::hello;
 use tests::packet::flag;
 use tests::program::{Programs, Sizes};
+use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
@@ -202,6 +204,53 @@ fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
         }
         assert!(oldest.waiting(&programs).is_some());
     }
+}
+
+/// A search that has met its oldest hello goes on through 64 places, while another CPU gives that one's place to a hello that
+/// is whole. Evicting whoever had the place by then reset a client in one of some thousand such searches.
+#[test]
+fn a_place_that_was_given_to_another_hello_is_not_the_oldest_ones_any_more() {
+    tests::skip_without_root!();
+    for (nth, family) in (1..).zip(FAMILIES.into_iter().cycle()) {
+        let (counted, is_waiting) = given_away(family, nth);
+        // The search has locked the place: no other CPU takes it now.
+        if counted == [(Reason::HelloBuffered, 1)] {
+            assert!(nth > 2, "nobody looks at it");
+            break;
+        }
+        // The next oldest gives way.
+        let gave_way = [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)];
+        assert_eq!(counted, gave_way, "{family:?}, look {nth}");
+        assert!(is_waiting, "{family:?}, look {nth}");
+    }
+}
+
+/// A new hello where three wait, the oldest of which loses its place to a whole one behind the `nth` look at its age: what
+/// was counted, and whether the whole one still waits.
+fn given_away(family: Family, nth: u32) -> (Vec<(Reason, u64)>, bool) {
+    let mut programs = small(4);
+    let oldest = begin(&mut programs, family, far(family, 2, 1), 40_000);
+    for port in [40_001, 40_002] {
+        begin(&mut programs, family, far(family, 2, 1), port);
+    }
+    let whole = dial(family).shake(&mut programs);
+    whole.ask(&mut programs, &usual_hello());
+    let place_of = |client: Client| client.waiting(&programs).expect("it waits").buffers[0];
+    let (given, left) = (place_of(oldest), place_of(whole));
+    assert_eq!(left, 3);
+    // The place that it leaves is beyond the search.
+    programs.settings(Settings { buffers: 3, ..default_settings(Sizes { hellos: 4, ..Sizes::default() }) });
+    let (oldest, taker) = (oldest.dial.tuple(), whole.dial.tuple());
+    let changes = [
+        Change::remove(name::PENDING, &oldest),
+        Change::write(name::BUFFERS, &given, offset_of!(Buffer, owner), &taker),
+        Change::write(name::PENDING, &taker, offset_of!(Pending, buffers), &given),
+    ];
+    let age = Place::new(name::PENDING, &oldest, offset_of!(Pending, started_ns));
+    let client = dial(family).host(far(family, 3, 1)).port(50_000).shake(&mut programs);
+    let _other = programs.behind_access(&age, nth, &changes).expect("the byte is there");
+    let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+    (outcome.counted, whole.waiting(&programs).is_some())
 }
 
 /// Hellos are over after 50 ms.

@@ -2,7 +2,7 @@
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
-    BUFFER_FREE, Buffer, ClientTuple, PENDING_BUFFERS, PENDING_COLLECTING, PENDING_UNDELIVERED,
+    BUFFER_FREE, Buffer, ClientTuple, PENDING_BUFFERS, PENDING_COLLECTING, PENDING_UNDELIVERED, Pending,
 };
 use common::reason::Reason;
 
@@ -60,6 +60,14 @@ looped! {
     }
 }
 
+/// What hellos give way by, the least first: when they began. One that is whole soon has its backend's answer: while any
+/// other waits for bytes, that one gives way.
+#[inline(always)]
+fn gives_way_by(pending: &Pending, timeout_ns: u64) -> u64 {
+    let whole_ns = if pending.connection.state == PENDING_COLLECTING { 0 } else { timeout_ns };
+    pending.started_ns + whole_ns
+}
+
 /// Looks at one place; `true`: it is locked now, and `cursors.found`.
 #[inline(always)]
 fn probe(
@@ -99,10 +107,9 @@ fn probe(
         }
         let state = pending.connection.state;
         if pending.started_ns + timeout_ns >= now_ns || state == PENDING_UNDELIVERED {
-            // A hello that is whole soon has its backend's answer: while any other waits for bytes, that one gives way.
-            let whole_ns = if state == PENDING_COLLECTING { 0 } else { timeout_ns };
-            if pending.started_ns + whole_ns < cursors.oldest_ns && !is_locked(buffer.locked, now_ns) {
-                cursors.oldest_ns = pending.started_ns + whole_ns;
+            let since_ns = gives_way_by(pending, timeout_ns);
+            if since_ns < cursors.oldest_ns && !is_locked(buffer.locked, now_ns) {
+                cursors.oldest_ns = since_ns;
                 cursors.oldest = place;
             }
             return false;
@@ -138,7 +145,7 @@ verified! {
         let mut place = cursors.found;
         if place == NO_BUFFER {
             place = cursors.oldest;
-            if !evict(received, waiting, place) {
+            if !evict(received, waiting, place, cursors.oldest_ns, settings.hello_timeout_ns) {
                 return NO_BUFFER;
             }
         }
@@ -151,8 +158,10 @@ verified! {
 
 verified! {
     /// Locks `place` and has the hello that holds it give way: forgotten, counted, and reported, so that the daemon resets
-    /// its client.
-    fn evict as buffer_evict(received: Received, waiting: Waiting; place: u32) -> bool {
+    /// its client. `false`: it is not the hello that was met there; another CPU was quicker.
+    fn evict as buffer_evict(
+        received: Received, waiting: Waiting; place: u32, since_ns: u64, timeout_ns: u64
+    ) -> bool {
         let Some(buffer) = maps::buffer(place) else { return false };
         kernel::assign(&mut waiting.victim, &buffer.owner);
         if !lock_of(buffer, &waiting.victim, received.now_ns) {
@@ -161,6 +170,11 @@ verified! {
         let Some(pending) = maps::pending(&waiting.victim) else { return true };
         if pending.buffers[(buffer.index & 7) as usize] != place {
             return true;
+        }
+        // The place was given to another hello while the search went on: that one is not the oldest.
+        if gives_way_by(pending, timeout_ns) != since_ns {
+            buffer.locked = 0;
+            return false;
         }
         let seq = pending.vip_isn.wrapping_add(1);
         if end::forget_pending(&mut waiting.victim) {

@@ -45,14 +45,15 @@ verified! {
     }
 }
 
-/// Removes the closed flow that stands in a place of the ring, unless it is the one that is being put there.
-#[inline(always)]
-fn free_place(place: u32, putting: u32) {
-    let Some(slot) = maps::closed_slot(place) else { return };
-    // Copies: another CPU may be filling the place.
-    let (mut owner, generation, since_secs) = (slot.owner, slot.generation, slot.since_secs);
-    if since_secs != 0 && generation != putting {
-        forget(&mut owner, generation);
+verified! {
+    /// Removes the closed flow that stands in a place of the ring, unless it is the one that is being put there.
+    fn free_place as closed_free(; place: u32, putting: u32) -> () {
+        let Some(slot) = maps::closed_slot(place) else { return };
+        // Copies: another CPU may be filling the place.
+        let (mut owner, generation, since_secs) = (slot.owner, slot.generation, slot.since_secs);
+        if since_secs != 0 && generation != putting {
+            forget(&mut owner, generation);
+        }
     }
 }
 

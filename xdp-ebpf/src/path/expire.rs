@@ -2,7 +2,7 @@
 //! [`Expiry`] in the packet.
 
 use common::maps::event::Expiry;
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, PENDING_UNDELIVERED};
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, PENDING_UNDELIVERED};
 use common::reason::Reason;
 use zerocopy::FromBytes;
 
@@ -10,9 +10,10 @@ use crate::connection::end;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::ETH_BYTES;
-use crate::scratch::Scratch;
+use crate::scratch::{Cursors, Draft, Received, Scratch};
 use crate::segment::emit;
 use crate::stage::{connect, forward};
+use crate::verified::verified;
 
 /// What was asked.
 #[derive(Clone, Copy)]
@@ -65,28 +66,33 @@ fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
     Some(Request { seq: expiry.seq, reason: expiry.reason })
 }
 
-/// Resets both sides of a flow; the entry lingers.
+verified! {
+    /// Resets both sides of a flow; the entry lingers.
+    fn reset_flow as expire_flow[Skb, skb](received: Received, draft: Draft, copy: Flow, cursors: Cursors) -> bool {
+        let Some(flow) = maps::flow(&received.client) else { return false };
+        if flow.connection.state == FLOW_RESET {
+            return false;
+        }
+        kernel::assign(copy, flow);
+        // First, so that no other CPU passes a segment, or ends it too.
+        end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
+        if flow.connection.backend_flags & FLOW_UNDELIVERED != 0 {
+            flow.connection.backend_flags &= !FLOW_UNDELIVERED;
+            maps::remove_pending(&received.client);
+        }
+        flow.seen_secs = (received.now_ns / 1_000_000_000) as u32;
+        forward::draft_client_reset(&received.client, draft, copy);
+        emit::copy(skb, received, draft, cursors);
+        forward::draft_backend_reset(draft, copy);
+        emit::copy(skb, received, draft, cursors);
+        true
+    }
+}
+
+/// Resets both sides of the flow in question.
 #[inline(always)]
 fn flow(skb: Skb, s: &mut Scratch) -> bool {
-    let received = &mut s.received;
-    let Some(flow) = maps::flow(&received.client) else { return false };
-    if flow.connection.state == FLOW_RESET {
-        return false;
-    }
-    kernel::assign(&mut s.flow, flow);
-    // First, so that no other CPU passes a segment, or ends it too.
-    end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
-    if flow.connection.backend_flags & FLOW_UNDELIVERED != 0 {
-        flow.connection.backend_flags &= !FLOW_UNDELIVERED;
-        maps::remove_pending(&received.client);
-    }
-    flow.seen_secs = (received.now_ns / 1_000_000_000) as u32;
-    let draft = &mut s.draft;
-    forward::draft_client_reset(&received.client, draft, &s.flow);
-    emit::copy(skb, received, draft, &mut s.cursors);
-    forward::draft_backend_reset(draft, &s.flow);
-    emit::copy(skb, received, draft, &mut s.cursors);
-    true
+    reset_flow(skb, &mut s.received, &mut s.draft, &mut s.flow, &mut s.cursors)
 }
 
 /// Removes a flow that is over.
