@@ -152,8 +152,9 @@ impl Control {
             attached: BTreeSet::new(),
             complaints: Complaints::default(),
         };
-        this.bring(order.begun)?;
+        // Before any listener is there: a handshake that an own key begins would end with the first of the cluster's.
         this.sign_with(order.keys.as_ref())?;
+        this.bring(order.begun)?;
         this.reaper.ask(reaper::Order::Audit(this.applied.census()))?;
         Ok(this)
     }
