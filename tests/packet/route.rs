@@ -1,14 +1,20 @@
 //! From the server name to the route.
 
+use std::mem::offset_of;
+
+use common::decide::route_key;
 use common::decide::server_name::RESERVED;
+use common::maps::backend::Backend;
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::name;
+use common::maps::route::{NameKey, NameRoute};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, TLS_PORT, vip};
 use tests::hello::hello;
-use tests::program::{Outcome, Programs};
+use tests::program::{Outcome, Pod, Programs};
+use tests::schedule::{Change, Place};
 
-use crate::check::assert_sent;
+use crate::check::{assert_dropped, assert_sent};
 use crate::scene::{Client, dial, ready};
 use crate::setup::backend_address;
 
@@ -282,5 +288,48 @@ fn the_default_route_takes_unknown_names_and_no_name_but_never_what_is_malformed
             let client = dial(family).shake(&mut programs);
             assert_eq!(judge(&mut programs, client, bytes), Err(*reason));
         }
+    }
+}
+
+/// Gives a hello whose packet looks up the entry of `key`; behind the first look another CPU changes it. Nothing is decided
+/// then, and the client's repetition is decided by what is there.
+#[track_caller]
+fn changes<K: Pod, V: Pod>(programs: &mut Programs, client: Client, map: &'static str, key: K, at: usize) {
+    let entry: V = programs.entry(map, key).expect("the entry is there");
+    let bytes = hello().name(CHANGING).bytes();
+    let change = Change::write(map, &key, at, &9_u32);
+    let other = programs.behind_access(&Place::new(map, &key, at), 1, &[change]).expect("the byte is there");
+    let outcome = client.send(programs, 0, &bytes);
+    assert!(other.happened(), "{map}");
+    assert_dropped(&outcome, Reason::RouteChanged);
+    assert_eq!((outcome.emitted, client.waiting(programs)), (Vec::new(), None), "{map}");
+    drop(other);
+    programs.insert(map, key, entry);
+    assert_eq!(judge(programs, client, &bytes), Ok(2), "{map}");
+}
+
+/// The name of route 2 below.
+const CHANGING: &str = "changing.example.org";
+
+/// Elements of hash maps are used again the moment they are removed: what is read may be another key's by then.
+#[test]
+fn an_entry_that_changes_while_it_is_read_decides_nothing() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[(CHANGING, 2)]);
+    let (bytes, length) = route_key::buffer(CHANGING.as_bytes()).expect("a name");
+    let mut name = NameKey::zeroed();
+    route_key::exact(&mut name, 1, &bytes, length);
+    for family in FAMILIES {
+        let port = common::maps::address::Port::new(TLS_PORT);
+        let listener = ListenerKey { address: vip(family).into(), port, reserved: [0; 2] };
+        let backend = 20 + family as u32;
+        let mut client = |port| dial(family).port(port).shake(&mut programs);
+        let [first, second, third] = [41_000, 41_001, 41_002].map(&mut client);
+        let at = offset_of!(Listener, id);
+        changes::<_, Listener>(&mut programs, first, name::LISTENERS, listener, at);
+        let at = offset_of!(NameRoute, route);
+        changes::<_, NameRoute>(&mut programs, second, name::ROUTES_EXACT, name.short, at);
+        let at = offset_of!(Backend, route);
+        changes::<_, Backend>(&mut programs, third, name::BACKENDS, backend, at);
     }
 }

@@ -6,7 +6,6 @@ use crate::failure::Outcome;
 use crate::needs::Needs;
 use crate::process;
 use crate::report::Report;
-use crate::test::SLOW;
 use std::io::BufReader;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -20,6 +19,9 @@ pub(crate) struct Level {
     /// What the machine must offer.
     pub needs: Needs,
 }
+
+/// The level that runs only where it is named: loads of many minutes.
+pub(crate) const SLOW: &str = "slow";
 
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";

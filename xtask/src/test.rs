@@ -2,7 +2,7 @@
 
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::Level;
+use crate::level::{Level, SLOW};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, conformance, process, setup};
@@ -21,9 +21,6 @@ const LEVELS: &[Level] = &[
     Level { name: conformance::NAME, targets: &[], needs: Needs::Cluster },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
-
-/// The level that runs only where it is named: loads of many minutes.
-pub(crate) const SLOW: &str = "slow";
 
 /// Runs the named levels, or all of them but [`SLOW`].
 pub(crate) fn run(names: &[String]) -> Outcome {

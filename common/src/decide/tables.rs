@@ -91,7 +91,7 @@ mod tests {
         Ok(is_there.then_some(to))
     }
 
-    /// No packet can be made to come between two look-ups, so this is shown here: a change of any byte is seen.
+    /// A change of any byte is seen. Packet tests force one between two look-ups of the programs.
     #[test]
     fn what_changes_while_it_is_read_is_not_believed() {
         let one = Backend { route: 7, weight: 3, ..Backend::zeroed() };

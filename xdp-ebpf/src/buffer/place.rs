@@ -7,7 +7,7 @@ use common::maps::flow::{
 use common::reason::Reason;
 
 use super::NO_BUFFER;
-use crate::connection::end;
+use crate::connection::forget;
 use crate::kernel;
 use crate::maps;
 use crate::scratch::{Cursors, Received, Waiting};
@@ -118,7 +118,7 @@ fn probe(
         if !lock_of(buffer, &waiting.victim, now_ns) {
             return false;
         }
-        end::forget_pending(&mut waiting.victim);
+        forget::pending(&mut waiting.victim);
     } else if !lock_of(buffer, &waiting.victim, now_ns) {
         return false;
     }
@@ -177,7 +177,7 @@ verified! {
             return false;
         }
         let seq = pending.vip_isn.wrapping_add(1);
-        if end::forget_pending(&mut waiting.victim) {
+        if forget::pending(&mut waiting.victim) {
             maps::count_event(Reason::HelloEvicted);
             waiting.eviction = Expiry { client: waiting.victim, seq, reason: Reason::HelloEvicted as u32 };
             maps::report(&waiting.eviction);

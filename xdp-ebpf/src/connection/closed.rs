@@ -3,7 +3,7 @@
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED};
 use common::reason::Reason;
 
-use super::end;
+use super::forget;
 use crate::maps;
 use crate::verified::verified;
 
@@ -51,20 +51,16 @@ verified! {
         let Some(slot) = maps::closed_slot(place) else { return };
         // Copies: another CPU may be filling the place.
         let (mut owner, generation, since_secs) = (slot.owner, slot.generation, slot.since_secs);
-        if since_secs != 0 && generation != putting {
-            forget(&mut owner, generation);
+        if since_secs == 0 || generation == putting {
+            return;
         }
-    }
-}
-
-/// Removes a closed flow, unless the client has begun anew since.
-#[inline(always)]
-fn forget(client: &mut ClientTuple, generation: u32) {
-    let Some(flow) = maps::flow(client) else { return };
-    if flow.connection.state == FLOW_ESTABLISHED || flow.connection.generation != generation {
-        return;
-    }
-    if end::forget_flow(client) {
-        maps::count_event(Reason::ExpireClosed);
+        let Some(flow) = maps::flow(&owner) else { return };
+        // Its client has begun anew since.
+        if flow.connection.state == FLOW_ESTABLISHED || flow.connection.generation != generation {
+            return;
+        }
+        if forget::flow(&mut owner) {
+            maps::count_event(Reason::ExpireClosed);
+        }
     }
 }

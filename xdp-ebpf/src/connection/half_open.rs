@@ -3,7 +3,7 @@
 use common::maps::flow::HALF_OPEN_DIALLED;
 use common::reason::Reason;
 
-use super::end;
+use super::forget;
 use crate::delivery;
 use crate::kernel;
 use crate::maps;
@@ -40,7 +40,7 @@ verified! {
             .is_some_and(|held| held.generation == generation && held.owner == received.client)
             && delivery::is_held(&half_open.nat, generation);
         if !kept {
-            end::forget_half_open(&mut received.client);
+            forget::half_open(&mut received.client);
         }
         kept
     }
@@ -67,7 +67,7 @@ looped! {
         if held.started_ns + timeout_ns < received.now_ns {
             // A copy: the place may be claimed meanwhile.
             kernel::assign(&mut dial.victim, &slot.owner);
-            end::forget_half_open(&mut dial.victim);
+            forget::half_open(&mut dial.victim);
             cursors.found = place;
             return true;
         }
@@ -102,7 +102,7 @@ fn claim(received: &mut Received, dial: &mut Dial, cursors: &mut Cursors) -> u32
 fn evict(dial: &mut Dial, place: u32) {
     let Some(slot) = maps::half_open_slot(place) else { return };
     kernel::assign(&mut dial.victim, &slot.owner);
-    if end::forget_half_open(&mut dial.victim) {
+    if forget::half_open(&mut dial.victim) {
         maps::count_event(Reason::SynHalfOpenEvicted);
     }
 }

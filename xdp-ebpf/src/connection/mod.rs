@@ -6,8 +6,10 @@ pub(crate) mod cookie;
 pub(crate) mod open;
 /// Half-open connections of TCP listeners.
 pub(crate) mod half_open;
-/// A connection is over.
+/// A flow is over, and lingers.
 pub(crate) mod end;
+/// Entries are removed.
+pub(crate) mod forget;
 /// Flows that are over, in the order they ended.
 mod closed;
 /// What a route's connections came to.

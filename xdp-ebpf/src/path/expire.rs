@@ -6,7 +6,7 @@ use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, P
 use common::reason::Reason;
 use zerocopy::FromBytes;
 
-use crate::connection::end;
+use crate::connection::{end, forget};
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::ETH_BYTES;
@@ -39,7 +39,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
         // Counted when it gave way.
         return i32::from(!evicted(skb, s, request));
     } else if is(Reason::ExpireHalfOpen) {
-        end::forget_half_open(&mut s.received.client)
+        forget::half_open(&mut s.received.client)
     } else {
         false
     };
@@ -103,7 +103,7 @@ fn closed(s: &mut Scratch) -> bool {
     if flow.connection.state == FLOW_ESTABLISHED {
         return false;
     }
-    end::forget_flow(client);
+    forget::flow(client);
     true
 }
 
@@ -118,7 +118,7 @@ fn pending(skb: Skb, s: &mut Scratch) -> bool {
         return false;
     }
     let vip_isn = pending.vip_isn;
-    if !end::forget_pending(&mut received.client) {
+    if !forget::pending(&mut received.client) {
         return false;
     }
     if !open {

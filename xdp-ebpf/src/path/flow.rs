@@ -5,7 +5,7 @@ use common::reason::Reason;
 
 use crate::buffer::bytes;
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
-use crate::connection::{count, end};
+use crate::connection::{count, end, forget};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -36,7 +36,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     checksum::tcp(skb, received, &mut s.cursors)?;
     if syn {
         if flow.connection.state != FLOW_ESTABLISHED {
-            end::forget_flow(&mut received.client);
+            forget::flow(&mut received.client);
         } else if received.segment.seq != flow.client_isn {
             flow.connection.flags |= FLOW_SYN_SEEN;
         }
@@ -61,7 +61,7 @@ fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
     let Some(old) = maps::flow(&received.client) else { return Ok(false) };
     kernel::assign(&mut s.flow, old);
-    end::forget_flow(&mut received.client);
+    forget::flow(&mut received.client);
     maps::count_event(Reason::SynFlowReplaced);
     if received.segment.payload_bytes == 0 && maps::half_open(&received.client).is_none() {
         // On a TLS listener the bare ACK of the new handshake has nothing else to do: it ends the old backend's connection.
@@ -229,7 +229,7 @@ fn lost_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
     end::reset(&mut received.client, received.now_ns);
     count::refused(s.waiting.pending.connection.route);
-    end::forget_pending(&mut received.client);
+    forget::pending(&mut received.client);
     connect::draft_client_reset(received, &mut s.draft, s.waiting.pending.vip_isn);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;

@@ -2,7 +2,7 @@
 
 use common::reason::Reason;
 
-use crate::connection::{count, end};
+use crate::connection::{count, forget};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::Skb;
@@ -22,7 +22,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         if s.half_open.isn == segment.seq {
             return Ok(Class::HalfOpen);
         }
-        end::forget_half_open(&mut received.client);
+        forget::half_open(&mut received.client);
         return Ok(Class::New);
     }
     if segment.has(RST) {
@@ -56,7 +56,7 @@ fn reset(skb: Skb, s: &mut Scratch) -> Exit {
     if !half_open::abandoned(&received.segment, &s.half_open) {
         return Exit::drop(Reason::SynStray);
     }
-    end::forget_half_open(&mut received.client);
+    forget::half_open(&mut received.client);
     emit::keep_received(received);
     delivery::address(draft, &s.half_open.nat);
     delivery::to_backend(skb, received, draft, Reason::ForwardReset)
@@ -66,7 +66,7 @@ fn reset(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
-    end::forget_half_open(&mut received.client);
+    forget::half_open(&mut received.client);
     count::refused(s.half_open.connection.route);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;
@@ -84,7 +84,7 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     half_open::answered(received, &s.half_open);
     let refused = half_open::refused(&received.segment, &s.half_open);
     if refused {
-        end::forget_half_open(&mut received.client);
+        forget::half_open(&mut received.client);
         count::refused(s.half_open.connection.route);
     }
     emit::keep_received(received);

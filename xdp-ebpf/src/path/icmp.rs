@@ -5,7 +5,7 @@ use common::maps::listener::ROLE_VIP;
 use common::reason::Reason;
 
 use crate::buffer::bytes;
-use crate::connection::{count, end};
+use crate::connection::{count, forget};
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -120,7 +120,7 @@ fn is_dialled(s: &mut Scratch) -> bool {
 fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     if kind == Kind::Unreachable {
         whole(skb, s)?;
-        end::forget_half_open(&mut s.received.client);
+        forget::half_open(&mut s.received.client);
         count::refused(s.half_open.connection.route);
         maps::count_event(Reason::IcmpRefused);
     }

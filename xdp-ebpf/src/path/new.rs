@@ -4,7 +4,7 @@ use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 
 use crate::connection::cookie::PROOF_FIRST;
-use crate::connection::{count, end, half_open};
+use crate::connection::{count, forget, half_open};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
@@ -47,7 +47,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     if s.waiting.found {
         // Another connection on the same ports: its own cookie lets this one in.
-        end::forget_pending(&mut s.received.client);
+        forget::pending(&mut s.received.client);
     }
     hello::begin(&s.received, &mut s.waiting, s.dial.listener.id);
     Ok(Class::Pending)

@@ -4,7 +4,7 @@ use common::maps::flow::PENDING_CONNECTING;
 use common::reason::Reason;
 
 use crate::buffer::{bytes, place, source};
-use crate::connection::{count, end};
+use crate::connection::{count, forget};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
@@ -27,7 +27,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         // A RST that is not its own ends nothing, and begins nothing.
         return Ok(own || reset);
     }
-    end::forget_pending(&mut received.client);
+    forget::pending(&mut received.client);
     s.waiting.found = false;
     match (own, reset) {
         (false, _) => Ok(false),
@@ -42,7 +42,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     let exit = collect(skb, s);
     let client = &mut s.received.client;
     if exit.verdict() == Verdict::Reset && maps::pending(client).is_some() {
-        end::forget_pending(client);
+        forget::pending(client);
     }
     exit
 }
@@ -278,7 +278,7 @@ fn forget(s: &mut Scratch) {
     let p = &s.waiting.pending;
     count::refused(p.connection.route);
     // Taken out of the map to try another backend: then it is counted down here.
-    if !end::forget_pending(&mut s.received.client) && p.connection.state == PENDING_CONNECTING {
+    if !forget::pending(&mut s.received.client) && p.connection.state == PENDING_CONNECTING {
         source::lower(&s.received.client, p.source_epoch);
     }
 }

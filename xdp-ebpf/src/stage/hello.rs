@@ -9,7 +9,7 @@ use common::wire::client_hello::{Outcome, Parser, STEPS_MAX};
 use common::wire::seq;
 
 use crate::buffer::{NO_BUFFER, bytes, place, source};
-use crate::connection::end;
+use crate::connection::forget;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -149,7 +149,7 @@ fn add(
 fn client_reset(received: &mut Received, waiting: &Waiting, expected: u32) -> Exit {
     let (at, p) = (received.segment.seq, &waiting.pending);
     if (at == expected || at == p.isn.wrapping_add(1).wrapping_add(p.acked))
-        && end::forget_pending(&mut received.client)
+        && forget::pending(&mut received.client)
     {
         return Exit::drop(Reason::HelloReset);
     }
