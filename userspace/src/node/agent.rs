@@ -18,7 +18,6 @@ use super::saving::Saving;
 use super::telemetry::Telemetry;
 use super::told::Told;
 use crate::admin::bind_socket;
-use crate::config::ChartFile;
 use crate::health::Prober;
 use crate::metrics::{self, AgentMetrics};
 use crate::model::Change;
@@ -92,10 +91,12 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     inputs.learn_zone(&client, &options.identity.node);
     inputs.follow_keys(&client, &options.identity.namespace);
     inputs.follow_file(options.file.as_deref())?;
-    let output = output(&pins, &chart)?;
+    let output =
+        MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false })?;
     let store =
         kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy, statuses: false });
     let mut sources = Sources::of_cluster(store, chart.facts, options.file.clone());
+    sources.change(Change::Devices(chart.devices));
     sources.change(Change::Network(network));
     sources.blame_chart(sizes);
     let mut node = Node {
@@ -113,13 +114,4 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     };
     node.read_file();
     Ok(node)
-}
-
-fn output(pins: &Pins, chart: &ChartFile) -> std::io::Result<MapsOutput> {
-    let devices: Vec<String> = chart.devices.iter().map(ToString::to_string).collect();
-    MapsOutput::start(maps::Options {
-        pins: pins.clone(),
-        choice: if devices.is_empty() { Choice::Routed } else { Choice::Named(devices) },
-        is_strict: false,
-    })
 }

@@ -1,6 +1,7 @@
 //! `vestibule run`: a file, and the node's network.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::NodeError;
@@ -48,15 +49,12 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     inputs.follow_file(Some(&options.config))?;
     let network = inputs.follow_network()?;
     let mut sources = Sources::of_file(&options.config);
+    sources.change(Change::Devices(options.devices.iter().map(|name| Arc::from(&**name)).collect()));
     sources.change(Change::Network(network));
     sources.read_file().map_err(|problems| NodeError::File { file: options.config.clone(), problems })?;
     let pins = Pins::new(&options.pins);
-    let devices = &options.devices;
-    let output = MapsOutput::start(maps::Options {
-        pins: pins.clone(),
-        choice: if devices.is_empty() { Choice::Routes } else { Choice::Named(devices.clone()) },
-        is_strict: true,
-    })?;
+    let output =
+        MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routes, is_strict: true })?;
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, false);
     Ok(Node {

@@ -28,8 +28,8 @@ use crate::plan::{self, Applied, Change, Plan, plan};
 pub(crate) struct Options {
     /// Where maps, programs and links are pinned.
     pub pins: Pins,
-    /// Devices to serve on.
-    pub choice: Choice,
+    /// Devices to serve on where the operator names none.
+    pub unnamed: Choice,
     /// Refuse what cannot all be done, instead of doing the rest.
     pub is_strict: bool,
 }
@@ -112,7 +112,7 @@ impl Prepared {
 
     /// Everything that can be refused is refused before anything is touched; then there is a folder to be locked.
     pub(super) fn new(options: &Options, order: &Order) -> Result<Self, StartError> {
-        let choice = options.choice.clone();
+        let choice = options.unnamed.clone().or_named(&order.node.devices);
         let prepared = match options.is_strict {
             true => Self::strictly(choice, order)?,
             false => Self::leniently(&options.pins, choice, order)?,

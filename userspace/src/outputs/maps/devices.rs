@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use foldhash::HashMap;
 
@@ -16,7 +17,14 @@ pub(crate) enum Choice {
     /// Those of all routes to others: clients may be on any of them.
     Routed,
     /// These, by name.
-    Named(Vec<String>),
+    Named(Vec<Arc<str>>),
+}
+
+impl Choice {
+    /// What the operator names; where that is nothing, this.
+    pub(super) fn or_named(self, names: &[Arc<str>]) -> Self {
+        if names.is_empty() { self } else { Self::Named(names.to_vec()) }
+    }
 }
 
 /// The outcome of a choice.
@@ -82,7 +90,7 @@ fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Hop>, index: u
         || towards.values().any(|hop| hop.ifindex == index)
 }
 
-fn named(names: &[String], node: &Node, problems: &mut Vec<String>) -> BTreeSet<u32> {
+fn named(names: &[Arc<str>], node: &Node, problems: &mut Vec<String>) -> BTreeSet<u32> {
     let mut wanted = BTreeSet::new();
     for name in names {
         match node.index(name) {

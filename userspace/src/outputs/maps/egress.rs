@@ -253,7 +253,7 @@ mod tests {
                 1..10,
             ),
         ) {
-            let names = ["d1", "d2", "d4"].map(str::to_owned).to_vec();
+            let names = ["d1", "d2", "d4"].map(Arc::from).to_vec();
             let choice = if named { Choice::Named(names) } else { Choice::Routes };
             let mut routes = BTreeMap::new();
             let mut before = desired(&routes);
