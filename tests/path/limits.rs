@@ -120,7 +120,11 @@ fn a_source_whose_backend_is_silent_takes_no_place_from_others() {
         let (_waiting, moved) =
             scene.counted(|| (0..120).map(|_| begun(&scene, family, &bytes)).collect::<Vec<_>>());
         // Whole hellos wait, too: for their backend.
-        assert_eq!(moved.get("HelloSourceFull"), Some(&(120 - PER_SOURCE as u64)), "{family:?}: {moved:?}");
+        let [full, over] =
+            ["HelloSourceFull", "ConnectExhausted"].map(|reason| moved.get(reason).copied().unwrap_or(0));
+        // One whose tries are over leaves its place to another, where connecting takes as long as they do.
+        let beyond = 120 - PER_SOURCE as u64;
+        assert!(full > 0 && full <= beyond && full + over >= beyond, "{family:?}: {moved:?}");
         dial_from(&scene, family, tests::addresses::CLIENT);
         if family.is_v4() {
             Open::by_name(&scene, family, &server_name(1)).assert_alive();
