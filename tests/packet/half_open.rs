@@ -181,6 +181,26 @@ fn a_repeated_syn_keeps_backend_and_port() {
     }
 }
 
+/// An element of a map is used again the moment it is removed: what is read from the entry that is being removed may be
+/// another client's by then, generation and all. That client keeps the backend's side of its connection.
+#[test]
+fn whoever_is_forgotten_gives_up_no_other_clients_replies() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        let [one, other] = [40_000, 40_001].map(|port| caller(family).port(port));
+        knock(&mut programs, one);
+        let backend = knock(&mut programs, other);
+        let read_late = half_open(&programs, other).unwrap();
+        programs.insert(name::HALF_OPENS, one.tuple(), read_late);
+        let outcome = programs.ingress(Device::Client, &one.syn().seq(7).bytes());
+        assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
+        assert_eq!(half_open(&programs, one).unwrap().isn, 7, "the entry that was there is removed");
+        assert_eq!(backend.owner(&programs), Some(other.tuple()));
+        assert_eq!(backend.give(&mut programs, &backend.syn_ack()).counted, [(Reason::ForwardClient, 1)]);
+    }
+}
+
 #[test]
 fn a_refusal_passes_to_the_client() {
     tests::skip_without_root!();

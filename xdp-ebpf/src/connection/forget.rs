@@ -16,7 +16,7 @@ verified! {
         if !maps::remove_flow(client) {
             return false;
         }
-        delivery::release(&nat, generation);
+        delivery::release(&nat, client, generation);
         if undelivered {
             maps::remove_pending(client);
         }
@@ -37,7 +37,7 @@ verified! {
         if state == PENDING_CONNECTING
             && !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation)
         {
-            delivery::release(&nat, generation);
+            delivery::release(&nat, client, generation);
         }
         if state == PENDING_COLLECTING || state == PENDING_CONNECTING {
             source::lower(client, epoch);
@@ -54,7 +54,7 @@ verified! {
         if !maps::remove_half_open(client) {
             return false;
         }
-        delivery::release(&nat, generation);
+        delivery::release(&nat, client, generation);
         true
     }
 }

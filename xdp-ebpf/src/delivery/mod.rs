@@ -75,10 +75,10 @@ pub(crate) fn is_held(nat: &BackendTuple, generation: u32) -> bool {
     reply::is_held(nat, generation)
 }
 
-/// Gives the backend's side of a connection up, unless it is another's by now.
+/// Gives the backend's side of a client's connection up, unless it is another's by now.
 #[inline(always)]
-pub(crate) fn release(nat: &BackendTuple, generation: u32) {
-    reply::release(nat, generation);
+pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {
+    reply::release(nat, client, generation);
 }
 
 /// Addresses the draft to a backend.

@@ -43,7 +43,7 @@ looped! {
             return false;
         }
         if has_socket(skb, &dial.nat, received.segment.v4, &mut dial.socket) {
-            reply::release(&dial.nat, generation);
+            reply::release(&dial.nat, &received.client, generation);
             return false;
         }
         dial.claimed = 1;

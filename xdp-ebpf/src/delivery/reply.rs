@@ -69,10 +69,11 @@ pub(super) fn is_held(nat: &BackendTuple, generation: u32) -> bool {
     maps::reply(nat).is_some_and(|holder| holder.generation == generation)
 }
 
-/// Releases the replies of a connection, unless they are another's by now.
+/// Releases the replies of a client's connection, unless they are another's by now. The client is asked for besides the
+/// generation: both `nat` and `generation` may have been read from an element that was another client's by then.
 #[inline(always)]
-pub(super) fn release(nat: &BackendTuple, generation: u32) {
-    if is_held(nat, generation) {
+pub(super) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {
+    if maps::reply(nat).is_some_and(|holder| *holder == Reply::to(client, generation)) {
         maps::remove_reply(nat);
     }
 }

@@ -87,7 +87,7 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
 fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     delivery::open(skb, &mut s.received, &mut s.dial)?;
     if !half_open::store(&mut s.received, &mut s.dial, &mut s.half_open, &mut s.cursors) {
-        delivery::release(&s.dial.nat, s.dial.connection.generation);
+        delivery::release(&s.dial.nat, &s.received.client, s.dial.connection.generation);
         return Err(Exit::reset(Reason::SynHalfOpenFull));
     }
     Ok(())

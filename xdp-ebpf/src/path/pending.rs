@@ -157,7 +157,7 @@ fn dialled(s: &mut Scratch, exit: Exit) -> Exit {
 #[inline(always)]
 fn give_up_backend(s: &Scratch) {
     let p = &s.waiting.pending;
-    delivery::release(&p.nat, p.connection.generation);
+    delivery::release(&p.nat, &s.received.client, p.connection.generation);
     count::retried(p.connection.route);
 }
 

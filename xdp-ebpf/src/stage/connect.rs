@@ -31,7 +31,7 @@ pub(crate) fn store(received: &Received, dial: &Dial, waiting: &mut Waiting) -> 
     p.retransmits = 0;
     let generation = dial.connection.generation;
     if !maps::put_pending(&received.client, p) {
-        delivery::release(&dial.nat, generation);
+        delivery::release(&dial.nat, &received.client, generation);
         return Err(Exit::reset(Reason::HelloBufferFailed));
     }
     // Whoever took the port meanwhile keeps it.
