@@ -16,7 +16,9 @@ use crate::segment::{draft, emit};
 use crate::stage::forward::{self, Step};
 use crate::stage::{checksum, connect, half_open};
 
-/// Whether the client's segment belongs to a flow: `received.generation` is the flow's then.
+/// Whether the client's segment belongs to a flow: `received.generation` and the draft's receiver are the flow's then.
+/// Stage `forward` looks the flow up once more and compares the generation: only then is it certain that both were read
+/// from this client's entry, which may have become another client's meanwhile.
 ///
 /// A SYN marks the flow (it may be forged) or, where the flow is over, ends it. Behind a SYN, a segment that does not
 /// acknowledge what this flow's backend sent, and proves the new handshake, begins a new connection: the old flow is
@@ -26,6 +28,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
     let Some(flow) = maps::flow(&received.client) else { return Ok(false) };
     received.generation = flow.connection.generation;
+    delivery::address(&mut s.draft, &flow.nat);
     let segment = &received.segment;
     let syn = segment.is_syn();
     let known = flow.connection.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, segment);
@@ -104,7 +107,7 @@ fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
-    match forward::from_client(received, draft, &mut s.flow) {
+    match forward::from_client(received, &mut s.flow) {
         Step::Pass => delivery::to_backend(skb, received, draft, Reason::ForwardBackend),
         Step::PassReset => delivery::to_backend(skb, received, draft, Reason::ForwardReset),
         // RFC 5961: only a RST at the sender's own number is believed.

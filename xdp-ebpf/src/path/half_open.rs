@@ -32,7 +32,10 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         return Err(Exit::reset(Reason::SynCookieMismatch));
     }
     match half_open::open(received, &mut s.half_open, &mut s.flow) {
-        Ok(()) => Ok(Class::Flow),
+        Ok(()) => {
+            delivery::address(&mut s.draft, &s.half_open.nat);
+            Ok(Class::Flow)
+        }
         Err(exit) => Err(refuse_both(skb, s, exit)),
     }
 }

@@ -58,15 +58,14 @@ impl Code for Step {
 
 verified! {
     /// Follows and rewrites a client's segment of the flow that `received` names; `copy` gets it where more has to be done.
-    pub(crate) fn from_client as forward_client(received: Received, draft: Draft, copy: Flow) -> Step {
+    pub(crate) fn from_client as forward_client(received: Received, copy: Flow) -> Step {
         let Some(flow) = maps::flow(&received.client) else { return Step::Linger };
-        client_segment(received, draft, copy, flow)
+        client_segment(received, copy, flow)
     }
 }
 
 #[inline(always)]
-fn client_segment(received: &mut Received, draft: &mut Draft, copy: &mut Flow, flow: &mut Flow) -> Step {
-    delivery::address(draft, &flow.nat);
+fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> Step {
     // Not the entry that `path` found: freed meanwhile, and perhaps another connection's by now.
     if maps::read_now(&flow.connection.generation) != received.generation {
         return Step::Stray;
