@@ -207,7 +207,7 @@ pub const WINDOW_SCALE_ANNOUNCED: u8 = 7;
 pub const BUFFER_BYTES: usize = 2048;
 /// [`Buffer::index`]: of no hello.
 pub const BUFFER_FREE: u32 = u32::MAX;
-/// Most chunks of one hello.
+/// Most buffers of one hello.
 pub const PENDING_BUFFERS: usize = 8;
 /// Most bytes of a hello with its record headers.
 pub const HELLO_BYTES_MAX: usize = BUFFER_BYTES * PENDING_BUFFERS;

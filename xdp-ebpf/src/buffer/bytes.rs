@@ -10,7 +10,7 @@ use crate::verified::verified;
 
 /// Bytes of one buffer, of so many from its beginning on.
 #[inline(always)]
-fn in_chunk(bytes: u32) -> u32 {
+fn in_buffer(bytes: u32) -> u32 {
     core::hint::black_box(bytes).min(BUFFER_BYTES as u32)
 }
 
@@ -39,7 +39,7 @@ verified! {
                     return false;
                 }
                 let from = cursors.window.bytes.as_ptr().wrapping_add(index * BUFFER_BYTES);
-                kernel::copy(buffer.bytes.as_mut_ptr(), from, in_chunk(waiting.pending.have - begin));
+                kernel::copy(buffer.bytes.as_mut_ptr(), from, in_buffer(waiting.pending.have - begin));
             }
             index += 1;
         }
@@ -60,7 +60,7 @@ verified! {
                     return false;
                 }
                 let to = cursors.window.bytes.as_mut_ptr().wrapping_add(index * BUFFER_BYTES);
-                kernel::copy(to, buffer.bytes.as_ptr(), in_chunk(waiting.pending.have - begin));
+                kernel::copy(to, buffer.bytes.as_ptr(), in_buffer(waiting.pending.have - begin));
                 // Nor while they were copied.
                 if buffer.owner != received.client || buffer.index != index as u32 {
                     return false;
