@@ -45,8 +45,7 @@ impl Tables {
         let mut routes: Vec<DesiredRoute> = (0..count)
             .map(|number| DesiredRoute {
                 name: format!("route-{number}").into(),
-                names: Vec::new(),
-                backends: backends(random, number),
+                backends: backends(random, number).into(),
                 ..DesiredRoute::default()
             })
             .collect();
@@ -59,8 +58,9 @@ impl Tables {
                 }
             }
         }
-        for (name, route) in taken {
-            routes[route].names.push(name);
+        for (number, route) in routes.iter_mut().enumerate() {
+            let own = taken.iter().filter(|(_, taker)| **taker == number);
+            route.names = own.map(|(name, _)| name.clone()).collect();
         }
         let settings = Settings { max_flows: 1024, max_hellos: 256, ..Settings::default() };
         let desired = Desired { settings, listeners, routes: routes.into_iter().map(Arc::new).collect() };

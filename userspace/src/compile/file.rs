@@ -16,8 +16,11 @@ pub(super) fn compile(facts: &Facts) -> (Vec<DesiredListener>, Vec<DesiredRoute>
     let mut compiler = Compiler::new(facts);
     let listeners = compiler.listeners();
     let routes = compiler.routes();
+    // Its tables are not needed to sort, and with a million routes they are large.
+    let problems = std::mem::take(&mut compiler.problems);
+    drop(compiler);
     let (listeners, routes) = sorted(listeners, routes);
-    (listeners, routes, compiler.problems)
+    (listeners, routes, problems)
 }
 
 struct Compiler<'a> {
@@ -193,8 +196,8 @@ impl<'a> Compiler<'a> {
         for (index, route) in self.kept_routes.clone().into_iter().enumerate() {
             let tls = self.tls_listeners(route);
             self.need_names(route, &tls);
-            let names = self.claim(index, route, &tls);
-            let backends = self.backends(route);
+            let names = self.claim(index, route, &tls).into();
+            let backends = self.backends(route).into();
             let name = Arc::clone(&route.name);
             routes.push(DesiredRoute { name, names, backends, tenant: None, policy: None });
         }
@@ -310,39 +313,40 @@ pub(super) fn sorted(
     mut listeners: Vec<DesiredListener>,
     mut routes: Vec<DesiredRoute>,
 ) -> (Vec<DesiredListener>, Vec<DesiredRoute>) {
-    let listener_order = order(listeners.iter().map(|listener| &*listener.name));
-    let route_order = order(routes.iter().map(|route| &*route.name));
-    let (listener_rank, route_rank) = (ranks(&listener_order), ranks(&route_order));
+    let listener_ranks = ranks(listeners.iter().map(|listener| &*listener.name));
+    let route_ranks = ranks(routes.iter().map(|route| &*route.name));
     for listener in &mut listeners {
-        listener.route = listener.route.map(|route| route_rank[route]);
+        listener.route = listener.route.map(|route| route_ranks[route]);
     }
     for route in &mut routes {
         for (listener, _) in &mut route.names {
-            *listener = listener_rank[*listener];
+            *listener = listener_ranks[*listener];
         }
         route.names.sort();
     }
-    (put(listeners, &listener_order), put(routes, &route_order))
+    arrange(&mut listeners, listener_ranks);
+    arrange(&mut routes, route_ranks);
+    (listeners, routes)
 }
 
-/// Places in the order of their names.
-fn order<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
+/// The place of each name in the order of all.
+fn ranks<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
     let mut order: Vec<_> = names.enumerate().map(|(place, name)| (name, place)).collect();
     order.sort_unstable();
-    order.into_iter().map(|(_, place)| place).collect()
-}
-
-/// The place that each gets.
-fn ranks(order: &[usize]) -> Vec<usize> {
     let mut ranks = vec![0; order.len()];
-    for (precedence, place) in order.iter().enumerate() {
-        ranks[*place] = precedence;
+    for (rank, (_, place)) in order.into_iter().enumerate() {
+        ranks[place] = rank;
     }
     ranks
 }
 
-/// All items, in this order of their places.
-fn put<T>(items: Vec<T>, order: &[usize]) -> Vec<T> {
-    let mut items: Vec<Option<T>> = items.into_iter().map(Some).collect();
-    order.iter().filter_map(|place| items[*place].take()).collect()
+/// Moves each item to its rank, without a second list.
+fn arrange<T>(items: &mut [T], mut ranks: Vec<usize>) {
+    for place in 0..items.len() {
+        while ranks[place] != place {
+            let rank = ranks[place];
+            items.swap(place, rank);
+            ranks.swap(place, rank);
+        }
+    }
 }

@@ -146,7 +146,7 @@ impl Kept {
         }
         let mut backends = spec.backends.clone();
         backends.sort_by_key(|backend| (Address::from(backend.address), backend.port));
-        let name = Arc::clone(&spec.name);
+        let (name, names, backends) = (Arc::clone(&spec.name), names.into(), backends.into());
         Some(DesiredRoute { name, names, backends, tenant: None, policy: None })
     }
 }

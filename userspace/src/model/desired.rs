@@ -44,15 +44,15 @@ pub struct DesiredListener {
     pub route: Option<usize>,
 }
 
-/// A tenant: which names lead to which backends.
+/// A tenant: which names lead to which backends. There may be a million of them: what never grows has no room to grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredRoute {
     /// Unique among routes.
     pub name: Arc<str>,
     /// Index into [`Desired::listeners`] (a TLS listener) and what is matched there; sorted. No pair is in two routes.
-    pub names: Vec<(usize, Pattern)>,
+    pub names: Box<[(usize, Pattern)]>,
     /// Sorted by address and port, each pair once.
-    pub backends: Vec<BackendSpec>,
+    pub backends: Box<[BackendSpec]>,
     /// Whose it is: an identity that begins with its namespace, and that several claims on names may share. `None` until
     /// a source names tenants.
     pub tenant: Option<Arc<str>>,

@@ -159,11 +159,9 @@ mod tests {
             ],
             routes: [Arc::new(DesiredRoute {
                 name: "tlsroute/a/b".into(),
-                names: vec![
-                    (0, Pattern::Exact(name("a.example"))),
-                    (0, Pattern::Wildcard(name("b.example"))),
-                ],
-                backends: vec![backend("10.0.0.1", 1), backend("fd00::1", 0)],
+                names: [(0, Pattern::Exact(name("a.example"))), (0, Pattern::Wildcard(name("b.example")))]
+                    .into(),
+                backends: [backend("10.0.0.1", 1), backend("fd00::1", 0)].into(),
                 ..DesiredRoute::default()
             })]
             .into_iter()

@@ -157,7 +157,6 @@ mod tests {
         };
         let route = |name: &str, failing: &[bool]| DesiredRoute {
             name: name.into(),
-            names: Vec::new(),
             backends: (0..).zip(failing).map(|(host, failing)| backend(host, *failing)).collect(),
             ..DesiredRoute::default()
         };

@@ -70,7 +70,7 @@ impl Adoption {
         for (id, value) in &content.routes {
             let name = this.route_names.get(id);
             if name.is_some_and(|name| newest.get(name) == Some(id)) {
-                let table = |table: &Table| AppliedTable { table: *table, members: Vec::new() };
+                let table = |table: &Table| AppliedTable { table: *table, members: Box::default() };
                 let (v4, v6) = (table(&value.v4), table(&value.v6));
                 let name = name.cloned().unwrap_or_default();
                 let route = AppliedRoute { name, id: *id, value: *value, v4, v6, ..AppliedRoute::default() };
@@ -151,17 +151,18 @@ impl Adoption {
                 None => self.leftover.broken.push(Change::DeleteWildcard(Box::new(*key))),
             }
         }
-        let entries = self.listeners.values().flat_map(|listener| &listener.entries);
-        for (_, Listener { id, route, .. }) in entries {
-            if let Some(route) = self.routes.get_mut(route) {
-                route.attached.push(*id);
-            }
+        let mut by_default: HashMap<u32, Vec<u32>> = HashMap::new();
+        for (_, Listener { id, route, .. }) in self.listeners.values().flat_map(|listener| &listener.entries)
+        {
+            by_default.entry(*route).or_default().push(*id);
         }
         for route in self.routes.values_mut() {
             route.names.sort();
-            route.attached.extend(route.names.iter().map(|(listener, _)| *listener));
-            route.attached.sort_unstable();
-            route.attached.dedup();
+            let mut attached = by_default.remove(&route.id).unwrap_or_default();
+            attached.extend(route.names.iter().map(|(listener, _)| *listener));
+            attached.sort_unstable();
+            attached.dedup();
+            route.attached = attached.into();
         }
     }
 
@@ -229,7 +230,7 @@ fn usable_members(
     members: &HashMap<MemberKey, u32>,
     found: &HashMap<PageKey, &Page>,
     backends: &HashMap<u32, Backend>,
-) -> Option<Vec<(u32, u16)>> {
+) -> Option<Box<[(u32, u16)]>> {
     let member = |member| match table.is_single() {
         true => Some(table.id),
         false => members.get(&MemberKey { table: table.id, member }).copied(),

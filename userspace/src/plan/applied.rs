@@ -136,7 +136,7 @@ pub(super) struct AppliedListener {
     pub(super) entries: Vec<(ListenerKey, Listener)>,
 }
 
-/// A route as the maps hold it.
+/// A route as the maps hold it. There may be a million: what never grows has no room to grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AppliedRoute {
     pub(super) name: Arc<str>,
@@ -150,7 +150,7 @@ pub(super) struct AppliedRoute {
     /// (backend id, value), by address and port.
     pub(super) backends: Vec<(u32, Backend)>,
     /// Ids of the listeners that lead here, by name or by default; sorted.
-    pub(super) attached: Vec<u32>,
+    pub(super) attached: Box<[u32]>,
 }
 
 /// One family's backends of a route.
@@ -158,7 +158,7 @@ pub(super) struct AppliedRoute {
 pub(super) struct AppliedTable {
     pub(super) table: Table,
     /// (backend id, weight) of each member.
-    pub(super) members: Vec<(u32, u16)>,
+    pub(super) members: Box<[(u32, u16)]>,
 }
 
 /// What belongs to nothing that is kept.

@@ -58,6 +58,12 @@ impl ByMap {
 }
 
 impl Steps {
+    /// Makes room for what this many new routes need at least, once: lists that grow step by step leave holes behind.
+    pub(super) fn reserve(&mut self, routes: usize) {
+        let lists = self.fill.0.iter_mut().chain([&mut self.switch, &mut self.names]);
+        lists.for_each(|list| list.reserve(routes));
+    }
+
     /// The writes in order, and those of step 7.
     pub(super) fn into_changes(mut self) -> (Vec<Change>, Vec<Change>) {
         // All sorts are stable: equal plans stay equal.

@@ -56,6 +56,7 @@ impl<'p> Planner<'p> {
         listener_ids_of: &ListenerIds<'_>,
     ) -> (Vec<Arc<AppliedRoute>>, Vec<&'p AppliedRoute>) {
         let (mut changed, mut gone) = (Vec::new(), Vec::new());
+        self.steps.reserve(desired.routes.len().saturating_sub(self.before.routes.len()));
         let mut planned = Vec::with_capacity(desired.routes.len());
         let mut old = self.before.routes.iter().peekable();
         for route in desired.routes.iter() {
@@ -148,18 +149,20 @@ impl<'p> Planner<'p> {
             v6: self.table(&backends, false, old.map(|old| &old.v6)),
             names: Vec::with_capacity(desired.names.len()),
             backends,
-            attached: defaults.to_vec(),
+            attached: Box::default(),
         };
         new.value = new.assembled();
+        let mut attached = defaults.to_vec();
         for (listener, pattern) in &desired.names {
             if let Some(listener) = listener_ids[*listener] {
                 new.names.push((listener, pattern.clone()));
-                new.attached.push(listener);
+                attached.push(listener);
             }
         }
         new.names.sort();
-        new.attached.sort_unstable();
-        new.attached.dedup();
+        attached.sort_unstable();
+        attached.dedup();
+        new.attached = attached.into();
         match old {
             Some(old) if **old == new => return (Arc::clone(old), false),
             Some(old) => self.changed(old, &new),

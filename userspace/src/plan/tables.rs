@@ -25,7 +25,7 @@ impl Planner<'_> {
             return old.clone();
         }
         let of_family = || of_family(backends, is_v4);
-        let members: Vec<(u32, u16)> = of_family().map(|(id, backend)| (*id, backend.weight)).collect();
+        let members: Box<[(u32, u16)]> = of_family().map(|(id, backend)| (*id, backend.weight)).collect();
         if members.is_empty() {
             return AppliedTable::default();
         }
@@ -35,7 +35,7 @@ impl Planner<'_> {
         }
         let id = self.next_id(|ids| &mut ids.table);
         let table = Table { id, slots, members: members.len() as u32 };
-        for (member, (id, _)) in (0..).zip(&members) {
+        for (member, (id, _)) in (0..).zip(&*members) {
             self.steps.fill.push(Change::PutMember(MemberKey { table: table.id, member }, *id));
         }
         let values: Vec<Backend> = of_family().map(|(_, backend)| *backend).collect();

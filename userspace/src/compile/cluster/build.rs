@@ -87,7 +87,7 @@ impl Builder<'_> {
                 of_door[binding] = Some(built.routes.len());
             }
             let name = self.unique(label::object(&mut buffer, Kind::Gateway, parents.all[gateway].name));
-            built.routes.push(DesiredRoute { name, names: refused.names, ..DesiredRoute::default() });
+            built.routes.push(DesiredRoute { name, names: refused.names.into(), ..DesiredRoute::default() });
         }
         built.listeners.extend(self.bindings.iter().zip(of_door).map(|(binding, route)| DesiredListener {
             name: binding.at.to_string().into(),
@@ -189,6 +189,7 @@ impl Builder<'_> {
                 let resolved = self.services.of_service(port.name, port.port);
                 (self.unique(Arc::clone(&port.label)), resolved.backends)
             };
+            let (names, backends) = (names.into(), backends.into());
             routes.push((target, DesiredRoute { name, names, backends, tenant: None, policy: None }));
         }
         routes
@@ -265,7 +266,7 @@ impl Builder<'_> {
 
     /// Without those that would lead back to us.
     fn file_backends(&self, route: &DesiredRoute, problems: &mut Vec<Problem>) -> Vec<BackendSpec> {
-        let mut backends = route.backends.clone();
+        let mut backends = route.backends.to_vec();
         backends.retain(|backend| {
             let at = SocketAddr::new(backend.address, backend.port);
             let binding = self

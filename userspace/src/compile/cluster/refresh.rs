@@ -136,7 +136,7 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, file: &Desired)
         DesiredRoute {
             name: Arc::clone(&route.name),
             names: route.names.clone(),
-            backends: resolved.backends,
+            backends: resolved.backends.into(),
             tenant: route.tenant.clone(),
             policy: route.policy,
         }

@@ -231,7 +231,6 @@ mod tests {
         };
         let route = |(name, hosts): (&u8, &Vec<u8>)| DesiredRoute {
             name: format!("{name:03}").into(),
-            names: Vec::new(),
             backends: hosts.iter().map(backend).collect(),
             ..DesiredRoute::default()
         };

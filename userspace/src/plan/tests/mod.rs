@@ -15,6 +15,7 @@ use common::maps::address::{Address, Port};
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use std::iter;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -203,8 +204,10 @@ fn a_name_that_moves_is_overwritten() {
     let before = two_tenants();
     let mut after = before.clone();
     edit(&mut after, |routes| {
-        let moved = Arc::make_mut(&mut routes[0]).names.remove(0);
-        Arc::make_mut(&mut routes[1]).names.insert(0, moved);
+        let [from, to] = [0, 1].map(|route: usize| routes[route].names.to_vec());
+        let (moved, rest) = from.split_first().unwrap();
+        Arc::make_mut(&mut routes[0]).names = rest.into();
+        Arc::make_mut(&mut routes[1]).names = iter::once(moved).chain(&to).cloned().collect();
     });
     let first = plan(&Applied::default(), &before, &ways(&before));
     let second = plan(&first.applied, &after, &ways(&after));
