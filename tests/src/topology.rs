@@ -1,4 +1,5 @@
-//! The lab: a client, the balancer's node, and three tenants with two backends each, in namespaces joined by veth.
+//! The lab: a client, the balancer's node, and three tenants with two backends each, in namespaces connected
+//! by veth.
 //!
 //! ```text
 //! client ──(injector)── balancer ──(injector)── tenant a: backends .2 and .3, IPv4 and IPv6
@@ -6,8 +7,8 @@
 //!                             └──(injector)──── tenant c
 //! ```
 //!
-//! The balancer's default routes point at the client, which stands for the Internet. Backends have no route beyond
-//! their own network: they can answer the balancer's own addresses only.
+//! The balancer's default routes point at the client, which represents the Internet. Backends have no route
+//! beyond their own network: they can answer only the balancer's own addresses.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -32,24 +33,24 @@ pub const CLIENT_DEVICE: &str = "client";
 /// Name of the only device in the client's and the tenants' namespaces.
 pub const UPLINK: &str = "uplink";
 
-/// How a lab differs from the plain one.
+/// How a lab differs from the default lab.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// First part of the namespaces' names; `None` makes unique ones.
+    /// Prefix of the namespaces' names; `None` generates unique ones.
     pub name: Option<String>,
     pub client_mtu: u16,
     pub backend_mtu: u16,
     /// MSS the client announces and obeys.
     pub client_mss: Option<u16>,
-    /// MSS the backends announce and obey.
+    /// Meant as the MSS that the backends announce and obey; nothing reads it at present.
     pub backend_mss: Option<u16>,
     /// Faults between client and balancer.
     pub client_faults: Option<Faults>,
     /// Faults between balancer and each tenant.
     pub backend_faults: Option<Faults>,
-    /// GSO, GRO and checksum offload on all devices. Injectors need them off and see to it themselves.
+    /// GSO, GRO and checksum offload on all devices. Injectors need them off and switch them off themselves.
     pub offloads: bool,
-    /// Servers of the tenants, or none.
+    /// Whether to start the tenants' servers.
     pub servers: bool,
 }
 
@@ -75,11 +76,11 @@ pub struct Tenant {
     pub name: &'static str,
     pub namespace: Namespace,
     pub authority: Authority,
-    /// TLS servers on [`BACKEND_PORT`], by family, then by backend. A server says it is `<tenant>/<backend>`.
+    /// TLS servers on [`BACKEND_PORT`], by family, then by backend. A server's name is `<tenant>/<backend>`.
     pub servers: Vec<Server>,
 }
 
-/// The whole of it. Fields drop in order: first what uses the namespaces, then these.
+/// The whole lab. Fields drop in order: what uses the namespaces first, then the namespaces.
 #[derive(Debug)]
 pub struct Lab {
     captures: Vec<Capture>,
@@ -90,12 +91,12 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// The plain lab.
+    /// Creates the default lab.
     pub fn new() -> Result<Self> {
         Self::with(&Options::default())
     }
 
-    /// Makes namespaces, links, routes and the tenants' servers.
+    /// Creates namespaces, links, routes and the tenants' servers.
     pub fn with(options: &Options) -> Result<Self> {
         let namespace = |role: &str| match &options.name {
             Some(name) => Namespace::named(format!("{name}-{role}")),
@@ -140,17 +141,17 @@ impl Lab {
         Ok(())
     }
 
-    /// Takes a tenant's link away, both ends with their addresses.
+    /// Removes a tenant's link, both ends with their addresses.
     pub fn unlink_tenant(&self, tenant: usize) -> Result<()> {
         self.balancer.ip(&format!("link del {}\n", tenant_name(tenant)))
     }
 
-    /// Makes a tenant's link anew as in the plain lab.
+    /// Creates a tenant's link again, as in the default lab.
     pub fn relink_tenant(&self, tenant: usize) -> Result<()> {
         link_tenant(&self.balancer, tenant, &self.tenants[tenant].namespace, &Options::default()).map(drop)
     }
 
-    /// Servers that say their name and echo, on this port of every backend of every tenant.
+    /// Starts servers that send their name and echo, on this port of every backend of every tenant.
     pub fn echo_servers(&self, port: u16) -> Result<Vec<Server>> {
         let all =
             (0..TENANT_NETS.len()).flat_map(|tenant| backends(tenant).map(move |backend| (tenant, backend)));
@@ -166,23 +167,23 @@ impl Lab {
         Daemon::start(&self.balancer, config, &[])
     }
 
-    /// A server of a tenant beside its usual ones.
+    /// Starts an additional server of a tenant.
     pub fn serve(&self, tenant: usize, at: SocketAddr, name: &str, speech: Speech) -> Result<Server> {
         Server::start(&self.tenants[tenant].namespace, at, name, speech)
     }
 
-    /// What the injectors did so far.
+    /// Summaries of what the injectors have done so far.
     pub fn injected(&self) -> Vec<String> {
         self.injectors.iter().map(Injector::summary).collect()
     }
 
-    /// Where clients dial: a port of the VIP.
+    /// The address that clients dial: a port of the VIP.
     pub fn vip(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(vip(family), port)
     }
 }
 
-/// Joins the balancer and a tenant's namespace.
+/// Connects the balancer and a tenant's namespace.
 fn link_tenant(
     balancer_namespace: &Namespace,
     tenant: usize,
@@ -197,10 +198,16 @@ fn link_tenant(
     let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
     let near = End { namespace: balancer_namespace, device: tenant_name(tenant), addresses: &ours };
     let far = End { namespace, device: UPLINK, addresses: &theirs };
-    link(near, far, options.backend_mtu, options.backend_faults, options.offloads)
+    let injector = link(near, far, options.backend_mtu, options.backend_faults, options.offloads)?;
+    if let Some(mss) = options.backend_mss {
+        for family in FAMILIES {
+            namespace.ip(&format!("route add {} dev {UPLINK} advmss {mss}\n", balancer(family, net)))?;
+        }
+    }
+    Ok(injector)
 }
 
-/// Joins two ends, through an injector where there are faults.
+/// Connects two ends, through an injector if there are faults.
 fn link(
     near: End<'_>,
     far: End<'_>,
