@@ -32,7 +32,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         return Err(Failure::new("preparing the benchmark", obstacle, remedy));
     }
     setup::for_build()?;
-    setup::for_lab()?;
+    setup::for_tests()?;
     let options = whole_paths(options)?;
     // An old build takes the place of the peers.
     if !options.iter().any(|option| option == AGAINST) {
@@ -45,14 +45,14 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         if process::quiet() {
             command.arg("--quiet");
         }
-        process::run("building the benchmark", &mut command, "the compiler's message stands above")?;
+        process::run("building the benchmark", &mut command, "see the compiler's message above")?;
     }
     let mut command = process::command(process::target().join("debug/bench"));
     command.args(&options).env("VESTIBULE_BIN", built.binary);
     command.env("LOAD_BIN", process::target().join("release/load"));
     // The daemon tells its times in its log.
     command.env("VESTIBULE_LOG", "info,userspace=debug");
-    process::run("running the benchmark", &mut command, "what failed stands above")
+    process::run("running the benchmark", &mut command, "see what failed above")
 }
 
 #[cfg(test)]

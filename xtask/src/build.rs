@@ -18,7 +18,7 @@ pub(crate) struct Built {
 
 const STEP: &str = "building vestibule";
 
-/// Installs what is missing, builds, and tells where the binary is.
+/// Installs what is missing and builds the binary.
 pub(crate) fn run() -> Outcome<Built> {
     setup::for_build()?;
     let begun = Instant::now();
@@ -34,13 +34,13 @@ pub(crate) fn run() -> Outcome<Built> {
     let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
     if !output.status.success() {
         let reason = format!("{} ended with {}", process::shown(&command), output.status);
-        return Err(Failure::new(STEP, reason, "the compiler's message stands above"));
+        return Err(Failure::new(STEP, reason, "see the compiler's message above"));
     }
     let messages = String::from_utf8_lossy(&output.stdout);
     let (Some(built), Some(out)) = (executable(&messages), out_folder(&messages)) else {
         return Err(Failure::new(
             STEP,
-            "cargo does not tell what it built",
+            "cargo does not report what it built",
             "cargo xtask build, after `cargo clean`",
         ));
     };

@@ -57,7 +57,7 @@ impl Cluster {
         if let Some(obstacle) = needs::obstacle(Needs::Cluster) {
             return Err(Failure::new(step, obstacle, "as root, with Go in PATH; in a container, privileged"));
         }
-        setup::for_lab()?;
+        setup::for_tests()?;
         setup::for_cluster()?;
         let (programs, images) = (setup::go::kubernetes()?, setup::go::images()?);
         let mut command = self.command("up.sh");
@@ -73,7 +73,7 @@ impl Cluster {
     fn script<'a>(&self, name: &str, arguments: impl AsRef<[&'a str]>) -> Outcome {
         let mut command = self.command(name);
         command.args(arguments.as_ref());
-        process::run(&format!("running {name}"), &mut command, "its own words stand above")
+        process::run(&format!("running {name}"), &mut command, "see its output above")
     }
 
     fn command(&self, script: &str) -> Command {
@@ -101,7 +101,7 @@ impl Cluster {
     fn enter(&self, role: &str, program: &Path, arguments: &[&str]) -> Outcome {
         let mut command = self.inside(role, program)?;
         command.current_dir(env::current_dir().unwrap_or_else(|_| process::root())).args(arguments);
-        process::run(&format!("running {}", program.display()), &mut command, "its own words stand above")
+        process::run(&format!("running {}", program.display()), &mut command, "see its output above")
     }
 
     /// A program in the network of `role`, as administrator of the cluster.

@@ -2,9 +2,10 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::needs::{self, Needs};
-use crate::{build, process, setup};
+use crate::{process, setup};
+use std::time::Instant;
 
-/// Shows Vestibule at work; `--keep` leaves the lab running.
+/// Shows Vestibule at work; `--keep` leaves the lab running, `--timings` writes what cargo measured below `target`.
 pub(crate) fn demo(options: &[String]) -> Outcome {
     start("demo", options)
 }
@@ -19,20 +20,39 @@ fn start(what: &str, options: &[String]) -> Outcome {
         let remedy = "as root, on Linux 6.6 or newer; in a container, privileged";
         return Err(Failure::new(format!("preparing the {what}"), obstacle, remedy));
     }
-    setup::for_build()?;
+    let (timings, options): (Vec<&String>, Vec<&String>) =
+        options.iter().partition(|option| *option == "--timings");
+    let timings = if timings.is_empty() { [].as_slice() } else { &["--timings"] };
+    let started = Instant::now();
+    let step = |number: u32, text: &str| {
+        println!("{what}: {number} of 3, after {} s: {text}", started.elapsed().as_secs());
+    };
+    step(1, "installing what is missing (on a new machine: one to two minutes)");
     setup::for_lab()?;
-    let built = build::run()?;
+    setup::for_build()?;
+    step(2, "compiling vestibule and the lab (the first time: about four minutes; later: seconds)");
+    // Both at once and unoptimised: no crate is compiled twice, and none is worth optimising for a minute's work. The
+    // eBPF programs are optimised in any case.
     let mut command = process::cargo();
-    command.args(["build", "--workspace", "--bin", "lab"]);
+    command.args([
+        "build",
+        "--package",
+        "userspace",
+        "--package",
+        "tests",
+        "--bin",
+        "vestibule",
+        "--bin",
+        "lab",
+    ]);
+    command.args(timings);
     if process::quiet() {
         command.arg("--quiet");
     }
-    process::run("building the lab", &mut command, "the compiler's message stands above")?;
-    let mut command = process::command(process::target().join("debug/lab"));
-    command.arg(what).args(options).env("VESTIBULE_BIN", built.binary);
-    process::run(
-        &format!("running the {what}"),
-        &mut command,
-        "the step that failed and what to try stand above",
-    )
+    process::run("building vestibule and the lab", &mut command, "see the compiler's message above")?;
+    step(3, &format!("running the {what}"));
+    let built = process::target().join("debug");
+    let mut command = process::command(built.join("lab"));
+    command.arg(what).args(options).env("VESTIBULE_BIN", built.join("vestibule"));
+    process::run(&format!("running the {what}"), &mut command, "see the failed step and what to try above")
 }

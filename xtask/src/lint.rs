@@ -7,11 +7,11 @@ use std::process::Command;
 
 /// Formatting and lints, for the host and for the eBPF target; all of them, whatever the first ones say.
 pub(crate) fn run() -> Outcome {
-    setup::for_build()?;
+    setup::for_lint()?;
     let mut format = process::cargo();
     format.args(["fmt", "--all", "--check", "--", "-l"]);
     let by_hand = format!("cargo +{} fmt --all; the files are listed above", process::CHANNEL);
-    let remedy = "mend what is listed above; `expect(lint, reason = ...)` where the lint is wrong";
+    let remedy = "fix what is listed above; `expect(lint, reason = ...)` where the lint is wrong";
     let mut host = clippy();
     host.args(["--workspace", "--all-targets", "--", "-D", "warnings"]);
     let mut kernel = clippy();

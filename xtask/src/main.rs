@@ -47,7 +47,8 @@ use failure::{Failure, Outcome};
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  demo [--keep]         install what is missing, build, make a lab of network namespaces, show Vestibule at work
+  demo [--keep] [--timings]
+                        install what is missing, build, make a lab of network namespaces, show Vestibule at work
   lab [ARGUMENT...]     the same lab, kept running to play with (root)
   test [LEVEL...]       run the test levels; all of them when none is named:
                         unit, packet, path, corpus, budget, control, cluster, conformance;
@@ -56,7 +57,7 @@ cargo xtask COMMAND
                         helm ARGUMENT..., node N -- COMMAND..., client -- COMMAND..., kill N, start N,
                         load IMAGES.tar..., route [N...]
   bench [ARGUMENT...]   Vestibule beside plain forwarding, nftables, haproxy and nginx (root; about 15 minutes):
-                        --only NAME, --rounds N, --quick, --write (into README.md),
+                        --only NAME, --rounds N, --quick, --write (RESULTS.md and README.md),
                         --against BINARY (an old build in place of the peers: the ratio new/old)
   build                 install what is missing, build target/release/vestibule
   image                 build target/vestibule-image.tar, the image `vestibule:dev`, without a container engine

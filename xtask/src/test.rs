@@ -28,7 +28,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
     setup::for_build()?;
     let lab = levels.iter().any(|level| level.needs >= Needs::Lab) && needs::obstacle(Needs::Lab).is_none();
     if lab {
-        setup::for_lab()?;
+        setup::for_tests()?;
     }
     if levels.iter().any(|level| level.needs >= Needs::Control) && process::quiet() {
         // Elsewhere a skip; a CI that never ran them would look the same as one that did.
@@ -62,8 +62,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
         0 => Ok(()),
         _ => {
             let again = format!("cargo xtask test {}", failed(&reports).join(" "));
-            let mut failure =
-                Failure::new("cargo xtask test", "tests failed; their output stands above", again);
+            let mut failure = Failure::new("cargo xtask test", "tests failed; see their output above", again);
             // Before the summary, whose last line is the last of all.
             failure.tell();
             Err(failure)

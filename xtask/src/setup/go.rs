@@ -84,7 +84,7 @@ pub(crate) fn api_server() -> Outcome<PathBuf> {
     for program in ["etcd", "kube-apiserver", "kubectl"] {
         if !assets.join(program).is_file() {
             let reason = format!("KUBEBUILDER_ASSETS is {}, which has no {program}", assets.display());
-            return Err(Failure::new("finding an API server", reason, "mend the variable, or unset it"));
+            return Err(Failure::new("finding an API server", reason, "correct the variable, or unset it"));
         }
     }
     Ok(assets)
@@ -125,7 +125,7 @@ pub(crate) fn images() -> Outcome<PathBuf> {
         for (program, names) in [("pause", pauses), ("echo-basic", echoes)] {
             let mut archive = process::command(tools.join("archive"));
             archive.arg(folder.join(format!("{program}.tar"))).arg(tools.join(program)).args(names);
-            process::run(step, &mut archive, "its own words stand above")?;
+            process::run(step, &mut archive, "see its output above")?;
         }
         Ok(())
     })?;

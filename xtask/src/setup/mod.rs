@@ -14,16 +14,28 @@ use crate::process::CHANNEL;
 
 pub(crate) use toolchain::install as toolchain;
 
-/// What building takes.
+/// For building.
 pub(crate) fn for_build() -> Outcome {
     packages::install(packages::BUILD)?;
-    toolchain::install(CHANNEL, &["rust-src", "clippy", "rustfmt"])?;
+    toolchain::install(CHANNEL, &["rust-src"])?;
     tools::bpf_linker().map(|_| ())
 }
 
-/// What the lab and the tests of real connections take on top.
+/// For formatting and lints, building included.
+pub(crate) fn for_lint() -> Outcome {
+    toolchain::install(CHANNEL, &["rust-src", "clippy", "rustfmt"])?;
+    for_build()
+}
+
+/// For the lab, besides building.
 pub(crate) fn for_lab() -> Outcome {
     packages::install(packages::LAB)
+}
+
+/// For tests in the lab, besides building.
+pub(crate) fn for_tests() -> Outcome {
+    for_lab()?;
+    packages::install(packages::TESTS)
 }
 
 /// What the benchmark compares with.
@@ -43,8 +55,8 @@ pub(crate) fn for_fuzzing() -> Outcome {
 
 /// What any command needs, but for what only licence checks and fuzzing use.
 pub(crate) fn everything() -> Outcome {
-    for_build()?;
-    for_lab()?;
+    for_lint()?;
+    for_tests()?;
     match go::missing() {
         // Before anything else is compiled: two big builds beside each other take longer than one after the other.
         None => {

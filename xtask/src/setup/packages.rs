@@ -27,22 +27,26 @@ pub(crate) const BUILD: &[Package] = &[
     },
 ];
 
-/// To make network namespaces and talk through them.
+/// To make network namespaces and connect through them.
 pub(crate) const LAB: &[Package] = &[
-    Package { debian: "iproute2", sign: Sign::Program("ip"), why: "makes the lab's namespaces" },
+    Package { debian: "iproute2", sign: Sign::Program("ip"), why: "creates the lab's namespaces" },
     Package { debian: "ethtool", sign: Sign::Program("ethtool"), why: "sets offloads of the lab's devices" },
-    Package {
-        debian: "strace",
-        sign: Sign::Program("strace"),
-        why: "kills a daemon at a chosen system call",
-    },
-    Package { debian: "bpftool", sign: Sign::Program("bpftool"), why: "shows pinned maps and programs" },
     Package {
         debian: "openssl",
         sign: Sign::Program("openssl"),
         why: "certificates, TLS clients and servers",
     },
     Package { debian: "curl", sign: Sign::Program("curl"), why: "a TLS client" },
+];
+
+/// What tests in the lab need as well.
+pub(crate) const TESTS: &[Package] = &[
+    Package {
+        debian: "strace",
+        sign: Sign::Program("strace"),
+        why: "kills a daemon at a chosen system call",
+    },
+    Package { debian: "bpftool", sign: Sign::Program("bpftool"), why: "shows pinned maps and programs" },
     Package { debian: "python3", sign: Sign::Program("python3"), why: "a TLS client and server" },
 ];
 
@@ -92,7 +96,8 @@ pub(crate) fn install(packages: &[Package]) -> Outcome {
     let by_hand = format!("as root: apt-get install {}", names.join(" "));
     let step = format!("installing {}", names.join(" "));
     if !process::found("apt-get") {
-        let remedy = format!("install what Debian calls {} in this system's way", names.join(" "));
+        let remedy =
+            format!("install what Debian calls {} with this system's package manager", names.join(" "));
         return Err(Failure::new(step, "this system has no apt-get", remedy));
     }
     if !process::is_root() {

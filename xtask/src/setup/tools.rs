@@ -33,7 +33,8 @@ pub(crate) fn bpf_linker() -> Outcome<PathBuf> {
     let feature = format!("llvm-{major}");
     let mut command = cargo_install("bpf-linker", BPF_LINKER, &prefix);
     command.env("LLVM_PREFIX", &prefix).args(["--no-default-features", "--features", &feature]);
-    finish(&step, &mut command, program, BPF_LINKER)
+    // LLVM, which does the work, is optimised in any case.
+    finish(&step, command.arg("--debug"), program, BPF_LINKER)
 }
 
 /// Checks licences and sources of the dependencies.
@@ -96,7 +97,7 @@ pub(super) fn folder(name: &str) -> Outcome<PathBuf> {
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
     data.map(|data| data.join("vestibule").join(name)).ok_or_else(|| {
         let reason = "neither XDG_DATA_HOME nor HOME is set";
-        Failure::new("finding a place for programs we need", reason, "set HOME, then run the command again")
+        Failure::new("finding a folder for programs we need", reason, "set HOME, then run the command again")
     })
 }
 
