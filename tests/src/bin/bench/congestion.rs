@@ -1,6 +1,7 @@
-//! The congestion control of every socket of a rig. A machine's default may be one that paces (`bbr`): a backend that
-//! paces towards the node halves bulk, and measures nothing of ours. Set on routes, connected ones too, and locked: a
-//! namespace may choose for itself only what the whole machine allows, and that is not ours to change.
+//! The congestion control of every socket of a rig. The machine's default may pace (`bbr`): a backend that
+//! paces towards the node halves bulk throughput, and then we do not measure Vestibule. It is set on routes,
+//! including connected ones, and locked. A namespace can choose for itself only what the whole machine
+//! allows, and that is not ours to change.
 
 use ::tests::net::Namespace;
 use anyhow::{Context, Result, ensure};
@@ -8,14 +9,14 @@ use anyhow::{Context, Result, ensure};
 /// The congestion control of all sockets.
 const CONTROL: &str = "cubic";
 
-/// Sets it on all routes that a namespace has now.
+/// Sets it on all routes that a namespace currently has.
 pub(crate) fn set(namespace: &Namespace) -> Result<()> {
     let routes = text(namespace, "ip", &["-4", "route", "show"])?;
     ensure!(!routes.trim().is_empty(), "{} has no routes", namespace.name());
     namespace.ip(&changes(&routes))
 }
 
-/// Refuses sockets with another one; and, where there must be some, their absence.
+/// Fails if a socket has another congestion control or, with `some`, if there are no sockets.
 pub(crate) fn check(namespace: &Namespace, some: bool) -> Result<()> {
     let sockets = text(namespace, "ss", &["-HtinO", "state", "established"])?;
     ensure!(!some || !sockets.trim().is_empty(), "{}: no connection to look at", namespace.name());
@@ -27,9 +28,9 @@ pub(crate) fn check(namespace: &Namespace, some: bool) -> Result<()> {
     }
 }
 
-/// Commands for `ip -batch` that change these routes.
+/// Returns the `ip -batch` commands that change these routes.
 fn changes(routes: &str) -> String {
-    // What is told of a route's state is no part of it.
+    // `linkdown` and `dead` are states of a route, not parts of it.
     let words = |line: &str| {
         let words = line.split_whitespace().filter(|word| *word != "linkdown" && *word != "dead");
         words.collect::<Vec<_>>().join(" ")
@@ -37,12 +38,12 @@ fn changes(routes: &str) -> String {
     routes.lines().map(|line| format!("route change {} congctl lock {CONTROL}\n", words(line))).collect()
 }
 
-/// The first socket, one a line, without [`CONTROL`] among its words.
+/// Returns the first socket, one per line, without [`CONTROL`] among its words.
 fn other(sockets: &str) -> Option<&str> {
     sockets.lines().find(|line| !line.split_whitespace().any(|word| word == CONTROL))
 }
 
-/// What a program prints in a namespace.
+/// Runs a program in a namespace and returns what it prints.
 fn text(namespace: &Namespace, program: &str, arguments: &[&str]) -> Result<String> {
     let output = namespace
         .command(program)
@@ -82,7 +83,7 @@ mod tests {
         assert_eq!(other(&format!("{right}{wrong}{right}")), Some(wrong.trim_end()));
     }
 
-    /// Real sockets of both ends: refused with the one another was chosen for, taken with the routes'.
+    /// Real sockets of both ends: refused with another congestion control, accepted with that of the routes.
     #[test]
     fn routes_decide_what_sockets_have() {
         ::tests::skip_without_root!();
@@ -98,7 +99,7 @@ mod tests {
             let stream = left.run(|| TcpStream::connect("10.97.1.2:443")).unwrap();
             (stream, listener.accept().unwrap().0)
         };
-        // Not by the machine's default, which may be `cubic`: `reno` is part of every kernel.
+        // Set explicitly, as the machine's default may be `cubic`; `reno` is part of every kernel.
         let (near, far) = connect();
         for stream in [&near, &far] {
             setsockopt(stream, sockopt::TcpCongestion, &"reno".into()).unwrap();
@@ -117,7 +118,7 @@ mod tests {
         let (near, far) = connect();
         for (namespace, stream) in [(&left, &near), (&right, &far)] {
             check(namespace, true).unwrap();
-            // Locked: nobody chooses another.
+            // Locked: a socket cannot choose another.
             assert!(setsockopt(stream, sockopt::TcpCongestion, &"reno".into()).is_err());
         }
     }

@@ -1,14 +1,15 @@
-//! CPU time: of our processes exactly, and of the machine as a whole.
+//! CPU time: exact for our processes, and for the machine as a whole.
 //!
-//! A packet's softirq runs in the context of whoever sent it, or in ksoftirqd: the kernel's exact count of the time that
-//! a thread ran includes it, as long as the kernel does not count interrupts apart (`CONFIG_IRQ_TIME_ACCOUNTING`).
+//! A packet's softirq runs in the context of the process that sent the packet, or in ksoftirqd. The kernel's
+//! exact count of a thread's run time includes it, unless the kernel counts interrupts separately
+//! (`CONFIG_IRQ_TIME_ACCOUNTING`).
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-/// A moment's counters.
+/// The counters at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mark {
     at: Instant,
@@ -16,22 +17,22 @@ pub(crate) struct Mark {
     idle_ticks: u64,
 }
 
-/// What passed between two marks.
+/// The CPU time used between two marks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
     /// By our processes and ksoftirqd.
     pub(crate) ours: Duration,
-    /// Part of all CPUs' time that others used, 0 to 1.
+    /// Share of all CPUs' time that other processes used, 0 to 1.
     pub(crate) foreign: f64,
 }
 
-/// Of all CPUs, not only of those that we may use: others are to be seen.
+/// Returns the number of all CPUs, not only of those that we may use, so that other processes' load is seen.
 pub(crate) fn cpus() -> usize {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count().max(1)
 }
 
-/// The processes that do the kernel's packet work when nobody else does.
+/// Returns the ksoftirqd threads, which process packets when no other thread's context does.
 pub(crate) fn softirq_daemons() -> Vec<u32> {
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -42,13 +43,13 @@ pub(crate) fn softirq_daemons() -> Vec<u32> {
 }
 
 impl Mark {
-    /// Counters of now.
+    /// Reads the current counters.
     pub(crate) fn now(pids: &[u32]) -> Result<Self> {
         let ours_ns = pids.iter().map(|pid| process_ns(*pid)).sum::<Result<u64>>()?;
         Ok(Self { at: Instant::now(), ours_ns, idle_ticks: idle_ticks()? })
     }
 
-    /// What was used since then by the same processes.
+    /// Returns what the same processes have used since this mark.
     pub(crate) fn until_now(&self, pids: &[u32]) -> Result<Used> {
         let now = Self::now(pids)?;
         let ours = Duration::from_nanos(now.ours_ns.saturating_sub(self.ours_ns));
@@ -59,25 +60,26 @@ impl Mark {
     }
 }
 
-/// Nanoseconds that the threads of a process have run.
+/// Returns the nanoseconds that the threads of a process have run.
 fn process_ns(pid: u32) -> Result<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} ended"))?;
     let mut sum = 0;
     for task in tasks {
-        // Time run, time waited, times run (Documentation/scheduler/sched-stats.rst). A thread may end meanwhile.
+        // Time run, time waited, times run (Documentation/scheduler/sched-stats.rst). A thread may have ended
+        // by then.
         let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
         sum += text.split(' ').next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
     }
     Ok(sum)
 }
 
-/// Ticks that all CPUs were idle.
+/// Returns the ticks that all CPUs were idle.
 fn idle_ticks() -> Result<u64> {
     let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
     idle_of(&text).context("no line `cpu` in /proc/stat")
 }
 
-/// Idle and waiting for disks: the fourth and fifth number.
+/// Idle and waiting for disks: the fourth and fifth numbers.
 fn idle_of(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     Some(line.split_whitespace().skip(3).take(2).filter_map(|field| field.parse::<u64>().ok()).sum())

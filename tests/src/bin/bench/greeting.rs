@@ -8,7 +8,7 @@ pub(crate) fn usual() -> Template {
     template(hello().name(host_name(0)).length(517).bytes())
 }
 
-/// 1,800 bytes: two segments on the wire, and the name is in the second.
+/// 1,800 bytes: two segments on the wire, with the name in the second.
 pub(crate) fn long() -> Template {
     template(hello().name(host_name(0)).name_last().length(1800).bytes())
 }
@@ -28,7 +28,7 @@ mod tests {
             let bytes = template.of(999_999);
             let at = bytes.windows(name.len()).position(|window| window == name.as_bytes()).unwrap();
             assert_eq!(bytes.len(), length);
-            // What fits into 1,500 bytes beside headers and timestamps.
+            // 1,448 bytes fit into 1,500 bytes with headers and timestamps.
             assert_eq!(at > 1448, late);
         }
     }

@@ -1,4 +1,4 @@
-//! What `cargo xtask bench` runs: Vestibule beside plain forwarding and its peers.
+//! The benchmark run by `cargo xtask bench`: Vestibule compared with plain forwarding and its peers.
 
 /// The command line.
 mod options;
@@ -8,20 +8,20 @@ mod cpu;
 mod rig;
 /// The congestion control of its sockets.
 mod congestion;
-/// What stands between clients and backends.
+/// The systems between clients and backends.
 mod system;
 /// Hellos.
 mod greeting;
 /// Medians.
 mod stats;
-/// Systems by turns.
+/// Runs systems by turns.
 mod rounds;
 
-/// What is measured.
+/// The workloads.
 mod workload;
-/// Rows, and what is made of them.
+/// Result rows, and their output as tables and a chart.
 mod table;
-/// Where results go.
+/// Stores results.
 mod results;
 
 use std::process::ExitCode;

@@ -16,10 +16,10 @@ bench [--only NAME]... [--rounds N] [--quick] [--against BINARY] [--write]
   --against BINARY
                 an old build of ours as one more system, `old`, in place of the peers: the ratio new/old of each workload
                 from connect to bulk-up, with its 95 % interval
-  --write       also puts the table into README.md and the chart beside it; not with --only or --against
+  --write       also writes tests/bench/RESULTS.md, its chart, and the summary in README.md; not with --only or --against
 ";
 
-/// What is asked for.
+/// The options of a run.
 pub(crate) struct Options {
     pub(crate) only: Vec<String>,
     pub(crate) effort: Effort,
@@ -28,7 +28,8 @@ pub(crate) struct Options {
 
 /// Reads the arguments.
 pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Options> {
-    // Many short rounds: a machine's speed changes from second to second, and a ratio is taken within a round.
+    // Many short rounds: a machine's speed changes from second to second, and ratios are taken within a
+    // round.
     let effort = Effort { rounds: 40, milliseconds: 300, quick: false, against: None };
     let mut options = Options { only: Vec::new(), effort, write: false };
     let (mut rounds, mut against) = (None, None);
@@ -57,7 +58,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Option
     Ok(options)
 }
 
-/// The whole path of a program that may be run: better known now than after the first rig is made.
+/// Returns the absolute path of an executable. It is checked now, before the first rig is created.
 fn executable(path: &Path) -> Result<PathBuf> {
     let whole = path.canonicalize().with_context(|| format!("--against {}", path.display()))?;
     let metadata = whole.metadata().with_context(|| format!("--against {}", path.display()))?;
@@ -88,7 +89,7 @@ mod tests {
         let told = of("--against /bin/../bin/sh --only ask").unwrap();
         assert_eq!(told.effort.against, Some(Path::new("/bin/sh").canonicalize().unwrap()));
         assert_eq!((told.effort.rounds, told.effort.milliseconds), (40, 300));
-        // Whatever the order.
+        // In any order.
         for text in ["--against /bin/sh --quick --rounds 3", "--rounds 3 --quick --against /bin/sh"] {
             let told = of(text).unwrap().effort;
             assert!(told.against.is_some() && told.quick && told.rounds == 3, "{text}");

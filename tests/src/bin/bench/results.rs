@@ -1,4 +1,4 @@
-//! Where results go: `target/bench`, and on demand README.md with the chart in `tests/bench`.
+//! Stores results: in `target/bench` and, on request, in `tests/bench` and README.md.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +6,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::rounds::Effort;
-use crate::table::{Row, chart, markdown};
+use crate::table::{Row, chart, markdown, summary};
 
 const CHART: &str = "tests/bench/chart.svg";
-/// What stands around the table in README.md.
+const RESULTS: &str = "tests/bench/RESULTS.md";
+const README: &str = "README.md";
+/// The lines around what `--write` replaces in a document.
 const MARKS: [&str; 2] = ["<!-- cargo xtask bench -->", "<!-- end of cargo xtask bench -->"];
 
 /// Writes table and chart below the target folder.
@@ -22,17 +24,22 @@ pub(crate) fn store(rows: &[Row], effort: &Effort) -> Result<()> {
     Ok(())
 }
 
-/// Puts the table into README.md and the chart into the tree.
+/// Writes the whole table to RESULTS.md, the chart beside it, and a summary to README.md.
 pub(crate) fn publish(rows: &[Row], effort: &Effort) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the tree")?;
-    let place = root.join(CHART);
-    fs::create_dir_all(place.parent().context("the chart's folder")?)?;
-    fs::write(&place, chart(rows)).with_context(|| format!("writing {}", place.display()))?;
-    let readme = root.join("README.md");
-    let text = fs::read_to_string(&readme)?;
-    let section = format!("\n![Work per CPU-second]({CHART})\n\n{}\n", table(rows, effort));
-    let new = between(&text, &section).context("README.md has no marks for the table")?;
-    fs::write(&readme, new).context("writing README.md")
+    let chart_path = root.join(CHART);
+    fs::write(&chart_path, chart(rows)).with_context(|| format!("writing {}", chart_path.display()))?;
+    replace(&root.join(RESULTS), &format!("\n{}\n", table(rows, effort)))?;
+    let short = format!("\n![Work per CPU-second]({CHART})\n\n{}\n", summary(rows));
+    replace(&root.join(README), &short)
+}
+
+/// Replaces what is between the marks of a document.
+fn replace(path: &Path, section: &str) -> Result<()> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let new =
+        between(&text, section).with_context(|| format!("{} has no marks for the table", path.display()))?;
+    fs::write(path, new).with_context(|| format!("writing {}", path.display()))
 }
 
 fn table(rows: &[Row], effort: &Effort) -> String {
@@ -44,21 +51,21 @@ fn table(rows: &[Row], effort: &Effort) -> String {
     )
 }
 
-/// The text with `section` between the marks.
+/// Returns the text with `section` between the marks.
 fn between(text: &str, section: &str) -> Option<String> {
     let (before, rest) = text.split_once(MARKS[0])?;
     let (_, after) = rest.split_once(MARKS[1])?;
     Some(format!("{before}{}{section}{}{after}", MARKS[0], MARKS[1]))
 }
 
-/// Kernel, processor, number of CPUs.
+/// Describes the machine: kernel, processor, number of CPUs.
 fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let kernel = read("/proc/sys/kernel/osrelease");
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("an unknown processor", |(_, name)| name.trim());
-    // Without what its builder added: that says nothing of the kernel to others.
+    // Without the builder's suffix, which means nothing to other readers.
     let kernel = kernel.trim().split('-').next().unwrap_or_default();
     format!("Linux {kernel}, {} CPUs of {model}, all of the rig on them", crate::cpu::cpus())
 }

@@ -1,4 +1,5 @@
-//! One system's own network: client - node - backends, each a namespace, joined by veth; clients and servers in them.
+//! The network of one system: client - node - backends. Each is a namespace with its processes, and they are
+//! connected by veth.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -19,19 +20,19 @@ pub(crate) const DEVICES: [&str; 2] = ["client", "backends"];
 /// The only device of the client and of the backends.
 const UPLINK: &str = "uplink";
 
-/// Own addresses of the clients.
+/// The clients' addresses: the first one, and how many there are.
 pub(crate) const CLIENTS: (Ipv4Addr, u32) = (Ipv4Addr::new(10, 97, 1, 2), 16);
-/// The first of the servers; one a port.
+/// The first server; each server has its own port.
 pub(crate) const SERVERS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 97, 2, 2), 20_000);
-/// The address shared by all tenants; on no device.
+/// The address shared by all tenants; it is assigned to no device.
 pub(crate) const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 97, 0, 10), 443);
-/// The first of addresses that belong to one tenant each; on no device.
+/// The first of the addresses that belong to one tenant each; they are assigned to no device.
 pub(crate) const OWN_VIPS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 96, 0, 1), 443);
 
-/// Processes of clients, and of servers.
+/// The number of client processes, and of server processes.
 const PROCESSES: usize = 2;
 
-/// How the devices treat packets, and the sockets their windows.
+/// The packet sizes of the devices, and the windows of the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
     pub(crate) name: &'static str,
@@ -43,9 +44,9 @@ pub(crate) struct Profile {
 
 /// Super-packets, as between pods of one node.
 pub(crate) const DEFAULT: Profile = Profile { name: "default", large: true, capped: false };
-/// Packets of the wire's size.
+/// Packets of at most the MTU, as on the wire.
 pub(crate) const WIRE: Profile = Profile { name: "wire", large: false, capped: false };
-/// The same with capped windows; for client and backends on cores of their own.
+/// Same as [`WIRE`] with capped windows; for client and backends on separate cores.
 pub(crate) const WIRECAP: Profile = Profile { name: "wirecap-pin", large: false, capped: true };
 
 /// Fields drop in order: processes before their namespaces.
@@ -61,7 +62,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Makes the network and starts clients and `count` servers.
+    /// Creates the network and starts clients and `count` servers.
     pub(crate) fn new(profile: Profile, count: u32) -> Result<Self> {
         let mut rig = Self {
             clients: Vec::new(),
@@ -76,13 +77,13 @@ impl Rig {
             congestion::set(namespace)?;
         }
         for namespace in [&rig.client, &rig.backends] {
-            // No round's losses are remembered in the next.
+            // Losses of one round must not affect the next.
             namespace.sysctl("net/ipv4/tcp_no_metrics_save", "1")?;
             if profile.capped {
                 namespace.sysctl("net/ipv4/tcp_rmem", "4096 131072 262144")?;
             }
         }
-        // Closed connections wait a minute: many ports, and room for all.
+        // Closed connections stay in TIME_WAIT for a minute: allow many ports, and enough room for all.
         rig.client.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
         rig.client.sysctl("net/ipv4/tcp_max_tw_buckets", "2000000")?;
         for _ in 0..PROCESSES {
@@ -111,12 +112,13 @@ impl Rig {
             }
         }
         self.client.ip("route add default via 10.97.1.1\n")?;
-        // The client stands for the Internet.
+        // The client represents the Internet.
         self.node.ip(&format!("route add default via {}\n", CLIENTS.0))?;
         self.backends.ip("route add default via 10.97.2.1\n")
     }
 
-    /// While connections are open: refuses any with another congestion control than all are to have.
+    /// Fails if a connection has another congestion control than required. Must be called while connections
+    /// are open.
     pub(crate) fn check_congestion_control(&self) -> Result<()> {
         for (namespace, some) in [(&self.client, true), (&self.backends, true), (&self.node, false)] {
             congestion::check(namespace, some)?;
@@ -124,22 +126,22 @@ impl Rig {
         Ok(())
     }
 
-    /// Processes of clients and servers.
+    /// The process IDs of clients and servers.
     pub(crate) fn pids(&self) -> Vec<u32> {
         self.clients.iter().chain(&self.servers).map(|worker| worker.child.id()).collect()
     }
 
-    /// Gives one client an order.
+    /// Sends an order to one client.
     pub(crate) fn tell(&mut self, client: usize, order: &Order) -> Result<()> {
         self.clients[client].tell(order)
     }
 
-    /// Waits for what one client reports.
+    /// Waits for the report of one client.
     pub(crate) fn hear(&mut self, client: usize) -> Result<Report> {
         self.clients[client].hear()
     }
 
-    /// Gives orders to as many clients at once, and adds up what they report.
+    /// Sends orders to as many clients at once, and adds up their reports.
     pub(crate) fn order(&mut self, orders: &[Order]) -> Result<Report> {
         ensure!(orders.len() <= self.clients.len(), "there are {} clients", self.clients.len());
         for (client, order) in self.clients.iter_mut().zip(orders) {
@@ -152,7 +154,7 @@ impl Rig {
         Ok(sum)
     }
 
-    /// Clients on the first core, servers on the second.
+    /// Pins clients to the first core and servers to the second.
     pub(crate) fn pin(&self) -> Result<()> {
         for (core, workers) in [(0, &self.clients), (1, &self.servers)] {
             let mut set = CpuSet::new();
@@ -166,7 +168,7 @@ impl Rig {
     }
 }
 
-/// The program `load`: `LOAD_BIN`, else the optimised one below this program's target folder.
+/// Returns the path of `load`: `LOAD_BIN`, else the optimised one below this program's target folder.
 fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("LOAD_BIN") {
         return Ok(path.into());
@@ -176,7 +178,7 @@ fn binary() -> Result<PathBuf> {
     built.find(|path| path.is_file()).context("`load` is not built; run `cargo xtask bench` or set LOAD_BIN")
 }
 
-/// A process of ours that carries load.
+/// A `load` process.
 #[derive(Debug)]
 struct Worker {
     child: Child,
@@ -216,14 +218,14 @@ impl Worker {
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         let length = self.stdout.read_line(&mut line).context("hearing a load")?;
-        ensure!(length > 0, "a load ended; its own words stand above");
+        ensure!(length > 0, "a load ended; see its output above");
         Ok(line)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It ends with its standard input; a busy one is not waited for.
+        // It ends when its standard input is closed; a busy one is killed instead.
         drop(self.stdin.take());
         let _ = self.child.kill();
         let _ = self.child.wait();

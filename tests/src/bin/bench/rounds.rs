@@ -1,6 +1,7 @@
-//! Systems by turns, each figure compared with that of the first system in the same round. The first begins each round;
-//! the others follow in order and in reverse by turns (A B C, A C B, A B C, ...), so that what a machine does over time,
-//! and what one system leaves behind for the next, favours none of them.
+//! Runs systems by turns and compares each figure with that of the first system in the same round. The first
+//! system starts each round. The others follow, alternately in order and in reverse (A B C, A C B, A B C,
+//! ...). So neither changes of the machine over time nor what one system leaves behind for the next favour
+//! any of them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,18 +14,18 @@ use crate::cpu::{self, Mark, Used};
 use crate::stats::Median;
 use crate::system::Bench;
 
-/// A run is repeated, once, when others used more than this part of the CPUs.
+/// A run is repeated once if other processes used more than this share of the CPUs.
 const FOREIGN_MOST: f64 = 0.25;
 
 /// How much is measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Effort {
     pub(crate) rounds: usize,
-    /// Of one run.
+    /// The duration of one run.
     pub(crate) milliseconds: u64,
-    /// Only ours and plain forwarding.
+    /// Measure only Vestibule and plain forwarding.
     pub(crate) quick: bool,
-    /// An old build of ours that takes its turn too, in place of the peers.
+    /// An old build of Vestibule to measure too, in place of the peers.
     pub(crate) against: Option<PathBuf>,
 }
 
@@ -32,24 +33,24 @@ pub(crate) struct Effort {
 #[derive(Clone, Debug)]
 pub(crate) struct Series {
     pub(crate) name: String,
-    /// One a round.
+    /// One per round.
     figures: Vec<f64>,
-    /// Of the CPUs' time, used by others; one a round.
+    /// The share of CPU time used by other processes; one per round.
     foreign: Vec<f64>,
     pub(crate) errors: BTreeMap<String, u64>,
-    /// Connections, requests or streams, all rounds together.
+    /// Connections, requests or streams, summed over all rounds.
     pub(crate) done: u64,
 }
 
 impl Series {
-    /// Figures alone, of rounds in which nothing else happened.
+    /// A series of figures only, without errors and without load by other processes.
     #[cfg(test)]
     pub(crate) fn of(name: &str, figures: &[f64]) -> Self {
         let (name, figures) = (name.to_owned(), figures.to_vec());
         Self { name, figures, foreign: Vec::new(), errors: BTreeMap::new(), done: 0 }
     }
 
-    /// How many rounds there were.
+    /// The number of rounds.
     pub(crate) fn rounds(&self) -> usize {
         self.figures.len()
     }
@@ -58,29 +59,29 @@ impl Series {
         Median::of(&self.figures)
     }
 
-    /// Of each round's figure and the same round's of `other`.
+    /// Returns the median of the ratios to `other`, each taken within a round.
     pub(crate) fn ratio(&self, other: &Self) -> Median {
         let pairs = self.figures.iter().zip(&other.figures);
         Median::of(&pairs.map(|(own, other)| own / other).collect::<Vec<_>>())
     }
 
-    /// The greatest part that others used in a run.
+    /// The greatest share of CPU time that other processes used in a run.
     pub(crate) fn foreign(&self) -> f64 {
         self.foreign.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// Done for each second of CPU time.
+/// Work done per second of CPU time.
 pub(crate) fn per_cpu_second(report: &Report, used: Used) -> f64 {
     report.done as f64 / used.ours.as_secs_f64()
 }
 
-/// Gigabytes for each second of CPU time.
+/// Gigabytes per second of CPU time.
 pub(crate) fn gigabytes_per_cpu_second(report: &Report, used: Used) -> f64 {
     report.bytes as f64 / 1e9 / used.ours.as_secs_f64()
 }
 
-/// The places of `count` systems in the order of a round.
+/// Returns the order of `count` systems in a round.
 fn order(round: usize, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..count).collect();
     if !round.is_multiple_of(2)
@@ -91,7 +92,7 @@ fn order(round: usize, count: usize) -> Vec<usize> {
     places
 }
 
-/// Runs `work` on each of the benches in turn, `rounds` times and once before that for warming up.
+/// Runs `work` on each of the benches in turn, `rounds` times after one warm-up round.
 pub(crate) fn by_turns(
     benches: &mut [&mut Bench],
     effort: &Effort,
@@ -114,10 +115,10 @@ pub(crate) fn by_turns(
                 seed += 2;
                 let mark = Mark::now(&pids)?;
                 let report = work(bench, seed)?;
-                // What is still under way belongs to this run.
+                // Work still in progress belongs to this run.
                 std::thread::sleep(Duration::from_millis(20));
                 let used = mark.until_now(&pids)?;
-                // What went wrong counts, however disturbed the run was.
+                // Errors count, however disturbed the run was.
                 for (what, times) in &report.errors {
                     *series.errors.entry(what.clone()).or_default() += times;
                 }
@@ -143,7 +144,7 @@ mod tests {
     fn all_but_the_first_change_their_order() {
         assert_eq!([1, 2, 3].map(|round| order(round, 3)), [vec![0, 2, 1], vec![0, 1, 2], vec![0, 2, 1]]);
         assert_eq!((order(1, 0), order(1, 1), order(1, 2)), (vec![], vec![0], vec![0, 1]));
-        // In an even number of rounds each of the others comes before each other equally often.
+        // In an even number of rounds, each of the others precedes each other one equally often.
         let before =
             (1..=40).filter(|round| order(*round, 5)[1..].iter().position(|place| *place == 1) == Some(0));
         assert_eq!(before.count(), 20);
@@ -158,7 +159,7 @@ mod tests {
             errors: BTreeMap::new(),
             done: 0,
         };
-        // The machine was twice as fast in the second round: the ratio does not see it.
+        // The machine was twice as fast in the second round; the ratio is not affected.
         let (direct, ours) = (series(&[100.0, 200.0, 100.0]), series(&[90.0, 180.0, 91.0]));
         assert_eq!(ours.ratio(&direct).value, 0.9);
         assert_eq!(ours.foreign(), 0.3);

@@ -1,7 +1,7 @@
 //! Medians and their intervals.
 
-/// A median with the interval in which the true one lies with 95 % certainty (at least), by order statistics: no
-/// assumption about how the figures are spread.
+/// A median with its 95 % confidence interval: the true median is in it with at least this certainty. It is
+/// computed by order statistics, without assumptions about the distribution of the figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Median {
     pub(crate) value: f64,
@@ -10,7 +10,8 @@ pub(crate) struct Median {
 }
 
 impl Median {
-    /// Of at least one figure. Of fewer than six no such interval is known: then it is all of them.
+    /// Computes the median of at least one figure. For fewer than six figures no such interval is known: it
+    /// then spans all of them.
     pub(crate) fn of(figures: &[f64]) -> Self {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -27,9 +28,10 @@ impl Median {
     }
 }
 
-/// How many of the smallest, and of the greatest, figures lie outside the interval. The true median lies below the
-/// figure of rank `r` when fewer than `r` of them are below it: by the binomial distribution with one half. The greatest
-/// `r` is taken for which that, on both sides together, is at most 5 % likely.
+/// Returns how many of the smallest, and of the greatest, figures are outside the interval. The true median
+/// is below the figure of rank `r` if fewer than `r` figures are below the median. How many are below it
+/// follows the binomial distribution with probability one half. The interval starts at the greatest `r` for
+/// which this, on both sides together, has a probability of at most 5 %.
 fn left_out(count: usize) -> usize {
     let mut exactly = 0.5_f64.powi(count as i32);
     let mut fewer = 0.0;

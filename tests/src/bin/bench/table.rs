@@ -1,19 +1,19 @@
-//! What came out: rows, printed, in Markdown, and as a chart.
+//! Results as rows, printed, in Markdown, and as a chart.
 
 use std::fmt::Write as _;
 
 use crate::stats::Median;
 
-/// What a row's value is held against.
+/// What a row's value is compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Target {
     AtLeast(f64),
     AtMost(f64),
-    /// From 1, both ways.
+    /// The distance from 1, in either direction.
     Within(f64),
-    /// The upper end of the interval is at least this: the figures do not show that less is true.
+    /// The upper end of the interval is at least this: the figures do not show that the true value is less.
     ReachesUp(f64),
-    /// The lower end of the interval is at most this: the figures do not show that more is true.
+    /// The lower end of the interval is at most this: the figures do not show that the true value is more.
     ReachesDown(f64),
 }
 
@@ -38,8 +38,8 @@ impl Target {
         }
     }
 
-    /// What an old build is held to instead of this, which is about `direct`: a ratio that falls short of 1 by 2 % is
-    /// ruled out only by an interval that does not reach it.
+    /// Returns the target against an old build, derived from this target, which is about `direct`. It is
+    /// missed only if the whole interval is more than 2 % worse than 1.
     pub(crate) const fn against_old(self) -> Self {
         match self {
             Self::AtMost(_) | Self::ReachesDown(_) => Self::ReachesDown(1.02),
@@ -55,12 +55,12 @@ pub(crate) struct Row {
     pub(crate) system: String,
     /// The figure itself, with its unit.
     pub(crate) figure: String,
-    /// What the target is about: as a rule the ratio to `direct` in the same round.
+    /// The value that the target is about: usually the ratio to `direct` in the same round.
     pub(crate) value: Option<Median>,
     pub(crate) target: Option<Target>,
     /// Connections that failed, wrong bytes, wrong routes.
     pub(crate) failures: u64,
-    /// What went wrong; runs that others disturbed.
+    /// What went wrong, and runs that other processes disturbed.
     pub(crate) note: String,
 }
 
@@ -89,7 +89,7 @@ impl Row {
     }
 }
 
-/// Three digits that tell something.
+/// Formats a value, with fewer decimals the larger it is.
 fn short(value: f64) -> String {
     if value >= 100.0 {
         format!("{value:.0}")
@@ -102,15 +102,15 @@ fn short(value: f64) -> String {
 
 const HEADS: [&str; 7] = ["workload", "system", "median", "value [95 %]", "target", "", "note"];
 
-/// What rows that hold a new build against an old one call their system.
+/// The system name of rows that compare a new build with an old one.
 pub(crate) const NEW_TO_OLD: &str = "new/old";
 
-/// Only the rows that hold a new build against an old one.
+/// Returns only the rows that compare a new build with an old one.
 pub(crate) fn against(rows: &[Row]) -> Vec<Row> {
     rows.iter().filter(|row| row.system == NEW_TO_OLD).cloned().collect()
 }
 
-/// Columns for a terminal.
+/// Formats rows in columns for a terminal.
 pub(crate) fn plain(rows: &[Row]) -> String {
     let cells: Vec<[String; 7]> =
         std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(Row::cells)).collect();
@@ -125,7 +125,7 @@ pub(crate) fn plain(rows: &[Row]) -> String {
     text
 }
 
-/// A Markdown table.
+/// Formats rows as a Markdown table.
 pub(crate) fn markdown(rows: &[Row]) -> String {
     let mut text = format!("| {} |\n|{}\n", HEADS.join(" | "), " --- |".repeat(7));
     for row in rows {
@@ -134,7 +134,34 @@ pub(crate) fn markdown(rows: &[Row]) -> String {
     text
 }
 
-/// Bars of all rows whose value is a ratio to `direct`, grouped by workload, with their intervals.
+/// Systems of the summary, in the order of its columns.
+const SUMMARY: [&str; 4] = ["vestibule", "nft", "haproxy", "nginx"];
+
+/// A Markdown table of the ratios to `direct`: a row for each workload that every system carries, without the workloads
+/// limited to the wire's rate.
+pub(crate) fn summary(rows: &[Row]) -> String {
+    let mut text = format!(
+        "| ratio to plain forwarding | {} |\n|{}\n",
+        SUMMARY.join(" | "),
+        " --- |".repeat(1 + SUMMARY.len())
+    );
+    let mut workloads: Vec<&str> = rows.iter().map(|row| row.workload.as_str()).collect();
+    workloads.dedup();
+    for workload in workloads.into_iter().filter(|workload| !workload.contains("wirecap")) {
+        let ratio = |system: &&str| {
+            let row = rows.iter().find(|row| row.workload == workload && row.system == **system)?;
+            Some(short(row.value?.value))
+        };
+        let ratios: Option<Vec<String>> = SUMMARY.iter().map(ratio).collect();
+        if let Some(ratios) = ratios {
+            writeln!(text, "| {workload} | {} |", ratios.join(" | ")).expect("a string takes everything");
+        }
+    }
+    text
+}
+
+/// Draws bars with their intervals, grouped by workload, for all rows with a figure per CPU-second, except
+/// those of `direct`.
 pub(crate) fn chart(rows: &[Row]) -> String {
     const LEFT: f64 = 330.0;
     const SCALE: f64 = 380.0;
@@ -215,7 +242,7 @@ mod tests {
             ["met"; 3]
         );
         assert_eq!(verdict(1.021, 1.1, time), "missed");
-        // Without a figure nothing is reached.
+        // Without a figure no target is met.
         assert_eq!(verdict(f64::NAN, f64::NAN, work), "missed");
         assert_eq!(verdict(f64::NAN, f64::NAN, time), "missed");
     }
@@ -226,6 +253,18 @@ mod tests {
         let chosen = against(&rows);
         assert_eq!(chosen.iter().map(|row| row.system.as_str()).collect::<Vec<_>>(), [NEW_TO_OLD]);
         assert!(plain(&chosen).contains("interval reaches 0.98"));
+    }
+
+    #[test]
+    fn the_summary_has_what_every_system_carries() {
+        let of =
+            |workload: &str, system: &str| Row { workload: workload.into(), ..row(system, 0.5, None, 0) };
+        let systems = ["direct", "vestibule", "nft", "haproxy", "nginx"];
+        let mut rows = systems.map(|system| of("ask", system)).to_vec();
+        rows.extend(systems.map(|system| of("bulk, wirecap-pin", system)));
+        rows.push(of("memory", "vestibule"));
+        let lines: Vec<String> = summary(&rows).lines().map(str::to_owned).collect();
+        assert_eq!(lines[2..], ["| ask | 0.500 | 0.500 | 0.500 | 0.500 |"]);
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What stands between clients and backends.
+//! The systems between clients and backends.
 
-/// nftables: an address for each tenant, translated.
+/// nftables: destination NAT of one address per tenant.
 mod nft;
 /// haproxy and nginx: processes that pass TLS through by name.
 mod proxy;
-/// Ours.
+/// Vestibule.
 pub(crate) mod vestibule;
 
 use std::path::Path;
@@ -19,7 +19,7 @@ use tests::temp::TempDir;
 use crate::greeting;
 use crate::rig::{CLIENTS, OWN_VIPS, Profile, Rig, SERVERS, VIP};
 
-/// Servers, where there are as many tenants; more tenants share them.
+/// The most servers that a rig has; more tenants than this share them.
 pub(crate) const SERVERS_MOST: u32 = 1000;
 
 /// The systems.
@@ -33,11 +33,11 @@ pub(crate) enum System {
     Nginx,
 }
 
-/// All systems: what all are compared with first, then ours.
+/// All systems: first the one that all are compared with, then ours.
 pub(crate) const SYSTEMS: [System; 5] =
     [System::Direct, System::Vestibule, System::Nft, System::Haproxy, System::Nginx];
 
-/// What an old build of ours is called in tables.
+/// The name of an old build of ours in tables.
 pub(crate) const OLD: &str = "old";
 
 impl System {
@@ -52,12 +52,12 @@ impl System {
     }
 }
 
-/// A system at work in a rig of its own. Fields drop in order: the system before its network.
+/// A running system in its own rig. Fields drop in order: the system before its network.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) system: System,
     pub(crate) tenants: u32,
-    /// What it is called in tables, where not by its system's name.
+    /// Its name in tables, if it differs from the system's name.
     pub(crate) title: Option<String>,
     balancer: Balancer,
     pub(crate) rig: Rig,
@@ -80,7 +80,7 @@ struct Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Workers end with their master: both proxies see to it.
+        // Both proxies end their workers when the master ends.
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.child.id().cast_signed()),
             nix::sys::signal::Signal::SIGTERM,
@@ -90,12 +90,13 @@ impl Drop for Proxy {
 }
 
 impl Bench {
-    /// Makes a rig and puts the system into it.
+    /// Creates a rig and starts the system in it.
     pub(crate) fn new(system: System, profile: Profile, tenants: u32) -> Result<Self> {
         Self::with_servers(system, profile, tenants, tenants.min(SERVERS_MOST))
     }
 
-    /// Ours as built before, `binary`, with pins and a network of its own as every system: its maps may be other ones.
+    /// Creates a bench with an old build of ours, `binary`. Like every system it has its own pins and
+    /// network, because its maps may differ.
     pub(crate) fn old(binary: &Path, profile: Profile, tenants: u32) -> Result<Self> {
         let servers = tenants.min(SERVERS_MOST);
         let mut bench = Self::made(System::Vestibule, profile, tenants, servers, Some(binary))
@@ -104,12 +105,12 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The same as [`Self::new`] with so many servers.
+    /// Same as [`Self::new`], with this many servers.
     pub(crate) fn with_servers(system: System, profile: Profile, tenants: u32, servers: u32) -> Result<Self> {
         Self::made(system, profile, tenants, servers, None)
     }
 
-    /// `build`, where the system is ours and not of the build under test.
+    /// `build` is the old binary, if the system is ours and is not the build under test.
     fn made(
         system: System,
         profile: Profile,
@@ -131,12 +132,12 @@ impl Bench {
         Ok(Self { system, tenants, title: None, balancer, rig })
     }
 
-    /// What it is called in tables.
+    /// Its name in tables.
     pub(crate) fn name(&self) -> String {
         self.title.clone().unwrap_or_else(|| self.system.name().to_owned())
     }
 
-    /// Whom clients dial.
+    /// Where clients dial, and from where.
     pub(crate) fn aim(&self, seed: u32) -> Aim {
         let door = match self.system {
             System::Direct => Door::Ports(SERVERS),
@@ -146,7 +147,7 @@ impl Bench {
         Aim { door, tenants: self.tenants, servers: self.rig.count, from: CLIENTS, seed }
     }
 
-    /// Refuses to go on unless the sockets of both ends have the congestion control that all systems are to have.
+    /// Fails unless the sockets of both ends have the congestion control that all systems must have.
     pub(crate) fn check_congestion_control(&mut self) -> Result<()> {
         let order = |task| Order { template: greeting::usual(), aim: self.aim(0), task };
         let [hold, release] = [Task::Hold { connections: 4 }, Task::Release].map(order);
@@ -156,7 +157,7 @@ impl Bench {
         self.rig.order(&[release]).map(drop)
     }
 
-    /// All processes at work for this system: clients, servers, balancer.
+    /// All processes of this system: clients, servers, balancer.
     pub(crate) fn pids(&self) -> Vec<u32> {
         let mut pids = self.rig.pids();
         match &self.balancer {
@@ -178,7 +179,7 @@ impl Bench {
         }
     }
 
-    /// The daemon, where the system is ours.
+    /// The daemon, if the system is ours.
     pub(crate) fn daemon(&mut self) -> Option<&mut Daemon> {
         match &mut self.balancer {
             Balancer::Vestibule(daemon) => Some(daemon),
@@ -187,7 +188,7 @@ impl Bench {
     }
 }
 
-/// Processes that a process started.
+/// The processes that a process started.
 fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()

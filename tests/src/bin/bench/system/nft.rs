@@ -1,4 +1,4 @@
-//! nftables: destination NAT of an address for each tenant. It knows nothing of names.
+//! nftables: destination NAT of one address per tenant. It does not look at names.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -24,6 +24,6 @@ pub(super) fn start(rig: &Rig, tenants: u32) -> Result<()> {
     );
     let output = run(rig.node.command("nft").args(["-f", "-"]), rules.as_bytes()).context("running nft")?;
     ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr));
-    // The table of connections, whose size is the machine's, would be full of closed ones before the end.
+    // Otherwise closed connections would fill the connection table, whose size is set for the whole machine.
     rig.node.sysctl("net/netfilter/nf_conntrack_tcp_timeout_time_wait", "10")
 }

@@ -1,4 +1,4 @@
-//! haproxy and nginx, as a user would set them up to pass TLS through by name.
+//! haproxy and nginx, configured as a user would to pass TLS through by name.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -12,7 +12,7 @@ use tests::temp::TempDir;
 use super::Proxy;
 use crate::rig::{Rig, SERVERS, VIP};
 
-/// Two threads, TCP splicing, a map from names to backends.
+/// Starts haproxy with two threads, TCP splicing, and a map from names to backends.
 pub(super) fn haproxy(rig: &Rig, tenants: u32) -> Result<Proxy> {
     let files = TempDir::new()?;
     let (mut map, mut backends) = (String::new(), String::new());
@@ -45,7 +45,7 @@ frontend shared
     start(rig, command, files)
 }
 
-/// Two workers, a listening socket each, `ssl_preread`.
+/// Starts nginx with two workers, each with its own listening socket, and `ssl_preread`.
 pub(super) fn nginx(rig: &Rig, tenants: u32) -> Result<Proxy> {
     let files = TempDir::new()?;
     let mut map = String::new();
@@ -83,10 +83,10 @@ stream {{
     start(rig, command, files)
 }
 
-/// Gives the node the address, starts the proxy and waits until it listens.
+/// Adds the address to the node, starts the proxy and waits until it listens.
 fn start(rig: &Rig, mut command: Command, files: TempDir) -> Result<Proxy> {
     rig.node.ip(&format!("addr add {}/32 dev lo\n", VIP.ip()))?;
-    // A proxy has as many local ports as it can get.
+    // Give the proxy as many local ports as possible.
     rig.node.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
     rig.node.sysctl("net/ipv4/tcp_max_tw_buckets", "2000000")?;
     rig.node.sysctl("net/core/somaxconn", "4096")?;

@@ -1,4 +1,4 @@
-//! Ours: the real daemon with a file.
+//! Vestibule: the real daemon with a configuration file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,25 +11,26 @@ use tests::net::Namespace;
 
 use crate::rig::{Rig, SERVERS, VIP};
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Json,
     Yaml,
 }
 
-/// `maxNames` for so many tenants.
+/// Returns `maxNames` for this many tenants.
 pub(crate) fn names_most(tenants: u32) -> u32 {
     tenants.next_power_of_two().max(4096)
 }
 
-/// The file: one listener, and a route with one name and one backend for each tenant. Flows and hellos as by default.
+/// Returns the file: one listener, and for each tenant a route with one name and one backend. Flows and
+/// hellos have their defaults.
 pub(crate) fn text(tenants: u32, servers: u32, format: Format, names: Option<u32>) -> String {
     let names = names.unwrap_or_else(|| names_most(tenants));
     let (address, vip, port) = (SERVERS.ip(), VIP.ip(), VIP.port());
     let server = |tenant: u32| SERVERS.port() + (tenant % servers) as u16;
     let mut text = String::new();
-    // Written by hand: a million routes take a serialiser that is not optimised too long.
+    // Written by hand: a serialiser that is not optimised takes too long for a million routes.
     let written = match format {
         Format::Json => {
             text += &format!(
@@ -70,7 +71,7 @@ pub(crate) fn text(tenants: u32, servers: u32, format: Format, names: Option<u32
     text
 }
 
-/// Starts the daemon of the build under test, or this one, in a rig, for so many tenants.
+/// Starts the daemon in a rig for this many tenants: `build`, or the build under test if `None`.
 pub(super) fn start(rig: &Rig, tenants: u32, build: Option<&Path>) -> Result<Daemon> {
     start_build(build, &rig.node, &text(tenants, rig.count, Format::Json, None))
 }

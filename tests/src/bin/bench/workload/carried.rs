@@ -1,4 +1,4 @@
-//! Load that all systems carry, at 1,000 tenants.
+//! Workloads that all systems carry, with 1,000 tenants.
 
 use anyhow::Result;
 use load::content::Template;
@@ -39,7 +39,7 @@ pub(super) fn ask(effort: &Effort) -> Result<Vec<Row>> {
     Ok(rows(what, &series, Target::AtLeast(0.9), |figure| format!("{} per CPU-s", grouped(figure))))
 }
 
-/// Connections that arrive at 1,000 a second.
+/// Connections that arrive at 1,000 per second.
 pub(super) fn latency(effort: &Effort) -> Result<Vec<Row>> {
     let task = Task::Arrive { rate: 1000, milliseconds: effort.milliseconds };
     let template = greeting::usual();
@@ -80,7 +80,7 @@ pub(super) fn bulk_up(effort: &Effort) -> Result<Vec<Row>> {
     bulk("bulk up", Way::Up, effort)
 }
 
-/// Four connections; client on the first core, backends on the second.
+/// Four connections; the client runs on the first core, the backends on the second.
 fn bulk(what: &str, way: Way, effort: &Effort) -> Result<Vec<Row>> {
     let template = greeting::usual();
     let task = Task::Stream { way, connections: 4, milliseconds: effort.milliseconds };
@@ -102,14 +102,14 @@ fn bulk(what: &str, way: Way, effort: &Effort) -> Result<Vec<Row>> {
     Ok(all)
 }
 
-/// The same task for both clients.
+/// Gives both clients the same task.
 fn both(bench: &mut Bench, seed: u32, template: &Template, task: Task) -> Result<Report> {
     let order = |seed| Order { template: template.clone(), aim: bench.aim(seed), task };
     let orders = [order(seed), order(seed + 1)];
     bench.rig.order(&orders)
 }
 
-/// All systems by turns.
+/// Runs all systems by turns.
 fn carried(
     profile: Profile,
     effort: &Effort,
@@ -127,8 +127,8 @@ fn carried(
     by_turns(&mut benches, effort, work, figure)
 }
 
-/// A row for each system; the target is ours alone. Beside an old build also how ours compares with it: the median of
-/// the rounds' ratios, with its interval by order statistics as everywhere.
+/// Returns a row for each system; only ours has a target. With an old build, one more row compares ours with
+/// it: the median of the ratios per round, with its interval by order statistics as everywhere.
 pub(super) fn rows(
     workload: &str,
     series: &[Series],
@@ -175,7 +175,8 @@ mod tests {
 
     #[test]
     fn ours_is_held_against_an_old_build() {
-        // Ours does 1 % less in each round, whatever the machine does meanwhile; direct twice as much.
+        // Ours does 1 % less than the old build in each round, however fast the machine is; direct does twice
+        // as much.
         let figures = |part: f64| (1..=40).map(|round| part * f64::from(round)).collect::<Vec<_>>();
         let series = |part: [f64; 3]| {
             let names = ["direct", "vestibule", "old"];

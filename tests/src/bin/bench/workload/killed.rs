@@ -14,9 +14,9 @@ use crate::stats::Median;
 use crate::system::{Bench, System};
 use crate::table::{Row, Target};
 
-/// Connections held all the while.
+/// Connections held throughout.
 const HELD: u32 = 100;
-/// New connections a second.
+/// New connections per second.
 const RATE: u32 = 500;
 
 pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {

@@ -28,7 +28,7 @@ const CACHES: [&str; 7] = [
     "eventpoll_epi",
 ];
 
-/// What is taken up, in bytes.
+/// Memory in use, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     caches: f64,
@@ -42,7 +42,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     let (mut caches, mut process) = (Vec::new(), Vec::new());
     for round in 0..=rounds {
         let (direct, ours) = (idle(&mut direct, each)?, idle(&mut bench, each)?);
-        // Once for nothing: what is made but once.
+        // The first round is not counted: it includes one-time allocations.
         if round > 0 {
             caches.push(ours.caches - direct.caches);
             process.push(ours.process);
@@ -68,7 +68,7 @@ pub(super) fn measure(effort: &Effort) -> Result<Vec<Row>> {
     }])
 }
 
-/// Growth of a connection while `each` of them are held by both clients.
+/// Returns the growth per connection while each of the two clients holds `each` connections.
 fn idle(bench: &mut Bench, each: u32) -> Result<Taken> {
     let before = settled(bench)?;
     let order = |seed| Order {
@@ -89,7 +89,7 @@ fn idle(bench: &mut Bench, each: u32) -> Result<Taken> {
     Ok(Taken { caches: per(before.caches, after.caches), process: per(before.process, after.process) })
 }
 
-/// What is taken up once nothing is freed any more: sockets that were released go a little later.
+/// Returns the memory in use once it no longer shrinks: released sockets are freed a little later.
 fn settled(bench: &mut Bench) -> Result<Taken> {
     let mut last = taken(bench)?;
     for _ in 0..100 {
@@ -113,7 +113,7 @@ fn taken(bench: &mut Bench) -> Result<Taken> {
     Ok(Taken { caches: caches(&text), process })
 }
 
-/// Bytes of objects in use in [`CACHES`].
+/// Returns the bytes of objects in use in [`CACHES`].
 fn caches(slabinfo: &str) -> f64 {
     let line = |line: &str| {
         let mut words = line.split_whitespace();
@@ -127,13 +127,13 @@ fn caches(slabinfo: &str) -> f64 {
     slabinfo.lines().filter_map(line).sum()
 }
 
-/// Bytes of a process, its part of what it shares.
+/// Returns the bytes of a process, with its proportional share of shared memory.
 fn proportional(smaps_rollup: &str) -> Option<f64> {
     let line = smaps_rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     line.split_whitespace().next()?.parse::<f64>().ok().map(|kilobytes| kilobytes * 1024.0)
 }
 
-/// Bytes and entries of a pinned map, as the kernel tells.
+/// Returns bytes and entries of a pinned map, as the kernel reports them.
 fn map(pin: &Path) -> Result<(f64, f64)> {
     let output = std::process::Command::new("bpftool")
         .args(["-j", "map", "show", "pinned"])

@@ -1,12 +1,12 @@
-//! What is measured.
+//! The workloads.
 
 /// Load carried by all systems.
 mod carried;
-/// Ours with more and more host names.
+/// Vestibule with an increasing number of host names.
 mod names;
 /// Memory of idle connections.
 mod memory;
-/// Files with many routes: read for the first time, and changed.
+/// Files with many routes: loaded for the first time, and changed.
 mod routes;
 /// The daemon is killed.
 mod killed;
@@ -16,10 +16,10 @@ use anyhow::{Result, ensure};
 use crate::rounds::Effort;
 use crate::table::Row;
 
-/// A workload by its name, and what measures it.
+/// The name of a workload, and the function that measures it.
 type Workload = (&'static str, fn(&Effort) -> Result<Vec<Row>>);
 
-/// How many of [`WORKLOADS`], from the first, are carried by all systems, an old build too.
+/// The number of [`WORKLOADS`], from the first, that all systems carry, including an old build.
 const CARRIED: usize = 6;
 
 const WORKLOADS: [Workload; 13] = [
@@ -57,7 +57,7 @@ pub(crate) fn run(only: &[String], effort: &Effort) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A number with commas.
+/// Formats a number with commas.
 fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!([0.4, 999.0, 1000.0, 1_234_567.0].map(grouped), ["0", "999", "1,000", "1,234,567"]);
     }
 
-    /// One short workload with everything that others use: a rig, loads, the daemon, turns, rows.
+    /// One short workload with all the parts that others use: a rig, loads, the daemon, turns, rows.
     #[test]
     fn a_quick_run_measures_ours_beside_plain_forwarding() {
         ::tests::skip_without_root!();
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(rows.len(), 2);
         assert!(rows.iter().all(|row| row.failures == 0 && row.value.is_some_and(|value| value.value > 0.0)));
 
-        // The same build as an old one: another daemon, by turns with the first.
+        // The same build also as the old one: a second daemon that takes turns with the first.
         let against = Some(::tests::daemon::binary().unwrap());
         let rows = run(&["ask".to_owned()], &Effort { against, ..effort }).unwrap();
         let systems: Vec<&str> = rows.iter().map(|row| row.system.as_str()).collect();

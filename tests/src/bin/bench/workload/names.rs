@@ -1,4 +1,5 @@
-//! Ours with 10 to 1,000,000 host names: each a route with a backend of its own, served by the same ten servers.
+//! Vestibule with 10 to 1,000,000 host names. Each has its own route and backend; the same ten servers serve
+//! all of them.
 
 use anyhow::Result;
 use load::order::{Order, Task};

@@ -35,7 +35,8 @@ pub(super) fn load_yaml(effort: &Effort) -> Result<Vec<Row>> {
     loaded(MANY, Format::Yaml, if effort.quick { 1 } else { 3 }, 4.0)
 }
 
-/// Time from SIGHUP until all routes are in force, in a daemon that had none; and of a start, its maps made too.
+/// Measures the time from SIGHUP until all routes are in effect in a daemon that had none, and the time of a
+/// start that also creates the maps.
 fn loaded(routes: u32, format: Format, times: u32, seconds: f64) -> Result<Vec<Row>> {
     let rig = Rig::new(WIRE, SERVERS)?;
     let text = vestibule::text(routes, SERVERS, format, None);
@@ -80,7 +81,7 @@ fn loaded(routes: u32, format: Format, times: u32, seconds: f64) -> Result<Vec<R
     Ok(rows)
 }
 
-/// The greatest resident memory of the daemon so far, gigabytes.
+/// Returns the peak resident memory of the daemon so far, in gigabytes.
 fn most_memory(daemon: &Daemon) -> Result<f64> {
     let pid = daemon.pid().context("the daemon runs")?;
     let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -89,7 +90,8 @@ fn most_memory(daemon: &Daemon) -> Result<f64> {
     Ok(kilobytes * 1024.0 / 1e9)
 }
 
-/// One route of 100,000 gets another backend, again and again; a client waits for it, others are open.
+/// Repeatedly changes the backend of one route of 100,000. One client waits for the change; other connections
+/// are open.
 pub(super) fn change(effort: &Effort) -> Result<Vec<Row>> {
     const HELD: u32 = 100;
     let mut bench = Bench::with_servers(System::Vestibule, WIRE, MANY, SERVERS)?;
@@ -118,13 +120,13 @@ pub(super) fn change(effort: &Effort) -> Result<Vec<Row>> {
         let turned = bench.rig.hear(1)?;
         failed += turned.failures();
         wrong.extend(turned.errors.iter().map(|(what, times)| format!("; {times} x {what}")));
-        // The client began 50 ms before; it sees the change with its next connection.
+        // The client started 50 ms earlier; it sees the change with its next connection.
         seen.push((turned.nanoseconds as f64 / 1e6 - 50.0).min(written.as_secs_f64() * 1e3));
-        // It says that it is ready, and writes its log a moment later.
+        // The daemon reports READY and writes its log a moment later.
         std::thread::sleep(Duration::from_millis(200));
         let log = bench.daemon().context("the system is ours")?.log();
         let (in_force, parsed) = times(&log)
-            .with_context(|| format!("the daemon does not tell its times (VESTIBULE_LOG=debug):\n{log}"))?;
+            .with_context(|| format!("the daemon does not log its times (VESTIBULE_LOG=debug):\n{log}"))?;
         whole.push(in_force);
         handed.push(in_force - parsed);
     }
@@ -150,7 +152,7 @@ pub(super) fn change(effort: &Effort) -> Result<Vec<Row>> {
     Ok(vec![row("from `compile` on", &handed, 20.0), row("file read again", &whole, 400.0)])
 }
 
-/// When the last reload was in force, and when its file was parsed, milliseconds since it began.
+/// Returns when the last reload was in effect and when its file was parsed, in milliseconds since its start.
 fn times(log: &str) -> Option<(f64, f64)> {
     let last = |what: &str| log.lines().rev().find(|line| line.contains(what));
     let in_force = last("in_force_ms=")?.split_once("in_force_ms=")?.1.split_whitespace().next()?;
