@@ -32,3 +32,4 @@ mod drain;
 mod emit;
 mod icmp;
 mod icmp_error;
+mod trace;

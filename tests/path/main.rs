@@ -32,3 +32,4 @@ mod veth_backend;
 mod own_port;
 mod pmtu;
 mod ip_options;
+mod trace;

@@ -1,32 +1,32 @@
-//! Ways off the path, and their one translation into what the kernel wants to hear.
+//! How packets leave the path, and the only translation into the kernel's return codes.
 
 use aya_ebpf::bindings::{TC_ACT_REDIRECT, TC_ACT_SHOT, tcx_action_base::TCX_NEXT};
 use common::reason::Reason;
 
 use crate::maps;
 
-/// What becomes of the packet.
+/// What happens to the packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The next program, then the node's own stack.
+    /// Handed on to the next program, then to the node's own stack.
     Next,
-    /// Nothing more.
+    /// Dropped without an answer.
     Drop,
-    /// Out of the device that `emit` chose.
+    /// Sent out of the device that `emit` chose.
     Redirect,
-    /// To be answered with RST: `path` has `emit` do it and leaves with the result.
+    /// Answered with RST: `path` has `emit` do it and leaves with the result.
     Reset,
-    /// Its sender is to get an ICMP error: `path` has `icmp_error` make it and leaves with the result.
+    /// Its sender gets an ICMP error: `path` has `icmp_error` make it and leaves with the result.
     IcmpError,
 }
 
-/// A way off the path: the one reason that is counted, and the verdict. One number, so that it crosses the border of
-/// separately verified functions.
+/// How a packet leaves the path: the one reason that is counted, and the verdict. It is one number, so that
+/// separately verified functions can pass it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Exit(u32);
 
-/// Bits of a reason (`REASONS_MAX`); the verdict stands above them.
+/// Bits of a reason (`REASONS_MAX`); the verdict is in the bits above them.
 const REASON_BITS: u32 = 8;
 const REASON_MASK: u32 = (1 << REASON_BITS) - 1;
 const _: () = assert!(common::reason::REASONS_MAX == 1 << REASON_BITS, "every reason fits into an exit");
@@ -49,19 +49,19 @@ impl Exit {
         Self(reason as u32 | DROP)
     }
 
-    /// The packet, or what was made of it, is on its way.
+    /// The packet, or what was made of it, is sent.
     #[inline(always)]
     pub(crate) const fn sent(reason: Reason) -> Self {
         Self(reason as u32 | SENT)
     }
 
-    /// The client gets a RST.
+    /// Resets the client.
     #[inline(always)]
     pub(crate) const fn reset(reason: Reason) -> Self {
         Self(reason as u32 | RESET)
     }
 
-    /// What a decision's reason comes to: the client gets a RST, unless it is to repeat.
+    /// Refuses for a reason of the decision: resets the client or, when it should repeat the packet, drops it.
     #[inline(always)]
     pub(crate) const fn refused(reason: Reason) -> Self {
         match reason {
@@ -70,31 +70,31 @@ impl Exit {
         }
     }
 
-    /// The sender of a TCP segment that could not be passed on gets an ICMP error.
+    /// Sends an ICMP error to the sender of a TCP segment that could not be passed on.
     #[inline(always)]
     pub(crate) const fn icmp_error(reason: Reason) -> Self {
         Self(reason as u32 | ICMP_ERROR)
     }
 
-    /// [`Exit::sent`] for a reason given as a number.
+    /// Like [`Exit::sent`], for a reason given as a number.
     #[inline(always)]
     pub(crate) const fn sent_for(reason: u32) -> Self {
         Self(reason & REASON_MASK | SENT)
     }
 
-    /// The same reason, and no answer.
+    /// The same reason, but without an answer.
     #[inline(always)]
     pub(crate) const fn dropped(self) -> Self {
         Self(self.reason() | DROP)
     }
 
-    /// Number of the reason.
+    /// Returns the number of the reason.
     #[inline(always)]
     pub(crate) const fn reason(self) -> u32 {
         self.0 & REASON_MASK
     }
 
-    /// The verdict.
+    /// Returns the verdict.
     #[inline(always)]
     pub(crate) const fn verdict(self) -> Verdict {
         match self.0 >> REASON_BITS {
@@ -106,20 +106,20 @@ impl Exit {
         }
     }
 
-    /// As a number for the border of a separately verified function.
+    /// Returns the exit as a number, to pass it between separately verified functions.
     #[inline(always)]
     pub(crate) const fn number(self) -> u32 {
         self.0
     }
 
-    /// From a number of [`Exit::number`].
+    /// Makes an exit from a number of [`Exit::number`].
     #[inline(always)]
     pub(crate) const fn from_number(number: u32) -> Self {
         Self(number)
     }
 }
 
-/// Counts the exit and says it in the kernel's words. The only place that knows them.
+/// Counts the exit and returns the kernel's code for it. Only this function uses those codes.
 #[inline(always)]
 pub(crate) fn leave(exit: Exit) -> i32 {
     maps::count(exit.reason());

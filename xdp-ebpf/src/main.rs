@@ -1,4 +1,5 @@
-//! What happens to one packet: entry points, panic handler, and a `main` so that the host can build and lint the crate.
+//! What happens to one packet: the entry points, the panic handler, and a `main` so that the host can build
+//! and lint the crate.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",
@@ -24,17 +25,25 @@ mod connection;
 mod delivery;
 mod stage;
 mod path;
+mod trace;
 
 use kernel::{Context, Skb};
 
-/// Attached by TCX to the ingress of every device concerned.
+/// Runs for every packet: attached by TCX to the ingress of each device concerned.
 #[classifier]
 pub(crate) fn ingress(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return TCX_NEXT };
-    exit::leave(path::run(Skb::of(ctx.as_ptr().cast()), scratch))
+    let skb = Skb::of(ctx.as_ptr().cast());
+    scratch.exit = path::run(skb, scratch).number();
+    // Read back, because the verifier would follow each known exit to the end; what it reads from memory it does not know.
+    let exit = exit::Exit::from_number(maps::read_now(&scratch.exit));
+    if trace::is_on() {
+        trace::log(skb, &mut scratch.received, exit.number());
+    }
+    exit::leave(exit)
 }
 
-/// Run by the daemon alone (`BPF_PROG_RUN`); attached nowhere.
+/// Runs only for the daemon (`BPF_PROG_RUN`); not attached anywhere.
 #[classifier]
 pub(crate) fn expire(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return 1 };
@@ -44,7 +53,7 @@ pub(crate) fn expire(ctx: TcContext) -> i32 {
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}
 
-/// Undefined on purpose: an object in which a panic path remains does not load, and names this symbol.
+/// Undefined on purpose: an object that still contains a panic path does not load, and the error names this symbol.
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
@@ -55,7 +64,7 @@ fn panic(_: &core::panic::PanicInfo) -> ! {
     unsafe { a_panic_path_remains() }
 }
 
-/// Every helper marked so is for GPL-compatible programs only.
+/// The kernel lets only programs with a GPL-compatible license call helpers that are marked GPL-only.
 #[cfg(target_arch = "bpf")]
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]

@@ -1,4 +1,4 @@
-//! Every map, in the order a packet meets them, and the only access to them.
+//! All maps, and the only code that accesses them.
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
@@ -17,6 +17,7 @@ use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
+use common::maps::trace::{TraceCount, TraceFilter};
 use common::reason::{REASONS_MAX, Reason};
 
 use crate::kernel;
@@ -24,14 +25,14 @@ use crate::scratch::{NextHop, Scratch};
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
-/// What stands behind the fixed part of [`SuffixKey`], as aya's LPM key wants it.
+/// The data behind the prefix length of [`SuffixKey`], in the form that aya's LPM key needs.
 #[repr(C)]
 pub(crate) struct SuffixData {
     listener: [u8; 2],
     reversed: [u8; 254],
 }
 
-// The sizes given here are those of a small test; the loader sets the real ones from the settings.
+// The sizes given here suit a small test; the loader sets the real ones from the settings.
 #[btf_map]
 pub(crate) static ABI: Array<u32, 1> = Array::new();
 #[btf_map]
@@ -48,6 +49,10 @@ pub(crate) static DRAIN: Array<u32, 1> = Array::new();
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static NEXT_HOPS: PerCpuArray<NextHop, 256> = PerCpuArray::new();
+#[btf_map]
+pub(crate) static TRACE: Array<TraceFilter, 1> = Array::new();
+#[btf_map]
+pub(crate) static TRACE_COUNT: Array<TraceCount, 1> = Array::new();
 #[btf_map]
 pub(crate) static COUNTERS: PerCpuArray<u64, REASONS_MAX> = PerCpuArray::new();
 #[btf_map]
@@ -91,11 +96,11 @@ pub(crate) static HALF_OPEN_RING: Array<Slot, 1024> = Array::new();
 #[btf_map]
 pub(crate) static CLOSED_RING: Array<Slot, 1024> = Array::new();
 
-/// Makes accessors that hand out a reference into a hash map.
+/// Makes accessors that return a reference into a hash map.
 ///
-/// Map memory is shared with other CPUs; each field is read and written on its own, and a torn read of two fields is
-/// tolerated by every reader. An entry deleted meanwhile may at once become another key's: what decides where bytes go
-/// is copied, and looked up again before it is believed.
+/// Map memory is shared with other CPUs. Each field is read and written on its own, and every reader
+/// tolerates a torn read of two fields. The element of a deleted entry may be reused for another key at once.
+/// So data that decides where bytes go is copied, and looked up again before it is used.
 macro_rules! hash_access {
     ($($find:ident $map:ident: $key:ty => $value:ty;)*) => { $(
         #[doc = concat!("The entry of `", stringify!($map), "`.")]
@@ -118,7 +123,7 @@ hash_access! {
     half_open HALF_OPENS: ClientTuple => HalfOpen;
 }
 
-/// The maps as the decision reads them.
+/// The maps as the tables of the decision.
 pub(crate) struct Maps;
 
 impl Tables for Maps {
@@ -170,7 +175,7 @@ impl Tables for Maps {
     }
 }
 
-/// Copies an entry.
+/// Copies an entry to `to`.
 #[inline(always)]
 fn copied<T: Copy>(from: *const T, to: &mut T) -> bool {
     // SAFETY: non-null by the lookup; see `hash_access!`.
@@ -178,7 +183,7 @@ fn copied<T: Copy>(from: *const T, to: &mut T) -> bool {
     true
 }
 
-/// Makes accessors that hand out a reference into an array map.
+/// Makes accessors that return a reference into an array map.
 macro_rules! array_access {
     ($($find:ident $map:ident => $value:ty;)*) => { $(
         #[doc = concat!("The element of `", stringify!($map), "`.")]
@@ -197,34 +202,36 @@ array_access! {
     cookie_key COOKIE_KEYS => CookieKey;
     scratch SCRATCH => Scratch;
     next_hop NEXT_HOPS => NextHop;
+    trace_filter TRACE => TraceFilter;
+    trace_count TRACE_COUNT => TraceCount;
 }
 
-/// The settings in force.
+/// Returns the current settings.
 #[inline(always)]
 pub(crate) fn settings() -> Option<&'static Settings> {
     SETTINGS.get(0)
 }
 
-/// Whether new connections are to be refused.
+/// Whether new connections must be refused.
 #[inline(always)]
 pub(crate) fn is_draining() -> bool {
     DRAIN.get(0).is_some_and(|value| *value != 0)
 }
 
-/// The cursors of the rings.
+/// Returns the cursors of the rings.
 #[inline(always)]
 pub(crate) fn cursors() -> Option<&'static mut Cursors> {
     // SAFETY: as in `array_access!`.
     CURSORS.get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 
-/// Adds 1 and returns the value before, atomically over all CPUs.
+/// Adds 1 and returns the previous value, atomically across all CPUs.
 #[inline(always)]
 pub(crate) fn advance(counter: &mut u64) -> u64 {
-    // The target says it has no atomics (true before cpu v3), so core offers no `fetch_add`; the intrinsic is one
-    // BPF instruction.
+    // The target reports no atomics (true before cpu v3), so core offers no `fetch_add`; the intrinsic
+    // compiles to one BPF instruction.
     #[cfg(target_arch = "bpf")]
-    // SAFETY: valid and aligned; map memory is only changed by atomic additions here.
+    // SAFETY: the reference is valid and aligned, and the access is atomic, so other CPUs may change the value too.
     return unsafe {
         core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(counter, 1)
     };
@@ -232,7 +239,7 @@ pub(crate) fn advance(counter: &mut u64) -> u64 {
     core::mem::replace(counter, counter.wrapping_add(1))
 }
 
-/// Adds modulo 2^32 and returns the value before, atomically over all CPUs.
+/// Adds modulo 2^32 and returns the previous value, atomically across all CPUs.
 #[inline(always)]
 pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
     #[cfg(target_arch = "bpf")]
@@ -246,7 +253,7 @@ pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
     core::mem::replace(counter, counter.wrapping_add(value))
 }
 
-/// Writes `new` and returns the value before, atomically over all CPUs.
+/// Writes `new` and returns the previous value, atomically across all CPUs.
 #[inline(always)]
 pub(crate) fn exchange(word: &mut u32, new: u32) -> u32 {
     #[cfg(target_arch = "bpf")]
@@ -258,25 +265,25 @@ pub(crate) fn exchange(word: &mut u32, new: u32) -> u32 {
     core::mem::replace(word, new)
 }
 
-/// Whether bytes are undelivered, read once more behind a look for them that failed: another CPU, which had an acknowledgement of
-/// the backend, clears the flag and then removes the hello.
+/// Whether bytes of the flow are still undelivered, read again after a lookup of those bytes failed. A CPU
+/// that receives the backend's acknowledgement first clears the flag and then removes the hello.
 #[inline(always)]
 pub(crate) fn is_undelivered(flow: &mut Flow) -> bool {
-    // A full barrier: the look comes first.
+    // A full barrier: the failed lookup comes before the read below.
     add(&mut flow.seen_secs, 0);
-    // SAFETY: a reference is valid. Volatile, because other CPUs write: what was read before must not stand for it.
+    // SAFETY: a reference is valid. Volatile, because other CPUs write the flags: an earlier read must not be reused.
     let flags = unsafe { core::ptr::read_volatile(&raw const flow.connection.backend_flags) };
     flags & FLOW_UNDELIVERED != 0
 }
 
-/// Reads a word that another CPU may be writing, now: not what was read of it before.
+/// Reads a word that another CPU may be writing. The read is volatile: an earlier value is not reused.
 #[inline(always)]
 pub(crate) fn read_now(word: &u32) -> u32 {
     // SAFETY: a reference is valid and aligned.
     unsafe { core::ptr::from_ref(word).read_volatile() }
 }
 
-/// A number that no other connection of the node has.
+/// Returns a number that no other connection of the node has.
 #[inline(always)]
 pub(crate) fn next_generation() -> u32 {
     cursors().map_or(0, |cursors| (advance(&mut cursors.generation) as u32).wrapping_add(1))
@@ -286,7 +293,7 @@ pub(crate) fn next_generation() -> u32 {
 #[inline(always)]
 pub(crate) fn count(reason: u32) {
     if let Some(counter) = COUNTERS.get_ptr_mut(reason) {
-        // SAFETY: non-null by the lookup; nobody else writes this CPU's element.
+        // SAFETY: non-null by the lookup; no other CPU writes this CPU's element.
         unsafe { *counter += 1 };
     }
 }
@@ -297,19 +304,19 @@ pub(crate) fn count_event(reason: Reason) {
     count(reason as u32);
 }
 
-/// Stores whose a backend's packets are, unless somebody holds the four-tuple.
+/// Stores the connection that a backend's replies belong to, unless the four-tuple already has one.
 #[inline(always)]
 pub(crate) fn claim_reply(key: &BackendTuple, reply: &Reply) -> bool {
     NATS.insert(key, reply, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Stores whose a backend's packets are, whoever held the four-tuple.
+/// Stores the connection that a backend's replies belong to, and replaces any other.
 #[inline(always)]
 pub(crate) fn take_reply(key: &BackendTuple, reply: &Reply) -> bool {
     NATS.insert(key, reply, u64::from(BPF_ANY)).is_ok()
 }
 
-/// Removes whose a backend's packets are.
+/// Removes the connection that a backend's replies belong to.
 #[inline(always)]
 pub(crate) fn remove_reply(key: &BackendTuple) {
     let _ = NATS.remove(key);
@@ -321,25 +328,25 @@ pub(crate) fn insert_flow(key: &ClientTuple, flow: &Flow) -> bool {
     FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Removes a flow; `false` when somebody else did.
+/// Removes a flow; `false` when it was already removed.
 #[inline(always)]
 pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
     FLOWS.remove(key).is_ok()
 }
 
-/// Stores a hello over the one that is there; `false` when there is none.
+/// Replaces a hello; `false` when there is none.
 #[inline(always)]
 pub(crate) fn update_pending(key: &ClientTuple, hello: &Pending) -> bool {
     PENDING.insert(key, hello, u64::from(BPF_EXIST)).is_ok()
 }
 
-/// Stores a hello over whatever was there.
+/// Stores a hello, and replaces any earlier one.
 #[inline(always)]
 pub(crate) fn put_pending(key: &ClientTuple, hello: &Pending) -> bool {
     PENDING.insert(key, hello, u64::from(BPF_ANY)).is_ok()
 }
 
-/// Removes a hello; `false` when somebody else did.
+/// Removes a hello; `false` when it was already removed.
 #[inline(always)]
 pub(crate) fn remove_pending(key: &ClientTuple) -> bool {
     PENDING.remove(key).is_ok()
@@ -351,19 +358,19 @@ pub(crate) fn insert_half_open(key: &ClientTuple, half_open: &HalfOpen) -> bool 
     HALF_OPENS.insert(key, half_open, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Removes a half-open connection; `false` when somebody else did.
+/// Removes a half-open connection; `false` when it was already removed.
 #[inline(always)]
 pub(crate) fn remove_half_open(key: &ClientTuple) -> bool {
     HALF_OPENS.remove(key).is_ok()
 }
 
-/// Stores the count of a source.
+/// Stores the count of waiting hellos of a source.
 #[inline(always)]
 pub(crate) fn insert_source(key: &Address, source: &Source) -> bool {
     SOURCES.insert(key, source, u64::from(BPF_ANY)).is_ok()
 }
 
-/// Tells the daemon of a hello that gave way.
+/// Reports an evicted hello to the daemon.
 #[inline(always)]
 pub(crate) fn report(expiry: &Expiry) {
     let _ = EVICTIONS.output(expiry, 0);

@@ -1,15 +1,15 @@
-//! A packet's headers, and what was read from them.
+//! A packet's headers, and the fields read from them.
 
 use common::maps::address::{Address, Port};
 use common::maps::flow::ClientTuple;
 
 /// Bytes of an Ethernet header.
 pub(crate) const ETH_BYTES: u32 = 14;
-/// Bytes of the headers before TCP in an IPv4 frame (options are refused).
+/// Bytes before the TCP header in an IPv4 frame without options.
 pub(crate) const V4_BYTES: u32 = 34;
-/// Bytes of the headers before TCP in an IPv6 frame (extension headers are refused).
+/// Bytes before the TCP header in an IPv6 frame without extension headers.
 pub(crate) const V6_BYTES: u32 = 54;
-/// Most bytes of a TCP header.
+/// The maximum length of a TCP header, in bytes.
 pub(crate) const TCP_BYTES_MAX: u32 = 60;
 
 /// TCP flags (RFC 9293 section 3.1).
@@ -19,17 +19,17 @@ pub(crate) const RST: u8 = 4;
 pub(crate) const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 16;
 
-/// Where headers stand in [`Headers`]: TCP at one place for both families, addresses and TCP fields aligned.
+/// Offset of the TCP header in [`Headers`]: the same for both families, and it aligns addresses and TCP fields.
 pub(crate) const TCP_AT: usize = 56;
 const V4_FRAME_AT: usize = TCP_AT - V4_BYTES as usize;
 const V6_FRAME_AT: usize = TCP_AT - V6_BYTES as usize;
 const V4_AT: usize = V4_FRAME_AT + ETH_BYTES as usize;
 const V6_AT: usize = V6_FRAME_AT + ETH_BYTES as usize;
 
-/// Ethernet, IP and TCP header of a frame, as on the wire.
+/// The Ethernet, IP and TCP headers of a frame, as on the wire.
 #[repr(C, align(8))]
 pub(crate) struct Headers {
-    /// The frame begins at 22 (IPv4) or 2 (IPv6); TCP at [`TCP_AT`].
+    /// The frame starts at 22 (IPv4) or 2 (IPv6), the TCP header at [`TCP_AT`].
     pub(crate) bytes: [u8; 128],
 }
 
@@ -39,7 +39,7 @@ impl Headers {
     /// Offset of the IPv6 header.
     pub(crate) const V6: usize = V6_AT;
 
-    /// First byte of the frame.
+    /// Returns a pointer to the first byte of the frame.
     #[inline(always)]
     pub(crate) fn frame(&mut self, v4: bool) -> *mut u8 {
         let at = if v4 { V4_FRAME_AT } else { V6_FRAME_AT };
@@ -47,15 +47,15 @@ impl Headers {
         unsafe { self.bytes.as_mut_ptr().add(at) }
     }
 
-    /// The 16-bit number at an even offset.
+    /// Reads the 16-bit number at an even offset.
     #[inline(always)]
     pub(crate) fn be16(&self, at: usize) -> u16 {
         debug_assert!(at.is_multiple_of(2) && at < 126);
-        // SAFETY: in range and aligned: callers pass constants; `bytes` is aligned to 8.
+        // SAFETY: in range and aligned, since callers pass constants and `bytes` is aligned to 8.
         u16::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u16>().read() })
     }
 
-    /// The 32-bit number at an offset divisible by 4.
+    /// Reads the 32-bit number at an offset divisible by 4.
     #[inline(always)]
     pub(crate) fn be32(&self, at: usize) -> u32 {
         debug_assert!(at.is_multiple_of(4) && at < 124);
@@ -63,7 +63,7 @@ impl Headers {
         u32::from_be(unsafe { self.bytes.as_ptr().add(at).cast::<u32>().read() })
     }
 
-    /// The 32 bits at an offset divisible by 4, as they lie in memory.
+    /// Reads the 32 bits at an offset divisible by 4 in memory order, without a byte swap.
     #[inline(always)]
     pub(crate) fn word(&self, at: usize) -> u32 {
         debug_assert!(at.is_multiple_of(4) && at < 124);
@@ -85,7 +85,7 @@ impl Headers {
         unsafe { self.bytes.as_mut_ptr().add(at).cast::<u32>().write(value.to_be()) }
     }
 
-    /// The port at an even offset.
+    /// Reads the port at an even offset.
     #[inline(always)]
     pub(crate) fn port(&self, at: usize) -> Port {
         debug_assert!(at.is_multiple_of(2) && at < 126);
@@ -104,11 +104,11 @@ impl Headers {
     #[inline(always)]
     pub(crate) fn set_link(&mut self, at: usize, link: &[u8; 6]) {
         debug_assert!(at < 122);
-        // SAFETY: in range: callers pass constants.
+        // SAFETY: in range, since callers pass constants.
         unsafe { self.bytes.as_mut_ptr().add(at).cast::<[u8; 6]>().write(*link) }
     }
 
-    /// The address at an offset divisible by 4 (IPv4: 4 bytes, IPv6: 16).
+    /// Reads the address at an offset divisible by 4 (IPv4: 4 bytes, IPv6: 16).
     #[inline(always)]
     pub(crate) fn address(&self, at: usize, v4: bool) -> Address {
         // SAFETY: as in `be16`.
@@ -136,16 +136,16 @@ impl Headers {
         }
     }
 
-    /// Byte of the TCP header at a variable offset; the mask keeps it inside.
+    /// Reads a byte of the TCP header at a variable offset; the mask keeps it in range.
     #[inline(always)]
     pub(crate) fn tcp_byte(&self, offset: u32) -> u8 {
         self.bytes[tcp_at(offset)]
     }
 
-    /// 32-bit number of the TCP header at a variable offset, aligned or not.
+    /// Reads a 32-bit number of the TCP header at a variable offset, aligned or not.
     #[inline(always)]
     pub(crate) fn tcp_be32(&self, offset: u32) -> u32 {
-        // SAFETY: the mask keeps all four bytes inside: TCP_AT + 63 + 4 < 128.
+        // SAFETY: the mask keeps all four bytes in range: TCP_AT + 63 + 4 < 128.
         u32::from_be(unsafe { self.bytes.as_ptr().add(tcp_at(offset)).cast::<u32>().read_unaligned() })
     }
 
@@ -157,27 +157,27 @@ impl Headers {
     }
 }
 
-/// Place of a byte of the TCP header, kept inside.
+/// Returns the index in [`Headers::bytes`] of a byte of the TCP header; the mask keeps it in range.
 #[inline(always)]
 const fn tcp_at(offset: u32) -> usize {
     TCP_AT + (offset & 63) as usize
 }
 
-/// What `parse` read from the headers. Numbers in host byte order.
+/// What `parse` read from the headers. Numbers are in host byte order.
 #[repr(C)]
 pub(crate) struct Segment {
-    /// Source as `client`, destination as `vip`.
+    /// The source as `client`, the destination as `vip`.
     pub(crate) tuple: ClientTuple,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
-    /// Bytes of the TCP header.
+    /// Length of the TCP header.
     pub(crate) tcp_bytes: u32,
     /// Offset of the payload in the frame.
     pub(crate) payload_at: u32,
     pub(crate) payload_bytes: u32,
-    /// Offset of the timestamp option's first number in the TCP header; 0 = none.
+    /// Offset in the TCP header of the timestamp option's first number; 0 = none.
     pub(crate) timestamps_at: u32,
-    /// Offset of the first SACK block in the TCP header; 0 = none.
+    /// Offset in the TCP header of the first SACK block; 0 = none.
     pub(crate) sack_at: u32,
     pub(crate) sack_blocks: u32,
     pub(crate) tsval: u32,
@@ -200,19 +200,19 @@ impl Segment {
         self.flags & flags == flags
     }
 
-    /// Whether it is an acknowledgement and nothing else.
+    /// Whether the segment is a bare acknowledgement: no payload, no SYN, FIN or RST.
     #[inline(always)]
     pub(crate) fn is_bare(&self) -> bool {
         self.payload_bytes == 0 && self.flags & (SYN | FIN | RST) == 0
     }
 
-    /// Whether it asks for a new connection.
+    /// Whether the segment opens a new connection.
     #[inline(always)]
     pub(crate) fn is_syn(&self) -> bool {
         self.flags & (SYN | ACK) == SYN
     }
 
-    /// Sequence number behind the segment.
+    /// Returns the sequence number after the segment's last byte.
     #[inline(always)]
     pub(crate) fn end(&self) -> u32 {
         let mut end = self.seq.wrapping_add(self.payload_bytes);

@@ -1,4 +1,4 @@
-//! Working memory of one run, one a CPU: parts, of which each function takes those that it works on.
+//! Working memory of one run, one per CPU. It consists of parts; each function takes the parts that it works on.
 
 use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
 use common::decide::pick::Choice;
@@ -11,7 +11,7 @@ use common::wire::client_hello::Window;
 
 use crate::packet::{Headers, Segment};
 
-/// All of it. Only `main`, `maps` and `path` name the whole. The kernel allows at most 32 KiB.
+/// All parts. Only `main`, `maps` and `path` name the whole. The kernel allows at most 32 KiB.
 #[repr(C)]
 pub(crate) struct Scratch {
     pub(crate) received: Received,
@@ -22,39 +22,45 @@ pub(crate) struct Scratch {
     pub(crate) half_open: HalfOpen,
     pub(crate) quote: Quote,
     pub(crate) cursors: Cursors,
+    /// The packet's exit, as [`crate::exit::Exit::number`].
+    pub(crate) exit: u32,
 }
 
 const _: () = assert!(size_of::<Scratch>() <= 32_768, "a per-CPU value is at most 32 KiB");
 
-/// The packet in hand, and whose it is.
+/// The packet in hand, and the connection it belongs to.
 #[repr(C)]
 pub(crate) struct Received {
     pub(crate) now_ns: u64,
     pub(crate) segment: Segment,
     pub(crate) headers: Headers,
-    /// TCP header as received, for checksum differences.
+    /// The TCP header as received, for checksum differences.
     pub(crate) kept: Headers,
-    /// Key of the connection's records, whichever side the packet came from.
+    /// Key of the connection's records, the same for packets from either side.
     pub(crate) client: ClientTuple,
     /// `Connection::generation` of the record that the packet was found to belong to.
     pub(crate) generation: u32,
     /// Whether the packet's checksum is still to be completed (CHECKSUM_PARTIAL).
     pub(crate) partial: bool,
-    /// Whether `partial` is known of this packet, and its checksum is to be trusted.
+    /// Whether `partial` is valid for this packet and its checksum is trusted.
     pub(crate) partial_known: bool,
+    /// How much of this part is of the packet in hand: `KNOWN_*` of `common::maps::trace`. For `trace` alone.
+    pub(crate) known: u8,
+    /// What the packet was found to belong to: `CLASS_*` of `common::maps::trace`. For `trace` alone.
+    pub(crate) class: u8,
 }
 
-/// A segment of ours to be made, or where the packet in hand goes. Numbers in host byte order.
+/// A segment that we make, or the receiver of the packet in hand. Numbers are in host byte order.
 #[repr(C)]
 pub(crate) struct Draft {
-    /// Sender as `client`, receiver as `vip`.
+    /// The sender as `client`, the receiver as `vip`.
     pub(crate) tuple: ClientTuple,
     pub(crate) seq: u32,
     pub(crate) ack: u32,
-    /// First byte of the payload in [`Cursors::window`].
+    /// Index in [`Cursors::window`] of the payload's first byte.
     pub(crate) payload_from: u32,
     pub(crate) payload_bytes: u32,
-    /// TSval and TSecr, when `timestamps`.
+    /// TSval and TSecr, valid when `timestamps` is set.
     pub(crate) tsval: u32,
     pub(crate) tsecr: u32,
     pub(crate) window: u16,
@@ -66,13 +72,13 @@ pub(crate) struct Draft {
     pub(crate) window_scale: u8,
     /// SYN: SACK permitted option.
     pub(crate) sack_permitted: bool,
-    /// Number of the reason that is counted once it is sent.
+    /// Number of the reason that is counted when it is sent.
     pub(crate) reason: u32,
     pub(crate) route: bpf_fib_lookup,
     pub(crate) unresolved: bpf_redir_neigh,
 }
 
-/// A connection to be opened: what the decision reads and gives, and the backend's side of it.
+/// A connection to be opened: the decision's inputs and results, and the backend's side of the connection.
 #[repr(C)]
 pub(crate) struct Dial {
     pub(crate) connection: Connection,
@@ -81,9 +87,9 @@ pub(crate) struct Dial {
     pub(crate) listener: Listener,
     pub(crate) choice: Choice,
     pub(crate) keys: Keys,
-    /// What the client proved: `cookie::PROOF_*`.
+    /// What the client has proved: `cookie::PROOF_*`.
     pub(crate) proof: u32,
-    /// Who held the replies that are claimed.
+    /// The client that held the replies being claimed, or the half-open slot being looked at.
     pub(crate) victim: ClientTuple,
     /// A four-tuple as `bpf_sock_tuple`.
     pub(crate) socket: [u8; 36],
@@ -91,63 +97,63 @@ pub(crate) struct Dial {
     pub(crate) claimed: u32,
 }
 
-/// A connection that waits for bytes of its hello, or for its backend.
+/// A connection that waits for bytes of its hello or for its backend.
 #[repr(C)]
 pub(crate) struct Waiting {
     /// A copy of its record, or the record to be stored.
     pub(crate) pending: Pending,
-    /// Whether the record was there before this packet.
+    /// Whether the record existed before this packet.
     pub(crate) found: bool,
-    /// Outlives the packet: 1 + the place that this CPU freed last, still in its cache; 0 = none.
+    /// Kept from packet to packet: 1 + the `BUFFERS` slot that this CPU freed last, still in its cache; 0 = none.
     pub(crate) freed: u32,
-    /// Whose place is looked at.
+    /// Owner of the buffer that is being looked at.
     pub(crate) victim: ClientTuple,
-    /// What the daemon is told of a victim.
+    /// The report to the daemon about an evicted hello.
     pub(crate) eviction: Expiry,
 }
 
 /// The segment that an ICMP error quotes.
 #[repr(C)]
 pub(crate) struct Quote {
-    /// Its source as `client`, its destination as `vip`.
+    /// The segment's source as `client`, its destination as `vip`.
     pub(crate) tuple: ClientTuple,
     pub(crate) seq: u32,
-    /// Added to its sequence and acknowledgement number.
+    /// Added to its sequence number and acknowledgement number.
     pub(crate) seq_shift: u32,
     pub(crate) ack_shift: u32,
 }
 
-/// Where loops stand, and the bytes that they run over.
+/// Positions of loops, and the bytes that they process.
 #[repr(C)]
 pub(crate) struct Cursors {
-    /// First stream byte to work on.
+    /// The first stream byte to process.
     pub(crate) from: u32,
     pub(crate) at: u32,
     pub(crate) left: u32,
     pub(crate) sum: u32,
-    /// First stream byte of the segment to be delivered next.
+    /// The first stream byte of the next segment to deliver.
     pub(crate) deliver_at: u32,
-    /// Bytes of the extension header read last, and what follows it.
+    /// Length of the extension header read last, and the type of the header after it.
     pub(crate) options_bytes: u32,
     pub(crate) options_next: u32,
-    /// A search for a place: the one found, and the oldest met.
+    /// The search for a slot: the one found, and the oldest one seen.
     pub(crate) found: u32,
     pub(crate) oldest: u32,
     pub(crate) oldest_ns: u64,
     pub(crate) window: Window,
 }
 
-/// A next hop that was found a moment ago: element of `NEXT_HOPS`, one CPU's own.
+/// A next hop that was found a moment ago: an element of `NEXT_HOPS`, of one CPU alone.
 #[repr(C)]
 pub(crate) struct NextHop {
     pub(crate) from: Address,
     pub(crate) to: Address,
-    /// The device that the packet came in by, and the one it leaves by.
+    /// The device that the packet came in on, and the one it leaves on.
     pub(crate) ingress: u32,
     pub(crate) egress: u32,
-    /// Most bytes of an IP packet.
+    /// The largest IP packet that fits, in bytes.
     pub(crate) mtu: u32,
-    /// When it was found, in `next_hop`'s units of time; zero in an element never written, which fits no packet.
+    /// When it was found, in `next_hop`'s units of time. Zero in an element never written, which matches no packet.
     pub(crate) age: u32,
     pub(crate) links: Links,
 }

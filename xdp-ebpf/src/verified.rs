@@ -1,15 +1,16 @@
-//! Functions that the verifier looks into once, on their own, and loops.
+//! Functions that the verifier checks once and separately, and loops.
 //!
-//! What is inlined is verified on each path that leads to it; a global function once, for any arguments. It takes the
-//! packet, parts of the working memory and numbers, five arguments at most, and gives one number ([`Code`]).
+//! Inlined code is verified on each path that leads to it. A global function is verified once, for any
+//! arguments. It takes the packet, parts of the working memory and numbers, five arguments at most, and
+//! returns one number ([`Code`]).
 
 use crate::exit::Exit;
 
-/// What crosses the border of a separately verified function.
+/// A value that a separately verified function can return.
 pub(crate) trait Code {
-    /// As a number.
+    /// Returns the value as a number.
     fn code(self) -> u32;
-    /// From a number of [`Code::code`].
+    /// Makes the value from a number of [`Code::code`].
     fn of(code: u32) -> Self;
 }
 
@@ -59,7 +60,7 @@ impl Code for Exit {
     }
 }
 
-/// Code of "no exit, and true": go on. No exit has it.
+/// Code of "no exit, and true": continue. No exit has this code.
 const GO_ON: u32 = u32::MAX;
 /// Code of "no exit, but false".
 const GO_ON_FALSE: u32 = u32::MAX - 1;
@@ -99,8 +100,8 @@ impl Code for Result<bool, Exit> {
     }
 }
 
-/// Makes a separately verified function, `name as symbol`: of the packet of a context, of parts of the working memory, of
-/// numbers. Only the context `Skb` (TC) exists so far.
+/// Makes a separately verified function, `name as symbol`. Its arguments are the packet of a context, parts
+/// of the working memory, and numbers. The only context so far is `Skb` (TC).
 ///
 /// ```text
 /// verified! { fn name as symbol[Context packet](part: Part, ...; number: u32, ...) -> Result { body } }
@@ -125,7 +126,8 @@ macro_rules! verified {
                 $($part: *mut $kind,)*
                 $($($number: $size,)*)?
             ) -> u32 {
-                // SAFETY: null is checked; else it is memory of the caller, which the verifier knows, and nobody else's.
+                // SAFETY: null is checked; otherwise the pointer is memory that the caller borrows
+                // exclusively and the verifier tracks.
                 $(let Some($part) = (unsafe { $part.as_mut() }) else { return 0 };)*
                 $crate::verified::Code::code(body(
                     $(<$context as $crate::kernel::Context>::of($packet),)? $($part,)* $($($number,)*)?
@@ -138,9 +140,9 @@ macro_rules! verified {
     };
 }
 
-/// Makes a loop of at most `times` rounds, which the verifier looks into once; a round that gives `true` is the last. It
-/// takes what [`verified!`] takes, and before that one part that it only reads. Where it stands is kept in a part: the
-/// verifier would follow each value on the stack.
+/// Makes a loop of at most `times` rounds, whose body the verifier checks once. A round that returns `true` is the
+/// last. The loop takes the same arguments as [`verified!`], preceded by at most one part that it only reads. The
+/// position of the loop is kept in a part: on the stack, the verifier would follow each of its values.
 ///
 /// ```text
 /// looped! { fn name[Context packet](& read: Part, part: Part, ...; number: u32, ...) times 40, |round| { body } }
@@ -173,7 +175,7 @@ macro_rules! looped {
             unsafe extern "C" fn step(round: u32, state: *mut core::ffi::c_void) -> i64 {
                 // SAFETY: the only caller passes a `State` on its stack.
                 let state = unsafe { &mut *state.cast::<State>() };
-                // SAFETY: null is checked; else it is the caller's, see below.
+                // SAFETY: null is checked; otherwise the pointer is the caller's reference, see below.
                 $(let Some($read) = (unsafe { state.$read.as_ref() }) else { return 1 };)?
                 // SAFETY: as above.
                 $(let Some($part) = (unsafe { state.$part.as_mut() }) else { return 1 };)*

@@ -14,3 +14,5 @@ pub mod tables;
 pub mod route;
 /// A route and a client lead to a backend.
 pub mod pick;
+/// Which packets are traced.
+pub mod trace;

@@ -55,10 +55,12 @@ pub mod flow;
 pub mod settings;
 /// What was counted and what the kernel tells the daemon.
 pub mod event;
+/// What `vestibule trace` asks for, and what it gets.
+pub mod trace;
 
 /// Raised whenever a map's key, value or meaning changes. Pinned as map `ABI`; a mismatch is refused before anything
 /// is touched.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 5;
 
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
 pub mod name {
@@ -120,9 +122,15 @@ pub mod name {
     pub const SCRATCH: &str = "SCRATCH";
     /// Next hops found in the last 134 milliseconds, per CPU.
     pub const NEXT_HOPS: &str = "NEXT_HOPS";
+    /// [`super::trace::TraceFilter`], one element. Written by `vestibule trace`.
+    pub const TRACE: &str = "TRACE";
+    /// [`super::trace::TraceCount`], one element.
+    pub const TRACE_COUNT: &str = "TRACE_COUNT";
+    /// Ring buffer of `aya-log`; each line is a [`super::trace::TraceRecord`]. The name is the library's.
+    pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// Every map that is pinned.
-    pub const ALL: [&str; 29] = [
+    pub const ALL: [&str; 32] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -152,5 +160,8 @@ pub mod name {
         EVICTIONS,
         SCRATCH,
         NEXT_HOPS,
+        TRACE,
+        TRACE_COUNT,
+        AYA_LOGS,
     ];
 }

@@ -11,37 +11,37 @@ use super::probe::SOCKET;
 use crate::node::agent::{self, Options};
 use crate::node::{Identity, NodeError};
 
-/// What the command line says.
+/// The arguments.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The chart's file, YAML or JSON.
     #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
     config: PathBuf,
-    /// A file with listeners and routes besides those of the cluster, as `vestibule run` takes it; its settings are not
-    /// looked at. Read again when it changes.
+    /// Static file with listeners and routes in addition to those of the cluster, in the format of `vestibule
+    /// run`. Its settings are ignored. Read again when it changes.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Where the last compiled state and the keys are kept, for a boot without the API server.
+    /// Folder for the last compiled state and the keys, used for a boot without the API server.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/vestibule")]
     state: PathBuf,
-    /// Where the agents of a node hand over the maps.
+    /// Folder that the agents of a node use to hand over the maps.
     #[arg(long, value_name = "DIR", default_value = "/run/vestibule")]
     run: PathBuf,
-    /// The socket that `vestibule probe` asks.
+    /// Socket for `vestibule probe`.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
-    /// How to log.
+    /// Log format.
     #[arg(long, value_enum, default_value_t = super::LogFormat::Text)]
     log_format: super::LogFormat,
-    /// Port of /metrics, /readyz and /livez, bound by the writer alone; 0: none.
+    /// Port of /metrics, /readyz and /livez, bound only by the writer; 0: none.
     #[arg(long, value_name = "PORT", default_value_t = 9120)]
     metrics_port: u16,
-    /// Whether each route has series of its own.
+    /// Whether each route has metrics of its own.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     metrics_per_route: bool,
 }
 
-/// Runs until it is told to end.
+/// Runs until SIGTERM or SIGINT.
 pub(super) fn run(asked: Args, pins: PathBuf) -> Result<ExitCode> {
     super::log(asked.log_format);
     let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));

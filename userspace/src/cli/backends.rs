@@ -25,7 +25,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
             *flows.entry(flow.connection.backend).or_default() += 1;
         }
     })?;
-    // Of the caller's network namespace, which is the instance's unless several are run.
+    // Reads the caller's network namespace. It is the instance's, unless several instances run.
     let node = Node::look()?;
     let mut backends = content.backends;
     backends.sort_by_key(|(id, _)| *id);

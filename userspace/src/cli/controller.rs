@@ -13,39 +13,40 @@ use crate::config;
 use crate::controller::keys::Schedule;
 use crate::controller::{self, ControllerError, Options};
 
-/// What the command line says.
+/// The arguments.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// The chart's file, YAML or JSON.
     #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
     config: PathBuf,
-    /// A file with listeners and routes besides those of the cluster, the one that agents have.
+    /// Static file with listeners and routes in addition to those of the cluster, the same as the agents'.
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How to log.
+    /// Log format.
     #[arg(long, value_enum, default_value_t = super::LogFormat::Text)]
     log_format: super::LogFormat,
     /// Port of /metrics, /readyz and /livez; 0: none.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     metrics_port: u16,
-    /// How long a key makes cookies before the next one does. Less than 5m refuses slow clients at each change.
+    /// How long a key signs cookies. Below 5m, slow clients are refused at each change of the key.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = interval)]
     rotate_keys_every: Duration,
-    /// How long agents have to see the next key before it makes cookies. Longer than the API server is ever away.
+    /// How long agents have to receive the next key before it signs cookies. Choose longer than any outage of
+    /// the API server.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = interval)]
     spread_keys_for: Duration,
-    /// After this time without a sign of life of its agent the NodeState of a node is deleted.
+    /// Delete the NodeState of a node whose agent has shown no sign of life for this long.
     #[arg(long, value_name = "TIME", default_value = "10m", value_parser = interval)]
     forget_nodes_after: Duration,
 }
 
-/// At least a second.
+/// Parses an interval of at least one second.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = config::duration(text)?;
     if interval < Duration::from_secs(1) { Err("write 1s or more".to_owned()) } else { Ok(interval) }
 }
 
-/// Runs until it is told to end.
+/// Runs until SIGTERM or SIGINT.
 pub(super) fn run(asked: Args) -> Result<ExitCode> {
     super::log(asked.log_format);
     let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::print;
 use crate::sources::kubernetes::api::node_state::NodeState;
 
-/// Prints the definitions of our own kinds.
+/// Prints the definitions of Vestibule's own kinds.
 pub(super) fn show() -> Result<()> {
     print::line(&text()?.trim_end())
 }

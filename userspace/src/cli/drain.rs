@@ -1,4 +1,4 @@
-//! `vestibule drain`: no new connections, and a wait for those that are open.
+//! `vestibule drain`: refuses new connections, and waits until the open ones have ended.
 
 use std::mem::replace;
 use std::process::ExitCode;
@@ -17,18 +17,18 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::dataplane::table::TableError;
 
-/// Between two counts; also what a count may cost: a walk of a million flows takes 0.2 s.
+/// The interval between counts. It also allows for their cost: a walk of a million flows takes 0.2 s.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// Between two lines where no terminal shows a bar.
+/// The interval between lines if there is no terminal to show a bar.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Wait no longer than this, such as `10m`; what is open then stays open. Default: as long as it takes.
+    /// Wait at most this long, such as `10m`. Connections still open then stay open. Default: no limit.
     #[arg(long, value_name = "DURATION", value_parser = config::duration)]
     deadline: Option<Duration>,
-    /// Take new connections again.
+    /// Accept new connections again.
     #[arg(long, conflicts_with = "deadline")]
     cancel: bool,
 }
@@ -56,24 +56,24 @@ pub(super) fn run(asked: &Args, pins: &Pins) -> Result<ExitCode> {
 }
 
 fn refuse(maps: &Maps, new_ones: bool) -> Result<()> {
-    maps.drain.put(&0, &u32::from(new_ones)).context("telling the programs")
+    maps.drain.put(&0, &u32::from(new_ones)).context("setting the drain flag")
 }
 
-/// Waits until no connection is open or the time is over; how many are.
+/// Waits until no connection is open or the deadline has passed. Returns the number of open connections.
 fn wait(maps: &Maps, deadline: Option<Duration>) -> Result<u64> {
     let begun = Instant::now();
     let first = open_connections(maps)?;
     let bar = ProgressBar::new(first).with_style(style()?);
     let mut told = begun;
     let mut left = first;
-    // As if one had been open before.
+    // Not zero, so that two counts are needed.
     let mut before = 1;
     loop {
-        // More than at first: handshakes that were under way have ended well.
+        // More than at first: pending handshakes have completed.
         bar.set_length(bar.length().unwrap_or(first).max(left));
         bar.set_position(bar.length().unwrap_or(first) - left);
         let waited = begun.elapsed();
-        // Twice none: a client that had its SYN-ACK and is about to say hello is in no map.
+        // Requires two zero counts: a client that has its SYN-ACK but has not sent its hello is in no map.
         if left + before == 0 || deadline.is_some_and(|deadline| waited >= deadline) {
             break;
         }
@@ -93,11 +93,11 @@ fn style() -> Result<ProgressStyle> {
     Ok(ProgressStyle::with_template(template)?.progress_chars("=> "))
 }
 
-/// Connections that a client would miss: those that have a backend and are not over, and those about to.
+/// Counts the connections that a client would miss: those with a backend, and those being opened.
 fn open_connections(maps: &Maps) -> Result<u64, TableError> {
     let mut open = 0;
     maps.flows.walk(|_, flow| open += u64::from(flow.connection.state == FLOW_ESTABLISHED))?;
-    // One whose hello is still owed to its backend has a flow.
+    // If its hello is still undelivered, the connection has a flow, which is counted already.
     maps.hellos.walk(|_, hello| open += u64::from(hello.connection.state != PENDING_UNDELIVERED))?;
     Ok(open + maps.half_opens.count()?)
 }

@@ -17,25 +17,25 @@ use crate::model::NodeFacts;
 use crate::plan::MapsImage;
 use crate::sources::file;
 
-/// Bytes of a hello's file that are looked at. Far more than the 16 KiB at which a hello is refused.
+/// The number of bytes read of a hello's file. Far more than the 16 KiB at which a hello is refused.
 const HELLO_FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 #[group(id = "asked", required = true, multiple = false, args = ["name", "hello"])]
 pub(super) struct Args {
-    /// The server name a client asks for.
+    /// The server name that the client sends.
     #[arg(long)]
     name: Option<String>,
-    /// Files with raw bytes as a client would send them; one answer each, in order.
+    /// Files with raw bytes as a client would send them. Prints one answer for each, in order.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     hello: Vec<PathBuf>,
-    /// The client's address, and its port, which chooses among backends.
+    /// The client's address and optionally its port, which determine the backend.
     #[arg(long, value_name = "IP[:PORT]", value_parser = client)]
     from: Option<Client>,
     /// The listener's name. Default: the only TLS listener.
     #[arg(long)]
     listener: Option<String>,
-    /// Answer for this configuration instead of what is in the kernel; needs no root.
+    /// Use this configuration instead of what is in the kernel. Does not need root.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -73,7 +73,7 @@ pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The maps to ask; `None` when the file cannot be used, which has been told.
+/// Returns the maps to use; `None`: the file is invalid, and its problems have been printed.
 fn world(question: &Args, pins: &Pins) -> Result<Option<MapsImage>> {
     let Some(path) = &question.config else {
         return Ok(Some(MapsImage::from(read::content(&read::open(pins)?)?)));

@@ -21,7 +21,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     let connections = read::connections(&maps)?;
     let (now, now_ns) = (now_secs(), now_ns());
     let since = |started_ns: u64| (now_ns.saturating_sub(started_ns) / 1_000_000_000) as u32;
-    // While bytes are owed to a flow's backend, its hello is there too: one connection, one line.
+    // While bytes are undelivered, a flow's hello also exists. They are one connection, and one line.
     let mut lines: HashMap<ClientTuple, Line> = HashMap::new();
     for (client, hello) in
         connections.hellos.iter().filter(|(_, hello)| hello.connection.state != PENDING_UNDELIVERED)
@@ -51,12 +51,12 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     print::rows(&["client", "vip", "backend", "route", "state", ">idle"], &rows, format)
 }
 
-/// A connection, whichever map it is in.
+/// A connection from any of the maps.
 struct Line {
     nat: Option<BackendTuple>,
     route: u32,
     state: &'static str,
-    /// Seconds since the last packet; before it is established, since the first.
+    /// Seconds since the last packet, or since the first one if it is not established.
     idle: u32,
 }
 

@@ -1,8 +1,8 @@
 //! The command line.
 
-/// Tables, and JSON one object a line.
+/// Prints tables, and JSON with one object per line.
 mod print;
-/// Ids as people know them.
+/// Readable names for ids, addresses and keys.
 mod names;
 /// `vestibule routes`.
 mod routes;
@@ -26,6 +26,8 @@ mod crds;
 mod drain;
 /// `vestibule doctor`.
 mod doctor;
+/// `vestibule trace`.
+mod trace;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -46,7 +48,7 @@ use crate::sources;
 #[derive(Debug, Parser)]
 #[command(name = "vestibule", version, max_term_width = 100)]
 struct Cli {
-    /// Where maps, programs and links are pinned; one folder an instance.
+    /// Folder where maps, programs and links are pinned; one per instance.
     #[arg(long, global = true, value_name = "DIR", default_value = "/sys/fs/bpf/vestibule")]
     pins: PathBuf,
     #[command(subcommand)]
@@ -55,83 +57,88 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve, and follow the file and the node's network until SIGTERM. What is in the kernel goes on serving then.
+    /// Serve until SIGTERM, following the file and the node's network. What is in the kernel keeps serving
+    /// after that.
     Run(Run),
-    /// Keep this node of a cluster in step with what Kubernetes objects say, until SIGTERM. What is in the kernel goes on
-    /// serving then.
+    /// Keep this node of a cluster in step with its Kubernetes objects until SIGTERM. What is in the kernel
+    /// keeps serving after that.
     Agent(agent::Args),
-    /// Write conditions, addresses and Events of a cluster, as leader of those that run, until SIGTERM.
+    /// Write conditions, addresses and Events of a cluster until SIGTERM. Of several instances, only the
+    /// leader writes.
     Controller(controller::Args),
-    /// Ask the agent of this pod whether it is ready, or runs.
+    /// Check whether the agent of this pod is ready or alive.
     Probe(probe::Args),
-    /// Print the definitions of our own kinds, for `kubectl apply`.
+    /// Print the definitions of Vestibule's own kinds, for `kubectl apply`.
     Crds,
-    /// Tell what is wrong with a file. Exit status 1 when it cannot be used.
+    /// Show the problems of a file. Exit status 1 if it cannot be used.
     Check {
-        /// The configuration, YAML or JSON.
+        /// The configuration file, YAML or JSON.
         file: PathBuf,
     },
-    /// Refuse new connections and wait until those that are open have ended. Exit status 1 when some are left at the
-    /// deadline. New ones are refused until `drain --cancel`, `detach` or the next boot.
+    /// Refuse new connections and wait until all open ones have ended. Exit status 1 if some are still open
+    /// at the deadline. New ones are refused until `drain --cancel`, `detach` or the next boot.
     Drain(drain::Args),
-    /// Remove everything from the kernel; ends all connections.
+    /// Remove everything from the kernel. This ends all connections.
     Detach,
-    /// Tell whether this node can serve, and whose programs are on its devices, in which order. Exit status 1 when it
-    /// cannot.
+    /// Check whether this node can serve, and list the programs on its devices in the order they run. Exit
+    /// status 1 if it cannot serve.
     Doctor(Shown),
-    /// Routes with their listeners, names and counters.
+    /// Show routes with their listeners, names and counters.
     Routes(Shown),
-    /// Backends of all routes.
+    /// Show the backends of all routes.
     Backends(Shown),
-    /// Connections.
+    /// Show connections.
     Flows(Shown),
-    /// Packets counted by the reason why they left the path.
+    /// Show packet counts, by the reason why the packets left the path.
     Reasons {
         #[command(flatten)]
         shown: Shown,
-        /// Those too that were never counted.
+        /// Also show reasons whose count is zero.
         #[arg(long)]
         all: bool,
     },
-    /// Which tenant and backend a connection would reach, and why. Asks what is in the kernel, or a file.
+    /// Explain which tenant and backend a connection would reach, and why. Uses the kernel's state or a file.
     Explain(explain::Args),
+    /// Print each packet of some clients as it leaves the programs: what it was, what it belonged to, why it left. Works
+    /// with the daemon dead. At most 10,000 packets a second are printed, and those left out are counted.
+    Trace(trace::Args),
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The configuration, YAML or JSON. Read again on SIGHUP and when it changes.
+    /// The configuration file, YAML or JSON. Read again on SIGHUP and when it changes.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Devices to serve on. Default: those of the default routes and of the routes to the backends, followed as they
-    /// change.
+    /// Devices to serve on. Default: those of the default routes and of the routes to backends, updated as
+    /// they change.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     devices: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 struct Shown {
-    /// How to print.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Format::Table)]
     output: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people.
+    /// Human-readable table.
     Table,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Runs the command line's command.
+/// Runs the command given on the command line.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     match execute(cli) {
@@ -160,15 +167,16 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Backends(shown) => backends::show(&pins, shown.output)?,
         Command::Flows(shown) => flows::show(&pins, shown.output)?,
         Command::Explain(question) => return explain::show(&question, &pins),
+        Command::Trace(asked) => trace::run(&asked, &pins)?,
         Command::Reasons { shown, all } => reasons::show(&pins, shown.output, all)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Begins to log to standard error, as `VESTIBULE_LOG` says.
+/// Starts logging to standard error, as configured by `VESTIBULE_LOG`.
 fn log(format: LogFormat) {
     let asked = std::env::var("VESTIBULE_LOG").unwrap_or_else(|_| "info".into());
-    // The loader tells every relocation at debug level.
+    // The loader logs every relocation at debug level.
     let filter = EnvFilter::new(format!("aya=info,aya_obj=info,{asked}"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)

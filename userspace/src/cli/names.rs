@@ -1,4 +1,4 @@
-//! Ids as people know them.
+//! Readable names for ids, addresses and keys.
 
 use std::collections::HashMap;
 
@@ -31,23 +31,23 @@ impl Names {
         self.of(LABEL_LISTENER, id)
     }
 
-    /// An id without a name is of something that was removed a moment ago.
+    /// Returns the name. An id without a name belongs to something that was just removed.
     fn of(&self, kind: u32, id: u32) -> String {
         self.labels.get(&(kind, id)).cloned().unwrap_or_else(|| format!("#{id}"))
     }
 }
 
-/// Address and port as people write them.
+/// Formats an address and port in the usual notation.
 pub(super) fn socket(address: Address, port: Port) -> String {
     SocketAddr::new(IpAddr::from(address), port.number()).to_string()
 }
 
-/// The pattern of an entry of `ROUTES_EXACT` or `ROUTES_LONG`, with its listener's id.
+/// Returns the listener's id and the pattern of an entry of `ROUTES_EXACT` or `ROUTES_LONG`.
 pub(super) fn exact(key: &NameKey) -> (u32, String) {
     (key.listener(), String::from_utf8_lossy(key.name()).into_owned())
 }
 
-/// The pattern of an entry of `ROUTES_WILDCARD`, with its listener's id.
+/// Returns the listener's id and the pattern of an entry of `ROUTES_WILDCARD`.
 pub(super) fn wildcard(key: &SuffixKey) -> (u32, String) {
     let bytes = (key.prefix_bits.saturating_sub(16) / 8) as usize;
     let mut suffix = key.reversed.get(..bytes).unwrap_or(&key.reversed).to_vec();

@@ -1,4 +1,4 @@
-//! Tables, and JSON one object a line.
+//! Prints tables, and JSON with one object per line.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::Format;
 use crate::model::Problem;
 
-/// An object in JSON, on one line.
+/// A JSON object on one line.
 pub(super) struct Json(String);
 
 impl Json {
@@ -27,7 +27,7 @@ impl From<Value> for Json {
     }
 }
 
-/// One row: cells for people, an object for programs.
+/// One row: cells for a table, and a JSON object.
 pub(super) struct Row {
     pub cells: Vec<String>,
     pub json: Json,
@@ -38,7 +38,7 @@ pub(super) fn line(text: &impl Display) -> Result<()> {
     writeln!(io::stdout().lock(), "{text}").map_err(Into::into)
 }
 
-/// Prints rows under their headings. A heading that begins with `>` has its column aligned to the right.
+/// Prints rows under their headings. Columns whose heading starts with `>` are right-aligned.
 pub(super) fn rows(headings: &[&str], rows: &[Row], format: Format) -> Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     match format {
@@ -71,7 +71,7 @@ fn table(headings: &[&str], rows: &[Row]) -> String {
     text
 }
 
-/// Tells what is wrong with a file, and that it had no effect.
+/// Prints the problems of a file, and that it had no effect.
 pub(super) fn refused(file: &Path, problems: &[Problem], effect: &str) -> ExitCode {
     let file = file.display().to_string();
     for problem in problems {
@@ -81,7 +81,7 @@ pub(super) fn refused(file: &Path, problems: &[Problem], effect: &str) -> ExitCo
     ExitCode::FAILURE
 }
 
-/// Whether whoever read our output has had enough (`vestibule flows | head`).
+/// Returns whether the reader of our output has closed the pipe (`vestibule flows | head`).
 pub(super) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()

@@ -10,31 +10,31 @@ use clap::ArgGroup;
 use super::print;
 use crate::admin;
 
-/// Where the agent of this pod is asked.
+/// The socket of this pod's agent.
 pub(super) const SOCKET: &str = "/run/vestibule-pod/probe.sock";
 
-/// How long an agent may take to answer; the loop it answers in may be loading programs.
+/// The time limit for the answer. The agent's loop, which also answers, may be loading programs.
 const LIMIT: Duration = Duration::from_secs(4);
 
-/// What the command line says.
+/// The arguments.
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["readyz", "livez", "metrics"])))]
 pub(super) struct Args {
-    /// Whether it could write the node's maps, and whether what it knows is up to date.
+    /// Check readiness: whether the agent could write the node's maps, and whether its data is up to date.
     #[arg(long)]
     readyz: bool,
-    /// Whether it runs.
+    /// Check liveness: whether the agent runs.
     #[arg(long)]
     livez: bool,
-    /// What it counts, and what the programs count.
+    /// Print the metrics of the agent and of the programs.
     #[arg(long)]
     metrics: bool,
-    /// Where it is asked.
+    /// Socket of the agent.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
 }
 
-/// Asks and prints the answer; exit status 1 when it is no.
+/// Sends the request and prints the answer. The exit status is 1 if the answer is negative.
 pub(super) fn ask(question: &Args) -> Result<ExitCode> {
     let path = match (question.readyz, question.livez) {
         (true, _) => "/readyz",

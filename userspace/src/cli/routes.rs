@@ -12,7 +12,7 @@ use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::plan::MapsContent;
 
-/// Patterns shown in a table; JSON has all.
+/// The number of patterns shown in a table. JSON contains all.
 const SHOWN: usize = 2;
 
 pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
@@ -52,7 +52,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<()> {
     print::rows(&headings, &rows, format)
 }
 
-/// For each route: listeners that lead to it, and its patterns.
+/// Returns, for each route, the listeners that lead to it, and its patterns.
 fn places(content: &MapsContent) -> BTreeMap<u32, (BTreeSet<u32>, BTreeSet<String>)> {
     let mut places: BTreeMap<u32, (BTreeSet<u32>, BTreeSet<String>)> = BTreeMap::new();
     for (_, listener) in content.listeners.iter().filter(|(_, listener)| listener.route != 0) {

@@ -1,4 +1,4 @@
-//! Changes -> map writes.
+//! Writes planned changes to the maps.
 
 use std::collections::BTreeMap;
 use std::mem::discriminant;
@@ -16,22 +16,22 @@ use crate::plan::change::{label, name_key, suffix_key};
 
 use crate::plan::{Change, Selector};
 
-/// What became of a plan's changes.
+/// The result of writing a plan's changes.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// Time until what was put holds for new connections; what follows only clears away.
+    /// Time until the changes were in effect for new connections. The writes after that only remove entries.
     pub in_force: Option<Duration>,
-    /// Connections that are to be ended now.
+    /// Connections to be ended now.
     pub reset: Option<Selector>,
     /// Elements written to each map or deleted from it.
     pub writes: BTreeMap<&'static str, u64>,
 }
 
-/// Elements of one system call. Their keys and values are copied into two columns: not those of a million names at once.
+/// Elements per system call. Limits the size of the two columns that keys and values are copied into.
 const BATCH: usize = 8192;
 
-/// Writes changes in their order; consecutive ones to the same map in one system call. Stops at the first that
-/// fails: what was put so far leads nowhere wrong, and what was there before is still there.
+/// Writes changes in their order, consecutive ones to the same map in one system call. Stops at the first
+/// failure: no entry written so far leads anywhere wrong, and what was there before is still there.
 pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
     let begun = Instant::now();
     let mut written = Written::default();
@@ -57,7 +57,7 @@ pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
     Ok(written)
 }
 
-/// Whether a change is for `ROUTES_LONG`.
+/// Returns whether a change is for `ROUTES_LONG`.
 fn is_long(change: &Change) -> bool {
     match change {
         Change::PutName(_, name, _) => name.as_str().len() > SHORT_NAME_BYTES_MAX,
@@ -66,7 +66,7 @@ fn is_long(change: &Change) -> bool {
     }
 }
 
-/// The map that a change is for.
+/// Returns the map that a change is for; `None` for `Settle` and `Reset`.
 fn map_of(change: &Change) -> Option<&'static str> {
     Some(match change {
         Change::PutSettings(_) => name::SETTINGS,
@@ -86,7 +86,7 @@ fn map_of(change: &Change) -> Option<&'static str> {
     })
 }
 
-/// Collects what one kind of change carries.
+/// Collects the elements of changes of one kind.
 macro_rules! of {
     ($run:ident, $variant:ident($($field:ident),*) => $element:expr) => {
         &$run

@@ -1,4 +1,4 @@
-//! The program on devices: by links that are pinned and so outlive the daemon.
+//! Attaches the program to devices. The links are pinned, so they outlive the daemon.
 
 use std::fs;
 use std::io;
@@ -9,27 +9,27 @@ use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttach, TcAttach
 use super::load::{LoadError, Programs};
 use super::pin::{PinError, Pins, program};
 
-/// Why a device does not have the program.
+/// Why the program could not be attached to a device.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The kernel refuses.
+    /// The kernel refused.
     #[error("cannot attach to device {ifindex}: {source}")]
     Refused {
         /// The device's index.
         ifindex: u32,
-        /// What was said.
+        /// The kernel's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The program is missing.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Something about the pins.
+    /// A pin cannot be read or written.
     #[error(transparent)]
     Pin(#[from] PinError),
 }
 
-/// Attaches the program to a device before all others there. A link that an earlier start pinned is adopted: its
-/// program is replaced in one step, with no packet in between that meets none.
+/// Attaches the program to a device, before all other programs there. A link pinned by an earlier start is
+/// adopted: its program is replaced atomically, so that no packet passes without one.
 pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), AttachError> {
     let path = pins.links().join(ifindex.to_string());
     let refused = |source| AttachError::Refused { ifindex, source };
@@ -37,7 +37,7 @@ pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), 
     match PinnedLink::from_pin(&path) {
         Ok(pinned) => match adopt(ingress, pinned) {
             Ok(()) => return Ok(()),
-            // The device it was for is gone; another one has its index now.
+            // The link's device is gone; another device has its index now.
             Err(error) if is_defunct(&error) => detach(pins, ifindex)?,
             Err(error) => return Err(refused(Box::new(error))),
         },
@@ -55,16 +55,16 @@ pub fn attach(programs: &mut Programs, pins: &Pins, ifindex: u32) -> Result<(), 
 fn adopt(ingress: &mut SchedClassifier, pinned: PinnedLink) -> Result<(), ProgramError> {
     let link = FdLink::from(pinned).try_into()?;
     let id = ingress.attach_to_link(link)?;
-    // The pin holds the link; ours may go.
+    // The pin keeps the link, so our descriptor may be closed.
     ingress.take_link(id).map(drop)
 }
 
-/// BPF_LINK_UPDATE says ENOLINK for a link whose device is gone.
+/// BPF_LINK_UPDATE returns ENOLINK for a link whose device is gone.
 fn is_defunct(error: &ProgramError) -> bool {
     matches!(error, ProgramError::SyscallError(e) if e.io_error.raw_os_error() == Some(libc::ENOLINK))
 }
 
-/// Takes the program off a device, or forgets the link of a device that is gone.
+/// Detaches the program from a device, or removes the link of a device that is gone.
 pub fn detach(pins: &Pins, ifindex: u32) -> Result<(), PinError> {
     let path = pins.links().join(ifindex.to_string());
     match fs::remove_file(&path) {
@@ -73,7 +73,7 @@ pub fn detach(pins: &Pins, ifindex: u32) -> Result<(), PinError> {
     }
 }
 
-/// Whether the programs of an earlier start are pinned.
+/// Returns whether the programs of an earlier start are pinned.
 pub fn is_pinned(pins: &Pins) -> bool {
     pins.programs().join(program::EXPIRE).exists()
 }

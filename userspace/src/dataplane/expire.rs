@@ -1,5 +1,5 @@
-//! What no packet triggers: time limits, removed backends, hellos that gave way. The pinned program `expire` does it,
-//! run once for each connection; here is decided for which.
+//! Ends connections where no packet triggers it: time limits, removed backends, evicted hellos. This file
+//! selects the connections; the pinned program `expire` ends them, one per run.
 
 use std::os::fd::OwnedFd;
 
@@ -22,22 +22,22 @@ use crate::plan::Selector;
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// What a run needs at least: the program looks at whole headers.
+/// The least amount of packet data for a run: the program reads whole headers.
 const DATA: usize = ETHERNET + 128;
 
-/// Where `__sk_buff` holds the device, and so how much of it is given.
+/// Offset of the device index in `__sk_buff`. It determines how much of that structure is passed.
 const CONTEXT_IFINDEX: usize = 40;
 
-/// A flow whose ends have both sent FIN but not acknowledged all is given up after this long.
+/// A flow with a FIN from both ends but without all acknowledgements is ended after this many seconds.
 const HALF_CLOSED_SECS: u32 = 120;
 
-/// Why nothing was expired.
+/// Why no connection could be ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ExpireError {
     /// The program is not pinned.
     #[error("program expire cannot be opened: {0}")]
     Open(std::io::Error),
-    /// The kernel refuses to run the program.
+    /// The kernel refused to run the program.
     #[error("program expire cannot be run: {0}")]
     Run(std::io::Error),
     /// A map cannot be read.
@@ -50,44 +50,44 @@ pub enum ExpireError {
 pub struct Expirer {
     maps: Maps,
     program: OwnedFd,
-    /// One of our devices; the kernel wants one for a run. It is only a stand-in: the program chooses where to send.
+    /// One of our devices. The kernel requires one for a run; the program itself chooses where to send.
     ifindex: u32,
-    /// First place of `CLOSED_RING` not yet looked at, counted as the programs count.
+    /// First position of `CLOSED_RING` not yet examined. Counts like the programs' cursors, without wrapping.
     closed_seen: u64,
 }
 
-/// How many connections were ended.
+/// The numbers of connections that were ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Established flows, both sides reset.
+    /// Established flows; both ends are reset.
     pub flows: u32,
-    /// Closed flows, forgotten.
+    /// Closed flows; their entries are removed.
     pub closed: u32,
-    /// Waiting hellos, their clients reset.
+    /// Waiting hellos; their clients are reset.
     pub hellos: u32,
-    /// Half-open connections, forgotten.
+    /// Half-open connections; their entries are removed.
     pub half_opens: u32,
 }
 
 impl Expirer {
-    /// With maps of its own, for a thread of its own.
+    /// Opens the program and a separate set of maps, for use in a separate thread.
     pub fn open(pins: &Pins, ifindex: u32) -> Result<Self, ExpireError> {
         let program =
             syscall::open_pinned(&pins.programs().join(program::EXPIRE)).map_err(ExpireError::Open)?;
         Ok(Self { maps: Maps::open(pins)?, program, ifindex, closed_seen: 0 })
     }
 
-    /// The maps it works on.
+    /// The maps that this uses.
     pub fn maps(&self) -> &Maps {
         &self.maps
     }
 
-    /// A device of ours.
+    /// Sets the device for runs, one of ours.
     pub fn set_device(&mut self, ifindex: u32) {
         self.ifindex = ifindex;
     }
 
-    /// Runs the program for one connection; false when there was no such connection.
+    /// Runs the program for one connection. Returns false if there was no such connection.
     pub fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError> {
         let data = packet(expiry);
         let mut context = [0u8; CONTEXT_IFINDEX + 4];
@@ -103,13 +103,13 @@ impl Expirer {
         Ok(done)
     }
 
-    /// Ends every connection that the selector takes.
+    /// Ends every connection that the selector matches.
     pub fn reset(&self, selector: &Selector) -> Result<Ended, ExpireError> {
         self.reset_where(|client, listener, route, backend| selector.takes(client, listener, route, backend))
     }
 
-    /// Ends every connection for which `takes(client, listener, route, backend)` holds. A hello that has no route
-    /// yet has route and backend 0.
+    /// Ends every connection for which `takes(client, listener, route, backend)` returns true. A hello
+    /// without a route has route and backend 0.
     pub fn reset_where(
         &self,
         takes: impl Fn(&ClientTuple, u32, u32, u32) -> bool,
@@ -127,7 +127,7 @@ impl Expirer {
                 half_opens.push(expiry(client, Reason::ExpireHalfOpen));
             }
         })?;
-        // Last, so that what became a flow meanwhile is met here.
+        // Flows are last, so that a connection that became a flow during the other walks is found here.
         self.maps.flows.walk(|client, flow| {
             if flow.connection.state == FLOW_ESTABLISHED && takes_it(client, &flow.connection) {
                 flows.push(expiry(client, Reason::ExpireRemoved));
@@ -141,7 +141,7 @@ impl Expirer {
         })
     }
 
-    /// What is due each second: waiting hellos, half-open connections, and flows that closed.
+    /// Ends waiting hellos, half-open connections and closed flows at their time limits. Run every second.
     pub fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_ns();
         let (mut hellos, mut half_opens) = (Vec::new(), Vec::new());
@@ -163,12 +163,12 @@ impl Expirer {
         })
     }
 
-    /// Forgets flows that closed long enough ago, in the order they closed.
+    /// Removes flows that have been closed for long enough, in the order they closed.
     fn sweep_closed(&mut self, settings: &Settings) -> Result<u32, ExpireError> {
         let Some(cursors) = self.maps.cursors.look_up(&0)? else { return Ok(0) };
         let places = u64::from(self.maps.closed_ring.capacity());
         let mut done = 0;
-        // What is further behind was overwritten; the walk through all flows finds it.
+        // Older slots were overwritten. The walk through all flows finds those flows.
         self.closed_seen = self.closed_seen.max(cursors.closed_head.saturating_sub(places));
         while self.closed_seen < cursors.closed_head {
             let place = (self.closed_seen % places) as u32;
@@ -185,7 +185,7 @@ impl Expirer {
         Ok(done)
     }
 
-    /// Looks at every flow: idle ones, and what is left over of closed ones.
+    /// Checks every flow: ends idle ones and removes closed ones that are left over.
     pub fn sweep_flows(&self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed) = (Vec::new(), Vec::new());
@@ -199,7 +199,7 @@ impl Expirer {
         Ok(Ended { flows, closed, hellos: self.sweep_owed()?, half_opens: 0 })
     }
 
-    /// Counts of sources that have been quiet for so long that none of their hellos can wait any more.
+    /// Removes the counts of sources that are quiet for so long that none of their hellos can still wait.
     fn sweep_sources(&self, settings: &Settings) -> Result<(), ExpireError> {
         let now = now_ns();
         let mut quiet = Vec::new();
@@ -211,7 +211,7 @@ impl Expirer {
         Ok(self.maps.sources.remove_all(&quiet)?)
     }
 
-    /// Bytes kept for a flow that is gone.
+    /// Removes undelivered bytes of flows that are gone.
     fn sweep_owed(&self) -> Result<u32, ExpireError> {
         let mut owed = Vec::new();
         self.maps.hellos.walk(|client, hello| {
@@ -234,7 +234,7 @@ fn expiry(client: &ClientTuple, reason: Reason) -> Expiry {
     Expiry { client: *client, seq: 0, reason: reason as u32 }
 }
 
-/// An Ethernet header of the client's family, then the order.
+/// Returns an Ethernet header with the ethertype of the client's family, followed by the `Expiry`.
 fn packet(expiry: &Expiry) -> [u8; DATA] {
     let mut data = [0u8; DATA];
     let ethertype: u16 = if expiry.client.client.is_v4() { 0x0800 } else { 0x86dd };
@@ -243,7 +243,7 @@ fn packet(expiry: &Expiry) -> [u8; DATA] {
     data
 }
 
-/// Why a flow has had its time, if it has. `now` is the monotonic clock in seconds.
+/// Returns why a flow is to be ended, or `None`. `now` is the monotonic clock in seconds.
 pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     let idle = now.saturating_sub(flow.seen_secs);
     let both_fin = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
@@ -256,14 +256,14 @@ pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason>
     }
 }
 
-/// Whether a waiting hello has had its time. `now` is the monotonic clock in nanoseconds.
+/// Returns whether a waiting hello reached its time limit. `now` is the monotonic clock in nanoseconds.
 pub fn hello_is_due(hello: &Pending, now: u64, settings: &Settings) -> bool {
-    // Owed bytes belong to a flow, whose time limit is the one that counts.
+    // Undelivered bytes belong to a flow, and the flow's time limit applies.
     hello.connection.state != PENDING_UNDELIVERED
         && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
 }
 
-/// The same for a half-open connection.
+/// Returns whether a half-open connection reached its time limit. `now` is in nanoseconds as above.
 pub fn half_open_is_due(half_open: &HalfOpen, now: u64, settings: &Settings) -> bool {
     now.saturating_sub(half_open.started_ns) >= settings.hello_timeout_ns
 }

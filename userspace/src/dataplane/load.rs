@@ -1,4 +1,4 @@
-//! From the embedded object to programs and maps in the kernel.
+//! Loads the programs and maps of the embedded object into the kernel.
 
 use std::fs;
 use std::io;
@@ -17,10 +17,10 @@ use super::table::{Table, TableError};
 /// The eBPF programs, as built by `build.rs`.
 pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/programs.o"));
 
-/// Lines of a verifier log that are shown; its end tells what was refused.
+/// The number of lines shown of a verifier log. Its end contains the reason for the refusal.
 const LOG_LINES: usize = 20;
 
-/// Why the programs are not in the kernel.
+/// Why the programs could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// Another version's maps are pinned.
@@ -30,55 +30,55 @@ pub enum LoadError {
          `vestibule drain`, then `vestibule detach` (which ends those that are left) and start again"
     )]
     Abi {
-        /// The version as pinned; 0 = none.
+        /// The pinned version; 0 = none.
         found: u32,
-        /// Where.
+        /// The pin folder.
         folder: String,
     },
-    /// A pinned map is not as large as the settings say.
+    /// The size of a pinned map differs from the settings.
     #[error(
         "map {map} is pinned with {pinned} entries, but {setting} asks for {wanted}; nothing was touched. \
          Sizes are fixed as long as the maps are pinned: put {setting} back, or `vestibule detach` (which ends all \
          connections) and start again"
     )]
     Size {
-        /// Which map.
+        /// The map's name.
         map: &'static str,
-        /// Its entries.
+        /// Its entries as pinned.
         pinned: u32,
-        /// As the settings say.
+        /// Its entries according to the settings.
         wanted: u32,
-        /// The field of `settings`.
+        /// The field of `settings` that sizes it.
         setting: &'static str,
     },
-    /// The kernel refuses a program.
+    /// The kernel refused a program.
     #[error("the kernel refuses program {program}: {source}\n{log}")]
     Verifier {
-        /// Which program.
+        /// The program's name.
         program: &'static str,
-        /// What the system call said.
+        /// The error of the system call.
         source: io::Error,
         /// The end of the verifier's log.
         log: String,
     },
-    /// The object holds no such program.
+    /// The object does not contain this program.
     #[error("this build holds no program {0}")]
     NoProgram(&'static str),
-    /// Something about the pin folder.
+    /// An error about the pin folder.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// Something about a map.
+    /// An error about a map.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// Something aya reports.
+    /// An error reported by aya.
     #[error("loading the programs: {0}")]
     Object(#[from] aya::EbpfError),
-    /// Something aya reports about a program.
+    /// An error reported by aya about a program.
     #[error("program {program}: {source}")]
     Program {
-        /// Which program.
+        /// The program's name.
         program: &'static str,
-        /// What happened.
+        /// The error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
@@ -91,8 +91,8 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Loads programs, opens the pinned maps or makes and pins them. Refuses pinned maps of another version or size
-    /// before anything is touched.
+    /// Loads the programs; opens the pinned maps, or creates and pins them. Pinned maps of another version or
+    /// size are refused before anything is changed.
     pub fn load(pins: &Pins, sizes: Sizes) -> Result<Self, LoadError> {
         check_version(pins)?;
         check_sizes(pins, sizes)?;
@@ -110,16 +110,16 @@ impl Programs {
         Ok(Self { object, pins: pins.clone() })
     }
 
-    /// Pins the programs in the place of the last start's.
+    /// Pins the programs, replacing those of the previous start.
     pub fn pin(&mut self) -> Result<(), LoadError> {
         for name in [program::INGRESS, program::EXPIRE] {
             let folder = self.pins.programs();
             let next = folder.join(format!("{name}_next"));
-            // Left behind when a start was killed here.
+            // Left over if an earlier start was killed at this point.
             remove_if_there(&next)?;
             let failed = |source| LoadError::Program { program: name, source };
             classifier(&mut self.object, name)?.pin(&next).map_err(|e| failed(Box::new(e)))?;
-            // Renaming replaces: there is no moment without the program.
+            // The rename is atomic: the program is always pinned.
             fs::rename(&next, folder.join(name)).map_err(PinError::io(&next, "rename"))?;
         }
         Ok(())
@@ -152,7 +152,7 @@ fn load_program(object: &mut Ebpf, name: &'static str) -> Result<(), LoadError> 
     })
 }
 
-/// The last lines of a verifier log, without those that only count.
+/// Returns the last lines of a verifier log, without empty lines.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().filter(|line| !line.trim().is_empty()).collect();
     let skipped = lines.len().saturating_sub(LOG_LINES);
@@ -168,7 +168,7 @@ fn tail(log: &str) -> String {
     text
 }
 
-/// The version of the pinned maps; `None` when no map is pinned.
+/// Returns the version of the pinned maps; 0: none is written; `None`: no map is pinned.
 fn pinned_version(pins: &Pins) -> Result<Option<u32>, LoadError> {
     match Table::<u32, u32>::open(pins.folder(), maps::name::ABI) {
         Ok(table) => Ok(Some(table.look_up(&0)?.unwrap_or(0))),
@@ -177,7 +177,7 @@ fn pinned_version(pins: &Pins) -> Result<Option<u32>, LoadError> {
     }
 }
 
-/// Refuses maps of another version. What a start left behind that was killed before it attached anything is removed.
+/// Refuses maps of another version. Maps of a start that was killed before it attached anything are removed.
 fn check_version(pins: &Pins) -> Result<(), LoadError> {
     match pinned_version(pins)? {
         None | Some(ABI_VERSION) => Ok(()),
@@ -191,7 +191,7 @@ fn check_version(pins: &Pins) -> Result<(), LoadError> {
     }
 }
 
-/// Refuses readers and the daemon alike when pinned maps are not this version's.
+/// Returns an error unless maps of this version are pinned. For the daemon and commands that read maps.
 pub fn need_version(pins: &Pins) -> Result<(), LoadError> {
     match pinned_version(pins)? {
         Some(ABI_VERSION) => Ok(()),
@@ -200,7 +200,7 @@ pub fn need_version(pins: &Pins) -> Result<(), LoadError> {
     }
 }
 
-/// The sizes of the pinned maps; `None` when none are pinned.
+/// Returns the sizes of the pinned maps; `None`: none are pinned.
 pub fn pinned_sizes(pins: &Pins) -> Result<Option<Sizes>, LoadError> {
     let entries = |map| -> Result<Option<u32>, LoadError> {
         let path = pins.map(map);
@@ -216,7 +216,7 @@ pub fn pinned_sizes(pins: &Pins) -> Result<Option<Sizes>, LoadError> {
     Ok(Some(Sizes { flows, names, hellos }))
 }
 
-/// Refuses pinned maps whose size is not what the settings say.
+/// Returns an error if the size of a pinned map differs from the settings.
 pub fn check_sizes(pins: &Pins, sizes: Sizes) -> Result<(), LoadError> {
     for (map, wanted) in sizes.maps() {
         let path = pins.map(map);

@@ -1,4 +1,4 @@
-//! The pinned maps, each with its types.
+//! The pinned maps with the types of their keys and values.
 
 use std::fmt;
 
@@ -16,17 +16,17 @@ use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use super::pin::Pins;
 use super::table::{Table, TableError};
 
-/// Keys that all nodes have: a cookie that one of them made is good at every other.
+/// Cookie keys that all nodes share: a cookie created by one node is valid on every other.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CookieKeys {
-    /// Both verify.
+    /// Both are accepted for verification.
     pub keys: [CookieKey; 2],
-    /// Which one signs: 0 or 1.
+    /// The key that signs: 0 or 1.
     pub current: u32,
 }
 
 impl fmt::Debug for CookieKeys {
-    /// Without the keys: what is logged is read by others.
+    /// Omits the keys, since other people can read the log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CookieKeys").field("current", &self.current).finish_non_exhaustive()
     }
@@ -60,7 +60,7 @@ pub struct Maps {
 }
 
 impl Maps {
-    /// Opens all of them.
+    /// Opens all maps.
     pub fn open(pins: &Pins) -> Result<Self, TableError> {
         let folder = pins.folder();
         Ok(Self {
@@ -88,7 +88,7 @@ impl Maps {
         })
     }
 
-    /// Writes those of the keys that are others than before.
+    /// Writes the keys that changed.
     pub fn put_cookie_keys(&self, keys: &CookieKeys) -> Result<(), TableError> {
         for (index, key) in (0..).zip(&keys.keys) {
             if self.cookie_keys.look_up(&index)?.as_ref() != Some(key) {
@@ -98,7 +98,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Fills the cookie keys at the very first start. Later starts keep them, so that handshakes under way go on.
+    /// Generates the cookie keys at the very first start. Later starts keep them for open handshakes.
     pub fn make_cookie_keys(&self) -> Result<(), TableError> {
         for index in 0..self.cookie_keys.capacity() {
             if self.cookie_keys.look_up(&index)?.unwrap_or_default() == CookieKey::zeroed() {
@@ -110,16 +110,16 @@ impl Maps {
     }
 }
 
-/// 64 bits from the kernel's generator.
+/// Returns 64 bits from the kernel's random generator.
 fn random() -> u64 {
     let mut bytes = [0u8; 8];
-    // SAFETY: the buffer is as long as said. Up to 256 bytes are given whole once the generator is seeded.
+    // SAFETY: the length is the buffer's. Up to 256 bytes are returned completely once the generator is seeded.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     assert_eq!(got, 8, "the kernel's random generator works");
     u64::from_ne_bytes(bytes)
 }
 
-/// Gives memory that is free but kept by the allocator back to the kernel.
+/// Returns memory that is freed but kept by the allocator to the kernel.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: malloc_trim takes a number and touches free memory only.
@@ -128,14 +128,14 @@ pub fn give_back_memory() {
     }
 }
 
-/// Waits until every packet that was under way when this was called has been handled: an RCU grace period.
+/// Waits until every packet in flight at the time of the call has been handled: an RCU grace period.
 pub fn settle() {
-    /// linux/membarrier.h: the kernel waits by `synchronize_rcu`.
+    /// linux/membarrier.h: the kernel waits with `synchronize_rcu`.
     const MEMBARRIER_CMD_GLOBAL: libc::c_long = 1;
     // SAFETY: membarrier takes three numbers.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result != 0 {
-        // Refused on a kernel with nohz_full processors; packets are handled in far less than this.
+        // Refused by a kernel with nohz_full CPUs. Handling a packet takes far less than this.
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
 }

@@ -1,28 +1,30 @@
-//! The kernel's side of things, as seen from user space. The only folder that knows aya and bpf(2).
+//! Access to the kernel from user space. The only folder that uses aya and bpf(2).
 
 /// The bpf(2) commands that aya lacks.
 mod syscall;
 /// A pinned map with its types.
 pub mod table;
-/// How many entries each map has.
+/// The number of entries of each map.
 pub mod sizes;
-/// What is pinned where, and who may write it.
+/// The pin folder and the right to write there.
 pub mod pin;
-/// Programs and maps into the kernel.
+/// Loads programs and maps into the kernel.
 pub mod load;
-/// The program on devices.
+/// Attaches the program to devices.
 pub mod attach;
-/// Whose programs are on a device.
+/// The programs on a device.
 pub mod hooks;
 /// The pinned maps.
 pub mod maps;
-/// Changes -> map writes.
+/// Writes planned changes to the maps.
 pub mod apply;
-/// What the maps say.
+/// Reads the maps.
 pub mod read;
-/// Hellos that gave way.
+/// Evictions of waiting hellos.
 pub mod evictions;
-/// What no packet triggers.
+/// Ends connections where no packet triggers it.
 pub mod expire;
+/// Packets as they leave.
+pub mod trace;
 
 pub use load::OBJECT;

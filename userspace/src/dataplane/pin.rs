@@ -1,4 +1,4 @@
-//! What is pinned where, and who may write it.
+//! The pin folder and the right to write there.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -15,11 +15,11 @@ pub const BPFFS: &str = "/sys/fs/bpf";
 /// Magic number of bpffs (linux/magic.h).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
 
-/// The programs, by the name of their entry point and of their pin.
+/// The programs. Each has the same name as its entry point and its pin.
 pub mod program {
-    /// Attached to every device concerned.
+    /// Attached to every selected device.
     pub const INGRESS: &str = "ingress";
-    /// Run by the daemon for what no packet triggers.
+    /// Run by the daemon to end connections where no packet triggers it.
     pub const EXPIRE: &str = "expire";
 }
 
@@ -29,28 +29,31 @@ pub enum PinError {
     /// The path is not below a bpffs.
     #[error("{} is not on a BPF file system; `mount -t bpf bpf {BPFFS}` and use a folder below it", .0.display())]
     NotBpffs(PathBuf),
-    /// bpffs is not mounted and we may not mount it.
+    /// bpffs is not mounted and could not be mounted.
     #[error(
         "no BPF file system at {BPFFS}, and mounting one failed ({0}); run as root, or `mount -t bpf bpf {BPFFS}`"
     )]
     Mount(io::Error),
-    /// bpffs refuses dots.
+    /// The path contains a dot, which bpffs refuses.
     #[error("{}: names on a BPF file system hold no dot", .0.display())]
     Dot(PathBuf),
-    /// Another process is the writer.
+    /// Another process has the right to write.
     #[error("another vestibule runs with the pins in {}; stop it, or choose another folder with --pins", .0.display())]
     Locked(PathBuf),
-    /// Nothing is pinned.
+    /// Another process traces.
+    #[error("another `vestibule trace` runs with the pins in {}; end it first", .0.display())]
+    Traced(PathBuf),
+    /// Nothing is pinned there.
     #[error("nothing is pinned in {}, or only root may look; is vestibule running with these pins?", .0.display())]
     Nothing(PathBuf),
-    /// Anything else.
+    /// Any other I/O error.
     #[error("{}: {}: {source}", path.display(), what)]
     Io {
-        /// What it was about.
+        /// The path concerned.
         path: PathBuf,
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -67,7 +70,7 @@ pub struct Pins {
     folder: PathBuf,
 }
 
-/// The right to write: one process has it, until it ends.
+/// The right to write. One process at a time has it, until it ends.
 #[derive(Debug)]
 pub struct Writer {
     /// Holds the lock.
@@ -75,32 +78,32 @@ pub struct Writer {
 }
 
 impl Pins {
-    /// The pins in `folder`, whether they exist or not.
+    /// The pins in `folder`, which need not exist.
     pub fn new(folder: &Path) -> Self {
         Self { folder: folder.into() }
     }
 
-    /// Where the maps are.
+    /// The folder of the maps.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Where a map is pinned.
+    /// The path of a map's pin.
     pub fn map(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Where the programs are.
+    /// The folder of the programs.
     pub fn programs(&self) -> PathBuf {
         self.folder.join("programs")
     }
 
-    /// Where the links are, one a device, named by its index.
+    /// The folder of the links: one per device, named by the device's index.
     pub fn links(&self) -> PathBuf {
         self.folder.join("links")
     }
 
-    /// Makes the folders, mounting bpffs when it is missing.
+    /// Creates the folders. Mounts bpffs if it is missing.
     pub fn prepare(&self) -> Result<(), PinError> {
         if !on_bpffs(&self.folder) && self.folder.starts_with(BPFFS) {
             mount().map_err(PinError::Mount)?;
@@ -118,29 +121,39 @@ impl Pins {
         Ok(())
     }
 
-    /// Becomes the one writer; refused while another process is.
+    /// Acquires the right to write. Fails while another process has it.
     pub fn lock(&self) -> Result<Writer, PinError> {
-        let folder = File::open(&self.folder).map_err(|e| match e.kind() {
+        self.lock_folder(&self.folder, PinError::Locked).map(|folder| Writer { _folder: folder })
+    }
+
+    /// Becomes the one `vestibule trace`, until the file is closed; refused while another process is.
+    pub fn lock_trace(&self) -> Result<File, PinError> {
+        self.lock_folder(&self.programs(), PinError::Traced)
+    }
+
+    /// Locks a folder for this process; `locked` when another one has it.
+    fn lock_folder(&self, path: &Path, locked: fn(PathBuf) -> PinError) -> Result<File, PinError> {
+        let folder = File::open(path).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => PinError::Nothing(self.folder.clone()),
-            _ => PinError::Io { path: self.folder.clone(), what: "open", source: e },
+            _ => PinError::io(path, "open")(e),
         })?;
         // SAFETY: flock takes no pointer, and the descriptor is open.
         if unsafe { libc::flock(folder.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-            return Ok(Writer { _folder: folder });
+            return Ok(folder);
         }
         let error = io::Error::last_os_error();
         if error.kind() == io::ErrorKind::WouldBlock {
-            return Err(PinError::Locked(self.folder.clone()));
+            return Err(locked(self.folder.clone()));
         }
-        Err(PinError::Io { path: self.folder.clone(), what: "lock", source: error })
+        Err(PinError::io(path, "lock")(error))
     }
 
-    /// Whether any map is pinned.
+    /// Returns whether any map is pinned.
     pub fn holds_maps(&self) -> bool {
         name::ALL.iter().any(|map| self.map(map).exists())
     }
 
-    /// Indices of the devices that have a pinned link.
+    /// Returns the indices of devices with a pinned link.
     pub fn linked_devices(&self) -> Result<Vec<u32>, PinError> {
         let folder = self.links();
         let entries = match fs::read_dir(&folder) {
@@ -152,7 +165,7 @@ impl Pins {
         Ok(names.collect())
     }
 
-    /// Removes links first (traffic is the kernel's again at once), then programs, maps and the folder itself.
+    /// Removes links first (the kernel handles all traffic from then on), then programs, maps and the folder.
     pub fn remove(&self) -> Result<(), PinError> {
         for folder in [self.links(), self.programs(), self.folder.clone()] {
             let entries = match fs::read_dir(&folder) {
@@ -170,16 +183,16 @@ impl Pins {
     }
 }
 
-/// Whether a BPF file system is mounted where it belongs.
+/// Returns whether a BPF file system is mounted at its usual path.
 pub fn has_bpffs() -> bool {
     on_bpffs(Path::new(BPFFS))
 }
 
-/// Whether the nearest folder of `path` that exists is on bpffs.
+/// Returns whether the nearest existing ancestor of `path` is on bpffs.
 fn on_bpffs(path: &Path) -> bool {
     let Some(existing) = path.ancestors().find(|p| p.exists()) else { return false };
     let Ok(existing) = CString::new(existing.as_os_str().as_bytes()) else { return false };
-    // SAFETY: `statfs` is plain numbers, for which zero is a valid value.
+    // SAFETY: `statfs` contains only numbers, for which zero is a valid value.
     let mut found: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the path ends with a zero byte and `found` lives through the call.
     let result = unsafe { libc::statfs(existing.as_ptr(), &mut found) };

@@ -1,4 +1,4 @@
-//! What the pinned maps say; works with the daemon down.
+//! Reads the pinned maps. Works without a running daemon.
 
 use common::maps::event::RouteCounters;
 use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
@@ -13,7 +13,7 @@ use super::pin::Pins;
 use super::table::{PerCpu, Plain, Table, TableError};
 use crate::plan::MapsContent;
 
-/// Opens pinned maps of this version.
+/// Opens the pinned maps if they have this version.
 pub fn open(pins: &Pins) -> Result<Maps, LoadError> {
     load::need_version(pins)?;
     Ok(Maps::open(pins)?)
@@ -25,7 +25,7 @@ fn all<K: Plain, V: Plain>(table: &Table<K, V>) -> Result<Vec<(K, V)>, TableErro
     Ok(elements)
 }
 
-/// The content of the maps that user space writes.
+/// Reads the maps that user space writes.
 pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
     Ok(MapsContent {
         settings: maps.settings.look_up(&0)?.unwrap_or_default(),
@@ -43,25 +43,25 @@ pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
     })
 }
 
-/// Short names and long ones.
+/// Reads the exact names, short and long.
 fn names(maps: &Maps) -> Result<Vec<(NameKey, NameRoute)>, TableError> {
     let mut names = all(&maps.routes_long)?;
     maps.routes_exact.walk(|key, route| names.push(((*key).into(), *route)))?;
     Ok(names)
 }
 
-/// Connections, each with its client's tuple.
+/// Connections, each with its client's four-tuple.
 #[derive(Debug, Default)]
 pub struct Connections {
     /// Established, closed and reset.
     pub flows: Vec<(ClientTuple, Flow)>,
-    /// Between first data and backend.
+    /// From the first data until the backend is connected.
     pub hellos: Vec<(ClientTuple, Pending)>,
     /// Half-open, on TCP listeners.
     pub half_opens: Vec<(ClientTuple, HalfOpen)>,
 }
 
-/// All connections.
+/// Reads all connections.
 pub fn connections(maps: &Maps) -> Result<Connections, TableError> {
     Ok(Connections {
         flows: all(&maps.flows)?,
@@ -70,28 +70,28 @@ pub fn connections(maps: &Maps) -> Result<Connections, TableError> {
     })
 }
 
-/// What was counted for each route id.
+/// Reads the counters of each route id.
 pub fn route_counters(maps: &Maps) -> Result<Vec<(u32, RouteCounters)>, TableError> {
     all(&maps.route_counters)
 }
 
-/// Packets and events of each reason, summed over processors.
+/// Returns the count of packets and events for each reason, summed over all CPUs.
 pub fn reasons(pins: &Pins) -> Result<Vec<(Reason, u64)>, TableError> {
     let counters = PerCpu::open(pins.folder(), name::COUNTERS)?;
     Reason::ALL.iter().map(|reason| Ok((*reason, counters.sum(*reason as u32)?))).collect()
 }
 
-/// Where the programs stand in the rings.
+/// Reads the positions of the programs in the rings.
 pub fn cursors(maps: &Maps) -> Result<Cursors, TableError> {
     Ok(maps.cursors.look_up(&0)?.unwrap_or_default())
 }
 
-/// Seconds of the monotonic clock, as the programs count them.
+/// The monotonic clock in seconds, as the programs use it.
 pub fn now_secs() -> u32 {
     (now_ns() / 1_000_000_000) as u32
 }
 
-/// Nanoseconds of the monotonic clock, as `bpf_ktime_get_ns` gives them.
+/// The monotonic clock in nanoseconds, as `bpf_ktime_get_ns` returns it.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` lives through the call.

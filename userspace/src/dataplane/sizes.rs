@@ -1,10 +1,10 @@
-//! How many entries each map has, and which setting says so.
+//! The number of entries of each map, and the setting that determines it.
 
 use common::maps::name;
 
 use crate::plan::closed_ring;
 
-/// The three settings that size the maps. Sizes are fixed as long as the maps are pinned.
+/// The three settings that size the maps. Sizes are fixed while the maps are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// `maxFlows`.
@@ -16,12 +16,12 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Every map whose size follows the settings, with its entries.
+    /// Returns every map whose size depends on the settings, with its number of entries.
     pub fn maps(&self) -> [(&'static str, u32); 17] {
         let Self { flows, names, hellos } = *self;
         [
             (name::FLOWS, flows),
-            // A flow has one port towards its backend; so has each hello and each half-open connection.
+            // Every flow, hello and half-open connection has one source port towards its backend.
             (name::NATS, flows.saturating_add(hellos.saturating_mul(2))),
             (name::PENDING, hellos),
             (name::BUFFERS, hellos),
@@ -42,7 +42,7 @@ impl Sizes {
     }
 }
 
-/// The field of `settings` that sizes a map.
+/// Returns the field of `settings` that sizes a map.
 pub fn setting(map: &str) -> &'static str {
     match map {
         name::FLOWS | name::NATS | name::CLOSED_RING => "maxFlows",

@@ -1,5 +1,6 @@
-//! The commands of bpf(2) that aya does not have: batches, and single elements of a pinned map whose type the caller
-//! knows. Attributes are the leading parts of the kernel's `union bpf_attr`; the kernel takes the rest as zero.
+//! The commands of bpf(2) that aya does not offer: batches, and single elements of a pinned map whose type
+//! the caller knows. Attributes are the leading part of the kernel's `union bpf_attr`; the kernel assumes
+//! zero for the rest.
 
 use std::ffi::CString;
 use std::io;
@@ -19,7 +20,8 @@ const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
 const BPF_MAP_UPDATE_BATCH: libc::c_long = 26;
 const BPF_MAP_DELETE_BATCH: libc::c_long = 27;
 
-/// What an element operation of bpf(2) works on. The slices are as long as the map says, so the kernel stays inside.
+/// The attributes of an element operation. The slices have the sizes of the map, so the kernel stays within
+/// them.
 #[repr(C)]
 struct Element {
     map: u32,
@@ -111,7 +113,7 @@ struct ProgramId {
     flags: u32,
 }
 
-/// For `BPF_PROG_QUERY`.
+/// The attributes of `BPF_PROG_QUERY`.
 #[repr(C)]
 struct Query {
     ifindex: u32,
@@ -128,8 +130,8 @@ struct Query {
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i64> {
-    // SAFETY: every attribute struct of this file is the leading part of the kernel's for its command, and the
-    // pointers in it are made from slices that live through the call.
+    // SAFETY: every attribute struct in this file is the leading part of the kernel's struct for its command.
+    // Its pointers come from slices that live through the call.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -144,7 +146,7 @@ fn raw(fd: &impl AsFd) -> u32 {
 pub(super) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let fd = bpf(BPF_OBJ_GET, &mut Object { path: path.as_ptr() as u64, fd: 0, flags: 0 })?;
-    // SAFETY: the kernel just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
@@ -170,22 +172,22 @@ fn program_info(program: &impl AsFd) -> io::Result<ProgramInfo> {
     Ok(info)
 }
 
-/// The number of an open program.
+/// Returns the id of an open program.
 pub(super) fn program_id(program: &impl AsFd) -> io::Result<u32> {
     program_info(program).map(|info| info.id)
 }
 
-/// The name of a program of this number, as its object calls it; needs CAP_SYS_ADMIN.
+/// Returns the name of the program with this id, as in its object. Requires CAP_SYS_ADMIN.
 pub(super) fn program_name(id: u32) -> io::Result<String> {
     let fd = bpf(BPF_PROG_GET_FD_BY_ID, &mut ProgramId { id, next: 0, flags: 0 })?;
-    // SAFETY: the kernel just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor for us.
     let program = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
     let name = program_info(&program)?.name;
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(name.get(..length).unwrap_or(&name)).into_owned())
 }
 
-/// Numbers of the programs on a hook of a device, in the order they run; at most `most`.
+/// Returns the ids of the programs on a hook of a device, in the order they run; at most `most`.
 pub(super) fn programs_on(ifindex: u32, attach_type: u32, most: usize) -> io::Result<Vec<u32>> {
     let mut ids = vec![0_u32; most];
     let mut query = Query {
@@ -210,7 +212,7 @@ fn element(map: &impl AsFd, key: &[u8], value: u64) -> Element {
     Element { map: raw(map), reserved: 0, key: key.as_ptr() as u64, value, flags: 0 }
 }
 
-/// Fills `value`; false when there is no such key.
+/// Reads the value of `key` into `value`. Returns false if there is no such key.
 pub(super) fn lookup(map: &impl AsFd, key: &[u8], value: &mut [u8]) -> io::Result<bool> {
     match bpf(BPF_MAP_LOOKUP_ELEM, &mut element(map, key, value.as_mut_ptr() as u64)) {
         Ok(_) => Ok(true),
@@ -223,7 +225,7 @@ pub(super) fn update(map: &impl AsFd, key: &[u8], value: &[u8]) -> io::Result<()
     bpf(BPF_MAP_UPDATE_ELEM, &mut element(map, key, value.as_ptr() as u64)).map(drop)
 }
 
-/// False when there was no such key.
+/// Deletes an element. Returns false if there was no such key.
 pub(super) fn delete(map: &impl AsFd, key: &[u8]) -> io::Result<bool> {
     match bpf(BPF_MAP_DELETE_ELEM, &mut element(map, key, 0)) {
         Ok(_) => Ok(true),
@@ -232,7 +234,7 @@ pub(super) fn delete(map: &impl AsFd, key: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// A failed batch: how many elements were done, and what stopped it.
+/// A failed batch: the number of elements done, and the error.
 pub(super) struct Stopped {
     pub done: u32,
     pub error: io::Error,
@@ -242,14 +244,14 @@ fn batch(command: libc::c_long, attributes: &mut Batch) -> Result<u32, Stopped> 
     match bpf(command, attributes) {
         Ok(_) => Ok(attributes.count),
         Err(error) => {
-            // On EFAULT the kernel does not write back the count.
+            // After EFAULT the kernel does not write back the count.
             let done = if error.raw_os_error() == Some(libc::EFAULT) { 0 } else { attributes.count };
             Err(Stopped { done, error })
         }
     }
 }
 
-/// Writes `count` elements, one behind the other in `keys` and `values`.
+/// Writes `count` elements, stored consecutively in `keys` and `values`.
 pub(super) fn update_batch(map: &impl AsFd, keys: &[u8], values: &[u8], count: u32) -> Result<u32, Stopped> {
     batch(
         BPF_MAP_UPDATE_BATCH,
@@ -266,7 +268,7 @@ pub(super) fn update_batch(map: &impl AsFd, keys: &[u8], values: &[u8], count: u
     )
 }
 
-/// Deletes `count` elements; stops at the first that is not there.
+/// Deletes `count` elements; stops at the first that does not exist.
 pub(super) fn delete_batch(map: &impl AsFd, keys: &[u8], count: u32) -> Result<u32, Stopped> {
     batch(
         BPF_MAP_DELETE_BATCH,
@@ -283,7 +285,7 @@ pub(super) fn delete_batch(map: &impl AsFd, keys: &[u8], count: u32) -> Result<u
     )
 }
 
-/// Where a walk through a map stands. Large enough for the longest key, which some map types use as the mark.
+/// The position of a walk through a map. Has room for the longest key: some map types use it as position.
 pub(super) struct Place {
     bytes: [u8; 512],
     begun: bool,
@@ -295,7 +297,7 @@ impl Place {
     }
 }
 
-/// Reads the next elements, at most `count`, and moves `place` on; `Ok((n, true))` at the end of the map.
+/// Reads up to `count` further elements, and advances `place`. Returns `Ok((n, true))` at the end.
 pub(super) fn lookup_batch(
     map: &impl AsFd,
     place: &mut Place,
@@ -323,7 +325,7 @@ pub(super) fn lookup_batch(
     }
 }
 
-/// Runs a classifier once on `data`, with `context` as the leading part of its `__sk_buff`; its return value.
+/// Runs a classifier once on `data`; `context` is the leading part of `__sk_buff`. Returns its result.
 pub(super) fn test_run(program: &impl AsFd, data: &[u8], context: &[u8]) -> io::Result<u32> {
     let mut attributes = TestRun {
         program: raw(program),

@@ -9,11 +9,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::syscall::{self, Place};
 
-/// What a map may hold: plain bytes both ways.
+/// A type that a map can store: any bytes are valid, and all its bytes are initialized.
 pub trait Plain: FromBytes + IntoBytes + Immutable + Copy {}
 impl<T: FromBytes + IntoBytes + Immutable + Copy> Plain for T {}
 
-/// Elements read by one system call of a walk.
+/// The number of elements read by one system call of a walk.
 const WALK_STEP: usize = 4096;
 
 /// Why a map could not be opened, read or written.
@@ -24,47 +24,47 @@ pub enum TableError {
     Missing {
         /// The map's name.
         name: &'static str,
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
     },
-    /// Something else is pinned under the map's name.
+    /// The map pinned under this name has other sizes of keys or values.
     #[error(
         "map {name}: keys of {key} and values of {value} bytes are pinned, this version has {ours_key} and {ours_value}"
     )]
     Layout {
         /// The map's name.
         name: &'static str,
-        /// Bytes of a key as pinned.
+        /// Bytes of a pinned key.
         key: u32,
-        /// Bytes of a value as pinned.
+        /// Bytes of a pinned value.
         value: u32,
-        /// Bytes of our key.
+        /// Bytes of this version's key.
         ours_key: usize,
-        /// Bytes of our value.
+        /// Bytes of this version's value.
         ours_value: usize,
     },
-    /// The map is full, or the kernel has no memory for more of it.
+    /// The map is full, or the kernel has no memory to extend it.
     #[error(
         "map {name} takes no more than {capacity} entries ({source}); raise {setting} in the settings, which needs `vestibule detach` and a new start"
     )]
     Full {
         /// The map's name.
         name: &'static str,
-        /// Its entries at most.
+        /// The most entries it can hold.
         capacity: u32,
         /// The field of `settings` that sizes it.
         setting: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("map {name}: {what}: {source}")]
     Failed {
         /// The map's name.
         name: &'static str,
-        /// What was being done.
+        /// The operation that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -85,7 +85,7 @@ impl<K, V> AsFd for Table<K, V> {
 }
 
 impl<K: Plain, V: Plain> Table<K, V> {
-    /// Opens the map pinned as `name` in `folder` and compares the sizes of keys and values.
+    /// Opens the map pinned as `name` in `folder`. Checks the sizes of keys and values.
     pub fn open(folder: &Path, name: &'static str) -> Result<Self, TableError> {
         let fd = syscall::open_pinned(&folder.join(name)).map_err(|source| match source.raw_os_error() {
             Some(libc::ENOENT) => TableError::Missing { name, folder: folder.into() },
@@ -105,12 +105,12 @@ impl<K: Plain, V: Plain> Table<K, V> {
         Ok(Self { name, fd, capacity: info.max_entries, types: PhantomData })
     }
 
-    /// Most entries the map takes.
+    /// The most entries the map can hold.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     pub fn look_up(&self, key: &K) -> Result<Option<V>, TableError> {
         let mut value = V::new_zeroed();
         let found = syscall::lookup(self, key.as_bytes(), value.as_mut_bytes())
@@ -137,12 +137,12 @@ impl<K: Plain, V: Plain> Table<K, V> {
             .map_err(|stopped| self.write_failed(stopped.error))
     }
 
-    /// Deletes one element; whether it was there.
+    /// Deletes one element. Returns whether it existed.
     pub fn remove(&self, key: &K) -> Result<bool, TableError> {
         syscall::delete(self, key.as_bytes()).map_err(|source| self.failed("delete", source))
     }
 
-    /// Deletes all of them, whether they are there or not.
+    /// Deletes all these elements. Missing ones are no error.
     pub fn remove_all(&self, keys: &[K]) -> Result<(), TableError> {
         let mut rest = keys;
         while !rest.is_empty() {
@@ -152,13 +152,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
             if stopped.error.raw_os_error() != Some(libc::ENOENT) {
                 return Err(self.failed("delete", stopped.error));
             }
-            // The one it stopped at is gone already.
+            // The element at which it stopped does not exist.
             rest = rest.get(stopped.done as usize + 1..).unwrap_or_default();
         }
         Ok(())
     }
 
-    /// Hands every element to `visit`. Elements that come or go meanwhile may be missed or met.
+    /// Calls `visit` for every element. Elements added or removed during the walk may or may not be visited.
     pub fn walk(&self, mut visit: impl FnMut(&K, &V)) -> Result<(), TableError> {
         let mut step = WALK_STEP.min(self.capacity.max(1) as usize);
         let mut keys = vec![K::new_zeroed(); step];
@@ -181,7 +181,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
                         return Ok(());
                     }
                 }
-                // A bucket of the hash table holds more than fits: ask for more at once, from the same place.
+                // A bucket of the hash table has more elements than fit: read more, from the same position.
                 Err(e) if e.raw_os_error() == Some(libc::ENOSPC) && step < 1 << 24 => {
                     step *= 2;
                     keys.resize(step, K::new_zeroed());
@@ -192,7 +192,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    /// How many elements it has.
+    /// Returns the number of elements.
     pub fn count(&self) -> Result<u64, TableError> {
         let mut count = 0;
         self.walk(|_, _| count += 1)?;
@@ -227,7 +227,7 @@ pub struct PerCpu {
 impl PerCpu {
     /// Opens the map pinned as `name` in `folder`.
     pub fn open(folder: &Path, name: &'static str) -> Result<Self, TableError> {
-        // A per-CPU map tells the size of one processor's value.
+        // For a per-CPU map, the kernel reports the size of one CPU's value.
         let Table { fd, .. } = Table::<u32, u64>::open(folder, name)?;
         let processors = possible_processors().map_err(|source| TableError::Failed {
             name,
@@ -237,7 +237,7 @@ impl PerCpu {
         Ok(Self { name, fd, processors })
     }
 
-    /// The sum over all processors.
+    /// Returns the sum over all CPUs.
     pub fn sum(&self, index: u32) -> Result<u64, TableError> {
         let mut values = vec![0u64; self.processors];
         let failed = |source| TableError::Failed { name: self.name, what: "lookup", source };
@@ -246,13 +246,13 @@ impl PerCpu {
     }
 }
 
-/// Processors that may ever be there: the kernel copies out a value for each, present or not.
+/// Returns the number of possible CPUs. The kernel returns a value for each, whether present or not.
 fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     last_processor(&text).map(|last| last + 1).ok_or_else(|| io::Error::other("unknown list of processors"))
 }
 
-/// The highest number in a list such as `0-3,8-11`.
+/// Returns the highest number in a list such as `0-3,8-11`.
 fn last_processor(list: &str) -> Option<usize> {
     list.trim().rsplit([',', '-']).next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Bytes of a waiting hello: from the window into places, and back.
+//! Bytes of a waiting hello: from the window into buffers, and back.
 
 use common::maps::flow::{BUFFER_BYTES, PENDING_BUFFERS};
 
@@ -8,15 +8,15 @@ use crate::maps;
 use crate::scratch::{Cursors, Received, Waiting};
 use crate::verified::verified;
 
-/// Bytes of one buffer, of so many from its beginning on.
+/// Limits a number of bytes, counted from a buffer's start, to what one buffer holds.
 #[inline(always)]
 fn in_buffer(bytes: u32) -> u32 {
     core::hint::black_box(bytes).min(BUFFER_BYTES as u32)
 }
 
 verified! {
-    /// Stores stream bytes `cursors.from` to `pending.have` of the window in the hello's places. `false`: not all; in any
-    /// case [`place::settle`] has to follow.
+    /// Stores stream bytes `cursors.from` to `pending.have` of the window in the hello's buffers. Returns
+    /// `false` when not all were stored. In both cases [`place::settle`] must follow.
     pub(crate) fn keep as buffer_keep(received: Received, waiting: Waiting, cursors: Cursors) -> bool {
         let mut index = 0;
         while index < PENDING_BUFFERS {
@@ -26,12 +26,13 @@ verified! {
                 if !begun {
                     waiting.pending.buffers[index] = place::claim(received, waiting, cursors, index as u32);
                 }
-                // Another CPU has taken the same place at the same moment: once more.
+                // Another CPU took the same slot at the same moment: try again.
                 if waiting.pending.buffers[index] == NO_BUFFER {
                     waiting.pending.buffers[index] = place::claim(received, waiting, cursors, index as u32);
                 }
                 let Some(buffer) = maps::buffer(waiting.pending.buffers[index]) else { return false };
-                // Given away meanwhile, or at this moment: these bytes must not pass for somebody else's.
+                // Another client may have taken the buffer since, or be taking it now: these bytes must not
+                // become part of another hello.
                 if buffer.owner != received.client
                     || buffer.index != index as u32
                     || begun && !place::lock_of(buffer, &received.client, received.now_ns)
@@ -48,20 +49,21 @@ verified! {
 }
 
 verified! {
-    /// Copies the hello's bytes from stream byte `cursors.from` on back into the window. `false`: not all are there any more.
+    /// Copies the hello's bytes from stream byte `cursors.from` on back into the window. Returns `false` when
+    /// some are gone.
     pub(crate) fn fetch as buffer_fetch(received: Received, waiting: Waiting, cursors: Cursors) -> bool {
         let mut index = 0;
         while index < PENDING_BUFFERS {
             let begin = (index * BUFFER_BYTES) as u32;
             if begin < waiting.pending.have && begin + BUFFER_BYTES as u32 > cursors.from {
                 let Some(buffer) = maps::buffer(waiting.pending.buffers[index]) else { return false };
-                // Given away meanwhile: somebody else's bytes must not pass for this client's.
+                // Another client may have taken the buffer: its bytes must not be delivered as this client's.
                 if buffer.owner != received.client || buffer.index != index as u32 {
                     return false;
                 }
                 let to = cursors.window.bytes.as_mut_ptr().wrapping_add(index * BUFFER_BYTES);
                 kernel::copy(to, buffer.bytes.as_ptr(), in_buffer(waiting.pending.have - begin));
-                // Nor while they were copied.
+                // Check again: the buffer may have been taken during the copy.
                 if buffer.owner != received.client || buffer.index != index as u32 {
                     return false;
                 }

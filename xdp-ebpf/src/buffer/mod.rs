@@ -1,14 +1,14 @@
-//! Bytes of waiting hellos, and how many hellos wait for each source.
+//! Bytes of waiting hellos, and the number of waiting hellos of each source.
 //!
-//! Bytes stand in places of `BUFFERS`. A place has one CPU at a time that writes to it or takes it; where none is free, the
-//! oldest hello that is not whole gives way.
+//! The bytes are stored in slots of `BUFFERS`. Only one CPU at a time writes to a slot or takes it. When none
+//! is free, the oldest incomplete hello is evicted.
 
-/// Places: taken, locked, given away.
+/// Slots: taken, locked, evicted.
 pub(crate) mod place;
-/// Bytes into places and out of them.
+/// Copies bytes into buffers and back.
 pub(crate) mod bytes;
-/// Counts of sources.
+/// Counts the waiting hellos of sources.
 pub(crate) mod source;
 
-/// A place not taken in `buffers` of a pending connection.
+/// In `buffers` of a pending connection: no slot is taken.
 pub(crate) const NO_BUFFER: u32 = u32::MAX;

@@ -1,4 +1,4 @@
-//! Places of waiting bytes: taken, locked, given away.
+//! Slots of `BUFFERS`: taken, locked, evicted. `place` is the index of a slot.
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
@@ -13,28 +13,28 @@ use crate::maps;
 use crate::scratch::{Cursors, Received, Waiting};
 use crate::verified::{looped, verified};
 
-/// Places looked at before one of them has to give way.
+/// Slots examined before one of them is evicted.
 const PROBES: u32 = 64;
 
-/// Most units of [`Buffer::locked`] between lock and release: a CPU that takes longer has stopped.
+/// The longest time between lock and release, in units of [`Buffer::locked`]. A CPU that takes longer has stopped.
 const LOCK_UNITS: i32 = 64;
 
-/// Whether a CPU has the place.
+/// Whether a CPU holds the lock.
 #[inline(always)]
 fn is_locked(since: u32, now_ns: u64) -> bool {
     let now = (now_ns >> 20) as u32;
     since != 0 && (now.wrapping_sub(since) as i32) < LOCK_UNITS
 }
 
-/// Locks a place; `false` when another CPU has it. To be released by [`settle`].
+/// Locks a buffer; `false` when another CPU holds the lock. [`settle`] releases it.
 #[inline(always)]
 fn lock(buffer: &mut Buffer, now_ns: u64) -> bool {
-    // One that is held is left alone: a newer time would make it look held for longer.
+    // A held lock is left alone: a newer time would make it look held for longer.
     !is_locked(buffer.locked, now_ns)
         && !is_locked(maps::exchange(&mut buffer.locked, (now_ns >> 20) as u32 | 1), now_ns)
 }
 
-/// Locks a place of `owner`'s; `false` when it is another's by now, or another CPU has it.
+/// Locks a buffer of `owner`; `false` when it has another owner now, or another CPU holds the lock.
 #[inline(always)]
 pub(super) fn lock_of(buffer: &mut Buffer, owner: &ClientTuple, now_ns: u64) -> bool {
     if !lock(buffer, now_ns) {
@@ -48,7 +48,8 @@ pub(super) fn lock_of(buffer: &mut Buffer, owner: &ClientTuple, now_ns: u64) -> 
 }
 
 looped! {
-    /// Looks at places from `start` on until one is free, or over; it is locked then, and in `cursors.found`.
+    /// Searches the slots from `start` on for one that is free or whose hello is past its time limit. It is
+    /// then locked and in `cursors.found`.
     fn search(
         received: Received, waiting: Waiting, cursors: Cursors; start: u32, places: u32, timeout_ns: u64
     ) times PROBES, |round| {
@@ -60,15 +61,16 @@ looped! {
     }
 }
 
-/// What hellos give way by, the least first: when they began. One that is whole soon has its backend's answer: while any
-/// other waits for bytes, that one gives way.
+/// Returns the order of eviction, lowest value first: the time when the hello started. A complete hello
+/// counts as `timeout_ns` younger, because its backend soon answers: a hello that still waits for bytes is
+/// normally evicted first.
 #[inline(always)]
 fn gives_way_by(pending: &Pending, timeout_ns: u64) -> u64 {
     let whole_ns = if pending.connection.state == PENDING_COLLECTING { 0 } else { timeout_ns };
     pending.started_ns + whole_ns
 }
 
-/// Looks at one place; `true`: it is locked now, and `cursors.found`.
+/// Examines one slot; `true` when it is now locked and in `cursors.found`.
 #[inline(always)]
 fn probe(
     received: &Received,
@@ -79,7 +81,7 @@ fn probe(
 ) -> bool {
     let now_ns = received.now_ns;
     let Some(buffer) = maps::buffer(place) else { return false };
-    // Nearly always: nobody's hello has to be looked up.
+    // The usual case: no hello has to be looked up.
     if buffer.index == BUFFER_FREE {
         if !lock(buffer, now_ns) {
             return false;
@@ -91,11 +93,11 @@ fn probe(
         cursors.found = place;
         return true;
     }
-    // A copy: the place may become another's meanwhile.
+    // A copy: the buffer may get another owner meanwhile.
     kernel::assign(&mut waiting.victim, &buffer.owner);
     let own = waiting.victim == received.segment.tuple;
     let part = (buffer.index & 7) as usize;
-    // The hello in hand holds it, though the map does not know yet.
+    // The hello in hand uses the slot, though its entry in the map does not show it yet.
     if own && waiting.pending.buffers[part] == place {
         return false;
     }
@@ -114,7 +116,7 @@ fn probe(
             }
             return false;
         }
-        // Over: forgotten by whoever gets the place.
+        // Past its time limit: the CPU that gets the slot forgets the hello.
         if !lock_of(buffer, &waiting.victim, now_ns) {
             return false;
         }
@@ -127,8 +129,8 @@ fn probe(
 }
 
 verified! {
-    /// Takes a place for buffer `index` of the client's hello: a free one, else the oldest hello gives way. `NO_BUFFER`: another
-    /// CPU was quicker.
+    /// Takes a slot for buffer `index` of the client's hello: a free one, or else that of the oldest hello,
+    /// which is evicted. Returns `NO_BUFFER` when another CPU was quicker.
     pub(super) fn claim as buffer_claim(
         received: Received, waiting: Waiting, cursors: Cursors; index: u32
     ) -> u32 {
@@ -157,8 +159,9 @@ verified! {
 }
 
 verified! {
-    /// Locks `place` and has the hello that holds it give way: forgotten, counted, and reported, so that the daemon resets
-    /// its client. `false`: it is not the hello that was met there; another CPU was quicker.
+    /// Locks slot `place` and evicts its hello: forgets it, counts it, and reports it so that the daemon
+    /// resets its client. Returns `false` when the slot is locked or its hello is not the one that the search
+    /// found: another CPU was quicker.
     fn evict as buffer_evict(
         received: Received, waiting: Waiting; place: u32, since_ns: u64, timeout_ns: u64
     ) -> bool {
@@ -171,7 +174,7 @@ verified! {
         if pending.buffers[(buffer.index & 7) as usize] != place {
             return true;
         }
-        // The place was given to another hello while the search went on: that one is not the oldest.
+        // The slot got another hello during the search, and that one is not the oldest.
         if gives_way_by(pending, timeout_ns) != since_ns {
             buffer.locked = 0;
             return false;
@@ -187,14 +190,14 @@ verified! {
 }
 
 verified! {
-    /// Releases the places of the hello in hand, once it is stored or refused.
+    /// Releases the locks of the hello in hand, once it is stored or refused.
     pub(crate) fn settle as buffer_settle(received: Received, waiting: Waiting) -> () {
         release_each(received, waiting);
     }
 }
 
 looped! {
-    /// Releases one place; the hello has no more than those.
+    /// Releases one buffer's lock; ends after the hello's last buffer.
     fn release_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
         let Some(buffer) = maps::buffer(waiting.pending.buffers[(round & 7) as usize]) else { return true };
         if buffer.owner == received.client {
@@ -205,14 +208,14 @@ looped! {
 }
 
 verified! {
-    /// Frees the places of the hello in hand, which is delivered.
+    /// Frees the buffers of the hello in hand, which is delivered.
     pub(crate) fn free as buffer_free(received: Received, waiting: Waiting) -> () {
         free_each(received, waiting);
     }
 }
 
 looped! {
-    /// Frees one place; the hello has no more than those.
+    /// Frees one buffer; ends after the hello's last one.
     fn free_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
         let place = waiting.pending.buffers[(round & 7) as usize];
         let Some(buffer) = maps::buffer(place) else { return true };

@@ -1,4 +1,4 @@
-//! Flows that are over: kept a while in the order they ended, then freed.
+//! Flows that are over: kept for a while in the order in which they ended, then freed.
 
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED};
 use common::reason::Reason;
@@ -7,11 +7,11 @@ use super::forget;
 use crate::maps;
 use crate::verified::verified;
 
-/// Closed flows looked at each time one closes: enough to free them faster than they come.
+/// Closed flows examined each time one closes: enough to free them faster than they arrive.
 const FREED_PER_CLOSE: u32 = 2;
 
 verified! {
-    /// Puts a flow that ended into the ring of closed flows, which frees the oldest.
+    /// Puts a flow that ended into the ring of closed flows, and frees the oldest ones.
     pub(super) fn put as closed_put(client: ClientTuple; generation: u32, now_ns: u64) -> () {
         let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return };
         let (places, timeout_secs) = (u64::from(settings.closed), settings.closed_timeout_secs);
@@ -30,12 +30,12 @@ verified! {
             if slot.since_secs.wrapping_add(timeout_secs) > now {
                 break;
             }
-            // Two CPUs may have seen the same place: each takes one of its own.
+            // Two CPUs may have seen the same slot: each of them frees a different one.
             free_place((maps::advance(&mut cursors.closed_tail) % places) as u32, generation);
             freed += 1;
         }
         let place = (head % places) as u32;
-        // A full ring frees before time.
+        // When the ring is full, its oldest flow is freed early.
         free_place(place, generation);
         if let Some(slot) = maps::closed_slot(place) {
             slot.owner = *client;
@@ -46,16 +46,16 @@ verified! {
 }
 
 verified! {
-    /// Removes the closed flow that stands in a place of the ring, unless it is the one that is being put there.
+    /// Removes the closed flow in a slot of the ring, unless it is the flow that is being put there.
     fn free_place as closed_free(; place: u32, putting: u32) -> () {
         let Some(slot) = maps::closed_slot(place) else { return };
-        // Copies: another CPU may be filling the place.
+        // Copies: another CPU may be filling the slot.
         let (mut owner, generation, since_secs) = (slot.owner, slot.generation, slot.since_secs);
         if since_secs == 0 || generation == putting {
             return;
         }
         let Some(flow) = maps::flow(&owner) else { return };
-        // Its client has begun anew since.
+        // Its client has started a new connection since.
         if flow.connection.state == FLOW_ESTABLISHED || flow.connection.generation != generation {
             return;
         }

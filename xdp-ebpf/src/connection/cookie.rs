@@ -1,4 +1,4 @@
-//! What proves that a client got our SYN-ACK: the cookie that is its sequence number.
+//! What proves that a client received our SYN-ACK: the cookie, which is the SYN-ACK's sequence number.
 
 use common::decide::cookie::{self, Verdict};
 use common::maps::flow::{OPTION_SACK, OPTION_TIMESTAMPS};
@@ -9,14 +9,14 @@ use crate::packet::{ACK, RST, SYN};
 use crate::scratch::{Received, Waiting};
 use crate::verified::verified;
 
-/// Neither flow nor cookie.
+/// No valid cookie.
 pub(crate) const PROOF_NONE: u32 = 0;
-/// A later segment of a handshake of ours, behind the first.
+/// A segment of one of our handshakes, but later than the first.
 pub(crate) const PROOF_LATER: u32 = 1;
-/// The first segment behind the handshake.
+/// The client's first segment after our SYN-ACK.
 pub(crate) const PROOF_FIRST: u32 = 2;
 
-/// What the segment proves: `PROOF_*`. With [`PROOF_FIRST`] `pending` has what the client offered.
+/// Returns what the segment proves: `PROOF_*`. With [`PROOF_FIRST`], `pending` has what the client offered.
 #[inline(always)]
 pub(crate) fn proof(received: &mut Received, waiting: &mut Waiting) -> u32 {
     if received.segment.flags & (SYN | RST | ACK) != ACK {
@@ -26,13 +26,13 @@ pub(crate) fn proof(received: &mut Received, waiting: &mut Waiting) -> u32 {
 }
 
 verified! {
-    /// Judges the cookie that a segment acknowledges.
+    /// Checks the cookie that a segment acknowledges.
     fn check as cookie_check(received: Received, waiting: Waiting) -> u32 {
         let seg = &received.segment;
         let cookie = seg.ack.wrapping_sub(1);
         let isn = seg.seq.wrapping_sub(1);
         let Some(key) = maps::cookie_key(cookie::key_index(cookie)) else { return PROOF_NONE };
-        // A map not yet filled is nobody's key.
+        // The key is zero while the map is not filled: it proves nothing.
         if key.k0 | key.k1 == 0 {
             return PROOF_NONE;
         }

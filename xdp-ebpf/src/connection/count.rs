@@ -1,8 +1,8 @@
-//! What a route's connections came to.
+//! Counts the outcomes of a route's connections.
 
 use crate::maps;
 
-/// One reached its backend.
+/// Counts a connection that reached its backend.
 #[inline(always)]
 pub(crate) fn connected(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {
@@ -10,7 +10,7 @@ pub(crate) fn connected(route: u32) {
     }
 }
 
-/// One was refused although its route is known.
+/// Counts a connection that was refused although its route is known.
 #[inline(always)]
 pub(crate) fn refused(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {
@@ -18,7 +18,7 @@ pub(crate) fn refused(route: u32) {
     }
 }
 
-/// Another backend is tried.
+/// Counts a try of another backend.
 #[inline(always)]
 pub(crate) fn retried(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {

@@ -1,14 +1,14 @@
-//! A flow is over: its entry lingers, to answer what still comes.
+//! Ends a flow. Its entry lingers, to answer packets that still arrive.
 
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, Flow};
 
 use super::closed;
 use crate::maps;
 
-/// Ends a flow: `state` is `FLOW_CLOSED` or `FLOW_RESET`. The entry lingers, to answer what still comes.
+/// Ends a flow: `state` is `FLOW_CLOSED` or `FLOW_RESET`. The entry lingers, to answer packets that still arrive.
 #[inline(always)]
 pub(crate) fn flow(client: &mut ClientTuple, flow: &mut Flow, state: u8, now_ns: u64) {
-    // One that is over stands in the ring already.
+    // A flow that was over before is already in the ring.
     let listed = flow.connection.state != FLOW_ESTABLISHED;
     flow.connection.state = state;
     if !listed {
@@ -16,7 +16,7 @@ pub(crate) fn flow(client: &mut ClientTuple, flow: &mut Flow, state: u8, now_ns:
     }
 }
 
-/// Ends the client's flow by a reset.
+/// Ends the client's flow with state `FLOW_RESET`.
 #[inline(always)]
 pub(crate) fn reset(client: &mut ClientTuple, now_ns: u64) {
     if let Some(flow) = maps::flow(client) {
@@ -24,7 +24,8 @@ pub(crate) fn reset(client: &mut ClientTuple, now_ns: u64) {
     }
 }
 
-/// Whether the client's flow, of which `copy` is a copy, still has undelivered bytes, which were looked for in vain.
+/// Whether the client's flow still has undelivered bytes, after a lookup of those bytes failed. `copy` is an
+/// earlier copy of the flow.
 #[inline(always)]
 pub(crate) fn has_undelivered(client: &ClientTuple, copy: &Flow) -> bool {
     maps::flow(client).is_some_and(|flow| {

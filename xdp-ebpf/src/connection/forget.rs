@@ -1,4 +1,4 @@
-//! The entries of a connection are removed: an established, a pending or a half-open one's.
+//! Removes the entries of a connection: established, pending or half-open.
 
 use common::maps::flow::{ClientTuple, FLOW_UNDELIVERED, PENDING_COLLECTING, PENDING_CONNECTING};
 
@@ -8,7 +8,7 @@ use crate::maps;
 use crate::verified::verified;
 
 verified! {
-    /// Removes a flow's entries, whatever its state; `false` when somebody else did.
+    /// Removes a flow's entries, in any state; `false` when they were already removed.
     pub(crate) fn flow as forget_flow(client: ClientTuple) -> bool {
         let Some(flow) = maps::flow(client) else { return false };
         let (nat, generation) = (flow.nat, flow.connection.generation);
@@ -25,7 +25,7 @@ verified! {
 }
 
 verified! {
-    /// Removes a pending connection with all that belongs to it; `false` when somebody else did.
+    /// Removes a pending connection and everything that belongs to it; `false` when it was already removed.
     pub(crate) fn pending as forget_pending(client: ClientTuple) -> bool {
         let Some(pending) = maps::pending(client) else { return false };
         let (nat, epoch) = (pending.nat, pending.source_epoch);
@@ -33,7 +33,7 @@ verified! {
         if !maps::remove_pending(client) {
             return false;
         }
-        // The flow that it became keeps the backend's side.
+        // If it became a flow, the flow keeps the backend's side.
         if state == PENDING_CONNECTING
             && !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation)
         {
@@ -47,7 +47,7 @@ verified! {
 }
 
 verified! {
-    /// Removes a half-open connection with its backend's side; `false` when somebody else did.
+    /// Removes a half-open connection and its backend's side; `false` when it was already removed.
     pub(crate) fn half_open as forget_half_open(client: ClientTuple) -> bool {
         let Some(held) = maps::half_open(client) else { return false };
         let (nat, generation) = (held.nat, held.connection.generation);

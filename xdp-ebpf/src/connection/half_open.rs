@@ -1,4 +1,4 @@
-//! Half-open connections of TCP listeners, in a ring in order of age: the oldest gives way.
+//! Half-open connections of TCP listeners, in a ring in order of age: the oldest is evicted.
 
 use common::maps::flow::HALF_OPEN_DIALLED;
 use common::reason::Reason;
@@ -11,14 +11,15 @@ use crate::scratch::{Cursors, Dial, Received};
 use crate::verified::{looped, verified};
 use common::maps::flow::HalfOpen;
 
-/// Places looked at before the oldest half-open connection has to give way.
+/// Slots examined before the oldest half-open connection is evicted.
 const PROBES: u32 = 64;
 
-/// No place.
+/// No slot.
 const NO_PLACE: u32 = u32::MAX;
 
 verified! {
-    /// Stores the connection in `dial`, whose SYN is in hand, as half-open. `false`: there is no place, or another CPU took it.
+    /// Stores the connection in `dial`, whose SYN is in hand, as half-open. Returns `false` when there is no
+    /// slot, or when another CPU took the slot or the source port.
     pub(crate) fn store as half_open_store(
         received: Received, dial: Dial, half_open: HalfOpen, cursors: Cursors
     ) -> bool {
@@ -34,7 +35,8 @@ verified! {
         if slot == NO_PLACE || !maps::insert_half_open(&received.client, half_open) {
             return false;
         }
-        // Another CPU may have claimed the same place, or the port: an entry that the ring does not know is never met again.
+        // Another CPU may have claimed the same slot or the port. An entry that is not in the ring would
+        // never be found again.
         let generation = dial.connection.generation;
         let kept = maps::half_open_slot(slot)
             .is_some_and(|held| held.generation == generation && held.owner == received.client)
@@ -47,7 +49,8 @@ verified! {
 }
 
 looped! {
-    /// Looks at places from `start` on until one is free, or over: `cursors.found`.
+    /// Searches the slots from `start` on for one that is free or past its time limit, and puts it in
+    /// `cursors.found`.
     fn search(
         received: Received, dial: Dial, cursors: Cursors; start: u32, places: u32, timeout_ns: u64
     ) times PROBES, |round| {
@@ -65,7 +68,7 @@ looped! {
             return true;
         }
         if held.started_ns + timeout_ns < received.now_ns {
-            // A copy: the place may be claimed meanwhile.
+            // A copy: the slot may be claimed meanwhile.
             kernel::assign(&mut dial.victim, &slot.owner);
             forget::half_open(&mut dial.victim);
             cursors.found = place;
@@ -87,7 +90,7 @@ fn claim(received: &mut Received, dial: &mut Dial, cursors: &mut Cursors) -> u32
     search(received, dial, cursors, start, places, settings.hello_timeout_ns);
     let mut place = cursors.found;
     if place == NO_PLACE {
-        // Places are taken in turn, so who holds this one is about the oldest; and no other CPU begins here.
+        // Slots are taken in turn, so this one has about the oldest connection, and no other CPU starts here.
         place = start % places;
         evict(dial, place);
     }

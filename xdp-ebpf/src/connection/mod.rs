@@ -1,16 +1,16 @@
-//! Records of connections: opened in one place, ended in one.
+//! Records of connections. Flows are made by one function and ended by one function.
 
-/// What proves that a client got our SYN-ACK.
+/// The proof that a client received our SYN-ACK.
 pub(crate) mod cookie;
-/// A connection is established.
+/// Makes the flow of an established connection.
 pub(crate) mod open;
 /// Half-open connections of TCP listeners.
 pub(crate) mod half_open;
-/// A flow is over, and lingers.
+/// Ends a flow, whose entry lingers.
 pub(crate) mod end;
-/// Entries are removed.
+/// Removes entries.
 pub(crate) mod forget;
-/// Flows that are over, in the order they ended.
+/// Flows that are over, in the order in which they ended.
 mod closed;
-/// What a route's connections came to.
+/// Counts the outcomes of a route's connections.
 pub(crate) mod count;

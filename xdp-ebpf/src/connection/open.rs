@@ -1,4 +1,4 @@
-//! A connection is established: the one place that makes a flow.
+//! Establishes a connection: the only code that makes a flow.
 
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
@@ -8,7 +8,7 @@ use super::count;
 use crate::exit::Exit;
 use crate::maps;
 
-/// Whether the backend still takes connections: `Err` where it was removed while the connection was opened.
+/// Whether the backend still takes connections: `Err` when it was removed while the connection was opened.
 #[inline(always)]
 pub(crate) fn may_open(connection: &Connection) -> Result<(), Exit> {
     match maps::backend(&connection.backend) {
@@ -17,17 +17,17 @@ pub(crate) fn may_open(connection: &Connection) -> Result<(), Exit> {
     }
 }
 
-/// What became of opening.
+/// The outcome of [`open`].
 pub(crate) enum Opened {
-    /// The flow is there.
+    /// The flow was made.
     Flow,
-    /// Another CPU opened it, by the same packet come twice.
+    /// Another CPU made the flow: the same packet was received twice.
     Twice,
-    /// There is no room for it, or another connection of the client's stands there.
+    /// There is no room for the flow, or another connection of the client has the same key.
     Full,
 }
 
-/// Makes the flow of a connection whose numbers, scales and options stand in `flow`.
+/// Makes the flow of a connection. Its numbers, scales and options are already in `flow`.
 #[inline(always)]
 pub(crate) fn open(
     client: &ClientTuple,
@@ -52,7 +52,7 @@ pub(crate) fn open(
     if twice { Opened::Twice } else { Opened::Full }
 }
 
-/// The connection's record before it was established is gone: from now on it is the flow's.
+/// Counts the connection as established. Its earlier record is removed; the backend's side now belongs to the flow.
 #[inline(always)]
 pub(crate) fn opened(connection: &Connection) {
     count::connected(connection.route);

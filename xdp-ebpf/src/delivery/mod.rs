@@ -1,18 +1,18 @@
-//! How packets reach a backend and its replies come back. A delivery owns addresses and source ports, and nothing else:
-//! the second handshake (`stage::connect`) and the translation of numbers (`stage::forward`) stand beside it.
+//! How packets reach a backend and how its replies return. A delivery owns addresses and source ports, and
+//! nothing else: the second handshake is in `stage::connect`, the translation of numbers in `stage::forward`.
 //!
 //! | delivery | destination | source | marks its replies |
 //! | --- | --- | --- | --- |
 //! | `nat` | the backend's | one of our addresses, a port of ours | our address, `ROLE_SOURCE` |
 //! | `dnat` | the backend's | the client's own | the backend's address, `ROLE_BACKEND` |
 //!
-//! Limits of `dnat`: an ICMP error of a router between us and the backend is addressed to the client, and passes unread.
+//! Limit of `dnat`: a router between us and the backend addresses its ICMP errors to the client, so they pass unread.
 
 /// Source and destination are rewritten.
 mod nat;
-/// The destination alone is rewritten.
+/// Only the destination is rewritten.
 mod dnat;
-/// Whose a backend's packets are.
+/// The connection that a backend's packets belong to.
 mod reply;
 
 use common::maps::address::Address;
@@ -30,10 +30,11 @@ use crate::segment::{draft, emit};
 
 pub(crate) use reply::{find, is_reply};
 
-/// Roles of a packet that may be a backend's reply.
+/// The roles of packets that may be a backend's reply.
 pub(crate) const ROLES_OF_REPLIES: u32 = ROLE_SOURCE | ROLE_BACKEND;
 
-/// The role that a packet has by its source: asked only where some backend sees its clients' own addresses.
+/// Returns the role that a packet has by its source address. The map is read only when some backend sees its
+/// clients' own addresses.
 #[inline(always)]
 pub(crate) fn role_of_source(source: &Address) -> u32 {
     let asked = maps::settings().is_some_and(|settings| settings.deliveries & 1 << DELIVERY_DNAT != 0);
@@ -43,8 +44,8 @@ pub(crate) fn role_of_source(source: &Address) -> u32 {
     maps::role(source).map_or(0, |role| role.flags & ROLE_BACKEND)
 }
 
-/// Claims the backend's side of the connection to the backend that was picked, under a new generation: it is in
-/// `dial.nat` and `dial.connection` then, and replies are found. What follows is the handshake with the backend.
+/// Claims the backend's side of the connection to the picked backend, under a new generation. It is then in
+/// `dial.nat` and `dial.connection`, and replies are found. The handshake with the backend comes next.
 #[inline(always)]
 pub(crate) fn open(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
     dial.connection.generation = maps::next_generation();
@@ -56,26 +57,29 @@ pub(crate) fn open(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result
     if claimed { Ok(()) } else { Err(Exit::reset(Reason::ConnectNoPort)) }
 }
 
-/// Whether the segment is a reply to the connection with this backend's side. An element of the map of replies is another
-/// key's the moment it is removed, so what it led to is believed only when the segment's own addresses and ports say so.
+/// Whether the segment is a reply to the connection with this backend's side. An element of the map of
+/// replies may be reused for another key as soon as it is removed. So a record found through it is used only
+/// when the segment's own addresses and ports match.
 #[inline(always)]
 pub(crate) fn is_own(nat: &BackendTuple, segment: &Segment) -> bool {
     *nat == key(segment)
 }
 
-/// Whether the connection's source port is its own alone: else another connection of the client's may stand at the backend.
+/// Whether the connection is the only user of its source port. Otherwise the backend may still have another
+/// connection of the client on it.
 #[inline(always)]
 pub(crate) fn owns_source(connection: &Connection) -> bool {
     connection.delivery != DELIVERY_DNAT
 }
 
-/// Whether replies still come to the connection: whoever took its side over keeps it.
+/// Whether the connection still receives its replies. If another connection took over the backend's side,
+/// that one keeps it.
 #[inline(always)]
 pub(crate) fn is_held(nat: &BackendTuple, generation: u32) -> bool {
     reply::is_held(nat, generation)
 }
 
-/// Gives the backend's side of a client's connection up, unless it is another's by now.
+/// Releases the backend's side of a client's connection, unless another connection has it now.
 #[inline(always)]
 pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {
     reply::release(nat, client, generation);
@@ -91,41 +95,41 @@ pub(crate) fn address(draft: &mut Draft, nat: &BackendTuple) {
     d.vip_port = nat.backend_port;
 }
 
-/// Sends the client's packet in hand, its numbers as the backend knows them, to the receiver that [`address`] wrote.
+/// Sends the client's packet in hand to the receiver that [`address`] wrote. Its numbers are already the backend's.
 #[inline(always)]
 pub(crate) fn to_backend(skb: Skb, received: &mut Received, draft: &mut Draft, reason: Reason) -> Exit {
     emit::pass(skb, received, draft, reason)
 }
 
-/// Sends the backend's packet in hand, its numbers as the client knows them, to the client.
+/// Sends the backend's packet in hand to the client. Its numbers are already the client's.
 #[inline(always)]
 pub(crate) fn to_client(skb: Skb, received: &mut Received, draft: &mut Draft, reason: Reason) -> Exit {
     draft::to_client(draft, &received.client);
     emit::pass(skb, received, draft, reason)
 }
 
-/// Whether the quoted segment was for a backend; its connection is then noted.
+/// Whether the quoted segment was sent to a backend; `received` then has its connection.
 #[inline(always)]
 pub(crate) fn find_quoted(received: &mut Received, quote: &Quote) -> bool {
     let q = &quote.tuple;
     let key = BackendTuple::tcp(q.vip, q.client, q.vip_port, q.client_port);
-    // Twice: see `is_own`.
+    // Looked up twice: see `is_own`.
     reply::find_by(received, &key) && reply::is_held(&key, received.generation)
 }
 
-/// The receiver of an ICMP error is the backend of the flow.
+/// Addresses an ICMP error to the backend of the flow.
 #[inline(always)]
 pub(crate) fn address_error_to_backend(draft: &mut Draft, flow: &Flow) {
     address(draft, &flow.nat);
 }
 
-/// The receiver of an ICMP error is the client.
+/// Addresses an ICMP error to the client.
 #[inline(always)]
 pub(crate) fn address_error_to_client(draft: &mut Draft, client: &ClientTuple) {
     draft::to_client(draft, client);
 }
 
-/// The segment's four-tuple as a backend's.
+/// Returns the segment's four-tuple as a backend's.
 #[inline(always)]
 fn key(segment: &Segment) -> BackendTuple {
     let t = &segment.tuple;

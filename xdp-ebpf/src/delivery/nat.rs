@@ -1,5 +1,5 @@
-//! Source and destination are rewritten: works for every backend that the node can reach. The backend sees one of our
-//! addresses, and a port that is the connection's alone.
+//! Source and destination are rewritten: works for every backend that the node can reach. The backend sees
+//! one of our addresses and a port that only this connection uses.
 
 use common::maps::flow::{BackendTuple, TRANSPORT_TCP};
 
@@ -13,7 +13,7 @@ use crate::verified::{looped, verified};
 const PORTS_TRIED: u32 = 32;
 
 verified! {
-    /// Claims a source port towards the backend that was picked.
+    /// Claims a source port towards the picked backend.
     pub(super) fn claim as nat_claim[Skb, skb](received: Received, dial: Dial) -> bool {
         let (nat, backend) = (&mut dial.nat, &dial.choice.record);
         nat.backend = backend.address;
@@ -35,7 +35,8 @@ looped! {
         if ports <= first {
             return true;
         }
-        // One after the other: the longest time until a port comes again (TIME_WAIT at the backend).
+        // Ports are used in turn, so that the time until a port is used again (TIME_WAIT at the backend) is
+        // the longest.
         let port = first + maps::advance(&mut shared.source_port) as u32 % (ports - first);
         dial.nat.source_port.bytes = (port as u16).to_be_bytes();
         let generation = dial.connection.generation;

@@ -1,4 +1,4 @@
-//! Whose a backend's packets are: the key of its replies, claimed and released.
+//! The connection that a backend's packets belong to: the key of its replies, claimed and released.
 
 use common::maps::flow::{BackendTuple, ClientTuple, Reply};
 
@@ -7,14 +7,15 @@ use crate::maps;
 use crate::packet::Segment;
 use crate::scratch::Received;
 
-/// Finds the connection that a backend's segment belongs to: `received.client` and `received.generation` then have it.
+/// Finds the connection that a backend's segment belongs to, and puts it in `received.client` and
+/// `received.generation`.
 #[inline(always)]
 pub(crate) fn find(received: &mut Received) -> bool {
     let key = key(&received.segment);
     find_by(received, &key)
 }
 
-/// [`find`] by the connection's addresses and ports as the backend sees them.
+/// Like [`find`], by the connection's addresses and ports as the backend sees them.
 #[inline(always)]
 pub(super) fn find_by(received: &mut Received, key: &BackendTuple) -> bool {
     let Some(reply) = maps::reply(key) else { return false };
@@ -23,13 +24,13 @@ pub(super) fn find_by(received: &mut Received, key: &BackendTuple) -> bool {
     true
 }
 
-/// Whether the segment is a backend's, of some connection.
+/// Whether the segment is a backend's reply to any connection.
 #[inline(always)]
 pub(crate) fn is_reply(segment: &Segment) -> bool {
     maps::reply(&key(segment)).is_some()
 }
 
-/// Claims the replies of a four-tuple; `false` when they are another's.
+/// Claims the replies of a four-tuple; `false` when another connection has them.
 #[inline(always)]
 pub(super) fn claim(
     nat: &BackendTuple,
@@ -41,7 +42,7 @@ pub(super) fn claim(
     maps::claim_reply(nat, &reply) || take_over(nat, &reply, victim)
 }
 
-/// Takes over the replies of a connection that is gone (its owner was reclaimed without it).
+/// Takes over the replies of a connection that is gone (its record was reclaimed, but the replies were not released).
 #[inline(always)]
 fn take_over(nat: &BackendTuple, reply: &Reply, victim: &mut ClientTuple) -> bool {
     let Some(holder) = maps::reply(nat) else { return false };
@@ -50,7 +51,7 @@ fn take_over(nat: &BackendTuple, reply: &Reply, victim: &mut ClientTuple) -> boo
     if has_connection(victim) || !maps::take_reply(nat, reply) {
         return false;
     }
-    // The owner may have been about to store its entry: then it is given back.
+    // The previous holder may have stored its entry just now: give the replies back.
     if has_connection(victim) {
         maps::take_reply(nat, &Reply::to(victim, generation));
         return false;
@@ -63,14 +64,15 @@ fn has_connection(client: &ClientTuple) -> bool {
     maps::flow(client).is_some() || maps::pending(client).is_some() || maps::half_open(client).is_some()
 }
 
-/// Whether the replies are those of this connection.
+/// Whether this connection has the replies.
 #[inline(always)]
 pub(super) fn is_held(nat: &BackendTuple, generation: u32) -> bool {
     maps::reply(nat).is_some_and(|holder| holder.generation == generation)
 }
 
-/// Releases the replies of a client's connection, unless they are another's by now. The client is asked for besides the
-/// generation: both `nat` and `generation` may have been read from an element that was another client's by then.
+/// Releases the replies of a client's connection, unless another connection has them now. The client is
+/// compared as well as the generation, because `nat` and `generation` may have been read from an element that
+/// already belonged to another client.
 #[inline(always)]
 pub(super) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {
     if maps::reply(nat).is_some_and(|holder| *holder == Reply::to(client, generation)) {

@@ -1,53 +1,53 @@
-//! Safe names for the kernel helpers we call. Nothing here decides anything.
+//! Safe wrappers for the kernel helpers we call. Nothing here decides anything.
 
 use aya_ebpf::bindings::{BPF_FIB_LKUP_RET_NO_NEIGH, bpf_fib_lookup as FibParams, bpf_redir_neigh};
 use aya_ebpf::helpers::generated as helper;
 use common::maps::address::Address;
 use core::ffi::c_void;
 
-/// The packet in hand where TC runs us.
+/// The packet in hand when TC runs us.
 pub(crate) mod skb;
 
 pub(crate) use skb::Skb;
 
-/// What the kernel calls a program with. Separately verified functions take it as the kernel's own type, which the
-/// verifier knows by its name.
+/// The context with which the kernel calls a program. Separately verified functions take it as the kernel's
+/// own type, which the verifier recognizes by its name.
 pub(crate) trait Context: Copy {
-    /// `__sk_buff` of linux/bpf.h, or its like.
+    /// `__sk_buff` of linux/bpf.h, or a similar type.
     type Raw;
 
-    /// From the kernel's pointer.
+    /// Wraps the kernel's pointer.
     fn of(raw: *mut Self::Raw) -> Self;
 
-    /// The kernel's pointer.
+    /// Returns the kernel's pointer.
     fn raw(self) -> *mut Self::Raw;
 }
 
-/// `AF_INET` and `AF_INET6` as `bpf_fib_lookup` wants them.
+/// `AF_INET` and `AF_INET6` in the form that `bpf_fib_lookup` takes.
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-/// Monotonic clock, nanoseconds.
+/// Returns the monotonic clock in nanoseconds.
 #[inline(always)]
 pub(crate) fn monotonic_ns() -> u64 {
     // SAFETY: no arguments.
     unsafe { helper::bpf_ktime_get_ns() }
 }
 
-/// Wall clock without leap seconds (CLOCK_TAI), nanoseconds: the same on every node with a set clock.
+/// Returns the wall clock without leap seconds (CLOCK_TAI) in nanoseconds: the same on every node whose clock is set.
 #[inline(always)]
 pub(crate) fn tai_ns() -> u64 {
     // SAFETY: no arguments.
     unsafe { helper::bpf_ktime_get_tai_ns() }
 }
 
-/// Our timestamp clock towards clients (RFC 7323): about one tick a millisecond.
+/// Returns our timestamp clock towards clients (RFC 7323): about one tick per millisecond.
 #[inline(always)]
 pub(crate) fn timestamp(now_ns: u64) -> u32 {
     (now_ns >> 20) as u32
 }
 
-/// Difference of two checksums over whole 32-bit words; `from` or `to` may be empty.
+/// Returns the difference of two checksums over whole 32-bit words; `from` or `to` may be empty.
 #[inline(always)]
 pub(crate) fn checksum_difference(
     from: *const u8,
@@ -62,7 +62,7 @@ pub(crate) fn checksum_difference(
     }
 }
 
-/// Copies between memory that the verifier knows.
+/// Copies between memory ranges that the verifier tracks.
 #[inline(always)]
 pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: u32) {
     // SAFETY: the verifier proves `to`; a bad `from` fails and leaves zeros.
@@ -71,7 +71,8 @@ pub(crate) fn copy(to: *mut u8, from: *const u8, bytes: u32) {
     }
 }
 
-/// `*to = *from` without a copy on the way: the compiler would load all of it before it stores any, and spill.
+/// Copies `*from` to `*to` directly. For a plain assignment the compiler would load everything before it
+/// stores anything, and spill.
 #[inline(always)]
 pub(crate) fn assign<T: Copy>(to: &mut T, from: &T) {
     copy(core::ptr::from_mut(to).cast(), core::ptr::from_ref(from).cast(), size_of::<T>() as u32);
@@ -97,7 +98,7 @@ pub(crate) fn redirect(ifindex: u32) {
     }
 }
 
-/// Sends the packet to a next hop whose link address the kernel has yet to find.
+/// Sends the packet to a next hop whose link address the kernel must still resolve.
 #[inline(always)]
 pub(crate) fn redirect_unresolved(ifindex: u32, hop: &mut bpf_redir_neigh) {
     // SAFETY: `hop` has the size given.
@@ -106,7 +107,7 @@ pub(crate) fn redirect_unresolved(ifindex: u32, hop: &mut bpf_redir_neigh) {
     }
 }
 
-/// Fills the parameters of a route lookup. `ip_bytes`: the largest IP packet that has to fit; 0 = the packet in hand.
+/// Fills the parameters of a route lookup. `ip_bytes`: the largest IP packet that must fit; 0 = the packet in hand.
 #[inline(always)]
 pub(crate) fn route_request(
     params: &mut FibParams,
@@ -116,7 +117,7 @@ pub(crate) fn route_request(
     ifindex: u32,
     ip_bytes: u32,
 ) {
-    // Zeroed whole: the kernel refuses values left in fields it does not expect.
+    // All fields are zeroed: the kernel refuses leftover values in fields where it expects none.
     // SAFETY: all-zero is a valid value of a C structure without pointers.
     unsafe { core::ptr::write_bytes(params, 0, 1) };
     params.l4_protocol = 6;
@@ -133,11 +134,11 @@ pub(crate) fn route_request(
     }
 }
 
-/// What a route lookup found.
+/// The result of a route lookup.
 pub(crate) enum Found {
-    /// Device and link addresses are known.
+    /// The device and the link addresses are known.
     Resolved,
-    /// The link address has to be asked for.
+    /// The link address must still be resolved.
     Unresolved,
     /// `BPF_FIB_LKUP_RET_*`, or negative.
     Failed(i64),
@@ -153,7 +154,7 @@ pub(crate) fn route_result(code: i64) -> Found {
     }
 }
 
-/// The next hop of a route lookup, for [`redirect_unresolved`].
+/// Reads the next hop of a route lookup, for [`redirect_unresolved`].
 #[inline(always)]
 pub(crate) fn next_hop(params: &FibParams, hop: &mut bpf_redir_neigh) {
     hop.nh_family = u32::from(params.family);
@@ -161,14 +162,15 @@ pub(crate) fn next_hop(params: &FibParams, hop: &mut bpf_redir_neigh) {
     hop.__bindgen_anon_1.ipv6_nh = unsafe { params.__bindgen_anon_4.ipv6_dst };
 }
 
-/// The MTU of the way that was found for a packet of [`route_request`] with a length, whether it fits or not.
+/// Returns the MTU of the route found. The [`route_request`] must have had a length; it does not matter
+/// whether that fits.
 #[inline(always)]
 pub(crate) fn mtu_found(params: &FibParams) -> u32 {
     // SAFETY: both arms of the union are a u16.
     u32::from(unsafe { params.__bindgen_anon_1.mtu_result })
 }
 
-/// The link addresses a route lookup found: (destination, source).
+/// Returns the link addresses that a route lookup found: (destination, source).
 #[inline(always)]
 pub(crate) fn link_addresses(params: &FibParams) -> (&[u8; 6], &[u8; 6]) {
     // SAFETY: every bit pattern is valid for every arm of the union.

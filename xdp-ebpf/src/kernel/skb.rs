@@ -1,4 +1,4 @@
-//! The packet in hand where TC runs us: reads, writes, resizes and sends it. Nothing here decides anything.
+//! The packet in hand when TC runs us: reads, writes, resizes and sends it. Nothing here decides anything.
 
 use aya_ebpf::bindings::{
     __sk_buff, BPF_CSUM_LEVEL_QUERY, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_ADJ_ROOM_NO_CSUM_RESET,
@@ -8,7 +8,7 @@ use aya_ebpf::helpers::generated as helper;
 
 use super::Context;
 
-/// The packet as the kernel hands it to us. Valid for the whole run of the program.
+/// The packet as the kernel passes it to us. Valid for the whole run of the program.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub(crate) struct Skb(*mut __sk_buff);
@@ -33,35 +33,35 @@ const ADJUST_BEHIND_IP: u32 = 0;
 const PACKET_OTHERHOST: u32 = 3;
 
 impl Skb {
-    /// Bytes of the frame.
+    /// Returns the length of the frame.
     #[inline(always)]
     pub(crate) fn length(self) -> u32 {
         // SAFETY: the kernel passes a valid context; the verifier checks each field access.
         unsafe { (*self.0).len }
     }
 
-    /// EtherType, host byte order.
+    /// Returns the EtherType in host byte order.
     #[inline(always)]
     pub(crate) fn protocol(self) -> u16 {
         // SAFETY: as in `length`.
         u16::from_be(unsafe { (*self.0).protocol } as u16)
     }
 
-    /// Whether a VLAN tag is on the packet.
+    /// Whether the packet has a VLAN tag.
     #[inline(always)]
     pub(crate) fn has_vlan(self) -> bool {
         // SAFETY: as in `length`.
         unsafe { (*self.0).vlan_present != 0 }
     }
 
-    /// The device the packet came in by.
+    /// Returns the device that the packet came in on.
     #[inline(always)]
     pub(crate) fn ifindex(self) -> u32 {
         // SAFETY: as in `length`.
         unsafe { (*self.0).ifindex }
     }
 
-    /// Wire segments in this packet; 1 when it is not a GSO packet.
+    /// Returns the number of wire segments in this packet; 1 when it is not a GSO packet.
     #[inline(always)]
     pub(crate) fn segments(self) -> u32 {
         // SAFETY: as in `length`.
@@ -69,7 +69,7 @@ impl Skb {
         if segments == 0 { 1 } else { segments }
     }
 
-    /// Payload bytes of each segment of a GSO packet; 0 when it is not one.
+    /// Returns the payload bytes of each segment of a GSO packet; 0 when it is not one.
     #[inline(always)]
     pub(crate) fn segment_payload(self) -> u32 {
         // SAFETY: as in `length`.
@@ -83,7 +83,7 @@ impl Skb {
         unsafe { helper::bpf_skb_change_head(self.0, bytes, 0) == 0 }
     }
 
-    /// Takes `bytes` bytes out behind the IP header without options. Segments of a GSO packet stay as long as they are.
+    /// Removes `bytes` bytes after the fixed part of the IP header. Segments of a GSO packet keep their length.
     #[inline(always)]
     pub(crate) fn shrink_behind_ip(self, bytes: u32) -> bool {
         let flags = u64::from(BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET);
@@ -108,14 +108,15 @@ impl Skb {
         }
     }
 
-    /// [`Skb::store`] for headers whose checksums [`Skb::fix_checksum`] brings in step: their sum does not change.
+    /// Like [`Skb::store`], for headers whose checksum fields [`Skb::fix_checksum`] updates: the sum over the
+    /// packet does not change.
     #[inline(always)]
     pub(crate) fn store_headers(self, offset: u32, from: *const u8, length: u32) -> bool {
         // SAFETY: as in `load`.
         unsafe { helper::bpf_skb_store_bytes(self.0, offset, from.cast(), length, 0) == 0 }
     }
 
-    /// Whether the frame is for another host: a device in promiscuous mode sees those too.
+    /// Whether the frame is for another host; a device in promiscuous mode also sees such frames.
     #[inline(always)]
     pub(crate) fn is_for_another_host(self) -> bool {
         // SAFETY: as in `length`.
@@ -129,8 +130,8 @@ impl Skb {
         unsafe { helper::bpf_skb_change_tail(self.0, length, 0) == 0 }
     }
 
-    /// Applies a checksum difference to the transport checksum at `offset`. With `pseudo_header` it also holds for
-    /// packets whose checksum is still to be completed (CHECKSUM_PARTIAL); without, those are left alone.
+    /// Applies a checksum difference to the transport checksum at `offset`. With `pseudo_header`, packets whose
+    /// checksum is still to be completed (CHECKSUM_PARTIAL) are changed too; without it, those are left alone.
     #[inline(always)]
     pub(crate) fn fix_checksum(self, offset: u32, difference: u32, pseudo_header: bool) -> bool {
         let flags = if pseudo_header { u64::from(BPF_F_PSEUDO_HDR) } else { 0 };
@@ -138,29 +139,29 @@ impl Skb {
         unsafe { helper::bpf_l4_csum_replace(self.0, offset, 0, u64::from(difference), flags) == 0 }
     }
 
-    /// Whether the device that the packet came in by has checked its checksum (CHECKSUM_UNNECESSARY).
+    /// Whether the device that the packet came in on has verified its checksum (CHECKSUM_UNNECESSARY).
     #[inline(always)]
     pub(crate) fn checksum_vouched(self) -> bool {
-        // SAFETY: a question only.
+        // SAFETY: only a query.
         unsafe { helper::bpf_csum_level(self.0, u64::from(BPF_CSUM_LEVEL_QUERY)) >= 0 }
     }
 
-    /// Sends a copy out of a device.
+    /// Sends a copy of the packet out of a device.
     #[inline(always)]
     pub(crate) fn clone_to(self, ifindex: u32) -> bool {
         // SAFETY: the helper checks the device.
         unsafe { helper::bpf_clone_redirect(self.0, ifindex, 0) == 0 }
     }
 
-    /// Looks up the route and neighbour of `params`.
+    /// Looks up the route and the neighbour for `params`.
     #[inline(always)]
     pub(crate) fn find_route(self, params: &mut FibParams) -> i64 {
         // SAFETY: `params` has the size given.
         unsafe { helper::bpf_fib_lookup(self.0.cast(), params, size_of::<FibParams>() as i32, 0) }
     }
 
-    /// Whether a socket of this network namespace has the four-tuple: the first `bytes` of `bpf_sock_tuple`, 12 (IPv4) or
-    /// 36 (IPv6).
+    /// Whether a socket of this network namespace has the four-tuple. The tuple is in the first `bytes` bytes
+    /// of `bpf_sock_tuple`: 12 (IPv4) or 36 (IPv6).
     #[inline(always)]
     pub(crate) fn socket_exists(self, tuple: &mut [u8; 36], bytes: u32) -> bool {
         // SAFETY: the buffer is as large as the larger form of the tuple; a socket found is released at once.

@@ -1,5 +1,5 @@
-//! What the daemon brings about when no packet comes: one run, one connection. It runs the program `expire` with an
-//! [`Expiry`] in the packet.
+//! Ends connections for the daemon, when no packet arrives: each run handles one connection. The daemon runs
+//! the program `expire` with an [`Expiry`] in the packet.
 
 use common::maps::event::Expiry;
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, PENDING_UNDELIVERED};
@@ -15,14 +15,14 @@ use crate::segment::emit;
 use crate::stage::{connect, forward};
 use crate::verified::verified;
 
-/// What was asked.
+/// The daemon's request.
 #[derive(Clone, Copy)]
 struct Request {
     seq: u32,
     reason: u32,
 }
 
-/// 0 = done, 1 = there was nothing to do.
+/// Handles one request. Returns 0 when it is done, 1 when there was nothing to do.
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     s.received.partial_known = false;
@@ -36,7 +36,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     } else if is(Reason::ExpireHello) || is(Reason::HelloTimeout) {
         pending(skb, s)
     } else if is(Reason::HelloEvicted) {
-        // Counted when it gave way.
+        // Already counted when the hello was evicted.
         return i32::from(!evicted(skb, s, request));
     } else if is(Reason::ExpireHalfOpen) {
         forget::half_open(&mut s.received.client)
@@ -49,7 +49,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     i32::from(!done)
 }
 
-/// Reads the request; `received.client` is the connection.
+/// Reads the request, and puts the connection's key in `received.client`.
 #[inline(always)]
 fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
     let to = s.cursors.window.bytes.as_mut_ptr();
@@ -61,20 +61,20 @@ fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
     received.client = expiry.client;
     received.segment.v4 = expiry.client.client.is_v4();
     received.segment.tuple = expiry.client;
-    // The packet is made here: its checksum is nobody else's to complete.
+    // The daemon made this packet: no device has to complete its checksum.
     received.partial = false;
     Some(Request { seq: expiry.seq, reason: expiry.reason })
 }
 
 verified! {
-    /// Resets both sides of a flow; the entry lingers.
+    /// Resets both sides of a flow, whose entry lingers.
     fn reset_flow as expire_flow[Skb, skb](received: Received, draft: Draft, copy: Flow, cursors: Cursors) -> bool {
         let Some(flow) = maps::flow(&received.client) else { return false };
         if flow.connection.state == FLOW_RESET {
             return false;
         }
         kernel::assign(copy, flow);
-        // First, so that no other CPU passes a segment, or ends it too.
+        // First of all, so that no other CPU passes a segment or ends the flow as well.
         end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
         if flow.connection.backend_flags & FLOW_UNDELIVERED != 0 {
             flow.connection.backend_flags &= !FLOW_UNDELIVERED;
@@ -89,7 +89,7 @@ verified! {
     }
 }
 
-/// Resets both sides of the flow in question.
+/// Resets both sides of the requested flow.
 #[inline(always)]
 fn flow(skb: Skb, s: &mut Scratch) -> bool {
     reset_flow(skb, &mut s.received, &mut s.draft, &mut s.flow, &mut s.cursors)
@@ -114,7 +114,7 @@ fn pending(skb: Skb, s: &mut Scratch) -> bool {
     let Some(pending) = maps::pending(&received.client) else { return false };
     let open = maps::flow(&received.client).is_some_and(|flow| flow.connection.state == FLOW_ESTABLISHED);
     if open && pending.connection.state == PENDING_UNDELIVERED {
-        // Its backend answered since it was listed.
+        // Its backend answered after the daemon listed it.
         return false;
     }
     let vip_isn = pending.vip_isn;
@@ -127,20 +127,22 @@ fn pending(skb: Skb, s: &mut Scratch) -> bool {
     true
 }
 
-/// Resets the client of a hello that gave way; its entry is gone already, a flow it owed bytes to may not be.
+/// Resets the client of an evicted hello. The hello's entry is already gone; a flow that needed its bytes may
+/// still exist.
 #[inline(always)]
 fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
     let client = &s.received.client;
     if let Some(flow) = maps::flow(client) {
-        // Only a flow whose owed bytes went with the hello is lost; any other began after it. The flag comes second: who
-        // has the acknowledgement clears it before the hello goes.
+        // Only a flow whose undelivered bytes were evicted with the hello is lost; any other flow started
+        // later. The flag is read after the lookup: a CPU that receives the acknowledgement clears it before
+        // it removes the hello.
         if maps::pending(client).is_some() || flow.connection.backend_flags & FLOW_UNDELIVERED == 0 {
             return false;
         }
         return self::flow(skb, s);
     }
     if maps::pending(client).is_some() {
-        // The client began anew and waits.
+        // The client started a new connection, which waits.
         return false;
     }
     reset_client(skb, s, request.seq.wrapping_sub(1));

@@ -1,4 +1,4 @@
-//! Of an established connection, or of one that is over and lingers.
+//! Packets of an established connection, or of one that is over and lingers.
 
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, PENDING_UNDELIVERED};
 use common::reason::Reason;
@@ -16,13 +16,13 @@ use crate::segment::{draft, emit};
 use crate::stage::forward::{self, Step};
 use crate::stage::{checksum, connect, half_open};
 
-/// Whether the client's segment belongs to a flow: `received.generation` and the draft's receiver are the flow's then.
-/// Stage `forward` looks the flow up once more and compares the generation: only then is it certain that both were read
-/// from this client's entry, which may have become another client's meanwhile.
+/// Whether the client's segment belongs to a flow. `received.generation` and the draft's receiver are then taken from
+/// the flow. Stage `forward` looks the flow up again and compares the generation. Only then is it certain that both
+/// were read from this client's entry, because the entry may become another client's at any time.
 ///
-/// A SYN marks the flow (it may be forged) or, where the flow is over, ends it. Behind a SYN, a segment that does not
-/// acknowledge what this flow's backend sent, and proves the new handshake, begins a new connection: the old flow is
-/// never followed to the previous tenant.
+/// A SYN only marks the flow, since it may be forged. If the flow is over, the SYN removes it. After a SYN, a
+/// segment starts a new connection if it does not acknowledge what this flow's backend sent and proves the
+/// new handshake. That segment never follows the old flow to the previous tenant.
 #[inline(always)]
 pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
@@ -35,7 +35,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     if !syn && known && segment.flags & (FIN | RST) == 0 {
         return Ok(true);
     }
-    // What may begin or end a connection must be what its sender sent.
+    // A segment that may start or end a connection must be what its sender sent.
     checksum::tcp(skb, received, &mut s.cursors)?;
     if syn {
         if flow.connection.state != FLOW_ESTABLISHED {
@@ -51,14 +51,14 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let own = received.segment.ack == flow.vip_isn.wrapping_add(1);
     match handshake(s, flow.client_isn) {
         Handshake::New => {}
-        // A later segment of the new hello: not for the backend of the old one.
+        // A later segment of the new hello, which must not reach the old backend.
         Handshake::Ahead if !own => return Err(Exit::drop(Reason::SynEarly)),
         Handshake::Ahead | Handshake::Old => return Ok(true),
     }
     replace(skb, s)
 }
 
-/// The flow gives way to the new connection that the segment in hand begins.
+/// Removes the flow in favour of the new connection that the segment in hand starts.
 #[inline(always)]
 fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
@@ -67,28 +67,29 @@ fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     forget::flow(&mut received.client);
     maps::count_event(Reason::SynFlowReplaced);
     if received.segment.payload_bytes == 0 && maps::half_open(&received.client).is_none() {
-        // On a TLS listener the bare ACK of the new handshake has nothing else to do: it ends the old backend's connection.
+        // On a TLS listener the bare ACK of the new handshake has no other use: it is replaced by the RST
+        // that ends the old backend's connection.
         forward::draft_backend_reset(&mut s.draft, &s.flow);
         return Err(emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynAcked));
     }
     Ok(false)
 }
 
-/// What a segment behind a SYN on an open flow belongs to.
+/// What a segment belongs to that follows a SYN on an open flow.
 enum Handshake {
-    /// The flow that is there.
+    /// The existing flow.
     Old,
-    /// A new connection, of which it is the proof.
+    /// A new connection, which the segment proves.
     New,
-    /// A new connection whose proof is yet to come.
+    /// A new connection whose proof has not arrived yet.
     Ahead,
 }
 
-/// Whose the segment is; `isn` is the client's first number of the flow that is there.
+/// Returns what the segment belongs to; `isn` is the client's initial sequence number in the existing flow.
 #[inline(always)]
 fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
     let received = &mut s.received;
-    // On a TCP listener the proof is the acknowledgement of the new SYN's SYN-ACK.
+    // On a TCP listener, the proof is an acknowledgement of the SYN-ACK to the new SYN.
     if let Some(held) = maps::half_open(&received.client) {
         kernel::assign(&mut s.half_open, held);
         let proof = s.half_open.isn != isn
@@ -103,28 +104,28 @@ fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
     }
 }
 
-/// The client's segment.
+/// Handles the client's segment.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
     match forward::from_client(received, &mut s.flow) {
         Step::Pass => delivery::to_backend(skb, received, draft, Reason::ForwardBackend),
         Step::PassReset => delivery::to_backend(skb, received, draft, Reason::ForwardReset),
-        // RFC 5961: only a RST at the sender's own number is believed.
+        // RFC 5961: the client accepts a RST only at the exact number that its segment acknowledges.
         Step::Linger | Step::AckBackend | Step::Lost => Exit::reset(Reason::ForwardLinger),
         Step::Stray => Exit::drop(Reason::SynStray),
         Step::Repeat => repeat_for_client(skb, s),
     }
 }
 
-/// The backend's segment; `None`: the connection is not established.
+/// Handles the backend's segment. `None`: the connection is not established.
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
     let (received, draft) = (&mut s.received, &mut s.draft);
     let flow = maps::flow(&received.client).filter(|flow| {
         flow.connection.generation == received.generation && delivery::is_own(&flow.nat, &received.segment)
     })?;
-    // What may end a connection, or frees bytes that we owe, must be what the backend sent.
+    // A segment that may end a connection, or that frees undelivered bytes, must be what the backend sent.
     let believed = received.segment.flags & (SYN | FIN | RST) != 0
         || flow.connection.backend_flags & FLOW_UNDELIVERED != 0;
     if believed && let Err(exit) = checksum::tcp(skb, received, &mut s.cursors) {
@@ -144,7 +145,7 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
     })
 }
 
-/// The client repeats bytes that we owe the backend: they go once more.
+/// Sends the undelivered bytes to the backend again, because the client repeats them.
 #[inline(always)]
 fn repeat_for_client(skb: Skb, s: &mut Scratch) -> Exit {
     let Some(waiting) = maps::pending(&s.received.client) else { return Exit::drop(Reason::HelloBeyond) };
@@ -154,7 +155,7 @@ fn repeat_for_client(skb: Skb, s: &mut Scratch) -> Exit {
     }
     s.cursors.from = undelivered(s);
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        // Another CPU had the backend's acknowledgement meanwhile: the places may be anybody's.
+        // Another CPU received the backend's acknowledgement meanwhile: the buffers may have other owners now.
         if !end::has_undelivered(&s.received.client, &s.flow) {
             return Exit::drop(Reason::HelloBeyond);
         }
@@ -163,7 +164,7 @@ fn repeat_for_client(skb: Skb, s: &mut Scratch) -> Exit {
     deliver(skb, s)
 }
 
-/// The backend misses bytes that we acknowledged to the client.
+/// Sends bytes to the backend again that we acknowledged to the client and that the backend is missing.
 #[inline(always)]
 fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let stray = Exit::drop(Reason::ForwardStray);
@@ -178,13 +179,13 @@ fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let acked = s.received.segment.ack.wrapping_sub(s.waiting.pending.isn.wrapping_add(1));
     s.cursors.from = acked & 0x3fff;
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        // Another CPU had the acknowledgement meanwhile: the places may be anybody's.
+        // Another CPU received the acknowledgement meanwhile: the buffers may have other owners now.
         if !end::has_undelivered(&s.received.client, &s.flow) {
             return stray;
         }
         return lost_for_backend(skb, s);
     }
-    // A duplicate ACK asks for the first hole only; the client's own clock still repeats all.
+    // A duplicate ACK requests only the first gap; the client's own retransmissions still cause all to be repeated.
     if !s.received.segment.has(SYN) {
         let p = &mut s.waiting.pending;
         p.have = p.have.min(s.cursors.from + u32::from(p.backend_mss));
@@ -192,13 +193,14 @@ fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     deliver(skb, s)
 }
 
-/// Whether the bytes in `s.waiting` are those of the flow in `s.flow`: its client may have begun anew since.
+/// Whether the bytes in `s.waiting` are those of the flow in `s.flow`: its client may have started a new
+/// connection since.
 #[inline(always)]
 fn is_same(s: &Scratch) -> bool {
     s.waiting.pending.connection.generation == s.flow.connection.generation
 }
 
-/// First byte of the hello that the backend has not acknowledged.
+/// Returns the first byte of the hello that the backend has not acknowledged.
 #[inline(always)]
 fn undelivered(s: &Scratch) -> u32 {
     s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & 0x3fff
@@ -213,7 +215,7 @@ fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
     connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)
 }
 
-/// Bytes that we acknowledged are gone, by a segment of the client's: both sides have to know.
+/// Resets both sides: on a segment of the client, bytes that we acknowledged were found to be gone.
 #[inline(always)]
 fn lost(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
@@ -226,7 +228,7 @@ fn lost(skb: Skb, s: &mut Scratch) -> Exit {
     Exit::reset(Reason::HelloBufferFailed)
 }
 
-/// The same by a segment of the backend's.
+/// Resets both sides for the same reason, on a segment of the backend.
 #[inline(always)]
 fn lost_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;

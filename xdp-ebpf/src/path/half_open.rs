@@ -1,4 +1,4 @@
-//! Of a TCP listener's connection: the SYN was passed to the backend, the ACK opens the flow.
+//! Packets of a TCP listener's connection: the SYN was passed to the backend, and the client's ACK opens the flow.
 
 use common::reason::Reason;
 
@@ -12,7 +12,7 @@ use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
 use crate::stage::{checksum, fast_open, half_open};
 
-/// The client's segment; its connection is in `s.half_open`. `Ok`: what the packet belongs to now.
+/// Handles the client's segment; its connection is in `s.half_open`. `Ok`: the class that the packet has now.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     let received = &mut s.received;
@@ -52,7 +52,7 @@ pub(super) fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
     delivery::to_backend(skb, received, draft, Reason::SynForwarded)
 }
 
-/// The client gives up: its backend hears of it.
+/// The client gives up: its RST is passed to the backend.
 #[inline(always)]
 fn reset(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
@@ -65,7 +65,8 @@ fn reset(skb: Skb, s: &mut Scratch) -> Exit {
     delivery::to_backend(skb, received, draft, Reason::ForwardReset)
 }
 
-/// The client's ACK came too late: its backend was removed, or the flow table is full. The backend waits for an ACK.
+/// Refuses the client's ACK, which arrived too late: its backend was removed, or the flow table is full. The
+/// backend, which waits for an ACK, is reset too.
 #[inline(always)]
 fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
@@ -80,7 +81,7 @@ fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     exit
 }
 
-/// The backend answers the client itself.
+/// Passes the backend's own answer to the client.
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);

@@ -1,7 +1,8 @@
-//! ICMP: errors of routers and hosts on either side, pings.
+//! ICMP: errors from routers and hosts on either side, and pings.
 
 use common::maps::flow::{FLOW_UNDELIVERED, PENDING_CONNECTING, PENDING_UNDELIVERED};
 use common::maps::listener::ROLE_VIP;
+use common::maps::trace::CLASS_ICMP;
 use common::reason::Reason;
 
 use crate::buffer::bytes;
@@ -14,19 +15,19 @@ use crate::segment::emit;
 use crate::stage::icmp::{self, Kind, Quoted};
 use crate::stage::{checksum, classify, connect};
 
-/// Least MTU that is believed: what Linux and RFC 8200 take.
+/// The smallest MTU that is accepted, as in Linux (IPv4) and RFC 8200 (IPv6).
 const MTU_LEAST_V4: u32 = 552;
 const MTU_LEAST_V6: u32 = 1280;
 
-/// What a message came to.
+/// The outcome of a message.
 pub(super) enum Came {
     /// The packet leaves.
     Sent(Exit),
-    /// The backend of the connection in `s.waiting` is out of reach.
+    /// The backend of the connection in `s.waiting` is unreachable.
     Refused,
 }
 
-/// An ICMP message for a VIP or a backend's reply address.
+/// Handles an ICMP message for a VIP or for an address that backends reply to.
 #[inline(always)]
 pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     let received = &mut s.received;
@@ -40,7 +41,11 @@ pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     }
     received.now_ns = kernel::monotonic_ns();
     received.segment.flags = 0;
-    match icmp::find(skb, received, &mut s.quote) {
+    let quoted = icmp::find(skb, received, &mut s.quote);
+    if quoted != Quoted::Unknown {
+        received.class = CLASS_ICMP;
+    }
+    match quoted {
         Quoted::ToClient if icmp::for_backend(received, &mut s.draft, &mut s.quote) => {
             Ok(Came::Sent(pass(skb, s, Reason::IcmpToBackend)))
         }
@@ -53,7 +58,7 @@ pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     }
 }
 
-/// Leaves with what the node's own stack is to answer.
+/// Leaves if the message is for the node's own stack.
 #[inline(always)]
 fn nobodys(s: &Scratch) -> Result<(), Exit> {
     if !classify::is(&s.received.segment, ROLE_VIP) {
@@ -67,7 +72,7 @@ fn pass(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     icmp::pass(skb, &mut s.received, &mut s.draft, &mut s.quote, reason as u32)
 }
 
-/// The error quotes a segment of ours to a backend, for the client at `received.client`.
+/// Handles an error about a segment that we sent to a backend, for the client in `received.client`.
 #[inline(always)]
 fn about_backend(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     if kind == Kind::TooBig && is_undelivered(s) {
@@ -92,7 +97,7 @@ fn about_backend(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     Err(Exit::drop(Reason::IcmpStray))
 }
 
-/// The message's checksum is right.
+/// Refuses a message whose checksum is wrong.
 #[inline(always)]
 fn whole(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     match icmp::is_whole(skb, &mut s.received, &mut s.cursors) {
@@ -101,7 +106,7 @@ fn whole(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     }
 }
 
-/// Whether the error quotes our SYN for a pending connection; it is then in `s.waiting`.
+/// Whether the error quotes our SYN of a pending connection; that connection is then in `s.waiting`.
 #[inline(always)]
 fn is_dialled(s: &mut Scratch) -> bool {
     let Some(pending) = maps::pending(&s.received.client) else { return false };
@@ -115,7 +120,7 @@ fn is_dialled(s: &mut Scratch) -> bool {
     true
 }
 
-/// A TCP listener's client waits for the backend itself: it gets the error.
+/// Passes the error to the client of a TCP listener, which waits for the backend itself.
 #[inline(always)]
 fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     if kind == Kind::Unreachable {
@@ -128,7 +133,7 @@ fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     Ok(Came::Sent(pass(skb, s, Reason::IcmpToClient)))
 }
 
-/// Whether bytes that we acknowledged are still ours to deliver on this flow; it is then in `s.flow`.
+/// Whether bytes that we acknowledged are still undelivered on this flow; the flow is then in `s.flow`.
 #[inline(always)]
 fn is_undelivered(s: &mut Scratch) -> bool {
     let Some(flow) = maps::flow(&s.received.client) else { return false };
@@ -141,7 +146,7 @@ fn is_undelivered(s: &mut Scratch) -> bool {
     true
 }
 
-/// The hello goes once more, in smaller segments: its bytes are ours, the client would not repeat them.
+/// Sends the hello again in smaller segments: we acknowledged its bytes, so the client would not repeat them.
 #[inline(always)]
 fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
     let stray = Exit::drop(Reason::IcmpStray);
@@ -158,7 +163,7 @@ fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
     whole(skb, s)?;
     pending.backend_mss = room as u16;
     kernel::assign(&mut s.waiting.pending, pending);
-    // Its client may have begun anew since.
+    // Its client may have started a new connection since.
     if s.waiting.pending.connection.generation != s.flow.connection.generation {
         return Err(stray);
     }

@@ -1,22 +1,26 @@
-//! The order of stages; nobody else knows it. Each way a packet can go has a file of its own; a path calls stages, and no
-//! other path: it gives the class that the packet has now, and [`client`] and [`backend`] go on from there.
+//! The order of the stages, which no other module knows. Each class of packets has a file of its own. A path
+//! calls stages, but never another path: it returns the class that the packet has now, and [`client`] and
+//! [`backend`] continue with that class.
 
-/// Of an established connection, or of one that is over.
+/// Packets of an established connection, or of one that is over.
 mod flow;
-/// Of a connection that waits for bytes of its hello, or for its backend.
+/// Packets of a connection that waits for bytes of its hello, or for its backend.
 mod pending;
-/// Of a TCP listener's connection whose backend has not answered, or whose client has not.
+/// Packets of a TCP listener's connection whose backend or client has not answered yet.
 mod half_open;
-/// Of a connection that begins.
+/// Packets that start a connection.
 mod new;
-/// Of no connection.
+/// Packets of no connection.
 mod stray;
-/// ICMP: errors of routers and hosts on either side, pings.
+/// ICMP: errors from routers and hosts on either side, and pings.
 mod icmp;
-/// What the daemon brings about when no packet comes.
+/// Ends connections for the daemon, when no packet arrives.
 pub(crate) mod expire;
 
 use common::maps::listener::ROLE_VIP;
+use common::maps::trace::{
+    CLASS_NONE, KNOWN_ADDRESSES, KNOWN_BACKEND, KNOWN_CLIENT, KNOWN_NOTHING, KNOWN_SEGMENT,
+};
 use common::reason::Reason;
 
 use crate::exit::{Exit, Verdict};
@@ -27,7 +31,7 @@ use crate::segment::{emit, icmp_error};
 use crate::stage::classify::{self, Class, Side};
 use crate::stage::{checksum, options, parse};
 
-/// Every packet of every device that we are attached to.
+/// Handles every packet of every device that we are attached to.
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     let exit = match walk(skb, s) {
@@ -35,9 +39,9 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
     };
     let (received, draft, cursors) = (&mut s.received, &mut s.draft, &mut s.cursors);
     match exit.verdict() {
-        // The one place that answers with RST.
+        // Each exit with this verdict is answered with RST here.
         Verdict::Reset => emit::reset(skb, received, draft, cursors, exit),
-        // And the one that answers a sender with ICMP for a segment that cannot go on.
+        // The sender of a segment that cannot be passed on is answered with ICMP here.
         Verdict::IcmpError => icmp_error::about_segment(skb, received, draft, cursors, exit.reason()),
         _ => exit,
     }
@@ -47,10 +51,13 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
 fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     let received = &mut s.received;
     received.partial_known = false;
+    received.known = KNOWN_NOTHING;
+    received.class = CLASS_NONE;
     parse::addresses(skb, received)?;
+    received.known = KNOWN_ADDRESSES;
     classify::role(received)?;
     let vip = classify::is(&received.segment, ROLE_VIP);
-    // What is the node's own is left as it is, for the node's stack.
+    // Packets for the node's own address are left unchanged for the node's stack.
     if parse::unusual(received) == Some(Reason::ParseOptions)
         && vip
         && classify::own(&received.segment).is_ok()
@@ -62,21 +69,35 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         return other(skb, s);
     }
     received.now_ns = kernel::monotonic_ns();
-    // Whatever is wrong with a segment for the node's own address is for the node's stack to say.
+    // A faulty segment that is not for a VIP is left to the node's stack.
     checksum::ip(received)
         .and_then(|()| parse::tcp(skb, received, &mut s.cursors))
         .map_err(|exit| if vip { exit } else { Exit::next(Reason::ClassifyOwnTraffic) })?;
+    received.known = KNOWN_SEGMENT;
     match classify::side(received)? {
-        Side::Backend => backend(skb, s),
-        Side::Client => client(skb, s),
+        Side::Backend => {
+            received.known = KNOWN_BACKEND;
+            backend(skb, s)
+        }
+        Side::Client => {
+            received.known = KNOWN_CLIENT;
+            client(skb, s)
+        }
     }
 }
 
-/// A client's segment: of an open flow first, for that is nearly every packet.
+/// Notes what the packet belongs to, for `trace`.
+#[inline(always)]
+fn note(s: &mut Scratch, class: Class) -> Class {
+    s.received.class = class as u8;
+    class
+}
+
+/// Handles a client's segment. Open flows are tried first, because nearly every packet belongs to one.
 #[inline(always)]
 fn client(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     let class = match flow::takes(skb, s)? {
-        true => Class::Flow,
+        true => note(s, Class::Flow),
         false => without_flow(skb, s)?,
     };
     Ok(match class {
@@ -87,15 +108,17 @@ fn client(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     })
 }
 
-/// What a client's segment comes to that no flow takes.
+/// Returns the class of a client's segment that belongs to no flow.
 #[inline(always)]
 fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     if !classify::listener(&mut s.received, &mut s.dial)? {
         return Err(no_listener(skb, s));
     }
     let mut class = classify::client(&mut s.received, &mut s.dial, &mut s.waiting, &mut s.half_open)?;
+    note(s, class);
     if class == Class::Pending && !pending::takes(skb, s)? {
         class = classify::unknown(&mut s.received, &mut s.dial, &mut s.waiting)?;
+        note(s, class);
     }
     if class == Class::HalfOpen {
         class = half_open::client(skb, s)?;
@@ -103,10 +126,10 @@ fn without_flow(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     if class == Class::New {
         class = new::client(skb, s)?;
     }
-    Ok(class)
+    Ok(note(s, class))
 }
 
-/// A client's segment for a port of the VIP that nobody serves.
+/// Handles a client's segment for a port of the VIP that has no listener.
 #[inline(always)]
 fn no_listener(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
@@ -120,23 +143,26 @@ fn no_listener(skb: Skb, s: &mut Scratch) -> Exit {
     }
 }
 
-/// A backend's segment, of the connection at `received.client`.
+/// Handles a backend's segment of the connection in `received.client`.
 #[inline(always)]
 fn backend(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     if let Some(exit) = flow::backend(skb, s) {
+        note(s, Class::Flow);
         return Ok(exit);
     }
     checksum::tcp(skb, &mut s.received, &mut s.cursors)?;
-    Ok(match classify::backend(&s.received, &mut s.waiting, &mut s.half_open) {
+    let class = classify::backend(&s.received, &mut s.waiting, &mut s.half_open);
+    Ok(match note(s, class) {
         Class::Pending => pending::backend(skb, s),
         Class::HalfOpen => half_open::backend(skb, s),
-        // The same SYN-ACK, come twice.
+        // The same SYN-ACK, received twice.
         Class::Flow => Exit::drop(Reason::ConnectStray),
         Class::New | Class::Stray => stray::backend(),
     })
 }
 
-/// Not a TCP segment that we can read. The node's own address: handed on. Else the VIP is ours alone.
+/// Handles a packet that is not a TCP segment we can read. Packets for the node's own address are handed on;
+/// other VIPs belong to us alone.
 #[inline(always)]
 fn other(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     let received = &mut s.received;
@@ -153,7 +179,8 @@ fn other(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         && parse::fragment_ports(received)
         && classify::has_connection(received, &mut s.dial)
     {
-        // Put together by the node's stack it would be answered with RST. The fragments behind this one find no first.
+        // The node's stack would reassemble it and answer with RST. Without it, the later fragments cannot be
+        // reassembled.
         return Err(Exit::drop(Reason::ParseFragment));
     }
     if !classify::is(&received.segment, ROLE_VIP) {

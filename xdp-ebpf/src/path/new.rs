@@ -1,4 +1,4 @@
-//! Of a connection that begins: a SYN, the bare ACK of a handshake, or the first bytes of a hello.
+//! Packets that start a connection: a SYN, the bare ACK of a handshake, or the first bytes of a hello.
 
 use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
@@ -15,11 +15,12 @@ use crate::segment::emit;
 use crate::stage::classify::Class;
 use crate::stage::{checksum, hello, pick, route, syn};
 
-/// A client's segment. `Ok`: what its connection is from now on.
+/// Handles a client's segment. `Ok`: the class of its connection from now on.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     let tcp = s.dial.listener.protocol == PROTOCOL_TCP;
-    // The third packet of a handshake, which the client waits for: it changes nothing, so nothing else is looked at.
+    // The third packet of a handshake, which adds to the client's waiting time. It changes nothing, so
+    // nothing else is checked.
     if !tcp && s.received.segment.is_bare() && s.dial.proof == PROOF_FIRST {
         return Err(Exit::drop(Reason::SynAcked));
     }
@@ -28,15 +29,15 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         return by_port(skb, s);
     }
     if s.received.segment.is_syn() {
-        // A handshake under way goes on: its next segment is no SYN.
+        // Draining does not stop a handshake in progress: its next segment is not a SYN.
         return Err(match maps::is_draining() {
             true => Exit::reset(Reason::SynDraining),
             false => answer(skb, s),
         });
     }
     if s.dial.proof != PROOF_FIRST {
-        // Of this handshake, but ahead of the hello (a later segment, or the bare answer to a repeated SYN-ACK): the
-        // client has got nothing yet, and will repeat its hello.
+        // Part of this handshake, but ahead of the hello's first segment (a later segment, or the bare answer
+        // to a repeated SYN-ACK). Nothing was acknowledged to the client yet, so it will repeat its hello.
         return Err(Exit::drop(Reason::SynEarly));
     }
     if s.received.segment.payload_bytes == 0 {
@@ -46,14 +47,14 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         });
     }
     if s.waiting.found {
-        // Another connection on the same ports: its own cookie lets this one in.
+        // Another connection is pending on the same ports: the segment's own cookie admits the new one.
         forget::pending(&mut s.received.client);
     }
     hello::begin(&s.received, &mut s.waiting, s.dial.listener.id);
     Ok(Class::Pending)
 }
 
-/// The SYN of a TLS listener: answered, and forgotten.
+/// Answers the SYN of a TLS listener. Nothing is stored.
 #[inline(always)]
 fn answer(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
@@ -63,7 +64,7 @@ fn answer(skb: Skb, s: &mut Scratch) -> Exit {
     }
 }
 
-/// The SYN of a TCP listener picks the backend, and is passed on to it.
+/// Picks the backend for the SYN of a TCP listener, which is then passed to it.
 #[inline(always)]
 fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     if maps::is_draining() {
@@ -71,7 +72,7 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     route::of_listener(&mut s.dial)?;
     let chosen = pick::next(&mut s.received, &mut s.dial);
-    // Twice: another CPU may have taken the same free place at the same moment.
+    // Tried twice: another CPU may have taken the same free slot at the same moment.
     let held = chosen.and_then(|()| hold(skb, s).or_else(|_| hold(skb, s)));
     if let Err(exit) = held {
         if exit.verdict() == Verdict::Reset {
@@ -82,7 +83,7 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     Ok(Class::HalfOpen)
 }
 
-/// The backend's side of the connection, and a place for it while it is half-open.
+/// Claims the backend's side of the connection, and a slot for it while it is half-open.
 #[inline(always)]
 fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     delivery::open(skb, &mut s.received, &mut s.dial)?;

@@ -1,4 +1,4 @@
-//! Of a connection that waits for bytes of its hello, or for its backend.
+//! Packets of a connection that waits for bytes of its hello, or for its backend.
 
 use common::maps::flow::PENDING_CONNECTING;
 use common::reason::Reason;
@@ -15,8 +15,8 @@ use crate::segment::{draft, emit};
 use crate::stage::connect::{self, Answer};
 use crate::stage::{checksum, hello, pick, route};
 
-/// Whether the client's segment belongs to the connection in `s.waiting`. One that is over is forgotten, and its own segment
-/// answered with RST.
+/// Whether the client's segment belongs to the connection in `s.waiting`. A connection past its time limit is
+/// forgotten, and its own segment is answered with RST.
 #[inline(always)]
 pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
@@ -24,7 +24,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let own = hello::is_own(&received.segment, &s.waiting.pending);
     let reset = received.segment.has(RST);
     if !hello::is_over(received, &s.waiting.pending) {
-        // A RST that is not its own ends nothing, and begins nothing.
+        // A RST that is not the connection's own neither ends nor starts anything.
         return Ok(own || reset);
     }
     forget::pending(&mut received.client);
@@ -36,7 +36,8 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     }
 }
 
-/// The client's segment: collect the hello, find its tenant, dial a backend. Whoever is refused waits no longer.
+/// Handles the client's segment: collects the hello, finds its tenant, dials a backend. If the client is
+/// refused, its connection is forgotten.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     let exit = collect(skb, s);
@@ -59,14 +60,14 @@ fn collect(skb: Skb, s: &mut Scratch) -> Exit {
     }
 }
 
-/// What is here of the hello is acknowledged.
+/// Acknowledges the part of the hello that has arrived.
 #[inline(always)]
 fn acknowledge(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     hello::acknowledgement(&s.received, &mut s.draft, &s.waiting.pending);
     emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
 }
 
-/// The hello is complete: it has a tenant, and a backend of the tenant's gets a SYN.
+/// Handles a complete hello: finds its tenant and sends a SYN to one of the tenant's backends.
 #[inline(always)]
 fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     route::by_name(&mut s.dial, &mut s.waiting)?;
@@ -75,11 +76,11 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
             count::refused(s.dial.choice.route);
         }
     })?;
-    // One that had to wait for its bytes is counted since then; from now on it waits for its backend.
+    // A hello that had to wait for bytes is already counted. This one starts to wait now, for its backend.
     if !s.waiting.found && !source::raise(&s.received, &mut s.waiting) {
         return Err(Exit::reset(Reason::HelloSourceFull));
     }
-    // Only now, so that a hello that is refused takes nobody's place.
+    // Only now, so that a refused hello does not take a slot from another one.
     let exit = match bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors) {
         true => dial(skb, s, Reason::ConnectSyn),
         false => Exit::reset(Reason::HelloBufferFailed),
@@ -88,28 +89,28 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     Ok(dialled(s, exit))
 }
 
-/// The client repeats a hello that is complete: the backend has not answered. The first time the same backend is asked
-/// again; from the second on the next one.
+/// Handles a repetition of a complete hello: the backend has not answered. The first time, the same backend
+/// gets the SYN again; from the second time on, the next backend is tried.
 #[inline(always)]
 fn repeated(skb: Skb, s: &mut Scratch) -> Exit {
     let p = &mut s.waiting.pending;
     p.retransmits = p.retransmits.saturating_add(1);
     if p.retransmits < 2 {
-        // Where there is none any more the backend answered meanwhile.
+        // If there is no entry any more, the backend answered meanwhile.
         if !maps::update_pending(&s.received.client, p) {
             return Exit::drop(Reason::HelloBeyond);
         }
         return send_syn(skb, s, Reason::ConnectAgain);
     }
     connect::resume(&mut s.dial, p);
-    // Before the hello is taken out: where nothing can be decided now, it stays for the next repetition.
+    // Before the hello is removed from the map: if nothing can be decided now, it stays for the next repetition.
     let picked = pick::next(&mut s.received, &mut s.dial);
     if let Err(exit) = picked
         && exit.verdict() == Verdict::Drop
     {
         return exit;
     }
-    // Exactly one CPU gets to remove it: this one, or the one that has the backend's answer.
+    // Exactly one CPU can remove it: this one, or the one that has the backend's answer.
     if !maps::remove_pending(&s.received.client) {
         return Exit::drop(Reason::HelloBeyond);
     }
@@ -140,12 +141,12 @@ fn send_syn(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, reason)
 }
 
-/// What came of dialling; a refusal is the route's.
+/// Counts the outcome of dialling: a refusal counts for the route.
 #[inline(always)]
 fn dialled(s: &mut Scratch, exit: Exit) -> Exit {
     if exit.verdict() == Verdict::Reset {
         count::refused(s.dial.choice.route);
-        // Where there is an entry, whoever forgets it counts it down.
+        // If there is an entry, the code that forgets it lowers the count.
         if maps::pending(&s.received.client).is_none() {
             source::lower(&s.received.client, s.waiting.pending.source_epoch);
         }
@@ -153,7 +154,7 @@ fn dialled(s: &mut Scratch, exit: Exit) -> Exit {
     exit
 }
 
-/// The backend tried last is given up.
+/// Gives up the backend that was tried last.
 #[inline(always)]
 fn give_up_backend(s: &Scratch) {
     let p = &s.waiting.pending;
@@ -161,7 +162,7 @@ fn give_up_backend(s: &Scratch) {
     count::retried(p.connection.route);
 }
 
-/// The backend's segment: we wait for its SYN-ACK.
+/// Handles the backend's segment while we wait for its SYN-ACK.
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     match connect::answer(&s.received.segment, &s.waiting.pending) {
@@ -172,12 +173,13 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     }
 }
 
-/// An old connection of the backend's stands in our place: it is reset, and the SYN repeated at once. Once a try: what
-/// answers so again waits for the client's clock, which asks the next backend.
+/// Handles an old connection that the backend still has on our four-tuple: resets it and repeats the SYN at
+/// once. Only once per try: after that, the client's next repetition moves on to the next backend.
 #[inline(always)]
 fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
     let p = &mut s.waiting.pending;
-    // What stands there may be the client's own: the client's clock asks the next backend.
+    // It may be a connection of the client itself, so it is left alone: the client's repetition moves on to
+    // the next backend.
     if !delivery::owns_source(&p.connection) {
         return Exit::drop(Reason::ConnectStray);
     }
@@ -198,18 +200,18 @@ fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
     send_syn(skb, s, Reason::ConnectOld)
 }
 
-/// The backend of the connection in `s.waiting` refused, or is out of reach: the next one.
+/// The backend of the connection in `s.waiting` refused or is unreachable: dials the next one.
 #[inline(always)]
 pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
     connect::resume(&mut s.dial, &s.waiting.pending);
-    // Before the hello is taken out: where nothing can be decided now, it stays for the client's repetition.
+    // Before the hello is removed from the map: if nothing can be decided now, it stays for the client's repetition.
     let picked = pick::next(&mut s.received, &mut s.dial);
     if let Err(exit) = picked
         && exit.verdict() == Verdict::Drop
     {
         return exit;
     }
-    // Exactly one CPU gets to remove it: this one, or the one that has the client's repetition.
+    // Exactly one CPU can remove it: this one, or the one that has the client's repetition.
     if !maps::remove_pending(&s.received.client) {
         return Exit::drop(Reason::ConnectStray);
     }
@@ -221,13 +223,13 @@ pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
     if exit.verdict() == Verdict::Reset { refuse_client(skb, s, exit) } else { exit }
 }
 
-/// The backend accepted: the connection is established, and the hello goes to it.
+/// The backend accepted: establishes the connection and sends the hello to the backend.
 #[inline(always)]
 fn accepted(skb: Skb, s: &mut Scratch) -> Exit {
     s.cursors.from = 0;
-    // While the entry still holds the places: once it is gone they are anybody's.
+    // While the entry still owns the buffers: once it is gone, they may get other owners.
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        // Another CPU had the same SYN-ACK, delivered the hello and freed them.
+        // Another CPU received the same SYN-ACK, delivered the hello and freed the buffers.
         if maps::pending(&s.received.client).is_none() {
             return Exit::drop(Reason::ConnectStray);
         }
@@ -249,7 +251,7 @@ fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
     connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)
 }
 
-/// The client is reset, by a segment of its backend's.
+/// Resets the client, on a segment of its backend.
 #[inline(always)]
 fn refuse_client(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     forget(s);
@@ -257,7 +259,7 @@ fn refuse_client(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
 }
 
-/// The client is reset, and the backend, which has a connection, too.
+/// Resets the client, and also the backend, which has a connection.
 #[inline(always)]
 fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     forget(s);
@@ -272,12 +274,12 @@ fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     emit::send_for(skb, received, draft, &mut s.cursors, exit)
 }
 
-/// The connection is refused although its route is known.
+/// Forgets a connection that is refused although its route is known.
 #[inline(always)]
 fn forget(s: &mut Scratch) {
     let p = &s.waiting.pending;
     count::refused(p.connection.route);
-    // Taken out of the map to try another backend: then it is counted down here.
+    // If the entry was already removed to try another backend, the source's count is lowered here.
     if !forget::pending(&mut s.received.client) && p.connection.state == PENDING_CONNECTING {
         source::lower(&s.received.client, p.source_epoch);
     }

@@ -1,5 +1,5 @@
-//! Of no connection: mid-stream, and neither an entry nor a cookie knows it. The one place where such packets of either side
-//! leave.
+//! Packets of no connection: they are mid-stream, and neither an entry nor a cookie fits them. Such packets
+//! from either side leave only here.
 
 use common::reason::Reason;
 
@@ -9,7 +9,7 @@ use crate::packet::RST;
 use crate::scratch::Scratch;
 use crate::stage::checksum;
 
-/// A client's segment.
+/// Handles a client's segment.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     if let Err(exit) = checksum::tcp(skb, &mut s.received, &mut s.cursors) {
@@ -21,13 +21,13 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     }
 }
 
-/// A backend's segment, whose checksum was judged.
+/// Handles a backend's segment, whose checksum was already checked.
 #[inline(always)]
 pub(super) fn backend() -> Exit {
     leave(Reason::ForwardStray)
 }
 
-/// Its sender gets a RST; a RST gets none.
+/// Answers the sender with RST; a RST is not answered.
 #[inline(always)]
 fn leave(reason: Reason) -> Exit {
     Exit::reset(reason)

@@ -1,4 +1,4 @@
-//! Segments of ours: drafted, then written from their meaning ([`Draft`]) into the headers in hand.
+//! Our own segments: described by a [`Draft`], then written into the headers in hand.
 
 use common::maps::flow::{ClientTuple, WINDOW_SCALE_NONE};
 use common::reason::Reason;
@@ -13,7 +13,7 @@ use crate::scratch::{Draft, Received};
 /// Hop limit of segments that we make.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
-/// Drafts an answer to the sender of the packet in hand: addresses and ports turned round, no payload, no options.
+/// Drafts an answer to the sender of the packet in hand: addresses and ports swapped, no payload, no options.
 #[inline(always)]
 pub(crate) fn answer(d: &mut Draft, segment: &Segment) {
     let t = &segment.tuple;
@@ -36,7 +36,7 @@ pub(crate) fn to_client(draft: &mut Draft, client: &ClientTuple) {
     d.vip_port = client.client_port;
 }
 
-/// Makes the draft a RST at this number, without payload and options.
+/// Makes the draft a RST at this sequence number, without payload and options.
 #[inline(always)]
 pub(crate) fn reset_at(draft: &mut Draft, seq: u32) {
     draft.payload_bytes = 0;
@@ -48,7 +48,8 @@ pub(crate) fn reset_at(draft: &mut Draft, seq: u32) {
     draft.flags = RST;
 }
 
-/// The numbers of a reset that the sender of `segment` must believe (RFC 9293 section 3.10.7.1, RFC 5961 section 3).
+/// Sets the numbers of a reset that the sender of `segment` must accept (RFC 9293 section 3.10.7.1, RFC 5961
+/// section 3).
 #[inline(always)]
 pub(crate) fn reset_numbers(draft: &mut Draft, segment: &Segment) {
     draft.window = 0;
@@ -63,7 +64,7 @@ pub(crate) fn reset_numbers(draft: &mut Draft, segment: &Segment) {
     }
 }
 
-/// Writes the headers of the draft.
+/// Writes the headers of the draft and resizes the packet to its length.
 #[inline(always)]
 pub(crate) fn make(skb: Skb, received: &mut Received, d: &Draft) -> Result<(), Exit> {
     let v4 = received.segment.v4;
@@ -100,11 +101,11 @@ pub(crate) fn make(skb: Skb, received: &mut Received, d: &Draft) -> Result<(), E
     Ok(())
 }
 
-/// Writes the options of the draft in the order Linux uses; returns the bytes of the TCP header.
+/// Writes the options of the draft in the order Linux uses, and returns the bytes of the TCP header.
 #[inline(always)]
 fn write_options(h: &mut Headers, d: &Draft) -> u32 {
     if d.flags & SYN != 0 {
-        // Fixed places, NOPs where an option is not wanted: MSS, SACK permitted, timestamps, window scale.
+        // Fixed offsets, with NOPs for options that are not wanted: MSS, SACK permitted, timestamps, window scale.
         h.set_be32(TCP_AT + 20, 0x0204_0000 | u32::from(d.mss));
         let sack = if d.sack_permitted { 0x0402 } else { 0x0101 };
         let (stamp, val, ecr) =
@@ -130,7 +131,7 @@ fn write_options(h: &mut Headers, d: &Draft) -> u32 {
     20
 }
 
-/// Writes the IP header of an ICMP message of ours between the draft's addresses.
+/// Writes the IP header of one of our ICMP messages, with the draft's addresses.
 #[inline(always)]
 pub(crate) fn icmp_header(received: &mut Received, draft: &Draft, icmp_bytes: u32) {
     let (v4, h) = (received.segment.v4, &mut received.headers);

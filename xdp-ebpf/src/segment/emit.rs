@@ -1,4 +1,4 @@
-//! Puts packets on their way: headers, checksums, next hop. The only place that sends.
+//! Sends packets: writes headers and checksums, and finds the next hop. No other code sends.
 
 use common::reason::Reason;
 use common::wire::checksum;
@@ -11,8 +11,8 @@ use crate::packet::{ETH_BYTES, Headers, RST, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::scratch::{Cursors, Draft, Received};
 use crate::verified::verified;
 
-/// Learns whether the packet's checksum is still to be completed: a replacement without pseudo header leaves such a
-/// packet alone and changes any other. Must run before the packet is changed.
+/// Determines whether the packet's checksum is still to be completed. A checksum replacement without pseudo
+/// header leaves such a packet alone and changes any other. Must run before the packet is changed.
 #[inline(always)]
 pub(crate) fn learn_partial(skb: Skb, received: &mut Received) -> Result<(), Exit> {
     if received.partial_known {
@@ -22,7 +22,7 @@ pub(crate) fn learn_partial(skb: Skb, received: &mut Received) -> Result<(), Exi
     learn_partial_at(skb, received, at)
 }
 
-/// [`learn_partial`] by two bytes of the transport header that will be overwritten.
+/// Like [`learn_partial`], but tries it on two bytes of the transport header that will be overwritten.
 #[inline(always)]
 pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Result<(), Exit> {
     let field = &mut received.kept;
@@ -38,14 +38,14 @@ pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Re
     Ok(())
 }
 
-/// Offset of the TCP checksum in the frame.
+/// Returns the offset of the TCP checksum in the frame.
 #[inline(always)]
 const fn checksum_at(v4: bool) -> u32 {
     (if v4 { V4_BYTES } else { V6_BYTES }) + 16
 }
 
 verified! {
-    /// Sends the draft in the packet's place, counted under `draft.reason`; [`learn_partial`] came before.
+    /// Sends the draft in place of the packet, counted under `draft.reason`. [`learn_partial`] must have run.
     pub(crate) fn emit_draft as emit_in_place[Skb, skb](received: Received, draft: Draft, cursors: Cursors) -> Exit {
         match draft::make(skb, received, draft).and_then(|()| store(skb, received, draft, cursors)) {
             Ok(resolved) => {
@@ -58,8 +58,8 @@ verified! {
 }
 
 verified! {
-    /// Sends a copy of the draft; the packet stays in hand for another draft. `false`: it was not sent, which is counted:
-    /// a copy cannot wait for a link address.
+    /// Sends a copy of the draft; the packet stays in hand for another draft. Returns `false` when it was not
+    /// sent, which is counted: a copy cannot wait for a link address.
     pub(crate) fn copy as emit_copy[Skb, skb](received: Received, draft: Draft, cursors: Cursors) -> bool {
         let made = draft::make(skb, received, draft).and_then(|()| store(skb, received, draft, cursors));
         if matches!(made, Ok(true)) && skb.clone_to(draft.route.ifindex) {
@@ -71,7 +71,7 @@ verified! {
 }
 
 verified! {
-    /// Sends the packet whose headers were rewritten in place; `draft.tuple` has sender and receiver.
+    /// Sends the packet after its headers were rewritten in place; `draft.tuple` has sender and receiver.
     fn emit_rewritten as emit_packet[Skb, skb](received: Received, draft: Draft) -> Exit {
         match rewrite(skb, received, draft) {
             Ok(resolved) => {
@@ -121,7 +121,7 @@ fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool,
     Ok(resolved)
 }
 
-/// Bytes of the IP packet in hand, or of the largest it is cut into.
+/// Returns the length of the IP packet in hand or, if it is a GSO packet, of the largest one it is cut into.
 #[inline(always)]
 fn segment_bytes(skb: Skb, received: &Received) -> u32 {
     let (seg, cut) = (&received.segment, skb.segment_payload());
@@ -129,7 +129,8 @@ fn segment_bytes(skb: Skb, received: &Received) -> u32 {
     seg.payload_at - ETH_BYTES + payload
 }
 
-/// Takes one hop off TTL or hop limit, writes the new addresses, and the IPv4 header checksum. `false`: none is left.
+/// Lowers the TTL or hop limit by one, and writes the new addresses and the IPv4 header checksum. Returns
+/// `false` when no hop is left.
 #[inline(always)]
 pub(crate) fn lower_hop_limit(received: &mut Received, draft: &Draft) -> bool {
     let v4 = received.segment.v4;
@@ -143,14 +144,15 @@ pub(crate) fn lower_hop_limit(received: &mut Received, draft: &Draft) -> bool {
     true
 }
 
-/// Keeps the TCP header as it came, for the checksum difference of [`pass`]. To be called before it is changed.
+/// Saves the TCP header as received, for the checksum difference of [`pass`]. Must be called before the
+/// header is changed.
 #[inline(always)]
 pub(crate) fn keep_received(received: &mut Received) {
     let bytes = received.segment.tcp_bytes;
     keep(received, bytes);
 }
 
-/// Keeps so many bytes, at most 60, of what stands behind the IP header.
+/// Saves the first `bytes` bytes after the IP header, at most 60.
 #[inline(always)]
 pub(crate) fn keep(received: &mut Received, bytes: u32) {
     let mut i = 0;
@@ -169,11 +171,11 @@ pub(crate) fn keep(received: &mut Received, bytes: u32) {
     }
 }
 
-/// Stores headers and payload of the draft in the packet and finds its next hop.
+/// Stores the draft's headers and payload in the packet, and finds its next hop.
 #[inline(always)]
 fn store(skb: Skb, received: &mut Received, draft: &mut Draft, cursors: &mut Cursors) -> Result<bool, Exit> {
     let v4 = received.segment.v4;
-    // The draft's own length: `draft::make` has cut the packet to it.
+    // The length of the draft: `draft::make` has resized the packet to it.
     let resolved = next_hop::find_for_ours(skb, received, draft, skb.length() - ETH_BYTES)?;
     let failed = Exit::drop(Reason::EmitFailed);
     let tcp_bytes = received.segment.tcp_bytes & 60;
@@ -227,7 +229,7 @@ pub(crate) fn reset(
     send_for(skb, received, draft, cursors, exit)
 }
 
-/// Sends the draft in the packet's place.
+/// Sends the draft in place of the packet.
 #[inline(always)]
 pub(crate) fn send(
     skb: Skb,
@@ -239,7 +241,7 @@ pub(crate) fn send(
     send_for(skb, received, draft, cursors, Exit::sent(reason))
 }
 
-/// Sends the draft in the packet's place, counted under the reason of `exit`.
+/// Sends the draft in place of the packet, counted under the reason of `exit`.
 #[inline(always)]
 pub(crate) fn send_for(
     skb: Skb,

@@ -1,8 +1,9 @@
-//! ICMP errors of ours: to the sender of a segment that cannot be passed on, as a router does (RFC 1812 section 4.3,
-//! RFC 4443), and to senders of what is not TCP.
+//! Our own ICMP errors: to the sender of a segment that cannot be passed on, as a router does (RFC 1812
+//! section 4.3, RFC 4443), and to senders of packets other than TCP.
 //!
-//! A segment itself becomes the quotation: it is cut, and what stands before it is put in front. A checksum that a
-//! device has yet to complete (CHECKSUM_PARTIAL) is then the quoted one's, and what it will make of it is known.
+//! The segment itself becomes the quotation: it is cut short, and the new headers are put in front of it. If
+//! a device must still complete its checksum (CHECKSUM_PARTIAL), that is the checksum of the quoted segment,
+//! and the result is known in advance.
 
 use common::reason::Reason;
 use common::wire::checksum;
@@ -15,17 +16,18 @@ use crate::packet::{ETH_BYTES, Headers, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::scratch::{Cursors, Draft, Received};
 use crate::verified::verified;
 
-/// Bytes of TCP that are quoted: the header without options. Receivers need the first 8.
+/// TCP bytes that are quoted: the header without options. Receivers need the first 8.
 const QUOTED_TCP: u32 = 20;
-/// Bytes of the whole ICMP message.
+/// Length of the whole ICMP message.
 const MESSAGE_V4: u32 = 8 + 20 + QUOTED_TCP;
 const MESSAGE_V6: u32 = 8 + 40 + QUOTED_TCP;
 
-/// Bytes of a packet that is not TCP which are quoted behind its IP header (RFC 792, RFC 4443).
+/// Bytes quoted after the IP header of a packet that is not TCP (RFC 792, RFC 4443).
 const QUOTED: u32 = 8;
 
 verified! {
-    /// Answers the TCP segment in hand, which nothing has changed yet, for the reason of an [`Exit::icmp_error`].
+    /// Answers the TCP segment in hand, which must still be unchanged, for the reason of an
+    /// [`Exit::icmp_error`].
     pub(crate) fn about_segment as icmp_error_segment[Skb, skb](
         received: Received, draft: Draft, cursors: Cursors; reason: u32
     ) -> Exit {
@@ -58,14 +60,14 @@ fn quote_segment<const V4: bool>(
     let failed = Exit::drop(Reason::EmitFailed);
     let (fixed, ip_bytes, message) = if V4 { (V4_BYTES, 20, MESSAGE_V4) } else { (V6_BYTES, 40, MESSAGE_V6) };
     let too_big = reason == Reason::IcmpTooBig as u32;
-    // Towards the receiver; the route back is looked up below.
+    // The MTU towards the receiver, read before the route back is looked up below.
     let mtu = if too_big { kernel::mtu_found(&draft.route) } else { 0 };
     if !skb.resize(fixed + QUOTED_TCP) {
         return Err(failed);
     }
     emit::learn_partial(skb, received)?;
     let window = &mut cursors.window.bytes;
-    // The question may have changed the field.
+    // `learn_partial` may have changed the field, so it is restored.
     let field = received.headers.bytes.as_ptr().wrapping_add(TCP_AT + 16);
     let pseudo = received.headers.be16(TCP_AT + 16);
     if !skb.store_headers(fixed + 16, field, 2)
@@ -83,14 +85,14 @@ fn quote_segment<const V4: bool>(
     window[0] = kind[0];
     window[1] = kind[1];
     window[2..4].fill(0);
-    // IPv4 has the MTU in the last two of these four bytes (RFC 1191), IPv6 in all.
+    // IPv4 has the MTU in the last two of these four bytes (RFC 1191), IPv6 in all four.
     window[4..8].copy_from_slice(&mtu.to_be_bytes());
     draft::answer(draft, &received.segment);
     draft::icmp_header(received, draft, message);
     let whole = if received.partial { 8 + ip_bytes } else { message };
     let mut sum = sums::of(window.as_ptr(), whole, sums::icmp_pseudo(V4, draft, message));
     if received.partial {
-        // The device makes the quoted segment sum up to the complement of what stands in its field now.
+        // The device makes the quoted segment sum up to the complement of what is in its checksum field now.
         sum += u32::from(!pseudo);
     }
     let sum = (!checksum::fold(sum)).to_be_bytes();
@@ -113,14 +115,14 @@ fn quote_packet(
     let (fixed, ip_bytes) = if v4 { (V4_BYTES, 20) } else { (V6_BYTES, 40) };
     let at = if v4 { Headers::V4 + 9 } else { Headers::V6 + 6 };
     let protocol = received.headers.bytes[at];
-    // Never an error about ICMP: the two could go on for ever.
+    // An error about ICMP is never sent: two hosts could answer each other forever.
     if protocol == IpProto::Icmp as u8 || protocol == IpProto::Ipv6Icmp as u8 || skb.length() < fixed + QUOTED
     {
         return Err(Exit::drop(Reason::ClassifyDropped));
     }
     let quoted = ip_bytes + QUOTED;
     let failed = Exit::drop(Reason::EmitFailed);
-    // Behind the 8 bytes of the ICMP header, in the window.
+    // After the 8 bytes of the ICMP header, in the window.
     let window = &mut cursors.window.bytes;
     window[..8].fill(0);
     if !(if v4 {
@@ -130,7 +132,7 @@ fn quote_packet(
     }) {
         return Err(failed);
     }
-    // Behind the quotation: it changes the packet.
+    // After the quotation was read, because this changes the packet.
     emit::learn_partial_at(skb, received, fixed + 2)?;
     let udp = protocol == IpProto::Udp as u8;
     let window = &mut cursors.window.bytes;

@@ -1,12 +1,12 @@
-//! What every stage may use to make and send segments. Decides nothing.
+//! Services that every stage may use to make and send segments. They decide nothing.
 
-/// Segments of ours, written from their meaning.
+/// Our own segments, written from a description.
 pub(crate) mod draft;
 /// Checksums of what we make.
 pub(crate) mod sums;
-/// Device, source and link addresses towards a receiver.
+/// Device and link addresses towards a receiver.
 pub(crate) mod next_hop;
-/// Puts packets on their way; the only place that sends.
+/// Sends packets; no other code does.
 pub(crate) mod emit;
-/// ICMP errors of ours.
+/// Our own ICMP errors.
 pub(crate) mod icmp_error;

@@ -1,9 +1,9 @@
-//! The next hop of what is sent: asked of the FIB, and remembered for up to 134 milliseconds.
+//! The next hop of outgoing packets: looked up in the FIB, and remembered for up to 134 milliseconds.
 //!
-//! A look-up takes about as long as the rest of the program for a forwarded packet. What was found serves the packets
-//! behind it until the unit of time ends ([`AGE_SHIFT`]); a route or neighbour that changes is believed in as long. That is
-//! less than the shortest retransmission time-out in use (200 ms on Linux): what goes astray meanwhile is sent once more, and
-//! the second time the new way.
+//! A lookup takes about as long as the rest of the program does for a forwarded packet. Its result serves the
+//! following packets until the unit of time ends ([`AGE_SHIFT`]). A changed route or neighbour takes effect
+//! only then. The delay is shorter than the shortest retransmission timeout in use (200 ms on Linux): what is
+//! lost meanwhile is sent again, and the repetition uses the new route.
 
 use common::reason::Reason;
 
@@ -14,11 +14,12 @@ use crate::packet::{ETH_BYTES, Headers};
 use crate::scratch::{Draft, Received};
 use crate::verified::verified;
 
-/// Units of time, 2^27 ns each: what was found in one is asked for again in the next.
+/// Length of a unit of time: 2^27 ns. What was found in one unit is looked up again in the next.
 const AGE_SHIFT: u64 = 27;
 
-/// Finds route and neighbour of the draft's receiver and writes the link addresses.
-/// `Ok(true)`: resolved. `Ok(false)`: the link address has to be asked for. `ip_bytes` as in [`kernel::route_request`].
+/// Finds the route and the neighbour of the draft's receiver and writes the link addresses. `Ok(true)`:
+/// resolved. `Ok(false)`: the link address must still be resolved. `ip_bytes` as in
+/// [`kernel::route_request`].
 #[inline(always)]
 pub(crate) fn find(
     skb: Skb,
@@ -29,8 +30,9 @@ pub(crate) fn find(
     find_for(skb, received, draft, ip_bytes, 0)
 }
 
-/// [`find`] for a segment of ours. Where the way got narrower than the MSS allows nobody could be told: it goes as far as
-/// the device takes it, and the router that cannot pass it on says so to `icmp`, which has the hello cut smaller.
+/// Like [`find`], for one of our own segments. If the path has become narrower than the MSS allows, there is
+/// no sender to notify, so the segment is sent as far as the device takes it. The router that cannot pass it
+/// on reports that to `icmp`, which sends the hello again in smaller segments.
 #[inline(always)]
 pub(crate) fn find_for_ours(
     skb: Skb,
@@ -46,7 +48,7 @@ const FORWARDING_OFF: i64 = 5;
 const TOO_BIG: i64 = 8;
 
 verified! {
-    /// `ours` = 1: as [`find_for_ours`].
+    /// `ours` = 1: behaves as [`find_for_ours`].
     fn find_for as next_hop_find[Skb, skb](received: Received, draft: Draft; ip_bytes: u32, ours: u32) -> Result<bool, Exit> {
         remembered(skb, received, draft, ip_bytes, ours)
     }
@@ -88,7 +90,7 @@ fn remembered(
         Found::Failed(_) => return Err(Exit::drop(Reason::EmitNoRoute)),
     };
     let (to, from) = kernel::link_addresses(&draft.route);
-    // Without a length the kernel does not give the MTU of the route.
+    // Without a length the kernel does not return the MTU of the route.
     if resolved
         && ip_bytes != 0
         && let Some(known) = place
@@ -113,13 +115,14 @@ fn look_up(skb: Skb, draft: &mut Draft, v4: bool, ingress: u32, ip_bytes: u32) -
     skb.find_route(&mut draft.route)
 }
 
-/// Where the next hop towards the draft's receiver is remembered, if it is. The device that the packet came in by is a part
-/// of it: to a client go the node's own answers, from the client's side, and what its backend sends.
+/// Returns the element of `NEXT_HOPS` that may hold the next hop towards the draft's receiver. The device
+/// that the packet came in on is part of the key, because packets to one client start on different devices:
+/// our answers on the client's, other packets on its backend's.
 #[inline(always)]
 fn place(draft: &Draft, ingress: u32) -> u32 {
     let d = &draft.tuple;
     let mixed = d.vip.low_word() ^ d.client.low_word().rotate_left(16) ^ ingress.rotate_left(8);
-    // The golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
+    // Multiplying by the golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
     mixed.wrapping_mul(0x9e37_79b1) >> 24
 }
 
@@ -131,7 +134,7 @@ fn write_link(h: &mut Headers, v4: bool, to: &[u8; 6], from: &[u8; 6]) {
     h.set_be16(at + 12, if v4 { 0x0800 } else { 0x86dd });
 }
 
-/// Chooses the device and next hop for the packet when the program returns.
+/// Sets the device and next hop to which the packet is sent when the program returns.
 #[inline(always)]
 pub(crate) fn depart(draft: &mut Draft, resolved: bool) {
     if resolved {
@@ -142,7 +145,7 @@ pub(crate) fn depart(draft: &mut Draft, resolved: bool) {
     }
 }
 
-/// [`depart`] for what was made, counted under this reason; else its exit.
+/// Calls [`depart`] for what was made, counted under this reason; otherwise returns the exit.
 #[inline(always)]
 pub(crate) fn departed(made: Result<bool, Exit>, draft: &mut Draft, reason: u32) -> Exit {
     match made {

@@ -1,4 +1,4 @@
-//! Checksums of what we make (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
+//! Checksums of what we make and receive (RFC 1071): pseudo header, TCP header, payload, ICMP messages.
 
 use common::maps::address::Address;
 use common::maps::flow::ClientTuple;
@@ -10,15 +10,15 @@ use crate::packet::{Headers, Segment, TCP_AT};
 use crate::scratch::{Cursors, Draft, Received};
 use crate::verified::looped;
 
-/// Most payload bytes of one draft: what the window holds behind its last stream position.
+/// The maximum payload of one draft, in bytes: what the window holds after its last stream position.
 pub(crate) const PAYLOAD_MAX: u32 = 8960;
 
-/// Bytes of a packet summed at a time: the most that older kernels take.
+/// Bytes of a packet summed at a time: the maximum that older kernels take.
 const PIECE: u32 = 512;
-/// Pieces of the longest packet.
+/// Number of pieces of the longest packet.
 const PIECES: u32 = 65_536 / PIECE + 1;
 
-/// Sum over pseudo header and, unless the checksum is left to the device, the TCP header.
+/// Sums the pseudo header and, unless the checksum is left to the device, the TCP header.
 #[inline(always)]
 pub(crate) fn transport(received: &Received, draft: &Draft, tcp_bytes: u32) -> u32 {
     let sum = pseudo_as_in_memory(&draft.tuple, tcp_bytes + draft.payload_bytes);
@@ -30,7 +30,7 @@ pub(crate) fn transport(received: &Received, draft: &Draft, tcp_bytes: u32) -> u
     to_network(kernel::checksum_difference(core::ptr::null(), 0, header, length, sum))
 }
 
-/// Sum of the pseudo header of a TCP segment of `length` bytes, header included.
+/// Sums the pseudo header of a TCP segment of `length` bytes, header included.
 #[inline(always)]
 pub(crate) fn pseudo(tuple: &ClientTuple, length: u32) -> u32 {
     to_network(pseudo_as_in_memory(tuple, length))
@@ -38,16 +38,16 @@ pub(crate) fn pseudo(tuple: &ClientTuple, length: u32) -> u32 {
 
 #[inline(always)]
 fn pseudo_as_in_memory(tuple: &ClientTuple, length: u32) -> u32 {
-    // The mapped form's 0xffff twice sums to zero, so IPv4 may be summed over 32 bytes too.
+    // The 0xffff of both IPv4-mapped addresses adds nothing to the sum, so IPv4 can be summed over 32 bytes too.
     let seed = (6 + length).swap_bytes();
     kernel::checksum_difference(core::ptr::null(), 0, core::ptr::from_ref(tuple).cast::<u8>(), 32, seed)
 }
 
-/// Bytes of a TCP header with timestamps: what nearly every segment of an open connection has, or less.
+/// Length of a TCP header with timestamps: nearly every segment of an open connection has this one or a shorter one.
 pub(crate) const USUAL_HEADER: u32 = 32;
 
-/// What the packet's checksum changes by because the draft's addresses are others than the segment's. Ports are part of the
-/// TCP header.
+/// Returns the change of the packet's checksum when the draft's addresses replace the segment's. Ports are
+/// part of the TCP header.
 #[inline(always)]
 pub(crate) fn addresses_changed(segment: &Segment, draft: &Draft) -> u32 {
     let (old, new) = (&segment.tuple, &draft.tuple);
@@ -56,12 +56,12 @@ pub(crate) fn addresses_changed(segment: &Segment, draft: &Draft) -> u32 {
         let gone = |address: &Address| u64::from(!address.low_word());
         return fold(low(&new.client) + low(&new.vip) + gone(&old.client) + gone(&old.vip));
     }
-    // Both addresses at once: the sum does not care for their order.
+    // Both addresses at once: their order does not affect the sum.
     let (old, new) = (core::ptr::from_ref(old).cast::<u8>(), core::ptr::from_ref(new).cast::<u8>());
     kernel::checksum_difference(old, 32, new, 32, 0)
 }
 
-/// What the packet's checksum changes by because the TCP header is not the received one any more.
+/// Returns the change of the packet's checksum due to the changes of the TCP header since it was received.
 #[inline(always)]
 pub(crate) fn header_changed(received: &Received, bytes: u32) -> u32 {
     if bytes > USUAL_HEADER {
@@ -69,7 +69,7 @@ pub(crate) fn header_changed(received: &Received, bytes: u32) -> u32 {
         let is = received.headers.bytes.as_ptr().wrapping_add(TCP_AT);
         return kernel::checksum_difference(was, bytes, is, bytes, 0);
     }
-    // Without a call, which takes longer. What stands behind a shorter header is the same in both.
+    // Without a helper call, which takes longer. Bytes after a shorter header are the same in both.
     let (mut sum, mut at) = (0, 0);
     while at < USUAL_HEADER as usize {
         sum += u64::from(received.headers.word(TCP_AT + at)) + u64::from(!received.kept.word(at));
@@ -78,14 +78,14 @@ pub(crate) fn header_changed(received: &Received, bytes: u32) -> u32 {
     fold(sum)
 }
 
-/// Of a sum of words to one word (RFC 1071 section 2).
+/// Folds a sum of words to one word (RFC 1071 section 2).
 #[inline(always)]
 const fn fold(sum: u64) -> u32 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
     ((sum >> 32) + (sum & 0xffff_ffff)) as u32
 }
 
-/// Sum of the IPv4 header without options that begins at a constant offset, divisible by 4; 0xffff where it is right.
+/// Sums the IPv4 header without options that starts at a constant offset, divisible by 4; 0xffff when it is right.
 #[inline(always)]
 pub(crate) fn ip_header(headers: &Headers, begin: usize) -> u16 {
     let (mut sum, mut at) = (0, begin);
@@ -96,25 +96,25 @@ pub(crate) fn ip_header(headers: &Headers, begin: usize) -> u16 {
     u16::from_be(checksum::fold(fold(sum)))
 }
 
-/// From the kernel's sum (over words as they lie in memory) to a sum of host-order words.
+/// Converts the kernel's sum (over words in memory order) to a sum of host-order words.
 #[inline(always)]
 pub(crate) fn to_network(sum: u32) -> u32 {
     u32::from(checksum::fold(sum).swap_bytes())
 }
 
-/// Adds `length` bytes of working memory, a multiple of 4 and at most 512, to a sum.
+/// Adds `length` bytes of working memory to a sum; `length` is a multiple of 4 and at most 512.
 #[inline(always)]
 pub(crate) fn of(from: *const u8, length: u32, seed: u32) -> u32 {
     seed + to_network(kernel::checksum_difference(core::ptr::null(), 0, from, length, 0))
 }
 
-/// Sum of the pseudo header of an ICMP message of ours: IPv4 has none.
+/// Sums the pseudo header of one of our ICMP messages: IPv4 has none.
 #[inline(always)]
 pub(crate) fn icmp_pseudo(v4: bool, draft: &Draft, icmp_bytes: u32) -> u32 {
     if v4 { 0 } else { icmp6_pseudo(&draft.tuple, icmp_bytes) }
 }
 
-/// Sum of the pseudo header of an ICMPv6 message between the addresses of `tuple`.
+/// Sums the pseudo header of an ICMPv6 message between the addresses of `tuple`.
 #[inline(always)]
 pub(crate) fn icmp6_pseudo(tuple: &ClientTuple, icmp_bytes: u32) -> u32 {
     let tuple = core::ptr::from_ref(tuple).cast::<u8>();
@@ -170,8 +170,9 @@ looped! {
 
 /// Writes the checksum of the ICMP message at the start of the window.
 ///
-/// A PARTIAL packet was UDP's: the device will write the complement of the whole sum at byte 6, which ICMP leaves
-/// unused. With the pseudo header's sum there before, and none at byte 2, the message then sums up as it must.
+/// A PARTIAL packet was UDP: the device will write the complement of the whole sum to byte 6, which ICMP
+/// leaves unused. If byte 6 has the sum of the pseudo header before that, and byte 2 is zero, the message
+/// then sums up correctly.
 #[inline(always)]
 pub(crate) fn icmp(received: &Received, draft: &Draft, cursors: &mut Cursors, icmp_bytes: u32) {
     let v4 = received.segment.v4;
@@ -189,7 +190,8 @@ pub(crate) fn icmp(received: &Received, draft: &Draft, cursors: &mut Cursors, ic
     message[3] = sum[1];
 }
 
-/// Whether `length` bytes of the frame from `at` on sum up, going on from `seed`. Overwrites the start of the window.
+/// Whether `length` bytes of the frame from `at` on sum up correctly, starting from `seed`. Overwrites the
+/// start of the window.
 #[inline(always)]
 pub(crate) fn whole(skb: Skb, cursors: &mut Cursors, at: u32, length: u32, seed: u32) -> bool {
     cursors.at = at;
@@ -205,7 +207,7 @@ looped! {
         if cursors.left == 0 {
             return true;
         }
-        // The mask changes nothing; the verifier sees that at least one byte is asked for.
+        // The mask changes nothing, but shows the verifier that at least one byte is loaded.
         let last = core::hint::black_box(cursors.left.min(PIECE) - 1) & (PIECE - 1);
         let piece = last + 1;
         // The last one to three bytes count as if zeros followed.

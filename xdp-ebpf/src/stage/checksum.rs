@@ -1,8 +1,8 @@
-//! Judges checksums before a packet is believed.
+//! Verifies checksums before a packet is acted on.
 //!
-//! A segment is summed wherever its bytes become ours, wherever it makes, frees or ends state, and wherever we answer
-//! it. Data of an established flow is not: its checksum is changed by the difference of the headers alone, so what was
-//! wrong stays wrong, and the end host judges it.
+//! A segment is summed when we take its bytes, when it makes, frees or ends state, and when we answer it.
+//! Data of an established flow is not summed: its checksum is changed only by the difference of the headers.
+//! So a wrong checksum stays wrong, and the end host judges it.
 
 use common::reason::Reason;
 use common::wire::checksum;
@@ -22,8 +22,8 @@ pub(crate) fn ip(received: &Received) -> Result<(), Exit> {
 }
 
 verified! {
-    /// Refuses a segment whose TCP checksum is wrong. One that its sender left to a device (CHECKSUM_PARTIAL), or that a
-    /// device has checked (CHECKSUM_UNNECESSARY), is trusted as the kernel trusts it.
+    /// Refuses a segment whose TCP checksum is wrong. A checksum that its sender left to a device (CHECKSUM_PARTIAL),
+    /// or that a device has verified (CHECKSUM_UNNECESSARY), is trusted, as the kernel trusts it.
     pub(crate) fn tcp as checksum_tcp[Skb, skb](received: Received, cursors: Cursors) -> Result<(), Exit> {
         match is_trusted(skb, received, cursors) {
             true => Ok(()),
@@ -34,7 +34,7 @@ verified! {
 
 #[inline(always)]
 fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool {
-    // Asked before, and found good.
+    // Already checked, and trusted.
     if received.partial_known {
         return true;
     }
@@ -47,13 +47,14 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
     let fixed = if seg.v4 { V4_BYTES } else { V6_BYTES };
     let length = seg.tcp_bytes + seg.payload_bytes;
     let pseudo = sums::pseudo(&seg.tuple, length);
-    // A sender that leaves the sum to a device writes the pseudo header's: most packets between namespaces.
+    // A sender that leaves the sum to a device writes the pseudo header's sum: true of most packets between
+    // namespaces.
     let likely = received.headers.be16(TCP_AT + 16) == checksum::fold(pseudo);
     if likely {
         if is_left_to_device(skb, received) {
             return true;
         }
-        // Chance: the question changed the field.
+        // A coincidence: the query changed the field, so it is restored.
         let field = received.headers.bytes.as_ptr().wrapping_add(TCP_AT + 16);
         if !skb.store_headers(fixed + 16, field, 2) {
             return false;
@@ -62,7 +63,7 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
     sums::whole(skb, cursors, fixed, length, pseudo) || !likely && is_left_to_device(skb, received)
 }
 
-/// Whether the checksum is still to be completed; a packet for which it is not is changed by the question.
+/// Whether the checksum is still to be completed. If it is not, the query changes the packet.
 #[inline(always)]
 fn is_left_to_device(skb: Skb, received: &mut Received) -> bool {
     received.partial_known = emit::learn_partial(skb, received).is_ok() && received.partial;

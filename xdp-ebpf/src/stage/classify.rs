@@ -1,8 +1,9 @@
-//! Tells whether a packet is ours, whose it is, and where its connection stands.
+//! Decides whether a packet is ours, which side and connection it belongs to, and what state that connection is in.
 
 use common::decide::route;
 use common::maps::flow::{ClientTuple, HalfOpen, PENDING_CONNECTING};
 use common::maps::listener::{ListenerKey, PROTOCOL_TCP, ROLE_BACKEND, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use common::maps::trace;
 use common::reason::Reason;
 
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_NONE};
@@ -14,34 +15,35 @@ use crate::packet::Segment;
 use crate::scratch::{Dial, Received, Waiting};
 use crate::verified::verified;
 
-/// Whose packet it is.
+/// The side that a packet comes from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Client,
     Backend,
 }
 
-/// Where the connection of a packet stands.
+/// The state of a packet's connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Class {
     /// Established, or over and lingering.
-    Flow,
+    Flow = trace::CLASS_FLOW,
     /// Waits for bytes of its hello, or for its backend; its record is in `waiting`.
-    Pending,
-    /// Of a TCP listener, waits for its backend or the client's ACK; its record is in `half_open`.
-    HalfOpen,
-    /// Begins with this packet, or is about to: `dial.proof`.
-    New,
-    /// Mid-stream, and neither an entry nor a cookie knows it.
-    Stray,
+    Pending = trace::CLASS_PENDING,
+    /// Of a TCP listener; waits for its backend or for the client's ACK. Its record is in `half_open`.
+    HalfOpen = trace::CLASS_HALF_OPEN,
+    /// Starts with this packet, or is about to; see `dial.proof`.
+    New = trace::CLASS_NEW,
+    /// Mid-stream, and neither an entry nor a cookie fits it.
+    Stray = trace::CLASS_STRAY,
 }
 
-/// Looks up the destination; most packets of a node leave here.
+/// Looks up the roles of the packet's addresses; most packets of a node leave here.
 #[inline(always)]
 pub(crate) fn role(received: &mut Received) -> Result<(), Exit> {
     let tuple = &received.segment.tuple;
     let mut role = maps::role(&tuple.vip).map_or(0, |role| role.flags & !ROLE_BACKEND);
-    // Of a VIP, too: it may be a client of ours.
+    // Also when the destination is a VIP: the VIP's address may be a client of ours.
     if role & ROLE_SOURCE == 0 {
         role |= delivery::role_of_source(&tuple.client);
     }
@@ -58,8 +60,8 @@ pub(crate) fn is(segment: &Segment, roles: u32) -> bool {
     u32::from(segment.role) & roles != 0
 }
 
-/// From whom a TCP segment comes: a backend's replies are known; else a VIP's packet is a client's. `received.client` is
-/// the connection's key.
+/// Finds the side that a TCP segment comes from. If it is a reply that we know, it is a backend's; any other
+/// packet for a VIP is a client's. `received.client` is then the connection's key.
 #[inline(always)]
 pub(crate) fn side(received: &mut Received) -> Result<Side, Exit> {
     if is(&received.segment, ROLES_OF_REPLIES) {
@@ -74,7 +76,7 @@ pub(crate) fn side(received: &mut Received) -> Result<Side, Exit> {
     Ok(Side::Client)
 }
 
-/// Whether the segment is a backend's, or for a listener.
+/// Whether the segment is a backend's reply, or for a listener.
 #[inline(always)]
 pub(crate) fn has_connection(received: &mut Received, dial: &mut Dial) -> bool {
     is(&received.segment, ROLES_OF_REPLIES) && delivery::is_reply(&received.segment)
@@ -82,7 +84,7 @@ pub(crate) fn has_connection(received: &mut Received, dial: &mut Dial) -> bool {
 }
 
 verified! {
-    /// Finds the listener of a client's segment: `dial.listener`.
+    /// Finds the listener of a client's segment and copies it to `dial.listener`.
     pub(crate) fn listener as classify_listener(received: Received, dial: Dial) -> Result<bool, Exit> {
         let tuple = &received.segment.tuple;
         let key = ListenerKey { address: tuple.vip, port: tuple.vip_port, reserved: [0; 2] };
@@ -90,13 +92,13 @@ verified! {
     }
 }
 
-/// A packet for the VIP that no listener takes: the node's own stack takes it where the address is its own.
+/// Leaves if the address is the node's own: a packet for the VIP that no listener takes is then for the node's stack.
 #[inline(always)]
 pub(crate) fn own(segment: &Segment) -> Result<(), Exit> {
     if is(segment, ROLE_OWN) { Err(Exit::next(Reason::ClassifyOwnPort)) } else { Ok(()) }
 }
 
-/// Where a client's segment stands that no flow takes, at the listener in `dial`. Changes nothing but copies.
+/// Returns the class of a client's segment that belongs to no flow, at the listener in `dial`. Changes only copies.
 #[inline(always)]
 pub(crate) fn client(
     received: &mut Received,
@@ -115,7 +117,7 @@ pub(crate) fn client(
     if received.segment.is_syn() {
         return Ok(Class::New);
     }
-    // The third packet of a handshake: nothing but its cookie is looked at.
+    // The third packet of a handshake: only its cookie is checked.
     if received.segment.is_bare() && cookie::proof(received, waiting) == PROOF_FIRST {
         dial.proof = PROOF_FIRST;
         return Ok(Class::New);
@@ -128,14 +130,15 @@ pub(crate) fn client(
     unknown(received, dial, waiting)
 }
 
-/// Where a TLS listener's segment stands that no entry takes, by its cookie.
+/// Returns the class of a TLS listener's segment that belongs to no entry, by its cookie.
 #[inline(always)]
 pub(crate) fn unknown(
     received: &mut Received,
     dial: &mut Dial,
     waiting: &mut Waiting,
 ) -> Result<Class, Exit> {
-    // Since flows were looked up another CPU may have made this one, before the hello went: no second one is begun.
+    // Another CPU may have made this flow after flows were looked up, and before the hello was removed: a
+    // second connection must not be started.
     if received.segment.payload_bytes > 0 && maps::flow(&received.client).is_some() {
         return Err(Exit::drop(Reason::HelloBeyond));
     }
@@ -143,8 +146,8 @@ pub(crate) fn unknown(
     Ok(if dial.proof == PROOF_NONE { Class::Stray } else { Class::New })
 }
 
-/// Where a backend's segment stands, by the connection whose replies it is among. Changes nothing but copies; a flow is
-/// looked up again by whoever needs it.
+/// Returns the class of a backend's segment, by the connection whose reply it is. Changes only copies. A flow
+/// is not copied: code that needs it looks it up again.
 #[inline(always)]
 pub(crate) fn backend(received: &Received, waiting: &mut Waiting, half_open: &mut HalfOpen) -> Class {
     let generation = received.generation;
@@ -163,7 +166,7 @@ pub(crate) fn backend(received: &Received, waiting: &mut Waiting, half_open: &mu
         kernel::assign(half_open, held);
         return Class::HalfOpen;
     }
-    // Since the first look another CPU may have made the flow, before the hello went.
+    // Another CPU may have made the flow after the first lookup, and before the hello was removed.
     if is_flow(&received.client, generation) { Class::Flow } else { Class::Stray }
 }
 

@@ -1,5 +1,5 @@
-//! The second handshake: our SYN to the backend, its answer, and the hello's bytes once it accepts. Addresses and ports are
-//! `delivery`'s.
+//! The second handshake: our SYN to the backend, its answer, and the bytes of the hello once it accepts.
+//! Addresses and ports belong to `delivery`.
 
 use common::maps::flow::{
     DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_UNDELIVERED, Flow, OPTION_SACK, OPTION_TIMESTAMPS,
@@ -18,7 +18,7 @@ use crate::scratch::{Cursors, Dial, Draft, Received, Waiting};
 use crate::segment::{draft, emit};
 use crate::verified::{looped, verified};
 
-/// The pending connection waits for the backend in `dial` from now on: it is stored, whatever was there.
+/// Stores the pending connection, over any earlier entry. From now on it waits for the backend in `dial`.
 #[inline(always)]
 pub(crate) fn store(received: &Received, dial: &Dial, waiting: &mut Waiting) -> Result<(), Exit> {
     let p = &mut waiting.pending;
@@ -34,11 +34,11 @@ pub(crate) fn store(received: &Received, dial: &Dial, waiting: &mut Waiting) -> 
         delivery::release(&dial.nat, &received.client, generation);
         return Err(Exit::reset(Reason::HelloBufferFailed));
     }
-    // Whoever took the port meanwhile keeps it.
+    // Another connection may have taken over the port meanwhile: that one keeps it.
     if delivery::is_held(&dial.nat, generation) { Ok(()) } else { Err(Exit::reset(Reason::ConnectNoPort)) }
 }
 
-/// The next backend is picked from where the pending connection stands.
+/// Restores the pending connection's choice, so that the next backend is picked from there.
 #[inline(always)]
 pub(crate) fn resume(dial: &mut Dial, pending: &Pending) {
     dial.connection = pending.connection;
@@ -71,21 +71,21 @@ pub(crate) fn draft_syn(segment: &Segment, draft: &mut Draft, pending: &Pending)
     d.tsecr = 0;
 }
 
-/// Drafts a RST to the client of a pending connection, at the number it waits for.
+/// Drafts a RST to the client of a pending connection, at the sequence number that the client expects.
 #[inline(always)]
 pub(crate) fn draft_client_reset(received: &Received, draft: &mut Draft, vip_isn: u32) {
     draft::to_client(draft, &received.client);
     draft::reset_at(draft, vip_isn.wrapping_add(1));
 }
 
-/// What a backend's segment means to a connection that waits for its SYN-ACK.
+/// The meaning of a backend's segment for a connection that waits for its SYN-ACK.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// SYN-ACK to our SYN.
+    /// A SYN-ACK to our SYN.
     Accepted,
-    /// RST to our SYN.
+    /// A RST to our SYN.
     Refused,
-    /// The acknowledgement of an old connection on the same ports: TIME_WAIT, or one whose end the backend missed.
+    /// An acknowledgement of an old connection on the same ports: in TIME_WAIT, or one whose end the backend missed.
     Old,
     /// Something else.
     Stray,
@@ -107,7 +107,8 @@ pub(crate) fn answer(seg: &Segment, pending: &Pending) -> Answer {
 }
 
 verified! {
-    /// The backend accepted: makes the flow, and its hello ours to deliver. `Err` with a reset verdict: both sides get one.
+    /// Makes the flow after the backend accepted; the hello is then ours to deliver. `Err` with a reset
+    /// verdict: both sides must be reset.
     pub(crate) fn establish as connect_establish(
         received: Received, waiting: Waiting, flow: Flow
     ) -> Result<(), Exit> {
@@ -128,7 +129,7 @@ verified! {
             false => maps::remove_pending(&received.client),
         };
         if !ours {
-            // The client's clock took the hello to another backend meanwhile.
+            // On a repetition by the client, the hello was moved to another backend meanwhile.
             maps::remove_flow(&received.client);
             return Err(Exit::drop(Reason::ConnectStray));
         }
@@ -142,13 +143,14 @@ verified! {
     }
 }
 
-/// What both handshakes agreed on: numbers, scales and options of the flow, and the size of our segments to the backend.
+/// Sets what both handshakes agreed on: numbers, scales and options of the flow, and the size of our segments
+/// to the backend.
 #[inline(always)]
 fn agree(seg: &Segment, f: &mut Flow, p: &mut Pending) {
     let timestamps = p.options & OPTION_TIMESTAMPS != 0 && seg.timestamps_at != 0;
     f.seq_delta = seg.seq.wrapping_sub(p.vip_isn);
-    // Tied at the last timestamp we sent, so that echoes of it are the backend's own SYN-ACK's: Linux from 6.15 on takes
-    // no other while it waits for our ACK.
+    // Tied to the last timestamp we sent, so that its echo becomes the timestamp of the backend's own
+    // SYN-ACK: Linux from 6.15 on accepts no other while it waits for our ACK.
     f.ts_delta = if timestamps { seg.tsval.wrapping_sub(p.our_tsval) } else { 0 };
     f.client_acked = p.vip_isn.wrapping_add(1);
     f.backend_acked = p.isn.wrapping_add(1);
@@ -179,13 +181,13 @@ fn agree(seg: &Segment, f: &mut Flow, p: &mut Pending) {
     }
 }
 
-/// Sends stream bytes `cursors.from` to `have`, which are in the window, to the backend of `flow`, each segment within its
-/// MSS. The packet in hand is the last of them, counted under `reason`; [`emit::learn_partial`] came before.
+/// Drafts what all segments of a delivery to the backend of `flow` have in common. The packet is counted
+/// under `reason`.
 #[inline(always)]
 pub(crate) fn draft_delivery(draft: &mut Draft, pending: &Pending, flow: &Flow, reason: Reason) {
     delivery::address(draft, &flow.nat);
     let (d, p) = (draft, pending);
-    // What the client has, and not what passed on its way there: the backend has to repeat what the client lost.
+    // Acknowledges what the client has, not what was sent to it: the backend has to repeat what the client lost.
     d.ack = flow.client_acked.wrapping_add(flow.seq_delta);
     // When the backend declined scaling, our window must be unscaled.
     let unscaled = p.window_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE;
@@ -198,7 +200,9 @@ pub(crate) fn draft_delivery(draft: &mut Draft, pending: &Pending, flow: &Flow, 
 }
 
 verified! {
-    /// Sends what [`draft_delivery`] drafted; [`emit::learn_partial`] came before.
+    /// Sends stream bytes `cursors.from` to `have`, which are in the window, in segments of at most the
+    /// backend's MSS. Uses the draft of [`draft_delivery`]. The last segment replaces the packet in hand;
+    /// [`emit::learn_partial`] must have run.
     pub(crate) fn deliver as connect_deliver[Skb, skb](
         received: Received, draft: Draft, waiting: Waiting, cursors: Cursors
     ) -> Exit {
@@ -210,7 +214,7 @@ verified! {
 }
 
 looped! {
-    /// Sends one full segment if another follows.
+    /// Sends one full segment, if another one follows it.
     fn deliver_full[Skb, skb](
         received: Received, draft: Draft, waiting: Waiting, cursors: Cursors
     ) times 256, |_round| {
@@ -225,7 +229,7 @@ looped! {
     }
 }
 
-/// Drafts the segment that begins at stream byte `at`.
+/// Drafts the segment that starts at stream byte `at`.
 #[inline(always)]
 fn draft_piece(d: &mut Draft, p: &Pending, at: u32) {
     let left = p.have.saturating_sub(at);

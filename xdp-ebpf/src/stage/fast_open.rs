@@ -1,12 +1,12 @@
-//! TCP Fast Open (RFC 7413, and the experimental form before it) ends at the VIP of a TCP listener: a backend's cookie would
-//! be for our address, so one client's would be everybody's.
+//! TCP Fast Open (RFC 7413, and the experimental form before it) ends at the VIP of a TCP listener: a backend
+//! would issue its cookie for our address, so one client's cookie would be valid for all clients.
 
 use crate::packet::{Headers, TCP_AT};
 use crate::scratch::{Cursors, Received};
 use crate::verified::{looped, verified};
 
 verified! {
-    /// Takes the cookie of TCP Fast Open out of the SYN in hand.
+    /// Removes the TCP Fast Open cookie from the SYN in hand.
     pub(crate) fn take_out as fast_open_take_out(received: Received, cursors: Cursors) -> () {
         cursors.at = 20;
         each_option(received, cursors);
@@ -14,7 +14,7 @@ verified! {
 }
 
 looped! {
-    /// Looks at one option.
+    /// Examines one option.
     fn each_option(received: Received, cursors: Cursors) times 40, |_round| {
         let at = cursors.at;
         let end = received.segment.tcp_bytes;
@@ -26,7 +26,7 @@ looped! {
         if kind == 0 || length == 0 || kind != 1 && length < 2 || at + length > end {
             return true;
         }
-        // Kind 254 is shared: 0xf989 says that it is Fast Open's.
+        // Kind 254 is shared: 0xf989 identifies Fast Open.
         let experimental = kind == 254 && length >= 4 && received.headers.tcp_be32(at) & 0xffff == 0xf989;
         if kind == 34 || experimental {
             blank(&mut received.headers, at, length);
@@ -36,7 +36,7 @@ looped! {
     }
 }
 
-/// Writes NOPs over an option.
+/// Overwrites an option with NOPs.
 #[inline(always)]
 fn blank(h: &mut Headers, at: u32, bytes: u32) {
     let mut i = 0;

@@ -1,5 +1,5 @@
-//! Established connections: translates sequence numbers, timestamps, SACK blocks and windows, and follows the connection to
-//! its end. Addresses and ports are `delivery`'s.
+//! Established connections: translates sequence numbers, timestamps, SACK blocks and windows, and tracks the
+//! connection to its end. Addresses and ports belong to `delivery`.
 
 use common::maps::flow::{
     ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED,
@@ -17,22 +17,22 @@ use crate::scratch::{Draft, Received};
 use crate::segment::{draft, emit};
 use crate::verified::{Code, verified};
 
-/// What `path` has to do with a segment of a flow.
+/// What `path` must do with a segment of a flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Headers are rewritten: send it.
+    /// The headers are rewritten: send it.
     Pass,
-    /// Headers are rewritten: send it; the flow ended by RST.
+    /// The headers are rewritten: send it; the RST ended the flow.
     PassReset,
-    /// Bytes that we acknowledged are missing at the backend: repeat them from `s.from` on.
+    /// Bytes that we acknowledged may be missing at the backend: repeat them.
     Repeat,
     /// The entry lingers: answer with RST.
     Linger,
-    /// The backend repeats its SYN-ACK and the hello is not ours any more: acknowledge it.
+    /// The backend repeats its SYN-ACK, and the hello is no longer ours to deliver: acknowledge the SYN-ACK.
     AckBackend,
-    /// The entry went meanwhile: drop, the sender repeats.
+    /// The entry was removed meanwhile: drop the segment, the sender repeats it.
     Stray,
-    /// Bytes that we acknowledged gave way before the backend had them: answer with RST.
+    /// Bytes that we acknowledged were evicted before the backend had them: answer with RST.
     Lost,
 }
 
@@ -57,7 +57,8 @@ impl Code for Step {
 }
 
 verified! {
-    /// Follows and rewrites a client's segment of the flow that `received` names; `copy` gets it where more has to be done.
+    /// Tracks and rewrites a client's segment of the flow in `received`; `copy` receives the flow when `path`
+    /// needs it.
     pub(crate) fn from_client as forward_client(received: Received, copy: Flow) -> Step {
         let Some(flow) = maps::flow(&received.client) else { return Step::Linger };
         client_segment(received, copy, flow)
@@ -66,7 +67,7 @@ verified! {
 
 #[inline(always)]
 fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> Step {
-    // Not the entry that `path` found: freed meanwhile, and perhaps another connection's by now.
+    // Not the entry that `path` found: it was freed meanwhile and may belong to another connection.
     if maps::read_now(&flow.connection.generation) != received.generation {
         return Step::Stray;
     }
@@ -91,7 +92,8 @@ fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> 
             in_order(flow);
         }
     }
-    // A repeated segment while we owe bytes: the backend may have lost them, and will never ask the client.
+    // A repeated segment while bytes are undelivered: the backend may have lost them, and will never request
+    // them from the client.
     if flow.connection.backend_flags & FLOW_UNDELIVERED != 0
         && seg.payload_bytes > 0
         && seq::before(seg.seq, flow.client_next)
@@ -99,7 +101,7 @@ fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> 
         kernel::assign(copy, flow);
         return Step::Repeat;
     }
-    // Judged by what came before: the RST must not vouch for its own number.
+    // Checked against the numbers of earlier segments: a RST must not confirm its own number.
     let reset = seg.has(RST) && (seg.seq == flow.client_next || seg.seq == flow.backend_acked);
     let end = seg.end();
     if credible && !seg.has(RST) && seq::before(flow.client_next, end) {
@@ -114,7 +116,7 @@ fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> 
     if reset { Step::PassReset } else { Step::Pass }
 }
 
-/// The client's numbers as the backend knows them.
+/// Rewrites the client's numbers to the backend's.
 #[inline(always)]
 fn translate_client(received: &mut Received, flow: &Flow) {
     let (h, seg) = (&mut received.headers, &received.segment);
@@ -138,8 +140,8 @@ fn translate_client(received: &mut Received, flow: &Flow) {
 }
 
 verified! {
-    /// Follows and rewrites a backend's segment of `flow`, the entry of the connection that `received` names; `copy` gets
-    /// it where more has to be done.
+    /// Tracks and rewrites a backend's segment of `flow`, the entry of the connection in `received`; `copy`
+    /// receives the flow when `path` needs it.
     pub(crate) fn from_backend as forward_backend(received: Received, copy: Flow, flow: Flow) -> Step {
         backend_segment(received, copy, flow)
     }
@@ -147,7 +149,7 @@ verified! {
 
 #[inline(always)]
 fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> Step {
-    // The entry may be another connection's by now.
+    // The entry may belong to another connection now.
     if maps::read_now(&flow.connection.generation) != received.generation {
         return Step::Stray;
     }
@@ -163,7 +165,7 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
         match settle_undelivered(received, flow) {
             Undelivered::Settled => {}
             Undelivered::Lost => {
-                // What the client believes delivered is lost, and nobody can repeat it.
+                // The client considers these bytes delivered, but they are lost and neither side can repeat them.
                 end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
                 return Step::Lost;
             }
@@ -207,28 +209,28 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
     if reset { Step::PassReset } else { Step::Pass }
 }
 
-/// What a backend's segment means to bytes of the hello that were undelivered a moment ago.
+/// The effect of a backend's segment on bytes of the hello that were undelivered until now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Undelivered {
-    /// The backend acknowledged all; another CPU may have seen it first.
+    /// The backend acknowledged all of them; another CPU may have seen that first.
     Settled,
-    /// Some are still ours to deliver.
+    /// Some of them are still ours to deliver.
     Still,
-    /// They gave way.
+    /// They were evicted.
     Lost,
 }
 
-/// Gives the bytes up once the backend acknowledged them.
+/// Removes the hello once the backend has acknowledged its bytes.
 #[inline(always)]
 fn settle_undelivered(received: &Received, flow: &mut Flow) -> Undelivered {
     let Some(pending) = maps::pending(&received.client) else {
-        // Of two acknowledgements on two CPUs one clears the flag and removes the bytes.
+        // Another CPU may have received an acknowledgement too: it clears the flag and removes the bytes.
         return if maps::is_undelivered(flow) { Undelivered::Lost } else { Undelivered::Settled };
     };
     let until = pending.isn.wrapping_add(1).wrapping_add(pending.acked);
     if received.segment.has(ACK) && seq::before_or_at(until, received.segment.ack) {
         flow.connection.backend_flags &= !FLOW_UNDELIVERED;
-        // Whoever finds no hello must see why.
+        // The flag must be seen as cleared by any CPU that no longer finds the hello.
         in_order(flow);
         maps::remove_pending(&received.client);
         return Undelivered::Settled;
@@ -236,7 +238,7 @@ fn settle_undelivered(received: &Received, flow: &mut Flow) -> Undelivered {
     Undelivered::Still
 }
 
-/// The backend's numbers as the client knows them.
+/// Rewrites the backend's numbers to the client's.
 #[inline(always)]
 fn translate_backend(received: &mut Received, flow: &Flow) {
     let (h, seg) = (&mut received.headers, &received.segment);
@@ -247,18 +249,18 @@ fn translate_backend(received: &mut Received, flow: &Flow) {
     if flow.client_scale != WINDOW_SCALE_NONE {
         let scale = if flow.backend_scale == WINDOW_SCALE_NONE { 0 } else { flow.backend_scale & 15 };
         let window = u32::from(seg.window) << scale >> WINDOW_SCALE_ANNOUNCED;
-        // A window that is open must not look shut.
+        // An open window must not look closed.
         let window = if window == 0 && seg.window > 0 { 1 } else { window.min(65_535) };
         h.set_be16(TCP_AT + 14, window as u16);
     }
 }
 
-/// Acknowledgements this far behind the newest one may still be on their way.
+/// An acknowledgement this far behind the newest one may still be in transit.
 const ACK_SLACK: u32 = 1 << 24;
 
-/// Whether a segment is from somebody who hears what the other side sends (RFC 5961 section 5): it acknowledges what was
-/// sent to it, `known` being the end of that, and nothing long past. Others pass, but the flow learns nothing from them:
-/// neither numbers, by which a RST is judged, nor an end.
+/// Whether the sender of a segment receives what the other side sends (RFC 5961 section 5): it acknowledges
+/// data that was sent to it, which ends at `known`, and nothing long past. Other segments pass too, but the
+/// flow takes nothing from them: neither the numbers by which a RST is judged, nor an end.
 #[inline(always)]
 fn is_credible(segment: &Segment, acked: u32, known: u32) -> bool {
     let open = known.wrapping_sub(acked).wrapping_add(ACK_SLACK);
@@ -266,7 +268,7 @@ fn is_credible(segment: &Segment, acked: u32, known: u32) -> bool {
 }
 
 verified! {
-    /// Takes the options out of a client's segment that its backend declined.
+    /// Removes the options from a client's segment that its backend declined.
     fn decline as forward_decline(received: Received; declined: u32) -> () {
         let (h, seg) = (&mut received.headers, &received.segment);
         if declined & u32::from(DECLINED_TIMESTAMPS) != 0 && seg.timestamps_at >= 2 {
@@ -278,7 +280,7 @@ verified! {
     }
 }
 
-/// Writes NOPs over an option.
+/// Overwrites an option with NOPs.
 #[inline(always)]
 fn blank(h: &mut Headers, at: u32, bytes: u32) {
     let mut i = 0;
@@ -290,15 +292,16 @@ fn blank(h: &mut Headers, at: u32, bytes: u32) {
     }
 }
 
-/// What was written before is seen by the other direction before it is asked for its own flags: when each sees the other
-/// acknowledge its FIN at the same moment, on two CPUs, one of them at least has to see both.
+/// A full barrier: the other direction can see what was written before, and only then are its flags read. When both
+/// directions see a FIN acknowledged at the same moment, on two CPUs, at least one of them must see both.
 #[inline(always)]
 fn in_order(flow: &mut Flow) {
-    // Adds nothing; an atomic addition that gives the value before is a full barrier (kernel: Documentation/atomic_t.txt).
+    // Adds nothing, but an atomic addition that returns the previous value is a full barrier (kernel:
+    // Documentation/atomic_t.txt).
     maps::add(&mut flow.seen_secs, 0);
 }
 
-/// Moves the edges of the client's SACK blocks (RFC 2018) to the backend's numbers.
+/// Shifts the edges of the client's SACK blocks (RFC 2018) to the backend's numbers.
 #[inline(always)]
 fn shift_sack(h: &mut Headers, seg: &Segment, delta: u32) {
     let mut block = 0;
@@ -313,7 +316,7 @@ fn shift_sack(h: &mut Headers, seg: &Segment, delta: u32) {
     }
 }
 
-/// Notes that the flow lives; written once a second, so that the cache line is not.
+/// Records that the flow is alive. Written only once a second, to spare the cache line.
 #[inline(always)]
 fn touch(flow: &mut Flow, now_ns: u64) {
     let now = (now_ns / 1_000_000_000) as u32;
@@ -322,7 +325,7 @@ fn touch(flow: &mut Flow, now_ns: u64) {
     }
 }
 
-/// Ends the flow when both sides are done or one was reset.
+/// Ends the flow when both sides are done or one of them was reset.
 #[inline(always)]
 fn finish(received: &mut Received, flow: &mut Flow, reset: bool) {
     let done = FLOW_CLIENT_FIN_ACKED | FLOW_BACKEND_FIN_ACKED;
@@ -336,8 +339,8 @@ fn finish(received: &mut Received, flow: &mut Flow, reset: bool) {
     }
 }
 
-/// Whether a client's segment acknowledges something that this flow's backend sent: a new connection's cookie lies
-/// elsewhere.
+/// Whether a client's segment acknowledges something that this flow's backend sent. The cookie of a new
+/// connection is not in that range.
 #[inline(always)]
 pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
     let acked = segment.ack.wrapping_add(flow.seq_delta);
@@ -346,7 +349,7 @@ pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
         && seq::before_or_at(acked, flow.backend_next)
 }
 
-/// Drafts the acknowledgement of a repeated SYN-ACK of the backend: the hello itself is the client's to repeat.
+/// Drafts the acknowledgement of a SYN-ACK that the backend repeats. The client has to repeat the hello itself.
 #[inline(always)]
 pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
     let seg = &received.segment;
@@ -354,22 +357,23 @@ pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
     d.seq = f.backend_acked;
     d.ack = f.client_acked.wrapping_add(f.seq_delta);
     d.flags = ACK;
-    // The client's own scale is on it: the backend's figure is only a floor.
+    // The backend scales this field by the client's scale; its own window is only a floor.
     d.window = seg.window >> (f.client_scale & 15).min(14);
     d.timestamps = seg.timestamps_at != 0;
     d.tsval = if seg.timestamps_at == 0 { 0 } else { received.headers.tcp_be32(seg.timestamps_at + 4) };
     d.tsecr = seg.tsval;
 }
 
-/// Drafts the RST that tells the backend of a flow that is over.
+/// Drafts the RST to the backend of a flow that is over.
 #[inline(always)]
 pub(crate) fn draft_backend_reset(d: &mut Draft, f: &Flow) {
     delivery::address(d, &f.nat);
-    // Never behind what the backend has: a RST that is is dropped in silence. One ahead is challenged, and answered.
+    // Never behind what the backend has received: a RST behind that is dropped silently. One ahead of it is
+    // answered with a challenge ACK, which we answer.
     draft::reset_at(d, f.client_next);
 }
 
-/// Drafts the RST that tells the client of a flow that is over.
+/// Drafts the RST to the client of a flow that is over.
 #[inline(always)]
 pub(crate) fn draft_client_reset(client: &ClientTuple, d: &mut Draft, f: &Flow) {
     draft::to_client(d, client);

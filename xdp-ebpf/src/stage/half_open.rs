@@ -1,4 +1,5 @@
-//! TCP listeners: what a segment means to a connection whose SYN was passed to the backend, and its opening.
+//! TCP listeners: the meaning of a segment for a connection whose SYN was passed to the backend, and the
+//! opening of its flow.
 
 use common::maps::flow::{Flow, HALF_OPEN_ANSWERED, HALF_OPEN_DIALLED, HalfOpen, WINDOW_SCALE_NONE};
 use common::reason::Reason;
@@ -20,11 +21,11 @@ pub(crate) fn acknowledged(seg: &Segment, o: &HalfOpen) -> bool {
         && seq::before_or_at(o.isn.wrapping_add(1), seg.seq)
 }
 
-/// Notes the backend's SYN-ACK.
+/// Records the backend's SYN-ACK.
 #[inline(always)]
 pub(crate) fn answered(received: &Received, o: &HalfOpen) {
     let seg = &received.segment;
-    // It may have taken data that came with the SYN.
+    // The backend may have accepted data that arrived with the SYN.
     let syn_bytes = if o.connection.state == HALF_OPEN_DIALLED { o.syn_bytes } else { 0 };
     if seg.has(SYN | ACK)
         && seg.ack.wrapping_sub(o.isn.wrapping_add(1)) <= syn_bytes
@@ -35,8 +36,8 @@ pub(crate) fn answered(received: &Received, o: &HalfOpen) {
     }
 }
 
-/// Whether a RST is the client's: at the only number it has so far (RFC 5961 section 3.2). The backend, which waits for
-/// the third packet of the handshake, would believe any within its window.
+/// Whether a RST is the client's: it must be at the only sequence number that the client has so far (RFC 5961 section
+/// 3.2). The backend waits for the third packet of the handshake and would accept any RST within its window.
 #[inline(always)]
 pub(crate) fn abandoned(seg: &Segment, o: &HalfOpen) -> bool {
     seg.seq == o.isn.wrapping_add(1)
@@ -49,7 +50,7 @@ pub(crate) fn refused(seg: &Segment, o: &HalfOpen) -> bool {
 }
 
 verified! {
-    /// The client's ACK came: the half-open connection becomes a flow whose numbers pass unchanged.
+    /// Turns the half-open connection into a flow after the client's ACK. Its numbers pass unchanged.
     pub(crate) fn open as half_open_flow(received: Received, o: HalfOpen, f: Flow) -> Result<(), Exit> {
         open::may_open(&o.connection)?;
         let seg = &received.segment;
@@ -61,7 +62,7 @@ verified! {
         f.backend_next = seg.ack;
         f.client_isn = o.isn;
         f.vip_isn = o.backend_isn;
-        // Neither scaled: windows pass as they are.
+        // No scale on either side: windows pass unchanged.
         f.client_scale = WINDOW_SCALE_NONE;
         f.backend_scale = WINDOW_SCALE_NONE;
         f.declined = 0;
@@ -69,14 +70,14 @@ verified! {
         connection.backend_flags = 0;
         match open::open(&received.client, f, &connection, &o.nat, received.now_ns) {
             Opened::Flow => {}
-            // The same ACK, come twice, on two CPUs: this one is the flow's, too.
+            // The same ACK, received twice on two CPUs: this one belongs to the flow, too.
             Opened::Twice => {
                 received.generation = connection.generation;
                 return Ok(());
             }
             Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }
-        // The backend's side goes over to the flow.
+        // The flow takes over the backend's side.
         maps::remove_half_open(&received.client);
         open::opened(&connection);
         received.generation = connection.generation;

@@ -1,4 +1,5 @@
-//! Collects the ClientHello: in order, over any number of segments, bounded in bytes, time and number.
+//! Collects the ClientHello in order, over any number of segments. Its bytes, its time and the number of
+//! hellos are limited.
 
 use common::maps::flow::{
     BUFFER_BYTES, HELLO_BYTES_MAX, OPTION_TIMESTAMPS, PENDING_COLLECTING, PENDING_CONNECTING, Pending,
@@ -21,20 +22,20 @@ use crate::verified::{looped, verified};
 /// Segments without PSH that are acknowledged together (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
 
-/// Whether the pending connection in hand has waited for too long.
+/// Whether the pending connection has waited too long.
 #[inline(always)]
 pub(crate) fn is_over(received: &Received, pending: &Pending) -> bool {
     let timeout_ns = maps::settings().map_or(0, |settings| settings.hello_timeout_ns);
     pending.started_ns + timeout_ns < received.now_ns
 }
 
-/// Whether the segment acknowledges this pending connection's SYN-ACK, and no other's.
+/// Whether the segment acknowledges the SYN-ACK of this pending connection, and not another one.
 #[inline(always)]
 pub(crate) fn is_own(segment: &Segment, pending: &Pending) -> bool {
     segment.ack == pending.vip_isn.wrapping_add(1)
 }
 
-/// Begins a pending connection with the offer that the cookie left there.
+/// Starts a pending connection. The offer was already read from the cookie.
 #[inline(always)]
 pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     waiting.found = false;
@@ -59,9 +60,9 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
 }
 
 verified! {
-    /// Takes a segment. `Ok`: the hello is complete, its last part in the window, the parser has the verdict; a repeated
-    /// segment of a complete hello (the client's clock) comes as `Ok` with state `PENDING_CONNECTING`. `sent` in `Err` means: to be
-    /// acknowledged, by [`acknowledgement`].
+    /// Takes a segment. `Ok`: the hello is complete, its last part is in the window, and the parser has the verdict.
+    /// A repeated segment of a complete hello (the client's clock) also returns `Ok`, with state
+    /// `PENDING_CONNECTING`. An exit with verdict `Redirect` in `Err` means that an [`acknowledgement`] must be sent.
     pub(crate) fn take as hello_take[Skb, skb](
         received: Received, waiting: Waiting, cursors: Cursors
     ) -> Result<(), Exit> {
@@ -88,8 +89,8 @@ verified! {
             });
         }
         if old >= seg.payload_bytes {
-            // Nothing new: the client repeats. Before the hello is complete it is told what is here; after, it is the
-            // clock that drives the connect.
+            // Nothing new: the client repeats. Before the hello is complete, we acknowledge what is here;
+            // after that, the repetition is the clock that drives the connect.
             return match state == PENDING_CONNECTING {
                 true => Ok(()),
                 false => Err(acked(received, waiting, Reason::HelloAcked)),
@@ -99,7 +100,7 @@ verified! {
     }
 }
 
-/// Notes the client's clock, and what it echoes of ours.
+/// Records the client's timestamp and its echo of ours.
 #[inline(always)]
 fn note_time(received: &Received, p: &mut Pending) {
     let seg = &received.segment;
@@ -111,13 +112,13 @@ fn note_time(received: &Received, p: &mut Pending) {
         // The echo of our SYN-ACK.
         p.our_tsval = received.headers.tcp_be32(seg.timestamps_at + 4);
     } else if seq::before(p.client_tsval, seg.tsval) {
-        // The newest: one that was overtaken must not make our SYN or the hello look old to a backend that has seen
-        // a newer (PAWS, RFC 7323 section 5.3).
+        // Only the newest: a segment that was overtaken must not make our SYN or the hello look old to a
+        // backend that has seen a newer timestamp (PAWS, RFC 7323 section 5.3).
         p.client_tsval = seg.tsval;
     }
 }
 
-/// Adds what is new of the segment, whose first `old` bytes are not.
+/// Adds the new part of the segment; its first `old` bytes are already here.
 #[inline(always)]
 fn add(
     skb: Skb,
@@ -127,7 +128,7 @@ fn add(
     old: u32,
 ) -> Result<(), Exit> {
     let repeated = old > 0;
-    // Chunks are stored whole: the window needs what is already in the one that is begun.
+    // Buffers are stored whole: the window needs the bytes that are already in a partly filled one.
     cursors.from = waiting.pending.have & !(BUFFER_BYTES as u32 - 1);
     if cursors.from != waiting.pending.have && !bytes::fetch(received, waiting, cursors) {
         return Err(Exit::reset(Reason::HelloBufferFailed));
@@ -137,14 +138,14 @@ fn add(
         return Err(Exit::drop(Reason::EmitFailed));
     }
     if waiting.pending.connection.state == PENDING_CONNECTING {
-        // Data behind the hello (TLS early data): kept as long as there is room, never acknowledged by us.
+        // Data after the hello (TLS early data): kept as long as there is room, never acknowledged by us.
         keep(received, waiting, cursors)?;
         return if repeated { Ok(()) } else { Err(Exit::drop(Reason::HelloBuffered)) };
     }
     judge(skb, received, waiting, cursors)
 }
 
-/// A RST is believed at the two places where an honest one can be (RFC 5961 section 3.2).
+/// Accepts a RST only at the two sequence numbers that an honest one can have (RFC 5961 section 3.2).
 #[inline(always)]
 fn client_reset(received: &mut Received, waiting: &Waiting, expected: u32) -> Exit {
     let (at, p) = (received.segment.seq, &waiting.pending);
@@ -156,7 +157,8 @@ fn client_reset(received: &mut Received, waiting: &Waiting, expected: u32) -> Ex
     Exit::drop(Reason::SynStray)
 }
 
-/// Loads the new part of the payload into the window, behind what is there; as much as fits. `have` grows.
+/// Loads the new part of the payload into the window, after the bytes already there, as far as it fits.
+/// Raises `have`.
 #[inline(always)]
 fn load(
     skb: Skb,
@@ -170,7 +172,7 @@ fn load(
     let room = HELLO_BYTES_MAX as u32 - have;
     let length = new.min(room);
     let from = received.segment.payload_at + skip;
-    // In two halves: a copy of 8 KiB from any place below 16 KiB stays inside the window.
+    // In two halves: a copy of 8 KiB to any offset below 16 KiB stays inside the window.
     let first = length.min(8192);
     if !load_piece(skb, cursors, from, have, first)
         || !load_piece(skb, cursors, from + first, have + first, length - first)
@@ -195,7 +197,7 @@ fn load_piece(skb: Skb, cursors: &mut Cursors, from: u32, to: u32, length: u32) 
     skb.load(from, at, length)
 }
 
-/// Stores what [`load`] brought, with the part of its first buffer that was there before.
+/// Stores what [`load`] added, with the earlier part of the first buffer.
 #[inline(always)]
 fn keep(received: &mut Received, waiting: &mut Waiting, cursors: &mut Cursors) -> Result<(), Exit> {
     let kept = store(received, waiting, cursors);
@@ -208,7 +210,7 @@ fn store(received: &mut Received, waiting: &mut Waiting, cursors: &mut Cursors) 
     if !bytes::keep(received, waiting, cursors) {
         return Err(Exit::reset(Reason::HelloBufferFailed));
     }
-    // One that was found is only ever stored over itself: it may have become a flow on another CPU.
+    // A hello that was found may only replace its own entry: it may have become a flow on another CPU.
     if waiting.found {
         return match maps::update_pending(&received.client, &waiting.pending) {
             true => Ok(()),
@@ -231,7 +233,7 @@ fn judge(
 ) -> Result<(), Exit> {
     parse(waiting, cursors);
     match waiting.pending.parser.outcome() {
-        // Buffered and stored by `path`, once nothing refuses it.
+        // `path` buffers and stores it, once nothing refuses it.
         Outcome::Name | Outcome::NoName => {
             waiting.pending.connection.state = 0;
             Ok(())
@@ -244,13 +246,13 @@ fn judge(
     }
 }
 
-/// The hello goes on in a later segment.
+/// Keeps the hello until its next segment arrives.
 #[inline(always)]
 fn wait(skb: Skb, received: &mut Received, waiting: &mut Waiting, cursors: &mut Cursors) -> Result<(), Exit> {
     if waiting.pending.have >= HELLO_BYTES_MAX as u32 {
         return Err(Exit::reset(Reason::HelloTooLong));
     }
-    // With FIN it never will be whole.
+    // After a FIN it can never be complete.
     if received.segment.has(FIN) {
         return Err(Exit::reset(Reason::HelloAbandoned));
     }
@@ -275,8 +277,8 @@ fn wait(skb: Skb, received: &mut Received, waiting: &mut Waiting, cursors: &mut 
     Err(if now { Exit::sent(Reason::HelloAcked) } else { Exit::drop(Reason::HelloBuffered) })
 }
 
-/// Our timestamp of this moment; never behind the SYN-ACK's, whose lowest byte is a part of the cookie (RFC 7323
-/// section 5.3: the client drops what seems older).
+/// Sets our timestamp to the current time, but never behind the SYN-ACK's, whose lowest byte is part of the
+/// cookie (RFC 7323 section 5.3: the client drops a segment that seems older).
 #[inline(always)]
 fn advance_clock(received: &Received, p: &mut Pending) {
     let now = kernel::timestamp(received.now_ns);
@@ -285,7 +287,7 @@ fn advance_clock(received: &Received, p: &mut Pending) {
     }
 }
 
-/// Everything here is acknowledged; from then on the bytes are ours to deliver.
+/// Acknowledges everything received so far; from then on these bytes are ours to deliver.
 #[inline(always)]
 fn acked(received: &Received, waiting: &mut Waiting, reason: Reason) -> Exit {
     let p = &mut waiting.pending;
@@ -299,7 +301,7 @@ fn acked(received: &Received, waiting: &mut Waiting, reason: Reason) -> Exit {
     }
 }
 
-/// Drafts the acknowledgement of what is here.
+/// Drafts the acknowledgement of the bytes received so far.
 #[inline(always)]
 pub(crate) fn acknowledgement(received: &Received, draft: &mut Draft, pending: &Pending) {
     draft::answer(draft, &received.segment);
@@ -309,8 +311,8 @@ pub(crate) fn acknowledgement(received: &Received, draft: &mut Draft, pending: &
     d.flags = ACK;
     let room = HELLO_BYTES_MAX as u32 - p.have.min(HELLO_BYTES_MAX as u32);
     let shift = if p.window_scale == WINDOW_SCALE_NONE { 0 } else { WINDOW_SCALE_ANNOUNCED };
-    // Rounded up: the right edge of what the SYN-ACK announced must not move back (RFC 9293 section 3.8.6), and the
-    // last bytes of the largest hello must not wait for a window of less than one unit.
+    // Rounded up: the right edge that the SYN-ACK announced must not move back (RFC 9293 section 3.8.6), and
+    // the last bytes of the largest hello must not wait for a window of less than one unit.
     d.window = ((room + (1 << shift) - 1) >> shift) as u16;
     d.timestamps = p.options & OPTION_TIMESTAMPS != 0;
     d.tsval = p.our_tsval;
@@ -318,14 +320,14 @@ pub(crate) fn acknowledgement(received: &Received, draft: &mut Draft, pending: &
 }
 
 verified! {
-    /// Runs the parser over what is in the window.
+    /// Runs the parser over the bytes in the window.
     fn parse as hello_parse(waiting: Waiting, cursors: Cursors) -> () {
         each_step(waiting, cursors);
     }
 }
 
 looped! {
-    /// One step of the parser.
+    /// Runs one step of the parser.
     fn each_step(waiting: Waiting, cursors: Cursors) times STEPS_MAX, |_round| {
         let end = waiting.pending.have;
         waiting.pending.parser.step(&cursors.window, end)

@@ -1,7 +1,7 @@
-//! ICMP about connections: which connection an error quotes, and the error as the other end must see it.
+//! ICMP about connections: finds the connection that an error quotes, and translates the error for the other end.
 //!
-//! As conntrack does, an error that is passed on comes from our own address on that side: the router beyond is nobody
-//! the receiver could know.
+//! As in conntrack, an error that is passed on has our own address on that side as its source: the receiver
+//! cannot know the router on the other side.
 
 use common::maps::flow::{ClientTuple, FLOW_RESET, Flow};
 use common::reason::Reason;
@@ -17,23 +17,24 @@ use crate::scratch::{Cursors, Draft, Quote, Received};
 use crate::segment::{draft, emit, next_hop, sums};
 use crate::verified::verified;
 
-/// Most bytes of an ICMP error that is read; routers quote at most 576 bytes (IPv4) or 1280 (IPv6).
+/// The longest ICMP error that is read; routers quote at most 576 bytes (IPv4) or 1280 (IPv6).
 const MESSAGE_MAX: u32 = 4096;
 
-/// What an ICMP message is to us.
+/// The kind of an ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Echo request.
     Echo,
-    /// Larger than the MTU of the way.
+    /// Larger than the MTU of the path.
     TooBig,
-    /// Unreachable, or underway for too long.
+    /// Unreachable, or time exceeded.
     Unreachable,
     /// An error that ends nothing.
     Problem,
 }
 
-/// Tells ICMP that we act on, in a packet of this IP protocol without options; `None` for everything else.
+/// Returns the kind of an ICMP message that we act on, in a packet of this IP protocol without options;
+/// otherwise `None`.
 #[inline(always)]
 pub(crate) fn kind(received: &Received, protocol: u8) -> Option<Kind> {
     let (kind, code) = (received.headers.bytes[TCP_AT], received.headers.bytes[TCP_AT + 1]);
@@ -59,7 +60,7 @@ pub(crate) fn kind(received: &Received, protocol: u8) -> Option<Kind> {
     }
 }
 
-/// Whom the quoted segment was for.
+/// The receiver of the quoted segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quoted {
     /// From the VIP to the client at `received.client`.
@@ -77,7 +78,7 @@ pub(crate) fn find(skb: Skb, received: &mut Received, quote: &mut Quote) -> Quot
         true => read::<true>(skb, received, quote),
         false => read::<false>(skb, received, quote),
     };
-    // An error comes to the sender of what it quotes.
+    // An error is addressed to the sender of what it quotes.
     if !quoted || quote.tuple.client != received.segment.tuple.vip {
         return Quoted::Unknown;
     }
@@ -95,7 +96,7 @@ pub(crate) fn find(skb: Skb, received: &mut Received, quote: &mut Quote) -> Quot
     }
 }
 
-/// Reads addresses, ports and sequence number of the quoted segment, which stands in the headers.
+/// Reads addresses, ports and sequence number of the quoted segment from the headers.
 #[inline(always)]
 fn read<const V4: bool>(skb: Skb, received: &Received, quote: &mut Quote) -> bool {
     let (fixed, ip_bytes) = if V4 { (V4_BYTES, 20) } else { (V6_BYTES, 40) };
@@ -119,7 +120,7 @@ fn read<const V4: bool>(skb: Skb, received: &Received, quote: &mut Quote) -> boo
 }
 
 verified! {
-    /// Whether the message's checksum is right: asked before we act on it ourselves.
+    /// Whether the message's checksum is right; checked before we act on the message ourselves.
     pub(crate) fn is_whole as icmp_is_whole[Skb, skb](received: Received, cursors: Cursors) -> bool {
         let (h, seg) = (&received.headers, &received.segment);
         let (fixed, length, seed) = if seg.v4 {
@@ -132,14 +133,14 @@ verified! {
     }
 }
 
-/// The MTU in a [`Kind::TooBig`].
+/// Returns the MTU in a [`Kind::TooBig`].
 #[inline(always)]
 pub(crate) fn mtu(received: &Received) -> u32 {
     let mtu = received.headers.be32(TCP_AT + 4);
     if received.segment.v4 { mtu & 0xffff } else { mtu }
 }
 
-/// Turns an error about a segment to the client into one for the backend; `false` when it quotes nothing under way.
+/// Turns an error about a segment to the client into one for the backend; `false` when it quotes nothing in flight.
 #[inline(always)]
 pub(crate) fn for_backend(received: &Received, draft: &mut Draft, quote: &mut Quote) -> bool {
     let Some(flow) = maps::flow(&received.client) else { return false };
@@ -153,7 +154,7 @@ pub(crate) fn for_backend(received: &Received, draft: &mut Draft, quote: &mut Qu
     true
 }
 
-/// Turns an error about a segment to the backend into one for the client; `false` when it quotes nothing under way.
+/// Turns an error about a segment to the backend into one for the client; `false` when it quotes nothing in flight.
 #[inline(always)]
 pub(crate) fn for_client(received: &Received, draft: &mut Draft, quote: &mut Quote) -> bool {
     let Some(flow) = maps::flow(&received.client) else { return false };
@@ -165,13 +166,13 @@ pub(crate) fn for_client(received: &Received, draft: &mut Draft, quote: &mut Quo
     true
 }
 
-/// Whether the flow is another connection's by now, or was reset.
+/// Whether the flow was reset, or its entry now belongs to another connection.
 #[inline(always)]
 fn is_over(received: &Received, flow: &Flow) -> bool {
     maps::read_now(&flow.connection.generation) != received.generation || flow.connection.state == FLOW_RESET
 }
 
-/// The receiver of an error is the client; `ack_shift` is added to what the quoted segment acknowledges.
+/// Addresses an error to the client; `ack_shift` is added to the quoted segment's acknowledgement number.
 #[inline(always)]
 pub(crate) fn to_client(received: &Received, draft: &mut Draft, quote: &mut Quote, ack_shift: u32) {
     delivery::address_error_to_client(draft, &received.client);
@@ -180,7 +181,7 @@ pub(crate) fn to_client(received: &Received, draft: &mut Draft, quote: &mut Quot
 }
 
 verified! {
-    /// Sends the error to the receiver of the draft: addresses, ports and numbers of the quotation as it knows them.
+    /// Sends the error to the receiver of the draft, with the addresses, ports and numbers that the receiver uses.
     pub(crate) fn pass as icmp_pass[Skb, skb](received: Received, draft: Draft, quote: Quote; reason: u32) -> Exit {
         let passed = match received.segment.v4 {
             true => translate::<true>(skb, received, draft, quote),
@@ -199,7 +200,8 @@ fn translate<const V4: bool>(
 ) -> Result<bool, Exit> {
     let failed = Exit::drop(Reason::EmitFailed);
     let (fixed, ip_bytes) = if V4 { (V4_BYTES, 20) } else { (V6_BYTES, 40) };
-    // What of the message stands in the headers; behind its end there are bytes of other packets, which do not change.
+    // The part of the message that is in the headers. After its end there are bytes of other packets, which
+    // do not change.
     let loaded = skb.length().min(fixed + 60);
     let tcp_checksum_at = fixed + 8 + ip_bytes + 16;
     emit::keep(received, 60);
@@ -213,7 +215,8 @@ fn translate<const V4: bool>(
     let changed = difference(was, is, 60);
     let old = core::ptr::from_ref(&quote.tuple).cast::<u8>();
     let new = core::ptr::from_ref(&draft.tuple).cast::<u8>();
-    // Both addresses at once, in either order. The checksum of the quoted IPv4 header took its own part back.
+    // Both addresses at once, in either order. For IPv4 their change is not in `changed`: the checksum of the
+    // quoted IP header offsets it.
     let quoted = if V4 { changed + difference(old, new, 32) } else { changed };
     let mut sum = u32::from(!received.kept.be16(2)) + changed;
     let covers = skb.length() >= tcp_checksum_at + 2;
@@ -241,13 +244,13 @@ fn translate<const V4: bool>(
     Ok(resolved)
 }
 
-/// What a sum over `is` has more than one over `was`, as a sum of host-order words.
+/// Returns how much a sum over `is` differs from one over `was`, as a sum of host-order words.
 #[inline(always)]
 fn difference(was: *const u8, is: *const u8, bytes: u32) -> u32 {
     sums::to_network(kernel::checksum_difference(was, bytes, is, bytes, 0))
 }
 
-/// Writes the quoted segment as the receiver of the draft sent it.
+/// Rewrites the quoted segment to the form in which the receiver of the draft sent it.
 #[inline(always)]
 fn rewrite<const V4: bool>(h: &mut Headers, draft: &Draft, quote: &Quote, has_ack: bool) {
     let ip = TCP_AT + 8;
@@ -268,7 +271,7 @@ fn rewrite<const V4: bool>(h: &mut Headers, draft: &Draft, quote: &Quote, has_ac
 }
 
 verified! {
-    /// Answers a ping, in place: as many bytes as were asked with, and no work that grows with them.
+    /// Answers a ping in place, with as many bytes as the request; the work does not grow with their number.
     pub(crate) fn answer as icmp_echo[Skb, skb](received: Received, draft: Draft) -> Exit {
         let answered = echo(skb, received, draft);
         next_hop::departed(answered, draft, Reason::IcmpEcho as u32)
@@ -283,7 +286,7 @@ fn echo(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool, Ex
     let was = received.headers.be32(TCP_AT);
     received.kept.set_be32(0, was);
     received.headers.bytes[TCP_AT] = if v4 { 0 } else { 129 };
-    // Both ends of the pseudo header change places; the sum stays.
+    // The addresses of the pseudo header are swapped, so its sum stays the same.
     draft::answer(draft, &received.segment);
     received.headers.bytes[if v4 { Headers::V4 + 8 } else { Headers::V6 + 7 }] = draft::HOP_LIMIT;
     draft::write_addresses(&mut received.headers, draft, v4);

@@ -1,4 +1,4 @@
-//! One file, one stage, in the order a packet meets them. No stage calls another; `path` does.
+//! One file per stage, in the order a packet meets them. A stage never calls another stage; `path` calls them.
 
 pub(crate) mod parse;
 pub(crate) mod options;

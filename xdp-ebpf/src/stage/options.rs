@@ -1,8 +1,8 @@
-//! Takes IPv4 options and IPv6 extension headers off a packet for a VIP: they end here, at their destination. What is
-//! left is a packet without, which the stages behind read at fixed places.
+//! Removes IPv4 options and IPv6 extension headers from a packet for a VIP: this is their destination. The
+//! rest is a packet without options, which later stages read at fixed offsets.
 //!
-//! Refused are headers that ask for more than to be read over: source routes, routing and authentication headers,
-//! options that an end host must not ignore (RFC 8200 section 4.2), and chains longer than [`HEADERS_MAX`].
+//! Headers that must not be skipped are refused: source routes, routing and authentication headers, options
+//! that an end host must not ignore (RFC 8200 section 4.2), and chains longer than [`HEADERS_MAX`].
 
 use common::reason::Reason;
 use network_types::ip::IpProto;
@@ -14,18 +14,18 @@ use crate::scratch::{Cursors, Received};
 use crate::segment::{draft, sums};
 use crate::verified::{looped, verified};
 
-/// Most extension headers of one packet, and the most bytes of them together.
+/// The maximum number of extension headers of one packet, and of their bytes in total.
 const HEADERS_MAX: u32 = 4;
 const BYTES_MAX: u32 = 512;
-/// Most options in all of them; one more step a header.
+/// The maximum number of options in one header.
 const OPTIONS_MAX: u32 = 64;
 
-/// Loose and strict source route (RFC 791): kind bytes with their copied bit.
+/// Loose and strict source route (RFC 791): the option types with their copied flag.
 const LOOSE_ROUTE: u8 = 131;
 const STRICT_ROUTE: u8 = 137;
 
 verified! {
-    /// Makes the packet one without options; its headers are then to be read again.
+    /// Removes the options from the packet; its headers must then be read again.
     pub(crate) fn strip as options_strip[Skb, skb](received: Received, cursors: Cursors) -> Result<(), Exit> {
         let done = match received.segment.v4 {
             true => strip_v4(skb, received, cursors),
@@ -42,12 +42,12 @@ fn strip_v4(skb: Skb, s: &mut Received, c: &mut Cursors) -> bool {
     if s.headers.bytes[Headers::V4] >> 4 != 4 || header_bytes <= 20 || told < header_bytes {
         return false;
     }
-    // Judged as it came: the sum of the shorter header is written anew.
+    // Checked as received: the checksum of the shorter header is written from scratch.
     if !sums::whole(skb, c, ETH_BYTES, header_bytes, 0) {
         return false;
     }
     let extra = header_bytes - 20;
-    // The options are where TCP will be: whole in the headers in hand, for at most 40 bytes.
+    // The options are where TCP will be: at most 40 bytes, all within the headers in hand.
     if skb.length() < V4_BYTES + extra || !walk(s, c, extra, true) || !skb.shrink_behind_ip(extra) {
         return false;
     }
@@ -75,7 +75,7 @@ fn strip_v6(skb: Skb, s: &mut Received, c: &mut Cursors) -> bool {
         extra += c.options_bytes;
         header += 1;
     }
-    // TCP alone is worth it; a fragment, a routing header and the like are not behind it either.
+    // Only TCP is worth it. This also refuses a fragment, a routing header and the like after the options.
     if c.options_next != IpProto::Tcp as u32 || extra == 0 || extra > BYTES_MAX || told <= extra {
         return false;
     }
@@ -88,8 +88,8 @@ fn strip_v6(skb: Skb, s: &mut Received, c: &mut Cursors) -> bool {
     skb.store(ETH_BYTES, ip, 40)
 }
 
-/// Reads the extension header `extra` bytes behind the IPv6 header: what follows it, and whether its options may be
-/// read over.
+/// Reads the extension header `extra` bytes behind the IPv6 header: its length, the type of the next header,
+/// and whether its options may be skipped.
 #[inline(always)]
 fn one_header(skb: Skb, s: &mut Received, c: &mut Cursors, extra: u32) -> bool {
     if extra > BYTES_MAX || !skb.load(V6_BYTES + extra, s.kept.bytes.as_mut_ptr(), 2) {
@@ -108,7 +108,8 @@ fn one_header(skb: Skb, s: &mut Received, c: &mut Cursors, extra: u32) -> bool {
     skb.load(V6_BYTES + extra + 2, c.window.bytes.as_mut_ptr(), length) && walk(s, c, length, false)
 }
 
-/// Whether `length` bytes of options, at the start of the window (IPv6) or behind the IPv4 header, may all be read over.
+/// Whether `length` bytes of options may all be skipped. They are at the start of the window (IPv6) or behind
+/// the IPv4 header.
 #[inline(always)]
 fn walk(received: &mut Received, cursors: &mut Cursors, length: u32, v4: bool) -> bool {
     if v4 {
@@ -122,7 +123,7 @@ fn walk(received: &mut Received, cursors: &mut Cursors, length: u32, v4: bool) -
 }
 
 looped! {
-    /// Reads over one option; `left` is 0 in the end when nothing forbids it.
+    /// Skips one option; `left` is 0 at the end if all may be skipped.
     fn read_over(received: Received, cursors: Cursors) times OPTIONS_MAX, |_round| {
         let v4 = received.segment.v4;
         let kind = cursors.window.bytes[(cursors.at & 0x3ff) as usize];
@@ -134,7 +135,7 @@ looped! {
             (true, LOOSE_ROUTE | STRICT_ROUTE) => return true,
             (true, _) if told < 2 => return true,
             (true, _) => told,
-            // The two high bits say what a host does that does not know the option; 0 = reads over it.
+            // The two high bits define what a host does with an option it does not know; 0 = skip it.
             (false, _) if kind >> 6 != 0 => return true,
             (false, _) => told + 2,
         };

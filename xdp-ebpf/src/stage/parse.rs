@@ -16,7 +16,8 @@ use crate::verified::{looped, verified};
 const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
 const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 
-/// Reads the addresses. Leaves as [`Exit::next`]: whether the packet concerns us is not known yet.
+/// Reads the addresses. On failure the packet leaves as [`Exit::next`], since it is not known yet whether it
+/// concerns us.
 #[inline(always)]
 pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
     if skb.is_for_another_host() {
@@ -58,14 +59,14 @@ pub(crate) fn is_tcp(s: &Received) -> bool {
     protocol(s) == IpProto::Tcp as u8
 }
 
-/// Whether the packet is IPv6 neighbour or router discovery (RFC 4861, ICMPv6 types 133 to 137): the node's stack
-/// answers it, for proxied addresses too.
+/// Whether the packet is IPv6 neighbour or router discovery (RFC 4861, ICMPv6 types 133 to 137): the node's
+/// stack answers it, for proxied addresses too.
 #[inline(always)]
 pub(crate) fn is_neighbour_discovery(s: &Received) -> bool {
     !s.segment.v4 && protocol(s) == IpProto::Ipv6Icmp as u8 && matches!(s.headers.bytes[TCP_AT], 133..=137)
 }
 
-/// Whether a fragment or a packet with IP options or extension headers. Those are told apart by the reason.
+/// Returns the reason if the packet is a fragment, or has IP options or extension headers.
 #[inline(always)]
 pub(crate) fn unusual(s: &Received) -> Option<Reason> {
     let h = &s.headers;
@@ -102,7 +103,7 @@ pub(crate) fn fragment_ports(s: &mut Received) -> bool {
         }
         TCP_AT
     } else {
-        // Behind the fragment header (RFC 8200 section 4.5), which stands where TCP does elsewhere.
+        // After the fragment header (RFC 8200 section 4.5), which is where TCP is otherwise.
         if h.be16(TCP_AT + 2) & 0xfff8 != 0 || h.bytes[TCP_AT] != tcp {
             return false;
         }
@@ -114,13 +115,13 @@ pub(crate) fn fragment_ports(s: &mut Received) -> bool {
     true
 }
 
-/// IPv4 protocol or IPv6 next header.
+/// Returns the IPv4 protocol or IPv6 next header.
 #[inline(always)]
 pub(crate) fn protocol(s: &Received) -> u8 {
     if s.segment.v4 { s.headers.bytes[Headers::V4 + 9] } else { s.headers.bytes[Headers::V6 + 6] }
 }
 
-/// Reads the TCP header of a packet without IP options. Leaves as [`Exit::drop`].
+/// Reads the TCP header of a packet without IP options. An invalid one leaves as [`Exit::drop`].
 #[inline(always)]
 pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(), Exit> {
     let v4 = s.segment.v4;
@@ -131,7 +132,7 @@ pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(
     }
     let h = &s.headers;
     let tcp_bytes = u32::from(h.bytes[TCP_AT + 12] >> 4) * 4;
-    // The IP length tells payload from padding; 0 stands for "as long as the packet" (RFC 2675, BIG TCP).
+    // The IP length separates payload from padding; 0 means "as long as the packet" (RFC 2675, BIG TCP).
     let told = if v4 { u32::from(h.be16(Headers::V4 + 2)) } else { u32::from(h.be16(Headers::V6 + 4)) + 40 };
     let end = if told == 0 || told == 40 { present } else { told + ETH_BYTES };
     if end > present {
@@ -158,12 +159,12 @@ pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(
     seg.window_scale = WINDOW_SCALE_NONE;
     seg.sack_permitted = false;
     seg.tsval = 0;
-    // Two of them at once, or none of them and no ACK: no sender means it.
+    // No sender sets two of them at once, or none of them without ACK.
     let kind = seg.flags & (SYN | FIN | RST);
     if kind & (kind.wrapping_sub(1)) != 0 || kind | seg.flags & ACK == 0 {
         return Err(Exit::drop(Reason::ParseFlags));
     }
-    // NOP NOP timestamps: what nearly every segment of an open connection carries (RFC 7323 appendix A).
+    // NOP NOP timestamps, as in nearly every segment of an open connection (RFC 7323 appendix A).
     if tcp_bytes == 32 && s.headers.be32(TCP_AT + 20) == 0x0101_080a {
         s.segment.timestamps_at = 24;
         s.segment.tsval = s.headers.be32(TCP_AT + 24);
@@ -172,7 +173,7 @@ pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(
         && s.headers.be32(TCP_AT + 24) == 0x0402_080a
         && s.headers.be32(TCP_AT + 36) >> 8 == 0x01_0303
     {
-        // MSS, SACK permitted, timestamps, NOP, window scale: the SYN and the SYN-ACK of Linux.
+        // MSS, SACK permitted, timestamps, NOP, window scale, as in SYN and SYN-ACK of Linux.
         s.segment.mss = s.headers.be16(TCP_AT + 22);
         s.segment.sack_permitted = true;
         s.segment.timestamps_at = 28;
@@ -217,7 +218,7 @@ looped! {
     }
 }
 
-/// Notes an option that we know.
+/// Stores the value of an option that we recognize.
 #[inline(always)]
 fn note(h: &Headers, seg: &mut Segment, kind: u8, at: u32, length: u32) {
     match (kind, length) {

@@ -8,7 +8,7 @@ use crate::scratch::{Dial, Received};
 use crate::verified::verified;
 
 verified! {
-    /// Picks the backend to be tried next: `dial.choice` and `dial.connection` have it.
+    /// Picks the backend to try next, and puts it in `dial.choice` and `dial.connection`.
     pub(crate) fn next as pick_next(received: Received, dial: Dial) -> Result<(), Exit> {
         pick::pick(&Maps, &mut dial.choice, &received.client).map_err(Exit::refused)?;
         dial.connection.listener = dial.listener.id;

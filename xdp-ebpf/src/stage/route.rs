@@ -1,4 +1,4 @@
-//! From the listener, and a server name or none, to the route: see `common::decide::route`.
+//! From the listener, and a server name if there is one, to the route: see `common::decide::route`.
 
 use common::decide::route::{self, Name};
 use common::decide::route_key::{self, NAME_BUFFER};
@@ -11,7 +11,7 @@ use crate::scratch::{Dial, Waiting};
 use crate::verified::{looped, verified};
 
 verified! {
-    /// The route of the name in the hello: `dial.choice`, with nothing tried yet.
+    /// Finds the route of the name in the hello and puts it in `dial.choice`, with no backend tried yet.
     pub(crate) fn by_name as route_by_name(dial: Dial, waiting: Waiting) -> Result<(), Exit> {
         let parser = &waiting.pending.parser;
         let name = Name { bytes: &parser.name, length: parser.name_length };
@@ -20,7 +20,7 @@ verified! {
 }
 
 verified! {
-    /// The route of a TCP listener: `dial.choice`, with nothing tried yet.
+    /// Finds the route of a TCP listener and puts it in `dial.choice`, with no backend tried yet.
     pub(crate) fn of_listener as route_of_listener(dial: Dial) -> Result<(), Exit> {
         find(dial, None)
     }
@@ -40,8 +40,8 @@ fn find(dial: &mut Dial, name: Option<Name<'_>>) -> Result<(), Exit> {
     }
 }
 
-/// Fills the key of the wildcards. Only bytes within its length are compared: what an earlier packet left behind them does
-/// not matter.
+/// Fills the key for wildcards. Only bytes within its length are compared, so the bytes that an earlier
+/// packet left after them do not matter.
 #[inline(always)]
 fn reverse(key: &mut SuffixKey, listener: u32, name: Name<'_>) {
     key.prefix_bits = 16 + 8 * u32::from(name.length);
@@ -50,7 +50,7 @@ fn reverse(key: &mut SuffixKey, listener: u32, name: Name<'_>) {
 }
 
 looped! {
-    /// Turns round eight bytes.
+    /// Reverses eight bytes.
     fn reverse_each(& name: [u8; NAME_BUFFER], key: SuffixKey; length: u64) times 32, |round| {
         let at = round * 8;
         let mut i = 0;

@@ -13,7 +13,7 @@ use crate::scratch::{Draft, Received};
 use crate::segment::draft;
 use crate::verified::verified;
 
-/// MSS of a client that names none (RFC 9293 section 3.7.1).
+/// The MSS of a client that announces none (RFC 9293 section 3.7.1).
 const MSS_DEFAULT_V4: u16 = 536;
 const MSS_DEFAULT_V6: u16 = 1220;
 
@@ -38,7 +38,7 @@ verified! {
         draft.seq = cookie.seq;
         draft.ack = seg.seq.wrapping_add(1);
         draft.flags = SYN | ACK;
-        // Never scaled (RFC 7323 section 2.2): what the buffers take.
+        // Never scaled (RFC 7323 section 2.2): the number of bytes that the buffers can take.
         draft.window = HELLO_BYTES_MAX as u16;
         draft.mss = listener.mss;
         draft.window_scale =

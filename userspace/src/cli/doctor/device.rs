@@ -1,4 +1,4 @@
-//! What is on a device: our program, others', and what its own settings mean for packets that are handed on.
+//! The programs on a device, and how its settings affect packets that our program passes on.
 
 use std::fs;
 
@@ -9,10 +9,10 @@ use crate::model::Link;
 use crate::net::ethtool;
 use crate::net::filters;
 
-/// Least MTU of a device that carries IPv6, bytes (RFC 8200 section 5).
+/// The smallest MTU in bytes of a device that carries IPv6 (RFC 8200 section 5).
 const MTU_MIN: u32 = 1280;
 
-/// All of it for one device.
+/// Returns all findings for one device.
 pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
     let name = &link.name;
     let mut findings = Vec::new();
@@ -57,7 +57,7 @@ pub(super) fn look(pins: &Pins, index: u32, link: &Link) -> Vec<Finding> {
     findings
 }
 
-/// XDP programs run before everything else; ours are none.
+/// Reports an XDP program. It runs before all others, and is never ours.
 fn xdp(device: &str, id: u32) -> Finding {
     finding(
         Verdict::Note,
@@ -68,7 +68,7 @@ fn xdp(device: &str, id: u32) -> Finding {
 }
 
 fn offloads(device: &str) -> Vec<Finding> {
-    // A device that answers no such question has none of these.
+    // A device that does not support these queries has no such offloads.
     let Ok(found) = ethtool::offloads(device) else { return Vec::new() };
     let by = |device: bool| if device { "by the device" } else { "by the kernel" };
     let text = format!("checked {}, made {}", by(found.rx_checksum), by(found.tx_checksum));
@@ -84,7 +84,7 @@ fn offloads(device: &str) -> Vec<Finding> {
     findings
 }
 
-/// Where devices differ in what they take.
+/// Reports the smallest and the largest MTU of the devices.
 pub(super) fn sizes(links: &[&Link]) -> Option<Finding> {
     let smallest = links.iter().min_by_key(|link| link.mtu)?;
     let largest = links.iter().max_by_key(|link| link.mtu)?;
@@ -100,11 +100,11 @@ pub(super) fn sizes(links: &[&Link]) -> Option<Finding> {
     found(
         text,
         Verdict::Note,
-        "clients are told the smallest on the way to backends as MSS; larger packets get ICMP",
+        "clients get the smallest on the routes to backends as MSS; larger packets get ICMP",
     )
 }
 
-/// Programs of a hook in the order they run.
+/// Reports the programs of a hook in the order they run.
 fn order(what: String, programs: &[Attached], ours: Option<u32>) -> Finding {
     let place = programs.iter().position(|program| Some(program.id) == ours);
     let list: Vec<String> = programs

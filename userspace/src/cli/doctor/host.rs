@@ -1,4 +1,4 @@
-//! The kernel and what this process may do.
+//! The kernel, and the capabilities of this process.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,23 +12,23 @@ use crate::dataplane::pin;
 /// The oldest kernel with TCX links.
 const KERNEL: (u32, u32) = (6, 6);
 
-/// Options of the kernel that the programs need: TCX, bpf(2), types for the verifier, compiled programs.
+/// Kernel options that the programs need: TCX, bpf(2), types for the verifier, JIT compilation.
 const OPTIONS: [&str; 4] =
     ["CONFIG_NET_XGRESS", "CONFIG_BPF_SYSCALL", "CONFIG_DEBUG_INFO_BTF", "CONFIG_BPF_JIT"];
 
-/// Capabilities that serving needs, by their number (linux/capability.h).
+/// Capabilities that serving needs, with their numbers (linux/capability.h).
 const NEEDED: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_PERFMON", 38), ("CAP_BPF", 39)];
 
-/// What names of others' programs need.
+/// The number of CAP_SYS_ADMIN, which is needed to read the names of other programs.
 const SYS_ADMIN: u32 = 21;
 
-/// Index of the loopback device of every network namespace.
+/// The index of the loopback device, the same in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// No configuration of a kernel is longer.
+/// An upper limit for the size of a kernel configuration.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// Whether the kernel has what the programs need.
+/// Checks that the kernel has what the programs need.
 pub(super) fn kernel() -> Vec<Finding> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
@@ -53,7 +53,7 @@ pub(super) fn kernel() -> Vec<Finding> {
     findings
 }
 
-/// How the running kernel was built, where that can be read.
+/// Returns the configuration of the running kernel, if it is readable.
 fn config(release: &str) -> Option<String> {
     let mut text = String::new();
     if let Ok(file) = File::open("/proc/config.gz") {
@@ -82,7 +82,7 @@ fn judged(config: &str) -> Finding {
     }
 }
 
-/// Loopback's programs can be asked for only where the kernel has TCX.
+/// Checks for TCX: without it, the query for the programs on loopback fails.
 fn tcx() -> Finding {
     match hooks::programs(LOOPBACK, Hook::TcxIngress) {
         Ok(_) => finding(Verdict::Ok, "tcx", "there", ""),
@@ -93,7 +93,7 @@ fn tcx() -> Finding {
     }
 }
 
-/// Without it programs are interpreted, many times slower.
+/// Checks for the JIT compiler. Without it, programs are interpreted, which is many times slower.
 fn jit() -> Finding {
     const SETTING: &str = "net.core.bpf_jit_enable";
     match fs::read_to_string("/proc/sys/net/core/bpf_jit_enable") {
@@ -104,7 +104,7 @@ fn jit() -> Finding {
             "`sysctl -w net.core.bpf_jit_enable=1`",
         ),
         Ok(text) => finding(Verdict::Ok, SETTING, text.trim(), ""),
-        // Root of the first user namespace alone may read it.
+        // Only root of the initial user namespace may read it.
         Err(error) => finding(Verdict::Note, SETTING, format!("cannot be read: {error}"), ""),
     }
 }
@@ -121,18 +121,18 @@ fn bpffs() -> Finding {
     }
 }
 
-/// Major and minor number of a release such as `6.12.9-amd64`.
+/// Returns the major and minor number of a release such as `6.12.9-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Whether we may do what serving needs.
+/// Checks that this process has the capabilities that serving needs.
 pub(super) fn capabilities() -> Vec<Finding> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let bits = effective(&status).unwrap_or(0);
     let has = |number: u32| bits & (1 << number) != 0;
-    // CAP_SYS_ADMIN stands for those that were split off from it.
+    // CAP_SYS_ADMIN includes the capabilities that were split off from it.
     let missing: Vec<&str> = NEEDED
         .iter()
         .filter(|(name, number)| !has(*number) && !(has(SYS_ADMIN) && *name != "CAP_NET_ADMIN"))
@@ -152,7 +152,7 @@ pub(super) fn capabilities() -> Vec<Finding> {
         false => finding(
             Verdict::Note,
             "names of others' programs",
-            "not shown: the kernel tells them to CAP_SYS_ADMIN only",
+            "not shown: the kernel shows them to CAP_SYS_ADMIN only",
             "run it as root on the node to see them",
         ),
     };

@@ -1,4 +1,4 @@
-//! `vestibule doctor`: whether this node can serve, and what else is on its devices.
+//! `vestibule doctor`: checks whether this node can serve, and lists what else is on its devices.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,17 +16,17 @@ use crate::dataplane::read;
 use crate::model::Node;
 use crate::net::sysctl;
 
-/// The kernel and what this process may do.
+/// The kernel, and the capabilities of this process.
 mod host;
-/// Devices: programs on them, sizes, offloads.
+/// Devices: their programs, MTUs and offloads.
 mod device;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Ok,
-    /// Worth knowing.
+    /// Informative.
     Note,
-    /// It keeps the node from serving.
+    /// The node cannot serve.
     Bad,
 }
 
@@ -44,7 +44,7 @@ struct Finding {
     verdict: Verdict,
     what: String,
     found: String,
-    /// What to do about it; empty where nothing is to be done.
+    /// The remedy; empty if there is nothing to do.
     remedy: String,
 }
 
@@ -52,7 +52,7 @@ fn finding(verdict: Verdict, what: impl Into<String>, found: impl Into<String>, 
     Finding { verdict, what: what.into(), found: found.into(), remedy: remedy.into() }
 }
 
-/// Looks, prints, and says by its exit status whether this node can serve.
+/// Checks the node and prints the findings. The exit status shows whether this node can serve.
 pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
     let node = Node::look()?;
     let mut findings = host::kernel();
@@ -118,7 +118,7 @@ fn pinned(pins: &Pins) -> Vec<Finding> {
     findings
 }
 
-/// Who holds a lock by flock(2) on this file, as `/proc/locks` tells.
+/// Returns the process that has a flock(2) lock on this file, according to `/proc/locks`.
 fn holder(locks: &str, inode: u64) -> Option<u32> {
     locks.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
