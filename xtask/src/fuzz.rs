@@ -29,7 +29,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
         println!("\nfuzz: {target}, {seconds} seconds");
         let mut command = cargo_fuzz(&driver);
         command.args(["run", &target, "--", &format!("-max_total_time={seconds}")]);
-        let remedy = "make the input under tests/fuzz/artifacts a named case, then mend the code";
+        let remedy = "make the input under tests/fuzz/artifacts a named case, then fix the code";
         process::run(&format!("fuzzing {target}"), &mut command, remedy)?;
     }
     Ok(())

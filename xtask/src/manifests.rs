@@ -34,7 +34,7 @@ pub(crate) fn run() -> Outcome {
         let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
         if !output.status.success() {
             let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Failure::new(STEP, reason, "mend the chart"));
+            return Err(Failure::new(STEP, reason, "fix the chart"));
         }
         fs::write(process::root().join(path), output.stdout)
             .map_err(|error| Failure::new(STEP, format!("{path}: {error}"), "check the folder's owner"))?;

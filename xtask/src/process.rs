@@ -72,7 +72,7 @@ pub(crate) fn run(step: &str, command: &mut Command, remedy: &str) -> Outcome {
     if status.success() {
         return Ok(());
     }
-    let reason = format!("{} ended with {status}; its own words stand above", shown(command));
+    let reason = format!("{} ended with {status}; see its output above", shown(command));
     Err(Failure::new(step, reason, remedy))
 }
 

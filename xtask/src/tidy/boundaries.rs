@@ -37,7 +37,7 @@ const BOUNDARIES: &[Boundary] = &[
             "userspace/src/cli/",
             "userspace/src/metrics.rs",
         ],
-        why: "who wants something held tells an output, and hears from it what is held",
+        why: "orders go to outputs, and what they hold comes back from them",
     },
     Boundary {
         words: &["aya_ebpf"],
@@ -107,7 +107,7 @@ const BOUNDARIES: &[Boundary] = &[
         words: &["#[btf_map", "#[map"],
         within: &["xdp-ebpf/"],
         except: &["xdp-ebpf/src/maps.rs"],
-        why: "all maps stand in one file",
+        why: "all maps are in one file",
     },
     Boundary {
         words: &["Scratch"],
@@ -166,7 +166,7 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
             for (number, line) in file.code() {
                 for word in boundary.words.iter().filter(|word| stands(line, word)) {
                     problems.push(format!(
-                        "{}:{number}: `{word}` may not stand here: {}",
+                        "{}:{number}: `{word}` may not be used here: {}",
                         file.path, boundary.why
                     ));
                 }

@@ -17,6 +17,8 @@ mod files;
 mod structs;
 /// What documents say about the tree.
 mod documents;
+/// Words that readers stumble over.
+mod prose;
 /// Reasons and the tests that reach them.
 mod reasons;
 /// Manifests: licence, versions that must agree.
@@ -45,7 +47,7 @@ pub(crate) fn run() -> Outcome {
         count => Err(Failure::new(
             "tidy",
             format!("{count} breaches of the tree's rules, listed above"),
-            "mend them; the rules and their exceptions stand in xtask/src/tidy",
+            "fix them; the rules and their exceptions are in xtask/src/tidy",
         )),
     }
 }
@@ -62,6 +64,7 @@ fn check(tree: &Tree) -> Vec<String> {
         files::places,
         documents::paths,
         documents::maps,
+        prose::words,
         reasons::reached,
         manifests::licences,
         manifests::versions,
