@@ -45,7 +45,7 @@ fn build() -> Result<(), String> {
         .status()
         .map_err(|e| format!("cannot run cargo for the eBPF programs: {e}"))?;
     if !status.success() {
-        return Err("the eBPF programs do not build; the reason stands above".into());
+        return Err("the eBPF programs do not build; see the reason above".into());
     }
     let object = target.join(TARGET).join("release/vestibule-ebpf");
     fs::copy(&object, out.join("programs.o")).map_err(|e| format!("{}: {e}", object.display()))?;

@@ -58,17 +58,17 @@ reasons! {
     23 SynCookieMismatch "syn" "cookie_mismatch" "neither flow nor valid cookie; answered with RST";
     24 SynEarly "syn" "early_segment" "a later segment of a hello came before the first; dropped, the client repeats";
     25 SynStray "syn" "stray" "RST without flow, or not at its client's number; dropped";
-    26 SynFlowReplaced "syn" "flow_replaced" "the client began anew on a port it had used; old backend reset";
-    27 SynHalfOpenFull "syn" "half_open_full" "no place for a half-open connection; answered with RST";
+    26 SynFlowReplaced "syn" "flow_replaced" "the client reused a port for a new connection; old backend reset";
+    27 SynHalfOpenFull "syn" "half_open_full" "no room for a half-open connection; answered with RST";
     28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
-    29 SynHalfOpenEvicted "syn" "half_open_evicted" "the oldest half-open connection gave way (event)";
+    29 SynHalfOpenEvicted "syn" "half_open_evicted" "the oldest half-open connection was evicted (event)";
 
     30 HelloBuffered "hello" "buffered" "part of a hello kept";
     31 HelloAcked "hello" "acked" "part of a hello kept or repeated; acknowledged";
     32 HelloGap "hello" "gap" "segment beyond a gap; acknowledged what is there";
     33 HelloSourceFull "hello" "source_full" "source has too many waiting hellos; answered with RST";
-    34 HelloBufferFailed "hello" "buffer_failed" "no memory for the hello, or its bytes gave way before its backend had them; answered with RST";
-    35 HelloEvicted "hello" "evicted" "the oldest waiting hello gave way (event); its client is reset";
+    34 HelloBufferFailed "hello" "buffer_failed" "no memory for the hello, or its bytes were evicted before its backend had them; answered with RST";
+    35 HelloEvicted "hello" "evicted" "the oldest waiting hello was evicted (event); its client is reset";
     36 HelloNotTls "hello" "not_tls" "the client does not speak TLS; answered with RST";
     37 HelloMalformed "hello" "malformed" "malformed ClientHello; answered with RST";
     38 HelloTooLong "hello" "too_long" "ClientHello over 16 KiB; answered with RST";
@@ -123,9 +123,9 @@ reasons! {
     100 IcmpEcho "icmp" "echo" "ping of a VIP; answered";
     101 IcmpToBackend "icmp" "to_backend" "ICMP error about a segment to the client; passed to the backend";
     102 IcmpToClient "icmp" "to_client" "ICMP error about a segment to the backend; passed to the client";
-    103 IcmpStray "icmp" "stray" "ICMP error that fits no segment under way, or with a wrong checksum; dropped";
+    103 IcmpStray "icmp" "stray" "ICMP error that fits no segment in flight, or with a wrong checksum; dropped";
     104 IcmpRefused "icmp" "refused" "a backend we dial is unreachable, by ICMP (event)";
-    105 IcmpTooBig "icmp" "too_big" "larger than the MTU of its way on; answered with ICMP";
+    105 IcmpTooBig "icmp" "too_big" "larger than the MTU of its egress; answered with ICMP";
     106 IcmpHopLimit "icmp" "hop_limit" "hop limit or TTL used up; answered with ICMP";
 }
 

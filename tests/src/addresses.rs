@@ -1,6 +1,7 @@
-//! Addresses and names of the test networks: one plan for the packet level and the path level.
+//! Addresses and names of the test networks, shared by the packet tests and the path tests.
 //!
-//! Network 1 is the client's, network `t` (2, 3, 4) that of tenant a, b, c; the balancer is host 1 in each.
+//! Network 1 is the client's. Networks 2, 3 and 4 belong to tenants a, b and c. The balancer is host 1 in
+//! each.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -43,7 +44,7 @@ pub fn host(family: Family, net: u8, host: u8) -> IpAddr {
     }
 }
 
-/// The address clients dial; on no device.
+/// The address clients dial. It is assigned to no device.
 pub fn vip(family: Family) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(10, 97, 0, 10).into(),
@@ -56,7 +57,7 @@ pub fn client(family: Family) -> IpAddr {
     host(family, CLIENT_NET, CLIENT)
 }
 
-/// The balancer's address towards a network.
+/// The balancer's address in a network.
 pub fn balancer(family: Family, net: u8) -> IpAddr {
     host(family, net, BALANCER)
 }
@@ -66,7 +67,7 @@ pub fn backend(family: Family, tenant: usize, index: usize) -> IpAddr {
     host(family, TENANT_NETS[tenant], BACKENDS[index])
 }
 
-/// Tenant `tenant`'s route: `tenant-a`, `tenant-b`, `tenant-c`.
+/// The name of tenant `tenant`'s route: `tenant-a`, `tenant-b`, `tenant-c`.
 pub fn tenant_name(tenant: usize) -> &'static str {
     ["tenant-a", "tenant-b", "tenant-c"][tenant]
 }

@@ -1,4 +1,4 @@
-//! Long contents that can be made and checked without storing them.
+//! Long contents that are generated and verified without being stored.
 
 use std::io::{self, Read, Write};
 
@@ -6,7 +6,7 @@ use ring::digest::{Context, SHA256};
 
 const BLOCK: usize = 64 * 1024;
 
-/// A stream of bytes that follows from a seed (SplitMix64).
+/// A stream of bytes generated from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Content {
     state: u64,
@@ -17,7 +17,7 @@ impl Content {
         Self { state: seed }
     }
 
-    /// Fills a block whose length is a multiple of eight, or the last block.
+    /// Fills a block. Only the last block may have a length that is not a multiple of eight.
     pub fn fill(&mut self, block: &mut [u8]) {
         for word in block.chunks_mut(8) {
             self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -41,22 +41,22 @@ pub fn send(to: &mut impl Write, count: u64, seed: u64) -> io::Result<()> {
     to.flush()
 }
 
-/// SHA-256 of the content that [`send`] sends, in hex.
+/// Returns the SHA-256 of the content that [`send`] sends, in hex.
 pub fn hash(count: u64, seed: u64) -> String {
     let mut sink = Hasher(Context::new(&SHA256));
-    // The hasher takes everything.
+    // Writing to the hasher cannot fail.
     let _ = send(&mut sink, count, seed);
     sink.finish()
 }
 
-/// Reads exactly `count` bytes and gives their SHA-256 in hex.
+/// Reads exactly `count` bytes and returns their SHA-256 in hex.
 pub fn receive(from: &mut impl Read, count: u64) -> io::Result<String> {
     let mut sink = Hasher(Context::new(&SHA256));
     let got = io::copy(&mut from.take(count), &mut sink)?;
     if got == count { Ok(sink.finish()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Reads to the end; gives the number of bytes and their SHA-256 in hex.
+/// Reads to the end; returns the number of bytes and their SHA-256 in hex.
 pub fn receive_all(from: &mut impl Read) -> io::Result<(u64, String)> {
     let mut sink = Hasher(Context::new(&SHA256));
     let got = io::copy(from, &mut sink)?;

@@ -1,4 +1,4 @@
-//! TLS clients: rustls, and programs that people use. Each verifies the server against one tenant's authority only.
+//! TLS clients: rustls and common programs. Each verifies the server against one tenant's authority only.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ pub enum Kind {
 /// All kinds.
 pub const KINDS: [Kind; 4] = [Kind::Rustls, Kind::Openssl, Kind::Curl, Kind::Python];
 
-/// A tenant's user: trusts this tenant's authority only, and has a certificate of it.
+/// A tenant's user. It trusts only this tenant's authority and has a certificate issued by it.
 #[derive(Debug)]
 pub struct User {
     files: Files,
@@ -34,7 +34,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user with a certificate of this common name.
+    /// Creates a user whose certificate has this common name.
     pub fn new(authority: &Authority, common_name: &str) -> Result<Self> {
         let identity: Identity = authority.client(common_name)?;
         Ok(Self {
@@ -44,12 +44,12 @@ impl User {
         })
     }
 
-    /// For rustls, without the certificate.
+    /// Returns the configuration for rustls, without the certificate.
     pub fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.anonymous)
     }
 
-    /// For rustls, with the certificate.
+    /// Returns the configuration for rustls, with the certificate.
     pub fn config_with_certificate(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.known)
     }
@@ -59,7 +59,8 @@ impl User {
         &self.files
     }
 
-    /// Connects from a namespace with this kind of client and asks who is there; gives `<server> <common name or ->`.
+    /// Connects from a namespace with this kind of client and requests the server's name. Returns the
+    /// server's name, a space, and the common name of the client's certificate or `-`.
     pub fn ask(
         &self,
         kind: Kind,
@@ -79,7 +80,7 @@ impl User {
         }
     }
 
-    /// `openssl s_client`; it sends what it reads from its standard input.
+    /// Builds an `openssl s_client` command; it sends its standard input to the server.
     pub fn openssl(&self, from: &Namespace, to: SocketAddr, name: &str, certificate: bool) -> Command {
         let mut command = from.command("openssl");
         command.args(["s_client", "-quiet", "-verify_return_error", "-connect", &to.to_string()]);
@@ -91,7 +92,7 @@ impl User {
         command
     }
 
-    /// `curl` by name, connecting to this address whatever the name resolves to.
+    /// Builds a `curl` command that requests the name but always connects to this address.
     pub fn curl(&self, from: &Namespace, to: SocketAddr, name: &str, certificate: bool) -> Command {
         let mut command = from.command("curl");
         let seconds = PATIENCE.as_secs().to_string();
@@ -104,7 +105,7 @@ impl User {
         command
     }
 
-    /// Python's `ssl` module.
+    /// Builds a command that uses Python's `ssl` module.
     pub fn python(&self, from: &Namespace, to: SocketAddr, name: &str, certificate: bool) -> Command {
         const PROGRAM: &str = "\
 import socket, ssl, sys
@@ -131,20 +132,20 @@ with socket.create_connection((host, int(port)), timeout=int(seconds)) as plain:
     }
 }
 
-/// What every kind of client sends.
+/// The request that the rustls and openssl clients send.
 const REQUEST: &[u8] = b"GET /who HTTP/1.0\r\n\r\n";
 
-/// Python in a namespace.
+/// Builds a Python command in a namespace.
 pub(crate) fn python(namespace: &Namespace) -> Command {
     namespace.command(if Path::new("/usr/bin/python3").exists() { "/usr/bin/python3" } else { "python3" })
 }
 
-/// Sends the request and gives the answer's last line.
+/// Sends the request and returns the last line of the answer.
 fn get(mut stream: impl Read + Write) -> Result<String> {
     stream.write_all(REQUEST).and_then(|()| stream.flush()).context("sending the request")?;
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        // Not every server says goodbye before it ends.
+        // Not every server sends close_notify before it closes.
         Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
             Err(error).context("reading the answer")
         }
@@ -152,19 +153,19 @@ fn get(mut stream: impl Read + Write) -> Result<String> {
     }
 }
 
-/// The last line that is not empty.
+/// Returns the last non-empty line.
 fn last_line(text: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     text.lines().rev().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
 }
 
-/// Asks one of our servers for its name; the connection stays open.
+/// Requests the name of one of our servers; the connection stays open.
 pub fn ask(mut stream: impl Read + Write) -> Result<String> {
     stream.write_all(b"NAME\n").and_then(|()| stream.flush()).context("asking for the name")?;
     read_line(&mut stream).context("reading the name")?.context("the server ended without an answer")
 }
 
-/// Runs a client program and gives its last line that is not empty.
+/// Runs a client program and returns its last non-empty line.
 fn said(mut command: Command, input: &[u8]) -> Result<String> {
     let output = run(&mut command, input).with_context(|| format!("running {command:?}"))?;
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -172,12 +173,12 @@ fn said(mut command: Command, input: &[u8]) -> Result<String> {
     last_line(&output.stdout).with_context(|| format!("{command:?} printed nothing: {}", errors.trim()))
 }
 
-/// Runs a program with this input, its output kept.
+/// Runs a program with this input and captures its output.
 pub fn run(command: &mut Command, input: &[u8]) -> io::Result<Output> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends before it reads is judged by its status.
+        // A program may exit before it reads its input; only its exit status matters.
         let _ = stdin.write_all(input);
     }
     child.wait_with_output()

@@ -1,10 +1,10 @@
-//! Compares whole packets, byte for byte, and shows the difference in words.
+//! Compares whole packets, byte for byte, and describes the difference.
 
 use std::fmt::Write as _;
 
 use crate::packet::Segment;
 
-/// A frame in words, one field a line.
+/// Describes a frame, one field per line.
 pub fn describe(frame: &[u8]) -> String {
     let mut text = String::new();
     if let Some(parsed) = Segment::parse(frame) {
@@ -24,13 +24,13 @@ pub fn describe(frame: &[u8]) -> String {
     text
 }
 
-/// Demands that a frame is byte for byte what the segment says, checksums included.
+/// Asserts that a frame equals the segment byte for byte, checksums included.
 #[track_caller]
 pub fn assert_frame(actual: &[u8], expected: &Segment) {
     assert_bytes(actual, &expected.bytes());
 }
 
-/// Demands equal frames; the message shows both in words, differing lines marked.
+/// Asserts that two frames are equal. The panic message describes both and marks the lines that differ.
 #[track_caller]
 pub fn assert_bytes(actual: &[u8], expected: &[u8]) {
     if actual == expected {

@@ -13,10 +13,10 @@ use crate::addresses::{
 pub const SHARED: &str = "shared";
 /// Name and port of its second TLS listener, whose default route is tenant b.
 pub const FALLBACK: (&str, u16) = ("fallback", 8443);
-/// Port of tenant a's TCP listener; b's and c's follow.
+/// Port of tenant a's TCP listener; tenants b and c have the next two ports.
 pub const DIRECT_PORT: u16 = 20_001;
 
-/// One file.
+/// One configuration file.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Config {
@@ -27,7 +27,7 @@ pub struct Config {
     pub routes: Vec<Route>,
 }
 
-/// What is `None` is left out of the file.
+/// Fields that are `None` are left out of the file.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
@@ -85,14 +85,14 @@ pub fn listener(name: &str, port: u16, protocol: &'static str) -> Listener {
     Listener { name: name.into(), addresses: FAMILIES.map(vip).to_vec(), port, protocol, default_route: None }
 }
 
-/// A route on some listeners.
+/// A route on these listeners.
 pub fn route(name: &str, listeners: &[&str], hostnames: &[&str], backends: Vec<Backend>) -> Route {
     let strings = |list: &[&str]| list.iter().map(ToString::to_string).collect();
     Route { name: name.into(), listeners: strings(listeners), hostnames: strings(hostnames), backends }
 }
 
 impl Config {
-    /// No listener and no route; small maps.
+    /// A configuration without listeners and routes, and with small maps.
     pub fn empty() -> Self {
         Self {
             api_version: "vestibule.dev/v1alpha1",
@@ -108,13 +108,13 @@ impl Config {
         }
     }
 
-    /// Three tenants, each by name and wildcard on `shared`, by port on its TCP listener, and with its two backends of
-    /// both families; tenant b is also the default of `fallback`.
+    /// Three tenants, each with two backends of each family. Each tenant has a name and a wildcard on
+    /// `shared`, and its own TCP listener. Tenant b is also the default route of `fallback`.
     pub fn lab() -> Self {
         Self::lab_on(BACKEND_PORT)
     }
 
-    /// The same with backends on another port.
+    /// Same as [`Self::lab`], with backends on another port.
     pub fn lab_on(port: u16) -> Self {
         let mut config = Self::empty();
         config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
@@ -140,19 +140,19 @@ impl Config {
         config
     }
 
-    /// The route of this name.
+    /// Returns the route with this name.
     pub fn route_mut(&mut self, name: &str) -> &mut Route {
         let found = self.routes.iter_mut().find(|route| route.name == name);
         found.unwrap_or_else(|| panic!("no route {name} in the configuration"))
     }
 
-    /// As written to the file.
+    /// Returns the JSON text of the file.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).expect("strings and numbers only")
     }
 }
 
-/// A tenant's two backends in both families, on one port.
+/// A tenant's two backends of each family, all on one port.
 pub fn tenant_backends(tenant: usize, port: u16) -> Vec<Backend> {
     let both = FAMILIES.into_iter().flat_map(|family| {
         (0..BACKENDS.len()).map(move |index| Backend::new(backend(family, tenant, index), port))

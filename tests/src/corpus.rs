@@ -1,7 +1,8 @@
-//! Recorded and adversarial ClientHellos with what a router may make of them.
+//! Recorded and adversarial ClientHellos, each with the verdicts that a router may reach.
 //!
-//! The files are not part of this tree: `VESTIBULE_FIXTURES`, or `../shared/fixtures` beside the workspace, names the
-//! folder that holds `hellos/` and `hellos-adversarial/`, each with a `manifest.json`.
+//! The files are not part of this tree. `VESTIBULE_FIXTURES` names the folder that holds `hellos/` and
+//! `hellos-adversarial/`, each with a `manifest.json`. The default is `../shared/fixtures`, relative to the
+//! workspace.
 
 use anyhow::{Context, Result};
 use common::wire::client_hello::Outcome;
@@ -12,19 +13,19 @@ use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// What a router does with a stream, in the manifests' words.
+/// What a router does with a stream, named as in the manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// By its server name.
+    /// Route it by its server name.
     Route,
-    /// Without one: the default route or none.
+    /// It has no server name: use the default route, if there is one.
     NoSni,
-    /// Wait.
+    /// Wait for more bytes.
     NeedMore,
-    /// Refuse.
+    /// Refuse it.
     Reject,
-    /// Hand over to a slower path; we have none.
+    /// Hand it over to a slower path; Vestibule has none.
     Punt,
 }
 
@@ -39,24 +40,24 @@ impl From<Outcome> for Verdict {
     }
 }
 
-/// One stream and what may be made of it.
+/// One stream and the verdicts allowed for it.
 #[derive(Clone, Debug)]
 pub struct Case {
     pub path: PathBuf,
-    /// From the client's first byte on.
+    /// The stream, from the client's first byte.
     pub bytes: Vec<u8>,
-    /// The preferred one first.
+    /// The allowed verdicts, the preferred one first.
     pub allowed: Vec<Verdict>,
-    /// The only name the stream may be routed by, normalised; `None`: none is right.
+    /// The only name the stream may be routed by, normalised; `None` if no name is right.
     pub name: Option<String>,
-    /// Whether a route by any name would be a misroute.
+    /// Whether routing by any name would be a misroute.
     pub must_not_route: bool,
-    /// Whether a real client sent it, as it is.
+    /// Whether a real client sent exactly these bytes.
     pub real: bool,
 }
 
 impl Case {
-    /// What is wrong with this answer; `None` = nothing.
+    /// Returns what is wrong with this outcome; `None` if nothing is.
     pub fn objection(&self, outcome: Outcome, name: &[u8]) -> Option<String> {
         let verdict = Verdict::from(outcome);
         let file = self.path.display();
@@ -72,7 +73,7 @@ impl Case {
     }
 }
 
-/// The folder of the fixtures, if it is there.
+/// Returns the folder of the fixtures, if it exists.
 pub fn folder() -> Option<PathBuf> {
     let folder = match std::env::var_os("VESTIBULE_FIXTURES") {
         Some(folder) => PathBuf::from(folder),
@@ -81,7 +82,7 @@ pub fn folder() -> Option<PathBuf> {
     folder.join("hellos/manifest.json").is_file().then_some(folder)
 }
 
-/// Every case of both manifests; `None`, and a line on stderr, when the fixtures are not there.
+/// Returns every case of both manifests. Without the fixtures, returns `None` and prints a line to stderr.
 pub fn cases() -> Result<Option<Vec<Case>>> {
     let Some(folder) = folder() else {
         eprintln!("SKIPPED: no hello fixtures; set VESTIBULE_FIXTURES to the folder that holds hellos/");
@@ -121,7 +122,7 @@ fn stream(folder: &Path, file: &str) -> Result<(PathBuf, Vec<u8>)> {
 #[derive(Deserialize)]
 struct Recorded {
     file: String,
-    /// As on the wire.
+    /// The name as on the wire.
     expected_sni: Option<String>,
 }
 
@@ -136,12 +137,13 @@ impl Recorded {
     }
 }
 
-/// Whether a route by name would be wrong.
+/// Whether routing by a name would be wrong.
 fn name_free(verdict: Verdict) -> bool {
     verdict != Verdict::Route
 }
 
-/// What the rules for names make of one that a real client sent. Written without the code under test.
+/// Returns the verdict and the normalised name for a name that a real client sent. Does not use the code
+/// under test.
 fn expected(sni: &str) -> (Verdict, Option<String>) {
     let bare = sni.strip_suffix('.').unwrap_or(sni);
     if bare.parse::<IpAddr>().is_ok() {
@@ -155,14 +157,14 @@ fn expected(sni: &str) -> (Verdict, Option<String>) {
     (Verdict::Route, Some(bare.to_ascii_lowercase()))
 }
 
-/// A hello that was made from a real one.
+/// A hello derived from a recorded one.
 #[derive(Deserialize)]
 struct Derived {
     file: String,
     verdict: Verdict,
-    /// Normalised.
+    /// The name, normalised.
     name: Option<String>,
-    /// The recorded hello it was made from.
+    /// The recorded hello that it was derived from.
     base: String,
     also_ok: Vec<Verdict>,
     must_not_route: bool,
@@ -173,7 +175,8 @@ impl Derived {
         let (path, bytes) = stream(folder, &self.file)?;
         let mut allowed = vec![self.verdict];
         allowed.extend(self.also_ok.into_iter().filter(|verdict| *verdict != Verdict::Punt));
-        // Where a route is the second choice, the manifest gives no name: it is the original's.
+        // If `Route` is only the second choice, the manifest has no name: it is the name of the recorded
+        // hello.
         let second = allowed.iter().skip(1).any(|verdict| *verdict == Verdict::Route);
         let base = if second { bases.get(&self.base).cloned().flatten() } else { None };
         let name = self.name.or(base);

@@ -1,4 +1,4 @@
-//! All counters at once: one by one, they would take most of a packet's time.
+//! Reads all counters at once. Reading them one by one would take most of the time spent on a packet.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -22,7 +22,7 @@ struct Batch {
     flags: u64,
 }
 
-/// Every element of `COUNTERS`, summed over CPUs.
+/// Returns every element of `COUNTERS`, summed over CPUs.
 pub(crate) fn read(map: BorrowedFd<'_>, cpus: usize) -> Result<Vec<u64>> {
     let mut keys = vec![0_u32; REASONS_MAX];
     let mut values = vec![0_u64; REASONS_MAX * cpus];
@@ -37,7 +37,8 @@ pub(crate) fn read(map: BorrowedFd<'_>, cpus: usize) -> Result<Vec<u64>> {
         element_flags: 0,
         flags: 0,
     };
-    // SAFETY: the kernel writes as many keys, and values of 8 bytes for each CPU that may come up, as there is room for.
+    // SAFETY: the kernel writes at most `count` keys, and `count` values of 8 bytes for each possible CPU.
+    // Both buffers have room for that.
     let result = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -47,7 +48,7 @@ pub(crate) fn read(map: BorrowedFd<'_>, cpus: usize) -> Result<Vec<u64>> {
         )
     };
     let error = io::Error::last_os_error();
-    // ENOENT says that these were the last.
+    // ENOENT: these were the last elements.
     if result != 0 && error.raw_os_error() != Some(libc::ENOENT) {
         return Err(error).context("reading the counters");
     }

@@ -1,4 +1,4 @@
-//! The real binary, run in a namespace of the test.
+//! The real binary, run in one of the test's namespaces.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,12 +15,13 @@ use crate::config::Config;
 use crate::net::{Namespace, Pins};
 use crate::temp::TempDir;
 
-/// How long a start or a reload may take; a million routes need their time.
+/// Time limit for a start or a reload; a million routes take a while.
 const START: Duration = Duration::from_secs(60);
-/// How long an end may take.
+/// Time limit for the daemon to end after a signal.
 const STOP: Duration = Duration::from_secs(10);
 
-/// The binary: `VESTIBULE_BIN`, else the newest `vestibule` below this test's target folder.
+/// Returns the path of the binary: `VESTIBULE_BIN`, else the newest `vestibule` below this test's target
+/// folder.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("VESTIBULE_BIN") {
         return Ok(path.into());
@@ -33,7 +34,8 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// `vestibule run` and what belongs to it: configuration file, pins, log. Dropping it kills the daemon and detaches.
+/// `vestibule run` with its configuration file, pins and log. Dropping it kills the daemon and detaches the
+/// programs.
 #[derive(Debug)]
 pub struct Daemon {
     binary: PathBuf,
@@ -46,14 +48,15 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts the daemon in a namespace and waits until it says READY. `arguments` go behind `run --config FILE`.
+    /// Starts the daemon in a namespace and waits until it reports READY. Adds `arguments` to
+    /// `run --config FILE`.
     pub fn start(namespace: &Namespace, config: &Config, arguments: &[&str]) -> Result<Self> {
         let mut daemon = Self::prepare(namespace, config, arguments)?;
         daemon.launch(namespace)?;
         Ok(daemon)
     }
 
-    /// Everything but the start.
+    /// Prepares everything without starting the daemon.
     pub fn prepare(namespace: &Namespace, config: &Config, arguments: &[&str]) -> Result<Self> {
         let folder = TempDir::new()?;
         folder.write("config.json", config.json())?;
@@ -65,12 +68,13 @@ impl Daemon {
         Ok(Self { binary, folder, pins, netns, arguments, notify, child: None })
     }
 
-    /// Takes another build than [`binary`], for the daemon and for every command about it. Before it is started.
+    /// Uses another build than [`binary`] for the daemon and for all CLI commands. Must be called before the
+    /// start.
     pub fn use_binary(&mut self, path: &Path) {
         path.clone_into(&mut self.binary);
     }
 
-    /// Starts the daemon, again after its end, and waits until it says READY.
+    /// Starts the daemon, also after it has ended, and waits until it reports READY.
     pub fn launch(&mut self, namespace: &Namespace) -> Result<()> {
         ensure!(self.child.is_none(), "the daemon runs already");
         self.forget_messages();
@@ -91,7 +95,7 @@ impl Daemon {
         self.wait_ready()
     }
 
-    /// Drops what the daemon said before.
+    /// Discards earlier notifications of the daemon.
     fn forget_messages(&self) {
         while self.notify.recv(&mut [0; 4096]).is_ok() {}
     }
@@ -113,21 +117,21 @@ impl Daemon {
         bail!("vestibule is not ready after {START:?}:\n{}", self.log())
     }
 
-    /// A command of the CLI with our pins, in the daemon's namespace.
+    /// Builds a CLI command with our pins, in this namespace.
     pub fn command(&self, namespace: &Namespace) -> Result<Command> {
         let mut command = namespace.command(&self.binary);
         command.arg("--pins").arg(self.pins.path());
         Ok(command)
     }
 
-    /// Runs a command of the CLI; it needs no network, so it runs where the test runs.
+    /// Runs a CLI command. It needs no network, so it runs in the test's own namespace.
     pub fn cli(&self, arguments: &[&str]) -> Result<Output> {
         let mut command = Command::new(&self.binary);
         command.arg("--pins").arg(self.pins.path()).args(arguments);
         command.output().context("running vestibule")
     }
 
-    /// The same, demanding success; gives what it printed.
+    /// Runs a CLI command that must succeed; returns what it printed.
     pub fn cli_text(&self, arguments: &[&str]) -> Result<String> {
         let output = self.cli(arguments)?;
         if !output.status.success() {
@@ -136,18 +140,18 @@ impl Daemon {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Packets per reason (its name), as `vestibule reasons -o json` tells.
+    /// Returns the packets per reason name, as `vestibule reasons -o json` reports them.
     pub fn reasons(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.cli_text(&["reasons", "-o", "json"])?;
         crate::report::reasons(&text).with_context(|| format!("reading: {text}"))
     }
 
-    /// Reloads with another configuration, as [`Self::reload_text`].
+    /// Reloads with another configuration; see [`Self::reload_text`].
     pub fn reload(&self, config: &Config) -> Result<Duration> {
         self.reload_text(&config.json())
     }
 
-    /// Writes another configuration; the daemon is not told.
+    /// Writes another configuration without sending a signal to the daemon.
     pub fn write_config(&self, text: &str) -> Result<()> {
         self.folder.write("config.json", text).map(drop)
     }
@@ -157,8 +161,8 @@ impl Daemon {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Writes anything as the configuration, sends SIGHUP, and waits until the daemon says that it has dealt with it.
-    /// Gives the time since SIGHUP.
+    /// Writes any text as the configuration, sends SIGHUP, and waits until the daemon reports READY again.
+    /// Returns the time since SIGHUP.
     pub fn reload_text(&self, text: &str) -> Result<Duration> {
         self.forget_messages();
         self.folder.write("config.json", text)?;
@@ -181,7 +185,7 @@ impl Daemon {
         kill(Pid::from_raw(child.id().cast_signed()), signal).context("sending a signal")
     }
 
-    /// Ends the daemon by this signal and waits for its end; what it attached stays.
+    /// Ends the daemon with this signal and waits for it. What it attached stays attached.
     pub fn end(&mut self, signal: Signal) -> Result<()> {
         self.signal(signal)?;
         let mut child = self.child.take().context("the daemon does not run")?;
@@ -197,17 +201,18 @@ impl Daemon {
         bail!("vestibule did not end within {STOP:?} of {signal}:\n{}", self.log())
     }
 
-    /// Its process, while it runs.
+    /// The process ID, while the daemon runs.
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// CPU time its threads have used so far.
+    /// Returns the CPU time that its threads have used so far.
     pub fn cpu_time(&self) -> Result<Duration> {
         let child = self.child.as_ref().context("the daemon does not run")?;
         let mut used_ns = 0;
         for task in fs::read_dir(format!("/proc/{}/task", child.id())).context("listing threads")? {
-            // Nanoseconds on a CPU, nanoseconds waiting for one, times run (Documentation/scheduler/sched-stats.rst).
+            // Nanoseconds on a CPU, nanoseconds waiting for one, number of times run
+            // (Documentation/scheduler/sched-stats.rst).
             let text = fs::read_to_string(task?.path().join("schedstat")).context("reading schedstat")?;
             used_ns +=
                 text.split_whitespace().next().and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
@@ -215,10 +220,10 @@ impl Daemon {
         Ok(Duration::from_nanos(used_ns))
     }
 
-    /// Bytes of its memory that are in use and resident.
+    /// Returns the daemon's resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
         let child = self.child.as_ref().context("the daemon does not run")?;
-        // Sizes in pages: all, resident, shared (proc(5)).
+        // Sizes in pages: total, resident, shared (proc(5)).
         let text = fs::read_to_string(format!("/proc/{}/statm", child.id())).context("reading statm")?;
         let pages = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
         Ok(pages.context("statm has no second number")? * 4096)
@@ -234,7 +239,7 @@ impl Daemon {
         self.folder.path().join("config.json")
     }
 
-    /// What it wrote to its output, the last part of it.
+    /// Returns the last lines of its output.
     pub fn log(&self) -> String {
         let text = fs::read_to_string(self.log_path()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -246,7 +251,7 @@ impl Daemon {
     }
 }
 
-/// Whether a message of sd_notify(3) says READY.
+/// Whether a message of sd_notify(3) reports READY.
 fn is_ready(message: &[u8]) -> bool {
     message.split(|byte| *byte == b'\n').any(|line| line == b"READY=1")
 }
@@ -260,7 +265,7 @@ impl Drop for Daemon {
             }
         }
         if let Some(mut child) = self.child.take() {
-            // It may have ended by itself: then both fail, and nothing is left to do.
+            // It may have ended already: then both calls fail, and there is nothing left to do.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! Fills the maps of loaded programs, in the words of the configuration.
+//! Fills the maps of loaded programs, in terms of the configuration.
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ pub const COOKIE_KEYS: [CookieKey; 2] = [
     CookieKey { k0: 0x99aa_bbcc_ddee_ff00, k1: 0xfeed_f00d_dead_beef },
 ];
 
-/// Settings as the daemon writes them for a configuration that sets none, with these map sizes.
+/// Returns the settings that the daemon writes for a configuration without settings, with these map sizes.
 pub fn default_settings(sizes: Sizes) -> Settings {
     Settings {
         hello_timeout_ns: 10_000_000_000,
@@ -48,7 +48,7 @@ pub fn default_settings(sizes: Sizes) -> Settings {
 }
 
 impl Programs {
-    /// Default settings and the cookie keys.
+    /// Writes the default settings and the cookie keys.
     pub(crate) fn fill_settings(&mut self, sizes: Sizes) {
         self.settings(default_settings(sizes));
         for (index, key) in (0..).zip(COOKIE_KEYS) {
@@ -64,7 +64,7 @@ impl Programs {
         self.set(name::COOKIE_KEYS, index, key);
     }
 
-    /// What an address is to us: bits `ROLE_*` of `common::maps::listener`.
+    /// Sets the roles of an address: bits `ROLE_*` of `common::maps::listener`.
     pub fn address(&mut self, address: IpAddr, flags: u32) {
         self.insert(name::ADDRESSES, Address::from(address), AddressRole { flags });
     }
@@ -95,7 +95,8 @@ impl Programs {
         self.insert_prefix(name::ROUTES_WILDCARD, key.prefix_bits, data, NameRoute { route });
     }
 
-    /// Writes backends under their ids, both families' tables (slots dealt round robin), counters, and the route.
+    /// Writes the backends under their ids, the tables of both families (slots assigned round robin), the
+    /// counters, and the route.
     pub fn route(&mut self, route: u32, backends: &[(u32, Backend)]) {
         for (id, backend) in backends {
             self.insert(name::BACKENDS, *id, *backend);
@@ -116,7 +117,7 @@ impl Programs {
     }
 
     fn table(&mut self, members: &[u32]) -> Table {
-        /// A prime, as Maglev wants it.
+        /// A prime, as Maglev requires.
         const SLOTS: u32 = 251;
         if members.is_empty() {
             return Table::zeroed();
@@ -138,7 +139,7 @@ impl Programs {
         Table { id, slots: SLOTS, members: members.len() as u32 }
     }
 
-    /// A backend of the test network as the daemon would write it: reached over [`Device::Backend`].
+    /// A backend of the test network as the daemon would write it, reached through [`Device::Backend`].
     pub fn backend(&self, route: u32, address: IpAddr) -> Backend {
         let family = if address.is_ipv4() { FAMILIES[0] } else { FAMILIES[1] };
         Backend {
@@ -154,8 +155,8 @@ impl Programs {
         }
     }
 
-    /// The usual set-up: TLS listener 1 on both VIPs, port 443, route 1 = tenant a by name and wildcard, with one
-    /// backend of each family (ids 1 and 2). No default route.
+    /// Fills the usual set-up: TLS listener 1 on both VIPs, port 443, and route 1 = tenant a by name and
+    /// wildcard, with one backend of each family (ids 1 and 2). There is no default route.
     pub fn tls_with_one_route(&mut self) {
         for family in FAMILIES {
             self.address(vip(family), ROLE_VIP);
@@ -173,7 +174,8 @@ impl Programs {
         self.route(1, &backends);
     }
 
-    /// TCP listener 2 on both VIPs and this port, to route 1 (see [`Self::tls_with_one_route`]).
+    /// Adds TCP listener 2 on both VIPs and this port; it leads to route 1 (see
+    /// [`Self::tls_with_one_route`]).
     pub fn tcp_listener(&mut self, port: u16) {
         for family in FAMILIES {
             self.listener(

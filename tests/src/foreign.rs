@@ -1,4 +1,4 @@
-//! TLS servers that are not ours: `openssl s_server` and Python's `ssl`. Both answer `GET /who` with their name.
+//! Third-party TLS servers: `openssl s_server` and Python's `ssl`. Both answer `GET /who` with their name.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::net::Namespace;
 use crate::temp::TempDir;
 use crate::tls::{Files, dial};
 
-/// How long a server may take to listen.
+/// Time limit for a server to start listening.
 const START: Duration = Duration::from_secs(20);
 
-/// A server in a process of its own; killed when dropped.
+/// A server in its own process; killed when dropped.
 #[derive(Debug)]
 pub struct ForeignServer {
     child: Child,
@@ -24,7 +24,7 @@ pub struct ForeignServer {
 }
 
 impl ForeignServer {
-    /// `openssl s_server`, which serves files as they are.
+    /// Starts `openssl s_server`, which serves files unchanged.
     pub fn openssl(namespace: &Namespace, at: SocketAddr, identity: &Files) -> Result<Self> {
         let folder = TempDir::new()?;
         folder.write("who", "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nopenssl -\n")?;
@@ -34,7 +34,7 @@ impl ForeignServer {
         Self::start(command, folder, namespace, at)
     }
 
-    /// Python's `ssl` module, a thread for each connection.
+    /// Starts a server that uses Python's `ssl` module, with a thread for each connection.
     pub fn python(namespace: &Namespace, at: SocketAddr, identity: &Files) -> Result<Self> {
         const PROGRAM: &str = "\
 import socket, ssl, sys, threading
@@ -85,7 +85,7 @@ fn said(log: &Path) -> String {
 
 impl Drop for ForeignServer {
     fn drop(&mut self) {
-        // It may have ended by itself: then both fail, and nothing is left to do.
+        // It may have ended already: then both calls fail, and there is nothing left to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

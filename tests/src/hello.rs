@@ -1,13 +1,13 @@
-//! Makes ClientHellos (RFC 8446 section 4.1.2), well-formed or not, without a TLS library.
+//! Builds ClientHellos (RFC 8446 section 4.1.2), well-formed or not, without a TLS library.
 
-/// A ClientHello to be.
+/// A builder of a ClientHello.
 #[derive(Clone, Debug)]
 pub struct Hello {
     name: Option<Vec<u8>>,
-    /// Whole length including record headers to be reached by a padding extension (RFC 7685).
+    /// Total length including record headers, reached with a padding extension (RFC 7685).
     length: Option<usize>,
     record_bytes: usize,
-    /// The server name stands behind the padding.
+    /// Whether the server name follows the padding.
     name_last: bool,
 }
 
@@ -17,38 +17,39 @@ pub fn hello() -> Hello {
 }
 
 impl Hello {
-    /// With this server name, as it is.
+    /// Sets the server name, exactly as given.
     pub fn name(mut self, name: impl AsRef<[u8]>) -> Self {
         self.name = Some(name.as_ref().to_vec());
         self
     }
 
-    /// With the server name as the last extension, behind the padding.
+    /// Makes the server name the last extension, after the padding.
     pub fn name_last(mut self) -> Self {
         self.name_last = true;
         self
     }
 
-    /// Padded to this many bytes in all, record headers included.
+    /// Pads the hello to this many bytes in total, record headers included.
     pub fn length(mut self, bytes: usize) -> Self {
         self.length = Some(bytes);
         self
     }
 
-    /// Cut into TLS records of at most this many payload bytes.
+    /// Splits the hello into TLS records of at most this many payload bytes.
     pub fn records_of(mut self, bytes: usize) -> Self {
         self.record_bytes = bytes;
         self
     }
 
-    /// As a client would send it.
+    /// Returns the bytes as a client would send them.
     pub fn bytes(&self) -> Vec<u8> {
         let plain = self.encode(None);
         match self.length {
             None => plain,
             Some(length) => {
                 let missing = length.checked_sub(plain.len()).expect("longer than without padding");
-                // The padding extension's own header, and maybe headers of records that the padding begins.
+                // Subtract the padding extension's own header; the loop subtracts headers of records that the
+                // padding adds.
                 let mut padding = missing.checked_sub(4).expect("room for a padding extension");
                 let mut padded = self.encode(Some(padding));
                 while padded.len() > length {
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
     use std::io::Cursor;
 
-    /// What rustls reads from a hello.
+    /// Returns the server name that rustls reads from a hello.
     #[expect(clippy::unwrap_in_result, reason = "`None` is an answer here, not a failure")]
     fn accepted(bytes: &[u8]) -> Option<String> {
         let mut acceptor = rustls::server::Acceptor::default();

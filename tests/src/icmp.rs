@@ -8,7 +8,7 @@ use crate::packet::{ETHERNET_BYTES, Segment, checksum, segment, transport_checks
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
-/// An ICMP message in an Ethernet frame, by meaning.
+/// An ICMP message in an Ethernet frame, as its fields.
 #[derive(Clone, Debug)]
 pub struct Icmp {
     /// Destination and source of the frame.
@@ -19,12 +19,12 @@ pub struct Icmp {
     pub hop_limit: u8,
     pub kind: u8,
     pub code: u8,
-    /// The four bytes behind the checksum.
+    /// The four bytes after the checksum.
     pub rest: u32,
     pub body: Vec<u8>,
 }
 
-/// Type and code of an error.
+/// Type and code of a message.
 pub type Kind = (u8, u8);
 
 /// Fragmentation needed, or packet too big.
@@ -37,7 +37,7 @@ pub fn unreachable(family: Family) -> Kind {
     if family.is_v4() { (3, 1) } else { (1, 3) }
 }
 
-/// The hop limit was used up on the way.
+/// Time exceeded: the hop limit was used up in transit.
 pub fn time_exceeded(family: Family) -> Kind {
     if family.is_v4() { (11, 0) } else { (3, 0) }
 }
@@ -52,7 +52,7 @@ pub fn echo_reply(family: Family) -> Kind {
     if family.is_v4() { (0, 0) } else { (129, 0) }
 }
 
-/// The IP header of a segment and this many bytes behind it, as routers quote it.
+/// Returns the IP header of a segment and this many bytes after it, as routers quote them.
 pub fn quotation(segment: &Segment, bytes: usize) -> Vec<u8> {
     let ip_bytes = if segment.from.is_ipv4() { 20 } else { 40 };
     let mut quoted = segment.bytes().split_off(ETHERNET_BYTES);
@@ -86,7 +86,7 @@ impl Icmp {
         self
     }
 
-    /// The frame, with all lengths and checksums right.
+    /// Returns the frame, with correct lengths and checksums.
     pub fn bytes(&self) -> Vec<u8> {
         let mut message = vec![self.kind, self.code, 0, 0];
         message.extend(self.rest.to_be_bytes());

@@ -1,7 +1,9 @@
-//! Loses, repeats and reorders frames between two devices, by a seed: what `netem` does where the kernel has it.
+//! Drops, duplicates and reorders frames between two devices, controlled by a seed. It does what `netem` does
+//! in kernels that have it.
 //!
-//! A namespace of its own holds one end of two veth pairs; a thread forwards frames between them by packet sockets.
-//! The far ends have their offloads off, so that every frame is of the wire's size with a real checksum.
+//! The injector's own namespace holds one end of each of two veth pairs. A thread forwards frames between
+//! them through packet sockets. Offloads are off at both ends of each pair, so that every frame fits the MTU
+//! and has a real checksum.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -20,23 +22,23 @@ use crate::offload;
 use crate::tap::Tap;
 use crate::world::kernel_talk;
 
-/// A frame held back leaves after this many others, or after [`HELD`].
+/// A held frame is released after this many other frames, or after [`HELD`].
 const HELD_FRAMES: u32 = 3;
 /// Longest time a frame is held back.
 const HELD: Duration = Duration::from_millis(4);
 
-/// What to do to frames, each way alike, in percent.
+/// The share of frames for each fault, in percent; the same in both directions.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
     pub loss: u32,
     pub duplication: u32,
     pub reordering: u32,
-    /// The same seed gives the same fate to the n-th frame of each direction.
+    /// With the same seed, the nth frame of each direction always gets the same faults.
     pub seed: u64,
 }
 
 impl Faults {
-    /// 2 % each.
+    /// 2 % of each fault.
     pub const fn two_percent(seed: u64) -> Self {
         Self { loss: 2, duplication: 2, reordering: 2, seed }
     }
@@ -51,7 +53,7 @@ struct Counts {
     refused: AtomicU64,
 }
 
-/// A running injector; frames stop when it drops.
+/// A running injector; forwarding stops when it is dropped.
 #[derive(Debug)]
 pub struct Injector {
     faults: Faults,
@@ -62,7 +64,7 @@ pub struct Injector {
 }
 
 impl Injector {
-    /// Joins two ends through an injector.
+    /// Connects two ends through an injector.
     pub fn between(left: End<'_>, right: End<'_>, mtu: u16, faults: Faults) -> Result<Self> {
         let namespace = Namespace::new("injector")?;
         namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
@@ -90,7 +92,7 @@ impl Injector {
         Ok(Self { faults, counts, stop, thread: Some(thread), _namespace: namespace })
     }
 
-    /// Seed and numbers, for failure messages.
+    /// The seed and the counts, for failure messages.
     pub fn summary(&self) -> String {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let counts = &self.counts;
@@ -124,7 +126,8 @@ impl Drop for Injector {
     }
 }
 
-/// One direction: its dice, and frames held back with when they must leave.
+/// One direction: its random state and its held frames. Each held frame has the number of frames it still
+/// waits for, and its deadline.
 struct Way {
     faults: Faults,
     dice: u64,
@@ -136,15 +139,15 @@ impl Way {
         Self { faults, dice: mix(faults.seed ^ direction << 60), held: VecDeque::new() }
     }
 
-    /// True in `percent` of the calls.
+    /// Returns true in `percent` of the calls.
     fn chance(&mut self, percent: u32) -> bool {
         self.dice = mix(self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15));
         (self.dice >> 32) % 100 < u64::from(percent)
     }
 
-    /// The frames that leave now that this one came.
+    /// Takes an incoming frame and returns the frames to forward now.
     fn judge(&mut self, frame: &[u8], counts: &Counts) -> Vec<Vec<u8>> {
-        // Always the same number of throws a frame: its fate depends on its number alone.
+        // Always the same number of draws per frame, so that a frame's fate depends only on its number.
         let (lost, doubled, delayed) = (
             self.chance(self.faults.loss),
             self.chance(self.faults.duplication),
@@ -153,7 +156,8 @@ impl Way {
         let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
         let mut leaving = Vec::new();
         if kernel_talk(frame) {
-            // A host gives an address up after three questions without an answer, and with it every connection there.
+            // Never faulted: after three unanswered requests a host abandons the address, and with it every
+            // connection there.
             count(&counts.passed);
             leaving.push(frame.to_vec());
         } else if lost {
@@ -174,7 +178,7 @@ impl Way {
         leaving
     }
 
-    /// Held frames whose time has come; `passed` when another frame went by.
+    /// Returns the held frames to release now; `passed` if another frame went by.
     fn due(&mut self, passed: bool) -> Vec<Vec<u8>> {
         let now = Instant::now();
         let mut leaving = Vec::new();
@@ -188,22 +192,22 @@ impl Way {
     }
 }
 
-/// Waits a little for frames and forwards those that came.
+/// Waits briefly for frames and forwards those that arrived.
 fn pump(taps: &[Tap; 2], ways: &mut [Way; 2], counts: &Counts) {
     let mut wait = taps.each_ref().map(|tap| PollFd::new(tap.as_fd(), PollFlags::POLLIN));
     let holding = ways.iter().any(|way| !way.held.is_empty());
     let timeout = if holding { PollTimeout::from(1u8) } else { PollTimeout::from(20u8) };
-    // A failed poll only means to look at once.
+    // If poll fails, the taps are read at once.
     let _ = poll(&mut wait, timeout);
     let mut buffer = [0; 65_536];
     for from in 0..2 {
         let (way, to) = (&mut ways[from], &taps[1 - from]);
-        // A bound, so that one busy direction does not starve the other.
+        // Bounded, so that one busy direction does not starve the other.
         for _ in 0..64 {
             let frame = match taps[from].receive(&mut buffer) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
-                // The device went down: the lab is being taken apart.
+                // The device went down: the lab is being torn down.
                 Err(_) => return,
             };
             for frame in way.judge(frame, counts) {

@@ -1,7 +1,7 @@
 //! The harness of Vestibule's tests: network namespaces, links, packets, and the loaded programs.
 //!
-//! Everything here works on namespaces of its own, named `vst-<pid>-<n>-<role>`, and removes them when the guard
-//! objects drop, also on panic.
+//! Everything here uses its own namespaces, named `vst-<pid>-<n>-<role>`, and removes them when the guard
+//! objects are dropped, also on panic.
 
 /// Network namespaces, devices, addresses.
 pub mod net;
@@ -11,41 +11,41 @@ pub mod offload;
 pub mod addresses;
 /// TCP options.
 pub mod tcp_option;
-/// Packets by meaning.
+/// Packets as structured values.
 pub mod packet;
-/// Keys of connections by their ends.
+/// Map keys of connections, built from their endpoints.
 pub mod tuple;
-/// Whole packets compared.
+/// Comparison of whole packets.
 pub mod compare;
-/// What a lab's ends send and receive, for whoever looks for a fault.
+/// Packet captures at a lab's ends, for debugging.
 pub mod capture;
-/// Frames as seen on a device.
+/// Whole frames, received and sent on a device.
 pub mod tap;
 /// The small network around programs under test.
 pub mod world;
-/// The programs: loaded, maps filled, run once a packet.
+/// The programs: loaded, with filled maps, and run once per packet.
 pub mod program;
-/// What the kernel says about their maps.
+/// What the kernel reports about their maps.
 mod map_facts;
-/// What they counted.
+/// Their counters.
 mod counters;
-/// What another CPU does while a program stands at one point.
+/// Map changes by another CPU, forced at one point of a program.
 pub mod schedule;
-/// Their maps, filled in the words of the configuration.
+/// Their maps, filled in terms of the configuration.
 pub mod fill;
-/// Recorded and adversarial ClientHellos with what a router may make of them.
+/// Recorded and adversarial ClientHellos, each with the verdicts that a router may reach.
 pub mod corpus;
 /// Configuration files.
 pub mod config;
 /// The real binary.
 pub mod daemon;
-/// What its commands print as JSON.
+/// The JSON that its commands print.
 pub mod report;
-/// Folders for files of one test.
+/// Temporary folders of one test.
 pub mod temp;
-/// Long contents with a hash.
+/// Long contents, verified by a hash.
 pub mod bytes;
-/// Tenants' authorities, and TLS ends.
+/// Tenants' certificate authorities, and TLS clients and servers.
 pub mod tls;
 /// Backends.
 pub mod server;
@@ -57,15 +57,15 @@ pub mod ip_options;
 pub mod injector;
 /// Client, balancer and tenants.
 pub mod topology;
-/// Users of a tenant, by several TLS clients.
+/// Users of a tenant, with several TLS clients.
 pub mod clients;
-/// TLS servers that are not ours.
+/// Third-party TLS servers.
 pub mod foreign;
-/// ClientHellos, made by hand.
+/// ClientHellos, built without a TLS library.
 pub mod hello;
 /// Clients below TLS.
 pub mod raw;
-/// Connections told packet by packet, both ends by a script.
+/// Connections scripted packet by packet, at both ends.
 pub mod script;
 /// Kubernetes: an API server alone, or a cluster of three nodes.
 pub mod cluster;

@@ -1,4 +1,4 @@
-//! What the kernel says about the maps of loaded programs.
+//! What the kernel reports about the maps of loaded programs.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -15,7 +15,7 @@ pub enum MapKind {
     Ring,
 }
 
-/// What the kernel says about a map.
+/// What the kernel reports about a map.
 #[derive(Clone, Debug)]
 pub struct MapFacts {
     pub name: String,
@@ -23,11 +23,11 @@ pub struct MapFacts {
     pub key_bytes: u32,
     pub value_bytes: u32,
     pub entries: u32,
-    /// Memory is taken for every entry when the map is made.
+    /// Whether memory for every entry is allocated when the map is created.
     pub preallocated: bool,
-    /// Memory the map takes now, by the kernel's own count.
+    /// Memory that the map uses now, in bytes, as counted by the kernel.
     pub kernel_bytes: u64,
-    /// CPUs that may come up.
+    /// The number of possible CPUs.
     pub cpus: u64,
 }
 

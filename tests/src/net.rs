@@ -15,25 +15,25 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 
-/// Where named namespaces live, as for `ip netns` and `nsenter --net=`.
+/// The folder of named namespaces, as used by `ip netns` and `nsenter --net=`.
 pub const NETNS_DIR: &str = "/run/netns";
-/// First part of every name we make.
+/// Prefix of every name created here.
 const PREFIX: &str = "vst";
 
 static CLEANED: Once = Once::new();
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// A number unique within this process.
+/// Returns a number that is unique within this process.
 pub fn unique() -> u32 {
     COUNTER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Why tests with namespaces cannot run here, if they cannot.
+/// Returns why tests with namespaces cannot run here, or `None` if they can.
 pub fn unavailable() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() { Some("needs root (network namespaces and BPF)") } else { None }
 }
 
-/// Leaves a test, loudly, on a machine that cannot run it.
+/// Skips a test, with a message, on a machine that cannot run it.
 #[macro_export]
 macro_rules! skip_without_root {
     () => {
@@ -44,7 +44,7 @@ macro_rules! skip_without_root {
     };
 }
 
-/// A network namespace with loopback up; gone when dropped.
+/// A network namespace with loopback up; removed when dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
@@ -52,18 +52,18 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes the namespace `vst-<pid>-<n>-<role>`.
+    /// Creates the namespace `vst-<pid>-<n>-<role>`.
     pub fn new(role: &str) -> Result<Self> {
         Self::named(format!("{PREFIX}-{}-{}-{role}", std::process::id(), unique()))
     }
 
-    /// Makes a namespace of exactly this name.
+    /// Creates a namespace with exactly this name.
     pub fn named(name: String) -> Result<Self> {
         CLEANED.call_once(remove_stale);
         mount_netns()?;
         let path = Path::new(NETNS_DIR).join(&name);
         File::create_new(&path).with_context(|| format!("creating {}", path.display()))?;
-        // A namespace belongs to a thread; the bind mount keeps it when the thread is gone.
+        // A namespace belongs to a thread; the bind mount keeps it after the thread has ended.
         let made = std::thread::scope(|scope| {
             scope
                 .spawn(|| -> Result<()> {
@@ -81,7 +81,8 @@ impl Namespace {
         }
         let file = File::open(&path).with_context(|| format!("opening {}", path.display()))?;
         let namespace = Self { name, file };
-        // No duplicate address detection: addresses are usable at once. No router advertisements, no stray traffic.
+        // No duplicate address detection: addresses are usable at once. No router advertisements or
+        // solicitations: no stray traffic.
         namespace.sysctl("net/ipv6/conf/all/accept_dad", "0")?;
         namespace.sysctl("net/ipv6/conf/default/accept_dad", "0")?;
         namespace.sysctl("net/ipv6/conf/default/accept_ra", "0")?;
@@ -95,12 +96,12 @@ impl Namespace {
         &self.name
     }
 
-    /// The file to give to `nsenter --net=`.
+    /// The file to pass to `nsenter --net=`.
     pub fn path(&self) -> PathBuf {
         Path::new(NETNS_DIR).join(&self.name)
     }
 
-    /// Runs a closure on a thread inside the namespace. Sockets it makes stay in the namespace.
+    /// Runs a closure on a thread inside the namespace. Sockets it opens stay in the namespace.
     pub fn run<T: Send>(&self, closure: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -111,18 +112,18 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread into the namespace, for good.
+    /// Moves the calling thread into the namespace permanently.
     pub fn enter(&self) {
         setns(&self.file, CloneFlags::CLONE_NEWNET).expect("the namespace's file is open and we are root");
     }
 
-    /// A command that will run inside the namespace.
+    /// Builds a command that runs inside the namespace.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let fd = self.file.as_raw_fd();
         let mut command = Command::new(program);
-        // SAFETY: between fork and exec the closure only calls setns(2), which is async-signal-safe; the descriptor
-        // is inherited by fork and stays open as long as `self`, which outlives any use that matters: a closed
-        // descriptor makes the spawn fail.
+        // SAFETY: between fork and exec the closure only calls setns(2), which is async-signal-safe. The
+        // descriptor is inherited by fork and stays open as long as `self`. If it is closed earlier, setns(2)
+        // and so the spawn fails.
         unsafe {
             command.pre_exec(move || {
                 if libc::setns(fd, libc::CLONE_NEWNET) != 0 {
@@ -134,7 +135,7 @@ impl Namespace {
         command
     }
 
-    /// Runs `ip -batch` inside the namespace: one command a line, without the leading `ip`.
+    /// Runs `ip -batch` inside the namespace: one command per line, without the leading `ip`.
     pub fn ip(&self, batch: &str) -> Result<()> {
         let mut child = self
             .command("ip")
@@ -161,19 +162,19 @@ impl Namespace {
         self.run(|| fs::write(&path, value)).with_context(|| format!("writing {value} to {}", path.display()))
     }
 
-    /// Lets the namespace forward IPv4 and IPv6.
+    /// Enables forwarding of IPv4 and IPv6.
     pub fn forward(&self) -> Result<()> {
         self.sysctl("net/ipv4/ip_forward", "1")?;
         self.sysctl("net/ipv6/conf/all/forwarding", "1")
     }
 
-    /// The number of a device.
+    /// Returns the interface index of a device.
     pub fn ifindex(&self, device: &str) -> Result<u32> {
         self.run(|| nix::net::if_::if_nametoindex(device))
             .with_context(|| format!("no device {device} in {}", self.name))
     }
 
-    /// The link-layer address of a device.
+    /// Returns the link-layer address of a device.
     pub fn mac(&self, device: &str) -> Result<[u8; 6]> {
         let output = self.command("ip").args(["-o", "link", "show", "dev", device]).output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -202,7 +203,7 @@ pub struct End<'a> {
     pub addresses: &'a [&'a str],
 }
 
-/// Makes a veth pair between two namespaces, both ends up, and waits until they have carrier.
+/// Creates a veth pair between two namespaces and sets both ends up.
 pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
     let (ours, theirs) = (left.device, right.device);
     let peer = right.namespace.path();
@@ -222,11 +223,12 @@ pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
     Ok(())
 }
 
-/// Makes the folder of namespaces a mount of its own, as the first `ip netns add` on a machine does. Done by that while
-/// tests have namespaces there, it would cover them: they could not be unmounted, and would stay.
+/// Makes the folder of namespaces a mount point, as the first `ip netns add` on a machine does. If that
+/// command did it while tests have namespaces there, the mount would cover them: they could not be unmounted
+/// and would remain.
 fn mount_netns() -> Result<()> {
     fs::create_dir_all(NETNS_DIR).with_context(|| format!("creating {NETNS_DIR}"))?;
-    // One process at a time: a second mount would cover what the first has meanwhile.
+    // One process at a time: a second mount would cover the namespaces under the first.
     let folder = File::open(NETNS_DIR).with_context(|| format!("opening {NETNS_DIR}"))?;
     let _lock = Flock::lock(folder, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
     if is_mounted(NETNS_DIR)? {
@@ -238,7 +240,8 @@ fn mount_netns() -> Result<()> {
         .with_context(|| format!("mounting {NETNS_DIR}"))
 }
 
-/// Unmounts and removes a namespace's file; a running process keeps the namespace itself alive until it ends.
+/// Unmounts and removes a namespace's file. A process that runs in the namespace keeps it alive until the
+/// process ends.
 pub fn remove(path: &Path) {
     if let Err(error) = umount2(path, MntFlags::MNT_DETACH)
         && error != nix::errno::Errno::EINVAL
@@ -250,7 +253,7 @@ pub fn remove(path: &Path) {
     }
 }
 
-/// Removes what test processes that were killed left behind: namespaces and pins with the pid of no process.
+/// Removes what killed test processes left behind: namespaces and pins whose pid belongs to no process.
 fn remove_stale() {
     let dead = |name: &str, prefix: &str| {
         let pid = name.strip_prefix(prefix).and_then(|rest| rest.split('-').next());
@@ -273,19 +276,19 @@ fn remove_stale() {
     }
 }
 
-/// Where the BPF file system is mounted.
+/// The mount point of the BPF file system.
 pub const BPF_DIR: &str = "/sys/fs/bpf";
 const PINS_PREFIX: &str = "vestibule-test-";
 
-/// A folder for pins of this test alone: `/sys/fs/bpf/vestibule-test-<pid>-<n>`; removed with what is in it when
-/// dropped, which also detaches pinned links.
+/// A folder for this test's own pins: `/sys/fs/bpf/vestibule-test-<pid>-<n>`. Dropping it removes it with its
+/// contents, which also detaches pinned links.
 #[derive(Debug)]
 pub struct Pins {
     path: PathBuf,
 }
 
 impl Pins {
-    /// Mounts the BPF file system if it is not there; does not make the folder.
+    /// Mounts the BPF file system if it is not mounted; does not create the folder.
     pub fn new() -> Result<Self> {
         CLEANED.call_once(remove_stale);
         mount_bpf()?;
@@ -294,7 +297,7 @@ impl Pins {
         })
     }
 
-    /// The folder.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -315,7 +318,7 @@ fn is_mounted(folder: &str) -> Result<bool> {
     Ok(mounts.lines().any(|line| line.split(' ').nth(1) == Some(folder)))
 }
 
-/// Mounts the BPF file system at [`BPF_DIR`] unless it is there.
+/// Mounts the BPF file system at [`BPF_DIR`] unless it is mounted.
 fn mount_bpf() -> Result<()> {
     if is_mounted(BPF_DIR)? {
         return Ok(());

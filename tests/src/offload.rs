@@ -1,4 +1,4 @@
-//! Switches a device's offloads by the `ETHTOOL_*` ioctls, so that no `ethtool` needs to be installed.
+//! Switches a device's offloads with the `ETHTOOL_*` ioctls, so that `ethtool` need not be installed.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::net::Namespace;
 
-// include/uapi/linux/ethtool.h: the single-value commands, still honoured by every driver.
+// include/uapi/linux/ethtool.h: the single-value commands, still supported by every driver.
 const ETHTOOL_SRXCSUM: u32 = 0x15;
 const ETHTOOL_STXCSUM: u32 = 0x17;
 const ETHTOOL_SSG: u32 = 0x19;
@@ -31,10 +31,10 @@ struct InterfaceRequest {
     rest: [u64; 2],
 }
 
-/// Switches segmentation (TSO, GSO), aggregation (GRO), scatter-gather and checksum offloads of a device on or off.
-/// Off means: frames are at most MTU-sized and carry real checksums.
+/// Switches segmentation (TSO, GSO), aggregation (GRO), scatter-gather and checksum offloads of a device on
+/// or off. When off, frames are no larger than the MTU and carry real checksums.
 pub fn set(namespace: &Namespace, device: &str, on: bool) -> Result<()> {
-    // TSO needs checksums and scatter-gather: on in one order, off in the other.
+    // TSO depends on checksums and scatter-gather: switched on in this order, and off in reverse order.
     let mut commands =
         [ETHTOOL_SRXCSUM, ETHTOOL_STXCSUM, ETHTOOL_SSG, ETHTOOL_SGSO, ETHTOOL_STSO, ETHTOOL_SGRO];
     if !on {
@@ -48,8 +48,8 @@ pub fn set(namespace: &Namespace, device: &str, on: bool) -> Result<()> {
     })
 }
 
-/// Switches segmentation and aggregation alone: off means frames of at most the MTU, whose checksums may still be left
-/// to the device. On, aggregation (GRO) stays off, as it is on a new veth.
+/// Switches only segmentation (TSO, GSO) on or off. When off, frames are no larger than the MTU, but their
+/// checksums may still be left to the device. Aggregation (GRO) is off in both cases, as on a new veth.
 pub fn set_large_packets(namespace: &Namespace, device: &str, on: bool) -> Result<()> {
     namespace.run(|| {
         [(ETHTOOL_STSO, on), (ETHTOOL_SGSO, on), (ETHTOOL_SGRO, false)].into_iter().try_for_each(
@@ -65,12 +65,12 @@ fn ioctl(device: &str, command: u32, data: u32) -> Result<()> {
     if device.len() >= libc::IFNAMSIZ {
         bail!("device name {device} is too long");
     }
-    // SAFETY: socket(2) with constants; a negative result is refused below.
+    // SAFETY: socket(2) with constants; a negative result is handled below.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error()).context("socket");
     }
-    // SAFETY: `fd` was just made and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let mut value = EthtoolValue { command, data };
     let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], data: &raw mut value, rest: [0; 2] };

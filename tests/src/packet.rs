@@ -1,4 +1,4 @@
-//! Builds packets from meaning and reads them back.
+//! Builds packets from their fields and parses them back.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -21,7 +21,7 @@ pub mod flag {
     pub const CWR: u8 = 128;
 }
 
-/// A TCP segment in an Ethernet frame, by meaning. Lengths and checksums follow from the rest.
+/// A TCP segment in an Ethernet frame, as its fields. Lengths and checksums are computed from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// Destination and source of the frame.
@@ -119,7 +119,7 @@ impl Segment {
         self
     }
 
-    /// Adds an option behind those there are.
+    /// Appends an option.
     pub fn option(mut self, option: TcpOption) -> Self {
         self.options.push(option);
         self
@@ -155,13 +155,13 @@ impl Segment {
         self
     }
 
-    /// Sequence number behind this segment.
+    /// The sequence number that follows this segment.
     pub fn end(&self) -> u32 {
         let flags = u32::from(self.flags & flag::SYN != 0) + u32::from(self.flags & flag::FIN != 0);
         self.seq.wrapping_add(self.payload.len() as u32).wrapping_add(flags)
     }
 
-    /// The frame, with all lengths and checksums right.
+    /// Returns the frame, with correct lengths and checksums.
     pub fn bytes(&self) -> Vec<u8> {
         let options = tcp_option::encode(&self.options);
         let mut tcp = TcpHeader::new(self.from.port(), self.to.port(), self.seq, self.window);
@@ -179,7 +179,7 @@ impl Segment {
         frame
     }
 
-    /// Ethernet and IP header for a transport part of this length.
+    /// Returns the Ethernet and IP headers for a transport part of this length.
     fn header(&self, length: usize) -> Vec<u8> {
         let mut frame = Vec::new();
         frame.extend(self.ethernet.0);
@@ -223,8 +223,8 @@ impl Segment {
         frame
     }
 
-    /// Reads a frame back; `None` when it is not a whole TCP segment without IP options or extension headers.
-    /// Checksums are not looked at: compare bytes for that.
+    /// Parses a frame. Returns `None` unless it is a whole TCP segment without IP options or extension
+    /// headers. Checksums are not verified: compare bytes for that.
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let (ethernet, rest) = frame.split_at_checked(ETHERNET_BYTES)?;
         let mut parsed = segment(([0, 0, 0, 0], 0).into(), ([0, 0, 0, 0], 0).into());
@@ -273,7 +273,7 @@ impl Segment {
     }
 }
 
-/// The Internet checksum over `bytes`, going on from `sum`.
+/// Returns the Internet checksum over `bytes`, starting from `sum`.
 pub fn checksum(bytes: &[u8], sum: u32) -> u16 {
     let mut sum = u64::from(sum);
     for pair in bytes.chunks(2) {
@@ -285,7 +285,7 @@ pub fn checksum(bytes: &[u8], sum: u32) -> u16 {
     !(sum as u16)
 }
 
-/// The checksum over pseudo header and transport part; the checksum field itself must be zero.
+/// Returns the checksum over pseudo header and transport part. The checksum field itself must be zero.
 pub fn transport_checksum(from: IpAddr, to: IpAddr, protocol: u8, transport: &[u8]) -> u16 {
     let mut pseudo = Vec::new();
     for address in [from, to] {

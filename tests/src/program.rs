@@ -1,7 +1,9 @@
-//! The programs: loaded into a namespace of their own, maps filled by typed helpers, run once a packet.
+//! The programs under test: loaded into their own namespace, with maps filled by typed helpers, and run once
+//! per packet.
 //!
-//! Nothing is attached or pinned. A packet is given to `ingress` by BPF_PROG_TEST_RUN as if it had come in on a device;
-//! what the program redirects comes back as [`Outcome::packet`], what it emits itself is seen at the devices' far ends.
+//! Unless [`Programs::attached`] is used, nothing is attached or pinned. BPF_PROG_TEST_RUN passes a packet to
+//! `ingress` as if it had arrived on a device. A packet that the program redirects is returned as
+//! [`Outcome::packet`]; frames that it emits itself arrive at the devices' far ends.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,7 +36,7 @@ pub mod verdict {
     pub const REDIRECT: u32 = 7;
 }
 
-/// Entries of the maps whose size follows settings; small, so that tests can fill them.
+/// The capacity of the maps whose size depends on settings. Small, so that tests can fill them.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub flows: u32,
@@ -50,7 +52,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Name and entries of each map that follows settings.
+    /// Returns the name and capacity of each map whose size depends on settings.
     fn capacities(self) -> [(&'static str, u32); 16] {
         [
             (name::FLOWS, self.flows),
@@ -81,24 +83,24 @@ pub const PROGRAMS: [&str; 2] = ["ingress", "expire"];
 pub struct Programs {
     pub world: World,
     ebpf: Ebpf,
-    /// CPUs that may come up.
+    /// The number of possible CPUs.
     cpus: usize,
 }
 
-/// What one run did.
+/// The outcome of one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// See [`verdict`].
     pub verdict: u32,
     /// The packet as the program left it.
     pub packet: Vec<u8>,
-    /// Frames the program emitted itself, as the far end of each device saw them.
+    /// Frames the program emitted itself, as received at the far end of each device.
     pub emitted: Vec<(Device, Vec<u8>)>,
-    /// Every counter that moved, and by how much, in order of number.
+    /// Every counter that changed, and by how much, ordered by reason number.
     pub counted: Vec<(Reason, u64)>,
 }
 
-/// The compiled programs: the file named by `VESTIBULE_EBPF`, else those that the daemon embeds.
+/// Returns the compiled programs: the file named by `VESTIBULE_EBPF`, else those that the daemon embeds.
 pub fn object() -> Result<Vec<u8>> {
     match std::env::var_os("VESTIBULE_EBPF") {
         Some(path) => {
@@ -109,18 +111,19 @@ pub fn object() -> Result<Vec<u8>> {
 }
 
 impl Programs {
-    /// Loads with the default sizes and fills in settings and cookie keys; no listener, no route.
+    /// Loads the programs with the default sizes and fills in settings and cookie keys, but no listeners or
+    /// routes.
     pub fn load() -> Result<Self> {
         Self::with_sizes(Sizes::default())
     }
 
-    /// The same with other sizes.
+    /// Same as [`Self::load`], with other sizes.
     pub fn with_sizes(sizes: Sizes) -> Result<Self> {
         Self::inside(World::new()?, sizes)
     }
 
-    /// Loads in a world of TAP devices and attaches `ingress` to both, as the daemon does: frames given to
-    /// [`World::send`] then go the kernel's way.
+    /// Loads the programs in a world of TAP devices and attaches `ingress` to both, as the daemon does.
+    /// Frames passed to [`World::send`] then take the kernel's normal path.
     pub fn attached(sizes: Sizes) -> Result<Self> {
         let mut programs = Self::inside(World::tapped()?, sizes)?;
         let (world, ebpf) = (&programs.world, &mut programs.ebpf);
@@ -144,17 +147,18 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Gives a frame to `ingress` as if it had come in on a device.
+    /// Runs `ingress` on a frame as if it had arrived on a device.
     pub fn ingress(&mut self, device: Device, frame: &[u8]) -> Outcome {
         self.run("ingress", device, frame, GsoContext::default())
     }
 
-    /// The same for a super-packet that holds segments of at most `gso_size` payload bytes.
+    /// Same as [`Self::ingress`], for a super-packet of segments with at most `gso_size` payload bytes.
     pub fn ingress_gso(&mut self, device: Device, frame: &[u8], gso_size: u32, segments: u32) -> Outcome {
         self.run("ingress", device, frame, GsoContext { gso_size, gso_segments: segments })
     }
 
-    /// Runs `expire` as the daemon does: Ethernet header by the client's family, then the order, then zeros.
+    /// Runs `expire` as the daemon does, on an Ethernet header with the client's family, then the order, then
+    /// zeros.
     pub fn expire(&mut self, order: &Expiry) -> Outcome {
         let mut frame = vec![0; 12];
         frame.extend(if order.client.client.is_v4() { [0x08, 0x00] } else { [0x86, 0xdd] });
@@ -194,44 +198,44 @@ impl Programs {
         Outcome { verdict: result.return_value, packet, emitted: self.world.receive(sent), counted }
     }
 
-    /// All counters, summed over CPUs.
+    /// Returns all counters, summed over CPUs.
     pub fn counters(&self) -> BTreeMap<Reason, u64> {
         let Map::PerCpuArray(map) = self.map(name::COUNTERS) else { panic!("COUNTERS is a per-CPU array") };
         let counts = counters::read(map.fd().as_fd(), self.cpus).unwrap_or_else(|error| panic!("{error:#}"));
         Reason::ALL.iter().map(|reason| (*reason, counts[*reason as usize])).collect()
     }
 
-    /// An element of a per-CPU array, of every CPU.
+    /// Returns an element of a per-CPU array, one value per CPU.
     pub fn per_cpu<V: Pod>(&self, map: &str, index: u32) -> Vec<V> {
         let map: PerCpuArray<_, V> = self.map(map).try_into().expect("a per-CPU array of this type");
         map.get(&index, 0).expect("in range").to_vec()
     }
 
-    /// Puts an entry into a hash map.
+    /// Inserts an entry into a hash map.
     pub fn insert<K: Pod, V: Pod>(&mut self, map: &str, key: K, value: V) {
         let mut map: HashMap<_, K, V> = self.map_mut(map).try_into().expect("a hash map of these types");
         map.insert(&key, &value, 0).expect("the map takes the entry");
     }
 
-    /// Takes an entry out of a hash map.
+    /// Removes an entry from a hash map.
     pub fn remove<K: Pod, V: Pod>(&mut self, map: &str, key: K) {
         let mut map: HashMap<_, K, V> = self.map_mut(map).try_into().expect("a hash map of these types");
         map.remove(&key).expect("the entry is there");
     }
 
-    /// An entry of a hash map.
+    /// Returns an entry of a hash map.
     pub fn entry<K: Pod, V: Pod>(&self, map: &str, key: K) -> Option<V> {
         let map: HashMap<_, K, V> = self.map(map).try_into().expect("a hash map of these types");
         map.get(&key, 0).ok()
     }
 
-    /// Every entry of a hash map.
+    /// Returns every entry of a hash map.
     pub fn entries<K: Pod, V: Pod>(&self, map: &str) -> Vec<(K, V)> {
         let map: HashMap<_, K, V> = self.map(map).try_into().expect("a hash map of these types");
         map.iter().map(|entry| entry.expect("nobody else writes")).collect()
     }
 
-    /// Takes every entry out of a hash map.
+    /// Removes every entry from a hash map.
     pub fn clear<K: Pod, V: Pod>(&mut self, map: &str) {
         for (key, _) in self.entries::<K, V>(map) {
             self.remove::<K, V>(map, key);
@@ -244,25 +248,25 @@ impl Programs {
         map.set(index, &value, 0).expect("in range");
     }
 
-    /// An element of an array.
+    /// Returns an element of an array.
     pub fn element<V: Pod>(&self, map: &str, index: u32) -> V {
         let map: Array<_, V> = self.map(map).try_into().expect("an array of this type");
         map.get(&index, 0).expect("in range")
     }
 
-    /// Puts an entry into an LPM trie whose key, prefix length included, is 4 + `N` bytes.
+    /// Inserts an entry into an LPM trie whose key, prefix length included, is 4 + `N` bytes.
     pub fn insert_prefix<const N: usize, V: Pod>(&mut self, map: &str, bits: u32, data: [u8; N], value: V) {
         let mut map: LpmTrie<_, [u8; N], V> = self.map_mut(map).try_into().expect("a trie of these types");
         map.insert(&Key::new(bits, data), &value, 0).expect("the map takes the entry");
     }
 
-    /// Takes an entry out of an LPM trie; see [`Self::insert_prefix`].
+    /// Removes an entry from an LPM trie; see [`Self::insert_prefix`].
     pub fn remove_prefix<const N: usize, V: Pod>(&mut self, map: &str, bits: u32, data: [u8; N]) {
         let mut map: LpmTrie<_, [u8; N], V> = self.map_mut(map).try_into().expect("a trie of these types");
         map.remove(&Key::new(bits, data)).expect("the entry is there");
     }
 
-    /// Hellos that gave way since the last call, as the daemon is told.
+    /// Returns the hellos evicted since the last call, as reported to the daemon.
     pub fn evictions(&mut self) -> Vec<Expiry> {
         let mut ring: RingBuf<_> = self.map_mut(name::EVICTIONS).try_into().expect("a ring buffer");
         let mut told = Vec::new();
@@ -280,7 +284,7 @@ impl Programs {
         self.ebpf.map_mut(name).unwrap_or_else(|| panic!("no map {name} in the object"))
     }
 
-    /// What the kernel says about each map.
+    /// Returns what the kernel reports about each map.
     pub fn maps(&self) -> Vec<MapFacts> {
         let facts = self.ebpf.maps().map(|(name, map)| MapFacts::of(name, map));
         facts.collect::<Result<_>>().unwrap_or_else(|error| panic!("{error:#}"))
@@ -294,7 +298,7 @@ impl Programs {
         data.fd().as_fd()
     }
 
-    /// What the kernel says about a loaded program.
+    /// Returns what the kernel reports about a loaded program.
     pub fn info(&self, program: &str) -> ProgramInfo {
         let program: &SchedClassifier =
             self.ebpf.program(program).expect("in the object").try_into().expect("a classifier");
@@ -302,7 +306,7 @@ impl Programs {
     }
 }
 
-/// The parts of `struct __sk_buff` that a test run may set, as far as we use them.
+/// The GSO fields of `struct __sk_buff` that a test run sets.
 #[derive(Clone, Copy, Default)]
 struct GsoContext {
     gso_size: u32,
@@ -320,7 +324,7 @@ impl GsoContext {
     }
 }
 
-/// Loads the object with these capacities, nothing pinned, and verifies both programs.
+/// Loads the object with these capacities, without pinning, and has the kernel verify both programs.
 fn load(object: &[u8], sizes: Sizes) -> Result<Ebpf> {
     let mut loader = EbpfLoader::new();
     for (map, entries) in sizes.capacities() {
@@ -335,7 +339,7 @@ fn load(object: &[u8], sizes: Sizes) -> Result<Ebpf> {
     Ok(ebpf)
 }
 
-/// The last part of an error with its causes: a verifier log is long, and its end tells why.
+/// Returns the last lines of an error with its causes: a verifier log is long, and the reason is at its end.
 fn end_of(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -347,12 +351,12 @@ fn end_of(error: &dyn std::error::Error) -> String {
     lines[lines.len().saturating_sub(40)..].join("\n")
 }
 
-/// Every entry of a pinned hash map.
+/// Returns every entry of a pinned hash map.
 pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
     let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
     let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
     let map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
-    // An entry that goes while we read is not there.
+    // An entry that is removed while we read is skipped.
     Ok(map.iter().filter_map(Result::ok).collect())
 }
 
@@ -364,7 +368,7 @@ pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
     map.set(index, &value, 0).with_context(|| format!("writing to {}", path.display()))
 }
 
-/// The kernel's number of a pinned program.
+/// Returns the kernel's ID of a pinned program.
 pub fn pinned_program(path: &Path) -> Result<u32> {
     let info = ProgramInfo::from_pin(path);
     Ok(info.with_context(|| format!("opening {}", path.display()))?.id())

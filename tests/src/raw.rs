@@ -1,4 +1,4 @@
-//! Clients below TLS: given bytes written in chosen pieces, and what became of the connection.
+//! Clients below TLS: they write given bytes in chosen pieces and report how the connection ended.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,19 +9,20 @@ use anyhow::{Context, Result, ensure};
 use crate::server::read_line;
 use crate::tls::{PATIENCE, dial};
 
-/// Writes bytes in pieces that end at these offsets, each as a segment of its own.
+/// Writes bytes in pieces that end at these offsets, each as its own segment.
 pub fn write_split(stream: &mut TcpStream, bytes: &[u8], ends: &[usize]) -> io::Result<()> {
     let mut from = 0;
     for end in ends.iter().copied().chain([bytes.len()]) {
-        // Without Nagle's algorithm every write leaves at once (RFC 9293 section 3.7.4).
+        // Without Nagle's algorithm every write is sent at once (RFC 9293 section 3.7.4).
         stream.write_all(&bytes[from..end])?;
         from = end;
     }
     Ok(())
 }
 
-/// Sends a hello in pieces to a listener whose backends say their name and echo ([`crate::server::Speech::Echo`]).
-/// Gives the name of the backend; it is an error if that did not get exactly these bytes.
+/// Sends a hello in pieces to a listener whose backends send their name and then echo
+/// ([`crate::server::Speech::Echo`]). Returns the backend's name, or an error if the backend did not receive
+/// exactly these bytes.
 pub fn hello(to: SocketAddr, bytes: &[u8], ends: &[usize]) -> Result<String> {
     let mut stream = dial(to).context("connecting")?;
     write_split(&mut stream, bytes, ends).context("writing the hello")?;
@@ -40,11 +41,11 @@ pub enum End {
     Reset,
     /// By FIN.
     Closed,
-    /// Not at all within the time.
+    /// Not within the time limit.
     Open,
 }
 
-/// Reads until the connection ends or the time is over; bytes that come are dropped.
+/// Reads until the connection ends or the time is over; received bytes are discarded.
 pub fn end_of(stream: &mut TcpStream, within: Duration) -> io::Result<End> {
     let end = read_to_end(stream, within);
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -74,7 +75,7 @@ fn read_to_end(stream: &mut TcpStream, within: Duration) -> io::Result<End> {
     }
 }
 
-/// Connects, sends bytes, and gives how the connection ended and after how long since the bytes were written.
+/// Connects and sends bytes. Returns how the connection ended, and the time from the write until then.
 pub fn refused(to: SocketAddr, bytes: &[u8], within: Duration) -> Result<(End, Duration)> {
     let mut stream = dial(to).context("connecting")?;
     stream.write_all(bytes).context("writing")?;

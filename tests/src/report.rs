@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// One JSON object a line, or one array of objects.
+/// Parses one JSON object per line, or one array of objects.
 pub fn objects(text: &str) -> Result<Vec<Value>> {
     let mut found = Vec::new();
     for value in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
@@ -17,7 +17,7 @@ pub fn objects(text: &str) -> Result<Vec<Value>> {
     Ok(found)
 }
 
-/// Packets per reason, by the reason's name (`RouteNone`).
+/// Returns the packets per reason, by the reason's name (such as `RouteNone`).
 pub fn reasons(text: &str) -> Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();
     for object in objects(text)? {

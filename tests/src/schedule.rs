@@ -1,10 +1,11 @@
-//! Forced schedules: what another CPU does to the maps at one point of a program, done there and nowhere else.
+//! Forced schedules: map changes by another CPU, made at exactly one point of a program.
 //!
-//! A race is a point of a program and what happens to the maps while the program stands there. The point is the nth time
-//! that the program touches some byte of an element: the flag that it reads before it acts on it. The processor stops
-//! right behind that access, by a hardware breakpoint on the byte, and the kernel runs a second, tiny program, which makes
-//! the changes. Nothing depends on time; and a test that tries every n has tried every point at which another CPU could
-//! have come in behind the byte.
+//! A race is a point of a program, and the changes that another CPU makes to the maps at that point. The
+//! point is the nth time that the program accesses a certain byte of an element, such as the flag that it
+//! reads before it acts. A hardware breakpoint on the byte stops the processor right after that access. The
+//! kernel then runs a second, tiny program, which makes the changes. Nothing depends on timing. A test that
+//! tries every n has tried every point after an access to the byte at which another CPU could have
+//! interfered.
 
 use std::io;
 use std::mem::offset_of;
@@ -24,20 +25,20 @@ pub struct Change {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    /// Bytes written over those of the element, from this offset on.
+    /// Bytes that overwrite those of the element, from this offset.
     Write(u16, Vec<u8>),
     Remove,
 }
 
 impl Change {
-    /// Writes `value` over what stands `at` bytes into the element of `key`: in place, so that whoever holds a pointer to
-    /// the element sees it.
+    /// Overwrites the element of `key` with `value`, `at` bytes from its start. This happens in place, so
+    /// that a program that holds a pointer to the element sees it.
     pub fn write<K: Pod, V: Pod>(map: &'static str, key: &K, at: usize, value: &V) -> Self {
         let at = u16::try_from(at).expect("an offset in an element");
         Self { map, key: bytes_of(key), kind: Kind::Write(at, bytes_of(value)) }
     }
 
-    /// Takes the element of `key` out of a hash map.
+    /// Removes the element of `key` from a hash map.
     pub fn remove<K: Pod>(map: &'static str, key: &K) -> Self {
         Self { map, key: bytes_of(key), kind: Kind::Remove }
     }
@@ -63,15 +64,15 @@ impl Place {
     }
 }
 
-/// Changes that wait for an access. Dropped: they happen no more.
+/// Changes that wait for an access. Dropping it cancels them.
 #[derive(Debug)]
 pub struct Schedule {
-    /// `Told` at index 0.
+    /// A map with `Told` at index 0.
     told: OwnedFd,
     _stop: OwnedFd,
 }
 
-/// What the small program tells: an element of its own map.
+/// What the small program reports: an element of its own map.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
@@ -81,12 +82,12 @@ struct Told {
 }
 
 impl Schedule {
-    /// How often the byte was touched.
+    /// How often the byte was accessed.
     pub fn accesses(&self) -> u64 {
         self.told().accesses
     }
 
-    /// Whether every change was made: the access came, and each element was there.
+    /// Whether every change was made: the access happened, and each element existed.
     pub fn happened(&self) -> bool {
         self.told().done == 1
     }
@@ -109,8 +110,8 @@ fn told(map: &OwnedFd) -> Told {
 }
 
 impl Programs {
-    /// Makes these changes right behind the `nth` access (from 1 on) to a byte, counted from now on: reads and writes by
-    /// this thread and those that it makes, the test's own included.
+    /// Makes these changes right after the `nth` access to a byte, counted from 1 and from now on. Reads and
+    /// writes by this thread and by threads it creates count, including the test's own.
     pub fn behind_access(&self, place: &Place, nth: u32, changes: &[Change]) -> Result<Schedule> {
         let told = told_map()?;
         let address = self.address_of(place, &told).context("asking where the byte lies")?;
@@ -125,7 +126,7 @@ impl Programs {
         Ok(Schedule { told, _stop: stop_at(address, &loaded)? })
     }
 
-    /// Where the kernel keeps a byte: a program that looks its element up may tell.
+    /// Returns the kernel's address of a byte. A program that looks its element up can report it.
     fn address_of(&self, place: &Place, map: &OwnedFd) -> Result<u64> {
         let mut code = Code::default();
         code.call(self.map_fd(place.map), &place.key, LOOK_UP);
@@ -158,14 +159,14 @@ fn told_map() -> Result<OwnedFd> {
 #[derive(Default)]
 struct Code {
     instructions: Vec<u64>,
-    /// Jumps to the end, to be filled in.
+    /// Jumps to the end, whose offsets are filled in later.
     to_end: Vec<usize>,
 }
 
 const R0: u8 = 0;
 const R1: u8 = 1;
 const R2: u8 = 2;
-/// Kept by the helpers.
+/// Preserved by helpers.
 const R6: u8 = 6;
 const R10: u8 = 10;
 
@@ -210,13 +211,13 @@ impl Code {
         self.put(CALL, 0, 0, 0, helper);
     }
 
-    /// Jumps to the end if `op` holds between the register and the constant.
+    /// Jumps to the end if the comparison `op` of the register with the constant is true.
     fn end_if(&mut self, op: u8, register: u8, constant: i32) {
         self.to_end.push(self.instructions.len());
         self.put(op, register, 0, 0, constant);
     }
 
-    /// Adds 1 to a word of [`Told`]; its value before is in R1.
+    /// Adds 1 to a word of [`Told`]; R1 holds the value before.
     fn add(&mut self, told: BorrowedFd<'_>, at: usize) {
         self.call(told, &0u32.to_ne_bytes(), LOOK_UP);
         self.end_if(JUMP_IF_EQUAL, R0, 0);
@@ -240,7 +241,7 @@ impl Code {
         }
     }
 
-    /// The whole program: it gives 0.
+    /// Completes the program; it returns 0.
     fn finish(mut self) -> Vec<u64> {
         let end = self.instructions.len();
         for jump in std::mem::take(&mut self.to_end) {
@@ -253,7 +254,7 @@ impl Code {
     }
 }
 
-/// Runs `program` whenever this thread, or one that it makes, has read or written the byte at this address.
+/// Runs `program` whenever this thread, or one that it creates, has read or written the byte at this address.
 fn stop_at(address: u64, program: &OwnedFd) -> Result<OwnedFd> {
     let attr = PerfEvent {
         kind: PERF_TYPE_BREAKPOINT,
@@ -265,11 +266,11 @@ fn stop_at(address: u64, program: &OwnedFd) -> Result<OwnedFd> {
         length: 1,
         ..PerfEvent::default()
     };
-    // SAFETY: `PerfEvent` is the beginning of `struct perf_event_attr`, and tells its length.
+    // SAFETY: `PerfEvent` is the first part of `struct perf_event_attr` and contains its own length.
     let fd =
         unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, 0, -1, -1, PERF_FLAG_FD_CLOEXEC) };
     ensure!(fd >= 0, "perf_event_open: {}", io::Error::last_os_error());
-    // SAFETY: the kernel has just given it to us.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     let event = unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) };
     // SAFETY: both descriptors are open.
     let set = unsafe { libc::ioctl(event.as_raw_fd(), PERF_IOC_SET_BPF, program.as_raw_fd()) };
@@ -312,7 +313,8 @@ const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const PERF_IOC_SET_BPF: libc::Ioctl = 0x4004_2408;
 const BREAKPOINT_READ_WRITE: u32 = 3;
 
-/// Arguments of bpf(2), each the beginning of `union bpf_attr`; what is left out is zero. Addresses are the caller's.
+/// Arguments of bpf(2), each the first part of `union bpf_attr`; the rest is zero. Addresses point to the
+/// caller's memory.
 macro_rules! arguments {
     ($($name:ident { $($field:ident: $type:ty,)* })*) => { $(
         #[repr(C)]
@@ -330,25 +332,26 @@ arguments! {
     ProgLoad {
         kind: u32, count: u32, instructions: u64, license: u64, log_level: u32, log_size: u32, log: u64,
     }
-    // `struct perf_event_attr`, its second version.
+    // The second version of `struct perf_event_attr`.
     PerfEvent {
         kind: u32, size: u32, config: u64, sample_period: u64, sample_type: u64, read_format: u64, flags: u64,
         wakeup: u32, breakpoint: u32, address: u64, length: u64,
     }
 }
 
-/// One call of bpf(2).
+/// Calls bpf(2).
 fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
-    // SAFETY: `T` is one of the argument structs above, and every address in it is of memory that the caller holds.
+    // SAFETY: `T` is one of the argument structs above, and every address in it points to memory that the
+    // caller holds.
     let answer = unsafe {
         libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>() as libc::c_uint)
     };
     if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer as libc::c_int) }
 }
 
-/// One that gives a descriptor.
+/// Calls bpf(2) with a command that returns a descriptor.
 fn owned<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
     let fd = bpf(command, attr)?;
-    // SAFETY: the kernel has just given it to us.
+    // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,4 +1,5 @@
-//! Backends: servers that speak the words below, over TLS or plain TCP, each connection on a thread of its own.
+//! Backends: servers that understand the commands below, over TLS or plain TCP. Each connection has its own
+//! thread.
 //!
 //! | line from the client | what the server does |
 //! | --- | --- |
@@ -27,14 +28,15 @@ use crate::net::Namespace;
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 4096;
 
-/// How a server speaks.
+/// The protocol of a server.
 #[derive(Clone, Debug)]
 pub enum Speech {
-    /// The words above over TLS.
+    /// The commands above, over TLS.
     Tls(Arc<ServerConfig>),
-    /// The words above over plain TCP.
+    /// The commands above, over plain TCP.
     Plain,
-    /// Says its name and a line feed first, then sends back every byte: shows who got exactly which bytes.
+    /// Sends its name and a line feed, then echoes every byte: shows which server received exactly which
+    /// bytes.
     Echo,
 }
 
@@ -61,7 +63,7 @@ impl Shared {
 }
 
 impl Server {
-    /// Listens in a namespace.
+    /// Starts a server that listens in a namespace.
     pub fn start(namespace: &Namespace, at: SocketAddr, name: &str, speech: Speech) -> Result<Self> {
         let listener =
             namespace.run(|| TcpListener::bind(at)).with_context(|| format!("listening at {at}"))?;
@@ -107,7 +109,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         shared.open().insert(id, copy);
         let own = Arc::clone(shared);
         let thread = std::thread::Builder::new().stack_size(512 * 1024).spawn(move || {
-            // A client that goes away is not the server's fault; what the client saw is what the test judges.
+            // A client may disconnect, so errors are ignored: the test checks what the client saw.
             let _ = serve(stream, &own);
             own.open().remove(&id);
         });
@@ -204,7 +206,7 @@ fn echo(stream: &mut (impl Read + Write)) -> io::Result<()> {
     }
 }
 
-/// A line without reading a byte beyond it; `None` at the end of the stream.
+/// Reads a line without reading a byte beyond it; returns `None` at the end of the stream.
 pub fn read_line(stream: &mut impl Read) -> io::Result<Option<String>> {
     let mut line = String::new();
     let mut reader = BufReader::with_capacity(1, stream.take(4096));

@@ -1,4 +1,5 @@
-//! Sees and sends whole frames on a device: by an AF_PACKET socket, or as the far end of a TAP device of our own.
+//! Receives and sends whole frames on a device: through an AF_PACKET socket, or as the far end of our own TAP
+//! device.
 
 use std::fs::File;
 use std::io;
@@ -8,10 +9,10 @@ use anyhow::{Context, Result};
 
 use crate::net::Namespace;
 
-/// Receive buffer, bytes: enough for a burst of super-packets.
+/// Receive buffer in bytes, enough for a burst of super-packets.
 const BUFFER_BYTES: libc::c_int = 16 << 20;
 
-/// One device, frame by frame.
+/// Frame-by-frame access to one device.
 #[derive(Debug)]
 pub struct Tap {
     socket: OwnedFd,
@@ -20,22 +21,23 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Opens the device; frames that this host sends on it are not seen.
+    /// Opens the device; frames that this host sends on it are not received.
     pub fn open(namespace: &Namespace, device: &str) -> Result<Self> {
         let ifindex = namespace.ifindex(device)?;
         let socket = namespace.run(|| open(ifindex)).with_context(|| format!("packet socket on {device}"))?;
         Ok(Self { socket, own: false })
     }
 
-    /// Makes a TAP device, which lasts as long as this does. What is sent comes in on the device, and has gone all its
-    /// way through the kernel when `send` returns; what the kernel sends out of the device is received.
+    /// Creates a TAP device, which exists as long as the returned value. A frame passed to `send` arrives on
+    /// the device, and the kernel has finished processing it when `send` returns. `receive` returns the
+    /// frames that the kernel sends out of the device.
     pub fn create(namespace: &Namespace, device: &str) -> Result<Self> {
         let socket =
             namespace.run(|| create(device)).with_context(|| format!("making the TAP device {device}"))?;
         Ok(Self { socket, own: true })
     }
 
-    /// The next frame, if one waits.
+    /// Returns the next frame, if one is waiting.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> io::Result<Option<&'b mut [u8]>> {
         if self.own {
             return match nix::unistd::read(&self.socket, buffer) {
@@ -69,7 +71,7 @@ impl Tap {
         }
     }
 
-    /// Sends a frame out of the device.
+    /// Sends a frame: out of the device, or into our own TAP device.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         if self.own {
             return nix::unistd::write(&self.socket, frame).map(drop).map_err(Into::into);
@@ -79,7 +81,7 @@ impl Tap {
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// All frames that wait.
+    /// Returns all waiting frames.
     pub fn drain(&self) -> io::Result<Vec<Vec<u8>>> {
         let mut buffer = vec![0; 65_536 + 64];
         let mut frames = Vec::new();
@@ -112,7 +114,7 @@ fn create(device: &str) -> io::Result<OwnedFd> {
     if set < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: fcntl(2) on a descriptor of ours with constants.
+    // SAFETY: fcntl(2) on our own descriptor with constants.
     let set = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(file.into()) }
 }
@@ -124,7 +126,7 @@ fn open(ifindex: u32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: `fd` was just made and belongs to nobody else.
+    // SAFETY: `fd` was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     let bytes = BUFFER_BYTES;
     // SAFETY: the option value is a live c_int and its size is passed along.

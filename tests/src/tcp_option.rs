@@ -1,4 +1,4 @@
-//! TCP options, as written and as read (RFC 9293 section 3.2, RFC 7323, RFC 2018).
+//! Encodes and decodes TCP options (RFC 9293 section 3.2, RFC 7323, RFC 2018).
 
 /// One option of a TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,11 +11,11 @@ pub enum TcpOption {
     Sack(Vec<(u32, u32)>),
     /// (value, echo reply).
     Timestamps(u32, u32),
-    /// What is none of the above: kind, length and value as on the wire, padding included.
+    /// Any other option: kind, length and value as on the wire, padding included.
     Raw(Vec<u8>),
 }
 
-/// The options as bytes, padded with zeros (end of options) to a multiple of four.
+/// Encodes the options, padded with zeros (end of options) to a multiple of four bytes.
 pub fn encode(options: &[TcpOption]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for option in options {
@@ -46,7 +46,8 @@ pub fn encode(options: &[TcpOption]) -> Vec<u8> {
     bytes
 }
 
-/// The options of a header; zeros at the end are padding, anything undecodable is [`TcpOption::Raw`].
+/// Decodes the options of a header. Up to three zeros at the end are padding; anything undecodable is
+/// [`TcpOption::Raw`].
 pub fn decode(mut bytes: &[u8]) -> Vec<TcpOption> {
     let mut options = Vec::new();
     while let Some(&kind) = bytes.first() {

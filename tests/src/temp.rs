@@ -1,4 +1,4 @@
-//! A folder of one test, removed when dropped.
+//! A temporary folder of one test, removed when dropped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::net::unique;
 
-/// A folder `vst-<pid>-<n>` below the system's folder for temporary files.
+/// A folder `vst-<pid>-<n>` below the system's temporary folder.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,
@@ -24,7 +24,7 @@ impl TempDir {
         &self.path
     }
 
-    /// Writes a file in the folder; a reader sees the old or the new content, never a part.
+    /// Writes a file in the folder; a reader sees the old or the new content, never a part of it.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.path.join(name);
         let new = self.path.join(format!("{name}.new"));

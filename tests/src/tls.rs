@@ -1,4 +1,4 @@
-//! Certificate authorities of tenants, and TLS ends that trust one of them only.
+//! Certificate authorities of tenants, and TLS clients and servers that trust only one of them.
 
 use std::fmt;
 use std::io;
@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Stream
 
 use crate::temp::TempDir;
 
-/// No step of a test connection takes longer than this.
+/// Time limit for each step of a test connection.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A tenant's certificate authority.
@@ -53,14 +53,14 @@ pub struct Files {
 }
 
 impl Identity {
-    /// The chain and its key, as rustls takes them.
+    /// Returns the chain and its key, in the form that rustls expects.
     pub fn into_parts(self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         (vec![self.certificate], PrivateKeyDer::Pkcs8(self.key))
     }
 }
 
 impl Authority {
-    /// A new authority, its common name `<tenant> CA`.
+    /// Creates an authority with the common name `<tenant> CA`.
     pub fn new(tenant: &str) -> Result<Self> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
@@ -72,7 +72,7 @@ impl Authority {
         Ok(Self { issuer: Issuer::new(params, key), certificate: der, pem })
     }
 
-    /// A server's identity for these names.
+    /// Issues a server's identity for these names.
     pub fn server(&self, names: &[&str]) -> Result<Identity> {
         let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         params.distinguished_name.push(DnType::CommonName, names.first().copied().unwrap_or("server"));
@@ -80,7 +80,7 @@ impl Authority {
         self.sign(params)
     }
 
-    /// A client's identity.
+    /// Issues a client's identity.
     pub fn client(&self, common_name: &str) -> Result<Identity> {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, common_name);
@@ -100,14 +100,15 @@ impl Authority {
         })
     }
 
-    /// What trusts this authority only.
+    /// Returns a root store that trusts only this authority.
     pub fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         roots.add(self.certificate.clone())?;
         Ok(roots)
     }
 
-    /// A server with this identity; clients may show a certificate of this authority, and of no other.
+    /// Returns the configuration of a server with this identity. Clients may present a certificate of this
+    /// authority, and of no other.
     pub fn server_config(&self, identity: &Identity) -> Result<Arc<ServerConfig>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier =
@@ -124,7 +125,8 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// A client that trusts this authority only, and shows `identity` where it has one.
+    /// Returns the configuration of a client that trusts only this authority and presents `identity`, if
+    /// there is one.
     pub fn client_config(&self, identity: Option<&Identity>) -> Result<Arc<ClientConfig>> {
         let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()?
@@ -139,7 +141,7 @@ impl Authority {
         Ok(Arc::new(config))
     }
 
-    /// The authority and an identity as PEM files.
+    /// Writes the authority's certificate and an identity as PEM files.
     pub fn files(&self, identity: &Identity) -> Result<Files> {
         let folder = TempDir::new()?;
         let authority = folder.write("ca.pem", &self.pem)?;
@@ -152,7 +154,7 @@ impl Authority {
 /// A TLS connection of a client.
 pub type ClientStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Begins TLS on a connected socket; the handshake is complete when this returns.
+/// Starts TLS on a connected socket; the handshake is complete when this returns.
 pub fn handshake(
     socket: TcpStream,
     config: Arc<ClientConfig>,
@@ -167,7 +169,8 @@ pub fn handshake(
     Ok(stream)
 }
 
-/// Connects a TCP socket of the calling thread's namespace; all of its steps are bounded by [`PATIENCE`].
+/// Connects a TCP socket in the calling thread's namespace; connect, reads and writes are bounded by
+/// [`PATIENCE`].
 pub fn dial(to: SocketAddr) -> io::Result<TcpStream> {
     let socket = TcpStream::connect_timeout(&to, PATIENCE)?;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -176,7 +179,8 @@ pub fn dial(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// The common name in a certificate's subject: the last one in it, as the issuer's stands before.
+/// Returns the common name of a certificate's subject. It is the last one in the certificate, as the issuer's
+/// precedes it.
 pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     /// `06 03` and 2.5.4.3 (RFC 5280 appendix A.1, id-at-commonName).
     const OID: [u8; 5] = [6, 3, 0x55, 4, 3];
@@ -186,12 +190,12 @@ pub(crate) fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-/// What failed, for people.
+/// Describes what failed.
 pub fn context(what: &str, to: SocketAddr, server_name: &str) -> String {
     format!("{what} at {to} by the name {server_name}")
 }
 
-/// Connects and does the handshake.
+/// Connects and performs the handshake.
 pub fn connect(to: SocketAddr, config: Arc<ClientConfig>, server_name: &str) -> Result<ClientStream> {
     let socket = dial(to).with_context(|| context("connecting", to, server_name))?;
     handshake(socket, config, server_name).with_context(|| context("TLS handshake", to, server_name))

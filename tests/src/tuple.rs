@@ -1,4 +1,4 @@
-//! Keys of connections by their ends.
+//! Map keys of connections, built from their endpoints.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,5 @@
-//! The small network around programs under test: a node with a device towards clients and one towards backends.
+//! The small network around programs under test: a node with one device towards clients and one towards
+//! backends.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use crate::net::{End, Namespace, veth};
 use crate::packet::ETHERNET_BYTES;
 use crate::tap::Tap;
 
-/// The programs ask for a next hop again after this long at the latest: they remember it for 134 ms.
+/// The programs look up a next hop again after this long at the latest: they remember it for up to 134 ms.
 pub const HOP_AGE: Duration = Duration::from_millis(140);
 
 /// A device of the node.
@@ -26,7 +27,7 @@ pub enum Device {
 pub const DEVICES: [Device; 2] = [Device::Client, Device::Backend];
 
 impl Device {
-    /// Its name on the node; the far end's is the same with `-far`.
+    /// Its name on the node; the far end's name has `-far` appended.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Client => "client",
@@ -46,26 +47,27 @@ impl Device {
         [2, 0, 0, 0, self.net(), 1]
     }
 
-    /// MAC of the far end: of every host beyond the device.
+    /// MAC of the far end, and so of every host beyond the device.
     pub const fn far_mac(self) -> [u8; 6] {
         [2, 0, 0, 0, self.net(), 2]
     }
 }
 
-/// Two namespaces joined by two veth pairs, or one with two TAP devices; with static neighbours, so that nothing is
-/// resolved on the way.
+/// Two namespaces connected by two veth pairs, or one namespace with two TAP devices. Neighbours are static,
+/// so that no address has to be resolved.
 #[derive(Debug)]
 pub struct World {
     taps: Vec<(Device, Tap)>,
     ifindexes: [u32; 2],
-    /// Where the programs run.
+    /// The namespace in which the programs run.
     pub node: Namespace,
     /// The far ends of veth pairs.
     pub outside: Namespace,
 }
 
 impl World {
-    /// Runs `ip` commands on the node, or whatever else changes a next hop, and waits until it counts for the programs.
+    /// Runs `ip` commands on the node, or anything else that changes a next hop, and waits until the programs
+    /// see it.
     pub fn change(&self, with: impl FnOnce(&Namespace) -> Result<()>) -> Result<()> {
         with(&self.node)?;
         std::thread::sleep(HOP_AGE);
@@ -79,7 +81,8 @@ impl World {
         })
     }
 
-    /// With TAP devices: whatever is sent has left again, or not, when [`Self::send`] returns.
+    /// Creates a world with TAP devices: when [`Self::send`] returns, a frame has been processed and any
+    /// output sent.
     pub fn tapped() -> Result<Self> {
         Self::with(|node, _, device| {
             let tap = Tap::create(node, device.name())?;
@@ -97,7 +100,7 @@ impl World {
     fn with(link: impl Fn(&Namespace, &Namespace, Device) -> Result<Tap>) -> Result<Self> {
         let node = Namespace::new("node")?;
         let outside = Namespace::new("outside")?;
-        // The far ends only listen: no addresses, no IPv6 of their own.
+        // The far ends only listen: no addresses, and no IPv6.
         outside.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
         outside.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
         node.forward()?;
@@ -113,22 +116,24 @@ impl World {
         Ok(world)
     }
 
-    /// Lets a frame come in on a device, from its far end.
+    /// Sends a frame into a device from its far end.
     pub fn send(&self, device: Device, frame: &[u8]) -> io::Result<()> {
         self.taps[device as usize].1.send(frame)
     }
 
-    /// The number of a device on the node.
+    /// The interface index of a device on the node.
     pub fn ifindex(&self, device: Device) -> u32 {
         self.ifindexes[device as usize]
     }
 
-    /// Frames that reached the far ends since the last call, without the kernel's own neighbour and multicast talk.
+    /// Returns the frames that reached the far ends since the last call, without the kernel's own neighbour
+    /// and multicast traffic.
     pub fn drain(&self) -> Vec<(Device, Vec<u8>)> {
         self.receive(0)
     }
 
-    /// The same, when `sent` frames have arrived: the kernel delivers 64 in a row and others when it has time.
+    /// Same as [`Self::drain`], but waits up to two seconds until `sent` frames have arrived: the kernel
+    /// delivers 64 in a row, and the others later.
     pub fn receive(&self, sent: u64) -> Vec<(Device, Vec<u8>)> {
         let mut all: Vec<Vec<Vec<u8>>> = self.taps.iter().map(|_| Vec::new()).collect();
         let deadline = Instant::now() + Duration::from_secs(2);
@@ -151,9 +156,9 @@ impl World {
     }
 }
 
-/// Frames that the node's devices sent so far. To be called inside the node.
+/// Returns the number of frames that the node's devices have sent so far. Must be called inside the node.
 pub(crate) fn sent_inside() -> io::Result<u64> {
-    // A line: name, colon, eight counters of what came in, then packets sent as the second of what went out.
+    // Each line: name, colon, eight receive counters, then the transmit counters; packets sent is the second.
     let table = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     let ours = |name: &str| DEVICES.iter().any(|device| device.name() == name);
     Ok(table
@@ -186,7 +191,7 @@ fn link(node: &Namespace, outside: &Namespace, device: Device) -> Result<()> {
     outside.ip(&format!("link set {far} address {}\n", mac(device.far_mac())))
 }
 
-/// Every host beyond the device, for good.
+/// Adds permanent neighbour entries for every host beyond the device.
 fn neighbours(node: &Namespace, device: Device) -> Result<()> {
     let hosts: &[u8] = if device == Device::Client { &[CLIENT] } else { &BACKENDS };
     let mut batch = String::new();
@@ -207,7 +212,8 @@ fn mac(bytes: [u8; 6]) -> String {
     bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// ARP, and ICMPv6 neighbour discovery and multicast listener reports (with a hop-by-hop header or without).
+/// Whether a frame is ARP, ICMPv6 neighbour discovery or a multicast listener report (with or without a
+/// hop-by-hop header).
 pub(crate) fn kernel_talk(frame: &[u8]) -> bool {
     match frame.get(12..ETHERNET_BYTES) {
         Some([0x08, 0x06]) => true,

@@ -1,4 +1,4 @@
-//! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket of the process' own for `vestibule probe`.
+//! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket for `vestibule probe`.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,26 +17,26 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::time::sleep;
 use tracing::warn;
 
-/// As the OpenMetrics text format asks for.
+/// The content type of the OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long until a port that another process has is asked for again.
+/// The delay between attempts to bind a port that another process uses.
 const PORT_AGAIN: Duration = Duration::from_millis(500);
 
-/// Bytes of an answer that a probe reads.
+/// The most bytes of an answer that a probe reads.
 const ANSWER_BYTES: u64 = 1 << 16;
 
-/// Yes or no, with the reasons, one a line.
+/// Yes or no, with the reasons, one per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// 200 or 503.
+    /// Yes: status 200. No: 503.
     pub is_ok: bool,
-    /// For people.
+    /// The human-readable text.
     pub text: String,
 }
 
 impl Answer {
-    /// Yes where nothing speaks against it; what is only worth knowing is told either way.
+    /// Yes if there is no reason against it. The remarks are included in either case.
     pub fn of(against: &[String], remarks: &[String]) -> Self {
         let is_ok = against.is_empty();
         let mut text = String::from(if is_ok { "ok\n" } else { "not ok\n" });
@@ -48,17 +48,17 @@ impl Answer {
     }
 }
 
-/// A process that can be asked.
+/// A process that answers probes.
 pub trait Asked: Send + Sync + 'static {
-    /// Whether it can do its work.
+    /// Returns whether it can do its work.
     fn ready(&self) -> Answer;
-    /// Whether it runs; no: it should be started anew.
+    /// Returns whether it runs. If not, it should be restarted.
     fn live(&self) -> Answer;
-    /// OpenMetrics text. May read maps, and so take a while: it is called where that holds up nobody.
+    /// Returns OpenMetrics text. May read maps, which can be slow, so it is called on a blocking thread.
     fn metrics(&self) -> String;
 }
 
-/// The three paths.
+/// Returns a router for the three paths.
 pub fn router(asked: Arc<dyn Asked>) -> Router {
     let (ready, live) = (Arc::clone(&asked), Arc::clone(&asked));
     Router::new()
@@ -81,8 +81,8 @@ async fn metrics(asked: Arc<dyn Asked>) -> impl IntoResponse {
     }
 }
 
-/// Serves on a port of every address. While another process has the port it is asked for again and again: during an
-/// update the next agent waits for the one before. Comes back only when serving fails.
+/// Serves on a port, on all addresses. While another process uses the port, retries: during an update the
+/// next agent waits for the previous one. Returns only if serving fails.
 pub async fn serve_port(port: u16, asked: Arc<dyn Asked>) -> io::Result<()> {
     let mut told = false;
     let listener = loop {
@@ -99,7 +99,7 @@ pub async fn serve_port(port: u16, asked: Arc<dyn Asked>) -> io::Result<()> {
     axum::serve(listener, router(asked)).await
 }
 
-/// Both families by one socket, or IPv4 alone where the node has no IPv6.
+/// Binds one socket for both families, or for IPv4 only if the node has no IPv6.
 async fn bind(port: u16) -> io::Result<TcpListener> {
     match TcpListener::bind(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).await {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
@@ -109,14 +109,14 @@ async fn bind(port: u16) -> io::Result<TcpListener> {
     }
 }
 
-/// Makes a socket at `path`, for root alone, in the place of one that an earlier process left.
+/// Creates a socket at `path`, accessible only by root. Replaces one left by an earlier process.
 pub fn bind_socket(path: &Path) -> io::Result<UnixListener> {
     let mut next = path.as_os_str().to_owned();
     next.push(format!(".{}", std::process::id()));
     remove_if_there(Path::new(&next))?;
     let listener = UnixListener::bind(&next)?;
     std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o600))?;
-    // Renaming replaces: there is no moment without a socket, and nobody removes another process' one.
+    // The rename is atomic: there is always a socket, and no process removes the socket of another.
     std::fs::rename(&next, path)?;
     Ok(listener)
 }
@@ -128,12 +128,12 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Serves on a socket made by [`bind_socket`].
+/// Serves on a socket created by [`bind_socket`].
 pub async fn serve_socket(listener: UnixListener, asked: Arc<dyn Asked>) -> io::Result<()> {
     axum::serve(listener, router(asked)).await
 }
 
-/// Asks a process by its socket, such as for `/readyz`. Waits at most `limit` for each part of the answer.
+/// Requests a path such as `/readyz` on a process's socket. Waits at most `limit` for each part of the answer.
 pub fn ask(socket: &Path, path: &str, limit: Duration) -> io::Result<Answer> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(limit))?;
@@ -182,7 +182,7 @@ mod tests {
         let process = Arc::new(Process::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            // One that an earlier process left is no obstacle.
+            // A socket left by an earlier process is no obstacle.
             drop(bind_socket(&path).unwrap());
             let served = Arc::clone(&process);
             tokio::spawn(serve_socket(bind_socket(&path).unwrap(), served));

@@ -1,5 +1,5 @@
-//! Which tenant, which backend, and why: asked of the kernel's own code (`common::decide`, `common::wire::client_hello`)
-//! on the maps in memory. Nothing is decided here. Pure.
+//! Which tenant and backend a connection reaches, and why. Runs the kernel's own code (`common::decide`,
+//! `common::wire::client_hello`) on the maps in memory, and decides nothing itself. Pure.
 
 use crate::model::problem::closest;
 use crate::model::{Desired, InvalidName, ServerName};
@@ -22,11 +22,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 pub enum Query<'a> {
     /// A ClientHello with this server name; U-labels are converted.
     Name(&'a str),
-    /// The bytes of its stream, record headers included.
+    /// The bytes of a client's stream, including record headers.
     Hello(&'a [u8]),
 }
 
-/// Where a client is, as far as that is known.
+/// The client's address and port, as far as known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
     /// Its address.
@@ -35,45 +35,45 @@ pub struct Client {
     pub port: Option<u16>,
 }
 
-/// What becomes of a connection. Serialised, it is one line of `vestibule explain -o json`.
+/// The decision for a connection. Serialized, it is one line of `vestibule explain -o json`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Decision {
     /// `server_name`, `no_sni`, `need_more`, `invalid`.
     pub parse: &'static str,
-    /// Lower case, A-labels, no trailing dot; with `parse` `server_name` only.
+    /// Lower case, A-labels, no trailing dot. Only if `parse` is `server_name`.
     pub server_name: Option<String>,
     /// `route`, `refuse`, `wait`.
     pub verdict: &'static str,
     /// The listener's name.
     pub listener: String,
-    /// The route's name; also with `refuse` when the route was found and its backends are the reason.
+    /// The route's name. Also set for `refuse` if a route was found but none of its backends can be used.
     pub route: Option<String>,
-    /// What matched, as configured; `None` for a default route and on TCP listeners.
+    /// The pattern that matched, as configured; `None` for a default route and on TCP listeners.
     pub pattern: Option<String>,
-    /// `address:port`; `None` when refused, and where the client's address family or port decides and is not known.
+    /// `address:port`; `None` if refused, or if it depends on the client's unknown address or port.
     pub backend: Option<SocketAddr>,
-    /// The reason under which the packet that decides is counted, as `reason` in `vestibule reasons -o json`.
+    /// The reason under which the deciding packet is counted, the `reason` of `vestibule reasons -o json`.
     pub reason: &'static str,
-    /// The same for people.
+    /// The reason as human-readable text.
     #[serde(skip)]
     pub why: &'static str,
 }
 
-/// Why a question cannot be answered.
+/// Why a query cannot be answered.
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
-    /// There is nothing to ask about.
+    /// There is no listener at all.
     #[error("there is no listener")]
     NoListener,
     /// No listener has the name.
     #[error("there is no listener {name:?}; {remedy}")]
     Unknown {
-        /// As asked.
+        /// The name in the query.
         name: String,
-        /// A likely name, or all there are.
+        /// A similar name, or all names.
         remedy: String,
     },
-    /// Several, or none, route by name.
+    /// The query does not select a listener, and there is not exactly one TLS listener.
     #[error("which listener? Say --listener and one of: {choices}")]
     Choose {
         /// Names of listeners.
@@ -81,7 +81,7 @@ pub enum ExplainError {
     },
 }
 
-/// The maps that a configuration would fill, every backend being reachable.
+/// Returns the maps that a configuration would fill, with all backends reachable.
 pub fn image_of(desired: &Desired) -> MapsImage {
     let hop = |address: IpAddr| {
         let source = if address.is_ipv4() {
@@ -100,7 +100,7 @@ pub fn image_of(desired: &Desired) -> MapsImage {
     world
 }
 
-/// Answers for one connection. `listener`: by name; `None`: the only TLS listener.
+/// Decides for one connection. `listener` is a name; `None`: the only TLS listener.
 pub fn decide(
     world: &MapsImage,
     listener: Option<&str>,
@@ -183,11 +183,11 @@ fn find_listener(world: &MapsImage, name: Option<&str>) -> Result<Listener, Expl
 enum Parsed {
     Name(String),
     NoName,
-    /// Refused, or waited for, before any route is looked up.
+    /// Refused or incomplete, before any route lookup.
     Refused(Reason),
 }
 
-/// The words for the answer, and what follows.
+/// Returns `parse` and `server_name` of the decision, and how to continue.
 fn parsed(asked: Query<'_>) -> ((&'static str, Option<String>), Parsed) {
     let outcome = match asked {
         Query::Name(text) => match ServerName::new(text) {
@@ -222,7 +222,7 @@ struct Found {
     pattern: Option<String>,
 }
 
-/// The route, and what to say of it.
+/// Looks up the route and the pattern that matched.
 fn found(world: &MapsImage, listener: &Listener, name: Option<&str>) -> Result<Found, Reason> {
     let buffer =
         name.map(|name| route_key::buffer(name.as_bytes()).ok_or(Reason::HelloNameInvalid)).transpose()?;
@@ -241,7 +241,7 @@ fn found(world: &MapsImage, listener: &Listener, name: Option<&str>) -> Result<F
     Ok(Found { route, pattern })
 }
 
-/// `Ok(None)`: some backend, which one depends on what is not known of the client.
+/// Chooses the backend. `Ok(None)`: the choice depends on an unknown address or port of the client.
 fn backend(
     world: &MapsImage,
     listener: &Listener,
@@ -273,7 +273,7 @@ fn backend_for(world: &MapsImage, route: u32, from: Client) -> Result<Option<Soc
         let mut choice = Choice::of(route);
         return pick(world, &mut choice, &client).map(|()| Some(socket(&choice)));
     }
-    // The port decides in whose share the client is: every member's is asked for.
+    // The port selects the member, so check all members.
     let table = pick::table(world, route, client.is_v4())?;
     let shares = (0..table.members).map(|member| {
         let mut choice = Choice::of(route);
@@ -429,7 +429,7 @@ routes:
             backend.flags = BACKEND_UNREACHABLE;
         }
         assert!((0..100).all(|n| at(&world, 40_000 + n).backend.unwrap().to_string() == "10.97.3.2:6443"));
-        // Whatever its port is.
+        // For any client port.
         let from = Client { address: "192.0.2.7".parse().unwrap(), port: None };
         let any = decide(&world, Some("shared"), Query::Name("b.example.com"), Some(from)).unwrap();
         assert_eq!(any.backend.unwrap().to_string(), "10.97.3.2:6443");

@@ -1,40 +1,40 @@
-//! Vestibule in user space: from what a source says to what the kernel does.
+//! Vestibule in user space: from the data of sources to the state of the kernel.
 //!
 //! Data flows down this list: sources -> model -> compile -> plan -> outputs -> dataplane.
 
-/// Outside world to facts: the static file.
+/// Reads the outside world as facts: files and Kubernetes objects.
 pub mod sources;
-/// The static file's format: as written, to checked facts. Pure.
+/// The format of the static file: from the file as written to checked facts. Pure.
 pub mod config;
-/// Checked words: server names, listeners, routes, problems.
+/// Checked types: server names, listeners, routes, problems.
 pub mod model;
-/// From facts to what the data plane shall do, without contradictions. Pure.
+/// Compiles facts to the desired state of the data plane, resolving contradictions. Pure.
 pub mod compile;
-/// Which addresses Gateways and Services have. Pure.
+/// Assigns addresses to Gateways and Services. Pure.
 pub mod ipam;
-/// From what is applied to what is desired: map writes in order. Pure.
+/// Plans the map writes from what is applied to what is desired, in order. Pure.
 pub mod plan;
-/// Which tenant, which backend, and why: the kernel's decision on maps in memory. Pure.
+/// Explains which tenant and backend a connection reaches: the kernel's decision on maps in memory. Pure.
 pub mod explain;
 
-/// What the status of each Kubernetes object shall say. Pure.
+/// Computes the status of each Kubernetes object. Pure.
 pub mod status;
 
-/// The kernel's side: programs, maps, devices. The only folder that knows aya and bpf(2).
+/// Access to the kernel: programs, maps, devices. The only folder that uses aya and bpf(2).
 pub mod dataplane;
-/// The node's network: devices, addresses, the way to each backend.
+/// The node's network: devices, addresses, the next hop to each backend.
 pub mod net;
-/// What one node does: the loop of `vestibule run` and `vestibule agent`.
+/// The process on one node: the loop of `vestibule run` and `vestibule agent`.
 pub mod node;
-/// Where what is desired goes: the kernel's maps.
+/// The outputs, which hold the desired state: the kernel's maps.
 pub mod outputs;
 /// Active probes of backends.
 pub mod health;
 /// `/metrics`, `/readyz` and `/livez` over HTTP.
 pub mod admin;
-/// What `/metrics` tells.
+/// The metrics of `/metrics`.
 pub mod metrics;
-/// `vestibule controller`: conditions, addresses, Events.
+/// `vestibule controller`: writes conditions, addresses and Events.
 pub mod controller;
 /// The command line.
 pub mod cli;

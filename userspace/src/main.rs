@@ -1,4 +1,4 @@
-//! Flags -> command.
+//! Runs the command line.
 
 use std::process::ExitCode;
 

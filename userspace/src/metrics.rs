@@ -1,5 +1,5 @@
-//! `/metrics`: names and what they count, by the conventions of Prometheus. Labels are bounded: never a server name that
-//! a client sent, never a client's address.
+//! `/metrics`: the metrics and their names, following the conventions of Prometheus. Labels are bounded: they
+//! never contain a server name sent by a client or a client's address.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -23,22 +23,22 @@ use crate::dataplane::maps::Maps;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 
-/// Routes that get series of their own; the rest are summed up as [`OTHERS`].
+/// The most routes that have metrics of their own. The others are summed up as [`OTHERS`].
 const ROUTES_MAX: usize = 10_000;
 
-/// What the routes beyond [`ROUTES_MAX`] are called, and all of them where series a route are switched off.
+/// The label of routes beyond [`ROUTES_MAX`], and of all routes if metrics per route are switched off.
 const OTHERS: &str = "(others)";
 
 /// One label and its value.
 pub type Label = [(&'static str, String); 1];
 
-/// Gauges that all have one label.
+/// Gauges with one label.
 pub type Gauges = Family<Label, Gauge>;
 
-/// Counters that all have one label.
+/// Counters with one label.
 pub type Counters = Family<Label, Counter>;
 
-/// A registry with the prefix and what every process tells.
+/// Returns a registry with the prefix and the metrics that every process has.
 pub fn registry() -> Registry {
     let mut registry = Registry::with_prefix("vestibule");
     let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
@@ -46,27 +46,27 @@ pub fn registry() -> Registry {
     registry
 }
 
-/// What `/metrics` answers.
+/// Returns the text for `/metrics`.
 pub fn text(registry: &Registry) -> String {
     let mut text = String::new();
-    // Writing into a String fails only where a collector does.
+    // Writing to a String fails only if a collector fails.
     if let Err(error) = prometheus_client::encoding::text::encode(&mut text, registry) {
-        tracing::warn!(%error, "metrics cannot be told");
+        tracing::warn!(%error, "metrics cannot be served");
     }
     text
 }
 
-/// From a tenth of a millisecond to three seconds.
+/// Returns a histogram with buckets from 0.2 ms to 3.3 s.
 fn seconds() -> Histogram {
     Histogram::new((0..15).map(|power| 0.000_1 * f64::from(1 << power) * 2.0))
 }
 
-/// What an agent counts by itself; what the programs count is read from the maps.
+/// The metrics that an agent itself counts. The programs' counts are read from the maps.
 #[derive(Clone, Debug)]
 pub struct AgentMetrics {
     /// 1: this process writes the maps.
     pub writer: Gauge,
-    /// 1: what this source says may be old.
+    /// 1: the data of this source may be outdated.
     pub stale: Gauges,
     /// Problems by the kind of object they are about.
     pub problems: Gauges,
@@ -76,14 +76,14 @@ pub struct AgentMetrics {
     pub watch_errors: Counters,
     /// Map writes, by map.
     pub map_writes: Counters,
-    /// Facts to desired state.
+    /// Time from facts to the desired state.
     pub compile_seconds: Histogram,
-    /// Desired state to maps.
+    /// Time from the desired state to the maps.
     pub apply_seconds: Histogram,
 }
 
 impl AgentMetrics {
-    /// Registers all of them, and what is read from the maps below `pins`.
+    /// Registers all of these, and the metrics read from the maps in `pins`.
     pub fn register(registry: &mut Registry, pins: &Pins, per_route: bool) -> Self {
         let this = Self {
             writer: Gauge::default(),
@@ -107,16 +107,16 @@ impl AgentMetrics {
             "Elements written to maps and deleted from them",
             this.map_writes.clone(),
         );
-        let help = "From what objects say to what the data plane shall do";
+        let help = "From the objects to the desired state of the data plane";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
-        let help = "From what the data plane shall do to the last map write";
+        let help = "From the desired state to the last map write";
         registry.register("apply_seconds", help, this.apply_seconds.clone());
         registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route }));
         this
     }
 }
 
-/// Sets a family to exactly these values: what is not named any more goes.
+/// Sets the gauges to exactly these values, and removes those no longer listed.
 pub fn set_all(
     family: &Gauges,
     label: &'static str,
@@ -137,14 +137,14 @@ pub fn observe(histogram: &Histogram, time: Duration) {
     histogram.observe(time.as_secs_f64());
 }
 
-/// What the programs count, read from the pinned maps at each scrape.
+/// The programs' counts, read from the pinned maps at each scrape.
 #[derive(Debug)]
 struct FromMaps {
     pins: Pins,
     per_route: bool,
 }
 
-/// What one scrape reads.
+/// The values read by one scrape.
 #[derive(Debug, Default)]
 struct Reading {
     reasons: Vec<(Reason, u64)>,
@@ -170,7 +170,7 @@ impl FromMaps {
     }
 }
 
-/// Counters by the name of their route, in the order of ids, so that it is always the same ones that have series.
+/// Sums counters by route name. In the order of ids, so that the same routes always have their own metrics.
 fn counted(maps: &Maps, most: usize) -> Result<BTreeMap<String, RouteCounters>, LoadError> {
     let mut names: HashMap<u32, String> = HashMap::new();
     maps.labels.walk(|key, label| {
@@ -202,7 +202,7 @@ fn by_name(
 
 impl Collector for FromMaps {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        // Without maps there is nothing to tell; a writer that has them says so by itself.
+        // Without maps there is nothing to report. A writer that has maps reports errors itself.
         let Ok(reading) = self.read() else { return Ok(()) };
         let help = "Packets and events by the reason why they left the path";
         let mut packets = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
@@ -270,7 +270,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }
-        assert!(!text.contains("Gateway"), "what is gone is not told any more:\n{text}");
+        assert!(!text.contains("Gateway"), "removed objects are not reported:\n{text}");
     }
 
     #[test]

@@ -19,23 +19,23 @@ use crate::net::Namespace;
 use crate::temp::TempDir;
 use crate::tls::{Authority, Files};
 
-/// How long a start may take on a busy machine.
+/// Time limit for a start on a busy machine.
 const START: Duration = Duration::from_secs(60);
-/// How long an orderly end may take.
+/// Time limit for a graceful stop.
 const STOP: Duration = Duration::from_secs(10);
 
-/// What an API server is started with.
+/// Options of an API server.
 #[derive(Debug, Default)]
 pub struct Options<'a> {
-    /// Where it runs and is reached on loopback; where the test runs when `None`.
+    /// The namespace in which it runs and listens on loopback; where the test runs when `None`.
     pub namespace: Option<&'a Namespace>,
-    /// Without the definitions of the Gateway API and ours.
+    /// Skip the definitions of the Gateway API and ours.
     pub bare: bool,
-    /// Writes who asked for what to [`ApiServer::audit_log`].
+    /// Log who requested what to [`ApiServer::audit_log`].
     pub audit: bool,
-    /// More arguments of kube-apiserver.
+    /// Additional arguments of kube-apiserver.
     pub arguments: &'a [&'a str],
-    /// While no other test has a server: for those that measure.
+    /// Run while no other test has a server; for tests that measure.
     pub alone: bool,
 }
 
@@ -50,18 +50,18 @@ pub struct ApiServer {
     kubectl: Kubectl,
     rest: Rest,
     _files: Files,
-    // Behind the programs: they have ended when their files go.
+    // Dropped after the programs have ended.
     folder: TempDir,
     _turn: Turn,
 }
 
 impl ApiServer {
-    /// Starts one with the definitions of the Gateway API and ours.
+    /// Starts an API server with the definitions of the Gateway API and ours.
     pub fn start() -> Result<Self> {
         Self::with(&Options::default())
     }
 
-    /// Starts one.
+    /// Starts an API server with these options.
     pub fn with(options: &Options<'_>) -> Result<Self> {
         let turn = Turn::take(options.alone);
         places::end_orphans();
@@ -125,17 +125,18 @@ impl ApiServer {
         self.kubectl.kubeconfig()
     }
 
-    /// The administrator's way by HTTP.
+    /// The administrator's access over HTTP.
     pub fn rest(&self) -> &Rest {
         &self.rest
     }
 
-    /// A line of JSON for each request of a ServiceAccount, with [`Options::audit`]: `audit.k8s.io/v1` Events.
+    /// The audit log, with [`Options::audit`]: one line of JSON (an `audit.k8s.io/v1` Event) for each request
+    /// of a ServiceAccount.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.path().join("audit.json")
     }
 
-    /// Ends the API server in order; etcd and so all objects stay.
+    /// Stops the API server gracefully. etcd keeps running, so all objects remain.
     pub fn stop(&mut self) -> Result<()> {
         let mut server = self.server.take().context("the API server does not run")?;
         signal(&server, Signal::SIGTERM)?;
@@ -151,7 +152,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Kills the API server, as a crash does.
+    /// Kills the API server, as in a crash.
     pub fn crash(&mut self) -> Result<()> {
         let mut server = self.server.take().context("the API server does not run")?;
         server.kill()?;
@@ -159,7 +160,7 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Starts it again at the same address, and waits until it is ready.
+    /// Starts the API server again at the same address, and waits until it is ready.
     pub fn launch(&mut self) -> Result<()> {
         ensure!(self.server.is_none(), "the API server runs already");
         let mut command = places::command(self.netns.as_deref(), &self.programs.join("kube-apiserver"));
@@ -168,23 +169,24 @@ impl ApiServer {
         self.wait_ready()
     }
 
-    /// Stops and starts it.
+    /// Stops the API server and starts it again.
     pub fn restart(&mut self) -> Result<()> {
         self.stop()?;
         self.launch()
     }
 
-    /// From now on it answers nothing, and all connections stay open: what a watch cut half-way sees.
+    /// Suspends the API server: it answers nothing and all connections stay open, as a watch sees it when its
+    /// path is cut.
     pub fn freeze(&self) -> Result<()> {
         signal(self.server.as_ref().context("the API server does not run")?, Signal::SIGSTOP)
     }
 
-    /// It goes on.
+    /// Resumes the API server after [`Self::freeze`].
     pub fn thaw(&self) -> Result<()> {
         signal(self.server.as_ref().context("the API server does not run")?, Signal::SIGCONT)
     }
 
-    /// What it and etcd wrote to their logs.
+    /// Returns the last lines of the logs of etcd and the API server.
     pub fn logs(&self) -> String {
         let read = |name: &str| {
             let text = std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
@@ -223,7 +225,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// Everything a ServiceAccount asks for, when it is answered and, of watches, when they begin.
+/// Logs every request of a ServiceAccount when it is answered and, for watches, also when they start.
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -237,7 +239,7 @@ fn arguments(folder: &TempDir, files: &Files, options: &Options<'_>, port: u16, 
     let mut arguments = vec![
         format!("--etcd-servers=http://127.0.0.1:{etcd}"),
         "--bind-address=127.0.0.1".into(),
-        // An endpoint of the Service `kubernetes` must not be on loopback; nobody goes there.
+        // An endpoint of the Service `kubernetes` must not be on loopback. Nothing connects to it.
         "--advertise-address=192.0.2.1".into(),
         format!("--secure-port={port}"),
         format!("--tls-cert-file={}", files.certificate.display()),
@@ -250,7 +252,7 @@ fn arguments(folder: &TempDir, files: &Files, options: &Options<'_>, port: u16, 
         format!("--token-auth-file={}", path("tokens.csv")),
         "--authorization-mode=RBAC".into(),
         "--allow-privileged".into(),
-        // A stop waits for requests in flight; watches of tests would hold it for a minute.
+        // A stop waits for requests in flight; watches of tests would delay it for a minute.
         "--shutdown-delay-duration=0s".into(),
         "--shutdown-watch-termination-grace-period=0s".into(),
     ];
@@ -279,8 +281,8 @@ fn start_etcd(
     spawn(command, folder, "etcd")
 }
 
-/// Starts a program with its log and its process's number in the folder, where the next test process finds it should
-/// this one be killed.
+/// Starts a program with its log and its process ID in the folder. If this process is killed, the next test
+/// process finds the ID there.
 fn spawn(mut command: Command, folder: &TempDir, name: &str) -> Result<Child> {
     let log = folder.path().join(format!("{name}.log"));
     let log = File::options().create(true).append(true).open(log).context("opening a log")?;
@@ -290,7 +292,7 @@ fn spawn(mut command: Command, folder: &TempDir, name: &str) -> Result<Child> {
     Ok(child)
 }
 
-/// Ports that nobody listens on now, held together so that they differ.
+/// Returns free ports, all held at the same time so that they differ.
 fn free_ports() -> Result<[u16; 3]> {
     let listeners = [(); 3].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let mut ports = [0; 3];
@@ -305,7 +307,7 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
     kill(Pid::from_raw(pid), signal).with_context(|| format!("sending {signal} to {pid}"))
 }
 
-/// Bits nobody can guess.
+/// Returns random bits that cannot be guessed.
 fn token() -> Result<String> {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).ok().context("reading random bytes")?;

@@ -1,4 +1,4 @@
-//! kubectl as a client: what people type, and what the documents of the project show.
+//! kubectl as a client, used as people type it and as the project's documentation shows it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::places;
 use crate::net::unique;
 
-/// How often an object is looked at while something is awaited.
+/// The interval at which an object is polled.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// kubectl with the rights of one kubeconfig.
@@ -27,29 +27,29 @@ impl Kubectl {
         Self { program, kubeconfig, netns }
     }
 
-    /// The same with the rights of another kubeconfig.
+    /// Same kubectl, with the rights of another kubeconfig.
     pub fn with(&self, kubeconfig: &Path) -> Self {
         Self { kubeconfig: kubeconfig.to_path_buf(), ..self.clone() }
     }
 
-    /// The file that says where the API server is and who asks.
+    /// The file with the API server's address and the client's credentials.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// kubectl, ready for arguments.
+    /// Builds a kubectl command, ready for arguments.
     pub fn command(&self) -> Command {
         let mut command = places::command(self.netns.as_deref(), &self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
         command
     }
 
-    /// What kubectl printed; an error with its words when it fails.
+    /// Runs kubectl and returns what it printed; if it fails, the error contains its messages.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         self.feed(arguments, "")
     }
 
-    /// The same with text on its standard input.
+    /// Same as [`Self::run`], with text on its standard input.
     pub fn feed(&self, arguments: &[&str], input: &str) -> Result<String> {
         let output = self.output(arguments, input)?;
         let told = String::from_utf8_lossy(&output.stderr);
@@ -57,13 +57,13 @@ impl Kubectl {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Status and output, for what may fail.
+    /// Runs kubectl and returns status and output, for commands that may fail.
     pub fn output(&self, arguments: &[&str], input: &str) -> Result<Output> {
         let mut command = self.command();
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("starting kubectl")?;
         let mut stdin = child.stdin.take().context("stdin of kubectl is piped")?;
-        // It may end without reading; its words tell why.
+        // It may exit without reading; its error output says why.
         if let Err(error) = stdin.write_all(input.as_bytes())
             && error.kind() != std::io::ErrorKind::BrokenPipe
         {
@@ -84,18 +84,19 @@ impl Kubectl {
         self.run(&["apply", "--server-side", "--force-conflicts", "-f", &path]).map(drop)
     }
 
-    /// Deletes the objects of a manifest, those that are there, and waits until they are gone.
+    /// Deletes those objects of a manifest that exist, and waits until they are gone.
     pub fn delete(&self, manifest: &str) -> Result<()> {
         self.feed(&["delete", "--ignore-not-found", "-f", "-"], manifest).map(drop)
     }
 
-    /// What `kubectl get ARGUMENTS -o json` gives: an object, or a list with `items`.
+    /// Returns what `kubectl get ARGUMENTS -o json` prints: an object, or a list with `items`.
     pub fn get(&self, arguments: &[&str]) -> Result<Value> {
         let text = self.run(&[&["get", "-o", "json"], arguments].concat())?;
         serde_json::from_str(&text).context("kubectl printed no JSON")
     }
 
-    /// Looks at `kubectl get ARGUMENTS` until it is as wanted; an error with the last look when it is not in time.
+    /// Polls `kubectl get ARGUMENTS` until the result is as wanted. After the time limit, the error contains
+    /// the last result.
     pub fn wait_for(
         &self,
         what: &str,
@@ -115,19 +116,20 @@ impl Kubectl {
         }
     }
 
-    /// Waits until every definition is served.
+    /// Waits until every CustomResourceDefinition is established.
     pub fn wait_for_definitions(&self) -> Result<()> {
         self.run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=30s"]).map(drop)
     }
 
-    /// A namespace for one test, `<role>-<pid>-<n>`.
+    /// Creates a namespace for one test, `<role>-<pid>-<n>`.
     pub fn namespace(&self, role: &str) -> Result<OwnNamespace> {
         let name = format!("{role}-{}-{}", std::process::id(), unique());
         self.run(&["create", "namespace", &name])?;
         Ok(OwnNamespace { kubectl: self.clone(), name })
     }
 
-    /// The same with the rights of a ServiceAccount, which must exist; its kubeconfig lies beside ours.
+    /// Same kubectl, with the rights of a ServiceAccount, which must exist. Its kubeconfig is stored next to
+    /// ours.
     pub fn of_service_account(&self, namespace: &str, name: &str) -> Result<Self> {
         let token = self.run(&["create", "token", "--duration=24h", "-n", namespace, name])?;
         let ours: Value = serde_json::from_str(&self.run(&["config", "view", "-o", "json"])?)?;
@@ -143,7 +145,8 @@ impl Kubectl {
     }
 }
 
-/// A namespace of Kubernetes for one test. Dropping it deletes it with all it holds, some seconds later.
+/// A Kubernetes namespace for one test. Dropping it deletes it with all its objects, which takes some
+/// seconds.
 #[derive(Debug)]
 pub struct OwnNamespace {
     kubectl: Kubectl,
@@ -151,28 +154,28 @@ pub struct OwnNamespace {
 }
 
 impl OwnNamespace {
-    /// As Kubernetes calls it.
+    /// Its name in Kubernetes.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Creates or changes objects in it: a manifest that names no namespace.
+    /// Creates or changes objects in it, from a manifest that names no namespace.
     pub fn apply(&self, manifest: &str) -> Result<()> {
         let arguments = ["-n", &self.name, "apply", "--server-side", "--force-conflicts", "-f", "-"];
         self.kubectl.feed(&arguments, manifest).map(drop)
     }
 
-    /// What `kubectl ARGUMENTS` prints in it.
+    /// Runs `kubectl ARGUMENTS` in it and returns what it printed.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         self.kubectl.run(&[&["-n", &self.name], arguments].concat())
     }
 
-    /// What `kubectl get ARGUMENTS` gives in it.
+    /// Returns the result of `kubectl get ARGUMENTS` in it.
     pub fn get(&self, arguments: &[&str]) -> Result<Value> {
         self.kubectl.get(&[&["-n", &self.name], arguments].concat())
     }
 
-    /// Looks at `kubectl get ARGUMENTS` in it until it is as wanted.
+    /// Polls `kubectl get ARGUMENTS` in it until the result is as wanted.
     pub fn wait_for(
         &self,
         what: &str,

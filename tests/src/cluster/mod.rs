@@ -11,19 +11,19 @@
 //! # }
 //! ```
 
-/// Where programs and definitions are, and what is left of killed tests.
+/// Where programs and definitions are, and the cleanup after killed tests.
 mod places;
 /// kubectl as a client.
 mod kubectl;
-/// The API by HTTP, for what must be quick.
+/// The API over HTTP, for requests that must be fast.
 mod rest;
 /// etcd and an API server, without nodes.
 mod api_server;
-/// Whose turn it is.
+/// Turns between tests that measure and others.
 mod turn;
 /// Three nodes, a router and a client.
 mod nodes;
-/// What is listed only where it is not streamed.
+/// The kinds that are listed only where they are not streamed.
 mod streamed;
 
 pub use api_server::{ApiServer, Options};

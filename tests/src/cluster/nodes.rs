@@ -1,4 +1,5 @@
-//! Three nodes, a router and a client: `client - router - nodes`. The scripts in `tests/cluster/` make it and drive it.
+//! Three nodes, a router and a client: `client - router - nodes`. The scripts in `tests/cluster/` create and
+//! control them.
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -12,29 +13,30 @@ use serde_json::Value;
 use super::Kubectl;
 use super::places;
 
-/// Tests that only use the cluster share it; those that take nodes away have it alone.
+/// Tests that only use the cluster share it; a test that stops nodes has it to itself.
 static USE: RwLock<()> = RwLock::new(());
 
-/// How long a node may take to be Ready after its start, or NotReady after its loss.
+/// Time limit for a node to be Ready after its start, or NotReady after its loss.
 const TURN: Duration = Duration::from_secs(60);
 
 /// The running cluster.
 #[derive(Debug)]
 pub struct Cluster {
     folder: PathBuf,
-    /// First part of its namespaces' names.
+    /// Prefix of its namespaces' names.
     name: String,
     kubectl: Kubectl,
 }
 
-/// The cluster together with the tests that run beside; use namespaces of your own.
+/// The cluster, shared with other running tests; use your own namespaces.
 #[derive(Debug)]
 pub struct Shared {
     cluster: Cluster,
     _others: RwLockReadGuard<'static, ()>,
 }
 
-/// The cluster without any other test. Dropping it starts the nodes that are off.
+/// The cluster, used by this test only. Dropping it starts the nodes that are off and routes to all nodes
+/// again.
 #[derive(Debug)]
 pub struct Alone {
     cluster: Cluster,
@@ -71,14 +73,15 @@ impl Drop for Alone {
 }
 
 impl Cluster {
-    /// The cluster that `cargo xtask test cluster` made, together with other tests.
+    /// Opens the cluster that `cargo xtask test cluster` created, shared with other tests.
     pub fn shared() -> Result<Shared> {
-        // A test that panicked while it held the lock has left nothing that others could not see.
+        // Poisoning is ignored: the lock protects no data that a panic could leave inconsistent.
         let others = USE.read().unwrap_or_else(PoisonError::into_inner);
         Ok(Shared { cluster: Self::open()?, _others: others })
     }
 
-    /// The same for a test that kills nodes or turns routes: no other test runs meanwhile.
+    /// Opens the cluster for a test that kills nodes or changes routes: no other test uses it at the same
+    /// time.
     pub fn alone() -> Result<Alone> {
         let nobody = USE.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Alone { cluster: Self::open()?, _nobody: nobody })
@@ -93,8 +96,8 @@ impl Cluster {
             let mut lines = settings.lines().filter_map(|line| line.split_once('='));
             lines.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
         };
-        let name = setting("NAME").context("the cluster's folder tells no name")?;
-        let programs = PathBuf::from(setting("BIN").context("the cluster's folder tells no programs")?);
+        let name = setting("NAME").context("the cluster's folder has no name")?;
+        let programs = PathBuf::from(setting("BIN").context("the cluster's folder has no programs")?);
         let control = PathBuf::from(format!("/run/netns/{name}-control"));
         let kubeconfig = folder.join("pki/admin.kubeconfig");
         Ok(Self { kubectl: Kubectl::new(programs.join("kubectl"), kubeconfig, Some(control)), folder, name })
@@ -105,14 +108,15 @@ impl Cluster {
         &self.kubectl
     }
 
-    /// Runs helm as administrator; an error with its words when it fails.
+    /// Runs helm as administrator; if it fails, the error contains its messages.
     pub fn helm(&self, arguments: &[&str]) -> Result<String> {
         let mut command = places::command(Some(&self.netns("control")), &places::helm()?);
         command.arg("--kubeconfig").arg(self.kubectl.kubeconfig()).args(arguments);
         said(command.output().context("starting helm")?, "helm", arguments)
     }
 
-    /// A line of JSON for each request of a ServiceAccount outside of kube-system: `audit.k8s.io/v1` Events.
+    /// The audit log, outside of kube-system: one line of JSON (an `audit.k8s.io/v1` Event) for each request
+    /// of a ServiceAccount.
     pub fn audit_log(&self) -> PathBuf {
         self.folder.join("log/audit.json")
     }
@@ -122,15 +126,15 @@ impl Cluster {
         self.script("load.sh", &[&archive.to_string_lossy()]).map(drop)
     }
 
-    /// The router sends what is for 198.51.100.0/24 and 2001:db8:51::/64 to these nodes, each flow to one of them; to
-    /// all when none is named.
+    /// Makes the router send packets for 198.51.100.0/24 and 2001:db8:51::/64 to these nodes, each flow to
+    /// one of them; to all nodes if none is named.
     pub fn route(&self, nodes: &[u8]) -> Result<()> {
         let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
         self.script("route.sh", &nodes).map(drop)
     }
 
-    /// The router answers that nobody has these addresses.
+    /// Makes the router answer that these addresses are unreachable.
     pub fn route_to_nobody(&self) -> Result<()> {
         self.script("route.sh", &["none"]).map(drop)
     }
@@ -145,17 +149,17 @@ impl Cluster {
         (1..=3).map(|number| self.node(number)).collect()
     }
 
-    /// A command at the client, beyond the router.
+    /// Builds a command that runs at the client, beyond the router.
     pub fn client(&self, program: &str) -> Command {
         places::command(Some(&self.netns("client")), Path::new(program))
     }
 
-    /// Runs a closure at the client. Sockets it makes stay there.
+    /// Runs a closure at the client. Sockets it opens stay there.
     pub fn at_client<T: Send>(&self, closure: impl FnOnce() -> T + Send) -> Result<T> {
         places::inside(Some(&self.netns("client")), closure)
     }
 
-    /// A command in the router's network.
+    /// Builds a command that runs in the router's network namespace.
     pub fn router(&self, program: &str) -> Command {
         places::command(Some(&self.netns("router")), Path::new(program))
     }
@@ -167,7 +171,7 @@ impl Cluster {
     fn script(&self, name: &str, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new("bash");
         command.arg(places::root().join("tests/cluster").join(name)).arg(&self.folder).args(arguments);
-        // A node that starts keeps its own output in its log; nothing of it may hold our pipe.
+        // A starting node writes its output to its own log, so that it does not keep our pipe open.
         said(command.output().with_context(|| format!("starting {name}"))?, name, arguments)
     }
 }
@@ -180,7 +184,7 @@ pub struct Node<'a> {
 }
 
 impl Node<'_> {
-    /// As Kubernetes calls it.
+    /// Its name in Kubernetes.
     pub fn name(&self) -> String {
         format!("node{}", self.number)
     }
@@ -195,17 +199,17 @@ impl Node<'_> {
         format!("fd77::1{}", self.number)
     }
 
-    /// Whether it has power.
+    /// Whether it is powered on.
     pub fn is_on(&self) -> bool {
         self.cluster.folder.join(format!("{}.pid", self.name())).exists()
     }
 
-    /// Cuts its power: processes, links and maps are gone at once, disks stay.
+    /// Cuts its power: processes, links and maps are gone at once; disks remain.
     pub fn kill(&self) -> Result<()> {
         self.cluster.script("node.sh", &["kill", &self.number.to_string()]).map(drop)
     }
 
-    /// Gives it power again.
+    /// Powers it on again.
     pub fn start(&self) -> Result<()> {
         self.cluster.script("node.sh", &["start", &self.number.to_string()]).map(drop)
     }
@@ -215,7 +219,7 @@ impl Node<'_> {
         self.cluster.script("node.sh", &[&["run", &self.number.to_string()], command].concat())
     }
 
-    /// Waits until the API says that the node is Ready, or that it is not.
+    /// Waits until the API reports the node as Ready (condition True) or as not Ready (condition Unknown).
     pub fn wait_ready(&self, ready: bool) -> Result<()> {
         let name = self.name();
         let wanted = if ready { "True" } else { "Unknown" };
@@ -229,7 +233,7 @@ impl Node<'_> {
     }
 }
 
-/// What a program printed, or its words when it failed.
+/// Returns what a program printed; if it failed, the error contains its messages.
 fn said(output: Output, program: &str, arguments: &[&str]) -> Result<String> {
     let told = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{program} {}: {}", arguments.join(" "), told.trim());

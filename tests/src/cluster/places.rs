@@ -1,4 +1,4 @@
-//! Where programs and definitions are, and what is left of killed tests.
+//! Where programs and definitions are, and the cleanup after killed tests.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ pub(super) fn programs() -> Result<PathBuf> {
     told("VESTIBULE_API_SERVER", "control")
 }
 
-/// The folder with the definitions of the Gateway API, of the conformance suite's version.
+/// The folder with the Gateway API definitions, in the version of the conformance suite.
 pub fn gateway_definitions() -> Result<PathBuf> {
     told("VESTIBULE_GATEWAY_CRDS", "control")
 }
@@ -33,13 +33,13 @@ pub fn image() -> Result<PathBuf> {
     told("VESTIBULE_IMAGE", "cluster")
 }
 
-/// The checkout.
+/// The root of the checkout.
 pub(super) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
-/// What `cargo xtask test LEVEL` put into the environment.
+/// Returns a path that `cargo xtask test LEVEL` put into the environment.
 pub(super) fn told(variable: &str, level: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     let path = path.with_context(|| format!("{variable} is not set; run `cargo xtask test {level}`"))?;
@@ -47,7 +47,7 @@ pub(super) fn told(variable: &str, level: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A kubeconfig for who has this token.
+/// Returns a kubeconfig with this token.
 pub(super) fn kubeconfig(server: &str, authority: &Path, token: &str) -> String {
     let text = serde_json::json!({
         "apiVersion": "v1",
@@ -60,8 +60,8 @@ pub(super) fn kubeconfig(server: &str, authority: &Path, token: &str) -> String 
     text.to_string()
 }
 
-/// A command that runs in a network namespace, or where the test runs. The process is the program itself: killing it
-/// ends it.
+/// Builds a command that runs in a network namespace, or where the test runs. The process is the program
+/// itself: killing it ends the program.
 pub(super) fn command(netns: Option<&Path>, program: &Path) -> Command {
     match netns {
         None => Command::new(program),
@@ -73,7 +73,7 @@ pub(super) fn command(netns: Option<&Path>, program: &Path) -> Command {
     }
 }
 
-/// Runs a closure on a thread in a network namespace, or here. Sockets it makes stay there.
+/// Runs a closure on a thread in a network namespace, or on this thread. Sockets it opens stay there.
 pub(super) fn inside<T: Send>(netns: Option<&Path>, closure: impl FnOnce() -> T + Send) -> Result<T> {
     let Some(netns) = netns else { return Ok(closure()) };
     let file = File::open(netns).with_context(|| format!("opening {}", netns.display()))?;
@@ -86,8 +86,9 @@ pub(super) fn inside<T: Send>(netns: Option<&Path>, closure: impl FnOnce() -> T 
     })
 }
 
-/// Kills what test processes that were killed left running: folders below the system's for temporary files that a
-/// dead process made (`vst-<pid>-<n>`) and that name processes of theirs in files `<program>.pid`.
+/// Ends processes that killed test processes left running, and removes their folders. Such a folder is in the
+/// system's temporary folder, was created by a dead process (`vst-<pid>-<n>`), and contains process IDs in
+/// files `<program>.pid`.
 pub(super) fn end_orphans() {
     let entries = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     for folder in entries.map(|entry| entry.path()) {
@@ -106,7 +107,7 @@ pub(super) fn end_orphans() {
             let Some(pid) = fs::read_to_string(&path).ok().and_then(|pid| pid.trim().parse().ok()) else {
                 continue;
             };
-            // The number may be someone else's by now; its command line names our folder or it is not ours.
+            // The ID may belong to another process now. It is ours only if its command line names our folder.
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             if String::from_utf8_lossy(&line).contains(&*folder.to_string_lossy()) {
                 let pid = nix::unistd::Pid::from_raw(pid);

@@ -1,4 +1,4 @@
-//! The API by HTTP/1.1, for what must be quick: kubectl takes a tenth of a second to start.
+//! The API over HTTP/1.1, for requests that must be fast: kubectl takes a tenth of a second to start.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::places;
 use crate::tls::{self, ClientStream};
 
-/// Where the API is and who asks.
+/// The API server's address and the client's credentials.
 #[derive(Clone)]
 pub struct Rest {
     pub(super) address: SocketAddr,
@@ -29,7 +29,7 @@ impl fmt::Debug for Rest {
 }
 
 impl Rest {
-    /// A connection of its own, for many requests one after the other.
+    /// Opens a new connection, for many successive requests.
     pub fn connect(&self) -> Result<Connection> {
         let connect = || tls::connect(self.address, Arc::clone(&self.tls), "localhost");
         let stream = places::inside(self.netns.as_deref(), connect)??;
@@ -37,7 +37,7 @@ impl Rest {
     }
 }
 
-/// A kept connection to the API.
+/// A persistent connection to the API.
 pub struct Connection {
     stream: BufReader<ClientStream>,
     token: String,
@@ -60,7 +60,7 @@ impl Connection {
         self.expect_success("PATCH", path, "application/merge-patch+json", patch.to_string().as_bytes())
     }
 
-    /// `PUT` of a whole object, with its resourceVersion where that matters.
+    /// `PUT` of a whole object, with its resourceVersion if that matters.
     pub fn replace(&mut self, path: &str, object: &Value) -> Result<Value> {
         self.expect_success("PUT", path, "application/json", object.to_string().as_bytes())
     }
@@ -70,7 +70,7 @@ impl Connection {
         self.expect_success("GET", path, "application/json", b"")
     }
 
-    /// `DELETE` of an object, or of all of a collection.
+    /// `DELETE` of an object, or of a whole collection.
     pub fn delete(&mut self, path: &str) -> Result<Value> {
         self.expect_success("DELETE", path, "application/json", b"")
     }
@@ -83,7 +83,7 @@ impl Connection {
         serde_json::from_slice(&answer).with_context(|| format!("{method} {path}: not JSON"))
     }
 
-    /// Any request: status and body of the answer.
+    /// Sends any request; returns status and body of the answer.
     pub fn request(&mut self, method: &str, path: &str, kind: &str, body: &[u8]) -> Result<(u16, Vec<u8>)> {
         let head = format!(
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nAccept: application/json\r\n\

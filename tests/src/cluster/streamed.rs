@@ -1,7 +1,7 @@
-//! What watches stream where the API server can: `group/resource`.
+//! The kinds whose objects a watch can stream, as `group/resource`.
 
-/// Kinds whose first objects come by a watch from an API server that streams them, and by a list from others. The right to
-/// list them is used with those alone.
+/// Kinds whose initial objects are received by a watch if the API server streams them, and by a list
+/// otherwise. The right to list them is used only with API servers that do not stream.
 pub const STREAMED: [&str; 10] = [
     "/namespaces",
     "/services",

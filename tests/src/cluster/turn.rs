@@ -1,8 +1,8 @@
-//! Whose turn it is: a test that measures has the machine to itself; the others share it.
+//! Turns between tests: a test that measures has the machine to itself; other tests share it.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Tests that run now, and whether one of them is alone.
+/// The tests that run now, and whether one of them is alone.
 struct Users {
     sharing: usize,
     alone: bool,
@@ -18,8 +18,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits while another one is alone; who wants to be alone, until nobody else runs. It may be met by others all the
-    /// time, and then is the last.
+    /// Waits while another test is alone. A test that wants to be alone also waits until no other test runs.
+    /// Others may start before it, so it may be the last to run.
     pub(super) fn take(alone: bool) -> Self {
         let users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
         let mut users = CHANGED

@@ -1,4 +1,4 @@
-//! The ends of connections: addresses, numbers, and the bytes each of them sends.
+//! The ends of connections: addresses, sequence numbers, and the bytes that each of them sends.
 
 use std::net::SocketAddr;
 
@@ -13,10 +13,10 @@ use crate::packet::{Segment, flag, segment};
 use crate::tcp_option::TcpOption;
 use crate::world::Device;
 
-/// Window of what is sent without `win`.
+/// The window of packets sent without `win`.
 const WINDOW: u16 = 64_240;
 
-/// What an end sends: a beginning, then bytes by a seed.
+/// The bytes that an end sends: a beginning, then bytes generated from a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub(super) beginning: Vec<u8>,
@@ -39,24 +39,24 @@ impl Stream {
 pub(super) struct End {
     pub(super) device: Device,
     pub(super) own: SocketAddr,
-    /// Whom it speaks to; a backend learns it from the SYN.
+    /// The other end's address; a backend learns it from the SYN.
     pub(super) peer: Option<SocketAddr>,
     pub(super) isn: u32,
-    /// The other's first number, as heard.
+    /// The other end's initial sequence number, as received.
     pub(super) peer_isn: Option<u32>,
-    /// The other's first timestamp, as heard.
+    /// The other end's first timestamp, as received.
     pub(super) peer_clock: Option<u32>,
     pub(super) stream: Stream,
-    /// What it has to hear.
+    /// The stream that it must receive.
     pub(super) heard: Option<Stream>,
 }
 
 impl End {
-    /// An end by its name.
+    /// Creates an end from its name.
     pub(super) fn named(name: &str, family: Family, tcp: bool) -> Result<Self> {
         let (kind, count) = split(name)?;
         let (device, own, isn) = match kind {
-            // Odd and even ports may differ in which CPU's turn they are; ours stay even.
+            // Ports of clients are two apart, so all are even.
             "client" | "forger" => {
                 let isn = 0xffff_ff00_u32.wrapping_add(u32::from(count) << 24).wrapping_sub(1 << 24);
                 (Device::Client, SocketAddr::new(client(family), 40_000 + 2 * (count - 1)), isn)
@@ -88,7 +88,7 @@ impl End {
         })
     }
 
-    /// The segment that a packet in relative numbers is.
+    /// Converts a packet in relative numbers to a segment.
     pub(super) fn segment(&self, packet: &Packet) -> Result<Segment> {
         let peer = self.peer.context("nobody has spoken to this end yet")?;
         let mut made = segment(self.own, peer)
@@ -124,7 +124,7 @@ impl End {
         self.peer_isn.unwrap_or(0).wrapping_add(number as u32)
     }
 
-    /// Takes note of what a SYN tells.
+    /// Records the other end's address, sequence number and timestamp from a SYN.
     pub(super) fn learn(&mut self, heard: &Segment) {
         if heard.flags & flag::SYN != 0 {
             self.peer_isn = Some(heard.seq);
@@ -136,12 +136,12 @@ impl End {
         }
     }
 
-    /// Demands that a segment which arrived is the one of the script.
+    /// Checks that a segment which arrived is the one the script expects.
     pub(super) fn check(&self, expected: &Packet, got: &Segment) -> Result<()> {
         ensure!(got.to == self.own, "it is for {}", got.to);
         ensure!(self.peer.is_none_or(|peer| peer == got.from), "it is from {}", got.from);
         ensure!(got.flags == expected.flags, "other flags");
-        // A reset of nobody's connection has no number that would be relative to anything.
+        // A reset that belongs to no connection has an absolute number: there is no peer ISN to subtract.
         let seq = got.seq.wrapping_sub(self.peer_isn.unwrap_or(0));
         ensure!(seq == expected.begin as u32, "other sequence number");
         ensure!(got.payload.len() as u64 == expected.end - expected.begin, "other length");
@@ -156,7 +156,7 @@ impl End {
         }
         let (from, until) = payload(expected.flags, expected.begin, expected.end);
         if from < until {
-            let heard = self.heard.as_ref().context("whose bytes it ought to hear is not known")?;
+            let heard = self.heard.as_ref().context("whose bytes it should receive is not known")?;
             ensure!(got.payload == heard.bytes(from, until), "OTHER BYTES than were sent");
         }
         Ok(())
@@ -176,7 +176,7 @@ impl End {
                     value.is_none_or(|value| value == relative) && echo.is_none_or(|echo| echo == *e)
                 }
                 (Opt::Sack(a), TcpOption::Sack(b)) => {
-                    // Blocks tell of one's own bytes.
+                    // SACK blocks refer to this end's own bytes.
                     let own = |number: &u32| u64::from(number.wrapping_sub(self.isn));
                     a.iter().copied().eq(b.iter().map(|(left, right)| (own(left), own(right))))
                 }
@@ -188,7 +188,7 @@ impl End {
         Ok(())
     }
 
-    /// The other's timestamp, its first one being 1: 0 stands for none.
+    /// Returns the other end's timestamp relative to its first one, which is 1: 0 stands for none.
     pub(super) fn since_clock(&self, value: u32) -> u32 {
         self.peer_clock.map_or(value, |first| value.wrapping_sub(first).wrapping_add(1))
     }
@@ -199,13 +199,13 @@ pub(super) fn usual_hello(tenant: usize, bytes: usize) -> Vec<u8> {
     hello().name(server_name(tenant)).length(bytes).bytes()
 }
 
-/// Stream bytes of a segment, counted from 0: those behind its SYN.
+/// Returns the range of stream bytes of a segment, counted from 0: those after its SYN.
 fn payload(flags: u8, begin: u64, end: u64) -> (u64, u64) {
     let before = u64::from(flags & flag::SYN == 0);
     (begin.saturating_sub(before), end.saturating_sub(before))
 }
 
-/// Name without number, and the number.
+/// Splits a name into the name without its number, and the number.
 fn split(name: &str) -> Result<(&str, u16)> {
     let (name, connection) = match name.split_once('/') {
         Some((name, connection)) => (name, Some(connection)),

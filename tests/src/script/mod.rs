@@ -1,45 +1,46 @@
-//! Connections told packet by packet: both ends are played by a script, Vestibule between them is real.
+//! Connections scripted packet by packet: a script plays both ends, and the Vestibule between them is real.
 //!
-//! A script is a text file (`tests/script/*.pkt`), a step a line, `#` begins a comment:
+//! A script is a text file (`tests/script/*.pkt`) with one step per line; `#` starts a comment:
 //!
 //! ```text
 //! client -> S 0:0 win 64240 <mss 1460,sackOK>      # the client sends a SYN
-//! client <- S. 0:0 ack 1 <mss 1460,sackOK>         # and gets this answer, and no other
+//! client <- S. 0:0 ack 1 <mss 1460,sackOK>         # and receives this answer, and no other
 //! client -> P. 1:518 ack 1
 //! backend <- S 0:0 <mss 1460,sackOK>
 //! ```
 //!
-//! `->` is what an end sends, `<-` what arrives at it. Flags are `S F R P U E W` and `.` for ACK, or `-` for none;
-//! `begin:end` counts payload, as tcpdump does. All numbers are relative: one's own to one's first, the other end's to the
-//! first heard from it; timestamps of one's own clock are as sent, the other's relative to the first heard, which is 1. `*`
-//! is any number, `<...>` any options; without `<>` there are none. NOPs are not compared. Payload is not written down: each end
-//! has a stream of its own (a client's begins with its hello), and every byte that arrives is compared with it.
+//! `->` is a packet that an end sends, `<-` one that arrives at it. Flags are `S F R P U E W` and `.` for ACK, or
+//! `-` for none. `begin:end` counts payload, as in tcpdump. All numbers are relative: an end's own to its first
+//! one, the other end's to the first one received from it. Timestamps of an end's own clock are as sent; those of
+//! the other end are relative to the first one received, which is 1. `*` is any number and `<...>` any options;
+//! without `<>` there are none. NOPs are not compared. Payload is not written in the script: each end has its own
+//! stream (a client's starts with its hello), and every byte that arrives is compared with it.
 //!
-//! Between two steps nothing may arrive that no line expects. Ends: `client`, `client2`, ... (ports 40000, 40002, ...),
-//! `forger` (a stranger on `client`'s addresses and ports, with numbers of its own), `backend` (tenant a's), `other`
-//! (tenant b's); `backend/2` is the second connection there. Other steps:
+//! Between two steps nothing may arrive that no line expects. Ends: `client`, `client2`, ... (ports 40000, 40002,
+//! ...), `forger` (a stranger on `client`'s addresses and ports, with its own numbers), `backend` (tenant a's),
+//! `other` (tenant b's); `backend/2` is the second connection there. Other steps:
 //!
-//! ```text
-//! set listener tcp            # what clients dial: tls (the default) or tcp, tenant a's port
-//! set isn client 0xfffffff0   # an end's first number
-//! set hello client tenant-b 600
-//! set ports 1024-1025         # source ports of the node
-//! use open                    # the steps of tests/script/open.inc
-//! stream backend 1:100001 by 1000 ack 518    # segments of 1,000 bytes, each of which arrives as it was sent
-//! anew client tenant-b        # the client begins anew on its port, with other numbers
-//! age 7200                    # seconds pass, for everything that is kept
-//! sweep                       # the daemon looks for what is over
-//! counts ForwardClient=2      # what was counted since the last such line, all of it
-//! entries flows=1 nats=1      # what is kept
-//! ```
+//! | step | meaning |
+//! | --- | --- |
+//! | `set listener tcp` | clients dial tenant a's TCP listener instead of the TLS listener |
+//! | `set isn client 0xfffffff0` | sets an end's first sequence number |
+//! | `set hello client tenant-b 600` | sets a client's hello: its tenant and its length in bytes |
+//! | `set ports 1024-1025` | sets the node's source ports |
+//! | `use open` | runs the steps of tests/script/open.inc |
+//! | `stream backend 1:100001 by 1000 ack 518` | sends segments of 1,000 bytes; each must arrive as it was sent |
+//! | `anew client tenant-b` | the client starts a new connection on its port, with other numbers |
+//! | `age 7200` | lets this many seconds pass for all entries |
+//! | `sweep` | expires what the daemon would expire |
+//! | `counts ForwardClient=2` | all that was counted since the last such line |
+//! | `entries flows=1 nats=1` | the number of entries in these maps |
 
-/// Text to steps.
+/// Parses text into steps.
 pub mod parse;
-/// The ends and what they know.
+/// The ends and their state.
 mod end;
 /// Plays steps.
 mod play;
-/// What packets look like in the words of a script.
+/// Formats packets as lines of a script.
 mod show;
 
 pub use play::play;
@@ -55,7 +56,7 @@ pub struct Line {
     pub step: Step,
 }
 
-/// What a line says.
+/// The step of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Clients dial a TCP listener instead of the TLS one.
@@ -121,7 +122,7 @@ pub struct Packet {
     /// As on the wire; not compared when not given.
     pub window: Option<u16>,
     pub urgent: u16,
-    /// Both bits of the IP header.
+    /// Both ECN bits of the IP header.
     pub ecn: u8,
     /// `None` = any.
     pub options: Option<Vec<Opt>>,

@@ -6,7 +6,7 @@ use common::reason::Reason;
 use super::{Kept, Line, Opt, Packet, Step};
 use crate::addresses::{TENANT_NETS, tenant_name};
 
-/// Bytes of a hello when none are given.
+/// Bytes of a hello if none are given.
 pub const HELLO_BYTES: usize = 517;
 
 /// Reads a script; the error names line and word.
@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The words of a line; what stands in `<>` is one word.
+/// The words of a line; text in `<>` is one word.
 #[derive(Debug)]
 struct Words<'t>(&'t str);
 
@@ -191,7 +191,7 @@ fn hex(word: &str) -> Result<Vec<u8>> {
     (0..word.len()).step_by(2).map(|at| Ok(u8::from_str_radix(&word[at..at + 2], 16)?)).collect()
 }
 
-/// Decimal, with `_` where one likes, or hexadecimal behind `0x`.
+/// Parses a decimal number, with `_` anywhere, or a hexadecimal one after `0x`.
 fn number(word: &str) -> Result<u64> {
     let plain = word.replace('_', "");
     let read = match plain.strip_prefix("0x") {
@@ -220,7 +220,7 @@ fn kept(word: &str) -> Result<Kept> {
     })
 }
 
-/// `what=count` until the end of the line.
+/// Parses `what=count` pairs until the end of the line.
 fn pairs<T>(words: &mut Words<'_>, read: impl Fn(&str) -> Result<T>) -> Result<Vec<(T, u64)>> {
     let mut pairs = Vec::new();
     while let Some(word) = words.next() {

@@ -1,4 +1,4 @@
-//! Plays a script: injects what ends send, and holds what arrives against it.
+//! Plays a script: injects the packets that ends send, and compares the packets that arrive with the script.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -66,11 +66,12 @@ struct Player<'p> {
     tcp: bool,
     settings: Settings,
     ends: BTreeMap<String, End>,
-    /// What arrived and was not looked at, by device.
+    /// Segments that arrived and were not checked yet, by device.
     arrived: [VecDeque<Segment>; 2],
-    /// Counters at the last look.
+    /// Counters when they were last checked.
     counted: BTreeMap<Reason, u64>,
-    /// Seconds by which a flow is older than its entry says, and what that says.
+    /// For each flow, the seconds by which it is older than its entry says, and the `seen_secs` of that
+    /// entry.
     aged: BTreeMap<ClientTuple, (u32, u32)>,
 }
 
@@ -146,7 +147,7 @@ impl Player<'_> {
         self.receive()
     }
 
-    /// Demands that nothing is left that no line expected.
+    /// Checks that no packet is left that no line expected.
     fn quiet(&mut self) -> Result<()> {
         self.receive()?;
         for (device, waiting) in DEVICES.iter().zip(&self.arrived) {
@@ -157,7 +158,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Takes in what the devices sent.
+    /// Receives the frames that the devices sent.
     fn receive(&mut self) -> Result<()> {
         let frames = self.programs.world.drain();
         self.take(frames)
@@ -183,13 +184,13 @@ impl Player<'_> {
         end.check(packet, &got).with_context(|| format!("got {shown}\n(or {told})"))
     }
 
-    /// Lets an end learn from a SYN, and who sends it bytes.
+    /// Lets an end learn from a SYN, and records for both ends which stream they must receive.
     fn meet(&mut self, name: &str, got: &Segment) -> Result<()> {
         self.end(name)?.learn(got);
         if got.flags & (flag::SYN | flag::ACK) != flag::SYN || self.end(name)?.device == Device::Client {
             return Ok(());
         }
-        // Clients keep their first number, so it tells whose SYN this is.
+        // A client's ISN is passed on unchanged, so it identifies the client of this SYN.
         let stream = self.end(name)?.stream.clone();
         let caller = self.ends.values_mut().find(|end| end.device == Device::Client && end.isn == got.seq);
         let caller = caller.context("a SYN of no client")?;
@@ -199,7 +200,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// A segment in the numbers of the end that it is for, if there is one.
+    /// Formats a segment in the numbers of the end that it is for, if there is one.
     fn told(&self, segment: &Segment) -> String {
         let known = self
             .ends
@@ -211,7 +212,7 @@ impl Player<'_> {
         }
     }
 
-    /// Segments that each arrive as they were sent.
+    /// Sends segments, each of which must arrive as it was sent.
     fn stream(&mut self, name: &str, begin: u64, until: u64, by: u64, ack: u64) -> Result<()> {
         let own = self.end(name)?.clone();
         let facing = |end: &End| match own.device {
@@ -262,8 +263,8 @@ impl Player<'_> {
         }
     }
 
-    /// Lets seconds pass for what is kept. A flow's entry is only marked, for a machine may be up for less time than
-    /// flows may idle.
+    /// Lets seconds pass for all entries. A flow's entry is only marked, because the machine may have been up
+    /// for less time than the idle timeout.
     fn age(&mut self, seconds: u32) {
         for (client, flow) in self.programs.entries::<ClientTuple, Flow>(name::FLOWS) {
             let before = match self.aged.get(&client) {
@@ -285,7 +286,7 @@ impl Player<'_> {
         }
     }
 
-    /// What the daemon does by the same judgement.
+    /// Expires what is due, decided by the same functions as in the daemon.
     fn sweep(&mut self) -> Result<()> {
         self.quiet()?;
         let mut due = Vec::new();
@@ -316,7 +317,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Forgets all connections, as no script may know of another's.
+    /// Removes all connections, so that no script sees those of another script.
     fn forget(&mut self) {
         self.programs.clear::<ClientTuple, Flow>(name::FLOWS);
         self.programs.clear::<BackendTuple, Reply>(name::NATS);

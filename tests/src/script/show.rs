@@ -1,4 +1,4 @@
-//! What packets look like in the words of a script.
+//! Formats packets as lines of a script.
 
 use super::end::End;
 use crate::packet::{Segment, flag};
@@ -15,7 +15,7 @@ const LETTERS: [(u8, char); 8] = [
     (flag::ACK, '.'),
 ];
 
-/// A segment that arrived at an end, as a line of a script.
+/// Formats a segment that arrived at an end as a line of a script.
 pub(super) fn arrived(end: &End, got: &Segment) -> String {
     let flags: String =
         LETTERS.iter().filter(|(bit, _)| got.flags & bit != 0).map(|(_, letter)| letter).collect();

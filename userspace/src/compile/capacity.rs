@@ -1,17 +1,18 @@
-//! Whether it all fits into the maps, whose sizes follow `settings.maxNames`.
+//! Checks whether everything fits into the maps, whose sizes follow `settings.maxNames`.
 
 use super::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Problem};
 use common::maps::route::PAGE_SLOTS;
 use std::collections::BTreeSet;
 
-/// Most addresses and ports that are answered on: each is an element of `LISTENERS` (65,536), and in a cluster a listener
-/// with one of 65,535 ids.
+/// The most addresses and ports that are answered on. Each is an element of `LISTENERS` (65,536); in a
+/// cluster it is also a listener with one of 65,535 ids.
 pub(super) const BINDINGS_MAX: usize = 65_535;
-/// Most addresses that are answered on: `ADDRESSES` (65,536) also holds those of the node itself.
+/// The most different addresses that are answered on. `ADDRESSES` (65,536) also holds those of the node
+/// itself.
 pub(super) const ADDRESSES_MAX: usize = 65_536 - 1024;
 
-/// Room in the maps that is left.
+/// The room that is left in the maps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     names: usize,
@@ -21,13 +22,13 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// All of it.
+    /// Returns the room of empty maps.
     pub(super) fn new(names_max: u32) -> Self {
         let most = names_max as usize;
         Self { names: most, routes: most, backends: 2 * most, pages: 2 * most }
     }
 
-    /// Takes what a route needs, if it is there.
+    /// Takes the room that a route needs. Returns `false`, and takes none, if there is not enough.
     pub(super) fn take(&mut self, route: &DesiredRoute) -> bool {
         let rest = |left: usize, needed: usize| left.checked_sub(needed);
         let left = (
@@ -42,7 +43,7 @@ impl Room {
     }
 }
 
-/// Whether the maps have room for all of it.
+/// Whether the maps have room for everything desired.
 pub(super) fn fits(desired: &Desired) -> bool {
     Load::of(desired).fits(desired.settings.max_names)
 }
@@ -57,12 +58,12 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Of all routes.
+    /// Returns the load of all routes.
     pub(super) fn of(desired: &Desired) -> Self {
         desired.routes.iter().fold(Self::default(), |load, route| load.with(route))
     }
 
-    /// With one route more.
+    /// Adds a route.
     pub(super) fn with(self, route: &DesiredRoute) -> Self {
         Self {
             names: self.names + route.names.len(),
@@ -72,7 +73,7 @@ impl Load {
         }
     }
 
-    /// Without one of its routes.
+    /// Removes one of the routes.
     pub(super) fn without(self, route: &DesiredRoute) -> Self {
         Self {
             names: self.names - route.names.len(),
@@ -82,7 +83,7 @@ impl Load {
         }
     }
 
-    /// Whether no map must hold more for it than for the other.
+    /// Whether no map must hold more for this load than for the other.
     pub(super) fn is_at_most(self, other: Self) -> bool {
         self.names <= other.names
             && self.routes <= other.routes
@@ -90,7 +91,7 @@ impl Load {
             && self.pages <= other.pages
     }
 
-    /// What each map must hold, what it can hold, and of what.
+    /// Returns for each map what it must hold, what it can hold, and a description.
     fn counts(self, names_max: usize) -> [(usize, usize, &'static str); 4] {
         [
             (self.names, names_max, "names (a name counts once a listener)"),
@@ -100,13 +101,13 @@ impl Load {
         ]
     }
 
-    /// Whether the maps have room for it.
+    /// Whether the maps have room for this load.
     pub(super) fn fits(self, names_max: u32) -> bool {
         self.counts(names_max as usize).iter().all(|(count, most, _)| count <= most)
     }
 }
 
-/// Counts what each map must hold.
+/// Reports each map that would have to hold too much.
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
     bindings(desired, problems);
     let names_max = desired.settings.max_names as usize;
@@ -125,7 +126,7 @@ pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Counts addresses and ports, whose maps have one size.
+/// Reports too many addresses and ports. The sizes of their maps are fixed.
 fn bindings(desired: &Desired, problems: &mut Vec<Problem>) {
     let bindings = desired.listeners.iter().map(|listener| listener.addresses.len()).sum::<usize>();
     let addresses: BTreeSet<_> = desired.listeners.iter().flat_map(|listener| &listener.addresses).collect();

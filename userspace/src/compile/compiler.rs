@@ -1,5 +1,5 @@
-//! What was compiled last, and how it follows what changed: the one seam between sources and what the data plane shall
-//! do. Its unit is one keyed entry, [`Change`]. Pure.
+//! Holds the last result and updates it with changes. This is the one interface between the sources and what
+//! the data plane should do. Its unit is one keyed entry, [`Change`]. Pure.
 
 use super::cluster::{self, Refreshed, refresh};
 use super::part::FilePart;
@@ -13,60 +13,62 @@ use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Compiles file, cluster and node. Sources tell it what changed ([`Compiler::take`], or [`Compiler::whole`] where that
-/// is not enough); [`Compiler::compile`] then comes to what compiling everything comes to, and does less for it:
+/// Compiles file, cluster and node. Sources report changes with [`Compiler::take`], or with
+/// [`Compiler::whole`] if that is not enough. [`Compiler::compile`] then returns the same result as compiling
+/// everything, with less work:
 ///
-/// * changed routes of the file are compiled alone; beside a cluster the objects' rules follow whole, unless only
+/// * changed routes of the file are compiled alone; in a cluster, all objects are compiled again unless only
 ///   backends changed;
-/// * changed endpoints and failing backends resolve the routes that use them again;
+/// * for changed endpoints and failing backends, only the routes that use them are resolved again;
 /// * any other object of the cluster, and the node's zone, compile all objects, but not the file.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    /// There is no cluster: the file is all there is, and a contradiction in it refuses it.
+    /// There is no cluster, only the file. A contradiction in the file refuses it.
     is_alone: bool,
     node: NodeFacts,
-    /// `None`: nothing was said yet.
+    /// `None`: no file was taken yet.
     file: Option<FilePart>,
     desired: Arc<Desired>,
     digests: BTreeMap<ObjectRef, u64>,
     problems: Vec<Problem>,
-    /// So many of the problems are no warnings about the file.
+    /// The number of `problems` before the warnings about the file.
     of_objects: usize,
     probes: Probes,
     due: Due,
 }
 
-/// What changed since it was compiled.
+/// What changed since the last compile.
 #[derive(Clone, Debug, Default)]
 struct Due {
-    /// More than the rest says.
+    /// Something that the other fields do not cover.
     is_whole: bool,
-    /// Routes of the file with other backends.
+    /// Routes of the file whose backends changed.
     routes: BTreeSet<Arc<str>>,
-    /// Services with other endpoints.
+    /// Services whose endpoints changed.
     services: BTreeSet<ObjectName>,
-    /// Backends that fail, or do not any more.
+    /// Backends that started or stopped failing.
     failing: BTreeSet<SocketAddr>,
-    /// What is told of the file.
+    /// The warnings about the file may have changed.
     warnings: bool,
 }
 
-/// What was compiled.
+/// The result of a compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Some entries: these backends are probed in another way than before. Digests stay as they are.
+    /// Only some entries changed; these backends are probed differently than before. Digests do not change.
     Some(Vec<ProbeChange>),
-    /// Everything: what becomes of each object, which is kept nowhere; all of [`Compiler::probes`] may be another.
+    /// Everything was compiled. These are the verdicts on all objects; they are stored nowhere else. All of
+    /// [`Compiler::probes`] may differ.
     Whole(Verdicts),
 }
 
 impl Compiler {
-    /// Of a file that is all there is: [`Compiler::compile`] gets no cluster.
+    /// Creates a compiler for a file without a cluster: [`Compiler::compile`] gets no cluster.
     pub fn alone() -> Self {
         Self::new(true)
     }
 
-    /// Of a cluster, with or without a file.
+    /// Creates a compiler for a cluster, with or without a file.
     pub fn beside_cluster() -> Self {
         Self::new(false)
     }
@@ -85,8 +87,8 @@ impl Compiler {
         }
     }
 
-    /// Takes what changed. `false`: of the file's routes nothing was taken; the whole file is asked for
-    /// ([`Compiler::whole`]). Everything else in `delta` is taken in any case.
+    /// Takes changes. Returns `false` if no change of the file's routes was taken and the whole file is
+    /// required ([`Compiler::whole`]). All other changes in `delta` are taken in any case.
     #[must_use]
     pub fn take(&mut self, delta: Delta) -> bool {
         let is_route = |change: &Change| matches!(change, Change::Route(..));
@@ -107,7 +109,7 @@ impl Compiler {
         true
     }
 
-    /// Any change but that of a route of the file.
+    /// Takes any change except that of a route of the file.
     fn take_other(&mut self, change: Change) {
         let (node, due) = (&mut self.node, &mut self.due);
         match change {
@@ -123,16 +125,16 @@ impl Compiler {
                 due.failing.extend(node.failing.symmetric_difference(&failing));
                 node.failing = failing;
             }
-            // Outputs look at these; no object's meaning hangs on them.
+            // Only outputs use these. No object's result depends on them.
             Change::Devices(devices) => node.devices = devices,
             Change::Network(network) => node.network = network,
             Change::Draining(is_draining) => node.is_draining = is_draining,
         }
     }
 
-    /// Takes all that the file says: settings, listeners, routes; what else `facts` hold is not looked at. Where there is
-    /// no cluster a file with a contradiction, or one that the maps have no room for, is refused: nothing changes, and
-    /// the problems are all there are, warnings included.
+    /// Takes the whole file: settings, listeners, routes. Other parts of `facts` are ignored. Without a
+    /// cluster, a file with a contradiction, or one that the maps have no room for, is refused: nothing
+    /// changes, and the error lists all problems, warnings included.
     pub fn whole(&mut self, facts: &Facts) -> Result<(), Vec<Problem>> {
         let file = FilePart::new(facts);
         if self.is_alone {
@@ -148,8 +150,8 @@ impl Compiler {
         Ok(())
     }
 
-    /// Compiles what changed. Without a word of the file yet ([`Compiler::is_ready`]) nothing is compiled. `cluster` is
-    /// what its objects say now.
+    /// Compiles what changed. Compiles nothing before a file was taken ([`Compiler::is_ready`]). `cluster`
+    /// has the current objects.
     pub fn compile(&mut self, cluster: Option<&Cluster>) -> Step {
         let nothing = Step::Some(Vec::new());
         let Some(file) = &self.file else { return nothing };
@@ -184,7 +186,8 @@ impl Compiler {
         Step::Whole(compiled.verdicts)
     }
 
-    /// What some entries come to, where these tell it. `None`: compile everything.
+    /// Returns the result for changes of single entries, where it follows from these alone. `None`: compile
+    /// everything.
     fn some(&self, file: &FilePart, cluster: &Cluster, due: &Due) -> Option<Refreshed> {
         let mut services = due.services.clone();
         if !due.failing.is_empty() {
@@ -204,7 +207,7 @@ impl Compiler {
         refresh(before, &file.desired, cluster, &self.node, &services)
     }
 
-    /// Tells anew what may surprise the file's author.
+    /// Renews the warnings about the file.
     fn warn(&mut self, is_due: bool) {
         if let Some(file) = self.file.as_ref().filter(|_| is_due) {
             self.problems.truncate(self.of_objects);
@@ -212,44 +215,44 @@ impl Compiler {
         }
     }
 
-    /// Makes ready for the next change; for when nobody waits.
+    /// Prepares for the next change. To be called when idle.
     pub fn settle(&mut self) {
         if let Some(file) = &mut self.file {
             file.settle();
         }
     }
 
-    /// Whether there was a word of the file.
+    /// Whether a file was taken.
     pub fn is_ready(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Whether something of the file may surprise its author. Cheap; true as soon as the file was taken.
+    /// Whether there are warnings about the file. Cheap; correct as soon as the file was taken.
     pub fn has_warnings(&self) -> bool {
         self.file.as_ref().is_some_and(|file| file.has_warnings(&self.node, self.is_alone))
     }
 
-    /// What the node says of itself.
+    /// Returns the facts about the node.
     pub fn node(&self) -> &NodeFacts {
         &self.node
     }
 
-    /// What the data plane shall do.
+    /// Returns what the data plane should do.
     pub fn desired(&self) -> &Arc<Desired> {
         &self.desired
     }
 
-    /// What the maps shall hold of each object, as a number.
+    /// Returns the digest of what the maps should hold of each object.
     pub fn digests(&self) -> &BTreeMap<ObjectRef, u64> {
         &self.digests
     }
 
-    /// What is wrong and what may surprise, in the order of the sources; without lines.
+    /// Returns errors and warnings, in the order of the sources; without line numbers.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// Backends to be probed.
+    /// Returns the backends to be probed.
     pub fn probes(&self) -> &Probes {
         &self.probes
     }

@@ -1,5 +1,5 @@
-//! The static file by itself: listeners by name. Of two objects that contradict each other the one that comes first in
-//! the file stays, and a problem names both.
+//! Compiles the static file by itself: listeners by name. Of two objects that contradict each other, the one
+//! that is first in the file is kept, and a problem names both.
 
 use crate::model::problem::closest;
 use crate::model::{
@@ -11,12 +11,12 @@ use foldhash::{HashMap, HashMapExt};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Resolves references and contradictions. Both lists are sorted by name.
+/// Resolves references and contradictions. Both returned lists are sorted by name.
 pub(super) fn compile(facts: &Facts) -> (Vec<DesiredListener>, Vec<DesiredRoute>, Vec<Problem>) {
     let mut compiler = Compiler::new(facts);
     let listeners = compiler.listeners();
     let routes = compiler.routes();
-    // Its tables are not needed to sort, and with a million routes they are large.
+    // The compiler's tables are not needed for sorting, and with a million routes they are large.
     let problems = std::mem::take(&mut compiler.problems);
     drop(compiler);
     let (listeners, routes) = sorted(listeners, routes);
@@ -25,17 +25,17 @@ pub(super) fn compile(facts: &Facts) -> (Vec<DesiredListener>, Vec<DesiredRoute>
 
 struct Compiler<'a> {
     problems: Vec<Problem>,
-    /// Kept listeners by name; the number is the place in what [`Self::listeners`] gives.
+    /// Kept listeners by name. The value is the index in the list that [`Self::listeners`] returns.
     listener_of: HashMap<&'a str, usize>,
     /// Kept listeners, in order.
     kept: Vec<&'a ListenerSpec>,
-    /// Kept routes by name; the number is the place in what [`Self::routes`] gives.
+    /// Kept routes by name. The value is the index in the list that [`Self::routes`] returns.
     route_of: HashMap<&'a str, usize>,
     /// Kept routes, in order.
     kept_routes: Vec<&'a RouteSpec>,
-    /// Who has each (address, port): a place in `kept`.
+    /// The owner of each (address, port): an index into `kept`.
     dialled: HashMap<(IpAddr, u16), usize>,
-    /// Who has each (listener, pattern): a place in `kept_routes`.
+    /// The owner of each (listener, pattern): an index into `kept_routes`.
     claimed: HashMap<(usize, &'a Pattern), usize>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> Compiler<'a> {
         );
     }
 
-    /// Listeners in the order of the source; `route` counts in that order too.
+    /// Returns listeners in the order of the source. `route` is an index in that order too.
     fn listeners(&mut self) -> Vec<DesiredListener> {
         let tcp_routes = self.tcp_routes();
         let mut listeners = Vec::with_capacity(self.kept.len());
@@ -106,7 +106,7 @@ impl<'a> Compiler<'a> {
         listeners
     }
 
-    /// The listener's addresses without those that another listener has on the same port.
+    /// Returns the listener's addresses without those that another listener has on the same port.
     fn addresses(&mut self, index: usize, listener: &ListenerSpec) -> Vec<IpAddr> {
         let mut addresses = Vec::with_capacity(listener.addresses.len());
         for (i, address) in listener.addresses.iter().enumerate() {
@@ -175,7 +175,7 @@ impl<'a> Compiler<'a> {
         None
     }
 
-    /// The routes that name each TCP listener.
+    /// Returns the routes that name each TCP listener.
     fn tcp_routes(&self) -> HashMap<usize, Vec<usize>> {
         let mut routes: HashMap<usize, Vec<usize>> = HashMap::new();
         for (index, route) in self.kept_routes.iter().enumerate() {
@@ -190,7 +190,7 @@ impl<'a> Compiler<'a> {
         routes
     }
 
-    /// Routes in the order of the source; indices of listeners count in that order too.
+    /// Returns routes in the order of the source. Indices of listeners are in that order too.
     fn routes(&mut self) -> Vec<DesiredRoute> {
         let mut routes = Vec::with_capacity(self.kept_routes.len());
         for (index, route) in self.kept_routes.clone().into_iter().enumerate() {
@@ -204,7 +204,7 @@ impl<'a> Compiler<'a> {
         routes
     }
 
-    /// The TLS listeners that the route names.
+    /// Returns the TLS listeners that the route names.
     fn tls_listeners(&mut self, route: &RouteSpec) -> Vec<usize> {
         let mut tls = Vec::with_capacity(route.listeners.len());
         for (i, name) in route.listeners.iter().enumerate() {
@@ -261,7 +261,7 @@ impl<'a> Compiler<'a> {
         names
     }
 
-    /// Backends in order, without those that would lead back to us or exceed what a table can hold.
+    /// Returns the backends in order, without those that would lead back to us or exceed the size of a table.
     fn backends(&mut self, route: &RouteSpec) -> Vec<BackendSpec> {
         let mut backends = Vec::with_capacity(route.backends.len());
         let mut counts = [0; 2];
@@ -308,7 +308,7 @@ fn unknown<'n>(field: String, kind: &str, name: &str, names: impl Iterator<Item 
     Problem::error(field, format!("there is no {kind} of this name"), remedy).value(name)
 }
 
-/// Both lists by name, with their references to each other.
+/// Sorts both lists by name, and updates their references to each other.
 pub(super) fn sorted(
     mut listeners: Vec<DesiredListener>,
     mut routes: Vec<DesiredRoute>,
@@ -329,7 +329,7 @@ pub(super) fn sorted(
     (listeners, routes)
 }
 
-/// The place of each name in the order of all.
+/// Returns the index of each name in sorted order.
 fn ranks<'n>(names: impl Iterator<Item = &'n str>) -> Vec<usize> {
     let mut order: Vec<_> = names.enumerate().map(|(place, name)| (name, place)).collect();
     order.sort_unstable();

@@ -1,5 +1,6 @@
-//! When nothing but some routes of the file changed: only these are compiled. Comes to the same as compiling everything;
-//! what cannot be told from them alone is left to that.
+//! The quick path if only some routes of the file changed: only these are compiled. The result is the same as
+//! compiling everything. Changes whose result does not follow from these routes alone are left to a full
+//! compile.
 
 use super::capacity::Load;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Pattern, Protocol, RouteSpec};
@@ -12,13 +13,13 @@ use std::hash::BuildHasher;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What is needed to change some routes of a file without an error, beside what it came to.
+/// What is needed, besides the compiled file, to change some routes of a file without errors.
 #[derive(Clone, Debug)]
 pub(super) struct Kept {
     load: Load,
-    /// Where clients dial.
+    /// The addresses and ports that clients dial.
     dialled: HashSet<SocketAddr>,
-    /// Of each name on each listener a number that no other has.
+    /// For each name on each listener, a hash that no other has.
     claimed: HashSet<u64>,
     numbers: RandomState,
 }
@@ -28,15 +29,16 @@ pub(super) struct Kept {
 pub(super) struct Edited {
     /// By name, in order.
     pub(super) routes: Vec<Arc<str>>,
-    /// They were all there before, and match the same names: only their backends are others.
+    /// All of them existed before and match the same names; only their backends differ.
     pub(super) is_of_backends: bool,
 }
 
-/// What becomes of the route of a name, if it was there, and if it is.
+/// By name: the route before the change, and the route after it.
 type Edits<'a> = BTreeMap<&'a str, (Option<&'a Arc<DesiredRoute>>, Option<Arc<DesiredRoute>>)>;
 
 impl Kept {
-    /// Of what a file came to without an error. `None`: two of its names have the same number, for once.
+    /// Creates it for a file that compiled without errors. `None`: two of its names have the same hash, which
+    /// is rare.
     pub(super) fn new(desired: &Desired) -> Option<Self> {
         let numbers = RandomState::default();
         let names = desired.routes.iter().map(|route| route.names.len()).sum();
@@ -51,8 +53,8 @@ impl Kept {
         Some(Self { load: Load::of(desired), dialled: bindings.collect(), claimed, numbers })
     }
 
-    /// Takes the routes `gone` out of what the file came to, by name, and these in. `None`: compile everything, nothing
-    /// is changed.
+    /// Removes the routes `gone`, by name, from the compiled file, and adds the routes `new`. `None`: compile
+    /// everything; nothing is changed.
     pub(super) fn change(
         &mut self,
         desired: &mut Desired,
@@ -99,7 +101,7 @@ impl Kept {
         Some(Edited { routes: names, is_of_backends })
     }
 
-    /// What becomes of each name that is concerned; `None`: a route is there twice, is not there, or has an error.
+    /// Returns the edit of each affected name. `None`: a route occurs twice, does not exist, or has an error.
     fn edits<'a>(
         &self,
         desired: &'a Desired,
@@ -151,7 +153,7 @@ impl Kept {
     }
 }
 
-/// Whether each listener leads by default, or by address alone, to the same route after the edits.
+/// Whether each listener still leads to the same route after the edits, by default or (TCP) by address alone.
 fn leads_as_before(desired: &Desired, edits: &Edits<'_>, new: &[RouteSpec]) -> bool {
     let specs: HashMap<&str, &RouteSpec> = new.iter().map(|spec| (&*spec.name, spec)).collect();
     let names = |route: &str, listener: &Arc<str>| {

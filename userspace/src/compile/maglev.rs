@@ -1,7 +1,7 @@
 //! Builds Maglev tables (Eisenbud et al., "Maglev", NSDI 2016, section 3.4) with weights.
 //!
-//! A member's preference for slots depends on its address and port alone, so every node builds the same table, and a
-//! member that goes moves few slots but its own.
+//! A member's preference for slots depends only on its address and port, so every node builds the same table.
+//! Removing a member moves few slots besides its own.
 
 use common::decide::maglev::mix;
 use common::maps::address::{Address, Port};
@@ -12,8 +12,8 @@ const SLOTS: [u32; 18] = [
     49_139, 65_521,
 ];
 
-/// Slots for each part of the smallest weight. Shares are exact to one slot; more slots would only cost time and memory:
-/// most routes have two or three backends, whose table is then a single page.
+/// Slots for each part of the smallest weight. Shares are exact to one slot. More slots would only cost time
+/// and memory: most routes have two or three backends, whose table is then a single page.
 const SLOTS_PER_SHARE: u64 = 60;
 
 /// A backend that takes new flows.
@@ -27,8 +27,8 @@ pub struct Member {
     pub weight: u16,
 }
 
-/// How many slots the table over members of these weights has: 0 for none, 1 for one, else a prime of at least 60
-/// slots for the smallest member, 65,521 at most.
+/// Returns the number of slots of the table over members with these weights: 0 for none, 1 for one, else a
+/// prime of at least 60 slots for the smallest member, 65,521 at most.
 pub fn slots(weights: impl Iterator<Item = u16> + Clone) -> u32 {
     let members = weights.clone().count();
     let sum: u64 = weights.clone().map(u64::from).sum();
@@ -43,10 +43,10 @@ pub fn slots(weights: impl Iterator<Item = u16> + Clone) -> u32 {
     }
 }
 
-/// The member of each slot. `slots` is what [`slots`] says; there are at most 255 members.
+/// Returns the member of each slot. `slots` is the result of [`slots`]; there are at most 255 members.
 ///
-/// Members take turns; in each turn a member takes its next preferred free slot if its weight entitles it to one, so
-/// that slots are dealt out evenly over the whole of the table. Everyone gets at least one.
+/// Members take turns. In each turn a member takes its next preferred free slot if its weight entitles it to
+/// one, so slots are distributed evenly over the whole table. Every member gets at least one.
 pub fn table(members: &[Member], slots: u32) -> Vec<u8> {
     const FREE: u8 = u8::MAX;
     let mut table = vec![FREE; slots as usize];
@@ -77,7 +77,7 @@ pub fn table(members: &[Member], slots: u32) -> Vec<u8> {
     }
 }
 
-/// Where a member is in its own order of slots.
+/// A member's position in its own order of slots.
 struct Turn {
     slot: u32,
     skip: u32,
@@ -174,7 +174,8 @@ mod tests {
     fn every_node_builds_the_same_table() {
         let members = [member(1, 2), member(2, 1), member(9, 5)];
         let hash = built(&members).iter().fold(0, |hash, slot| mix(hash ^ u64::from(*slot)));
-        // Changes only when the way tables are built does: nodes of two versions would disagree on backends.
+        // Changes only if the construction of tables changes: nodes of two versions would choose different
+        // backends.
         assert_eq!(hash, 4_644_594_542_638_486_985);
     }
 

@@ -1,21 +1,21 @@
-//! From facts to what the data plane shall do, and what becomes of each object. Pure; cannot fail: of two objects that
-//! contradict each other one stays, always the same one, and a problem names both.
+//! Compiles facts to what the data plane should do, and to verdicts on each object. Pure; cannot fail: of two
+//! objects that contradict each other one is kept, always the same one, and a problem names both.
 
 /// Maglev tables.
 pub mod maglev;
 /// The static file by itself.
 mod file;
-/// Some routes of the static file.
+/// Changes of some routes of the static file.
 mod kept;
-/// What the static file came to, and how it changes.
+/// The compiled static file, and how it changes.
 mod part;
-/// What was compiled last, and how it follows what changed.
+/// The last result, updated with changes.
 mod compiler;
 /// File and cluster together.
 pub mod cluster;
-/// What may surprise its author.
+/// Warnings about the static file.
 mod warn;
-/// Whether it all fits into the maps.
+/// Whether everything fits into the maps.
 mod capacity;
 
 pub use compiler::{Compiler, Step};
@@ -23,20 +23,20 @@ pub use compiler::{Compiler, Step};
 use crate::model::{Desired, Facts, Probes, Problem, Verdicts};
 use part::FilePart;
 
-/// What facts come to.
+/// The result of compiling facts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Compiled {
-    /// What the data plane shall do.
+    /// What the data plane should do.
     pub desired: Desired,
-    /// What is wrong, in the order of the source.
+    /// Errors and warnings, in the order of the source.
     pub problems: Vec<Problem>,
-    /// What becomes of each Kubernetes object; empty where Kubernetes is not asked.
+    /// The verdict on each Kubernetes object; empty without a cluster.
     pub verdicts: Verdicts,
     /// Backends to be probed.
     pub probes: Probes,
 }
 
-/// Resolves references and contradictions, of everything at once.
+/// Resolves references and contradictions of all facts at once.
 pub fn compile(facts: &Facts) -> Compiled {
     let file = FilePart::new(facts);
     if let Some(cluster) = &facts.cluster {

@@ -1,4 +1,4 @@
-//! What the static file comes to by itself, kept so that a change of some of its routes is compiled alone.
+//! The compiled static file, kept so that a change of some of its routes is compiled alone.
 
 use super::kept::{Edited, Kept};
 use super::warn::{self, Attachments};
@@ -8,32 +8,32 @@ use std::collections::BTreeMap;
 use std::mem::take;
 use std::sync::Arc;
 
-/// What the static file comes to.
+/// The compiled static file.
 #[derive(Clone, Debug)]
 pub(super) struct FilePart {
-    /// As the file has them.
+    /// The listeners as written in the file.
     listeners: Vec<ListenerSpec>,
     /// What the data plane would do without a cluster.
     pub(super) desired: Desired,
-    /// Contradictions.
+    /// Contradictions in the file.
     pub(super) problems: Vec<Problem>,
-    /// What may surprise the file's author, by place of the route.
+    /// Warnings about routes, by the route's position in the file.
     warnings: BTreeMap<usize, Vec<Problem>>,
     kept: Keeping,
 }
 
-/// What is needed to change some routes.
+/// The state needed to change some routes.
 #[derive(Clone, Debug)]
 enum Keeping {
-    /// It can be made.
+    /// Not created yet.
     Due,
     Kept(Kept),
-    /// Only the whole file tells what a change comes to.
+    /// Only compiling the whole file gives the result of a change.
     Impossible,
 }
 
 impl FilePart {
-    /// Of all that the file says.
+    /// Compiles the whole file.
     pub(super) fn new(facts: &Facts) -> Self {
         let (listeners, routes, problems) = file::compile(facts);
         let attachments = Attachments::new(&facts.listeners);
@@ -55,20 +55,20 @@ impl FilePart {
         }
     }
 
-    /// Contradictions, and what the maps have no room for.
+    /// Returns contradictions, and what the maps have no room for.
     pub(super) fn errors(&self) -> Vec<Problem> {
         let mut problems = self.problems.clone();
         capacity::check(&self.desired, &mut problems);
         problems
     }
 
-    /// Adds what may surprise the file's author on this node. `is_alone`: there is no cluster.
+    /// Adds the warnings about the file on this node. `is_alone`: there is no cluster.
     pub(super) fn warn(&self, node: &NodeFacts, is_alone: bool, problems: &mut Vec<Problem>) {
         self.warn_of_all(node, is_alone, problems);
         problems.extend(self.warnings.values().flatten().cloned());
     }
 
-    /// The same of what is no route.
+    /// Adds the warnings that are not about single routes.
     fn warn_of_all(&self, node: &NodeFacts, is_alone: bool, problems: &mut Vec<Problem>) {
         warn::source_ports(&self.desired.settings, node, problems);
         if is_alone {
@@ -83,14 +83,14 @@ impl FilePart {
         !of_all.is_empty() || !self.warnings.is_empty()
     }
 
-    /// Makes ready for a change; for when nobody waits.
+    /// Prepares for a change. To be called when idle.
     pub(super) fn settle(&mut self) {
         if matches!(self.kept, Keeping::Due) {
             self.kept = Kept::new(&self.desired).map_or(Keeping::Impossible, Keeping::Kept);
         }
     }
 
-    /// Takes changed routes in. `None`: compile the whole file, nothing is changed here.
+    /// Takes changed routes. `None`: compile the whole file; nothing is changed here.
     pub(super) fn change(&mut self, delta: Delta) -> Option<Edited> {
         self.settle();
         let Keeping::Kept(kept) = &mut self.kept else { return None };
@@ -116,7 +116,7 @@ impl FilePart {
     }
 }
 
-/// Warnings about routes that are still there, at their new places.
+/// Returns the warnings about routes that still exist, at their new positions.
 fn moved(warnings: BTreeMap<usize, Vec<Problem>>, places: &Places) -> BTreeMap<usize, Vec<Problem>> {
     let moved = |(old, mut problems): (usize, Vec<Problem>)| {
         let now = places.to(old)?;

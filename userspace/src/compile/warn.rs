@@ -1,19 +1,19 @@
-//! What may surprise its author: the configuration works, but not for everyone.
+//! Warnings: the configuration is valid, but does not work for every client.
 
 use crate::model::{ListenerSpec, NodeFacts, Problem, Protocol, RouteSpec, Settings};
 use foldhash::{HashMap, HashMapExt};
 
-/// Looks for a file that serves nothing.
+/// Warns about a file that serves nothing.
 pub(super) fn no_listener(listeners: &[ListenerSpec], problems: &mut Vec<Problem>) {
     if listeners.is_empty() {
         problems.push(Problem::warning("listeners", "there is no listener", "add one: nothing is served"));
     }
 }
 
-/// Which listeners lead to a route.
+/// The listeners that lead to each route.
 pub(super) struct Attachments<'a> {
     by_name: HashMap<&'a str, &'a ListenerSpec>,
-    /// By name of the route that takes what no other does.
+    /// By the name of the default route: its listeners.
     defaults: HashMap<&'a str, Vec<&'a ListenerSpec>>,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Attachments<'a> {
         Self { by_name, defaults }
     }
 
-    /// Looks at one route.
+    /// Adds the warnings about one route.
     pub(super) fn check(&self, route: &RouteSpec, problems: &mut Vec<Problem>) {
         let named = route.listeners.iter().filter_map(|name| self.by_name.get(&**name).copied());
         let default = self.defaults.get(&*route.name).into_iter().flatten().copied();
@@ -39,7 +39,7 @@ impl<'a> Attachments<'a> {
     }
 }
 
-/// Looks for ports that the kernel also uses.
+/// Warns about source ports that the kernel also uses.
 pub(super) fn source_ports(settings: &Settings, node: &NodeFacts, problems: &mut Vec<Problem>) {
     let (first, last) = settings.source_ports;
     let Some((local_first, local_last)) = node.local_ports else { return };

@@ -1,4 +1,4 @@
-//! From the file as written to checked facts. Each object is checked by itself.
+//! Converts the file as written to checked facts. Each object is checked separately.
 
 use super::raw::{RawBackend, RawConfig, RawListener, RawRoute, RawSettings, Text};
 use super::value::{self, Wrong};
@@ -22,7 +22,7 @@ pub(super) fn facts(raw: RawConfig<'_>, problems: &mut Vec<Problem>) -> Facts {
     check.facts(settings, raw.listeners, raw.routes)
 }
 
-/// Where problems go. Paths are made only for problems: most files have none.
+/// Collects problems. Field paths are built only for problems, since most files have none.
 pub(super) struct Check<'a> {
     pub(super) problems: &'a mut Vec<Problem>,
 }
@@ -57,7 +57,7 @@ impl Check<'_> {
         self.problems.push(Problem::error(field, "is missing", remedy));
     }
 
-    /// The checked value, or `None` and a problem.
+    /// Returns the checked value; on an error, adds a problem and returns `None`.
     pub(super) fn take<T>(
         &mut self,
         checked: Result<T, Wrong>,
@@ -197,7 +197,7 @@ impl Check<'_> {
 
     fn backends(&mut self, raw: Vec<RawBackend<'_>>, at: impl Fn() -> String + Copy) -> Vec<BackendSpec> {
         let mut backends: Vec<BackendSpec> = Vec::with_capacity(raw.len());
-        // At most 255 a family are of use: a linear search is the fastest for what is usual.
+        // At most 255 per family can be used, so a linear search is the fastest for usual sizes.
         for (i, raw) in raw.into_iter().enumerate() {
             let at = || format!("{}.backends[{i}]", at());
             let address = match raw.address {
@@ -226,7 +226,7 @@ impl Check<'_> {
         backends
     }
 
-    /// The name, even a bad one: other objects may refer to it.
+    /// Returns the name, even an invalid one, since other objects may refer to it.
     fn object_name(&mut self, name: Option<Text<'_>>, at: impl Fn() -> String) -> Option<Arc<str>> {
         let Some(name) = name else {
             self.missing(format!("{}.name", at()), "give it a unique name");
@@ -245,7 +245,7 @@ impl Check<'_> {
         self.take(value::port(number), number, field)
     }
 
-    /// The checked elements of a list, each once.
+    /// Checks the elements of a list. Repeated ones are a problem.
     pub(super) fn list<T: Clone + Eq + Hash>(
         &mut self,
         texts: Vec<Text<'_>>,
@@ -253,7 +253,7 @@ impl Check<'_> {
         field: impl Fn(usize) -> String,
     ) -> Vec<T> {
         let mut values: Vec<T> = Vec::with_capacity(texts.len());
-        // Lists are short as a rule; a set only pays for long ones.
+        // Lists are usually short. A set is worthwhile only for long ones.
         let mut seen = HashSet::new();
         for (i, text) in texts.iter().enumerate() {
             let Some(value) = self.take(checked(text), text, || field(i)) else { continue };

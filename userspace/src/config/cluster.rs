@@ -1,4 +1,4 @@
-//! The chart's file: what the agents and the controller of a cluster are given.
+//! The chart's file, for the agents and the controller of a cluster.
 
 use super::checked::Check;
 use super::raw::{RawListener, RawRoute, RawSettings, Text};
@@ -13,14 +13,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the chart's file says.
+/// The content of the chart's file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChartFile {
-    /// Settings, and the listeners and routes that stand in the file itself; no cluster.
+    /// Settings, and the listeners and routes in the file itself, without the cluster's.
     pub facts: Facts,
-    /// What Gateways and Services may have.
+    /// What Gateways and Services may use.
     pub policy: Policy,
-    /// Devices to serve on; empty: those of the routes.
+    /// Devices to serve on; empty: chosen by the routes.
     pub devices: Vec<Arc<str>>,
 }
 
@@ -58,7 +58,7 @@ struct RawProbe<'a> {
     panic_share: Option<i64>,
 }
 
-/// The whole file; the same fields as the structures.
+/// The shape of the whole file. It has the same fields as the structures.
 pub(super) const CHART: Shape = Shape::Table(&[
     ("addresses", Shape::Table(ADDRESSES)),
     ("devices", Shape::List(&Shape::Text)),
@@ -84,11 +84,11 @@ const PROBE: &[(&str, Shape)] = &[
     ("panicShare", Shape::Whole),
 ];
 
-/// Most addresses that `addresses.shared` may spell out.
+/// The most addresses that `addresses.shared` may expand to.
 const SHARED_MAX: usize = 65_536;
-/// Percentage of a route's backends that must be up, where the file does not say it.
+/// The default for the percentage of a route's backends that must be up.
 const PANIC_SHARE: u8 = 50;
-/// Shortest and longest time between two probes, and the wait for an answer.
+/// The shortest and the longest probe interval and timeout.
 const PROBE_TIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
 /// Checks the whole file.
@@ -125,7 +125,7 @@ impl Check<'_> {
             if let Some((other, _)) = ranges.iter().find(|(_, other)| overlaps(other)) {
                 let what = format!("has addresses of addresses.ranges[{other}] too");
                 self.problems
-                    .push(Problem::error(field(), what, "let each address stand in one range").value(text));
+                    .push(Problem::error(field(), what, "list each address in one range only").value(text));
                 continue;
             }
             ranges.push((i, new));
@@ -156,7 +156,7 @@ impl Check<'_> {
         shared
     }
 
-    /// The probe of Services without annotation, what an annotation does not say, and the share that may fail.
+    /// Returns the probe of Services without annotation, the annotations' defaults, and the panic percentage.
     fn probe(&mut self, raw: RawProbe<'_>) -> (Option<ProbeSpec>, ProbeSpec, u8) {
         let default = ProbeSpec::default();
         let kind =
@@ -193,7 +193,7 @@ impl Check<'_> {
         ms
     }
 
-    /// A number from `least` to 100.
+    /// Checks a number from `least` to 100.
     fn percent(&mut self, name: &str, number: Option<i64>, least: u8) -> Option<u8> {
         let number = number?;
         let checked = u8::try_from(number).ok().filter(|checked| (least..=100).contains(checked));
@@ -214,7 +214,7 @@ fn probe_kind(text: &str) -> Result<ProbeKind, Wrong> {
     }
 }
 
-/// A device's name as the kernel allows it: 1 to 15 bytes, neither white space nor '/' nor ':'.
+/// Checks a device's name by the kernel's rules: 1 to 15 bytes, without white space, '/' and ':'.
 fn device(text: &str) -> Result<Arc<str>, Wrong> {
     let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
     if text.is_empty() || text.len() > 15 || text.contains(strange) || matches!(text, "." | "..") {
@@ -223,7 +223,7 @@ fn device(text: &str) -> Result<Arc<str>, Wrong> {
     Ok(text.into())
 }
 
-/// A CIDR or a single address.
+/// Parses a CIDR or a single address.
 fn block(text: &str) -> Result<IpNet, Wrong> {
     if !text.contains('/') {
         return value::address(text).map(IpNet::from);
@@ -237,7 +237,7 @@ fn block(text: &str) -> Result<IpNet, Wrong> {
     Ok(block)
 }
 
-/// A CIDR, `first-last` or a single address; only such as clients can dial.
+/// Parses a CIDR, `first-last` or a single address. Only addresses that clients can dial are valid.
 fn range(text: &str) -> Result<AddressRange, Wrong> {
     let range = if let Some((first, last)) = text.split_once('-') {
         AddressRange { first: value::address(first.trim())?, last: value::address(last.trim())? }
@@ -263,7 +263,7 @@ fn range(text: &str) -> Result<AddressRange, Wrong> {
     }
 }
 
-/// What no client can dial as ours.
+/// Addresses that no client can dial.
 const STRANGE: [(IpNet, &str); 9] = [
     (v4([0, 0, 0, 0], 8), "unspecified"),
     (v4([127, 0, 0, 0], 8), "loopback"),
@@ -284,7 +284,7 @@ const fn v6([a, b, c, d, e, f]: [u16; 6], prefix: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix))
 }
 
-/// All of them, first and last included.
+/// Returns all addresses of a block, including the first and the last.
 fn addresses(block: IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
     match (block.network(), block.broadcast()) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -293,7 +293,7 @@ fn addresses(block: IpNet) -> Box<dyn Iterator<Item = IpAddr>> {
         (IpAddr::V6(first), IpAddr::V6(last)) => {
             Box::new((u128::from(first)..=u128::from(last)).map(|bits| Ipv6Addr::from(bits).into()))
         }
-        // Both ends of a block are of one family.
+        // Both ends of a block have the same family.
         (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => Box::new(std::iter::empty()),
     }
 }
@@ -303,7 +303,7 @@ mod tests {
     use super::super::{locate, parse_chart};
     use super::*;
 
-    /// What the chart renders with its own values, and two ranges.
+    /// What the chart renders from its default values, plus two ranges.
     const FILE: &str = r#"
 addresses:
   ranges: ["192.0.2.0/26", "2001:db8:0:1::10-2001:db8:0:1::ff"]

@@ -1,27 +1,27 @@
-//! The static file: as written (`raw`) to checked facts.
+//! The static file: from the file as written (`raw`) to checked facts.
 //!
-//! A good file is read once, by serde; JSON in two steps, of which the second takes each route by itself. When something
-//! is wrong with it, it is read a second time as a tree with lines, to say where.
+//! A valid file is read once, by serde; JSON in two steps, where the second one parses each route separately.
+//! An invalid file is read a second time as a tree with lines, to report where the error is.
 
 /// The file as written.
 mod raw;
-/// Single values.
+/// Checks of single values.
 mod value;
-/// From the file as written to facts.
+/// Converts the file as written to facts.
 mod checked;
-/// Which fields there are; what is wrong with others.
+/// The fields that exist, and the problems of others.
 mod shape;
-/// Its routes as text.
+/// A file whose routes are still text.
 mod outline;
 /// The file as a tree with lines.
 mod node;
-/// The chart's file: what the agents and the controller of a cluster are given.
+/// The chart's file, for the agents and the controller of a cluster.
 mod cluster;
 
 pub use cluster::ChartFile;
 pub use outline::Outline;
 
-/// Reads a duration as it is written in a file, such as `10m`; the error says what is wrong and what to write.
+/// Parses a duration such as `10m`. The error contains what is wrong and what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
     value::duration(text).map_err(|wrong| format!("{}; {}", wrong.what, wrong.remedy))
 }
@@ -31,14 +31,14 @@ use std::time::Duration;
 use crate::model::{Facts, Problem};
 use serde::Deserialize;
 
-/// Reads a file's text: JSON when its first byte (white space apart) is `{`, else YAML. The facts hold whatever is
-/// good, so that more problems can be found; they are to be used only when no problem is an error. Problems have no
-/// line yet: see [`locate`].
+/// Parses a file: as JSON if its first byte (except white space) is `{`, otherwise as YAML. The facts contain
+/// everything valid, so that more problems can be found; use them only if no problem is an error. Problems
+/// have no line yet: see [`locate`].
 pub fn parse(text: &str) -> (Facts, Vec<Problem>) {
     parse_outlined(text, Outline::read(text))
 }
 
-/// The same of a text whose outline was read.
+/// Like [`parse`], with the outline already read.
 pub fn parse_outlined(text: &str, outline: Option<Outline<'_>>) -> (Facts, Vec<Problem>) {
     if let Some(parsed) = outline.and_then(Outline::whole) {
         return parsed;
@@ -52,8 +52,7 @@ pub fn parse_outlined(text: &str, outline: Option<Outline<'_>>) -> (Facts, Vec<P
     (facts, problems)
 }
 
-/// Reads the text of the chart's file, as [`parse`] reads that of the static one: to be used only when no problem is an
-/// error.
+/// Parses the chart's file like [`parse`]. Use the result only if no problem is an error.
 pub fn parse_chart(text: &str) -> (ChartFile, Vec<Problem>) {
     let mut problems = Vec::new();
     let Some(raw) = read(text, &cluster::CHART, &mut problems) else {
@@ -66,7 +65,7 @@ pub fn parse_chart(text: &str) -> (ChartFile, Vec<Problem>) {
     (file, problems)
 }
 
-/// The file as written, or as much of it as can be saved.
+/// Returns the file as written, or the part of it that is valid.
 fn read<'t, T: Deserialize<'t>>(
     text: &'t str,
     shape: &shape::Shape,
@@ -80,7 +79,7 @@ fn read<'t, T: Deserialize<'t>>(
     raw.map_or_else(|error| reshape(text, shape, error, problems), Some)
 }
 
-/// Whether a missing field is only missing because it, or its name, is written wrongly.
+/// Returns whether a field is only missing because it, or its name, is misspelled.
 fn explained(problem: &Problem, by: &[Problem]) -> bool {
     let parent = |field: &str| field.rsplit_once('.').map_or(String::new(), |(parent, _)| parent.to_owned());
     problem.value.is_empty() && by.iter().any(|other| parent(&other.field) == parent(&problem.field))
@@ -102,12 +101,12 @@ fn is_json(text: &str) -> bool {
     text.trim_start().starts_with('{')
 }
 
-/// Where and why a parser gave up.
+/// Where and why a parser failed.
 struct SyntaxError {
     line: u32,
     what: String,
     remedy: &'static str,
-    /// The text can be read, but it does not say what is expected.
+    /// The text is syntactically valid, but not what is expected.
     is_readable: bool,
 }
 
@@ -128,7 +127,7 @@ impl From<&serde_saphyr::Error> for SyntaxError {
         let line = u32::try_from(line).unwrap_or(u32::MAX);
         if matches!(error, serde_saphyr::Error::MultipleDocuments { .. }) {
             let (what, remedy) =
-                ("there is more than one document", "keep what stands before this line's \"---\"");
+                ("there is more than one document", "keep what is before this line's \"---\"");
             return Self { line, what: what.to_owned(), remedy, is_readable: false };
         }
         let what = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -141,7 +140,7 @@ impl From<&serde_saphyr::Error> for SyntaxError {
     }
 }
 
-/// What can be saved of a file that serde refused, and what is wrong with the rest.
+/// Returns the valid part of a file that serde refused, and the problems of the rest.
 fn reshape<'t, T: Deserialize<'t>>(
     text: &str,
     shape: &shape::Shape,
@@ -169,7 +168,7 @@ fn reshape<'t, T: Deserialize<'t>>(
     }
     match T::deserialize(fitting) {
         Ok(raw) if problems.len() > before => Some(raw),
-        // The shape is right after all (a comma too many in JSON, say): the parser knows better.
+        // The shape is right after all (for example, JSON with a superfluous comma): report the parser's error.
         Ok(_) | Err(_) => {
             problems.push(error.into());
             None
@@ -183,7 +182,7 @@ impl From<SyntaxError> for Problem {
     }
 }
 
-/// Reads what a route matches.
+/// Parses a hostname pattern.
 #[cfg(test)]
 pub(crate) fn pattern(text: &str) -> Option<crate::model::Pattern> {
     value::pattern(text).ok()

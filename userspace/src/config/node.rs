@@ -1,11 +1,11 @@
-//! The file once more, as a tree with lines: read only to say where a problem is and what is wrong with the shape.
+//! The file as a tree with lines. Read only to find the line of a problem, and errors in the shape.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Budget, Options, Spanned};
 use std::fmt;
 
-/// A value and the line it begins on, from 1.
+/// A value and its first line, counted from 1.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) line: u32,
@@ -18,15 +18,15 @@ pub(super) enum Value {
     Null,
     Bool(bool),
     Whole(i64),
-    /// A number that is not a whole one or too large, as text.
+    /// A number that is not an integer, or too large, as text.
     Number(String),
     Text(String),
     List(Vec<Node>),
-    /// Keys with their lines, in the order of the file, repeated ones too.
+    /// Keys with their lines, in file order, including repeated ones.
     Table(Vec<(String, u32, Node)>),
 }
 
-/// Deepest nesting that is read; the format needs five. What is deeper would only use up the stack.
+/// The deepest nesting that is accepted; the format needs five. Deeper nesting would only use up the stack.
 const DEPTH_MAX: usize = 16;
 
 /// Reads YAML or JSON (which is YAML).
@@ -36,8 +36,7 @@ pub(super) fn read(text: &str) -> Result<Node, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options::<Spanned<Value>>(text, options).map(Node::from)
 }
 
-/// How YAML is read: without the parser's limits on size, which 10,000 routes exceed; depth and aliases stay
-/// bounded.
+/// The parser's options: without its size limits, which 10,000 routes exceed. Depth and aliases stay limited.
 pub(super) fn options() -> Options {
     let mut budget = Budget::default();
     budget.max_events = usize::MAX;
@@ -53,7 +52,7 @@ pub(super) fn options() -> Options {
 }
 
 impl Node {
-    /// The line of the value at a path such as `routes[3].hostnames[0]`, or of the nearest thing around it.
+    /// Returns the line of the value at a path such as `routes[3].hostnames[0]`, or of its nearest parent.
     pub(super) fn line_of(&self, path: &str) -> u32 {
         let mut at = self;
         let mut line = self.line;

@@ -1,5 +1,5 @@
-//! A JSON file whose routes are still text: a route whose text is known need not be read again, and routes are read on
-//! several processors at once.
+//! A JSON file whose routes are still text. A route whose text did not change need not be parsed again, and
+//! routes can be parsed on several CPUs at once.
 
 use super::checked::Check;
 use super::raw::{RawOutline, RawRoute};
@@ -7,26 +7,26 @@ use crate::model::{Facts, ListenerSpec, Problem, RouteSpec, Settings};
 use serde_json::value::RawValue;
 use std::thread;
 
-/// Routes that are worth a thread.
+/// The fewest routes for which a thread is worthwhile.
 const PART: usize = 4096;
 
-/// A JSON file of the right shape, but for its routes, whose shape is not known yet.
+/// A JSON file of the right shape, except for the routes, whose shape is not checked yet.
 #[derive(Debug)]
 pub struct Outline<'t> {
     /// Limits and times.
     pub settings: Settings,
     /// In the order of the file.
     pub listeners: Vec<ListenerSpec>,
-    /// What is wrong with all but the routes.
+    /// Problems of everything except the routes.
     pub problems: Vec<Problem>,
     routes: Vec<&'t RawValue>,
 }
 
-/// Checked routes, and what is wrong with them.
+/// Checked routes, and their problems.
 type Checked = (Vec<RouteSpec>, Vec<Problem>);
 
 impl<'t> Outline<'t> {
-    /// Reads all but the routes. `None`: it is no JSON, or not of the shape of a file.
+    /// Parses everything except the routes. `None`: not JSON, or of the wrong shape.
     pub fn read(text: &'t str) -> Option<Self> {
         if !super::is_json(text) {
             return None;
@@ -40,17 +40,17 @@ impl<'t> Outline<'t> {
         Some(Self { settings, listeners, problems, routes: raw.routes.unwrap_or_default() })
     }
 
-    /// The text of each route, in the order of the file.
+    /// The text of each route, in file order.
     pub fn texts(&self) -> impl ExactSizeIterator<Item = &'t str> {
         self.routes.iter().map(|route| route.get())
     }
 
-    /// The routes at these places. `None`: the shape of one is not right.
+    /// Parses the routes at these positions. `None`: one has the wrong shape.
     pub fn routes(&self, places: &[usize]) -> Option<Checked> {
         read(places.iter().map(|place| (*place, self.routes.get(*place).copied())))
     }
 
-    /// All that the file says. `None`: the shape of a route is not right.
+    /// Parses the whole file. `None`: a route has the wrong shape.
     pub fn whole(self) -> Option<(Facts, Vec<Problem>)> {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let part = self.routes.len().div_ceil(threads).max(PART);
@@ -61,7 +61,7 @@ impl<'t> Outline<'t> {
                 move || read((first(number)..).zip(routes.into_iter().map(Some)))
             };
             let mut parts = self.routes.chunks(part).enumerate().map(read);
-            // This thread reads, too.
+            // This thread parses a part, too.
             let own = parts.next();
             let others: Vec<_> = parts.map(|read| scope.spawn(read)).collect();
             let own = own.map(|read| read());
@@ -81,7 +81,7 @@ impl<'t> Outline<'t> {
     }
 }
 
-/// Reads routes with their places.
+/// Parses routes, given with their positions.
 fn read<'t>(routes: impl Iterator<Item = (usize, Option<&'t RawValue>)>) -> Option<Checked> {
     let (mut specs, mut problems) = (Vec::with_capacity(routes.size_hint().0), Vec::new());
     let mut check = Check { problems: &mut problems };

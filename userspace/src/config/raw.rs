@@ -1,4 +1,4 @@
-//! The file as written: nothing is checked but the shape.
+//! The file as written. Only its shape is checked.
 
 use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
@@ -18,7 +18,7 @@ pub(super) struct RawConfig<'a> {
     pub(super) routes: Option<Vec<RawRoute<'a>>>,
 }
 
-/// The whole file, its routes as text.
+/// The whole file, with its routes as text.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
 pub(super) struct RawOutline<'a> {
@@ -73,7 +73,7 @@ pub(super) struct RawBackend<'a> {
     pub(super) weight: Option<i64>,
 }
 
-/// Text that is borrowed from the file where the file has it as it is.
+/// Text. Borrowed from the file where the file contains it without escapes.
 #[derive(Clone, Debug)]
 pub(super) struct Text<'a>(Cow<'a, str>);
 

@@ -1,12 +1,12 @@
-//! What fields the file may have, and what is wrong with a file that has others: every unknown, repeated or mistyped
-//! field, not only the first. Read only when serde has refused the file.
+//! The fields that the file may have. Reports every unknown, repeated or mistyped field, not only the first
+//! one. Used only when serde has refused the file.
 
 use super::node::{Node, Value};
 use crate::model::Problem;
 use crate::model::problem::closest;
 use serde_json::Value as Json;
 
-/// What a value may be.
+/// The type of a value.
 pub(super) enum Shape {
     Text,
     Whole,
@@ -15,7 +15,7 @@ pub(super) enum Shape {
     Table(&'static [(&'static str, Shape)]),
 }
 
-/// The whole file; the same fields as the structures of `raw`.
+/// The shape of the whole file. It has the same fields as the structures of `raw`.
 pub(super) const FILE: Shape = Shape::Table(&[
     ("apiVersion", Shape::Text),
     ("kind", Shape::Text),
@@ -52,7 +52,7 @@ pub(super) const ROUTE: &[(&str, Shape)] = &[
 const BACKEND: &[(&str, Shape)] =
     &[("address", Shape::Text), ("port", Shape::Whole), ("weight", Shape::Whole)];
 
-/// Compares `node` with `shape`; gives back what fits, so that the rest of the file can still be checked.
+/// Compares `node` with `shape`. Returns the part that fits, so that the rest of the file can still be checked.
 pub(super) fn fit(node: &Node, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> Json {
     match (shape, &node.value) {
         (_, Value::Null) => Json::Null,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use serde::Deserialize;
 
-    /// A file in which every field of `shape` is present, with one more field in the table at `depth`.
+    /// Returns a value with every field of `shape`.
     fn full(shape: &Shape) -> Json {
         match shape {
             Shape::Text => Json::from("x"),
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// The structures `T` have exactly the fields of `shape` at each place.
+    /// Checks that the structures in `T` have exactly the fields of `shape` at each path.
     fn agree<T: Deserialize<'static> + std::fmt::Debug>(shape: &Shape, places: &[&str]) {
         let everything = full(shape);
         T::deserialize(everything.clone()).unwrap();

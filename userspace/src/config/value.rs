@@ -1,14 +1,14 @@
-//! Single values of the file: from text to a checked value, or what is wrong and what to do about it.
+//! Checks single values of the file. Returns the value, or what is wrong with it and the remedy.
 
 use crate::model::{InvalidName, Pattern, ServerName};
 use common::decide::server_name::{NameError, RESERVED};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Most bytes of a wildcard's suffix: a label and its dot stand before it.
+/// The most bytes of a wildcard's suffix, which must leave room for a label and its dot.
 const SUFFIX_BYTES_MAX: usize = common::maps::route::NAME_BYTES_MAX - 2;
 
-/// What is wrong with a value, and what to do about it.
+/// What is wrong with a value, and the remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Wrong {
     pub(super) what: String,
@@ -19,7 +19,7 @@ pub(super) fn wrong<T>(what: impl Into<String>, remedy: impl Into<String>) -> Re
     Err(Wrong { what: what.into(), remedy: remedy.into() })
 }
 
-/// The name of a listener or route.
+/// Checks the name of a listener or route.
 pub(super) fn object_name(text: &str) -> Result<(), Wrong> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'/' | b'-');
     if text.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn object_name(text: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// An address that packets can be sent to or from: unicast, not loopback, not IPv4 mapped into IPv6.
+/// Parses an address that packets can be sent to or from: unicast, not loopback, not IPv4-mapped IPv6.
 pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
     let Ok(address) = text.parse::<IpAddr>() else {
         let remedy = if text.contains('/') {
@@ -71,7 +71,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
     Ok(address)
 }
 
-/// A TCP port.
+/// Checks a TCP port.
 pub(super) fn port(number: i64) -> Result<u16, Wrong> {
     match u16::try_from(number) {
         Ok(port) if port != 0 => Ok(port),
@@ -79,7 +79,7 @@ pub(super) fn port(number: i64) -> Result<u16, Wrong> {
     }
 }
 
-/// A number with a unit: `25h`, `10s`, `500ms`.
+/// Parses a number with a unit: `25h`, `10s`, `500ms`.
 pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
     const REMEDY: &str =
         "write a whole number and one of ms, s, m, h, d, such as \"500ms\", \"10s\" or \"25h\"";
@@ -102,7 +102,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, Wrong> {
     }
 }
 
-/// First and last port: `1024-29999`.
+/// Parses the first and the last port: `1024-29999`.
 pub(super) fn port_range(text: &str) -> Result<(u16, u16), Wrong> {
     const REMEDY: &str = "write the first and the last port, such as \"1024-29999\", 1024 or higher";
     let parsed = text
@@ -116,7 +116,7 @@ pub(super) fn port_range(text: &str) -> Result<(u16, u16), Wrong> {
     }
 }
 
-/// What a route matches: a server name, or `*.` and one.
+/// Parses what a route matches: a server name, or `*.` and a server name.
 pub(super) fn pattern(text: &str) -> Result<Pattern, Wrong> {
     if let Some(suffix) = text.strip_prefix("*.") {
         let suffix = server_name(suffix)?;

@@ -73,7 +73,7 @@ pub enum ControllerError {
         problems: Vec<Problem>,
     },
     /// Neither in a pod nor with a KUBECONFIG.
-    #[error("where the API server is cannot be told: {0}")]
+    #[error("the address of the API server is not known: {0}")]
     Where(#[from] kube::config::InferConfigError),
     /// No client can be made.
     #[error("no client of the API server: {0}")]

@@ -95,7 +95,7 @@ impl Telemetry {
             this.in_use.clone(),
         );
         registry.register("addresses_capacity", "Addresses in the range", capacity.clone());
-        let help = "From what objects say to what their status shall say";
+        let help = "From the objects to the status to be written";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         for range in ranges {
             let size = i64::try_from(size(range).min(EXACT_MAX)).unwrap_or(i64::MAX);

@@ -130,7 +130,7 @@ fn told(error: &Error, note: &Note) -> Told {
             Told::Refused
         }
         _ => {
-            warn!("an Event cannot be told: {}", short(error));
+            warn!("an Event cannot be written: {}", short(error));
             Told::Failed
         }
     }

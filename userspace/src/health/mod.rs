@@ -1,8 +1,8 @@
-//! Active probes of backends: which is asked when ([`state`], pure), and how ([`probe`]). Each node judges for itself.
+//! Active probes of backends: when ([`state`], pure) and how ([`probe`]). Each node decides on its own.
 
-/// Which backend is asked when, and what its answers make of it. Pure.
+/// The schedule of probes, and the evaluation of their results. Pure.
 pub mod state;
-/// One probing to one backend.
+/// One probe of one backend.
 mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +18,17 @@ use tracing::{info, warn};
 use crate::model::{Probe, ProbeChange, Probes};
 use state::Targets;
 
-/// Probes under way at once. A probe holds a socket and no thread.
+/// The most probes in progress at once. A probe uses a socket but no thread.
 const AT_ONCE: usize = 256;
 
-/// What is wanted and not taken up yet: another whole, then changes of it.
+/// Requested changes that are not applied yet: first a new complete set, then changes of it.
 #[derive(Debug, Default)]
 struct Wanted {
     all: Option<Probes>,
     some: BTreeMap<SocketAddr, Option<Probe>>,
 }
 
-/// Where wishes wait; of each backend the last one.
+/// Where requested changes wait. For each backend only the last one is kept.
 #[derive(Debug, Default)]
 struct Inbox {
     wanted: Mutex<Wanted>,
@@ -37,7 +37,7 @@ struct Inbox {
 
 impl Inbox {
     fn tell(&self, change: impl FnOnce(&mut Wanted)) {
-        // Nobody panics while writing: what is there is whole.
+        // No code panics while writing, so the value is consistent.
         change(&mut self.wanted.lock().unwrap_or_else(PoisonError::into_inner));
         self.news.notify_one();
     }
@@ -47,17 +47,17 @@ impl Inbox {
     }
 }
 
-/// Asks backends as long as it lives.
+/// Probes backends until it is dropped.
 #[derive(Debug)]
 pub struct Prober {
     wanted: Arc<Inbox>,
     failing: watch::Receiver<BTreeSet<SocketAddr>>,
-    /// Ends the probings with the prober.
+    /// Stops the probes when the prober is dropped.
     _task: JoinSet<()>,
 }
 
 impl Prober {
-    /// Begins with nothing to ask. Needs a tokio runtime.
+    /// Starts without backends. Needs a tokio runtime.
     pub fn start() -> Self {
         let wanted = Arc::new(Inbox::default());
         let (told, failing) = watch::channel(BTreeSet::new());
@@ -66,22 +66,22 @@ impl Prober {
         Self { wanted, failing, _task: task }
     }
 
-    /// What is to be probed from now on. What stays keeps what is known about it.
+    /// Sets the backends to probe. Those already probed keep their state.
     pub fn set(&self, probes: &Probes) {
         self.wanted.tell(|wanted| *wanted = Wanted { all: Some(probes.clone()), some: BTreeMap::new() });
     }
 
-    /// Some backends are to be probed in another way from now on, or not any more.
+    /// Changes how some backends are probed, or stops probing them.
     pub fn change(&self, changes: &[ProbeChange]) {
         if !changes.is_empty() {
             self.wanted.tell(|wanted| wanted.some.extend(changes.iter().cloned()));
         }
     }
 
-    /// Comes back when other backends fail than before. Nothing is lost when the waiting is given up.
+    /// Waits until the set of failing backends changes. Cancel safe: no change is lost.
     pub async fn changed(&mut self) -> BTreeSet<SocketAddr> {
         if self.failing.changed().await.is_err() {
-            // The task ends with the prober only.
+            // The task ends only with the prober.
             std::future::pending::<()>().await;
         }
         self.failing.borrow_and_update().clone()

@@ -1,4 +1,4 @@
-//! One probing to one backend: a TCP connection, or a ClientHello that must be answered by a TLS record.
+//! One probe of one backend: a TCP connection, or a ClientHello that must be answered by a TLS record.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use crate::model::cluster::ProbeKind;
 /// Content types of TLS records (RFC 8446, 5.1): alert, handshake.
 const RECORDS: [u8; 2] = [21, 22];
 
-/// Why a backend did not answer well.
+/// Why a probe failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// Nothing within the limit.
+    /// There was no answer within the limit.
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// The connection was refused or broke.
+    /// The connection was refused or failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Something else than TLS.
+    /// The answer was not TLS.
     #[error("what it answers is not TLS")]
     NotTls,
 }
 
-/// Asks, and waits for the answer at most `limit`.
+/// Probes a backend. Waits at most `limit` for the answer.
 pub(super) async fn ask(
     address: SocketAddr,
     kind: ProbeKind,
@@ -40,7 +40,7 @@ pub(super) async fn ask(
 
 async fn exchange(address: SocketAddr, kind: ProbeKind, name: Option<&ServerName>) -> Result<(), Failure> {
     let mut stream = TcpStream::connect(address).await?;
-    // Thousands of probes a second would leave as many sockets in TIME_WAIT: it ends by RST.
+    // Close with RST: thousands of probes per second would leave as many sockets in TIME_WAIT.
     stream.set_zero_linger()?;
     if kind == ProbeKind::Tcp {
         return Ok(());
@@ -51,12 +51,12 @@ async fn exchange(address: SocketAddr, kind: ProbeKind, name: Option<&ServerName
     if is_record(&head) { Ok(()) } else { Err(Failure::NotTls) }
 }
 
-/// Content type and version of a record. An alert is an answer too: the server lives and does not like the name.
+/// Checks a record's content type and version. An alert is valid, too: the server is alive but rejects it.
 fn is_record(head: &[u8; 5]) -> bool {
     RECORDS.contains(&head[0]) && head[1] == 3
 }
 
-/// A ClientHello as any TLS 1.2 server takes it (RFC 5246, 7.4.1.2), with the name (RFC 6066) where there is one.
+/// Returns a ClientHello that any TLS 1.2 server accepts (RFC 5246, 7.4.1.2). Adds the name (RFC 6066), if any.
 fn client_hello(name: Option<&ServerName>) -> Vec<u8> {
     let mut extensions = Vec::new();
     if let Some(name) = name {
@@ -73,7 +73,7 @@ fn client_hello(name: Option<&ServerName>) -> Vec<u8> {
     // Not a secret: the handshake is never finished.
     body.extend((0..32).map(|i| i * 7 + 1));
     body.push(0);
-    // ECDHE with AES-GCM and ChaCha20, ECDSA and RSA; plain RSA with AES-GCM for servers that have nothing else.
+    // ECDHE with AES-GCM and ChaCha20, ECDSA and RSA; plain RSA with AES-GCM for servers without these.
     let suites = [0xc0, 0x2b, 0xc0, 0x2f, 0xc0, 0x2c, 0xc0, 0x30, 0xcc, 0xa9, 0xcc, 0xa8, 0x00, 0x9c];
     body.extend(vector16(&suites));
     body.extend([1, 0]);
@@ -90,7 +90,7 @@ fn extension(to: &mut Vec<u8>, kind: u16, data: &[u8]) {
     to.extend(vector16(data));
 }
 
-/// Bytes behind their length, two bytes, big-endian. All of ours are far below 64 KiB.
+/// Returns the bytes, preceded by their length as two bytes, big-endian. All of ours are far below 64 KiB.
 fn vector16(bytes: &[u8]) -> Vec<u8> {
     let mut vector = (bytes.len() as u16).to_be_bytes().to_vec();
     vector.extend(bytes);
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(parse(&client_hello(None)).0, Outcome::NoName);
     }
 
-    /// Serves one connection with these bytes and closes it.
+    /// Serves one connection: sends these bytes and closes it.
     async fn serve(answer: &'static [u8]) -> SocketAddr {
         let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = server.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Which backend is asked when, and what its answers make of it. Times are since any fixed moment.
+//! The schedule of probes, and the evaluation of their results. Times are relative to any fixed time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -7,25 +7,25 @@ use std::time::Duration;
 use crate::model::cluster::ProbeSpec;
 use crate::model::{Probe, Probes, ServerName};
 
-/// A probing that is due.
+/// A probe to run now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probing {
-    /// Whom to ask.
+    /// The backend.
     pub address: SocketAddr,
-    /// How.
+    /// The kind of probe and its limits.
     pub spec: ProbeSpec,
-    /// Whom a TLS hello asks for.
+    /// The server name in a TLS ClientHello.
     pub name: Option<ServerName>,
 }
 
-/// Every backend that is asked.
+/// All backends that are probed.
 #[derive(Clone, Debug)]
 pub struct Targets {
     by_address: BTreeMap<SocketAddr, Target>,
-    /// Those that are not being asked, by when they are due.
+    /// Backends without a probe in progress, by the time of the next one.
     queue: BTreeSet<(Duration, SocketAddr)>,
     failing: BTreeSet<SocketAddr>,
-    /// State of a xorshift generator; it only spreads probes over time.
+    /// State of a xorshift generator. It is only used to spread probes over time.
     random: u64,
 }
 
@@ -33,9 +33,9 @@ pub struct Targets {
 struct Target {
     spec: ProbeSpec,
     name: Option<ServerName>,
-    /// Answers in a row that speak against its present state.
+    /// The number of consecutive results that contradict the present state.
     against: u8,
-    /// `None`: it is being asked.
+    /// The time of the next probe; `None`: one is in progress.
     due: Option<Duration>,
 }
 
@@ -51,8 +51,8 @@ impl Default for Targets {
 }
 
 impl Targets {
-    /// What is asked from now on. New ones are asked for the first time within one interval, each at a time of its own.
-    /// One that is not asked any more does not fail any more.
+    /// Sets the backends to probe. New ones are first probed at random times within one interval. Removed
+    /// ones are no longer failing.
     pub fn set(&mut self, probes: &Probes, now: Duration) {
         let gone: Vec<SocketAddr> =
             self.by_address.keys().filter(|address| !probes.contains_key(address)).copied().collect();
@@ -64,7 +64,7 @@ impl Targets {
         }
     }
 
-    /// The same for one backend; `None`: it is not asked any more.
+    /// Changes one backend like [`Targets::set`]; `None`: it is no longer probed.
     pub fn change(&mut self, address: SocketAddr, probe: Option<&Probe>, now: Duration) {
         match probe {
             Some(probe) => self.put(address, probe, now),
@@ -95,7 +95,7 @@ impl Targets {
         self.failing.remove(&address);
     }
 
-    /// A number from 0 to 1.
+    /// Returns a random number from 0 to 1.
     fn share(&mut self) -> f64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -103,7 +103,7 @@ impl Targets {
         (self.random >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Takes at most so many probings that are due; each is open until [`Targets::answered`].
+    /// Takes at most `most` probes whose time has come. Each is in progress until [`Targets::answered`].
     pub fn take_due(&mut self, now: Duration, most: usize) -> Vec<Probing> {
         let mut probings = Vec::new();
         while probings.len() < most
@@ -119,18 +119,18 @@ impl Targets {
         probings
     }
 
-    /// When the next probing is due.
+    /// Returns the time of the next probe.
     pub fn next_due(&self) -> Option<Duration> {
         self.queue.first().map(|(due, _)| *due)
     }
 
-    /// A backend answered or did not. `Some(true)`: it fails from now on, `Some(false)`: it does no longer.
+    /// Records the result of a probe. `Some(true)`: the backend now fails; `Some(false)`: it no longer does.
     pub fn answered(&mut self, address: SocketAddr, well: bool, now: Duration) -> Option<bool> {
-        // An interval, give or take a tenth: backends do not fall into step.
+        // The interval, plus or minus a tenth, so that probes do not synchronize.
         let spread = 0.9 + 0.2 * self.share();
         let target = self.by_address.get_mut(&address)?;
         if target.due.is_some() {
-            // The answer to a probing of before it was taken out and put in again.
+            // The result of a probe from before the backend was removed and added again.
             return None;
         }
         let due = now + interval(&target.spec).mul_f64(spread);
@@ -155,7 +155,7 @@ impl Targets {
         Some(!fails)
     }
 
-    /// Those that fail.
+    /// The failing backends.
     pub fn failing(&self) -> &BTreeSet<SocketAddr> {
         &self.failing
     }
@@ -185,7 +185,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Asks the only target and answers; the time of the probing.
+    /// Probes the only target and answers. Returns the time of the probe, and the result.
     fn round(targets: &mut Targets, well: bool) -> (Duration, Option<bool>) {
         let due = targets.next_due().unwrap();
         assert_eq!(targets.take_due(due, 9).len(), 1);
@@ -245,7 +245,7 @@ mod tests {
         assert!(targets.failing().is_empty());
         targets.change(address(2), Some(&(SPEC, None)), ms(9000));
         assert_eq!(targets.by_address.len(), 1);
-        // Its answer comes late.
+        // Its result arrives late.
         assert_eq!(targets.answered(address(1), false, ms(9000)), None);
         assert_eq!(targets.queue.len(), 1);
     }

@@ -1,11 +1,11 @@
-//! Which addresses Gateways and Services have. Pure: the same objects give the same addresses on every node, in whatever
-//! order they came.
+//! Assigns addresses to Gateways and Services. Pure: the same objects get the same addresses on every node,
+//! in any order.
 //!
-//! Objects are served by age. What an object asks for, or already has in status, it gets unless the address is outside
-//! the installation's ranges, excluded, or belongs to an older object of another namespace. Only then what nobody has is
-//! given to those who asked for nothing in particular.
+//! Objects are served by age. An object gets what it requests, or already has in status, unless the address
+//! is outside the installation's ranges, excluded, or belongs to an older object of another namespace. After
+//! that, objects that request nothing in particular get the addresses that are still free.
 
-/// Which addresses may be given at all, and the next free one.
+/// Which addresses may be assigned at all, and the next free one.
 mod pool;
 #[cfg(test)]
 mod tests;
@@ -17,22 +17,22 @@ use pool::Pool;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// The only type of address that we give (`spec.addresses[].type`).
+/// The only type of address that we assign (`spec.addresses[].type`).
 pub const ADDRESS_TYPE: &str = "IPAddress";
 
-/// What an object gets.
+/// The addresses of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allocation {
-    /// For status, in this order: as asked for; where nothing was asked for, IPv4 first.
+    /// For status, in this order: as requested; if nothing was requested, IPv4 first.
     pub addresses: Vec<IpAddr>,
-    /// Why `Programmed` is False: `AddressNotUsable` or `AddressNotAssigned`. `None`: nothing that was asked for is
-    /// missing.
+    /// Why `Programmed` is False: `AddressNotUsable` or `AddressNotAssigned`. `None`: nothing that was
+    /// requested is missing.
     pub reason: Option<&'static str>,
     /// What is missing, and what to do.
     pub problem: Option<Problem>,
 }
 
-/// What everyone gets.
+/// The addresses of all objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Assignment {
     /// Gateways of ours that can have addresses at all.
@@ -41,12 +41,13 @@ pub struct Assignment {
     pub services: BTreeMap<ObjectName, Allocation>,
 }
 
-/// The addresses that each Gateway shall have in status. To be called only with full lists of Gateways and Services.
+/// Returns the addresses that each Gateway should have in status. Requires complete lists of Gateways and
+/// Services.
 pub fn allocate(cluster: &Cluster) -> BTreeMap<ObjectName, Allocation> {
     assign(cluster).gateways
 }
 
-/// The addresses of Gateways and of Services of our class.
+/// Returns the addresses of Gateways and of Services of our class.
 pub fn assign(cluster: &Cluster) -> Assignment {
     let mut claimants = claimants(cluster);
     claimants.sort_by_key(|claimant| (claimant.created_secs, claimant.kind, claimant.name));
@@ -69,8 +70,8 @@ pub fn assign(cluster: &Cluster) -> Assignment {
     assignment
 }
 
-/// Whether a Gateway can have addresses: of a class of ours that is not refused, and refused itself for nothing that is
-/// known without its listeners.
+/// Whether a Gateway can have addresses: its class is ours and not refused, and the Gateway itself is not
+/// refused for a reason that is known without its listeners.
 pub fn is_eligible(cluster: &Cluster, gateway: &GatewaySpec) -> bool {
     let class = cluster.classes.get(&gateway.class);
     class.is_some_and(|class| !class.has_parameters)
@@ -88,7 +89,7 @@ struct Claimant<'a> {
     /// Addresses in status.
     given: &'a [IpAddr],
     slots: Vec<Slot>,
-    /// What was asked for and is not to be had, and why.
+    /// Requested values that it cannot have, with the reasons.
     refused: Vec<(String, String)>,
 }
 
@@ -100,11 +101,11 @@ struct Slot {
 
 #[derive(Clone, Copy)]
 enum Wish {
-    /// This one.
+    /// This address.
     Exactly(IpAddr),
-    /// Any of the family.
+    /// Any address of the family.
     Any { is_v4: bool },
-    /// Any of the family, if there is one to be had.
+    /// Any address of the family, if one is free.
     Spare { is_v4: bool },
 }
 
@@ -133,7 +134,7 @@ fn gateway_claim<'a>(name: &'a ObjectName, gateway: &'a GatewaySpec, families: &
     let mut any = families.iter().cycle();
     for request in &gateway.addresses {
         let Some(value) = &request.value else {
-            // Without ranges there is no family to ask for: the slot stays empty.
+            // Without ranges there is no family to request: the slot stays empty.
             let is_v4 = any.next().copied().unwrap_or(true);
             claimant.slots.push(Slot { wish: Wish::Any { is_v4 }, got: None });
             continue;
@@ -153,7 +154,7 @@ fn gateway_claim<'a>(name: &'a ObjectName, gateway: &'a GatewaySpec, families: &
     claimant
 }
 
-/// Whether an address would serve anything: a Gateway of HTTP listeners alone gets none.
+/// Whether an address would serve anything. A Gateway with only HTTP listeners gets none.
 fn wants_addresses(gateway: &GatewaySpec) -> bool {
     let served = |protocol: &str| protocol == "TLS" || protocol == "TCP";
     !gateway.given.is_empty()
@@ -182,7 +183,7 @@ fn service_claim<'a>(
 }
 
 impl Claimant<'_> {
-    /// Wants an address, once.
+    /// Requests an address, if not already requested.
     fn wants(&mut self, address: IpAddr) {
         let known = |slot: &Slot| matches!(slot.wish, Wish::Exactly(other) if other == address);
         if !self.slots.iter().any(known) {
@@ -222,21 +223,21 @@ impl Claimant<'_> {
     }
 }
 
-/// Who has which address.
+/// The owners of addresses.
 struct Ledger<'a> {
     pool: Pool<'a>,
     cluster: &'a Cluster,
     owners: HashMap<IpAddr, Owner<'a>>,
 }
 
-/// The oldest of those who have an address.
+/// The oldest object that has an address.
 struct Owner<'a> {
     kind: Kind,
     name: &'a ObjectName,
 }
 
 impl<'a> Ledger<'a> {
-    /// Gives an object what it asks for by value, and what it has and may keep.
+    /// Gives an object the addresses that it requests by value, and those it has in status and may keep.
     fn settle(&mut self, claimant: &mut Claimant<'a>) {
         let mut slots = std::mem::take(&mut claimant.slots);
         for slot in &mut slots {
@@ -264,7 +265,7 @@ impl<'a> Ledger<'a> {
         claimant.slots = slots;
     }
 
-    /// Gives an object what nobody has.
+    /// Gives an object addresses that are still free.
     fn fill(&mut self, claimant: &mut Claimant<'a>) {
         let mut slots = std::mem::take(&mut claimant.slots);
         for slot in slots.iter_mut().filter(|slot| slot.got.is_none()) {
@@ -277,7 +278,7 @@ impl<'a> Ledger<'a> {
         claimant.slots = slots;
     }
 
-    /// Why an object may not have an address that it asks for; `None`: it may.
+    /// Returns why an object may not have an address that it requests; `None`: it may.
     fn objection(&self, claimant: &Claimant<'_>, address: IpAddr) -> Option<String> {
         if let Some(why) = self.pool.objection(address) {
             return Some(why);

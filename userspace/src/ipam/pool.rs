@@ -1,4 +1,4 @@
-//! Which addresses may be given at all, and the next free one.
+//! Which addresses may be assigned at all, and the next free one.
 
 use crate::model::cluster::{AddressRange, Policy};
 use ipnet::IpNet;
@@ -11,7 +11,8 @@ pub(super) struct Pool<'a> {
     v6: Cursor,
 }
 
-/// Where the search for a free address of a family stands: everything before it was taken or may not be given.
+/// The position of the search for a free address of a family. Everything before it is taken or may not be
+/// assigned.
 #[derive(Default)]
 struct Cursor {
     range: usize,
@@ -29,7 +30,7 @@ impl<'a> Pool<'a> {
         self.policy.ranges.iter().any(|range| range.first.is_ipv4() == is_v4)
     }
 
-    /// Why an address may not be given to anyone; `None`: it may.
+    /// Returns why an address may not be assigned to any object; `None`: it may.
     pub(super) fn objection(&self, address: IpAddr) -> Option<String> {
         if let Some(net) = self.policy.excluded.iter().find(|net| net.contains(&address)) {
             return Some(format!("{address} is in {net}, a range of nodes, pods or Services"));
@@ -38,8 +39,8 @@ impl<'a> Pool<'a> {
         (!held).then(|| format!("{address} is in none of the address ranges of the installation"))
     }
 
-    /// The next address of the family that may be given and that `taken` does not know. What was found once is not
-    /// found again: `taken` may only grow between two calls.
+    /// Returns the next address of the family that may be assigned and for which `taken` returns `false`. The
+    /// search never goes back, so between two calls the set of taken addresses may only grow.
     pub(super) fn next(&mut self, is_v4: bool, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let policy = self.policy;
         let cursor = if is_v4 { &mut self.v4 } else { &mut self.v6 };
@@ -61,7 +62,7 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// The first free address of a range, at `from` or behind it.
+/// Returns the first free address of a range, at or after `from`.
 fn free(
     range: &AddressRange,
     from: IpAddr,

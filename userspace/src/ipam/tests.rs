@@ -1,4 +1,4 @@
-//! Who gets which address.
+//! Which object gets which address.
 
 use super::*;
 use crate::model::cluster::{
@@ -16,7 +16,7 @@ fn range(text: &str) -> AddressRange {
     AddressRange { first: ip(first), last: ip(last) }
 }
 
-/// A cluster of one class with these ranges.
+/// Returns a cluster of one class with these ranges.
 fn cluster(ranges: &[&str]) -> Cluster {
     let policy = Policy { ranges: ranges.iter().map(|text| range(text)).collect(), ..Policy::default() };
     let classes = [("vestibule".into(), Arc::new(ClassSpec::default()))].into();
@@ -32,7 +32,7 @@ fn meta(object: &str, created_secs: i64) -> Meta {
     Meta { name: name(object), created_secs, ..Meta::default() }
 }
 
-/// A Gateway; `-` as a request is an address without value.
+/// Adds a Gateway. A request of `-` is an address without value.
 fn gateway(cluster: &mut Cluster, object: &str, created_secs: i64, requests: &[&str], given: &[&str]) {
     let request = |text: &&str| AddressRequest {
         kind: "IPAddress".into(),
@@ -59,7 +59,7 @@ fn service(cluster: &mut Cluster, object: &str, created_secs: i64, addresses: &[
     cluster.services.insert(name(object), Arc::new(spec));
 }
 
-/// `addresses reason` of a Gateway.
+/// Shows `addresses reason` of a Gateway.
 fn got(cluster: &Cluster, object: &str) -> String {
     text(assign(cluster).gateways.get(&name(object)))
 }
@@ -113,11 +113,11 @@ fn what_status_has_is_kept_while_it_is_valid() {
     gateway(&mut cluster, "a/young", 2, &[], &["192.0.2.1", "2001:db8::10"]);
     assert_eq!(got(&cluster, "a/old"), "192.0.2.2 2001:db8::11");
     assert_eq!(got(&cluster, "a/young"), "192.0.2.1 2001:db8::10");
-    // Found twice: it stays with the older.
+    // In the status of two objects: the older one keeps it.
     gateway(&mut cluster, "a/old", 1, &[], &["192.0.2.1"]);
     assert_eq!(got(&cluster, "a/old"), "192.0.2.1 2001:db8::11");
     assert_eq!(got(&cluster, "a/young"), "192.0.2.2 2001:db8::10");
-    // Outside of the ranges, or excluded since.
+    // Outside the ranges, or excluded since.
     gateway(&mut cluster, "a/young", 2, &[], &["198.51.100.1", "2001:db8::10"]);
     assert_eq!(got(&cluster, "a/young"), "192.0.2.2 2001:db8::10");
     cluster.policy.excluded = vec!["2001:db8::10/126".parse().unwrap(), "192.0.2.2/32".parse().unwrap()];
@@ -170,7 +170,7 @@ fn an_address_belongs_to_one_namespace_unless_it_is_shared() {
     cluster.policy.shared = [ip("192.0.2.2")].into();
     assert_eq!(got(&cluster, "a/young"), "192.0.2.2");
     assert_eq!(got_service(&cluster, "a/service"), "192.0.2.2 192.0.2.3");
-    // What is shared is given only to those who ask for it.
+    // A shared address is assigned only to objects that request it.
     gateway(&mut cluster, "c/any", 5, &[], &["192.0.2.2"]);
     assert_eq!(got(&cluster, "c/any"), "192.0.2.1 2001:db8::10");
 }

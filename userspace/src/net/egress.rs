@@ -1,4 +1,4 @@
-//! The way to each backend: device, our address towards it, MTU; as the kernel would choose for a packet of ours.
+//! The next hop to each backend (device, source address, MTU), as the kernel chooses it for our own packets.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::netlink::{NetError, Netlink};
 use crate::model::Node;
 use crate::plan::Hop;
 
-/// The way to each address, in their order; `None` where there is none.
+/// Returns the next hop to each address, in the same order; `None`: there is none.
 pub fn towards(addresses: &[IpAddr], node: &Node) -> Result<Vec<Option<Hop>>, NetError> {
     if addresses.is_empty() {
         return Ok(Vec::new());
@@ -34,7 +34,7 @@ fn question(address: IpAddr) -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetRoute(route)
 }
 
-/// `None` for a route that leads nowhere, to ourselves, or without an address of ours.
+/// Returns `None` for a route that leads nowhere or to ourselves, or without a source address of ours.
 fn hop(route: &RouteMessage, node: &Node) -> Option<Hop> {
     if route.header.kind != RouteType::Unicast {
         return None;

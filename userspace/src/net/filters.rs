@@ -1,4 +1,4 @@
-//! Programs on devices by way of classic traffic control (qdisc `clsact`). They run behind TCX programs.
+//! Programs attached to devices by classic traffic control (qdisc `clsact`). They run after TCX programs.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcFilterBpfOption, TcHandle, TcMessage, TcOption};
@@ -15,13 +15,13 @@ pub struct Filter {
     pub hook: &'static str,
     /// Its kind: `bpf`, `u32`, `flower` ...
     pub kind: String,
-    /// Number of its program, where it is one.
+    /// The id of its program, if it is a BPF filter.
     pub id: Option<u32>,
-    /// What whoever attached it called it.
+    /// The name given when it was attached.
     pub name: Option<String>,
 }
 
-/// The filters of a device, in the order the kernel tells them. A device without such a qdisc has none.
+/// Returns the filters of a device, in the kernel's order. A device without such a qdisc has none.
 pub fn filters(ifindex: u32) -> Vec<Filter> {
     let mut filters = Vec::new();
     for (hook, parent) in PARENTS {
@@ -39,7 +39,7 @@ pub fn filters(ifindex: u32) -> Vec<Filter> {
     filters
 }
 
-/// `None` for what only heads a chain and matches nothing.
+/// Returns `None` for an entry that is only the head of a chain and matches nothing.
 fn filter(hook: &'static str, message: &TcMessage) -> Option<Filter> {
     let mut filter = Filter { hook, kind: String::new(), id: None, name: None };
     let mut has_options = false;

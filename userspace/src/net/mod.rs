@@ -1,19 +1,19 @@
-//! The node's network as rtnetlink tells it: devices, addresses, the way to each backend. Always that of the calling
-//! thread's network namespace.
+//! The node's network according to rtnetlink: devices, addresses, the next hop to each backend. Always in the
+//! network namespace of the calling thread.
 
-/// Questions to the kernel and their answers.
+/// Requests to the kernel and their answers.
 mod netlink;
 /// Devices, own addresses, default routes.
 pub mod node;
-/// The way to each backend.
+/// The next hop to each backend.
 pub mod egress;
-/// When any of it changes.
+/// Notices changes of these.
 pub mod watch;
-/// Programs on devices by way of classic traffic control.
+/// Programs on devices, attached by classic traffic control.
 pub mod filters;
 /// Offloads of devices.
 pub mod ethtool;
-/// What `/proc/sys/net` says.
+/// Forwarding and port ranges from `/proc/sys/net`.
 pub mod sysctl;
 
 pub use netlink::NetError;

@@ -1,4 +1,4 @@
-//! Questions to the kernel and their answers, by one socket of rtnetlink.
+//! Requests to the kernel and their answers, on one rtnetlink socket.
 
 use std::io;
 
@@ -7,21 +7,21 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-/// Questions sent at once. The answers must fit into the socket's buffer.
+/// The number of requests sent at once. Their answers must fit into the socket's buffer.
 const BATCH: usize = 64;
 
-/// Why the kernel could not be asked.
+/// Why a request to the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// The socket failed.
     #[error("rtnetlink: {0}")]
     Socket(#[from] io::Error),
-    /// An answer could not be read.
+    /// An answer could not be parsed.
     #[error("rtnetlink: an answer that cannot be read: {0}")]
     Answer(String),
 }
 
-/// A socket of rtnetlink.
+/// An rtnetlink socket.
 pub(super) struct Netlink {
     socket: Socket,
     buffer: Vec<u8>,
@@ -36,7 +36,7 @@ impl Netlink {
         Ok(Self { socket, buffer: vec![0; 1 << 16], sequence: 0 })
     }
 
-    /// Every object of a kind.
+    /// Returns all objects of a kind.
     pub(super) fn dump(
         &mut self,
         question: RouteNetlinkMessage,
@@ -61,7 +61,7 @@ impl Netlink {
         Ok(objects)
     }
 
-    /// One answer to each question, in their order; `None` where the kernel has none.
+    /// Returns the answer to each request, in the same order; `None`: the kernel has none.
     pub(super) fn ask_all(
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
@@ -102,13 +102,13 @@ impl Netlink {
         header.sequence_number = self.sequence;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::from(question));
         message.finalize();
-        // Every message begins at a multiple of four bytes.
+        // Every message starts at a multiple of four bytes.
         let mut bytes = vec![0; message.buffer_len().next_multiple_of(4)];
         message.serialize(&mut bytes);
         bytes
     }
 
-    /// Hands over every message of the next datagram.
+    /// Receives the next datagram, and passes each of its messages to `take`.
     fn receive(
         &mut self,
         mut take: impl FnMut(NetlinkMessage<RouteNetlinkMessage>) -> io::Result<()>,

@@ -11,7 +11,7 @@ use super::netlink::{NetError, Netlink};
 use crate::model::{Link, Node};
 
 impl Node {
-    /// Asks the kernel.
+    /// Queries the kernel.
     pub fn look() -> Result<Self, NetError> {
         let mut netlink = Netlink::open()?;
         let mut node = Self::default();
@@ -62,7 +62,7 @@ fn link(message: &LinkMessage) -> Link {
     link
 }
 
-/// On a point-to-point link the address attribute is the peer's, the local one is ours.
+/// Returns our address. On a point-to-point link the address attribute is the peer's, the local one is ours.
 fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
@@ -76,12 +76,12 @@ fn own_address(message: &AddressMessage) -> Option<IpAddr> {
     })
 }
 
-/// The devices of a default route; none for any other route.
+/// Returns the devices of a default route; none for any other route.
 fn default_devices(message: &RouteMessage) -> Vec<u32> {
     if message.header.destination_prefix_length == 0 { devices(message) } else { Vec::new() }
 }
 
-/// The devices of a route to others; none of one that only names the device's own link.
+/// Returns the devices of a route to other hosts; none for the device's own link-local route.
 fn routed_devices(message: &RouteMessage) -> Vec<u32> {
     let link_local = message.attributes.iter().any(|attribute| {
         matches!(attribute, RouteAttribute::Destination(RouteAddress::Inet6(to)) if to.is_unicast_link_local())

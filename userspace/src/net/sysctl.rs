@@ -1,8 +1,8 @@
-//! What `/proc/sys/net` says about forwarding and port ranges, in the calling thread's network namespace.
+//! Reads forwarding and port ranges from `/proc/sys/net`, in the calling thread's network namespace.
 
 use std::fs;
 
-/// Why packets would not be forwarded.
+/// The kernel would not forward packets.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the kernel does not forward {family} on device {device}, so no packet would reach a backend; \
@@ -14,14 +14,14 @@ pub struct ForwardingOff {
     setting: &'static str,
 }
 
-/// Whether the kernel forwards on a device. The programs ask for the way of each packet as a router would
-/// (`bpf_fib_lookup`), and get none where forwarding is off.
+/// Checks that the kernel forwards on a device. The programs query the next hop of each packet as a router
+/// would (`bpf_fib_lookup`), which fails if forwarding is off.
 pub fn forwarding(device: &str, v4: bool, v6: bool) -> Result<(), ForwardingOff> {
     let families =
         [(v4, "IPv4", "ipv4", "net.ipv4.ip_forward"), (v6, "IPv6", "ipv6", "net.ipv6.conf.all.forwarding")];
     for (used, family, folder, setting) in families {
         let text = fs::read_to_string(format!("/proc/sys/net/{folder}/conf/{device}/forwarding"));
-        // A device that is gone meanwhile, or a kernel without the family, is noticed elsewhere.
+        // A device that has just disappeared, or a kernel without the family, is handled elsewhere.
         if used && text.is_ok_and(|text| text.trim() == "0") {
             return Err(ForwardingOff { family, device: device.into(), setting });
         }
@@ -29,7 +29,7 @@ pub fn forwarding(device: &str, v4: bool, v6: bool) -> Result<(), ForwardingOff>
     Ok(())
 }
 
-/// Ports the kernel hands out to its own sockets, first and last.
+/// Returns the first and last port that the kernel assigns to its own sockets.
 pub fn local_port_range() -> Option<(u16, u16)> {
     port_range(&fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?)
 }

@@ -1,4 +1,4 @@
-//! Notices that devices, addresses or routes changed.
+//! Notices changes of devices, addresses or routes.
 
 use std::io;
 use std::thread;
@@ -14,20 +14,20 @@ use super::netlink::NetError;
 /// Multicast groups of rtnetlink (linux/rtnetlink.h): links, then addresses, routes and rules of both families.
 const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 
-/// Changes come in bursts; one look afterwards is enough.
+/// Changes arrive in bursts; one look afterwards is enough.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// Listens for changes, in a thread that only waits.
 #[derive(Debug)]
 pub struct Watch {
-    /// Holds one sign at most: further ones say nothing new.
+    /// Contains at most one sign: further ones add nothing.
     signs: Receiver<io::Result<()>>,
-    /// A sign came; when to look.
+    /// The time to return, after a sign was received.
     due: Option<Instant>,
 }
 
 impl Watch {
-    /// Begins to listen, in the network namespace of the calling thread.
+    /// Starts to listen, in the network namespace of the calling thread.
     pub fn open() -> Result<Self, NetError> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, 0))?;
@@ -39,8 +39,8 @@ impl Watch {
         Ok(Self { signs, due: None })
     }
 
-    /// Comes back when something changed, shortly after the first sign of it. Nothing is lost when the waiting is
-    /// given up: the next call goes on where this one stood.
+    /// Waits for a change, and returns shortly after its first sign. Cancel safe: the next call continues
+    /// where this one was interrupted.
     pub async fn changed(&mut self) -> Result<(), NetError> {
         let due = match self.due {
             Some(due) => due,
@@ -52,7 +52,7 @@ impl Watch {
         };
         sleep_until(due).await;
         self.due = None;
-        // What came meanwhile is seen by the same look.
+        // The caller's next look covers changes that arrived in between, too.
         let _ = self.signs.try_recv();
         Ok(())
     }
@@ -64,17 +64,17 @@ fn listen(socket: &Socket, sender: &Sender<io::Result<()>>) {
         let sign = match socket.recv(&mut buffer.as_mut_slice(), 0) {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-            // Too many to keep: all the more reason to look.
+            // Too many changes for the buffer: a look is needed all the more.
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
             Err(e) => Err(e),
         };
         let failed = sign.is_err();
         if failed {
-            // The last word; it may wait for its place.
+            // The last message; it may block until the channel has room.
             let _ = sender.blocking_send(sign);
             return;
         }
-        // Full: a sign is there already.
+        // The channel is full: a sign is already waiting.
         let _ = sender.try_send(sign);
     }
 }

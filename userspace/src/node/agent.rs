@@ -1,4 +1,4 @@
-//! `vestibule agent`: the API server, probes, the keys that all nodes have, a file beside them, and the node's network.
+//! `vestibule agent`. Inputs: API server, probes, the shared cookie keys, an optional file, the network.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,40 +25,40 @@ use crate::outputs::maps::{self, Choice, MapsOutput};
 use crate::outputs::{Pins, StartError};
 use crate::sources::{chart, kubernetes};
 
-/// Threads that wait for the kernel or a disk do not hold up the end longer than this.
+/// The limit for the wait at exit for threads that wait for the kernel or a disk.
 const END: Duration = Duration::from_secs(1);
 
-/// What an agent is given.
+/// The options of an agent.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The chart's file. Read once.
     pub config: PathBuf,
-    /// A static file with listeners and routes besides those of the cluster; read again when it changes.
+    /// A static file with listeners and routes in addition to the cluster's. Read again when it changes.
     pub file: Option<PathBuf>,
-    /// Where maps, programs and links are pinned.
+    /// The folder where maps, programs and links are pinned.
     pub pins: PathBuf,
-    /// Where the last compiled state and the keys are kept for the next boot.
+    /// The folder where the last compiled state and the keys are saved for the next boot.
     pub state: PathBuf,
-    /// Where agents of this node meet.
+    /// The run folder, where agents of this node find each other.
     pub run: PathBuf,
-    /// The socket that probes ask.
+    /// The path of the socket for probes.
     pub admin: PathBuf,
     /// The port of `/metrics`; 0: none.
     pub metrics_port: u16,
-    /// Whether each route has series of its own.
+    /// Whether each route has metrics of its own.
     pub metrics_per_route: bool,
-    /// Who it is.
+    /// Its identity.
     pub identity: Identity,
 }
 
-/// Serves until SIGTERM or SIGINT; what is in the kernel goes on serving after that.
+/// Serves until SIGTERM or SIGINT. What is in the kernel keeps serving after that.
 pub fn run(options: &Options) -> Result<(), NodeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let node = node(options).await?;
         info!(node = options.identity.node, pod = options.identity.pod, "begins");
         let outcome = reconcile(node).await;
-        // Another agent may have its own there by now; each pod's has a name of its own.
+        // Safe even if another agent is already running: each pod's socket has a name of its own.
         let _ = fs::remove_file(&options.admin);
         outcome
     });

@@ -1,4 +1,4 @@
-//! Files that outlive the node's boot: written aside and moved into place, for root alone, with a check of their bytes.
+//! Files that survive a reboot: written aside and renamed, accessible only by root, with a checksum.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -7,39 +7,39 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-/// Largest file that is read: 100,000 routes take some 40 MB.
+/// The largest file that is read. 100,000 routes take about 40 MB.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// Why a file is not used.
+/// Why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiskError {
-    /// There is none.
+    /// There is no file.
     #[error("there is none")]
     Missing,
-    /// Another version wrote it, or it is something else.
+    /// Another version or another program wrote it.
     #[error("it begins with {found:?}, this version writes {wanted:?}")]
     Version {
-        /// First line as found.
+        /// Its first line.
         found: String,
-        /// As this version writes it.
+        /// The first line that this version writes.
         wanted: &'static str,
     },
-    /// Its bytes are not those that were written.
+    /// Its content is not what was written.
     #[error("it is damaged: {0}")]
     Damaged(&'static str),
-    /// The system.
+    /// An error of the operating system.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-/// Replaces a file by a heading, `content`, and their checksum. Whoever reads meets the old or the new file, whole, also
-/// after a loss of power.
+/// Replaces a file by a heading, `content`, and their checksum. A reader always finds the complete old or new
+/// file, even after a power loss.
 pub(super) fn write(path: &Path, heading: &'static str, content: &[u8]) -> io::Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".next");
     let aside = Path::new(&aside);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
-    // One that was left here may have other rights.
+    // A file left over here may have other permissions.
     file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     let mut hash = Sha256::new();
     for part in [heading.as_bytes(), b"\n", content, b"\n"] {
@@ -55,7 +55,7 @@ pub(super) fn write(path: &Path, heading: &'static str, content: &[u8]) -> io::R
     }
 }
 
-/// The content of a file that [`write`] wrote with this heading.
+/// Returns the content of a file that [`write`] wrote with this heading.
 pub(super) fn read(path: &Path, heading: &'static str) -> Result<Vec<u8>, DiskError> {
     let file = match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(DiskError::Missing),
@@ -68,7 +68,7 @@ pub(super) fn read(path: &Path, heading: &'static str) -> Result<Vec<u8>, DiskEr
         let found = String::from_utf8_lossy(bytes.get(..first.min(80)).unwrap_or_default()).into_owned();
         return Err(DiskError::Version { found, wanted: heading });
     }
-    // The checksum is the last line: 64 digits and the end of the line.
+    // The checksum is the last line: 64 digits and a newline.
     let Some(end) = bytes.len().checked_sub(65).filter(|end| *end > first) else {
         return Err(DiskError::Damaged("it is too short"));
     };

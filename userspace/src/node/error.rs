@@ -9,35 +9,35 @@ use crate::outputs::StartError;
 /// Why a node's process ends.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// A file is refused.
+    /// A file was refused.
     #[error("{}: {}", file.display(), lines(problems))]
     File {
-        /// Which one.
+        /// Its path.
         file: PathBuf,
-        /// Why.
+        /// Its problems.
         problems: Vec<Problem>,
     },
-    /// It does not know where the API server is.
+    /// The address of the API server is unknown.
     #[error(transparent)]
     Infer(#[from] kube::config::InferConfigError),
-    /// It cannot be asked as we were told.
+    /// The client for the API server cannot be created from the configuration.
     #[error(transparent)]
     Connect(#[from] kube::Error),
-    /// The kernel's side.
+    /// An error of the kernel side.
     #[error(transparent)]
     Kernel(#[from] StartError),
     /// The node's network cannot be followed.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// A folder or socket.
+    /// An error about a folder or socket.
     #[error("{}: {source}", path.display())]
     Path {
-        /// Which one.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The system.
+    /// An error of the operating system.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }

@@ -1,5 +1,5 @@
-//! What sources say, as Facts, and what these come to: the only place of the loop that knows how a source is read and
-//! compiled.
+//! Turns what sources report into facts, and compiles these. The only module of the loop that knows how a
+//! source is read and compiled.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -14,31 +14,31 @@ use crate::net::sysctl;
 use crate::sources::file::FileSource;
 use crate::sources::kubernetes::{Stale, Store};
 
-/// What is known, from whichever sources there are.
+/// What is known from all sources that exist.
 pub(super) struct Sources {
-    /// The static file's path.
+    /// The path of the static file.
     path: Option<PathBuf>,
-    /// The static file, beside the chart's where there is one.
+    /// The static file, in addition to the chart's file if there is one.
     file: FileSource,
     store: Option<Store>,
-    /// What files, cluster and node come to.
+    /// Compiles the facts of files, cluster and node.
     compiler: Compiler,
-    /// The chart's, for a start without a word of the cluster.
+    /// The chart's settings, for a start without any data from the cluster.
     settings: Settings,
-    /// What is wrong with the node's own files: the chart's, then the static one.
+    /// The problems of the node's own files: the chart's file, then the static one.
     problems: [Vec<Problem>; 2],
 }
 
-/// Which backends are to be probed in another way than before.
+/// Backends whose probing changed.
 pub(super) enum ProbeNews {
-    /// All of the state's, and no other.
+    /// All: exactly the state's backends are to be probed.
     All,
-    /// These.
+    /// Only these.
     Some(Vec<ProbeChange>),
 }
 
 impl Sources {
-    /// The static file alone.
+    /// The static file only.
     pub(super) fn of_file(path: &Path) -> Self {
         Self {
             path: Some(path.into()),
@@ -50,7 +50,7 @@ impl Sources {
         }
     }
 
-    /// A cluster with the chart's file, and a static file beside it.
+    /// A cluster with the chart's file, and optionally a static file.
     pub(super) fn of_cluster(store: Store, chart: Facts, file: Option<PathBuf>) -> Self {
         Self {
             path: file.clone(),
@@ -62,12 +62,12 @@ impl Sources {
         }
     }
 
-    /// What is wrong with the chart's file, found by who read it.
+    /// Sets the problems of the chart's file, found by the code that read it.
     pub(super) fn blame_chart(&mut self, problems: Vec<Problem>) {
         self.problems[0] = problems;
     }
 
-    /// What is wrong with the node's own files.
+    /// Returns the problems of the node's own files.
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> + Clone {
         self.problems.iter().flatten()
     }
@@ -77,43 +77,43 @@ impl Sources {
         &self.settings
     }
 
-    /// What the node says.
+    /// The facts about the node.
     pub(super) fn node(&self) -> &NodeFacts {
         self.compiler.node()
     }
 
-    /// Takes what changed of the node.
+    /// Applies a change of the node's facts.
     pub(super) fn change(&mut self, change: Change) {
-        // No route of the file: it is taken.
+        // It contains no route of the file, so it cannot be refused.
         let _ = self.compiler.take(Delta::of(change));
     }
 
-    /// The backends that the node's probes find down.
+    /// The backends that fail the node's probes.
     pub(super) fn failing(&self) -> Option<&BTreeSet<SocketAddr>> {
         self.store.as_ref().map(|_| &self.compiler.node().failing)
     }
 
-    /// All backends that are to be probed.
+    /// All backends to be probed.
     pub(super) fn probes(&self) -> &Probes {
         self.compiler.probes()
     }
 
-    /// Whether every source had its first full list: until then nobody removes anything.
+    /// Returns whether every source had its first full list. Until then nothing is removed.
     pub(super) fn is_complete(&self) -> bool {
         self.store.as_ref().is_none_or(Store::is_complete)
     }
 
-    /// Whether it follows a cluster.
+    /// Returns whether it follows a cluster.
     pub(super) fn has_cluster(&self) -> bool {
         self.store.is_some()
     }
 
-    /// Sources that cannot be followed at present.
+    /// Returns the sources that cannot be followed at present.
     pub(super) fn stale(&self) -> Vec<Stale> {
         self.store.as_ref().map(Store::stale).unwrap_or_default()
     }
 
-    /// Comes back when the cluster says something else. Nothing is lost when the waiting is given up.
+    /// Waits for a change in the cluster. Cancel safe: no change is lost.
     pub(super) async fn changed(&mut self) {
         match &mut self.store {
             Some(store) => store.changed().await,
@@ -121,24 +121,24 @@ impl Sources {
         }
     }
 
-    /// Where the static file is.
+    /// The path of the static file.
     pub(super) fn file(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Reads the static file. One that is refused leaves what it said before in force; the problems then have lines.
+    /// Reads the static file. If refused, its previous content stays in effect, and the problems have lines.
     pub(super) fn read_file(&mut self) -> Result<(), Vec<Problem>> {
         self.change(Change::LocalPorts(sysctl::local_port_range()));
         let mut read = self.file.read(&mut self.compiler);
         if read.is_err() && self.store.is_some() && !self.compiler.is_ready() {
-            // Beside a cluster nothing refuses what is said without it.
+            // With a cluster, a refused file at the start does not stop the node: compile without the file.
             read = read.or_else(|problems| self.file.without(&mut self.compiler).and(Err(problems)));
         }
         self.problems[1] = read.as_ref().err().cloned().unwrap_or_default();
         read
     }
 
-    /// Finds the lines in the static file of problems that came up after it was read.
+    /// Finds the lines in the static file for problems that were found after it was read.
     pub(super) fn locate(&self, problems: &mut [Problem]) {
         if let Some(path) = self.file()
             && let Ok(text) = std::fs::read_to_string(path)
@@ -148,8 +148,8 @@ impl Sources {
         }
     }
 
-    /// What was read is in force, and nobody waits: makes ready for the next time. Gives what may surprise the static
-    /// file's author.
+    /// Called when what was read is in effect: prepares for the next time, now that no client waits. Returns
+    /// warnings for the author of the static file.
     pub(super) fn settle(&mut self) -> Vec<Problem> {
         if self.store.is_some() {
             return Vec::new();
@@ -162,10 +162,10 @@ impl Sources {
         warnings
     }
 
-    /// Brings the state in step with what is known; what did not change is not compiled again. For complete sources.
+    /// Updates the state from what is known. Compiles only what changed. Requires complete sources.
     pub(super) fn compile(&mut self, state: &mut Option<State>) -> ProbeNews {
         if let Some(store) = &mut self.store {
-            // No route of the file: it is taken.
+            // It contains no route of the file, so it cannot be refused.
             let _ = self.compiler.take(store.changes().into());
         }
         if !self.compiler.is_ready() {

@@ -1,12 +1,12 @@
-//! How one agent hands the maps over to the next, on a socket that both find in the run folder.
+//! Hands the maps over from one agent to the next. They use a socket that both find in the run folder.
 //!
 //! ```text
-//! next ── "give" ─────────► writer      the next one has compiled all and loaded its programs
-//!      ◄───────── "given" ──            the writer has ended its last write and let go of the lock
+//! next ── "give" ─────────► writer      the next one has compiled its state and loaded its programs
+//!      ◄───────── "given" ──            the writer has finished its last write and released the lock
 //! next ── "taken" ────────► reader      the next one has the lock and has written
 //! ```
 //!
-//! A connection that ends before `taken` gives the maps back to who had them.
+//! If the connection ends before `taken`, the previous writer takes the maps back.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,30 +21,31 @@ use tracing::warn;
 
 use crate::admin::bind_socket;
 
-/// Name of the socket, in the run folder.
+/// The name of the socket in the run folder.
 const SOCKET: &str = "writer.sock";
 
-/// How long a writer may need to end what it is at.
+/// The time limit for a writer to finish its last write.
 const GIVE: Duration = Duration::from_secs(15);
 
-/// How long the next one may need from the lock to its first write; until then who gave may take back.
+/// The time limit for the next writer from the lock to its first write. After that the previous writer may
+/// take the maps back.
 const TAKE: Duration = Duration::from_secs(30);
 
 /// Why the maps were not handed over.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandoverError {
-    /// Nobody listens, or the connection broke.
+    /// No agent listens, or the connection failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// No answer in time.
+    /// There was no answer in time.
     #[error("no answer within {0:?}")]
     Silent(Duration),
-    /// Something else than expected.
+    /// An unexpected answer.
     #[error("an answer of another version: {0:?}")]
     Unknown(String),
 }
 
-/// One end of a conversation.
+/// One end of a connection.
 struct Line {
     stream: BufReader<UnixStream>,
 }
@@ -65,20 +66,21 @@ impl Line {
     }
 }
 
-/// Somebody wants the maps; whoever has them answers by [`Wish::given`].
+/// A request for the maps from another agent. The writer answers with [`Wish::given`].
 pub(super) struct Wish {
     line: Line,
 }
 
 impl Wish {
-    /// The lock is free. Comes back when the other one has taken it: `Err`, it has not and does not any more.
+    /// Reports that the lock is free, and waits until the other agent has taken it. `Err`: it has not, and
+    /// will not.
     pub(super) async fn given(mut self) -> Result<(), HandoverError> {
         self.line.say("given").await?;
         self.line.expect("taken", TAKE).await
     }
 }
 
-/// The writer's end: listens for wishes as long as it lives.
+/// The writer's end. Listens for requests until it is dropped.
 #[derive(Debug)]
 pub(super) struct Post {
     wishes: mpsc::Receiver<Wish>,
@@ -86,7 +88,7 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Listens in the place of whoever listened before.
+    /// Listens on the socket, replacing the previous listener.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
         let listener = bind_socket(&path(folder))?;
         let (sender, wishes) = mpsc::channel(1);
@@ -97,7 +99,7 @@ impl Post {
                     Ok((stream, _)) => {
                         // One at a time; a second one waits in the socket's queue.
                         if let Err(error) = hear(stream, &sender).await {
-                            warn!(%error, "a wish for the maps that cannot be heard");
+                            warn!(%error, "a request for the maps cannot be received");
                         }
                     }
                     Err(error) => {
@@ -110,11 +112,11 @@ impl Post {
         Ok(Self { wishes, _task: task })
     }
 
-    /// The next wish. Nothing is lost when the waiting is given up.
+    /// Waits for the next request. Cancel safe: no request is lost.
     pub(super) async fn wish(&mut self) -> Wish {
         match self.wishes.recv().await {
             Some(wish) => wish,
-            // The task ends with us only.
+            // The task ends only with this object.
             None => std::future::pending().await,
         }
     }
@@ -127,32 +129,32 @@ async fn hear(stream: UnixStream, wishes: &mpsc::Sender<Wish>) -> Result<(), Han
     }
     let mut line = Line { stream: BufReader::new(stream) };
     line.expect("give", Duration::from_secs(1)).await?;
-    // Full: somebody else is being given the maps.
+    // The channel is full: another agent is already being given the maps.
     wishes.try_send(Wish { line }).map_err(|_| io::Error::from(io::ErrorKind::WouldBlock).into())
 }
 
-/// The user we run as: root, but for tests.
+/// Returns the user id of this process: root, except in tests.
 fn own_uid() -> io::Result<u32> {
     use std::os::unix::fs::MetadataExt;
     Ok(std::fs::metadata("/proc/self")?.uid())
 }
 
-/// The maps were given to us; the lock is free.
+/// The answer that the maps were given to us: the lock is free.
 pub(super) struct Gift {
     line: Line,
 }
 
 impl Gift {
-    /// Tells who gave that we write now.
+    /// Notifies the agent that gave the maps: this process is the writer now.
     pub(super) async fn taken(mut self) {
         if let Err(error) = self.line.say("taken").await {
-            // It ended meanwhile: nobody waits for this.
+            // It has ended, so it does not wait for this message.
             tracing::debug!(%error, "who gave the maps is gone");
         }
     }
 }
 
-/// Asks the writer for the maps.
+/// Requests the maps from the writer.
 pub(super) async fn ask(folder: &Path) -> Result<Gift, HandoverError> {
     let stream = UnixStream::connect(path(folder)).await?;
     let mut line = Line { stream: BufReader::new(stream) };
@@ -196,14 +198,14 @@ mod tests {
                 assert!(matches!(pins.lock(), Err(PinError::Locked(_))));
                 let gift = ask(&folder).await.unwrap();
                 let writer = pins.lock().unwrap();
-                // The next one listens before the one before has gone.
+                // The next one listens before the previous one is gone.
                 let post = Post::open(&folder).unwrap();
                 gift.taken().await;
                 (writer, post)
             };
             let ((), (writer, mut second)) = tokio::join!(given, taken);
             drop(post);
-            // And it can be asked in its turn.
+            // The new writer can be asked in turn.
             let gift = tokio::spawn({
                 let folder = folder.clone();
                 async move { ask(&folder).await }
@@ -239,11 +241,11 @@ mod tests {
             let post = Post::open(&folder).unwrap();
             let mut stream = UnixStream::connect(path(&folder)).await.unwrap();
             stream.write_all(b"hello\n").await.unwrap();
-            // It is hung up on, and the next one is heard.
+            // The connection is closed, and the next one is accepted.
             let mut stream = BufReader::new(stream);
             assert_eq!(stream.read_line(&mut String::new()).await.unwrap(), 0);
             drop(post);
-            // A socket that somebody left.
+            // The socket file is left over.
             assert!(matches!(ask(&folder).await, Err(HandoverError::Io(_))));
         });
         std::fs::remove_dir_all(&folder).unwrap();

@@ -1,12 +1,12 @@
-//! Who an agent is.
+//! The identity of an agent.
 
-/// Who an agent is.
+/// The identity of an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Name of its node.
+    /// The name of its node.
     pub node: String,
-    /// Name of its pod.
+    /// The name of its pod.
     pub pod: String,
-    /// Namespace of its pod: of Leases and of the Secret.
+    /// The namespace of its pod, of the Leases and of the Secret.
     pub namespace: String,
 }

@@ -1,4 +1,4 @@
-//! What the loop hears of: each input is a task that waits, and tells by one queue.
+//! The inputs of the loop. Each is a task that waits and sends to one common queue.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,59 +25,59 @@ use crate::sources::watch_file::FileWatch;
 
 /// The label of a node's zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
-/// From one try to learn the zone to the next.
+/// The delay between attempts to read the zone.
 const ZONE_AGAIN: Duration = Duration::from_secs(10);
-/// From one look at the node's network that failed to the next.
+/// The delay after a failed attempt to read the node's network.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// What happened.
+/// An input to the loop.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// The static file may say something else: it changed, or SIGHUP came.
+    /// The static file may have changed: it was written, or SIGHUP was received.
     File,
-    /// Devices, addresses or routes of the node changed. An error: they cannot be followed any more.
+    /// Devices, addresses or routes of the node changed. `Err`: they can no longer be followed.
     Network(Result<Arc<Node>, NetError>),
     /// These backends fail their probes.
     Failing(BTreeSet<SocketAddr>),
-    /// The keys that all nodes have.
+    /// The cookie keys that all nodes share.
     Keys(CookieKeys),
     /// The node's zone.
     Zone(Option<Arc<str>>),
-    /// SIGTERM or SIGINT.
+    /// SIGTERM or SIGINT was received.
     End,
 }
 
-/// Those inputs that there are; who is not followed says nothing.
+/// The inputs that are followed.
 #[derive(Debug)]
 pub(super) struct Inputs {
     sender: UnboundedSender<Input>,
     received: UnboundedReceiver<Input>,
-    /// They end with the loop.
+    /// The tasks end with the loop.
     tasks: JoinSet<()>,
 }
 
 impl Inputs {
-    /// Nobody yet.
+    /// Follows no input yet.
     pub(super) fn new() -> Self {
         let (sender, received) = unbounded_channel();
         Self { sender, received, tasks: JoinSet::new() }
     }
 
-    /// Where one more may tell.
+    /// Returns a sender for another input.
     pub(super) fn sender(&self) -> UnboundedSender<Input> {
         self.sender.clone()
     }
 
-    /// What is told next. Nothing is lost when the waiting is given up.
+    /// Waits for the next input. Cancel safe: no input is lost.
     pub(super) async fn next(&mut self) -> Input {
         match self.received.recv().await {
             Some(input) => input,
-            // We hold a sender ourselves.
+            // This object holds a sender itself.
             None => std::future::pending().await,
         }
     }
 
-    /// SIGTERM and SIGINT.
+    /// Follows SIGTERM and SIGINT.
     pub(super) fn follow_end(&mut self) -> io::Result<()> {
         let signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
         let sender = self.sender();
@@ -92,7 +92,7 @@ impl Inputs {
         Ok(())
     }
 
-    /// The static file, and SIGHUP. To be called before the file is read first, so that no change falls in between.
+    /// Follows the static file and SIGHUP. Must be called before the file is first read, to miss no change.
     pub(super) fn follow_file(&mut self, path: Option<&Path>) -> io::Result<()> {
         let hangup = signal(SignalKind::hangup())?;
         let watch = FileWatch::new(path.map(Path::to_path_buf));
@@ -100,16 +100,16 @@ impl Inputs {
         Ok(())
     }
 
-    /// The node's network; gives what it is now.
+    /// Follows the node's network. Returns its present state.
     pub(super) fn follow_network(&mut self) -> Result<Arc<Node>, NetError> {
-        // Before the first look, so that no change falls in between.
+        // Opened before the network is first read, so that no change is missed.
         let watch = Watch::open()?;
         let node = Arc::new(Node::look()?);
         self.tasks.spawn(follow_network(watch, self.sender()));
         Ok(node)
     }
 
-    /// The Secret with the keys that all nodes have.
+    /// Follows the Secret with the cookie keys that all nodes share.
     pub(super) fn follow_keys(&mut self, client: &Client, namespace: &str) {
         let mut keys = KeyWatch::start(client, namespace);
         let sender = self.sender();
@@ -120,7 +120,7 @@ impl Inputs {
         });
     }
 
-    /// The node's zone: told once.
+    /// Reads the node's zone and sends it once.
     pub(super) fn learn_zone(&mut self, client: &Client, node: &str) {
         let (client, node, sender) = (client.clone(), node.to_owned(), self.sender());
         self.tasks.spawn(async move { drop(sender.send(Input::Zone(own_zone(client, &node).await))) });
@@ -152,7 +152,7 @@ async fn follow_network(mut watch: Watch, sender: UnboundedSender<Input>) {
     }
 }
 
-/// The zone of a node; `None`: it has none, or we may not know.
+/// Returns the zone of a node; `None`: it has none, or we may not read it.
 async fn own_zone(client: Client, node: &str) -> Option<Arc<str>> {
     let nodes: Api<PartialObjectMeta<v1::Node>> = Api::all(client);
     loop {

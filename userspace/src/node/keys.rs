@@ -1,4 +1,4 @@
-//! The cookie keys that all nodes have: one Secret, watched by name, and a copy for a boot without the API server.
+//! The cookie keys that all nodes share: a Secret, watched by name, and a copy for boots without the API server.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use super::disk::{self, DiskError};
 use crate::controller::keys::{Keys, SECRET};
 use crate::outputs::CookieKeys;
 
-/// Name of the copy, in the state folder.
+/// The name of the copy in the state folder.
 const FILE: &str = "keys";
 
-/// First line of the copy.
+/// The first line of the copy.
 const HEADING: &str = "vestibule keys 1";
 
-/// A watch that hears nothing for this long is begun anew, seconds.
+/// A watch without any event for this many seconds is restarted.
 const SILENCE_SECS: u32 = 45;
 
-/// From one warning about the same trouble to the next.
+/// The minimum interval between warnings.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
-/// Follows the Secret as long as it lives.
+/// Follows the Secret until it is dropped.
 #[derive(Debug)]
 pub(super) struct KeyWatch {
     keys: watch::Receiver<Option<CookieKeys>>,
@@ -37,7 +37,7 @@ pub(super) struct KeyWatch {
 }
 
 impl KeyWatch {
-    /// Begins to watch.
+    /// Starts the watch.
     pub(super) fn start(client: &Client, namespace: &str) -> Self {
         let (sender, keys) = watch::channel(None);
         let mut task = JoinSet::new();
@@ -45,11 +45,11 @@ impl KeyWatch {
         Self { keys, _task: task }
     }
 
-    /// Comes back with other keys than before. Nothing is lost when the waiting is given up.
+    /// Waits for keys that differ from the previous ones. Cancel safe: no change is lost.
     pub(super) async fn changed(&mut self) -> CookieKeys {
         loop {
             if self.keys.changed().await.is_err() {
-                // The task ends with us only.
+                // The task ends only with this object.
                 std::future::pending::<()>().await;
             }
             if let Some(keys) = self.keys.borrow_and_update().clone() {
@@ -76,7 +76,7 @@ async fn follow(secrets: Api<Secret>, keys: watch::Sender<Option<CookieKeys>>) {
                 }
                 None => warn!(secret = SECRET, "holds no keys that a controller wrote; those before stay"),
             },
-            // A Secret that is gone takes nobody's connections along: the keys before stay.
+            // If the Secret is deleted, the keys stay, so that no connection is lost.
             Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
             Err(error) => {
                 if warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
@@ -93,7 +93,7 @@ fn read(secret: &Secret) -> Option<CookieKeys> {
     Keys::read(|name| data.get(name).map(|bytes| bytes.0.as_slice())).map(|keys| cookie_keys(&keys))
 }
 
-/// Every node reads the bytes alike: little-endian.
+/// Every node reads the bytes in the same order: little-endian.
 fn cookie_keys(keys: &Keys) -> CookieKeys {
     CookieKeys { keys: keys.cookies.map(|bytes| cookie_key(&bytes)), current: u32::from(keys.current == 1) }
 }
@@ -103,7 +103,7 @@ fn cookie_key(bytes: &[u8; 16]) -> CookieKey {
     CookieKey { k0: whole as u64, k1: (whole >> 64) as u64 }
 }
 
-/// Keeps a copy.
+/// Saves a copy.
 pub(super) fn save(folder: &Path, keys: &CookieKeys) -> std::io::Result<()> {
     let [first, second] = &keys.keys;
     let content =
@@ -111,7 +111,7 @@ pub(super) fn save(folder: &Path, keys: &CookieKeys) -> std::io::Result<()> {
     disk::write(&folder.join(FILE), HEADING, content.as_bytes())
 }
 
-/// The copy.
+/// Loads the copy.
 pub(super) fn load(folder: &Path) -> Result<CookieKeys, DiskError> {
     let content = disk::read(&folder.join(FILE), HEADING)?;
     parse(&content).ok_or(DiskError::Damaged("it holds no keys"))

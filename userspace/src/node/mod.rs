@@ -1,53 +1,53 @@
-//! What one node does, by `vestibule run` or by `vestibule agent`: one loop, which differs in its inputs alone.
+//! The process on one node: `vestibule run` and `vestibule agent` share one loop, with different inputs.
 //!
 //! ```text
-//! inputs ──► Facts ──► compile ──► Desired ──► outputs        one writer a node: `role`, `handover`
+//! inputs ──► Facts ──► compile ──► Desired ──► outputs        one writer per node: `role`, `handover`
 //!    ▲                    │                       │
 //!    │                    └──► probes             ▼
 //!    └─────────────────────────────────── what is held ──► telemetry
 //! ```
 
-/// `vestibule run`: its inputs.
+/// `vestibule run` and its inputs.
 pub mod run;
-/// `vestibule agent`: its inputs.
+/// `vestibule agent` and its inputs.
 pub mod agent;
-/// Who an agent is.
+/// The identity of an agent.
 mod identity;
 /// Why a node's process ends.
 mod error;
-/// What the loop hears of.
+/// The inputs of the loop.
 mod inputs;
-/// What sources say, and what it comes to.
+/// The facts from the sources, and compiling them.
 mod facts;
-/// What was compiled last, and what is told of it.
+/// The last compiled state, and what is reported about it.
 mod state;
 /// The loop.
 mod reconcile;
-/// How the loop becomes the writer, and gives the maps away.
+/// How the loop becomes the writer, and how it hands the maps over.
 mod take_over;
-/// What outputs were told, and what they said since.
+/// The orders to the outputs, and their answers.
 mod orders;
-/// Who writes the maps: this process, another one, nobody.
+/// The writer of the maps: this process, another one or none.
 mod role;
-/// From one process to the next.
+/// The handover from one process to the next.
 mod handover;
-/// When the loop turns.
+/// The timing of the loop.
 mod pace;
-/// What is told of the node.
+/// What the node reports to the API server, probes and scrapers.
 mod telemetry;
-/// What it is doing, for those who ask.
+/// Answers to probes about what the agent is doing.
 mod told;
 /// Messages to the service manager.
 mod notify;
-/// What it writes to the API server.
+/// What an agent writes to the API server.
 mod report;
-/// The keys that all nodes have.
+/// The cookie keys that all nodes share.
 mod keys;
-/// What outlives a boot.
+/// Saves what must survive a reboot.
 mod saving;
-/// The last compiled state.
+/// The file with the last compiled state.
 mod saved;
-/// Files that outlive the boot.
+/// Files that survive a reboot.
 mod disk;
 
 #[cfg(test)]

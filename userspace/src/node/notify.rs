@@ -6,23 +6,23 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// What we are doing.
+/// The state to report.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum State {
-    /// The first packet can be served, or a reload has ended.
+    /// The first packet can be served, or a reload ended.
     Ready,
-    /// A reload has begun; with the monotonic clock, as `Type=notify-reload` wants it.
+    /// A reload started, at this monotonic time, as `Type=notify-reload` requires.
     Reloading { monotonic_us: u64 },
-    /// The daemon ends.
+    /// The daemon is about to exit.
     Stopping,
 }
 
-/// Tells the service manager, if there is one.
+/// Notifies the service manager, if there is one.
 pub(super) fn tell(state: State) {
     if let Some(socket) = std::env::var_os("NOTIFY_SOCKET")
         && let Err(error) = send(&socket, &text(state))
     {
-        tracing::warn!(%error, "the service manager cannot be told");
+        tracing::warn!(%error, "the service manager cannot be notified");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The outputs as the loop sees them: what they were told to hold, and what they said since.
+//! The orders to the outputs, and their answers, as the loop uses them.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -11,23 +11,23 @@ use super::state::Digests;
 use crate::model::{Desired, NodeFacts, Problem};
 use crate::outputs::{CookieKeys, Done, Held, Order, Output, StartError, Word, Writer};
 
-/// What all outputs shall hold.
+/// What all outputs should hold.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// What clients shall find.
+    /// The state that clients should find.
     pub desired: Arc<Desired>,
-    /// The same by object.
+    /// Its digests by object.
     pub digests: Arc<Digests>,
-    /// The node on which they shall find it.
+    /// The node where they should find it.
     pub node: NodeFacts,
-    /// Keys that cookies are signed with.
+    /// Keys for signing cookies.
     pub keys: Option<CookieKeys>,
 }
 
-/// What an order follows from, besides objects of a cluster.
+/// The causes of an order, other than cluster objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cause {
-    /// The static file was read; when that began.
+    /// The static file was read, starting at this time.
     pub file: Option<Instant>,
     /// The node's network changed.
     pub network: bool,
@@ -39,7 +39,7 @@ impl Cause {
     }
 }
 
-/// An order that not every output has answered.
+/// An order that not all outputs have answered yet.
 #[derive(Debug)]
 struct Waiting {
     number: u64,
@@ -49,29 +49,29 @@ struct Waiting {
     digests: Arc<Digests>,
 }
 
-/// What became of one order, or of several that waited at once.
+/// The result of an order, or of several that were answered together.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// What they followed from.
+    /// Their causes.
     pub cause: Cause,
-    /// Since when the first of them waited.
+    /// When the first of them was sent.
     pub ordered: Instant,
-    /// What all outputs together did.
+    /// The combined result of all outputs.
     pub result: Result<Done, StartError>,
-    /// An error: not the one of the last time.
+    /// The failure, or its absence, differs from the last time.
     pub is_news: bool,
 }
 
 /// What all outputs hold.
 #[derive(Clone, Debug)]
 pub(super) struct InForce {
-    /// What clients find.
+    /// The state that clients find.
     pub desired: Arc<Desired>,
-    /// The same by object.
+    /// Its digests by object.
     pub digests: Arc<Digests>,
 }
 
-/// What one output said last of what it holds.
+/// The last answer of one output.
 #[derive(Debug, Default)]
 struct Said {
     /// The last order that it answered.
@@ -85,34 +85,34 @@ struct Said {
 /// The outputs.
 pub(super) struct Orders {
     outputs: Vec<(Box<dyn Output>, Said)>,
-    /// Number of the last order.
+    /// The number of the last order.
     last: u64,
     waiting: VecDeque<Waiting>,
     in_force: Option<InForce>,
-    /// The configuration that was refused, and why: what is in force stays until there is another one.
+    /// The configuration that was refused, and why. The state in effect stays until there is another one.
     refused: Option<(Arc<Desired>, String)>,
-    /// Why not all of what was ordered last is held: to be tried again.
+    /// Why the last order failed. It is to be tried again.
     failed: Option<String>,
-    /// Outputs whose answer to `prepare` or `release` is awaited.
+    /// The number of outputs that have not answered `prepare` or `release` yet.
     silent: usize,
-    /// The first error of those that have prepared.
+    /// The first error of `prepare`.
     unprepared: Option<StartError>,
 }
 
-/// What an output said, as far as it concerns the loop.
+/// A message from the outputs that concerns the loop.
 pub(super) enum News {
-    /// All have prepared.
+    /// All outputs have prepared.
     Prepared(Result<(), StartError>),
-    /// All have answered an order.
+    /// All outputs have answered an order.
     Outcome(Outcome),
-    /// None writes any more.
+    /// No output writes any more.
     Released,
-    /// The command line said whether new connections are taken.
+    /// The command line switched draining on or off.
     Draining(bool),
 }
 
 impl Orders {
-    /// These outputs; nothing is ordered yet.
+    /// For these outputs, without any order yet.
     pub(super) fn new(outputs: Vec<Box<dyn Output>>) -> Self {
         Self {
             outputs: outputs.into_iter().map(|output| (output, Said::default())).collect(),
@@ -126,7 +126,7 @@ impl Orders {
         }
     }
 
-    /// What an output says next. Nothing is lost when the waiting is given up.
+    /// Waits for the next message of an output. Cancel safe: no message is lost.
     pub(super) async fn word(&mut self) -> (usize, Word) {
         poll_fn(|context| {
             let mut words = self.outputs.iter_mut().enumerate();
@@ -145,14 +145,14 @@ impl Orders {
         Order { number: self.last, desired, node, keys, begun }
     }
 
-    /// Does what needs no right to write.
+    /// Lets the outputs do everything that does not need the right to write.
     pub(super) fn prepare(&mut self, wanted: &Wanted) {
         let order = self.order(wanted, Instant::now());
         (self.silent, self.unprepared) = (self.outputs.len(), None);
         self.outputs.iter_mut().for_each(|(output, _)| output.prepare(order.clone()));
     }
 
-    /// Makes all outputs hold this; what was refused is not tried again.
+    /// Orders all outputs to hold this. A refused configuration is not tried again.
     pub(super) fn apply(&mut self, right: &Writer, mut wanted: Wanted, cause: Cause, begun: Instant) {
         match (&self.refused, &self.in_force) {
             (Some((refused, _)), Some(in_force)) if Arc::ptr_eq(refused, &wanted.desired) => {
@@ -172,7 +172,7 @@ impl Orders {
         self.outputs.iter_mut().for_each(|(output, _)| output.apply(right, order.clone()));
     }
 
-    /// Ends writing.
+    /// Stops writing.
     pub(super) fn release(&mut self) {
         self.waiting.clear();
         (self.failed, self.refused, self.in_force) = (None, None, None);
@@ -180,7 +180,7 @@ impl Orders {
         self.outputs.iter_mut().for_each(|(output, _)| output.release());
     }
 
-    /// Takes up what an output said. `None`: others are to say the same. An error: it is of no use any more.
+    /// Handles an output's message. `None`: other outputs must report the same first. `Err`: the output ended.
     pub(super) fn hear(&mut self, at: usize, word: Word) -> Result<Option<News>, StartError> {
         Ok(match word {
             Word::Prepared(outcome) => {
@@ -203,7 +203,7 @@ impl Orders {
         })
     }
 
-    /// What became of the orders that every output has answered by now.
+    /// Returns the result of the orders that every output has answered.
     fn answered(&mut self) -> Option<Outcome> {
         let number = self.outputs.iter().map(|(_, said)| said.number).min()?;
         let mut cause = Cause::default();
@@ -233,27 +233,27 @@ impl Orders {
         Some(Outcome { cause, ordered, result, is_news })
     }
 
-    /// What all outputs hold; `None`: nobody knows.
+    /// What all outputs hold; `None`: unknown.
     pub(super) fn in_force(&self) -> Option<&InForce> {
         self.in_force.as_ref()
     }
 
-    /// Whether what failed is to be tried again: something did, and nothing is under way.
+    /// Returns whether to try again: an order failed, and none is waiting for answers.
     pub(super) fn is_to_be_repeated(&self) -> bool {
         self.failed.is_some() && self.waiting.is_empty()
     }
 
-    /// Why outputs do not hold what they should.
+    /// Returns why outputs do not hold what they should.
     pub(super) fn trouble(&self) -> Option<&String> {
         self.failed.as_ref().or(self.refused.as_ref().map(|(_, why)| why))
     }
 
-    /// What the node cannot do of what is in force.
+    /// Returns what the node cannot do of the state in effect.
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> + Clone {
         self.outputs.iter().flat_map(|(_, said)| &said.problems)
     }
 
-    /// Names of the devices that are served.
+    /// Returns the names of the devices that are served.
     pub(super) fn devices(&self) -> &str {
         self.outputs.iter().map(|(_, said)| &*said.devices).find(|devices| !devices.is_empty()).unwrap_or("")
     }

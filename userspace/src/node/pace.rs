@@ -1,35 +1,35 @@
-//! When the loop turns, and when it gives up waiting.
+//! The timing of the loop: when it takes a turn, and when it stops waiting for sources.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
-/// Time between two turns: what comes meanwhile is dealt with at once.
+/// The minimum time between two turns. All changes that arrive within it are handled together.
 const GAP: Duration = Duration::from_millis(10);
-/// How often it looks at what nobody tells it.
+/// The interval for checks that no event triggers.
 const TICK: Duration = Duration::from_millis(250);
-/// Without a turn for this long, memory is given back.
+/// Free memory is returned to the kernel after this time without a turn.
 const QUIET: Duration = Duration::from_secs(1);
-/// Sources get this long to say everything before the state of the last boot is used, where no map is pinned.
+/// How long sources may take to report everything if no map is pinned. Then the state of the last boot is used.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// When the loop turns.
+/// The timing of the loop.
 pub(super) struct Pace {
     pub tick: Interval,
-    /// Something came that no turn has seen.
+    /// Something changed since the last turn.
     pub is_dirty: bool,
-    /// Not before then.
+    /// The earliest time of the next turn.
     pub due: Instant,
     pub begun: Instant,
-    /// When the state of the last boot is used; `None`: that was tried.
+    /// When the state of the last boot is to be used; `None`: this was tried.
     pub hopeless: Option<Instant>,
     turned: Instant,
-    /// Turns left memory that can be given back.
+    /// There was a turn since memory was last returned.
     is_full: bool,
 }
 
 impl Pace {
-    /// A loop that begins now; it turns at once.
+    /// For a loop that starts now. The first turn is immediate.
     pub(super) fn new() -> Self {
         let now = Instant::now();
         let mut tick = interval(TICK);
@@ -45,14 +45,14 @@ impl Pace {
         }
     }
 
-    /// It turns.
+    /// Notes that a turn starts.
     pub(super) fn turn(&mut self) {
         self.turned = Instant::now();
         self.due = self.turned + GAP;
         (self.is_dirty, self.is_full) = (false, true);
     }
 
-    /// Whether it is quiet, for the first time since the last turn.
+    /// Returns whether the loop is idle, once after each turn.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_quiet = self.is_full && self.turned.elapsed() > QUIET;
         self.is_full &= !is_quiet;

@@ -1,4 +1,4 @@
-//! The loop: what happened last, and what follows from it. It has no mode: an input that is not there says nothing.
+//! The loop: waits for the next event and handles it. It has no modes: a missing input simply has no events.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -24,18 +24,18 @@ use crate::health::Prober;
 use crate::model::{Change, Problem};
 use crate::outputs::{CookieKeys, StartError, Word, Writer, give_back_memory, now_ns};
 
-/// How long outputs may take to end their last write when the process ends.
+/// The time limit for outputs to finish their last write when the process ends.
 const END: Duration = Duration::from_secs(1);
-/// Problems logged at once.
+/// The most problems logged at once.
 const LOGGED: usize = 20;
 
-/// What happened.
+/// An event.
 enum Event {
-    /// A turn is due.
+    /// It is time for a turn.
     Turn,
     Tick,
     Input(Input),
-    /// The cluster says something else.
+    /// Something changed in the cluster.
     Changed,
     Word(usize, Word),
     Wish(Wish),
@@ -43,25 +43,25 @@ enum Event {
     Given(Result<(), HandoverError>),
 }
 
-/// All that the loop has.
+/// The state of the loop.
 pub(super) struct Node {
     pub(super) inputs: Inputs,
     pub(super) sources: Sources,
     pub(super) prober: Option<Prober>,
     pub(super) orders: Orders,
     pub(super) role: Role,
-    /// What was compiled last.
+    /// The last compiled state.
     pub(super) state: Option<State>,
-    /// What no order has followed from yet.
+    /// The causes that no order follows from yet.
     pub(super) cause: Cause,
-    /// Keys that cookies are signed with; `None`: the outputs' own.
+    /// Keys for signing cookies; `None`: the outputs' own.
     pub(super) keys: Option<CookieKeys>,
     pub(super) telemetry: Telemetry,
     pub(super) saving: Saving,
     pub(super) pace: Pace,
 }
 
-/// Serves until an input says that it is over; what outputs hold goes on serving after that.
+/// Serves until an input ends it. What the outputs hold keeps serving after that.
 pub(super) async fn reconcile(mut node: Node) -> Result<(), NodeError> {
     loop {
         match node.next().await {
@@ -83,7 +83,7 @@ pub(super) async fn reconcile(mut node: Node) -> Result<(), NodeError> {
 impl Node {
     async fn next(&mut self) -> Event {
         let Role { stage, asked, given, .. } = &mut self.role;
-        // What is first here goes first: a stream of changes starves nobody.
+        // Earlier branches have priority, so that a stream of changes cannot starve them.
         tokio::select! {
             biased;
             wish = stage.wish() => Event::Wish(wish),
@@ -98,7 +98,7 @@ impl Node {
         }
     }
 
-    /// Takes up what an input says.
+    /// Handles an input.
     fn take(&mut self, input: Input) -> Result<(), NodeError> {
         match input {
             Input::File => self.read_file(),
@@ -120,13 +120,13 @@ impl Node {
                 self.sources.change(Change::Zone(zone));
                 self.pace.is_dirty = true;
             }
-            // The loop's.
+            // Handled by the loop itself.
             Input::End => {}
         }
         Ok(())
     }
 
-    /// Reads the static file. One that is refused leaves what it said before in force.
+    /// Reads the static file. If it is refused, its previous content stays in effect.
     pub(super) fn read_file(&mut self) {
         let begun = Instant::now();
         tell(notify::State::Reloading { monotonic_us: now_ns() / 1000 });
@@ -143,7 +143,7 @@ impl Node {
         }
     }
 
-    /// Compiles what is known, and orders it. Before every source had its full list nothing is touched.
+    /// Compiles what is known, and orders it. Until every source had its full list, nothing is changed.
     fn turn(&mut self) -> Result<(), NodeError> {
         self.pace.turn();
         self.telemetry.note_sources(&self.sources);
@@ -163,7 +163,7 @@ impl Node {
         self.take_over()
     }
 
-    /// What nobody tells.
+    /// Does what no event triggers.
     fn look_around(&mut self) -> Result<(), NodeError> {
         self.telemetry.turned();
         if self.orders.is_to_be_repeated() {
@@ -172,14 +172,14 @@ impl Node {
         self.use_saved();
         self.take_over()?;
         self.saving.save_some_time();
-        // Compiling a cluster needs some ten times the memory that stays.
+        // Compiling a cluster needs about ten times the memory that is kept.
         if self.pace.is_quiet() && self.sources.has_cluster() {
             give_back_memory();
         }
         Ok(())
     }
 
-    /// What outputs shall hold by what was compiled last.
+    /// Returns what the outputs should hold, from the last compiled state.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         let state = self.state.as_ref()?;
         Some(Wanted {
@@ -190,7 +190,7 @@ impl Node {
         })
     }
 
-    /// Hands it to the outputs, where it is ours to say what they hold.
+    /// Sends the order to the outputs, if this process is the writer.
     pub(super) fn order(&mut self, begun: Instant) {
         let cause = std::mem::take(&mut self.cause);
         let wanted = self.wanted();
@@ -203,7 +203,7 @@ impl Node {
         }
     }
 
-    /// Takes up what an output says.
+    /// Handles a message from an output.
     async fn hear(&mut self, at: usize, word: Word) -> Result<(), NodeError> {
         match self.orders.hear(at, word)? {
             None => Ok(()),
@@ -231,7 +231,7 @@ impl Node {
         }
     }
 
-    /// All outputs have answered an order.
+    /// Handles that all outputs have answered an order.
     fn applied(&mut self, outcome: Outcome) -> Result<(), NodeError> {
         let Outcome { cause, result, is_news, .. } = outcome;
         match result {
@@ -258,7 +258,7 @@ impl Node {
                 match error {
                     fatal if fatal.is_fatal() => return Err(fatal.into()),
                     StartError::Problems(mut problems) => {
-                        // These came up after the file was read.
+                        // These were found after the file was read.
                         self.sources.locate(&mut problems);
                         self.log_refused(&problems);
                     }
@@ -273,7 +273,7 @@ impl Node {
         Ok(())
     }
 
-    /// What was read is in force.
+    /// Called when what was read is in effect.
     pub(super) fn settle(&mut self) {
         let warnings = self.sources.settle();
         self.log(&warnings, |line| warn!("{line}"));
@@ -288,18 +288,18 @@ impl Node {
         let Some(path) = self.sources.file().map(|path| path.display().to_string()) else { return };
         problems.iter().take(LOGGED).for_each(|problem| log(problem.in_file(&path).to_string()));
         if problems.len() > LOGGED {
-            log(format!("and {} more; `vestibule check {path}` tells all", problems.len() - LOGGED));
+            log(format!("and {} more; `vestibule check {path}` lists all", problems.len() - LOGGED));
         }
     }
 
-    /// Tells what is in force, where it is ours to tell.
+    /// Reports the state in effect, if this process is the writer.
     pub(super) fn tell(&mut self) {
         if matches!(self.role.stage, Stage::Writing(_)) {
             self.telemetry.tell(known(&self.sources, &self.state, &self.orders));
         }
     }
 
-    /// Without a word of some source and without pinned maps, the state of the last boot is better than none.
+    /// Uses the state of the last boot if a source does not answer and no maps are pinned.
     fn use_saved(&mut self) {
         let is_over = self.pace.hopeless.is_some_and(|since| since.elapsed() > Duration::ZERO);
         if self.state.is_some() || !is_over || self.sources.is_complete() || !self.saving.has_folder() {
@@ -343,7 +343,7 @@ impl Node {
     }
 }
 
-/// What probes find, where there are any.
+/// Waits for the result of probes, if there are any.
 async fn failing(prober: &mut Option<Prober>) -> BTreeSet<SocketAddr> {
     match prober {
         Some(prober) => prober.changed().await,
@@ -355,7 +355,7 @@ fn known<'a>(sources: &'a Sources, state: &'a Option<State>, orders: &'a Orders)
     Known { sources, state: state.as_ref(), orders }
 }
 
-/// Milliseconds, to a tenth.
+/// Converts to milliseconds, rounded to a tenth.
 pub(super) fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 10_000.0).round() / 10.0
 }

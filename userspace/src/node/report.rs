@@ -1,5 +1,5 @@
-//! What an agent writes to the API server: its node's `NodeState`, and the Lease that says it lives. Each write carries
-//! the resourceVersion it is based on, so one that comes late changes nothing.
+//! What an agent writes to the API server: its node's `NodeState`, and the Lease that shows it is alive. Each
+//! write has the resourceVersion it is based on, so a late write changes nothing.
 
 use std::time::Duration;
 
@@ -18,18 +18,18 @@ use tracing::{debug, warn};
 use super::identity::Identity;
 use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
 
-/// From one renewal of the Lease to the next.
+/// The interval between renewals of the Lease.
 const RENEW: Duration = Duration::from_secs(3);
-/// How long a Lease is good, seconds.
+/// How long a Lease is valid, in seconds.
 const LEASE_SECS: i32 = 10;
-/// A write that has no answer by then counts as failed.
+/// The time limit for the answer to a write.
 const ANSWER: Duration = Duration::from_secs(5);
-/// NodeState is written at most this often.
+/// The minimum interval between writes of the NodeState.
 const STATE_GAP: Duration = Duration::from_secs(1);
-/// Longest time between two tries of a write that fails.
+/// The longest delay between attempts of a write that fails.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
-/// Why a write came to nothing.
+/// Why a write failed.
 #[derive(Debug, thiserror::Error)]
 enum WriteError {
     #[error(transparent)]
@@ -39,14 +39,14 @@ enum WriteError {
 }
 
 impl WriteError {
-    /// Somebody else wrote, or what we knew is of before: look again.
+    /// Another client wrote, or our copy of the object is outdated: read it again.
     fn is_outdated(&self) -> bool {
         matches!(self, Self::Refused(error)
             if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
     }
 }
 
-/// Writes as long as it lives: the Lease from the start, the state once there is one.
+/// Writes until it is dropped: the Lease from the start, the state once there is one.
 #[derive(Debug)]
 pub(super) struct Reporter {
     states: watch::Sender<Option<NodeStateSpec>>,
@@ -54,7 +54,7 @@ pub(super) struct Reporter {
 }
 
 impl Reporter {
-    /// Begins to write.
+    /// Starts to write.
     pub(super) fn start(client: &Client, identity: &Identity) -> Self {
         let (states, received) = watch::channel(None);
         let mut tasks = JoinSet::new();
@@ -64,7 +64,7 @@ impl Reporter {
         Self { states, tasks }
     }
 
-    /// What is to be told from now on.
+    /// Sets the state to write.
     pub(super) fn tell(&self, state: NodeStateSpec) {
         self.states.send_if_modified(|before| {
             let is_new = before.as_ref() != Some(&state);
@@ -75,13 +75,13 @@ impl Reporter {
         });
     }
 
-    /// Writes nothing after this.
+    /// Stops. Nothing is written after this.
     pub(super) async fn stop(mut self) {
         self.tasks.shutdown().await;
     }
 }
 
-/// An object of ours as the API server last gave it.
+/// One of our objects, as the API server last returned it.
 struct Known<K> {
     api: Api<K>,
     name: String,
@@ -96,7 +96,7 @@ where
         Self { api, name, object: None }
     }
 
-    /// Reads it where it is not known.
+    /// Reads the object if it is not known.
     async fn look(&mut self) -> Result<Option<&K>, WriteError> {
         if self.object.is_none() {
             self.object = answer(self.api.get_opt(&self.name)).await?;
@@ -104,7 +104,7 @@ where
         Ok(self.object.as_ref())
     }
 
-    /// Creates or replaces it. Outdated knowledge is renewed once.
+    /// Creates or replaces the object. If our copy is outdated, reads the object again and retries once.
     async fn write(&mut self, make: impl Fn(Option<&K>) -> K) -> Result<(), WriteError> {
         match self.write_once(&make).await {
             Err(error) if error.is_outdated() => {
@@ -145,7 +145,7 @@ async fn renew(leases: Api<Lease>, identity: Identity) {
     }
 }
 
-/// The Lease renewed. What others wrote into it stays.
+/// Returns the renewed Lease. Keeps what others wrote into it.
 fn lease(before: Option<&Lease>, identity: &Identity, now: Timestamp) -> Lease {
     let mut lease = before.cloned().unwrap_or_default();
     lease.metadata.name = Some(format!("vestibule-agent-{}", identity.node));
@@ -183,7 +183,7 @@ async fn tell(states: Api<NodeState>, node: String, mut wanted: watch::Receiver<
         match write_state(&mut known, &state).await {
             Ok(()) => pause = STATE_GAP,
             Err(error) => {
-                warn!(%error, "what this node holds cannot be told");
+                warn!(%error, "what this node holds cannot be published");
                 known.object = None;
                 sleep(pause).await;
                 pause = (2 * pause).min(RETRY_MAX);
@@ -197,12 +197,12 @@ async fn tell(states: Api<NodeState>, node: String, mut wanted: watch::Receiver<
     }
 }
 
-/// Writes the state where it is another than the API server has.
+/// Writes the state if it differs from the API server's.
 async fn write_state(known: &mut Known<NodeState>, state: &NodeStateSpec) -> Result<(), WriteError> {
     if known.look().await?.is_some_and(|before| before.spec == *state) {
         return Ok(());
     }
-    debug!(digests = state.digests.len(), "what this node holds is told");
+    debug!(digests = state.digests.len(), "what this node holds is published");
     let name = known.name.clone();
     known.write(|before| node_state(before, &name, state)).await
 }

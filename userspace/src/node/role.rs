@@ -1,4 +1,4 @@
-//! Who writes the maps of this node: this process, another one, or nobody yet.
+//! The writer of this node's maps: this process, another one, or none yet.
 
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -10,120 +10,120 @@ use tokio::time::sleep;
 use super::handover::{self, Gift, HandoverError, Post, Wish};
 use crate::outputs::{PinError, Pins, StartError, Writer};
 
-/// From one try to the next, where the last one failed: first and longest.
+/// The first and the longest delay between attempts, if the last one failed.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often one who gave the maps away looks whether nobody has them any more.
+/// The interval at which a process that handed the maps over checks whether they have no writer any more.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long the lock may take to be free once it was given.
+/// The time limit for the lock to become free after the maps were given.
 const FREE: Duration = Duration::from_secs(5);
 
-/// What this process is to the maps.
+/// The role of this process with regard to the maps.
 pub(super) struct Role {
-    /// Where the lock is.
+    /// The pin folder, which has the lock.
     pub pins: Pins,
-    /// Where the processes of this node meet that hand over the maps; `None`: a start that finds another writer, or fails
-    /// in any other way, is the end.
+    /// The folder where the processes of this node that hand over the maps find each other. `None`: the
+    /// process ends if it finds another writer at the start, or if the start fails for another reason.
     pub meeting: Option<PathBuf>,
     pub stage: Stage,
-    /// How it goes about becoming the writer.
+    /// The attempts to become the writer.
     pub reader: Reader,
-    /// Waits for the maps that somebody was asked for.
+    /// Waits for the maps that were requested from the writer.
     pub asked: JoinSet<Result<(Gift, Writer), TakeError>>,
-    /// Waits until the next one has what it was given.
+    /// Waits until the next writer has taken the maps.
     pub given: JoinSet<Result<(), HandoverError>>,
 }
 
-/// How far it is.
+/// The stage that this process has reached.
 pub(super) enum Stage {
-    /// It reads.
+    /// It does not write.
     Reading,
-    /// Outputs prepare, since then.
+    /// The outputs have been preparing since this time.
     Preparing(Instant),
-    /// Who writes was asked for the maps.
+    /// The writer was asked for the maps.
     Asking(Instant),
-    /// It has the right to write; the first order is not answered.
+    /// It has the right to write. The first order is not answered yet.
     Beginning(Beginning),
-    /// It writes.
+    /// It is the writer.
     Writing(Writing),
-    /// It writes no more; outputs are ending their last write.
+    /// It no longer writes. The outputs are finishing their last write.
     Releasing(Writer, Option<Wish>),
 }
 
-/// One who does not write.
+/// The state of a process that does not write.
 #[derive(Clone, Debug)]
 pub(super) struct Reader {
-    /// Not one who gave the maps away: it asks for them, and does not only wait until they are free.
+    /// Whether it requests the maps. A process that handed them over only waits until they are free.
     pub asks: bool,
-    /// When to try next.
+    /// The time of the next attempt.
     pub again: Instant,
-    /// What to wait after a try that fails.
+    /// The delay after an attempt that fails.
     pause: Duration,
 }
 
-/// One who has just got the right to write.
+/// The state of a process that has just acquired the right to write.
 pub(super) struct Beginning {
     pub right: Writer,
-    /// Who gave it waits to hear that it was taken.
+    /// The previous writer, which waits for the message that the maps were taken.
     pub gift: Option<Gift>,
     pub since: Instant,
 }
 
-/// One who writes.
+/// The state of the writer.
 pub(super) struct Writing {
     pub right: Writer,
-    /// Where the next one asks.
+    /// Receives the request of the next writer.
     post: Option<Post>,
 }
 
 impl Reader {
-    /// One that has not written yet.
+    /// A process that has not written yet.
     fn new() -> Self {
         Self { asks: true, again: Instant::now(), pause: RETRY.0 }
     }
 
-    /// One that gave the maps away.
+    /// A process that handed the maps over.
     pub(super) fn retired() -> Self {
         Self { asks: false, again: Instant::now() + LOOK, pause: RETRY.0 }
     }
 
-    /// After a try that failed.
+    /// Sets the time of the next attempt after one that failed.
     pub(super) fn failed(&mut self) {
         self.again = Instant::now() + self.pause;
         self.pause = (2 * self.pause).min(RETRY.1);
     }
 
-    /// After a look that found another writer.
+    /// Sets the time of the next attempt after one that found another writer.
     pub(super) fn wait(&mut self) {
         self.again = Instant::now() + LOOK;
     }
 }
 
-/// Why the maps are not ours.
+/// Why this process could not become the writer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TakeError {
-    /// An output, or the lock.
+    /// An output failed, or the lock.
     #[error(transparent)]
     Output(#[from] StartError),
-    /// Who writes does not give.
+    /// The writer does not hand the maps over.
     #[error("who writes the maps does not hand them over: {0}")]
     Handover(#[from] HandoverError),
-    /// It said that it gave, and did not.
+    /// The writer reported that it gave the maps, but did not release the lock.
     #[error("the maps were given, but the lock is not free")]
     NotFree,
-    /// The socket where the next one asks.
+    /// An error about the socket for the next writer.
     #[error("the socket for the next agent: {0}")]
     Post(std::io::Error),
 }
 
-/// What became of a try to get the lock.
+/// The result of an attempt to acquire the lock.
 pub(super) enum Lock {
     Ours(Writer),
-    /// Somebody else writes.
+    /// Another process is the writer.
     Taken(PinError),
 }
 
 impl Role {
-    /// One that has not written yet.
+    /// A process that has not written yet.
     pub(super) fn new(pins: Pins, meeting: Option<PathBuf>) -> Self {
         Self {
             pins,
@@ -135,12 +135,12 @@ impl Role {
         }
     }
 
-    /// Whether it shall try to become the writer now.
+    /// Returns whether to try to become the writer now.
     pub(super) fn is_due(&self) -> bool {
         matches!(self.stage, Stage::Reading) && Instant::now() >= self.reader.again
     }
 
-    /// Tries to get the lock.
+    /// Tries to acquire the lock.
     pub(super) fn lock(&self) -> Result<Lock, StartError> {
         match self.pins.lock() {
             Ok(writer) => Ok(Lock::Ours(writer)),
@@ -149,7 +149,7 @@ impl Role {
         }
     }
 
-    /// Asks who writes for the maps, beside the loop.
+    /// Requests the maps from the writer, in a task.
     pub(super) fn ask(&mut self, meeting: &Path) {
         let (pins, meeting) = (self.pins.clone(), meeting.to_owned());
         self.asked.spawn(async move {
@@ -158,7 +158,7 @@ impl Role {
         });
     }
 
-    /// Writes from now on; tells who gave the maps, and listens for who wants them next.
+    /// Becomes the writer: notifies the previous one, and listens for the next one.
     pub(super) async fn begin(&self, beginning: Beginning) -> Result<Writing, (Writer, TakeError)> {
         let post = match self.meeting.as_deref().map(Post::open).transpose() {
             Ok(post) => post,
@@ -172,7 +172,7 @@ impl Role {
 }
 
 impl Stage {
-    /// The next one's wish. Nothing is lost when the waiting is given up.
+    /// Waits for a request from the next writer. Cancel safe: no request is lost.
     pub(super) async fn wish(&mut self) -> Wish {
         match self {
             Self::Writing(Writing { post: Some(post), .. }) => post.wish().await,

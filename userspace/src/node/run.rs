@@ -1,4 +1,4 @@
-//! `vestibule run`: a file, and the node's network.
+//! `vestibule run`. Its inputs: a file, and the node's network.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::model::Change;
 use crate::outputs::Pins;
 use crate::outputs::maps::{self, Choice, MapsOutput};
 
-/// Threads that wait for the kernel do not hold up the end longer than this.
+/// The limit for the wait at exit for threads that wait for the kernel.
 const END: Duration = Duration::from_secs(1);
 
-/// What `vestibule run` is given.
+/// The options of `vestibule run`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The file.
+    /// The path of the file.
     pub config: PathBuf,
-    /// Devices by name; empty: by the routes.
+    /// Devices by name; empty: chosen by the routes.
     pub devices: Vec<String>,
-    /// Where maps, programs and links are pinned.
+    /// The folder where maps, programs and links are pinned.
     pub pins: PathBuf,
 }
 
-/// Serves until SIGTERM or SIGINT; what is in the kernel goes on serving after that.
+/// Serves until SIGTERM or SIGINT. What is in the kernel keeps serving after that.
 pub fn run(options: &Options) -> Result<(), NodeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async { reconcile(node(options)?).await });
@@ -41,7 +41,7 @@ pub fn run(options: &Options) -> Result<(), NodeError> {
     outcome
 }
 
-/// A configuration that is refused, and a device that cannot be used, are refused before anything is touched.
+/// Builds the node. An invalid configuration or an unusable device is refused before anything is changed.
 fn node(options: &Options) -> Result<Node, NodeError> {
     let pace = Pace::new();
     let mut inputs = Inputs::new();

@@ -1,5 +1,5 @@
-//! The last compiled state, for a boot without the API server. Settings are not in it: they come with the node's own
-//! file. Nor are keys.
+//! The file with the last compiled state, for a boot without the API server. It does not contain settings,
+//! which are in the node's own file, nor keys.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -12,10 +12,10 @@ use crate::model::{
     BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
 };
 
-/// Name of the file, in the state folder.
+/// The name of the file in the state folder.
 pub(super) const FILE: &str = "desired";
 
-/// First line of the file. Another format needs another number.
+/// The first line of the file. Any change of the format needs a new number.
 const HEADING: &str = "vestibule desired state 1";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -33,10 +33,10 @@ struct SavedListener {
     route: Option<usize>,
 }
 
-/// A server name, and whether it is what follows `*.`.
+/// The listener's index, whether the pattern is a wildcard, and the name (of a wildcard: what follows `*.`).
 type SavedPattern = (usize, bool, String);
 
-/// Address and port, weight, whether its probe failed.
+/// Address and port, weight, and whether the probe failed.
 type SavedBackend = (SocketAddr, u16, bool);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -52,7 +52,7 @@ pub(super) fn write(folder: &Path, desired: &Desired) -> std::io::Result<()> {
     disk::write(&folder.join(FILE), HEADING, &content)
 }
 
-/// The state in the folder, with these settings.
+/// Reads the state from the folder, and adds these settings.
 pub(super) fn read(folder: &Path, settings: &Settings) -> Result<Desired, DiskError> {
     let content = disk::read(&folder.join(FILE), HEADING)?;
     let saved: Saved =
@@ -77,7 +77,7 @@ impl Saved {
         Self { listeners: listeners.collect(), routes: routes.collect() }
     }
 
-    /// `None`: an index leads nowhere, or a name is none.
+    /// Returns `None` if an index is out of range or a name is invalid.
     fn desired(self, settings: &Settings) -> Option<Desired> {
         let (listener_count, route_count) = (self.listeners.len(), self.routes.len());
         let listeners = self.listeners.into_iter().map(|saved| {

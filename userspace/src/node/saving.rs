@@ -1,4 +1,4 @@
-//! What outlives a boot: the state in force, saved not too often and without waiting for the disk.
+//! Saves the state in effect, so that it survives a reboot. Limits how often, and does not wait for the disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use super::disk::DiskError;
 /// The state is saved at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Saves to a folder; to none where none is given.
+/// Saves to a folder, or does nothing if there is no folder.
 #[derive(Debug)]
 pub(super) struct Saving {
     folder: Option<PathBuf>,
-    /// What is in force and not on disk yet.
+    /// The state in effect, while it is not saved yet.
     unsaved: Option<Arc<Desired>>,
     saved: Instant,
     tasks: JoinSet<()>,
@@ -32,22 +32,22 @@ impl Saving {
         Self { folder, unsaved: None, saved: Instant::now(), tasks: JoinSet::new() }
     }
 
-    /// Whether there may be something of the last boot.
+    /// Returns whether something from the last boot may exist.
     pub(super) fn has_folder(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// This is in force.
+    /// Sets the state in effect, which is to be saved.
     pub(super) fn put(&mut self, desired: &Arc<Desired>) {
         self.unsaved = self.folder.is_some().then(|| Arc::clone(desired));
     }
 
-    /// Another process puts into force, and saves, what comes next.
+    /// Discards the unsaved state: another process takes over, and saves what it puts into effect.
     pub(super) fn forget(&mut self) {
         self.unsaved = None;
     }
 
-    /// Saves what is not saved, not too often, beside the loop.
+    /// Saves the unsaved state, at a limited rate and without blocking the loop.
     pub(super) fn save_some_time(&mut self) {
         while self.tasks.try_join_next().is_some() {}
         if self.saved.elapsed() < SAVE_EVERY {
@@ -60,14 +60,14 @@ impl Saving {
         }
     }
 
-    /// Saves it at once.
+    /// Saves the unsaved state immediately.
     pub(super) fn save_now(&mut self) {
         if let (Some(folder), Some(desired)) = (&self.folder, self.unsaved.take()) {
             save(folder, &desired);
         }
     }
 
-    /// Keeps a copy of the keys.
+    /// Saves a copy of the keys.
     pub(super) fn save_keys(&self, keys: &CookieKeys) {
         if let Some(folder) = &self.folder
             && let Err(error) = keys::save(folder, keys)
@@ -76,7 +76,7 @@ impl Saving {
         }
     }
 
-    /// What was in force when the node went down, with these settings.
+    /// Loads the state that was in effect when the node went down, with these settings.
     pub(super) fn load(&self, settings: &Settings) -> Result<(Desired, Option<CookieKeys>), DiskError> {
         let folder = self.folder.as_deref().ok_or(DiskError::Missing)?;
         Ok((saved::read(folder, settings)?, keys::load(folder).ok()))

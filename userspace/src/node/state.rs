@@ -1,4 +1,4 @@
-//! What was compiled last, and what is told of what is in force. Pure.
+//! The last compiled state, and what the node reports about the state in effect. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,25 +9,25 @@ use crate::compile::Compiler;
 use crate::model::{Desired, DesiredRoute, ObjectRef, Problem};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
 
-/// Problems that a node tells; of more only their number.
+/// The most problems that a node reports. Of further ones it reports only the number.
 const PROBLEMS_MAX: usize = 50;
 
-/// What a node shall hold of each object.
+/// The digest of what a node should hold, for each object.
 pub(super) type Digests = BTreeMap<ObjectRef, u64>;
 
-/// What was compiled last.
+/// The last compiled state.
 #[derive(Clone, Debug)]
 pub(super) struct State {
-    /// What the maps shall hold.
+    /// What the maps should hold.
     pub desired: Arc<Desired>,
-    /// The same by object, as the controller compares it.
+    /// Its digest for each object, which the controller compares.
     pub digests: Arc<Digests>,
-    /// What is wrong with it, whoever it concerns.
+    /// Its problems, of all objects.
     pub problems: Vec<Problem>,
 }
 
 impl State {
-    /// Of what facts came to.
+    /// The state that the compiler produced.
     pub(super) fn of(compiler: &Compiler) -> Self {
         Self {
             desired: Arc::clone(compiler.desired()),
@@ -36,18 +36,18 @@ impl State {
         }
     }
 
-    /// Of what is desired, whatever it comes from: no object is told of.
+    /// A state of any origin, without digests: nothing is reported about objects.
     pub(super) fn plain(desired: Desired) -> Self {
         Self { desired: Arc::new(desired), digests: Arc::default(), problems: Vec::new() }
     }
 
-    /// What some entries changed: digests are as they were.
+    /// Updates the state after single entries changed. The digests remain the same.
     pub(super) fn follow(&mut self, compiler: &Compiler) {
         self.desired = Arc::clone(compiler.desired());
         self.problems = compiler.problems().to_vec();
     }
 
-    /// Backends that fail their probe, by route.
+    /// Returns the number of backends that fail their probe, by route. Routes without any are omitted.
     pub(super) fn failing_by_route(&self) -> BTreeMap<String, i64> {
         let count = |route: &Arc<DesiredRoute>| {
             let failing = route.backends.iter().filter(|backend| backend.failing).count();
@@ -57,22 +57,22 @@ impl State {
     }
 }
 
-/// What a node says of itself.
+/// What a node reports about itself.
 pub(super) struct Saying<'a> {
-    /// Who says it.
+    /// The agent that reports.
     pub identity: &'a Identity,
-    /// By object, of what the maps hold.
+    /// The digests of what the maps hold, by object.
     pub digests: &'a Digests,
     /// Sources that cannot be followed.
     pub stale: Vec<String>,
-    /// What its probes find down.
+    /// Backends that fail their probes.
     pub failing: &'a BTreeSet<SocketAddr>,
-    /// What this node cannot do. What is wrong with an object the controller sees by itself.
+    /// What this node cannot do. The controller itself detects problems of objects.
     pub problems: &'a [&'a Problem],
 }
 
 impl Saying<'_> {
-    /// As an object of the API.
+    /// Converts it to the spec of an API object.
     pub(super) fn spec(self) -> NodeStateSpec {
         let key = |object: &ObjectRef| format!("{}/{}", object.kind, object.name);
         let mut problems: Vec<NodeProblem> = self
@@ -109,7 +109,7 @@ impl Saying<'_> {
     }
 }
 
-/// How many problems there are of each kind of object; those of none are the node's or the file's.
+/// Counts problems by kind of object. Problems without an object belong to the node or the file.
 pub(super) fn by_kind<'a>(problems: impl Iterator<Item = &'a Problem>) -> BTreeMap<String, i64> {
     let mut counts = BTreeMap::new();
     for problem in problems {

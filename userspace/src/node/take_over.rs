@@ -1,4 +1,4 @@
-//! How the loop becomes the writer, and how it gives the maps away.
+//! How the loop becomes the writer, and how it hands the maps over.
 
 use std::mem::replace;
 use std::time::Instant;
@@ -14,8 +14,8 @@ use super::role::{Beginning, Lock, Reader, Stage, TakeError};
 use crate::outputs::{StartError, Writer};
 
 impl Node {
-    /// Goes about becoming the writer, once there is something to write. What takes long is done before anybody is asked,
-    /// so that the maps are without a writer for a moment only.
+    /// Starts to become the writer, once there is something to write. Everything slow is done before the
+    /// request, so that the maps are without a writer only for a moment.
     pub(super) fn take_over(&mut self) -> Result<(), NodeError> {
         if !self.role.is_due() || self.state.is_none() {
             return Ok(());
@@ -31,7 +31,7 @@ impl Node {
         Ok(())
     }
 
-    /// All outputs are ready to write.
+    /// Handles that all outputs have prepared.
     pub(super) fn prepared(&mut self, outcome: Result<(), StartError>) -> Result<(), NodeError> {
         let Stage::Preparing(since) = self.role.stage else { return Ok(()) };
         match outcome.and_then(|()| self.role.lock()) {
@@ -52,7 +52,7 @@ impl Node {
         Ok(())
     }
 
-    /// Who writes has answered.
+    /// Handles the answer of the present writer.
     pub(super) fn asked(&mut self, outcome: Result<(Gift, Writer), TakeError>) -> Result<(), NodeError> {
         let Stage::Asking(since) = self.role.stage else { return Ok(()) };
         match outcome {
@@ -62,7 +62,7 @@ impl Node {
         Ok(())
     }
 
-    /// By the right to write, makes outputs hold what was compiled last.
+    /// Uses the right to write: orders the outputs to hold the last compiled state.
     fn write_first(&mut self, beginning: Beginning) {
         self.cause = Cause::default();
         if let Some(wanted) = self.wanted() {
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// The first order is answered.
+    /// Handles the answers to the first order.
     pub(super) async fn begun(&mut self, outcome: Outcome) -> Result<(), NodeError> {
         let beginning = match replace(&mut self.role.stage, Stage::Reading) {
             Stage::Beginning(beginning) => beginning,
@@ -112,24 +112,24 @@ impl Node {
             }
         }
         if devices.is_empty() {
-            warn!("no device yet: neither a default route nor a way to a backend");
+            warn!("no device yet: neither a default route nor a route to a backend");
         }
         tell(notify::State::Ready);
         self.settle();
         self.telemetry.begin();
         self.tell();
-        // What came meanwhile.
+        // Order what changed since the first order.
         self.order(Instant::now());
         Ok(())
     }
 
-    /// A try that failed, without anything written.
+    /// Handles an attempt that failed before anything was written.
     fn failed(&mut self, error: TakeError) -> Result<(), NodeError> {
         self.role.stage = Stage::Reading;
         self.refused(error)
     }
 
-    /// Where nobody meets, a start that is refused is the end; else it is tried again.
+    /// Without a meeting folder, a refused start ends the process. Otherwise it is tried again.
     fn refused(&mut self, error: TakeError) -> Result<(), NodeError> {
         match error {
             TakeError::Output(error) if self.role.meeting.is_none() || error.is_fatal() => Err(error.into()),
@@ -146,7 +146,7 @@ impl Node {
     pub(super) async fn give(&mut self, wish: Wish) {
         match replace(&mut self.role.stage, Stage::Reading) {
             Stage::Writing(writing) => {
-                // The next one saves what it puts into force.
+                // The next writer saves what it puts into effect.
                 self.saving.forget();
                 self.role.reader = Reader::retired();
                 self.orders.release();
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// No output writes any more: the lock is free.
+    /// Handles that no output writes any more: releases the lock.
     pub(super) fn released(&mut self) {
         match replace(&mut self.role.stage, Stage::Reading) {
             Stage::Releasing(right, wish) => {
@@ -171,7 +171,7 @@ impl Node {
         }
     }
 
-    /// What became of it.
+    /// Handles the result of a handover.
     pub(super) fn given(&mut self, outcome: Result<(), HandoverError>) {
         match outcome {
             Ok(()) => info!("the next agent writes the maps"),

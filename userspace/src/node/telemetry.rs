@@ -1,4 +1,4 @@
-//! What is told of this node: to the API server, to probes, to scrapers.
+//! What this node reports to the API server, to probes and to scrapers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,19 +20,19 @@ use crate::model::Problem;
 use crate::outputs::Done;
 use crate::sources::kubernetes::Stale;
 
-/// What is told of this node.
+/// Reports to the API server, probes and scrapers.
 pub(super) struct Telemetry {
     told: Arc<Told>,
     metrics: AgentMetrics,
-    /// What families of gauges held before, to take away what is gone.
+    /// The labels that gauges had, to remove those that are gone.
     gauges: Gauges,
-    /// Where the API server is, and who tells it.
+    /// The API server's client, and the identity for the reports.
     api: Option<(Client, Identity)>,
-    /// Tells it; from the first state on that came from there.
+    /// Reports to the API server. Starts with the first complete state.
     reporter: Option<Reporter>,
-    /// The writer's port of `/metrics`, 0: none; and who serves it.
+    /// The port of `/metrics` while it is the writer (0: none), and the task that serves it.
     port: (u16, JoinSet<()>),
-    /// Answers probes.
+    /// The tasks that answer probes.
     tasks: JoinSet<()>,
 }
 
@@ -43,7 +43,7 @@ struct Gauges {
     problems: Vec<String>,
 }
 
-/// All that can be told of.
+/// All that can be reported.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
     pub sources: &'a Sources,
@@ -52,7 +52,7 @@ pub(super) struct Known<'a> {
 }
 
 impl Telemetry {
-    /// Tells nobody yet but who asks for `told`.
+    /// Reports only on request, by `told`.
     pub(super) fn new(told: Told, metrics: AgentMetrics) -> Self {
         Self {
             told: Arc::new(told),
@@ -65,12 +65,12 @@ impl Telemetry {
         }
     }
 
-    /// Tells the API server, while it writes the maps.
+    /// Reports to the API server while it writes the maps.
     pub(super) fn tell_api(&mut self, client: &Client, identity: &Identity) {
         self.api = Some((client.clone(), identity.clone()));
     }
 
-    /// Serves `/metrics` on this port, while it writes the maps; 0: on none.
+    /// Serves `/metrics` on this port while it writes the maps; 0: not at all.
     pub(super) fn serve_port(&mut self, port: u16) {
         self.port.0 = port;
     }
@@ -85,28 +85,28 @@ impl Telemetry {
         });
     }
 
-    /// Who answers for the loop.
+    /// What answers probes for the loop.
     #[cfg(test)]
     pub(super) fn told(&self) -> Arc<Told> {
         Arc::clone(&self.told)
     }
 
-    /// The loop is alive.
+    /// Notes that the loop is alive.
     pub(super) fn turned(&self) {
         self.view(|view| view.turned = Instant::now());
     }
 
-    /// Changes what probes are told.
+    /// Changes the answers to probes.
     pub(super) fn view(&self, change: impl FnOnce(&mut View)) {
         self.told.update(change);
     }
 
-    /// Facts were compiled.
+    /// Measures the time of a compilation.
     pub(super) fn compiled(&self, begun: Instant) {
         observe(&self.metrics.compile_seconds, begun.elapsed());
     }
 
-    /// Outputs have answered.
+    /// Counts what the outputs did for an order.
     pub(super) fn applied(&self, outcome: &Outcome) {
         let Ok(Done { changes, writes, .. }) = &outcome.result else { return };
         if *changes > 0 {
@@ -117,7 +117,7 @@ impl Telemetry {
         }
     }
 
-    /// What cannot be followed: told to probes and to metrics.
+    /// Reports to probes and metrics which sources cannot be followed.
     pub(super) fn note_sources(&mut self, sources: &Sources) {
         let stale = sources.stale();
         for stale in &stale {
@@ -140,7 +140,7 @@ impl Telemetry {
         });
     }
 
-    /// It writes the maps from now on.
+    /// Starts to report as the writer.
     pub(super) fn begin(&mut self) {
         self.metrics.writer.set(1);
         self.view(|view| view.could_write = true);
@@ -155,7 +155,7 @@ impl Telemetry {
         }
     }
 
-    /// It does not any more: nothing is told to the API server after this.
+    /// Stops to report as the writer: sends nothing to the API server after this.
     pub(super) async fn end(&mut self) {
         if let Some(reporter) = self.reporter.take() {
             reporter.stop().await;
@@ -164,7 +164,7 @@ impl Telemetry {
         self.metrics.writer.set(0);
     }
 
-    /// Tells which backends fail, whoever writes.
+    /// Updates the metric of failing backends. Also for a process that does not write.
     pub(super) fn note_failing(&mut self, known: Known<'_>) {
         let is_none = known.sources.failing().is_none_or(|failing| failing.is_empty());
         let state = known.state.filter(|_| !is_none);
@@ -172,7 +172,7 @@ impl Telemetry {
         set_all(&self.metrics.failing, "route", &failing, &mut self.gauges.failing);
     }
 
-    /// Tells what is in force. For the writer.
+    /// Reports the state in effect. For the writer only.
     pub(super) fn tell(&mut self, known: Known<'_>) {
         let Known { sources, state, orders } = known;
         let trouble = orders.trouble();
@@ -180,7 +180,7 @@ impl Telemetry {
         let failed = trouble.map(|what| Problem::error("", what.clone(), remedy));
         let of_objects = state.into_iter().flat_map(|state| &state.problems);
         let of_node = sources.problems().chain(orders.problems()).chain(&failed);
-        // What is wrong with objects the controller sees by itself; what is the file's it does not.
+        // The controller itself detects problems of objects, but not those of the file.
         let own: Vec<&Problem> =
             of_node.clone().chain(of_objects.clone().filter(|problem| problem.object.is_none())).collect();
         set_all(

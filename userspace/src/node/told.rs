@@ -1,4 +1,4 @@
-//! What an agent is doing, for those who ask: `/readyz`, `/livez`, `/metrics`.
+//! Answers to `/readyz`, `/livez` and `/metrics`: what an agent is doing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,25 +8,25 @@ use prometheus_client::registry::Registry;
 use crate::admin::{Answer, Asked};
 use crate::metrics;
 
-/// The loop turns at least each second; one that did not for this long will not do so again.
+/// The loop runs at least every second. If it did not for this long, it never will again.
 const DEAD: Duration = Duration::from_secs(60);
 
-/// What the loop says of itself.
+/// What the loop reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     /// Every source had its first full list.
     pub is_synced: bool,
-    /// It writes the maps, or did until another one took over.
+    /// It writes the maps, or wrote them until another process took over.
     pub could_write: bool,
-    /// Why it could not write, where it tried.
+    /// Why it could not write when it tried.
     pub trouble: Option<String>,
     /// Sources that cannot be followed, and why.
     pub stale: Vec<String>,
-    /// When the loop last turned.
+    /// When the loop last ran.
     pub turned: Instant,
 }
 
-/// What is told, shared with whoever answers.
+/// What is reported, shared with the tasks that answer.
 #[derive(Debug)]
 pub(super) struct Told {
     view: Mutex<View>,
@@ -45,13 +45,13 @@ impl Told {
         Self { view: Mutex::new(view), registry }
     }
 
-    /// Changes what is told.
+    /// Changes what is reported.
     pub(super) fn update(&self, change: impl FnOnce(&mut View)) {
         change(&mut self.view());
     }
 
     fn view(&self) -> MutexGuard<'_, View> {
-        // Nobody panics while writing these few fields; what they hold is whole anyhow.
+        // No code panics while it writes these few fields, and their values are valid in any case.
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -20,36 +20,36 @@ pub enum StartError {
     /// The kernel does not forward.
     #[error(transparent)]
     Forwarding(#[from] ForwardingOff),
-    /// The pin folder.
+    /// An error about the pin folder.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The programs.
+    /// An error about the programs.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A map.
+    /// An error about a map.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A device.
+    /// An error about a device.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The node's network.
+    /// An error about the node's network.
     #[error(transparent)]
     Net(#[from] NetError),
-    /// The thread that ends connections.
+    /// The thread that ends connections is gone.
     #[error(transparent)]
     Reaper(#[from] ReaperGone),
-    /// The system.
+    /// An error of the operating system.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
 
-/// The thread that ends connections is gone, and with it everything that is not triggered by a packet.
+/// The thread that ends connections is gone, so connections end only when a packet triggers it.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread that ends connections is gone")]
 pub struct ReaperGone;
 
 impl StartError {
-    /// Whether nothing can be done about it by trying again: without that thread nothing ends connections.
+    /// Returns whether trying again is useless: without that thread, connections do not end.
     pub(crate) fn is_fatal(&self) -> bool {
         matches!(self, Self::Reaper(_))
     }

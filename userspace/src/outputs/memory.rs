@@ -1,4 +1,4 @@
-//! An image of the maps in memory: what clients would find, without a kernel. The loop's tests run on it.
+//! An image of the maps in memory: what clients would find, without a kernel. The tests of the loop use it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,37 +8,37 @@ use super::{CookieKeys, Done, Held, Order, Output, StartError, Word, Writer};
 use crate::model::{Desired, NodeFacts};
 use crate::plan::{Applied, Hop, Hops, MapsImage, plan};
 
-/// The output; what it holds is looked at by [`Memory::image`].
+/// The output. [`Memory::image`] shows what it holds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory(Arc<Mutex<Image>>);
 
-/// What it holds, and how it shall behave.
+/// What it holds, and how it should behave.
 #[derive(Debug, Default)]
 pub(crate) struct Image {
     /// The maps.
     pub world: MapsImage,
-    /// What clients find.
+    /// The state that clients find.
     pub desired: Arc<Desired>,
-    /// As the last order that was carried out said.
+    /// The node of the last order that was carried out.
     pub node: NodeFacts,
-    /// As the last order that was carried out said.
+    /// The keys of the last order that was carried out.
     pub keys: Option<CookieKeys>,
     /// It has been prepared, and not released since.
     pub is_prepared: bool,
-    /// How many orders were answered.
+    /// The number of orders that were answered.
     pub answered: usize,
-    /// How often it was released.
+    /// The number of times it was released.
     pub released: usize,
-    /// Fails with this until it is taken away.
+    /// While set, every order fails with this error.
     pub failure: Option<fn() -> StartError>,
-    /// Orders wait until this is taken away.
+    /// While set, orders wait.
     pub is_slow: bool,
     applied: Applied,
     waiting: Option<Order>,
     said: Said,
 }
 
-/// What it says, and who listens.
+/// Its messages, and the waker of their receiver.
 #[derive(Debug, Default)]
 struct Said {
     words: VecDeque<Word>,
@@ -46,12 +46,12 @@ struct Said {
 }
 
 impl Memory {
-    /// What it holds.
+    /// Returns what it holds.
     pub(crate) fn image(&self) -> MutexGuard<'_, Image> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says something, as if it had come to its notice.
+    /// Sends a message, as if something had happened in the kernel.
     pub(crate) fn say(&self, word: Word) {
         let mut image = self.image();
         image.said.words.push_back(word);
@@ -60,12 +60,12 @@ impl Memory {
         }
     }
 
-    /// The order that waits.
+    /// Returns the order that waits.
     pub(crate) fn ordered(&self) -> Option<Order> {
         self.image().waiting.clone()
     }
 
-    /// From now on orders do not wait; what waits is carried out.
+    /// Carries out the waiting order. Later orders do not wait.
     pub(crate) fn hurry(&self) {
         self.image().is_slow = false;
         let waiting = self.image().waiting.take();

@@ -1,5 +1,5 @@
-//! Where what is desired goes. An output is handed what it shall hold, and says by itself what it holds: nobody waits for
-//! it.
+//! The outputs: they apply the desired state. An output receives an order with what it should hold, and
+//! reports on its own what it holds. No caller waits for it.
 
 /// Why an output does not hold what it should.
 mod error;
@@ -21,36 +21,36 @@ pub(crate) use crate::dataplane::pin::{PinError, Pins, Writer};
 pub(crate) use crate::dataplane::read::now_ns;
 pub use error::StartError;
 
-/// What an output shall hold.
+/// What an output should hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Order {
-    /// Grows from order to order.
+    /// Increases with every order.
     pub number: u64,
-    /// What clients shall find.
+    /// The state that clients should find.
     pub desired: Arc<Desired>,
-    /// The node on which they shall find it.
+    /// The node where they should find it.
     pub node: NodeFacts,
-    /// Keys that cookies are signed with; `None`: the output's own.
+    /// Keys for signing cookies; `None`: the output's own.
     pub keys: Option<CookieKeys>,
-    /// When that happened which the order follows from.
+    /// Time of the event that caused the order.
     pub begun: Instant,
 }
 
-/// What was done for an order.
+/// The result of carrying out an order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Done {
-    /// Map writes.
+    /// The number of map writes.
     pub changes: usize,
-    /// From the beginning until new connections went the new way.
+    /// From the event until new connections use the new state.
     pub in_force: Duration,
-    /// Elements written to each map or deleted from it.
+    /// The number of elements written to each map or deleted from it.
     pub writes: BTreeMap<&'static str, u64>,
-    /// How long it took, the look at the node's network included.
+    /// The total time, including the queries of the node's network.
     pub took: Duration,
 }
 
 impl Done {
-    /// Both.
+    /// Combines the results of two outputs.
     pub(crate) fn join(mut self, other: Self) -> Self {
         for (map, writes) in other.writes {
             *self.writes.entry(map).or_default() += writes;
@@ -64,45 +64,45 @@ impl Done {
     }
 }
 
-/// What an output holds since an order was carried out, or could not be.
+/// What an output holds after an order was carried out or failed.
 #[derive(Debug)]
 pub(crate) struct Held {
-    /// The order. Those before it that were not answered are answered by this.
+    /// The order's number. This also answers all earlier orders without an answer.
     pub number: u64,
-    /// An error: what was held before still is, as far as can be known.
+    /// `Err`: as far as is known, the output still holds what it held before.
     pub outcome: Result<Done, StartError>,
-    /// What the node cannot do of it, and why.
+    /// What the node cannot do of the order, and why.
     pub problems: Vec<Problem>,
-    /// Names of the devices on which it is served, joined by commas.
+    /// Names of the devices that serve it, joined by commas.
     pub devices: String,
 }
 
-/// What an output says.
+/// A message from an output.
 #[derive(Debug)]
 pub(crate) enum Word {
     /// The answer to [`Output::prepare`].
     Prepared(Result<(), StartError>),
     /// The answer to [`Output::apply`].
     Holds(Held),
-    /// The answer to [`Output::release`]: it writes nothing any more.
+    /// The answer to [`Output::release`]: the output no longer writes.
     Released,
-    /// The node takes no new connections any more, or again.
+    /// The node stopped accepting new connections, or accepts them again.
     Draining(bool),
-    /// It is of no use any more.
+    /// The output ended and cannot be used any more.
     Gone(StartError),
 }
 
-/// Something that holds what is desired. None of its functions waits; what comes of them is told by [`Output::holds`].
+/// Holds what is desired. None of its functions waits; [`Output::holds`] returns the results.
 pub(crate) trait Output {
-    /// Does what needs no right to write, so that a node is without a writer for a moment only.
+    /// Does everything that does not need the right to write, to shorten the time without a writer on the node.
     fn prepare(&mut self, order: Order);
 
-    /// Makes it hold this. Of orders that wait for it only the last one counts.
+    /// Applies this order. If several orders are waiting, only the last one is carried out.
     fn apply(&mut self, right: &Writer, order: Order);
 
-    /// Ends writing, for another process to go on. What is held goes on serving.
+    /// Stops writing, so that another process can take over. What is held keeps serving.
     fn release(&mut self);
 
-    /// What it says next. Nothing is lost when the waiting is given up.
+    /// Returns its next message. Cancel safe: no message is lost.
     fn holds(&mut self, context: &mut Context<'_>) -> Poll<Word>;
 }

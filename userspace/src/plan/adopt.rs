@@ -1,7 +1,7 @@
-//! From the content of the maps to what is applied: a start on pinned maps is a reload.
+//! Derives what is applied from the content of the maps, so that a start on pinned maps is a reload.
 //!
-//! The daemon that wrote them may have died between any two writes. Whatever is not whole is put aside as left over,
-//! and the next plan ends it.
+//! The daemon that wrote them may have died between any two writes. Anything incomplete is set aside as left
+//! over, and the next plan removes it.
 
 use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, Tally};
 use super::change::Change;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Applied {
-    /// Reads what the maps say.
+    /// Reads what the maps hold.
     pub fn from_maps(content: MapsContent) -> Self {
         let mut adoption = Adoption::new(&content);
         adoption.backends(&content);
@@ -38,7 +38,7 @@ struct Adoption {
     route_names: HashMap<u32, Arc<str>>,
     /// Kept routes by id.
     routes: HashMap<u32, AppliedRoute>,
-    /// Listeners by id, kept ones and left over ones.
+    /// Kept and left-over listeners by id.
     listeners: BTreeMap<u32, AppliedListener>,
     leftover: Leftover,
 }
@@ -82,7 +82,7 @@ impl Adoption {
         this
     }
 
-    /// Gives backends to their routes.
+    /// Assigns backends to their routes.
     fn backends(&mut self, content: &MapsContent) {
         for (id, value) in &content.backends {
             let route = self.routes.get_mut(&value.route).filter(|_| value.flags & BACKEND_RETIRED == 0);
@@ -92,7 +92,7 @@ impl Adoption {
             }
         }
         for route in self.routes.values_mut() {
-            // Of two with one address and port the newer stays.
+            // Of two with the same address and port, the newer is kept.
             route.backends.sort_by_key(|(id, value)| (value.address, value.port, u32::MAX - id));
             let leftover = &mut self.leftover.backends;
             route.backends.dedup_by(|later, first| {
@@ -106,7 +106,7 @@ impl Adoption {
         self.leftover.backends.sort_by_key(|(id, _)| *id);
     }
 
-    /// Gives tables their members, where all of them are there.
+    /// Assigns tables their members, if all of these exist.
     fn tables(&mut self, content: &MapsContent) {
         let members: HashMap<MemberKey, u32> = content.members.iter().copied().collect();
         let found: HashMap<PageKey, &Page> = content.pages.iter().map(|(key, page)| (*key, page)).collect();
@@ -173,7 +173,7 @@ impl Adoption {
         }
     }
 
-    /// Labels and counters of nothing.
+    /// Sets aside labels and counters of routes and listeners that do not exist.
     fn labels(&mut self, content: &MapsContent) {
         for (key, _) in &content.labels {
             let used = match key.kind {
@@ -195,7 +195,7 @@ impl Adoption {
         addresses: BTreeMap<common::maps::address::Address, u32>,
     ) -> Applied {
         let mut listeners: BTreeMap<Arc<str>, Arc<AppliedListener>> = BTreeMap::new();
-        // The newest id of a name stays: they come in ascending order.
+        // The newest id of a name is kept: ids are in ascending order.
         for (id, listener) in self.listeners {
             match self.listener_names.get(&id) {
                 Some(name) => {
@@ -223,8 +223,8 @@ impl Adoption {
     }
 }
 
-/// The members of a table that can be used: `None` when a member or page is missing. Their weights are 0 when the table
-/// is not the one that we would build now, so that the next plan takes it for another.
+/// Returns the members of a table that can be used; `None` if a member or page is missing. Their weights are
+/// 0 if the table is not the one that we would build now, so that the next plan replaces it.
 fn usable_members(
     table: &Table,
     members: &HashMap<MemberKey, u32>,
@@ -246,7 +246,7 @@ fn usable_members(
     Some(ids.into_iter().zip(values.iter().map(weight)).collect())
 }
 
-/// Behind every id that is in use, whatever `IDS` says.
+/// Returns ids beyond every id in use, whatever `IDS` says.
 fn next_ids(content: &MapsContent, leftover: &Leftover) -> Ids {
     let behind = |next: u32, ids: &mut dyn Iterator<Item = u32>| {
         ids.fold(next.max(1), |next, id| next.max(id.saturating_add(1)))

@@ -1,4 +1,4 @@
-//! What the maps hold, compactly, with the ids that were given out.
+//! What the maps hold, in compact form, with the assigned ids.
 
 use crate::model::{Desired, DesiredListener, Named, Pattern, SharedList};
 use common::maps::address::{Address, Port};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::change::{Change, name_key, suffix_key};
 use super::hops::Hops;
 
-/// What the maps hold. Cheap to clone; the default value is that of empty maps.
+/// What the maps hold. Cheap to clone; the default value is for empty maps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     pub(super) ids: Ids,
@@ -25,15 +25,15 @@ pub struct Applied {
     pub(super) listeners: Arc<BTreeMap<Arc<str>, Arc<AppliedListener>>>,
     /// By name.
     pub(super) routes: SharedList<Arc<AppliedRoute>>,
-    /// Of the routes.
+    /// The tally of the routes.
     pub(super) tally: Tally,
     /// What a daemon that died left half done; empty after the next plan.
     pub(super) leftover: Leftover,
-    /// What it was planned for; `None`: it was read from the maps, or for a network that is not known by number.
+    /// What it was planned for. `None`: it was read from the maps, or the state of the network has no number.
     pub(super) basis: Option<Basis>,
 }
 
-/// What the last plan was made for: what is still so need not be planned again.
+/// What the last plan was made for. What is unchanged since need not be planned again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Basis {
     pub(super) desired: Desired,
@@ -42,7 +42,7 @@ pub(super) struct Basis {
 }
 
 impl Basis {
-    /// Whether routes that were desired then, and are now, come to the same.
+    /// Whether an unchanged route needs no new plan: listeners, source addresses and network are the same.
     pub(super) fn is_like(&self, desired: &Desired, hops: &Hops) -> bool {
         let (before, now) = (&self.desired, desired);
         let route = |desired: &Desired, listener: &DesiredListener| {
@@ -60,12 +60,13 @@ impl Basis {
     }
 }
 
-/// What all routes together ask of listeners and addresses, counted so that one route can be taken off it.
+/// What all routes together require of listeners and addresses, counted so that one route can be subtracted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
-    /// Backends by listener that leads to them, whether they are IPv6, and MTU of the way (not 0).
+    /// The number of backends by listener that leads to them, whether they are IPv6, and MTU of the next hop
+    /// (not 0).
     mtus: HashMap<(u32, bool, u16), usize>,
-    /// Backends by our address towards them.
+    /// The number of backends by our address towards them.
     sources: HashMap<Address, usize>,
 }
 
@@ -84,7 +85,7 @@ impl Tally {
         }
     }
 
-    /// Smallest MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
+    /// Returns the smallest MTU towards IPv4 and IPv6 backends by listener id; 0 = not known.
     pub(super) fn mtus(&self) -> HashMap<u32, [u16; 2]> {
         let mut least: HashMap<u32, [u16; 2]> = HashMap::default();
         for (listener, is_v6, mtu) in self.mtus.keys() {
@@ -94,14 +95,14 @@ impl Tally {
         least
     }
 
-    /// Whether listeners and addresses are the same with either.
+    /// Whether both require the same listeners and addresses.
     pub(super) fn asks_like(&self, other: &Self) -> bool {
         self.mtus() == other.mtus()
             && self.sources.len() == other.sources.len()
             && self.sources.keys().all(|source| other.sources.contains_key(source))
     }
 
-    /// Our addresses towards backends.
+    /// Returns our addresses towards backends.
     pub(super) fn sources(&self) -> BTreeSet<Address> {
         self.sources.keys().copied().collect()
     }
@@ -136,7 +137,8 @@ pub(super) struct AppliedListener {
     pub(super) entries: Vec<(ListenerKey, Listener)>,
 }
 
-/// A route as the maps hold it. There may be a million: what never grows has no room to grow.
+/// A route as the maps hold it. There may be a million of them, so lists that never grow have no spare
+/// capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AppliedRoute {
     pub(super) name: Arc<str>,
@@ -161,13 +163,13 @@ pub(super) struct AppliedTable {
     pub(super) members: Box<[(u32, u16)]>,
 }
 
-/// What belongs to nothing that is kept.
+/// Map entries that belong to no listener or route that is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Leftover {
     pub(super) listeners: Vec<AppliedListener>,
     pub(super) names: Vec<(u32, Pattern)>,
     pub(super) backends: Vec<(u32, Backend)>,
-    /// Keys that nobody can have written with sense.
+    /// Writes that delete malformed keys.
     pub(super) broken: Vec<Change>,
     /// Pages, members, labels, routes, counters to delete.
     pub(super) later: Vec<Change>,
@@ -180,7 +182,7 @@ impl Named for AppliedRoute {
 }
 
 impl AppliedRoute {
-    /// As `ROUTES` should hold it. No policy is written yet.
+    /// Returns the value that `ROUTES` should hold. No policy is written yet.
     pub(super) fn assembled(&self) -> Route {
         let (v4, v6) = (self.v4.table, self.v6.table);
         Route { v4, v6, backends: self.backends.len() as u32, policy: 0, pick: PICK_MAGLEV, reserved: 0 }
@@ -191,7 +193,7 @@ impl AppliedRoute {
         self.names.iter().any(|(other, _)| *other == listener)
     }
 
-    /// The backend with this address and port, if the route has it.
+    /// Returns the backend with this address and port, if the route has it.
     pub(super) fn backend(&self, address: Address, port: Port) -> Option<&(u32, Backend)> {
         let found =
             self.backends.binary_search_by_key(&(address, port), |(_, b)| (b.address, b.port)).ok()?;
@@ -200,13 +202,14 @@ impl AppliedRoute {
 }
 
 impl Applied {
-    /// The settings with another key for new cookies; to be written by the caller.
+    /// Selects another key for new cookies. Returns the settings, which the caller must write.
     pub fn sign_with(&mut self, cookie_key: u32) -> Settings {
         self.settings.cookie_key = cookie_key;
         self.settings
     }
 
-    /// For judging every flow at once, as is due when a daemon adopts maps that another one left.
+    /// Returns what is needed to check all flows at once. This is required when a daemon adopts the maps of
+    /// another one.
     pub fn census(&self) -> Census {
         let entries = self.listeners.values().flat_map(|listener| &listener.entries);
         let routes = || self.routes.iter();
@@ -218,7 +221,7 @@ impl Applied {
     }
 }
 
-/// Which connections belong to what the maps hold.
+/// The listeners, routes and backends in the maps, to check whether a connection belongs to them.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     listeners: HashMap<ListenerKey, u32>,
@@ -229,8 +232,8 @@ pub struct Census {
 }
 
 impl Census {
-    /// Whether a connection's listener, route and backend are still there and belong together. A waiting hello that
-    /// has no route yet has `route` and `backend` 0.
+    /// Whether a connection's listener, route and backend still exist and belong together. A waiting hello
+    /// without a route has `route` and `backend` 0.
     pub fn knows(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> bool {
         let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };
         self.listeners.get(&key) == Some(&listener)
@@ -239,7 +242,7 @@ impl Census {
     }
 }
 
-/// The write that makes a name lead to a route; `None` for a pattern that no name can match.
+/// Returns the write that makes a name lead to a route; `None` for a pattern that no name can match.
 pub(super) fn put_name(listener: u32, pattern: &Pattern, route: u32) -> Option<Change> {
     Some(match pattern {
         Pattern::Exact(name) => Change::PutName(listener, name.clone(), NameRoute { route }),
@@ -250,7 +253,7 @@ pub(super) fn put_name(listener: u32, pattern: &Pattern, route: u32) -> Option<C
     })
 }
 
-/// The write that takes a name away.
+/// Returns the write that deletes a name; `None` for a pattern that no name can match.
 pub(super) fn delete_name(listener: u32, pattern: &Pattern) -> Option<Change> {
     Some(match pattern {
         Pattern::Exact(name) => Change::DeleteName(Box::new(name_key(listener, name)?)),

@@ -1,4 +1,4 @@
-//! One map write each.
+//! Map writes.
 
 use common::decide::route_key;
 use common::maps::address::Address;
@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use crate::model::ServerName;
 
-/// One write to one map. A first plan of a million routes has some six million of them: names and labels, which are as
-/// wide as their maps, are shared with what is desired until they are written.
+/// One write to one map. A first plan of a million routes has about six million of them. Names and labels
+/// have a large fixed width in their maps, so until they are written, the text is shared with
+/// what is desired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// `SETTINGS[0]`.
     PutSettings(Settings),
-    /// `IDS[0]`; comes before the first use of a new id.
+    /// `IDS[0]`; written before the first use of a new id.
     PutIds(Ids),
     /// `ADDRESSES`, insert or overwrite.
     PutAddress(Address, AddressRole),
@@ -28,11 +29,13 @@ pub enum Change {
     PutListener(ListenerKey, Listener),
     /// `LISTENERS`.
     DeleteListener(ListenerKey),
-    /// `ROUTES_EXACT` or `ROUTES_LONG`, insert or overwrite: what [`name_key`] gives for this listener id and name.
+    /// `ROUTES_EXACT` or `ROUTES_LONG`, insert or overwrite. The key is the result of [`name_key`] for this
+    /// listener id and name.
     PutName(u32, ServerName, NameRoute),
     /// `ROUTES_EXACT` or `ROUTES_LONG`.
     DeleteName(Box<NameKey>),
-    /// `ROUTES_WILDCARD`, insert or overwrite: what [`suffix_key`] gives for this listener id and suffix.
+    /// `ROUTES_WILDCARD`, insert or overwrite. The key is the result of [`suffix_key`] for this listener id
+    /// and suffix.
     PutWildcard(u32, ServerName, NameRoute),
     /// `ROUTES_WILDCARD`.
     DeleteWildcard(Box<SuffixKey>),
@@ -40,7 +43,7 @@ pub enum Change {
     PutRoute(u32, Route),
     /// `ROUTES`.
     DeleteRoute(u32),
-    /// `LABELS`: what [`label`] gives for this name.
+    /// `LABELS`. The value is the result of [`label`] for this name.
     PutLabel(LabelKey, Arc<str>),
     /// `LABELS`.
     DeleteLabel(LabelKey),
@@ -56,18 +59,18 @@ pub enum Change {
     PutBackend(u32, Backend),
     /// `BACKENDS`.
     DeleteBackend(u32),
-    /// `ROUTE_COUNTERS`: an entry of zeros, unless there is one.
+    /// `ROUTE_COUNTERS`: inserts an entry of zeros if there is none.
     PutRouteCounters(u32),
     /// `ROUTE_COUNTERS`.
     DeleteRouteCounters(u32),
-    /// Wait until every packet that was under way has been handled (an RCU grace period): what follows takes away
-    /// what such a packet may have looked up half.
+    /// Waits until every packet in flight at this point has been handled (an RCU grace period). The following
+    /// writes remove entries that such a packet may be in the middle of looking up.
     Settle,
-    /// End the flows, half-open connections and waiting hellos that the selector takes.
+    /// Ends the flows, half-open connections and waiting hellos that the selector matches.
     Reset(Box<Selector>),
 }
 
-/// The key of an exact name; `None` for one that no client can ask for.
+/// Returns the key of an exact name; `None` for a name that no client can request.
 pub fn name_key(listener: u32, name: &ServerName) -> Option<NameKey> {
     let (bytes, length) = route_key::buffer(name.as_str().as_bytes())?;
     let mut key = NameKey::zeroed();
@@ -75,12 +78,12 @@ pub fn name_key(listener: u32, name: &ServerName) -> Option<NameKey> {
     Some(key)
 }
 
-/// The key of a wildcard by its suffix; `None` for one that no name can match.
+/// Returns the key of a wildcard by its suffix; `None` for one that no name can match.
 pub fn suffix_key(listener: u32, suffix: &ServerName) -> Option<SuffixKey> {
     route_key::wildcard(listener, suffix.as_str().as_bytes())
 }
 
-/// The value that names an id.
+/// Returns the value in `LABELS` for a name.
 pub fn label(name: &str) -> Label {
     let mut label = Label::zeroed();
     for (to, from) in label.text.iter_mut().zip(name.as_bytes()) {
@@ -90,7 +93,7 @@ pub fn label(name: &str) -> Label {
     label
 }
 
-/// Which connections are to be ended.
+/// Selects the connections to be ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// Ids of backends that are gone.
@@ -99,12 +102,12 @@ pub struct Selector {
     pub listeners: BTreeSet<u32>,
     /// (listener id, route id): the route is no longer on that listener.
     pub detached: BTreeSet<(u32, u32)>,
-    /// (listener id, where clients dialled): the listener no longer answers there.
+    /// (listener id, address and port that clients dialled): the listener no longer answers there.
     pub withdrawn: BTreeSet<(u32, ListenerKey)>,
 }
 
 impl Selector {
-    /// Whether it takes no connection at all.
+    /// Whether it matches no connection at all.
     pub fn is_empty(&self) -> bool {
         self.backends.is_empty()
             && self.listeners.is_empty()
@@ -112,7 +115,7 @@ impl Selector {
             && self.withdrawn.is_empty()
     }
 
-    /// Takes what either takes.
+    /// Extends the selector to also match what `other` matches.
     pub fn join(&mut self, other: Self) {
         self.backends.extend(other.backends);
         self.listeners.extend(other.listeners);
@@ -120,7 +123,7 @@ impl Selector {
         self.withdrawn.extend(other.withdrawn);
     }
 
-    /// Whether it takes this connection. A waiting hello that has no route yet has `route` and `backend` 0.
+    /// Whether it matches this connection. A waiting hello without a route has `route` and `backend` 0.
     pub fn takes(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> bool {
         let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };
         self.backends.contains(&backend)

@@ -1,10 +1,10 @@
-//! The way to each backend, as the kernel's routing table tells it.
+//! The next hop to each backend, according to the kernel's routing table.
 
 use foldhash::HashMap;
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-/// The way to one backend.
+/// The next hop to one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The node's own address towards it, of the backend's family.
@@ -15,14 +15,15 @@ pub struct Hop {
     pub mtu: u32,
 }
 
-/// The ways to backends, and who we are.
+/// The next hops to backends, and our own addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
-    /// A backend that is not in it has no way, or none over a device of ours.
+    /// A backend that is not in it has no next hop, or none over a device of ours.
     pub towards: HashMap<IpAddr, Hop>,
     /// Addresses on the node's devices.
     pub own: HashSet<IpAddr>,
-    /// A number for the state of the node's network: two that have the same one know the same way to every address that
-    /// both were asked for, and the same own addresses. 0: not known, compare with nothing.
+    /// A number for the state of the node's network. If two values have the same number, they have the same
+    /// own addresses, and the same next hop for every address that both were queried for. 0: not known, equal
+    /// to no other state.
     pub edition: u64,
 }

@@ -1,4 +1,4 @@
-//! The maps in memory: what `explain` asks, and what tests compare.
+//! The maps in memory, for `explain` and for tests.
 
 use super::change::{Change, label};
 use super::content::MapsContent;
@@ -42,7 +42,7 @@ pub struct MapsImage {
 }
 
 impl MapsImage {
-    /// Carries out one write. Waiting and resetting change no map of these.
+    /// Carries out one write. Waits and resets do not change these maps.
     pub fn apply(&mut self, change: &Change) {
         match change {
             Change::PutSettings(value) => self.settings = *value,
@@ -75,14 +75,14 @@ impl MapsImage {
         }
     }
 
-    /// The route of exactly this name.
+    /// Returns the route of exactly this name.
     pub fn exact(&self, listener: u32, name: &str) -> Option<u32> {
         self.names.get(&(listener, name.as_bytes().into())).copied()
     }
 
-    /// The longest wildcard over this name: its suffix and its route.
+    /// Returns the longest wildcard that matches this name: its suffix and its route.
     pub fn wildcard<'n>(&self, listener: u32, name: &'n str) -> Option<(&'n str, u32)> {
-        // The dot before the suffix is at 1 or later: a wildcard stands for one label at least.
+        // The dot before the suffix is at offset 1 or later: a wildcard stands for at least one label.
         let dots = name.bytes().enumerate().skip(1).filter(|(_, byte)| *byte == b'.');
         dots.filter_map(|(dot, _)| name.get(dot + 1..)).find_map(|suffix| {
             let route = self.wildcards.get(&(listener, suffix.as_bytes().into()))?;
@@ -90,7 +90,7 @@ impl MapsImage {
         })
     }
 
-    /// The id of a table's backend.
+    /// Returns the id of the backend of a table's member.
     pub fn member(&self, table: &Table, member: u32) -> Option<u32> {
         match table.is_single() {
             true => Some(table.id),
@@ -98,13 +98,13 @@ impl MapsImage {
         }
     }
 
-    /// The name that was given to an id.
+    /// Returns the name of an id.
     pub fn label(&self, kind: u32, id: u32) -> Option<&str> {
         let label = self.labels.get(&LabelKey { kind, id })?;
         std::str::from_utf8(label.text.get(..usize::from(label.length))?).ok()
     }
 
-    /// Whether no connection would find anything.
+    /// Whether there is no listener and no route.
     pub fn is_empty(&self) -> bool {
         self.listeners.is_empty() && self.routes.is_empty()
     }
@@ -188,7 +188,7 @@ fn suffix(key: &SuffixKey) -> (u32, Box<[u8]>) {
     (listener, name.get(1..).unwrap_or_default().into())
 }
 
-/// Listener id and text of a key, front to back again.
+/// Returns the listener id and the text of a key. Keys store the text reversed.
 fn asked(key: &SuffixKey) -> (u32, Vec<u8>) {
     let bytes = (key.prefix_bits.saturating_sub(16) / 8) as usize;
     let reversed = key.reversed.get(..bytes).unwrap_or(&key.reversed);

@@ -1,4 +1,4 @@
-//! The difference of listeners and of what addresses are to us.
+//! The difference of listeners, and of the roles of addresses.
 
 use super::Planner;
 use super::applied::AppliedListener;
@@ -13,12 +13,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Largest MSS we announce; the kernel program's window on a packet is no larger.
+/// The largest MSS we announce. The kernel program's limit is 8,960 payload bytes per packet
+/// (`PAYLOAD_MAX`).
 const MSS_MAX: u16 = 8900;
 
 impl Planner<'_> {
-    /// The id of each desired listener, in order; `None` when it has no address, or there
-    /// are no more ids.
+    /// Returns the id of each desired listener, in order; `None` if it has no address, or there are no more
+    /// ids.
     pub(super) fn listener_ids(&mut self, desired: &Desired) -> Vec<Option<u32>> {
         let mut ids = Vec::with_capacity(desired.listeners.len());
         for listener in &desired.listeners {
@@ -28,7 +29,7 @@ impl Planner<'_> {
             }
             let before = self.before.listeners.get(&listener.name).map(|listener| listener.id);
             let id = before.or_else(|| {
-                // Keys of names have 16 bits for it.
+                // The id has 16 bits in the keys of names.
                 (self.after.ids.listener <= u32::from(u16::MAX))
                     .then(|| self.next_id(|ids| &mut ids.listener))
             });
@@ -102,7 +103,7 @@ impl Planner<'_> {
         ended.detached.retain(|(id, _)| !listeners.contains(id));
     }
 
-    /// Plans what addresses are to us. A source stays one for ever: flows may still use it.
+    /// Plans the roles of addresses. A source address stays one forever, because flows may still use it.
     pub(super) fn addresses(&mut self) {
         let mut roles: BTreeMap<Address, u32> = BTreeMap::new();
         for (address, flags) in &*self.before.addresses {
@@ -126,7 +127,7 @@ impl Planner<'_> {
         self.after.addresses = Arc::new(roles);
     }
 
-    /// A source must be known before the first SYN from it, a VIP after its listeners.
+    /// A source address must be in the map before the first SYN from it, a VIP after its listeners.
     fn role(&mut self, address: Address, new: u32) {
         let mut flags = self.before.addresses.get(&address).copied().unwrap_or_default();
         let put = |flags| Change::PutAddress(address, AddressRole { flags });
@@ -146,7 +147,7 @@ impl Planner<'_> {
     }
 }
 
-/// What `LISTENERS` is to hold of a listener.
+/// Returns what `LISTENERS` should hold of a listener.
 fn entries(listener: &DesiredListener, id: u32, route: u32, mtus: [u16; 2]) -> Vec<(ListenerKey, Listener)> {
     let protocol = match listener.protocol {
         Protocol::Tls => PROTOCOL_TLS,
@@ -165,7 +166,8 @@ fn entries(listener: &DesiredListener, id: u32, route: u32, mtus: [u16; 2]) -> V
     entries
 }
 
-/// What to announce: the smallest device MTU towards the backends of this family, less the headers.
+/// Returns the MSS to announce: the smallest device MTU towards the backends of this family, minus the
+/// headers.
 fn mss(address: IpAddr, [mtu_v4, mtu_v6]: [u16; 2]) -> u16 {
     let (mtu, headers, least) = match address {
         IpAddr::V4(_) => (mtu_v4, 40, 536),

@@ -1,26 +1,27 @@
-//! From what is applied to what is desired: the fewest map writes, in an order that never leaves a gap. Pure.
+//! Plans the writes from what is applied to what is desired: as few as possible, in an order that never
+//! leaves a gap. Pure.
 
-/// One map write each.
+/// Map writes.
 pub mod change;
-/// What the maps hold, compactly.
+/// What the maps hold, in compact form.
 pub mod applied;
 /// The content of the maps.
 pub mod content;
-/// The way to each backend.
+/// The next hop to each backend.
 pub mod hops;
-/// What must precede what.
+/// The order of writes.
 mod order;
 /// The difference of routes.
 mod routes;
-/// Their tables.
+/// Maglev tables of routes.
 mod tables;
 /// The difference of listeners and addresses.
 mod listeners;
-/// From the content of the maps to what is applied.
+/// Derives what is applied from the content of the maps.
 mod adopt;
 /// The maps in memory.
 pub mod image;
-/// Open connections in words that another node understands.
+/// Open connections in a form that another node understands.
 pub mod opening;
 
 #[cfg(test)]
@@ -40,30 +41,30 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A closed flow answers stragglers this long.
+/// How long a closed flow answers late packets.
 const CLOSED_TIMEOUT_SECS: u32 = 10;
-/// Most waiting hellos of one source (IPv4 /32, IPv6 /64).
+/// The most waiting hellos of one source (IPv4 /32, IPv6 /64).
 const SOURCE_HELLOS_MAX: u32 = 64;
 
-/// What to do to the maps, and what they hold afterwards.
+/// What to write to the maps, and what they hold afterwards.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// To be written in this order. At most one [`Change::Reset`], the last; it is to be repeated about a second
-    /// later, for flows that were being opened the first time.
+    /// To be written in this order. At most one is a [`Change::Reset`], the last. It must be repeated about a
+    /// second later, for flows that were being opened the first time.
     pub changes: Vec<Change>,
-    /// Deletions of what nothing leads to any more; to be written after the repeated reset, also when other plans
-    /// were carried out meanwhile. Deleting what is not there is no error. A daemon that dies before finds the rest
-    /// again in [`Applied::from_maps`].
+    /// Deletions of entries that nothing leads to any more. To be written after the repeated reset, even if
+    /// other plans were carried out in between. Deleting a missing entry is no error. If the daemon dies
+    /// before that, [`Applied::from_maps`] finds the remaining entries again.
     pub later: Vec<Change>,
     /// What the maps hold once `changes` and `later` are written.
     pub applied: Applied,
-    /// What cannot be done, and backends without a way (told when that is news).
+    /// What cannot be done, and backends without a next hop (reported only when this is new).
     pub problems: Vec<Problem>,
 }
 
-/// Plans the way from `applied` to `desired`. What stays as it is gives no change; ids are never given out twice. Where
-/// `applied` was planned for listeners, source addresses and a network like these, only routes that differ from those it
-/// was planned for are looked at: it comes to the same.
+/// Plans the writes from `applied` to `desired`. What is unchanged results in no write; no id is assigned
+/// twice. If `applied` was planned for the same listeners, source addresses and network, only routes that
+/// differ from that plan's are examined. The result is the same.
 pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     let basis = applied.basis.as_ref().filter(|basis| basis.is_like(desired, hops));
     let mut planner = Planner {
@@ -93,7 +94,7 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     Plan { changes, later, applied: after, problems }
 }
 
-/// What a node cannot do of `desired`, whatever its maps hold: all errors of a plan from empty maps.
+/// Returns what a node cannot do of `desired`, whatever its maps hold: all errors of a plan from empty maps.
 pub fn impossible(desired: &Desired, hops: &Hops) -> Vec<Problem> {
     routes::impossible(desired, hops)
 }
@@ -108,12 +109,12 @@ struct Planner<'a> {
     after: Applied,
     steps: Steps,
     problems: Vec<Problem>,
-    /// (listener id, pattern) that a route no longer has.
+    /// (listener id, pattern) pairs that a route no longer has.
     gone: Vec<(u32, Pattern)>,
 }
 
-/// Half-open connections at most. Each holds a source port towards its backend: with half of them to spare, a flood of
-/// SYNs makes the oldest give way and never uses the ports up.
+/// Returns the most half-open connections. Each uses a source port towards its backend. With half of the
+/// ports to spare, a flood of SYNs evicts the oldest ones and never uses up the ports.
 fn half_opens(desired: &Settings) -> u32 {
     let (first, last) = desired.source_ports;
     let ports = u32::from(last.saturating_sub(first)) + 1;
@@ -140,7 +141,7 @@ impl Planner<'_> {
             half_opens: half_opens(desired),
             closed: closed_ring(desired.max_flows),
             source_hellos_max: SOURCE_HELLOS_MAX,
-            // Chosen by whoever renews the keys.
+            // Set when the keys are renewed.
             cookie_key: before.cookie_key,
             // Every backend is reached by `nat`.
             deliveries: 0,
@@ -155,7 +156,7 @@ impl Planner<'_> {
         self.after.settings = settings;
     }
 
-    /// Clears up after a daemon that died half way. Listeners and names were seen to with the others.
+    /// Cleans up after a daemon that died halfway. Left-over listeners and names are handled with the others.
     fn leftover(&mut self) {
         let leftover = &self.before.leftover;
         for (id, value) in &leftover.backends {
@@ -166,12 +167,12 @@ impl Planner<'_> {
     }
 }
 
-/// Entries of `CLOSED_RING`.
+/// Returns the number of entries of `CLOSED_RING`.
 pub fn closed_ring(max_flows: u32) -> u32 {
     (max_flows / 8).max(1024)
 }
 
-/// Ids begin with 1: 0 means none everywhere.
+/// Ids start with 1: 0 means none everywhere.
 fn begun(ids: Ids) -> Ids {
     Ids {
         route: ids.route.max(1),

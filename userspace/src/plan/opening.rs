@@ -1,4 +1,5 @@
-//! Open connections in words that another node understands, and back: addresses and names lead to that node's ids. Pure.
+//! Describes open connections for another node, and opens connections described by one. Addresses and names
+//! identify listener, route and backend, because ids differ between nodes. Pure.
 
 use super::image::MapsImage;
 use common::maps::backend::BACKEND_RETIRED;
@@ -7,28 +8,28 @@ use common::maps::listener::ListenerKey;
 use common::maps::route::{LABEL_ROUTE, Label, LabelKey};
 use common::wire::opening::Opening;
 
-/// Why a connection cannot go on here.
+/// Why a connection cannot continue on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unknown {
-    /// Nobody listens where its client dialled.
+    /// There is no listener where its client dialled.
     #[error("no listener at the address and port that the client dialled")]
     Listener,
-    /// No route has the name.
+    /// There is no route of this name.
     #[error("no route of this name")]
     Route,
-    /// The route has no such backend, or not any more.
+    /// The route does not have this backend, or no longer.
     #[error("the route has no backend at this address and port")]
     Backend,
 }
 
 impl MapsImage {
-    /// What another node has to know of a connection; `None`: its route has no name here.
+    /// Returns what another node needs to know of a connection; `None`: its route has no name here.
     pub fn opening(&self, client: &ClientTuple, flow: &Flow) -> Option<Opening> {
         let label = self.labels.get(&LabelKey { kind: LABEL_ROUTE, id: flow.connection.route })?;
         Some(Opening::of(client, flow, *label))
     }
 
-    /// The flow of a connection that another node told of, by the ids of these maps.
+    /// Returns the flow of a connection that another node described, with the ids of these maps.
     pub fn open(&self, opening: &Opening) -> Result<Flow, Unknown> {
         let Opening { client, nat, .. } = opening;
         let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };

@@ -1,20 +1,23 @@
-//! What must precede what, so that at every moment a name that leads somewhere before and after leads somewhere.
+//! The order of writes: a name that leads somewhere before and after a plan leads somewhere at every moment.
 //!
-//! 1. Settings, and ids before they are used: a daemon that dies never leaves an id that is given out twice.
-//! 2. What nothing leads to yet: labels, counters, backends, members, pages, and our addresses towards backends.
-//! 3. Routes: the one write that switches a route to its new backends. (A family that loses its last one: step 5.)
-//! 4. What leads to routes: names, the more exact ones first, lest a wildcard take a name for a moment that is about
-//!    to have a route of its own; then listeners, whose default may replace a name.
-//! 5. What shall lead nowhere any more: listeners, then names, the more exact ones last. Something that moved was
-//!    overwritten in step 4. Then VIPs, new ones first: all that answers on them is in order now. (An address and port
-//!    that moves between two listeners which both stay, and whose names change with it, can meet a name of either for
-//!    a moment.)
-//! 6. Once no packet is between two lookups: backends that are gone take no more flows, and those they have end.
-//! 7. Later, when those flows have ended twice (see [`super::Plan::later`]): what nothing leads to any more.
+//! 1. Settings, and ids before they are used: a daemon that dies never leaves an id that is assigned twice.
+//! 2. Entries that nothing leads to yet: labels, counters, backends, members, pages, and our addresses
+//!    towards backends.
+//! 3. Routes: the one write that switches a route to its new backends. (A family that loses its last backend
+//!    is switched in step 5.)
+//! 4. What leads to routes. Names, the more exact ones first, so that a wildcard does not briefly match a
+//!    name that is about to have its own route. Then listeners, whose default may replace a name.
+//! 5. What should no longer lead anywhere: listeners, then names, the more exact ones last. Entries that
+//!    moved were overwritten in step 4. Then VIPs, new ones first: everything that answers on them is now
+//!    complete. (If an address and port moves between two listeners that both stay, and their names change
+//!    too, a connection may briefly match a name of either.)
+//! 6. Once no packet is between two lookups: removed backends take no more flows, and their flows end.
+//! 7. Later, after the repeated reset (see [`super::Plan::later`]): deletions of what nothing leads to any
+//!    more.
 
 use super::change::{Change, Selector};
 
-/// The writes of one plan, each at its step.
+/// The writes of one plan, by step.
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     /// Step 1.
@@ -43,7 +46,8 @@ pub(super) struct Steps {
     pub(super) later: ByMap,
 }
 
-/// Writes of a step within which any order will do: one map after the other makes few and long batches of writes.
+/// Writes of a step in which the order does not matter. They are grouped by map, which makes few and long
+/// batches.
 #[derive(Debug, Default)]
 pub(super) struct ByMap([Vec<Change>; MAPS]);
 
@@ -58,15 +62,16 @@ impl ByMap {
 }
 
 impl Steps {
-    /// Makes room for what this many new routes need at least, once: lists that grow step by step leave holes behind.
+    /// Reserves room for the minimum that this many new routes need. Lists that grow step by step would leave
+    /// unused gaps in memory.
     pub(super) fn reserve(&mut self, routes: usize) {
         let lists = self.fill.0.iter_mut().chain([&mut self.switch, &mut self.names]);
         lists.for_each(|list| list.reserve(routes));
     }
 
-    /// The writes in order, and those of step 7.
+    /// Returns the writes in order, and those of step 7.
     pub(super) fn into_changes(mut self) -> (Vec<Change>, Vec<Change>) {
-        // All sorts are stable: equal plans stay equal.
+        // Sorts are stable, so equal plans stay equal.
         self.names.sort_by_key(|change| std::cmp::Reverse(exactness(change)));
         self.forget.sort_by_key(exactness);
         let steps = [self.switch, self.names, self.listeners, self.close, self.forget, self.vips, self.leave];
@@ -82,17 +87,18 @@ impl Steps {
     }
 }
 
-/// One list of many, each of which is given up for it: those of a million routes are not to be there twice.
+/// Joins lists into one. Frees each list as it is joined, so that the writes of a million routes are not in
+/// memory twice.
 fn joined(steps: impl Iterator<Item = Vec<Change>>) -> Vec<Change> {
     let mut changes = Vec::new();
     steps.for_each(|step| changes.extend(step));
     changes
 }
 
-/// Numbers that [`map`] gives.
+/// The number of values that [`map`] returns.
 const MAPS: usize = 7;
 
-/// Which map is written, as a number.
+/// Returns a number for the map that is written.
 fn map(change: &Change) -> usize {
     match change {
         Change::PutLabel(..) | Change::DeleteLabel(_) => 0,
@@ -105,10 +111,10 @@ fn map(change: &Change) -> usize {
     }
 }
 
-/// Bits that a name must match: more of them are looked at first.
+/// Returns the number of bits that a name must match. Lookups prefer entries with more bits.
 fn exactness(change: &Change) -> u32 {
     match change {
-        // Of the listener's id, the suffix and the dot before it, as in the key.
+        // The bits of the listener's id, the suffix and the dot before it, as in the key.
         Change::PutWildcard(_, suffix, _) => 16 + 8 * (suffix.as_str().len() as u32 + 1),
         Change::DeleteWildcard(key) => key.prefix_bits,
         _ => u32::MAX,

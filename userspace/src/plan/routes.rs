@@ -14,14 +14,14 @@ use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// At most one route in so many is planned by itself.
+/// Differing routes are planned individually if they are at most one in this many.
 const SHARE: usize = 8;
-/// So many may always be.
+/// Up to this many differing routes are always planned individually.
 const FEW: usize = 64;
 
-/// What is the same for all routes.
+/// Ids of listeners, the same for all routes.
 struct ListenerIds<'a> {
-    /// Of the desired listeners.
+    /// Ids of the desired listeners, by index.
     listener_ids: &'a [Option<u32>],
     /// Ids of the listeners that lead to a route by default.
     by_default: HashMap<&'a str, Vec<u32>>,
@@ -38,7 +38,7 @@ impl<'p> Planner<'p> {
             }
         }
         let listener_ids_of = ListenerIds { listener_ids, by_default };
-        // Where much differs, going through both lists takes less time than looking routes up.
+        // With many differences, going through both lists is faster than looking up single routes.
         let few = FEW.max(self.before.routes.len() / SHARE);
         let differences = basis.map(|basis| basis.desired.routes.differences(&desired.routes));
         let (changed, gone) = match differences.filter(|differences| differences.len() <= few) {
@@ -49,7 +49,7 @@ impl<'p> Planner<'p> {
         self.forget_names(&changed);
     }
 
-    /// Plans every route; gives those that changed, and those that are gone.
+    /// Plans every route. Returns those that changed, and those that are gone.
     fn all_routes(
         &mut self,
         desired: &Desired,
@@ -76,7 +76,8 @@ impl<'p> Planner<'p> {
         (changed, gone)
     }
 
-    /// Plans these routes, the rest being in order.
+    /// Plans only these routes; the others are unchanged. Returns those that changed, and those that are
+    /// gone.
     fn some_routes(
         &mut self,
         differences: &[Difference<'_, Arc<DesiredRoute>>],
@@ -109,7 +110,7 @@ impl<'p> Planner<'p> {
         (changed, gone)
     }
 
-    /// Takes away the names that no other route has taken over.
+    /// Deletes the names that no other route has taken over.
     fn forget_names(&mut self, changed: &[Arc<AppliedRoute>]) {
         let mut gone = std::mem::take(&mut self.gone);
         gone.extend(self.before.leftover.names.iter().cloned());
@@ -127,7 +128,7 @@ impl<'p> Planner<'p> {
         self.steps.forget.extend(forgotten.filter_map(|(listener, pattern)| delete_name(*listener, pattern)));
     }
 
-    /// Plans a route; also tells whether anything of it changed.
+    /// Plans a route. Also returns whether anything of it changed.
     fn route(
         &mut self,
         desired: &DesiredRoute,
@@ -176,7 +177,8 @@ impl<'p> Planner<'p> {
         (Arc::new(new), true)
     }
 
-    /// Whether a route is certainly as desired: the usual case, without building the desired state to compare it.
+    /// Whether a route is certainly as desired. This is the usual case, and avoids building the desired state
+    /// to compare it.
     fn stays(
         &self,
         old: &AppliedRoute,
@@ -197,7 +199,7 @@ impl<'p> Planner<'p> {
             && self.table_stays(&old.backends, false, &old.v6)
     }
 
-    /// The writes from one state of a route to the next; a new route comes from an empty one.
+    /// Adds the writes from one state of a route to the next. A new route starts from an empty state.
     fn changed(&mut self, old: &AppliedRoute, new: &AppliedRoute) {
         for (id, value) in &new.backends {
             if old.backend(value.address, value.port).is_none_or(|(_, before)| before != value) {
@@ -232,13 +234,13 @@ impl<'p> Planner<'p> {
         }
     }
 
-    /// Switches the route's tables. A family that loses its last backend keeps the old ones until names have moved to
-    /// routes that have some.
+    /// Switches the route's tables. A family that loses its last backend keeps its old table until names have
+    /// moved to routes that have backends.
     fn switch(&mut self, old: &AppliedRoute, new: &AppliedRoute) {
         let last = new.value;
         let mut first = last;
         for (first, old) in [(&mut first.v4, &old.v4), (&mut first.v6, &old.v6)] {
-            // A table without known members is one that was found incomplete.
+            // A table without known members was found incomplete in the maps.
             if first.id == 0 && !old.members.is_empty() {
                 *first = old.table;
             }
@@ -298,7 +300,7 @@ impl<'p> Planner<'p> {
         backends
     }
 
-    /// A backend as it is to be written: with the way to it.
+    /// Returns a backend as it should be written, with its next hop.
     fn way(&self, route: u32, spec: &BackendSpec) -> Backend {
         let (address, port) = (Address::from(spec.address), Port::new(spec.port));
         let flags = if spec.failing { BACKEND_FAILING } else { 0 };
@@ -325,7 +327,7 @@ impl<'p> Planner<'p> {
     }
 }
 
-/// What of it a node cannot do whatever its maps hold.
+/// Returns what a node cannot do of `desired`, whatever its maps hold.
 pub(super) fn impossible(desired: &Desired, hops: &Hops) -> Vec<Problem> {
     let mut problems = Vec::new();
     for route in &desired.routes {
@@ -346,7 +348,7 @@ fn unreachable(own: &std::collections::HashSet<IpAddr>, route: &str, spec: &Back
             "let the tenant listen on an address of its own; see Limits in README.md",
         );
     }
-    let what = format!("route {route}: this node has no way to backend {backend}");
+    let what = format!("route {route}: this node has no route to backend {backend}");
     let remedy = match spec.address {
         IpAddr::V4(_) => {
             "add a route to it (ip route) over a device of ours; it takes no connection until then"

@@ -8,13 +8,13 @@ use common::maps::backend::Backend;
 use common::maps::route::{MemberKey, PAGE_SLOTS, Page, PageKey, Table};
 
 impl Planner<'_> {
-    /// Whether a table is over these backends, with their weights.
+    /// Whether a table has exactly these backends, with their weights.
     pub(super) fn table_stays(&self, backends: &[(u32, Backend)], is_v4: bool, old: &AppliedTable) -> bool {
         let members = of_family(backends, is_v4).map(|(id, backend)| (*id, backend.weight));
         old.members.len() == old.table.members as usize && old.members.iter().copied().eq(members)
     }
 
-    /// One family's table: the old one while its members and weights stay, else a new one.
+    /// Returns the table of one family: the old one while its members and weights stay, otherwise a new one.
     pub(super) fn table(
         &mut self,
         backends: &[(u32, Backend)],
@@ -58,17 +58,17 @@ impl Planner<'_> {
     }
 }
 
-/// The backends of a family that take new flows.
+/// Returns the backends of a family that take new flows.
 fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
     backends.iter().filter(move |(_, backend)| backend.weight > 0 && backend.address.is_v4() == is_v4)
 }
 
-/// Pages that a table of so many slots has.
+/// Returns the number of pages of a table with this many slots.
 pub(super) fn page_count(slots: u32) -> u32 {
     if slots > 1 { slots.div_ceil(PAGE_SLOTS as u32) } else { 0 }
 }
 
-/// The pages of the table over `members`, in order.
+/// Returns the pages of the table over `members`, in order.
 pub(super) fn pages(members: &[Backend], slots: u32) -> Vec<Page> {
     if slots < 2 {
         return Vec::new();

@@ -312,7 +312,7 @@ fn common_slips_of_yaml_are_explained() {
     check(
         &format!("{HEAD}---\n{HEAD}"),
         expect![[r#"
-        f.yaml:4: error: there is more than one document; keep what stands before this line's "---"
+        f.yaml:4: error: there is more than one document; keep what is before this line's "---"
     "#]],
     );
     check(

@@ -6,11 +6,11 @@ use crate::compile::cluster::SUPPORTED_FEATURES;
 use crate::model::verdict::{ClassVerdict, Condition, Status};
 use serde_json::{Value, json};
 
-/// The newest minor release of version 1 of the Gateway API that our tests ran with.
+/// The newest minor release of version 1 of the Gateway API that our tests have run with.
 const NEWEST_MINOR: u32 = 6;
 
-/// What the status shall say. `bundle` is the release that the Gateway API's CRDs are of, as they say; `now` is RFC 3339,
-/// UTC.
+/// Returns what to write to the status. `bundle` is the release that the Gateway API's CRDs declare; `now` is
+/// RFC 3339, UTC.
 pub fn desired_status(
     current: &Value,
     verdict: &ClassVerdict,
@@ -32,7 +32,8 @@ pub fn desired_status(
     )
 }
 
-/// Whether we know the release; it is read all the same. CRDs that say none are not judged.
+/// Returns the condition that says whether we know the release. An unknown release is read all the same. CRDs
+/// that declare no release get no condition.
 fn supported_version(bundle: Option<&str>) -> Option<Condition> {
     let bundle = bundle?;
     let minor = bundle.strip_prefix("v1.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());

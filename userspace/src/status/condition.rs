@@ -1,24 +1,24 @@
-//! Conditions, merged by type: ours as judged, others as they are.
+//! Conditions, merged by type: ours as judged, others unchanged.
 
 use super::{elements, text};
 use crate::compile::cluster::OWNED;
 use crate::model::verdict::{Condition, Status};
 use serde_json::{Map, Value, json};
 
-/// Types of the Gateway API that its controller writes: one that is no longer judged goes.
+/// Types of the Gateway API that its controller writes. One that is no longer judged is removed.
 const OURS: &[&str] =
     &["Accepted", "Conflicted", "PartiallyInvalid", "Programmed", "ResolvedRefs", "SupportedVersion"];
-/// Most conditions of an object, listener or parent (CRDs of the Gateway API).
+/// The most conditions of an object, listener or parent (CRDs of the Gateway API).
 const CONDITIONS_MAX: usize = 8;
-/// What others wait for comes first.
+/// Our types by importance. Types that others wait for come first.
 const WORTH: &[&str] =
     &["Accepted", "Programmed", "ResolvedRefs", "Conflicted", "SupportedVersion", "PartiallyInvalid", OWNED];
-/// What begins so is ours too.
+/// Types with this prefix are ours too.
 const OUR_PREFIX: &str = "vestibule.dev/";
-/// Most bytes of `message` (`metav1.Condition`).
+/// The most bytes of `message` (`metav1.Condition`).
 const MESSAGE_BYTES_MAX: usize = 32_768;
 
-/// What is judged of one object.
+/// The context of judging one object.
 #[derive(Clone, Copy)]
 pub(super) struct Judged<'a> {
     /// `observedGeneration`; 0: the kind has none.
@@ -27,14 +27,15 @@ pub(super) struct Judged<'a> {
     pub(super) now: &'a str,
 }
 
-/// `current` with `ours` in it. Where others leave too little room, those of least worth are left out. What stays as it is keeps its place and its `lastTransitionTime`.
+/// Returns `current` with `ours` merged in. If conditions of others leave too little room, our least
+/// important ones are left out. An unchanged condition keeps its position and its `lastTransitionTime`.
 pub(super) fn merge<'c>(
     current: Option<&Value>,
     ours: impl IntoIterator<Item = &'c Condition>,
     judged: Judged<'_>,
 ) -> Value {
     let mut new: Vec<&Condition> = ours.into_iter().collect();
-    // Only objects of CRDs have a generation here, and only they are limited.
+    // Only objects of CRDs have a generation here, and only they have a limit.
     if judged.generation != 0 {
         let foreign = elements(current).iter().filter(|old| !is_ours(text(old, "type"))).count();
         new.sort_by_key(|condition| worth(condition.kind));
@@ -53,7 +54,7 @@ pub(super) fn merge<'c>(
     Value::Array(merged)
 }
 
-/// The place of a type among ours: what comes last is given up first.
+/// Returns the position of a type in [`WORTH`]: the last ones are dropped first.
 fn worth(kind: &str) -> usize {
     WORTH.iter().position(|known| *known == kind).unwrap_or(WORTH.len())
 }
@@ -85,12 +86,13 @@ fn one(condition: &Condition, old: Option<&Value>, judged: Judged<'_>) -> Value 
     Value::Object(fields)
 }
 
-/// The longest beginning that has at most `most` bytes.
+/// Returns the longest prefix of at most `most` bytes, without splitting a character.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
 
-/// Whether a route's parent owned all that was asked for, and the message where it did not; `None`: it never said.
+/// Whether a route has everything it requested of a parent; `Err` has the message if not. `None`: the
+/// parent's entry has no such condition.
 pub fn owned(parent: &Value) -> Option<Result<(), &str>> {
     let condition =
         elements(parent.get("conditions")).iter().find(|condition| text(condition, "type") == OWNED)?;

@@ -7,7 +7,8 @@ use crate::model::verdict::GatewayVerdict;
 use serde_json::{Value, json};
 use std::net::IpAddr;
 
-/// What the status shall say. `addresses` are those that the Gateway is given now, in order; `now` is RFC 3339, UTC.
+/// Returns what to write to the status. `addresses` are those assigned to the Gateway now, in order; `now` is
+/// RFC 3339, UTC.
 pub fn desired_status(
     current: &Value,
     verdict: &GatewayVerdict,
@@ -26,7 +27,7 @@ pub fn desired_status(
         ("conditions", merge(current.get("conditions"), conditions, judged)),
         ("listeners", listener::statuses(current.get("listeners"), &verdict.listeners, &programmed, judged)),
     ];
-    // Absent and empty are the same to readers, and older CRDs do not know the number.
+    // For readers, absent and empty are the same. Older CRDs do not have `attachedListenerSets`.
     if !addresses.is_empty() || current.get("addresses").is_some() {
         fields.push(("addresses", Value::Array(addresses)));
     }

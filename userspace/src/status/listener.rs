@@ -1,4 +1,4 @@
-//! Listeners of Gateways and ListenerSets.
+//! The status of listeners of Gateways and ListenerSets.
 
 use super::condition::{Judged, merge};
 use super::{elements, text};
@@ -6,7 +6,8 @@ use crate::model::cluster::GroupKind;
 use crate::model::verdict::{Condition, ListenerVerdict, Status};
 use serde_json::{Map, Value, json};
 
-/// `status.listeners`; `object` is the condition Programmed of what they belong to.
+/// Returns `status.listeners`. `object` is the condition `Programmed` of the Gateway or ListenerSet they
+/// belong to.
 pub(super) fn statuses(
     current: Option<&Value>,
     listeners: &[ListenerVerdict],
@@ -29,7 +30,7 @@ pub(super) fn statuses(
     Value::Array(listeners.iter().map(status).collect())
 }
 
-/// A listener is programmed with its object, unless it never will be.
+/// A listener is programmed when its object is, unless it cannot be programmed at all.
 fn programmed(listener: &ListenerVerdict, object: &Condition) -> Condition {
     if let Some(refusal) = &listener.unprogrammable {
         return refusal.clone();
@@ -37,7 +38,7 @@ fn programmed(listener: &ListenerVerdict, object: &Condition) -> Condition {
     let reason = match (object.status, object.reason) {
         (Status::True, _) => "Programmed",
         (Status::False | Status::Unknown, "Invalid") => "Invalid",
-        // A listener knows fewer reasons than a Gateway.
+        // Listeners have fewer reasons than Gateways.
         (Status::False | Status::Unknown, _) => "Pending",
     };
     Condition { reason, ..object.clone() }

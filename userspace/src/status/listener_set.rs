@@ -6,7 +6,7 @@ use super::{changed, listener};
 use crate::model::verdict::ListenerSetVerdict;
 use serde_json::Value;
 
-/// What the status shall say; `now` is RFC 3339, UTC.
+/// Returns what to write to the status; `now` is RFC 3339, UTC.
 pub fn desired_status(
     current: &Value,
     verdict: &ListenerSetVerdict,

@@ -1,5 +1,5 @@
-//! What the status of an object shall say: from its verdict and what the nodes hold to what is written. Pure: what is
-//! there and the time come as arguments; `None` means that nothing is to be written.
+//! Computes the status of an object from its verdict and from what the nodes hold. Pure: the current status
+//! and the time are arguments. `None` means that nothing needs to be written.
 
 /// Conditions, merged by type.
 mod condition;
@@ -25,10 +25,10 @@ pub use progress::{Complaint, Held, Nodes, Progress, key};
 
 use serde_json::{Map, Value};
 
-/// What GatewayClasses name, and what marks our entries of `parents`.
+/// The controller name in GatewayClasses; it also marks our entries of `parents`.
 pub const CONTROLLER_NAME: &str = "vestibule.dev/gateway-controller";
 
-/// Those of `fields` that differ from `current`, as the `status` of a merge patch.
+/// Returns those of `fields` that differ from `current`, as the `status` of a merge patch.
 fn changed(current: &Value, fields: impl IntoIterator<Item = (&'static str, Value)>) -> Option<Value> {
     let differs = |(name, value): &(&str, Value)| current.get(name).unwrap_or(&Value::Null) != value;
     let changed: Map<String, Value> =
@@ -36,7 +36,7 @@ fn changed(current: &Value, fields: impl IntoIterator<Item = (&'static str, Valu
     (!changed.is_empty()).then_some(Value::Object(changed))
 }
 
-/// The elements of a list that may be absent.
+/// Returns the elements of a list that may be absent.
 fn elements(list: Option<&Value>) -> &[Value] {
     list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

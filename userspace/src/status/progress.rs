@@ -1,29 +1,29 @@
-//! Which nodes hold an object, and what that makes of its `Programmed` condition.
+//! Which nodes hold an object, and the resulting condition `Programmed`.
 
 use crate::model::ObjectRef;
 use crate::model::verdict::{Condition, Programmable, Status};
 use std::collections::BTreeMap;
 
-/// Most nodes that a message names.
+/// The most nodes that a message names.
 const NAMED: usize = 8;
 
 /// Agents with a live Lease, by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
-    /// `None`: the agent lives but has not said what its node holds.
+    /// `None`: the agent is alive but has not reported what its node holds.
     pub live: BTreeMap<String, Option<Held>>,
 }
 
-/// What the maps of a node hold, as its agent says.
+/// What the maps of a node hold, as reported by its agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// By object, `Gateway/namespace/name`, in 16 hexadecimal digits.
+    /// By object, `Gateway/namespace/name`: 16 hexadecimal digits.
     pub digests: BTreeMap<String, String>,
     /// What the node could not do.
     pub complaints: Vec<Complaint>,
 }
 
-/// Something that a node could not do.
+/// A problem of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Complaint {
     /// `Gateway/namespace/name`; `None`: the node itself.
@@ -32,24 +32,24 @@ pub struct Complaint {
     pub text: String,
 }
 
-/// How far an object is.
+/// Which nodes hold an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Every node with a live agent holds it as judged.
     Everywhere,
-    /// These nodes do not, with the reason where they told one.
+    /// These nodes do not hold it; with the reason if they reported one.
     Missing(Vec<(String, Option<String>)>),
-    /// No agent lives.
+    /// No agent has a live Lease.
     NoAgents,
 }
 
-/// How NodeStates name an object.
+/// Returns the name of an object in NodeStates.
 pub fn key(object: &ObjectRef) -> String {
     format!("{}/{}", object.kind, object.name)
 }
 
 impl Nodes {
-    /// How far an object is that all nodes shall hold with this digest.
+    /// Returns which nodes hold an object that all nodes should hold with this digest.
     pub fn progress(&self, object: &ObjectRef, digest: u64) -> Progress {
         if self.live.is_empty() {
             return Progress::NoAgents;
@@ -74,7 +74,7 @@ impl Nodes {
         }
     }
 
-    /// How far what is programmable is; what is not is nowhere.
+    /// Returns which nodes hold an object that is programmable. Another object is on no node.
     pub fn of(&self, object: &ObjectRef, programmable: &Programmable) -> Progress {
         match programmable {
             Programmable::Yes { digest } => self.progress(object, *digest),
@@ -83,7 +83,7 @@ impl Nodes {
     }
 }
 
-/// The condition `Programmed`, under the name `kind`.
+/// Returns the condition `Programmed`, with `kind` as its type.
 pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
@@ -113,7 +113,7 @@ fn waits(nodes: &[(String, Option<String>)]) -> String {
     message
 }
 
-/// Nodes, for people: the first few by name.
+/// Lists nodes for people: the first few by name.
 pub(crate) fn node_names(nodes: &[&str]) -> String {
     let named = nodes.len().min(NAMED);
     let what = if nodes.len() == 1 { "node" } else { "nodes" };

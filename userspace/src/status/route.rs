@@ -1,4 +1,5 @@
-//! The status of a TLSRoute or TCPRoute: one entry of `parents` for each parent of ours, those of others as they are.
+//! The status of a TLSRoute or TCPRoute: one entry of `parents` for each parent of ours. Other controllers'
+//! entries are unchanged.
 
 use super::condition::{Judged, merge};
 use super::{CONTROLLER_NAME, changed, elements, text};
@@ -6,11 +7,11 @@ use crate::model::cluster::ParentRef;
 use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
 use serde_json::{Map, Value, json};
 
-/// Most entries of `parents`.
+/// The most entries of `parents`.
 const PARENTS_MAX: usize = 32;
 
-/// What the status shall say of a route in `namespace`; `None` as verdict: it has no parent of ours. `health` is what is
-/// said of its backends. `now` is RFC 3339, UTC.
+/// Returns what to write to the status of a route in `namespace`. `verdict` is `None` if no parent is ours.
+/// `health` is the condition about its backends. `now` is RFC 3339, UTC.
 pub fn desired_status(
     current: &Value,
     verdict: Option<&RouteVerdict>,
@@ -64,7 +65,7 @@ fn entry(
     })
 }
 
-/// As written: what was not written is not in it.
+/// Returns the reference as written, without fields that were not written.
 fn reference(parent: &ParentRef) -> Value {
     let texts = [
         ("group", &parent.group),
@@ -85,7 +86,8 @@ fn reference(parent: &ParentRef) -> Value {
     Value::Object(fields)
 }
 
-/// What a parentRef means: the API server fills in defaults, so what it stores may be longer than what was written.
+/// The meaning of a parentRef. The API server fills in defaults, so a stored reference may have more fields
+/// than the written one.
 #[derive(PartialEq, Eq)]
 struct Key<'a> {
     group: &'a str,

@@ -1,4 +1,4 @@
-//! The status of a Service of our class: ingress, and why there is none.
+//! The status of a Service of our class: its ingress, and why there is none.
 
 use super::condition::{Judged, merge};
 use super::progress::{Progress, programmed};
@@ -6,14 +6,14 @@ use super::{changed, elements, text};
 use crate::model::verdict::{Programmable, ServiceVerdict};
 use serde_json::{Value, json};
 
-/// What says why there is no ingress.
+/// The type of the condition that says why there is no ingress.
 const PROGRAMMED: &str = "vestibule.dev/Programmed";
 
-/// What the status shall say; `now` is RFC 3339, UTC.
+/// Returns what to write to the status; `now` is RFC 3339, UTC.
 ///
-/// An address appears once every node holds the Service as judged. It leaves at once when the Service shall not have it
-/// any more, but not because a node that is new, or that is told of a change, is still on its way: who resolves a name
-/// to the address would see it come and go.
+/// An address appears once every node holds the Service as judged. It disappears at once when the Service
+/// should no longer have it. It does not disappear because a new node, or one that is applying a change, does
+/// not hold it yet: clients that resolve a name to the address would see it disappear and reappear.
 pub fn desired_status(
     current: &Value,
     verdict: &ServiceVerdict,
@@ -36,11 +36,11 @@ pub fn desired_status(
         verdict.ports.iter().map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
     let ingress: Vec<Value> = shown
         .iter()
-        // With VIP, kube-proxy would short-cut the address inside the cluster, past our rules.
+        // With `VIP`, kube-proxy would handle the address inside the cluster and bypass our rules.
         .map(|address| json!({ "ip": address, "ipMode": "Proxy", "ports": ports }))
         .collect();
     let balancer = match ingress.is_empty() {
-        // A merge patch takes fields away by null; what is absent already needs none.
+        // In a merge patch, null removes a field; an absent field needs none.
         true if old.is_empty() => current.get("loadBalancer").cloned().unwrap_or(Value::Null),
         true => json!({ "ingress": null }),
         false => json!({ "ingress": ingress }),

@@ -1,4 +1,4 @@
-//! What a user wants to see, step by step.
+//! The demonstration: what a user wants to see, step by step.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ pub(crate) struct Show {
     pub(crate) lab: Lab,
 }
 
-/// The demonstration; the machine is clean afterwards.
+/// Runs the demonstration and cleans up the machine afterwards.
 pub(crate) fn once() -> ExitCode {
     match run(None, true) {
         Ok(show) => {
@@ -38,7 +38,8 @@ pub(crate) fn once() -> ExitCode {
     }
 }
 
-/// Makes the lab, and shows the demonstration in it if asked to. A failure is told before this returns.
+/// Creates the lab and, if requested, runs the demonstration in it. A failure is reported before this
+/// returns.
 pub(crate) fn run(name: Option<&str>, demonstrate: bool) -> Result<Show, ExitCode> {
     let mut table = Table::new();
     let result = begin(&mut table, name).and_then(|mut show| {
@@ -57,7 +58,7 @@ fn remedy(step: u32) -> &'static str {
     match step {
         1 => "`cargo xtask lab --stop` if a lab is running; in a container, run it privileged",
         2 => {
-            "the daemon's own words stand above; `cargo xtask test packet` tells whether this kernel takes the programs"
+            "see the daemon's output above; `cargo xtask test packet` shows whether this kernel takes the programs"
         }
         _ => "`cargo xtask lab`, then look with `vestibule reasons`, which counts why packets were refused",
     }
@@ -91,7 +92,7 @@ fn family_name(family: Family) -> &'static str {
     if family.is_v4() { "IPv4" } else { "IPv6" }
 }
 
-/// What `openssl` or `curl` is called in the table.
+/// The client's name in the table.
 fn program(kind: Kind) -> &'static str {
     match kind {
         Kind::Curl => "curl",
@@ -161,7 +162,7 @@ fn connect(show: &Show, tenant: usize) -> Result<ClientStream> {
     show.lab.client.run(|| tls::connect(to, show.users[tenant].config(), &server_name(tenant)))
 }
 
-/// A connection to this backend of tenant c.
+/// Opens a connection to this backend of tenant c.
 fn connection_to(show: &Show, server: &str) -> Result<ClientStream> {
     for _ in 0..100 {
         let mut stream = connect(show, 2)?;
@@ -186,7 +187,7 @@ fn hot_change(table: &mut Table, show: &mut Show) -> Result<()> {
     table.step("the file gives tenant-c/0 weight 0; SIGHUP", || {
         let start = Instant::now();
         shown.daemon.reload(&shown.config)?;
-        // In force when a row of connections goes elsewhere.
+        // The change is in effect when enough connections in a row reach the other backend.
         let mut row = 0;
         while row < 20 {
             ensure!(start.elapsed() < Duration::from_secs(10), "new connections still reach tenant-c/0");
@@ -217,7 +218,7 @@ fn without_daemon(table: &mut Table, show: &mut Show) -> Result<()> {
     })
 }
 
-/// Commands to play with a lab that is left running.
+/// Returns commands to try in a lab that is left running.
 pub(crate) fn hints(show: &Show) -> Result<String> {
     let binary = tests::daemon::binary()?;
     let client = show.lab.client.path();

@@ -1,4 +1,4 @@
-//! A lab that stays: a process in the background holds it until it is told to stop.
+//! A lab that keeps running: a background process holds it until it is stopped.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -12,12 +12,12 @@ use nix::unistd::{Pid, dup2_stderr, dup2_stdout};
 
 use crate::{demo, failed};
 
-/// First part of the names of a kept lab's namespaces.
+/// Prefix of the names of a kept lab's namespaces.
 const NAME: &str = "vestibule-lab";
-/// Who holds it.
+/// The file with the ID of the process that holds the lab.
 const PID_FILE: &str = "/run/vestibule-lab.pid";
 
-/// Starts the process that makes and holds the lab; shows what it prints until the lab stands.
+/// Starts the process that creates and holds the lab; shows its output until the lab is ready.
 pub(crate) fn begin(what: &str) -> ExitCode {
     if holder().is_some() {
         return failed("a lab is running already", "cargo xtask lab --stop");
@@ -25,7 +25,7 @@ pub(crate) fn begin(what: &str) -> ExitCode {
     remove_leftovers();
     match start(what) {
         Ok(code) => code,
-        Err(error) => failed(&format!("starting the lab: {error}"), "the reason stands above"),
+        Err(error) => failed(&format!("starting the lab: {error}"), "see the reason above"),
     }
 }
 
@@ -44,7 +44,7 @@ fn start(what: &str) -> io::Result<ExitCode> {
     if let Some(mut output) = child.stdout.take() {
         io::copy(&mut output, &mut io::stdout())?;
     }
-    // The end of the output means: the lab stands, or the process ended.
+    // The output ends when the lab is ready or when the process has ended.
     std::thread::sleep(Duration::from_millis(50));
     match child.try_wait()? {
         None => Ok(ExitCode::SUCCESS),
@@ -52,9 +52,9 @@ fn start(what: &str) -> io::Result<ExitCode> {
     }
 }
 
-/// Makes the lab and holds it until SIGTERM.
+/// Creates the lab and holds it until SIGTERM or SIGINT.
 pub(crate) fn hold(what: &str) -> ExitCode {
-    // Before any thread begins, so that all inherit it.
+    // Before any thread starts, so that all threads inherit the mask.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
@@ -75,7 +75,7 @@ pub(crate) fn hold(what: &str) -> ExitCode {
     if let Err(error) = release_output() {
         eprintln!("giving the terminal back: {error}");
     }
-    // An error would mean that nothing can be waited for: then the lab ends.
+    // If waiting fails, the lab ends at once.
     let _ = signals.wait();
     drop(show);
     let _ = fs::remove_file(PID_FILE);
@@ -90,7 +90,7 @@ pub(crate) fn stop() -> ExitCode {
         return ExitCode::SUCCESS;
     };
     if let Err(error) = kill(pid, Signal::SIGTERM) {
-        return failed(&format!("telling process {pid} to stop: {error}"), "run it as root");
+        return failed(&format!("stopping process {pid}: {error}"), "run it as root");
     }
     let start = Instant::now();
     while holder().is_some() {
@@ -107,14 +107,15 @@ pub(crate) fn stop() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The process that holds a lab; a process of another program may have its number by now.
+/// Returns the process that holds a lab. Another program's process may have the ID now, so the arguments are
+/// checked.
 fn holder() -> Option<Pid> {
     let pid: i32 = fs::read_to_string(PID_FILE).ok()?.trim().parse().ok()?;
     let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     (arguments.split(|byte| *byte == 0).nth(1)? == b"hold").then(|| Pid::from_raw(pid))
 }
 
-/// What a holder that was killed left behind.
+/// Removes what a killed holder left behind.
 fn remove_leftovers() {
     for entry in fs::read_dir(tests::net::NETNS_DIR).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(NAME) {
@@ -126,7 +127,7 @@ fn remove_leftovers() {
     }
 }
 
-/// Points standard output and error elsewhere, which tells `begin` that the lab stands.
+/// Redirects standard output and error to /dev/null, which shows `start` that the lab is ready.
 fn release_output() -> io::Result<()> {
     io::stdout().flush()?;
     let nowhere = File::options().write(true).open("/dev/null")?;

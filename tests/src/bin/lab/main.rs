@@ -1,4 +1,5 @@
-//! The lab of network namespaces, and the demonstration in it: what `cargo xtask demo` and `cargo xtask lab` run.
+//! Runs the lab of network namespaces and the demonstration in it, for `cargo xtask demo` and
+//! `cargo xtask lab`.
 
 mod demo;
 mod hold;
@@ -25,7 +26,7 @@ fn main() -> ExitCode {
         ["demo", "--keep"] => hold::begin("demo"),
         ["lab"] => hold::begin("lab"),
         ["lab", "--stop"] | ["demo", "--stop"] | ["--stop"] => hold::stop(),
-        // What `begin` starts in the background.
+        // Started in the background by `begin`.
         ["hold", what] => hold::hold(what),
         _ => {
             eprint!("{USAGE}");
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what went wrong and what to try.
+/// Prints what went wrong and what to try.
 fn failed(reason: &str, remedy: &str) -> ExitCode {
     eprintln!("\nreason: {reason}\ntry:    {remedy}");
     ExitCode::FAILURE

@@ -11,19 +11,19 @@ const RESULT: usize = 52;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     steps: u32,
-    /// The step that runs, for messages.
+    /// The current step, for messages.
     pub(crate) what: String,
 }
 
 impl Table {
-    /// Prints the head.
+    /// Creates the table and prints its header.
     pub(crate) fn new() -> Self {
         row("step", "what", "result", "ms");
         row(&"-".repeat(4), &"-".repeat(WHAT), &"-".repeat(RESULT), &"-".repeat(8));
         Self::default()
     }
 
-    /// Does a step, prints its result and how long it took.
+    /// Runs a step, prints its result and how long it took.
     pub(crate) fn step<T>(&mut self, what: &str, work: impl FnOnce() -> Result<(T, String)>) -> Result<T> {
         self.steps += 1;
         what.clone_into(&mut self.what);
@@ -34,7 +34,7 @@ impl Table {
         Ok(value)
     }
 
-    /// The number of the step that runs.
+    /// The number of the current step.
     pub(crate) fn number(&self) -> u32 {
         self.steps
     }

@@ -1,28 +1,28 @@
-//! Which listeners a route attaches to: sectionName and port, kinds, namespaces, host names.
+//! Which listeners a route attaches to: by sectionName and port, kinds, namespaces and host names.
 
 use super::listener::{Listener, Parents, Refusal, parent_kind};
 use super::pattern::intersection;
 use crate::model::cluster::{ClusterRoute, NamespaceScope, ParentRef};
 use crate::model::{Cluster, Kind, Pattern};
 
-/// What a route is to one of its parents.
+/// A route's relation to one of its parents.
 pub(super) struct Attachment<'a> {
     pub(super) reference: &'a ParentRef,
-    /// Places of the listeners that serve it; empty where it is refused.
+    /// Indices of the listeners that serve it; empty if it is refused.
     pub(super) listeners: Vec<usize>,
     /// Why it is not accepted.
     pub(super) refusal: Option<Refusal>,
-    /// Names, or addresses and ports, that others have: which, and who.
+    /// Names, or addresses and ports, that belong to other objects, with their owners.
     pub(super) losses: Vec<super::own::Loss<'a>>,
 }
 
-/// What a route asks for: its patterns; `None` alone where it names none and takes all.
+/// Returns the patterns that a route requests; a single `None` if it has no hostnames and takes every name.
 pub(super) fn wishes(route: &ClusterRoute) -> impl Iterator<Item = Option<&Pattern>> {
     let all = (!route.has_hostnames).then_some(None);
     route.hostnames.iter().map(Some).chain(all)
 }
 
-/// Attaches a route by one reference. `None`: the parent is none of ours. `serial` is the route's own, not 0.
+/// Attaches a route by one reference. `None`: the parent is not ours. `serial` identifies the route; not 0.
 pub(super) fn attach<'a>(
     cluster: &'a Cluster,
     parents: &mut Parents<'a>,
@@ -64,17 +64,18 @@ pub(super) fn attach<'a>(
     Some(Attachment { reference, listeners, refusal, losses: Vec::new() })
 }
 
-/// A route in search of listeners.
+/// A route for which listeners are searched.
 struct Candidates<'a> {
     cluster: &'a Cluster,
     kind: Kind,
     route: &'a ClusterRoute,
-    /// Namespace of the parent.
+    /// The parent's namespace.
     own: &'a str,
 }
 
 impl Candidates<'_> {
-    /// Offsets of the listeners that the route is attached to, whatever their own state.
+    /// Returns the offsets of the listeners that the route attaches to, whether or not they are accepted
+    /// themselves.
     fn among(&self, listeners: &[Listener<'_>], reference: &ParentRef) -> Result<Vec<usize>, Refusal> {
         let named = |listener: &Listener<'_>| {
             reference.section.as_ref().is_none_or(|section| *section == listener.spec.name)

@@ -1,4 +1,4 @@
-//! From a route's backend references to endpoints with weights.
+//! Resolves a route's backend references to endpoints with weights.
 
 use super::grant::Grants;
 use super::shares::{self, Group};
@@ -12,23 +12,23 @@ use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// What a reference leads nowhere for.
+/// Why a reference leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
-    /// Reason of `ResolvedRefs`.
+    /// The reason for `ResolvedRefs`.
     pub(super) reason: &'static str,
     /// Which reference, and what is wrong with it.
     pub(super) what: String,
 }
 
-/// What a route's references come to.
+/// The result of resolving a route's references.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resolved {
     /// Sorted by address and port, each pair once.
     pub(super) backends: Vec<BackendSpec>,
     /// In the order of the references.
     pub(super) faults: Vec<Fault>,
-    /// Endpoints that are addresses and ports we answer on: connections would go round.
+    /// Endpoints that are addresses and ports we answer on: connections to them would loop.
     pub(super) circular: Vec<SocketAddr>,
     /// Ready endpoints that a table has no room for.
     pub(super) excess: usize,
@@ -36,16 +36,16 @@ pub(super) struct Resolved {
     pub(super) probes: Vec<(SocketAddr, ProbeSpec)>,
 }
 
-/// Services with their endpoints, for a look-up a reference.
+/// Services with their endpoints, for one lookup per reference.
 pub(super) struct Services<'a> {
     known: HashMap<(&'a str, &'a str), (&'a ServiceSpec, &'a [Endpoint])>,
     cluster: &'a Cluster,
     node: &'a NodeFacts,
-    /// Where we answer.
+    /// The addresses and ports that we answer on.
     bindings: HashSet<SocketAddr>,
 }
 
-/// An endpoint, and what it is to new connections.
+/// An endpoint, and whether it takes new connections.
 #[derive(Clone, Copy)]
 struct Pick<'a> {
     endpoint: &'a Endpoint,
@@ -53,7 +53,7 @@ struct Pick<'a> {
     takes: bool,
 }
 
-/// A reference on its way to weights.
+/// A reference whose endpoints have no weights yet.
 struct Share<'a> {
     weight: u32,
     picks: Vec<Pick<'a>>,
@@ -64,7 +64,7 @@ impl<'a> Services<'a> {
         let mut known = HashMap::with_capacity(cluster.services.len());
         let mut endpoints = cluster.endpoints.iter().peekable();
         for (name, service) in &cluster.services {
-            // Both are in the order of names.
+            // Both maps are sorted by name.
             while endpoints.next_if(|(other, _)| *other < name).is_some() {}
             let own = endpoints.next_if(|(other, _)| *other == name);
             let own = own.map_or(&[][..], |(_, endpoints)| &**endpoints);
@@ -73,7 +73,7 @@ impl<'a> Services<'a> {
         Self { known, cluster, node, bindings }
     }
 
-    /// Only these, by namespace and name.
+    /// Returns only these Services, by namespace and name.
     pub(super) fn some(
         cluster: &'a Cluster,
         node: &'a NodeFacts,
@@ -88,12 +88,12 @@ impl<'a> Services<'a> {
         Self { known: names.iter().filter_map(found).collect(), cluster, node, bindings }
     }
 
-    /// Whether it is an address and port we answer on.
+    /// Whether we answer on this address and port.
     pub(super) fn dials_us(&self, at: SocketAddr) -> bool {
         self.bindings.contains(&at)
     }
 
-    /// The backends of a route: those of its first rule.
+    /// Returns the backends of a route: those of its first rule.
     pub(super) fn of_route(&self, kind: Kind, route: &ClusterRoute, grants: &Grants<'_>) -> Resolved {
         let mut resolved = Resolved::default();
         let mut shares = Vec::new();
@@ -112,7 +112,7 @@ impl<'a> Services<'a> {
         resolved
     }
 
-    /// The backends of a Service's own port.
+    /// Returns the backends of a Service's own port.
     pub(super) fn of_service(&self, name: &ObjectName, port: &ServicePort) -> Resolved {
         let mut resolved = Resolved::default();
         if let Some((service, endpoints)) = self.known.get(&(&*name.namespace, &*name.name)) {
@@ -122,7 +122,7 @@ impl<'a> Services<'a> {
         resolved
     }
 
-    /// The Service and port that a reference means.
+    /// Finds the Service and port that a reference means.
     fn find(
         &self,
         kind: Kind,
@@ -167,7 +167,7 @@ impl<'a> Services<'a> {
         }
     }
 
-    /// The endpoints of a Service's port.
+    /// Returns the endpoints of a Service's port.
     fn picks(
         &self,
         service: &ServiceSpec,
@@ -207,7 +207,8 @@ impl<'a> Services<'a> {
             all += 1;
             failing += usize::from(pick.failing);
         }
-        // Probes that find more down than the panic share say more about themselves than about the backends.
+        // Probes that find more than the panic share down are more likely wrong themselves than the backends
+        // are down.
         if failing > 0 && failing * 100 <= all * usize::from(self.cluster.policy.panic_percent) {
             picks
                 .iter_mut()
@@ -217,7 +218,7 @@ impl<'a> Services<'a> {
         let Some(zone) = &self.node.zone else { return };
         let of_family = |pick: &Pick<'_>| pick.takes && of_state(pick, state);
         let hinted = |pick: &Pick<'_>| pick.endpoint.zones.contains(zone);
-        // As kube-proxy: hints count only where every endpoint has some and one is for this zone.
+        // As in kube-proxy: hints count only if every endpoint has some and at least one is for this zone.
         let complete =
             picks.iter().filter(|pick| of_family(pick)).all(|pick| !pick.endpoint.zones.is_empty());
         if complete && picks.iter().any(|pick| of_family(pick) && hinted(pick)) {
@@ -230,7 +231,7 @@ impl<'a> Services<'a> {
 }
 
 impl Resolved {
-    /// Gives every endpoint its weight, and each family its refused share.
+    /// Sets the weight of every endpoint, and adds the refused share of each family.
     fn weigh(&mut self, shares: &[Share<'_>]) {
         for share in shares {
             self.backends.extend(share.picks.iter().map(|pick| BackendSpec {
@@ -249,7 +250,8 @@ impl Resolved {
         }
     }
 
-    /// Gives the endpoints of a family their weights; also what refuses the share of references that lead nowhere.
+    /// Sets the weights of a family's endpoints. Returns the backend that refuses the share of references
+    /// that lead nowhere.
     fn weigh_family(&mut self, shares: &[Share<'_>], is_v4: bool) -> Option<BackendSpec> {
         let takers = |share: &Share<'_>| {
             share.picks.iter().filter(|p| p.takes && p.endpoint.address.is_ipv4() == is_v4).count() as u32
@@ -258,14 +260,14 @@ impl Resolved {
         let mut refused = 0_u32;
         for share in shares.iter().filter(|share| share.weight > 0) {
             match takers(share) {
-                // Endpoints of the other family alone: this one has no part of it.
+                // The reference has endpoints of the other family only, so it has no share of this one.
                 0 if share.picks.iter().any(|pick| pick.takes) => {}
                 0 => refused = refused.saturating_add(share.weight),
                 endpoints => groups.push(Group { weight: share.weight, endpoints }),
             }
         }
         if groups.is_empty() {
-            // Without a backend all is refused anyway.
+            // Without backends, all connections are refused anyway.
             return None;
         }
         if refused > 0 {

@@ -1,5 +1,5 @@
-//! Bindings: addresses and ports we answer on. Each has one protocol; a TCP binding has one owner, a TLS binding as many as it
-//! has names.
+//! Bindings: addresses and ports we answer on. Each has one protocol. A TCP binding has one owner; a TLS
+//! binding has as many owners as it has names.
 
 use super::precedence::Claimant;
 use crate::compile::capacity::{ADDRESSES_MAX, BINDINGS_MAX};
@@ -11,43 +11,43 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) struct Binding<'a> {
     pub(super) at: SocketAddr,
     pub(super) protocol: Protocol,
-    /// Who opened it.
+    /// The claimant that opened it.
     pub(super) owner: Claimant<'a>,
 }
 
-/// Who wants a binding for what.
+/// A claim on an address and port.
 #[derive(Clone, Copy)]
 pub(super) struct Bid<'a> {
     pub(super) claimant: Claimant<'a>,
     pub(super) at: SocketAddr,
     pub(super) protocol: Protocol,
-    /// Whose claim it is, as the caller counts.
+    /// What the claim is for, by the caller's index.
     pub(super) whose: Whose,
 }
 
 /// What a binding is claimed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The listener of the static file at this place.
+    /// The listener of the static file at this index.
     File(usize),
-    /// The listener at this place.
+    /// The listener at this index.
     Listener(usize),
-    /// The Service port at this place.
+    /// The Service port at this index.
     ServicePort(usize),
 }
 
-/// What becomes of a claim.
+/// The result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The binding at this place is theirs.
+    /// The claimant has the binding at this index, alone or with others.
     Own(usize),
-    /// The binding at this place is another's.
+    /// The binding at this index belongs to another claimant.
     Lost(usize),
-    /// The maps have no room for it.
+    /// The maps have no room for this binding.
     Full(SocketAddr),
 }
 
-/// How many bindings the maps have room for, and at how many addresses.
+/// The most bindings and addresses that the maps have room for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Most {
     pub(super) bindings: usize,
@@ -60,14 +60,14 @@ impl Default for Most {
     }
 }
 
-/// Opens the bindings, as many as the maps have room for. For each claim, in the order of claimants, `told` hears what
-/// becomes of it.
+/// Opens as many bindings as the maps have room for. Calls `told` with the outcome of each claim, in the
+/// order of precedence.
 pub(super) fn open<'a>(
     mut claims: Vec<Bid<'a>>,
     most: Most,
     mut told: impl FnMut(Whose, Outcome),
 ) -> Vec<Binding<'a>> {
-    // Claims of one object keep their order: equal objects give equal bindings.
+    // The sort is stable, so claims of one object keep their order: equal objects result in equal bindings.
     claims.sort_by_key(|claim| claim.claimant);
     let mut bindings: Vec<Binding<'a>> = Vec::new();
     let mut places: HashMap<SocketAddr, usize> = HashMap::default();
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(won(&[(new, "1.1.1.1:1", Tcp), (old, "1.1.1.1:2", Tcp)]), [true, true]);
         assert_eq!(won(&[(new, "1.1.1.1:1", Tcp), (old, "[::1]:1", Tcp)]), [true, true]);
         assert_eq!(won(&[(old, "1.1.1.1:1", Tcp), (file, "1.1.1.1:1", Tls)]), [false, true]);
-        // Of the same age: by kind, then by name.
+        // At the same age, kind decides, then name.
         let gateway = object(1, Kind::Gateway, &b);
         assert_eq!(won(&[(old, "1.1.1.1:1", Tcp), (gateway, "1.1.1.1:1", Tcp)]), [false, true]);
         let first = object(1, Kind::Gateway, &a);

@@ -1,4 +1,4 @@
-//! From settled ownership to what the data plane shall do.
+//! Builds what the data plane should do from settled ownership.
 
 use super::super::capacity::Room;
 use super::backends::Services;
@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Everything that is settled.
+/// The settled ownership, with what is needed to build from it.
 pub(super) struct Builder<'a> {
-    /// What the file comes to by itself.
+    /// What the static file results in by itself.
     pub(super) file: &'a Desired,
     pub(super) bindings: &'a [Binding<'a>],
     pub(super) routes: &'a Routes<'a>,
@@ -30,7 +30,7 @@ pub(super) struct Builder<'a> {
     pub(super) names_max: u32,
 }
 
-/// What the data plane and the probes shall do; listeners and routes in any order.
+/// What the data plane and the probes should do. Listeners and routes are in any order.
 #[derive(Default)]
 pub(super) struct Built {
     pub(super) listeners: Vec<DesiredListener>,
@@ -40,27 +40,27 @@ pub(super) struct Built {
     pub(super) left_out: Vec<usize>,
 }
 
-/// What leads where.
+/// Which targets names and bindings lead to.
 struct Leads {
     /// By target: binding and pattern.
     names: Vec<Vec<(usize, Pattern)>>,
-    /// By binding: the target that takes every name, or the TCP connection.
+    /// By binding: the target of all names without an entry, or of the TCP connection.
     defaults: Vec<Option<usize>>,
     /// By Gateway: what it refuses.
     refused: BTreeMap<usize, Refused>,
 }
 
-/// What a Gateway refuses: it is led to a route without backends, so that it is counted somewhere.
+/// What a Gateway refuses. It is led to a route without backends, so that it is counted.
 #[derive(Default)]
 struct Refused {
-    /// Names that a listener has and no route.
+    /// Names of listeners that no route has.
     names: Vec<(usize, Pattern)>,
     /// TCP bindings without a route.
     bindings: Vec<usize>,
 }
 
 impl Builder<'_> {
-    /// Gives what the data plane shall do; adds to the digests of Gateways and ListenerSets.
+    /// Builds what the data plane should do, and adds to the digests of Gateways and ListenerSets.
     pub(super) fn build(
         &self,
         names: &Names<'_>,
@@ -100,7 +100,7 @@ impl Builder<'_> {
         built
     }
 
-    /// Adds bindings, names and routes to what the maps shall hold of each Gateway and ListenerSet.
+    /// Adds bindings, names and routes to the digest of each Gateway and ListenerSet.
     fn digests(&self, names: &Names<'_>, parents: &mut Parents<'_>) {
         let routes: Vec<u64> =
             self.routes.all.iter().map(|route| digest::route(&route.label, route.spec)).collect();
@@ -164,7 +164,7 @@ impl Builder<'_> {
         leads
     }
 
-    /// The routes that something leads to, with their targets, and all of the file.
+    /// Returns the routes that something leads to, with their targets, and all routes of the file.
     fn routes(
         &self,
         names: Vec<Vec<(usize, Pattern)>>,
@@ -195,14 +195,15 @@ impl Builder<'_> {
         routes
     }
 
-    /// The routes that the maps have room for: those of the file, then the oldest.
+    /// Returns the routes that the maps have room for (those of the file, then the oldest), and the targets
+    /// left out.
     fn fitting(
         &self,
         routes: Vec<(usize, DesiredRoute)>,
         problems: &mut Vec<Problem>,
     ) -> (Vec<(usize, DesiredRoute)>, Vec<usize>) {
         let mut room = Room::new(self.names_max);
-        // The usual case: everything fits, in whatever order.
+        // The usual case: everything fits, whatever the order.
         if routes.iter().all(|(_, route)| room.take(route)) {
             return (routes, Vec::new());
         }
@@ -226,7 +227,8 @@ impl Builder<'_> {
         (fitting, left_out)
     }
 
-    /// Gateways and ListenerSets that a route without room belongs to: they are not held as a whole.
+    /// Notes on Gateways and ListenerSets each route of theirs that is left out: the maps do not hold them
+    /// completely.
     fn note_left_out(&self, targets: &[usize], names: &Names<'_>, parents: &mut Parents<'_>) {
         if targets.is_empty() {
             return;
@@ -258,13 +260,13 @@ impl Builder<'_> {
         }
     }
 
-    /// The targets of the first route of the cluster and of the first port of a Service.
+    /// Returns the target of the first route of the cluster, and that of the first port of a Service.
     fn firsts(&self) -> (usize, usize) {
         let first_route = self.file.routes.len();
         (first_route, first_route + self.routes.all.len())
     }
 
-    /// Without those that would lead back to us.
+    /// Returns the route's backends without those that would lead back to us.
     fn file_backends(&self, route: &DesiredRoute, problems: &mut Vec<Problem>) -> Vec<BackendSpec> {
         let mut backends = route.backends.to_vec();
         backends.retain(|backend| {
@@ -288,7 +290,7 @@ impl Builder<'_> {
         backends
     }
 
-    /// A name that no route of the file has.
+    /// Returns a name that no route of the file has.
     fn unique(&self, name: Arc<str>) -> Arc<str> {
         match self.file.routes.find(&name) {
             Some(_) => label::hashed(&name),
@@ -296,7 +298,7 @@ impl Builder<'_> {
         }
     }
 
-    /// What is to be probed: endpoints of routes that something leads to.
+    /// Adds the endpoints to be probed: those of routes that something leads to.
     fn probes(&self, place_of: &[Option<usize>], built: &mut Built) {
         let (first_route, first_port) = self.firsts();
         let is_used = |target: usize| place_of[target].is_some();

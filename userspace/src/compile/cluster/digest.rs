@@ -1,21 +1,22 @@
-//! What the maps hold of an object, as a number that every node computes alike, whatever its version of Rust. Parts are
-//! added up, so that their order does not matter. Nobody gains by a collision: it is no secret and no key.
+//! The digest of what the maps hold of an object: a number that is the same on every node, whatever its
+//! version of Rust. Parts are added up, so their order does not matter. A collision helps no attacker: the
+//! digest is neither a secret nor a key.
 
 use crate::model::cluster::{BackendRef, ClusterRoute};
 use common::decide::maglev::mix;
 use std::net::{IpAddr, SocketAddr};
 
-/// A digest under way.
+/// A part of a digest that is still being computed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part(u64);
 
 impl Part {
-    /// Begins a part; `what` keeps parts of different sorts apart.
+    /// Starts a part. `what` distinguishes parts of different sorts.
     pub(super) fn new(what: &str) -> Self {
         Self(0x243f_6a88_85a3_08d3).text(what)
     }
 
-    /// With a text. Its end counts: `ab` + `c` is not `a` + `bc`.
+    /// Adds a text. Its end counts: `ab` + `c` is not `a` + `bc`.
     #[must_use]
     pub(super) fn text(self, text: &str) -> Self {
         let word = |bytes: &[u8]| {
@@ -26,14 +27,14 @@ impl Part {
         text.as_bytes().chunks(8).fold(self.number(text.len() as u64), |part, bytes| part.number(word(bytes)))
     }
 
-    /// With a number.
+    /// Adds a number.
     #[must_use]
     pub(super) fn number(self, number: u64) -> Self {
-        // What was there before is moved, so that equal numbers in a row do not cancel each other.
+        // The value so far is rotated, so that equal numbers in a row do not cancel each other.
         Self(mix(self.0.rotate_left(29) ^ number))
     }
 
-    /// With an address and port.
+    /// Adds an address and port.
     #[must_use]
     pub(super) fn at(self, at: SocketAddr) -> Self {
         let this = match at.ip() {
@@ -46,13 +47,14 @@ impl Part {
         this.number(u64::from(at.port()))
     }
 
-    /// The part as a number, to be added to others with wrapping.
+    /// Returns the part as a number, to be added to others with wrapping.
     pub(super) fn done(self) -> u64 {
         mix(self.0)
     }
 }
 
-/// A route's name and backend references as written: what decides about its backends besides Services and endpoints.
+/// Returns the digest of a route's name and backend references as written. Besides Services and endpoints,
+/// these determine its backends.
 pub(super) fn route(label: &str, route: &ClusterRoute) -> u64 {
     let reference = |part: Part, backend: &BackendRef| {
         let namespace = backend.namespace.as_ref().unwrap_or(&route.meta.name.namespace);
@@ -97,7 +99,8 @@ mod tests {
         digests.sort_unstable();
         digests.dedup();
         assert_eq!(digests.len(), parts.len());
-        // Changes only when the way digests are made does: agents and controller of two versions would never agree.
+        // Changes only if the computation of digests changes: agents and controller of two versions would
+        // never agree.
         assert_eq!(new().text("192.0.2.1").number(7).done(), 10_554_853_942_936_245_792);
     }
 }

@@ -1,13 +1,13 @@
-//! What could not be read of objects that are none of our business is nobody's problem: no Event is written on them.
+//! Leaves out problems of objects that are not ours, so that no Event is written on them.
 
 use crate::model::cluster::ClusterRoute;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use foldhash::HashSet;
 use std::sync::Arc;
 
-/// The sources' problems, without those of objects that are another's.
+/// Returns the sources' problems without those of objects that are not ours.
 pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
-    // Rarely is anything wrong, and then with few objects.
+    // Computed only if needed: problems are rare and concern few objects.
     let mut backends = None;
     let mut is_ours = |object: &ObjectRef| match object.kind {
         Kind::GatewayClass => verdicts.classes.contains_key(&object.name.name),
@@ -24,7 +24,7 @@ pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
     cluster.problems.iter().filter(ours).cloned().collect()
 }
 
-/// Services that routes of ours refer to.
+/// Returns the Services that routes of ours refer to.
 fn backends_of(cluster: &Cluster, verdicts: &Verdicts) -> HashSet<ObjectName> {
     let tls = cluster.tls_routes.iter().filter(|(name, _)| verdicts.tls_routes.contains_key(*name));
     let tcp = cluster.tcp_routes.iter().filter(|(name, _)| verdicts.tcp_routes.contains_key(*name));

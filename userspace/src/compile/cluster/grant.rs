@@ -6,7 +6,7 @@ use crate::model::{Kind, ObjectName};
 use foldhash::HashMap;
 use std::sync::Arc;
 
-/// What routes of one namespace may refer to in another.
+/// The Services of one namespace that routes of another may refer to.
 #[derive(Default)]
 struct Allowed<'a> {
     /// Any Service.
@@ -15,7 +15,7 @@ struct Allowed<'a> {
     names: Vec<&'a str>,
 }
 
-/// Every grant from routes to Services, for a look-up a reference.
+/// All grants from routes to Services, for one lookup per reference.
 pub(super) struct Grants<'a> {
     /// By the Services' namespace, the kind of route and the route's namespace.
     allowed: HashMap<(&'a str, Kind, &'a str), Allowed<'a>>,
@@ -48,7 +48,7 @@ impl<'a> Grants<'a> {
         Self { allowed }
     }
 
-    /// Whether routes of a kind and namespace may refer to a Service. Within a namespace they always may.
+    /// Whether routes of this kind and namespace may refer to a Service. Within a namespace they always may.
     pub(super) fn allow(&self, kind: Kind, from: &str, service: &ObjectName) -> bool {
         let allowed = || self.allowed.get(&(&*service.namespace, kind, from));
         from == &*service.namespace

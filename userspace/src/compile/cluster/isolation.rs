@@ -1,24 +1,24 @@
-//! Listener isolation: within a Gateway and a port, a name belongs to its most specific listener, and to routes of that
-//! one alone.
+//! Listener isolation: within a Gateway and a port, a name belongs to its most specific listener, and only to
+//! routes of that listener.
 
 use super::listener::{Listener, Parents};
 use super::pattern::{Key, above, key};
 use crate::model::{Pattern, Protocol};
 use foldhash::HashMap;
 
-/// A listener's hostname on one of its bindings, where the Gateway has other listeners on the port.
+/// A listener's hostname on one of its bindings, if the Gateway has other listeners on the port.
 #[derive(Clone, Copy)]
 pub(super) struct Site<'a> {
-    /// Place of the Gateway.
+    /// Index of the Gateway.
     pub(super) gateway: usize,
-    /// Place of the binding.
+    /// Index of the binding.
     pub(super) binding: usize,
     pub(super) hostname: &'a Pattern,
 }
 
-/// Which listener of a Gateway has a name.
+/// The listeners that names belong to, for each Gateway.
 pub(super) struct Isolation<'a> {
-    /// By Gateway and port: host names, and which listener has each. Only where there are several.
+    /// By Gateway and port: the listener of each hostname. Only ports with several listeners have an entry.
     listeners: HashMap<(usize, u16), HashMap<Key<'a>, usize>>,
 }
 
@@ -36,8 +36,8 @@ impl<'a> Isolation<'a> {
         Self { listeners }
     }
 
-    /// Whether the names of a pattern that a listener matches are its own, and not those of a more specific listener of
-    /// the same Gateway.
+    /// Whether the names of a pattern that a listener matches belong to it, and not to a more specific
+    /// listener of the same Gateway.
     pub(super) fn belongs(&self, parents: &Parents<'a>, pattern: Option<&Pattern>, listener: usize) -> bool {
         let port = parents.listeners[listener].spec.port;
         let Some(others) = self.listeners.get(&(parents.gateway_of(listener), port)) else { return true };
@@ -46,7 +46,8 @@ impl<'a> Isolation<'a> {
         most_specific.is_none_or(|most_specific| *most_specific == listener)
     }
 
-    /// Every place where names must be kept from the routes of less specific listeners, the widest first.
+    /// Returns the hostnames, by binding, that must be kept from the routes of less specific listeners, the
+    /// widest first.
     pub(super) fn sites(&self, parents: &Parents<'a>) -> Vec<Site<'a>> {
         let mut sites = Vec::new();
         for (gateway, listener) in
@@ -61,7 +62,7 @@ impl<'a> Isolation<'a> {
                 }));
             }
         }
-        // Of a pattern and a wider one, the wider has the shorter name or is no exact one.
+        // Of two nested patterns, the wider one is not exact and has the shorter name.
         sites.sort_by_key(|site| {
             (matches!(site.hostname, Pattern::Exact(_)), key(Some(site.hostname)).1.len())
         });

@@ -1,11 +1,11 @@
-//! Names of bindings and routes as the maps, metrics and people know them.
+//! Names of bindings and routes as in maps, metrics and messages.
 
 use super::digest::Part;
 use crate::model::{Kind, ObjectName};
 use common::maps::route::LABEL_BYTES_MAX;
 use std::sync::Arc;
 
-/// Digits of a hash in a name, and the sign before them.
+/// Bytes of a hash in a name: `~` and 16 hexadecimal digits.
 const HASH_BYTES: usize = 17;
 
 /// `tlsroute/ns/name`, `tcproute/ns/name`, `gateway/ns/name`.
@@ -34,12 +34,12 @@ pub(super) fn service(buffer: &mut String, name: &ObjectName, port: u16) -> Arc<
     fitting(buffer)
 }
 
-/// The name, or its beginning and a hash of the whole where it is too long for the maps.
+/// Returns the name if it fits into the maps, otherwise its prefix and a hash of the whole.
 fn fitting(name: &str) -> Arc<str> {
     if name.len() <= LABEL_BYTES_MAX { name.into() } else { hashed(name) }
 }
 
-/// The beginning of a name and a hash of the whole.
+/// Returns the prefix of a name and a hash of the whole.
 pub(super) fn hashed(name: &str) -> Arc<str> {
     let keep = name.floor_char_boundary(LABEL_BYTES_MAX - HASH_BYTES);
     format!("{}~{:016x}", &name[..keep], Part::new("name").text(name).done()).into()

@@ -1,4 +1,4 @@
-//! Gateways and ListenerSets of ours with their listeners: what may be served, and what is refused and why.
+//! Our Gateways and ListenerSets with their listeners: what may be served, what is refused, and why.
 
 use super::GATEWAY_GROUP;
 use super::precedence::Claimant;
@@ -12,9 +12,9 @@ use std::ops::Range;
 /// Why something is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
-    /// Of the condition.
+    /// The reason of the condition.
     pub(super) reason: &'static str,
-    /// For people.
+    /// The message for people.
     pub(super) message: String,
 }
 
@@ -24,49 +24,49 @@ impl Refusal {
     }
 }
 
-/// A Gateway or ListenerSet of ours.
+/// One of our Gateways or ListenerSets.
 pub(super) struct Parent<'a> {
     pub(super) claimant: Claimant<'a>,
     pub(super) kind: Kind,
     pub(super) name: &'a ObjectName,
     pub(super) generation: i64,
-    /// Place of the Gateway: its own, or that of the ListenerSet's parent.
+    /// Index of the Gateway: its own index, or that of the ListenerSet's parent.
     pub(super) gateway: usize,
     /// Why nothing of it is served.
     pub(super) refusal: Option<Refusal>,
-    /// Places of its listeners.
+    /// Indices of its listeners.
     pub(super) listeners: Range<usize>,
-    /// A Gateway's addresses that are in status and still its own.
+    /// The Gateway's addresses that are in status and still belong to it.
     pub(super) addresses: Vec<IpAddr>,
-    /// What the maps shall hold of it, so far.
+    /// The digest of what the maps should hold of it, as far as computed.
     pub(super) digest: u64,
-    /// A route of it that the maps have no room for.
+    /// The message about a route of this object that the maps have no room for.
     pub(super) left_out: Option<String>,
 }
 
 /// A listener of a Gateway or ListenerSet.
 pub(super) struct Listener<'a> {
     pub(super) spec: &'a GatewayListener,
-    /// Place of its object.
+    /// Index of the Gateway or ListenerSet that it belongs to.
     pub(super) parent: usize,
-    /// `None`: nothing we serve.
+    /// `None`: a protocol or mode that we do not serve.
     pub(super) protocol: Option<Protocol>,
     /// The kind of route that may attach.
     pub(super) kind: Option<Kind>,
-    /// Why it is not accepted, conflicts aside.
+    /// Why it is not accepted, besides conflicts.
     pub(super) refusal: Option<Refusal>,
-    /// Another listener of the same Gateway is in its way.
+    /// The conflict with another listener of the same Gateway.
     pub(super) conflict: Option<Refusal>,
-    /// What of its allowed kinds cannot be.
+    /// The kinds in its `allowedRoutes` that it cannot have.
     pub(super) invalid_kinds: Vec<String>,
-    /// Places of the bindings that it has.
+    /// Indices of the bindings that it has.
     pub(super) bindings: Vec<usize>,
-    /// Places of the bindings that are another's.
+    /// Indices of the bindings that belong to other objects.
     pub(super) lost: Vec<usize>,
     /// Bindings that the maps have no room for.
     pub(super) full: Vec<SocketAddr>,
     pub(super) attached_routes: u32,
-    /// The last route that was counted, plus one.
+    /// The last route that was counted in `attached_routes`, plus one.
     pub(super) counted: usize,
 }
 
@@ -75,20 +75,21 @@ impl Listener<'_> {
         self.refusal.is_none() && self.conflict.is_none()
     }
 
-    /// Whether routes of some kind can be served by it.
+    /// Whether it can serve routes of any kind.
     pub(super) fn is_served(&self) -> bool {
         self.is_accepted() && self.kind.is_some()
     }
 }
 
-/// Everything that routes may attach to.
+/// All objects that routes may attach to.
 pub(super) struct Parents<'a> {
     pub(super) all: Vec<Parent<'a>>,
     pub(super) listeners: Vec<Listener<'a>>,
     index: HashMap<(Kind, &'a str, &'a str), usize>,
 }
 
-/// What the accepted listeners of a Gateway and its ListenerSets have of a port.
+/// The protocol and hostnames on one port that accepted listeners of a Gateway and its ListenerSets have
+/// taken.
 struct Taken<'a> {
     protocol: Protocol,
     hostnames: HashSet<Option<&'a Pattern>>,
@@ -122,14 +123,14 @@ impl<'a> Parents<'a> {
         this
     }
 
-    /// The place of a Gateway or ListenerSet.
+    /// Returns the index of a Gateway or ListenerSet.
     pub(super) fn find(&self, kind: Kind, namespace: &str, name: &str) -> Option<usize> {
-        // The map's key has a lifetime of its own: a look-up with shorter ones is fine.
+        // The key type has its own lifetime, so a lookup with shorter lifetimes is fine.
         let index: &HashMap<(Kind, &str, &str), usize> = &self.index;
         index.get(&(kind, namespace, name)).copied()
     }
 
-    /// The Gateway that a listener belongs to.
+    /// Returns the index of the Gateway that a listener belongs to.
     pub(super) fn gateway_of(&self, listener: usize) -> usize {
         self.all[self.listeners[listener].parent].gateway
     }
@@ -167,7 +168,7 @@ impl<'a> Parents<'a> {
         });
     }
 
-    /// Of a parent that is no Gateway of ours it is not for us to judge.
+    /// Adds a ListenerSet. Skips it if its parent is not one of our Gateways: then it is not ours to judge.
     fn listener_set(
         &mut self,
         cluster: &'a Cluster,
@@ -198,7 +199,7 @@ impl<'a> Parents<'a> {
             })
         };
         let place = self.all.len();
-        // What is not allowed stands in nobody's way.
+        // Listeners of a refused ListenerSet conflict with no listeners of other objects.
         let mut nobody = Ports::default();
         let ports = if refusal.is_none() { ports } else { &mut nobody };
         let listeners = self.judge(place, gateway, &set.listeners, ports);
@@ -221,7 +222,7 @@ impl<'a> Parents<'a> {
         });
     }
 
-    /// Judges the listeners of one object, by themselves and against those of its Gateway that came before.
+    /// Judges the listeners of one object, by themselves and against those that the Gateway already has.
     fn judge(
         &mut self,
         parent: usize,
@@ -232,8 +233,8 @@ impl<'a> Parents<'a> {
         let first = self.listeners.len();
         self.listeners.extend(specs.iter().map(|spec| judged(parent, spec)));
         let own = &mut self.listeners[first..];
-        // Of two objects the earlier is preferred; of listeners of one object none, but one that has lost already is
-        // in nobody's way.
+        // Of two objects, the earlier one wins. Of conflicting listeners of one object, none wins; but a
+        // listener that already lost to another object does not conflict with the others.
         for listener in own.iter_mut() {
             let Some(protocol) = listener.protocol.filter(|_| listener.is_accepted()) else { continue };
             let taken = ports.get(&(gateway, listener.spec.port));
@@ -251,7 +252,7 @@ impl<'a> Parents<'a> {
     }
 }
 
-/// The kind of parent that a reference means; `None`: none of ours.
+/// Returns the kind of parent that a reference means; `None`: a kind that is not ours.
 pub(super) fn parent_kind(reference: &ParentRef) -> Option<Kind> {
     if reference.group.as_deref().is_some_and(|group| group != GATEWAY_GROUP) {
         return None;
@@ -263,7 +264,7 @@ pub(super) fn parent_kind(reference: &ParentRef) -> Option<Kind> {
     }
 }
 
-/// Why a Gateway is not accepted, its listeners aside.
+/// Returns why a Gateway is not accepted, besides its listeners.
 fn refusal(cluster: &Cluster, gateway: &GatewaySpec) -> Option<Refusal> {
     if cluster.classes.get(&gateway.class).is_some_and(|class| class.has_parameters) {
         let what =
@@ -280,7 +281,7 @@ fn refusal(cluster: &Cluster, gateway: &GatewaySpec) -> Option<Refusal> {
     Some(Refusal::new("UnsupportedAddress", what))
 }
 
-/// A listener by itself.
+/// Judges a listener by itself.
 fn judged(parent: usize, spec: &GatewayListener) -> Listener<'_> {
     let mode = spec.tls_mode.as_deref();
     let (protocol, refusal) = match (&*spec.protocol, mode) {
@@ -323,7 +324,7 @@ fn judged(parent: usize, spec: &GatewayListener) -> Listener<'_> {
     }
 }
 
-/// What is wrong between a listener and the others of its object.
+/// Returns the conflict between a listener and the others of its object.
 fn conflict_among(own: &[Listener<'_>], at: usize) -> Option<Refusal> {
     let listener = &own[at];
     let protocol = listener.protocol?;
@@ -345,7 +346,7 @@ fn conflict_among(own: &[Listener<'_>], at: usize) -> Option<Refusal> {
     reason.map(|reason| conflict(reason, listener.spec))
 }
 
-/// What it is called when two listeners are the same to a client.
+/// Returns the reason of the conflict between two listeners that clients cannot distinguish.
 fn same_reason(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Tls => "HostnameConflict",
@@ -353,7 +354,7 @@ fn same_reason(protocol: Protocol) -> &'static str {
     }
 }
 
-/// Names nothing of the other listener: it may be in another's namespace.
+/// Returns a conflict. The message does not name the other listener, which may be in another namespace.
 fn conflict(reason: &'static str, spec: &GatewayListener) -> Refusal {
     let what = match (reason, &spec.hostname) {
         ("ProtocolConflict", _) => format!("port {} has a listener of another protocol", spec.port),
@@ -363,7 +364,7 @@ fn conflict(reason: &'static str, spec: &GatewayListener) -> Refusal {
     Refusal::new(reason, format!("{what}; give one of them another port or hostname"))
 }
 
-/// Names the listeners that are not accepted, and why.
+/// Lists the listeners that are not accepted, with the reasons.
 pub(super) fn invalid_listeners(own: &[Listener<'_>]) -> String {
     let invalid = own.iter().filter_map(|l| Some((l, l.refusal.as_ref().or(l.conflict.as_ref())?.reason)));
     let named: Vec<String> = invalid.map(|(l, reason)| format!("{} ({reason})", l.spec.name)).collect();

@@ -1,42 +1,43 @@
-//! File and cluster together: one binding for each address and port, and who has what behind it.
+//! Compiles file and cluster together: one binding for each address and port, and the owner of each name on
+//! it.
 
 /// Which listeners a route attaches to.
 mod attach;
-/// From a route's backend references to endpoints with weights.
+/// Resolves backend references to endpoints with weights.
 mod backends;
-/// From settled ownership to what the data plane shall do.
+/// Builds what the data plane should do from settled ownership.
 mod build;
-/// What the maps hold of an object, as a number.
+/// The digest of what the maps hold of an object.
 mod digest;
 /// Addresses and ports we answer on.
 mod bindings;
-/// Which backends are probed.
+/// Which backends are probed, and how.
 mod probing;
-/// Objects that are none of our business.
+/// Problems of objects that are not ours.
 mod foreign;
 /// ReferenceGrants.
 mod grant;
-/// Which listener of a Gateway has a name.
+/// The listener of a Gateway that a name belongs to.
 mod isolation;
 /// Names of bindings and routes.
 mod label;
-/// Gateways and ListenerSets of ours with their listeners.
+/// Our Gateways and ListenerSets with their listeners.
 mod listener;
-/// Who has a name on a binding.
+/// The owner of each name on a binding.
 mod own;
-/// Conditions of GatewayClasses, Gateways, ListenerSets.
+/// Conditions of GatewayClasses, Gateways and ListenerSets.
 mod parent;
 /// Patterns that overlap, and patterns that are wider than others.
 mod pattern;
-/// Who comes first where two want the same.
+/// Precedence of claimants.
 mod precedence;
-/// Routes: what they attach to, what they want, what becomes of them.
+/// Routes: what they attach to, what they request, and their conditions.
 mod route;
 /// Services of our class.
 mod service;
-/// When nothing but endpoints changed.
+/// The quick path if only endpoints changed.
 mod refresh;
-/// Weights.
+/// Weights of backends.
 mod shares;
 #[cfg(test)]
 mod tests;
@@ -64,17 +65,18 @@ pub(super) use refresh::{Before, Refreshed, refresh, refresh_file};
 
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
-/// Type of our own condition: False where another object has an address and port, or a name.
+/// Type of our own condition. It is False if another object has an address and port, or a name.
 pub const OWNED: &str = "vestibule.dev/Owned";
-/// `status.supportedFeatures` of a GatewayClass, sorted: what tests of the upstream suite have proven.
+/// `status.supportedFeatures` of a GatewayClass, sorted: the features that the upstream test suite has
+/// proven.
 pub const SUPPORTED_FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRoute", "TLSRoute"];
 
-/// Compiles the cluster beside what the file came to. What may surprise the file's author is not told here.
+/// Compiles the cluster together with the compiled file. Warnings about the file are not included.
 pub(super) fn compile(file: &FilePart, cluster: &Cluster, node: &NodeFacts) -> Compiled {
     compile_at_most(file, cluster, node, Most::default())
 }
 
-/// The same with this much room for bindings.
+/// Same as [`compile`], with this much room for bindings.
 fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: Most) -> Compiled {
     let file = &part.desired;
     let assignment = ipam::assign(cluster);
@@ -130,7 +132,7 @@ fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: M
     Compiled { desired, problems, verdicts, probes: built.probes }
 }
 
-/// Everyone's wish for addresses and ports.
+/// Returns all claims on addresses and ports.
 fn claims<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a>) -> Vec<Bid<'a>> {
     let mut claims = Vec::new();
     for (at, listener) in file.listeners.iter().enumerate() {
@@ -158,7 +160,8 @@ fn claims<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a
     claims
 }
 
-/// Decides who has which name and which TCP binding. Targets are the file's routes, the cluster's, then ports of Services.
+/// Decides who has which name and which TCP binding. The targets are the file's routes, the cluster's routes,
+/// then ports of Services.
 fn settle<'a>(
     file: &'a Desired,
     file_doors: &[Vec<usize>],
@@ -197,7 +200,7 @@ fn settle<'a>(
     })
 }
 
-/// What is told of bindings that the maps have no room for; `None`: there is room.
+/// Returns the message about bindings that the maps have no room for; `None`: there is room.
 fn no_room(full: &[SocketAddr]) -> Option<String> {
     let first = full.first()?;
     let more = if full.len() > 1 { format!(" and {} more", full.len() - 1) } else { String::new() };
@@ -207,7 +210,7 @@ fn no_room(full: &[SocketAddr]) -> Option<String> {
     ))
 }
 
-/// What is told of a route that the maps have no room for.
+/// Returns the message about a route that the maps have no room for.
 fn left_out(route: &str) -> String {
     format!("{route} is not served: the maps are full, and older objects come first")
 }

@@ -1,9 +1,10 @@
-//! Who has a name on a binding.
+//! Decides who has a name on a binding.
 //!
-//! Within a Gateway the listener decides first: a name belongs to its most specific listener, and only routes of that one
-//! may have it (listener isolation). Between routes the pattern as written decides, not what a listener leaves of it: the
-//! more specific one, then the static file, then the oldest object. The data plane looks up the longest pattern, so where
-//! that would lead to the wrong route, an entry of its own leads to the right one.
+//! Within a Gateway the listener decides first: a name belongs to its most specific listener, and only routes
+//! of that listener may have it (listener isolation). Between routes the pattern as written decides, not the
+//! part that the listener leaves of it: the more specific pattern, then the static file, then the oldest
+//! object. The data plane looks up the longest pattern. Where that would lead to the wrong route, an
+//! additional entry leads to the right one.
 
 use super::isolation::{Isolation, Site};
 use super::listener::Parents;
@@ -14,70 +15,70 @@ use common::decide::server_name::RESERVED;
 use foldhash::{HashMap, HashMapExt};
 use std::cmp::Reverse;
 
-/// [`Candidate::attachment`] and [`Candidate::listener`] of what is no route of the cluster.
+/// [`Candidate::attachment`] and [`Candidate::listener`] if the target is not a route of the cluster.
 pub(super) const NONE: usize = usize::MAX;
 
 /// A route that wants a pattern on a binding.
 #[derive(Clone, Copy)]
 pub(super) struct Candidate<'a> {
-    /// Place of the binding.
+    /// Index of the binding.
     pub(super) binding: usize,
-    /// What the listener leaves of `written`; `None`: every name, and the binding itself where it is TCP.
+    /// The part of `written` that the listener leaves. `None`: every name, and for TCP the binding itself.
     pub(super) pattern: Option<&'a Pattern>,
-    /// As in the route.
+    /// The pattern as in the route.
     pub(super) written: Option<&'a Pattern>,
-    /// Place of the route among the targets.
+    /// Index of the route among the targets.
     pub(super) target: usize,
-    /// Place of the attachment that it comes from.
+    /// Index of the attachment that it results from.
     pub(super) attachment: usize,
-    /// Place of the listener that it comes through.
+    /// Index of the listener that it is attached through.
     pub(super) listener: usize,
 }
 
-/// A name, or a binding, that a route wanted and does not have.
+/// A name or a binding that a route requested and does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loss<'a> {
-    /// Place of the binding.
+    /// Index of the binding.
     pub(super) binding: usize,
-    /// As in the route; `None`: the binding as a whole.
+    /// The pattern as in the route; `None`: the binding as a whole.
     pub(super) written: Option<&'a Pattern>,
-    /// Who has it; `None`: nobody may.
+    /// The owner; `None`: the name is reserved, so no route may have it.
     pub(super) owner: Option<Claimant<'a>>,
 }
 
-/// What a pattern on a binding leads to.
+/// A pattern on a binding, and where it leads.
 pub(super) struct Entry<'a> {
     pub(super) binding: usize,
     pub(super) pattern: Option<&'a Pattern>,
     pub(super) lead: Lead,
 }
 
-/// Where an entry leads.
+/// The destination of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lead {
     /// To a target, because of this candidate.
     To { target: usize, candidate: usize },
-    /// To nobody: a listener of this Gateway has the name and no route.
+    /// Refused: a listener of this Gateway has the name, but no route.
     Refused { gateway: usize },
 }
 
 /// Binding and pattern.
 type Key<'a> = (usize, pattern::Key<'a>);
 
-/// What wishes are settled with.
+/// The context in which ownership is settled.
 pub(super) struct Ownership<'b, 'a> {
-    /// The claimants that candidates mean, by place.
+    /// The claimants that `Candidate::target` refers to by index.
     pub(super) targets: &'b [Claimant<'a>],
     pub(super) parents: &'b Parents<'a>,
     pub(super) isolation: &'b Isolation<'a>,
 }
 
-/// Everyone's wishes, settled.
+/// All candidates, settled.
 pub(super) struct Names<'a> {
     pub(super) candidates: Vec<Candidate<'a>>,
-    /// What each pattern leads to, in the order of the candidates that first wanted it.
+    /// Where each pattern leads, in the order of the candidates that first requested it.
     held: Vec<Held<'a>>,
-    /// Places in `held`.
+    /// Indices into `held`.
     places: HashMap<Key<'a>, usize>,
 }
 
@@ -86,12 +87,13 @@ struct Held<'a> {
     binding: usize,
     pattern: Option<&'a Pattern>,
     lead: Lead,
-    /// Place of the Gateway that the name comes through; `NONE`: the static file or a Service.
+    /// Index of the Gateway that the name comes through; `NONE`: the static file or a Service.
     gateway: usize,
 }
 
 impl<'a> Names<'a> {
-    /// Settles who has what. `loss` hears of each wish that is not fulfilled.
+    /// Settles the owner of each name and binding. Calls `loss` for each candidate that does not get what it
+    /// requested.
     pub(super) fn settle(
         candidates: Vec<Candidate<'a>>,
         ownership: &Ownership<'_, 'a>,
@@ -126,13 +128,13 @@ impl<'a> Names<'a> {
         this
     }
 
-    /// What each pattern leads to.
+    /// Returns where each pattern leads.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'a>> {
         self.held.iter().map(|held| Entry { binding: held.binding, pattern: held.pattern, lead: held.lead })
     }
 
-    /// Gives each pattern to the best of those that want it. By candidate: the place of its pattern; `None`: nobody may
-    /// have it.
+    /// Gives each pattern to the candidate with the highest precedence. Returns, by candidate, the index of
+    /// its pattern in `held`; `None`: the name is reserved.
     fn contest(&mut self, ownership: &Ownership<'_, 'a>) -> Vec<Option<usize>> {
         let mut wanted = Vec::with_capacity(self.candidates.len());
         for (index, candidate) in self.candidates.iter().enumerate() {
@@ -161,8 +163,9 @@ impl<'a> Names<'a> {
         wanted
     }
 
-    /// A pattern that a listener made more specific than it is written gives way to a wider one of another Gateway that
-    /// is better as written. The widest go first: what they lost they cannot win from a narrower one.
+    /// Finds patterns that a listener narrowed. Gives each to the route of a wider pattern of another Gateway
+    /// if that has precedence as written. Handles the widest first, so that a route that lost a pattern
+    /// cannot take a narrower one through it.
     fn prefer_written(&mut self, ownership: &Ownership<'_, 'a>) {
         let mut narrowed: Vec<usize> =
             (0..self.held.len()).filter(|place| self.is_narrowed(*place)).collect();
@@ -182,11 +185,11 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// Whether a listener left less of a pattern than is written.
+    /// Whether a listener narrowed a pattern, so that it is not as written.
     fn is_narrowed(&self, place: usize) -> bool {
         let held = &self.held[place];
         let (Lead::To { candidate, .. }, Some(pattern)) = (held.lead, held.pattern) else { return false };
-        // The usual case by the pointer.
+        // Comparing pointers suffices in the usual case.
         !self.candidates[candidate].written.is_some_and(|own| std::ptr::eq(own, pattern) || own == pattern)
     }
 
@@ -201,9 +204,9 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What a listener's hostname without a route of its own must lead to; `None`: it needs no entry.
+    /// Returns the entry for a listener's hostname that no route of its own has; `None`: it needs none.
     fn shield(&self, site: &Site<'a>, ownership: &Ownership<'_, 'a>) -> Option<Held<'a>> {
-        // What the name would lead to: where nothing, nothing need be kept from it.
+        // The entry that the name would match. If there is none, there is nothing to keep the name from.
         let nearest = above(site.hostname).find_map(|wider| self.at(site.binding, wider))?;
         if self.may_have(nearest, site.hostname, ownership) {
             return None;
@@ -220,7 +223,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// What patterns wider than this one lead to on a binding, the most specific first, as far as they may have its names.
+    /// Returns the entries of wider patterns on a binding that may have this pattern's names, the most
+    /// specific first.
     fn wider(
         &self,
         binding: usize,
@@ -235,15 +239,15 @@ impl<'a> Names<'a> {
         self.places.get(&(binding, pattern)).map(|place| &self.held[*place])
     }
 
-    /// Whether the names of a pattern may lead where a wider pattern leads: not where its Gateway has a more specific
-    /// listener for them.
+    /// Whether the names of a pattern may lead where a wider pattern leads. They may not if its Gateway has a
+    /// more specific listener for them.
     fn may_have(&self, held: &Held<'a>, pattern: &'a Pattern, ownership: &Ownership<'_, 'a>) -> bool {
         match held.lead {
             Lead::To { candidate, .. } => match self.candidates[candidate].listener {
                 NONE => true,
                 listener => ownership.isolation.belongs(ownership.parents, Some(pattern), listener),
             },
-            // Nobody else has them.
+            // These names have no other owner.
             Lead::Refused { .. } => true,
         }
     }
@@ -255,12 +259,13 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// The least one wins. Patterns that want the same are nested: the longer is the more specific.
+/// Returns the precedence of a candidate: the least value wins. Competing patterns are nested, so the longer
+/// one is more specific.
 fn merit<'a>(candidate: &Candidate<'a>, ownership: &Ownership<'_, 'a>) -> (Reverse<usize>, Claimant<'a>) {
     (Reverse(width(candidate.written)), ownership.targets[candidate.target])
 }
 
-/// The wider of two nested patterns has the lesser number.
+/// Returns a number that is smaller for the wider of two nested patterns.
 fn width(pattern: Option<&Pattern>) -> usize {
     match pattern {
         Some(Pattern::Exact(_)) => usize::MAX,
@@ -269,8 +274,8 @@ fn width(pattern: Option<&Pattern>) -> usize {
     }
 }
 
-/// Whether the pattern is one of the names that every cluster's own API server has. The data plane refuses them before
-/// any wildcard or default is looked at.
+/// Whether the pattern is one of the names that every cluster's own API server has. The data plane refuses
+/// them before it looks at any wildcard or default.
 fn is_reserved(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Exact(name) => RESERVED.contains(&name.as_str()),

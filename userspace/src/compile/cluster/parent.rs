@@ -1,4 +1,5 @@
-//! Conditions of GatewayClasses, Gateways, ListenerSets and their listeners, exactly as the Gateway API names them.
+//! Conditions of GatewayClasses, Gateways, ListenerSets and their listeners, named exactly as in the Gateway
+//! API.
 
 use super::bindings::Binding;
 use super::listener::{Listener, Parent, Parents, Refusal, invalid_listeners};
@@ -12,7 +13,7 @@ use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// GatewayClasses of our controller name.
+/// Returns the verdicts on GatewayClasses with our controller name.
 pub(super) fn classes(cluster: &Cluster) -> BTreeMap<Arc<str>, ClassVerdict> {
     let verdict = |class: &crate::model::cluster::ClassSpec| {
         let accepted = if class.has_parameters {
@@ -25,7 +26,7 @@ pub(super) fn classes(cluster: &Cluster) -> BTreeMap<Arc<str>, ClassVerdict> {
     cluster.classes.iter().map(|(name, class)| (Arc::clone(name), verdict(class))).collect()
 }
 
-/// Gateways and ListenerSets under judgement.
+/// What is needed to judge Gateways and ListenerSets.
 pub(super) struct Judge<'a> {
     pub(super) parents: &'a Parents<'a>,
     pub(super) bindings: &'a [Binding<'a>],
@@ -33,7 +34,7 @@ pub(super) struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// All Gateways of ours, and problems of those that do not have all they want.
+    /// Returns the verdicts on all our Gateways. Adds problems for those that do not have all they request.
     pub(super) fn gateways(&self, problems: &mut Vec<Problem>) -> BTreeMap<ObjectName, GatewayVerdict> {
         let mut attached = vec![0_u32; self.parents.all.len()];
         for set in
@@ -47,7 +48,7 @@ impl Judge<'_> {
                 let own = &self.parents.listeners[parent.listeners.clone()];
                 let allocation = self.assignment.gateways.get(parent.name);
                 self.problems(parent, own, problems);
-                // Of one that is not accepted the conditions say why.
+                // If a Gateway is not accepted, its conditions say why.
                 let problem =
                     allocation.filter(|_| parent.refusal.is_none()).and_then(|own| own.problem.clone());
                 problems.extend(problem);
@@ -73,7 +74,8 @@ impl Judge<'_> {
             .collect()
     }
 
-    /// All ListenerSets of Gateways of ours, and problems of those that do not have all they want.
+    /// Returns the verdicts on all ListenerSets of our Gateways. Adds problems for those that do not have all
+    /// they request.
     pub(super) fn listener_sets(
         &self,
         problems: &mut Vec<Problem>,
@@ -87,7 +89,7 @@ impl Judge<'_> {
                 generation: parent.generation,
                 conditions: vec![accepted(parent, own)],
                 programmable: self.set_programmable(parent, own),
-                // What is not allowed here is no listener of the Gateway at all.
+                // A ListenerSet that the Gateway does not allow adds no listeners to it.
                 listeners: own
                     .iter()
                     .filter(|_| !not_allowed)
@@ -152,7 +154,7 @@ impl Judge<'_> {
         };
         let conflicted = match &listener.conflict {
             Some(conflict) => yes("Conflicted", conflict.reason, &*conflict.message),
-            None => no("Conflicted", "NoConflicts", "no other listener is in its way"),
+            None => no("Conflicted", "NoConflicts", "no other listener conflicts with it"),
         };
         let resolved = if listener.invalid_kinds.is_empty() {
             yes("ResolvedRefs", "ResolvedRefs", "all references are resolved")
@@ -186,7 +188,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The bindings that others have.
+    /// Describes the bindings that belong to other objects.
     fn lost(&self, listener: &Listener<'_>) -> Option<String> {
         let told = listener.lost.iter().map(|binding| {
             let binding = &self.bindings[*binding];
@@ -209,7 +211,7 @@ impl Judge<'_> {
     }
 }
 
-/// `Accepted` of a Gateway or ListenerSet.
+/// Returns the condition `Accepted` of a Gateway or ListenerSet.
 fn accepted(parent: &Parent<'_>, own: &[Listener<'_>]) -> Condition {
     match &parent.refusal {
         Some(refusal) => no("Accepted", refusal.reason, &*refusal.message),
@@ -218,12 +220,12 @@ fn accepted(parent: &Parent<'_>, own: &[Listener<'_>]) -> Condition {
     }
 }
 
-/// What the maps have no room for: a listener, or a route that something of the object leads to.
+/// Describes what the maps have no room for: a listener, or a route of the object.
 fn no_resources(parent: &Parent<'_>, own: &[Listener<'_>]) -> Option<String> {
     own.iter().find_map(|listener| no_room(&listener.full)).or_else(|| parent.left_out.clone())
 }
 
-/// Why none of an object's listeners can be served; `None`: one can, or it has none.
+/// Returns why none of an object's listeners can be served; `None`: one can, or it has none.
 fn unserved(own: &[Listener<'_>]) -> Option<&'static str> {
     if own.is_empty() || own.iter().any(|listener| listener.is_served() && !listener.bindings.is_empty()) {
         None

@@ -2,10 +2,11 @@
 
 use crate::model::{Pattern, ServerName};
 
-/// A pattern as a key that is cheap to make: whether it is exact, and its name; the empty wildcard is every name.
+/// A pattern as a key that is cheap to make: whether it is exact, and its name. The empty wildcard matches
+/// every name.
 pub(super) type Key<'a> = (bool, &'a str);
 
-/// The key of a pattern; `None` is every name.
+/// Returns the key of a pattern; `None` matches every name.
 pub(super) fn key(pattern: Option<&Pattern>) -> Key<'_> {
     match pattern {
         Some(Pattern::Exact(name)) => (true, name.as_str()),
@@ -14,14 +15,16 @@ pub(super) fn key(pattern: Option<&Pattern>) -> Key<'_> {
     }
 }
 
-/// The wildcards that match all that a pattern matches and more, the longest first; last the empty one.
+/// Returns the wildcards that match everything that a pattern matches and more, the longest first. The empty
+/// one is last.
 pub(super) fn above(pattern: &Pattern) -> impl Iterator<Item = Key<'_>> {
     let (Pattern::Exact(name) | Pattern::Wildcard(name)) = pattern;
     let name = name.as_str();
     name.match_indices('.').map(|(dot, _)| (false, &name[dot + 1..])).chain([(false, "")])
 }
 
-/// What a listener and a route both match; one of the two patterns. `None` as pattern is any name.
+/// Returns the pattern of the names that both a listener and a route match: one of the two. A pattern of
+/// `None` matches every name.
 pub(super) fn intersection<'a>(
     listener: Option<&'a Pattern>,
     route: Option<&'a Pattern>,
@@ -36,7 +39,7 @@ pub(super) fn intersection<'a>(
     }
 }
 
-/// Whether every name that `narrow` matches is matched by `wide` too.
+/// Whether `wide` matches every name that `narrow` matches.
 fn covers(wide: &Pattern, narrow: &Pattern) -> bool {
     match (wide, narrow) {
         (Pattern::Exact(_), Pattern::Wildcard(_)) => false,
@@ -65,7 +68,7 @@ mod tests {
 
     #[test]
     fn intersections_are_the_narrower_of_two_patterns_that_overlap() {
-        // Listener, route, what both match; `-`: nothing.
+        // Columns: listener, route, what both match (`-`: nothing).
         let table = [
             ("", "", ""),
             ("", "*.com", "*.com"),

@@ -1,11 +1,11 @@
-//! Who comes first where two want the same.
+//! Precedence of claimants that want the same thing.
 
 use crate::model::object::Meta;
 use crate::model::{Kind, ObjectName, ObjectRef};
 use std::fmt;
 
-/// Whoever wants an address and port or a name. The lesser one has it: the static file, then the oldest object, then by
-/// kind, namespace and name.
+/// A claimant of an address and port, or of a name. The lesser claimant wins: the static file, then the
+/// oldest object, then the first by kind, namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Claimant<'a> {
     /// A listener or route of the static file.
@@ -19,9 +19,9 @@ pub(super) enum Claimant<'a> {
     Object {
         /// `metadata.creationTimestamp`.
         created_secs: i64,
-        /// What it is.
+        /// Its kind.
         kind: Kind,
-        /// Which one.
+        /// Its namespace and name.
         name: &'a ObjectName,
     },
 }
@@ -31,7 +31,7 @@ impl<'a> Claimant<'a> {
         Self::Object { created_secs: meta.created_secs, kind, name: &meta.name }
     }
 
-    /// `None`: it is of the file.
+    /// Returns a reference to the object; `None` for the static file.
     pub(super) fn reference(&self) -> Option<ObjectRef> {
         match self {
             Self::File { .. } => None,

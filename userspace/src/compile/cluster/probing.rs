@@ -7,7 +7,7 @@ use foldhash::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// What a probe's TLS hello asks for: the first of the route's names.
+/// Returns the server name in a probe's TLS hello: the first in order of the route's exact names.
 pub(super) fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
     let exact = route.hostnames.iter().filter_map(|pattern| match pattern {
         Pattern::Exact(name) => Some(name),
@@ -16,12 +16,13 @@ pub(super) fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
     exact.min()
 }
 
-/// Adds what is to be probed for a route that something leads to.
+/// Adds the probes for a route that something leads to.
 pub(super) fn add(probes: &mut Probes, resolved: &Resolved, name: Option<&ServerName>) {
     for (at, probe) in &resolved.probes {
         let name = name.filter(|_| probe.kind == ProbeKind::Tls).cloned();
         let new = (*probe, name);
-        // Of two that ask differently the lesser one is asked, and a name is better than none.
+        // Of two different probes of one backend, the lesser one is used. With equal settings, one with a
+        // server name wins.
         let better = |old: &Probe| (new.0, new.1.is_none(), &new.1) < (old.0, old.1.is_none(), &old.1);
         if probes.get(at).is_none_or(better) {
             probes.insert(*at, new);
@@ -29,8 +30,8 @@ pub(super) fn add(probes: &mut Probes, resolved: &Resolved, name: Option<&Server
     }
 }
 
-/// What changes when these routes, by their place, are probed as `now` says, and the others as before. `None`: another
-/// route has a backend of theirs, so that all must be asked.
+/// Returns the changes if the routes at these indices are probed as in `now` and the others as before.
+/// `None`: another route shares one of their backends, so all routes must be considered.
 pub(super) fn changes(
     before: &Probes,
     routes: &SharedList<Arc<DesiredRoute>>,

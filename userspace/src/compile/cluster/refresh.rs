@@ -1,5 +1,6 @@
-//! When nothing but endpoints changed: only the routes that use them are resolved again. Comes to the same as compiling
-//! everything, at a fraction of the cost; what cannot be told from endpoints alone is left to that.
+//! The quick path if only endpoints changed: resolves again only the routes that use them. The result is the
+//! same as compiling everything, at a fraction of the cost. Changes whose result does not follow from
+//! endpoints alone are left to a full compile.
 
 use super::backends::{Resolved, Services};
 use super::grant::Grants;
@@ -15,36 +16,36 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A route of the maps, and what its references come to now.
+/// A route in the maps, and the current result of resolving its references.
 struct Again<'a> {
     name: Arc<str>,
     resolved: Resolved,
-    /// What its backends' probes ask for.
+    /// The server name that its probes request.
     server: Option<&'a ServerName>,
 }
 
-/// What changed endpoints come to.
+/// The result of changed endpoints.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::compile) struct Refreshed {
-    /// What the data plane shall do.
+    /// What the data plane should do.
     pub(in crate::compile) desired: Desired,
-    /// Backends that are to be probed in another way than before.
+    /// Backends whose probes change.
     pub(in crate::compile) probes: Vec<ProbeChange>,
 }
 
-/// What everything came to before a change.
+/// The result of compiling before a change.
 #[derive(Clone, Copy)]
 pub(in crate::compile) struct Before<'a> {
     /// What the data plane should do.
     pub(in crate::compile) desired: &'a Desired,
     /// Backends that were probed.
     pub(in crate::compile) probes: &'a Probes,
-    /// What was wrong.
+    /// The problems that were found.
     pub(in crate::compile) problems: &'a [Problem],
 }
 
-/// What everything comes to after endpoints of these Services, or which of them fail, changed and nothing else did.
-/// `file` is what the file comes to by itself. `None`: compile everything.
+/// Returns the new result after a change of only the endpoints of these Services, or of which endpoints fail.
+/// `file` is what the static file results in by itself. `None`: compile everything.
 pub(in crate::compile) fn refresh(
     before: Before<'_>,
     file: &Desired,
@@ -58,7 +59,7 @@ pub(in crate::compile) fn refresh(
     let of_routes = routes.iter().map(|(kind, route)| (*kind, &route.meta.name));
     let concerned: HashSet<(Kind, &ObjectName)> =
         of_routes.chain(ports.iter().map(|name| (Kind::Service, *name))).collect();
-    // What is told of them may have changed, and what did not fit into the maps may fit now.
+    // Problems of these objects may have changed, and what did not fit into the maps may fit now.
     let is_told = |problem: &Problem| {
         let of = |object: &ObjectRef| concerned.contains(&(object.kind, &object.name));
         problem.field == "settings.maxNames" || problem.object.as_ref().is_some_and(of)
@@ -87,14 +88,14 @@ pub(in crate::compile) fn refresh(
     put(before.desired, before.probes, again, file)
 }
 
-/// Routes that refer to one of these Services.
+/// Returns the routes that refer to one of these Services.
 fn users<'a>(cluster: &'a Cluster, changed: &HashSet<(&str, &str)>) -> Vec<(Kind, &'a ClusterRoute)> {
     let tls = cluster.tls_routes.values().map(|route| (Kind::TlsRoute, &**route));
     let tcp = cluster.tcp_routes.values().map(|route| (Kind::TcpRoute, &**route));
     tls.chain(tcp).filter(|(_, route)| references(route).any(|name| changed.contains(&name))).collect()
 }
 
-/// Namespace and name of the Services that a route refers to.
+/// Returns namespace and name of the Services that a route refers to.
 fn references(route: &ClusterRoute) -> impl Iterator<Item = (&str, &str)> {
     let own = &route.meta.name.namespace;
     route
@@ -105,7 +106,7 @@ fn references(route: &ClusterRoute) -> impl Iterator<Item = (&str, &str)> {
         .map(move |reference| (&**reference.namespace.as_ref().unwrap_or(own), &*reference.name))
 }
 
-/// Those of these Services that are of our class.
+/// Returns those of these Services that are of our class.
 fn balancers<'a>(cluster: &'a Cluster, changed: &HashSet<(&str, &str)>) -> Vec<&'a ObjectName> {
     let ours = |(namespace, name): &(&str, &str)| {
         let (name, service) = cluster.services.get_key_value(&ObjectName::new(*namespace, *name))?;
@@ -114,7 +115,7 @@ fn balancers<'a>(cluster: &'a Cluster, changed: &HashSet<(&str, &str)>) -> Vec<&
     changed.iter().filter_map(ours).collect()
 }
 
-/// What was before, with other backends of these routes.
+/// Returns the previous result with the new backends of these routes.
 fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, file: &Desired) -> Option<Refreshed> {
     let mut other: HashMap<usize, Resolved> = HashMap::default();
     let mut probed = Probes::new();
@@ -145,15 +146,15 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, file: &Desired)
     Some(Refreshed { desired, probes })
 }
 
-/// What everything comes to after these routes of the file got other backends and nothing else changed. `file` is what
-/// the file comes to by itself now. `None`: compile everything.
+/// Returns the new result after a change of only the backends of these routes of the file. `file` is what the
+/// static file now results in by itself. `None`: compile everything.
 pub(in crate::compile) fn refresh_file(
     before: &Desired,
     problems: &[Problem],
     file: &Desired,
     routes: &BTreeSet<Arc<str>>,
 ) -> Option<Desired> {
-    // What is told of the file's backends may have changed, and what did not fit into the maps may fit now.
+    // Problems of the file's backends may have changed, and what did not fit into the maps may fit now.
     let is_told = |problem: &Problem| problem.field == "settings.maxNames" || problem.field == "routes";
     if problems.iter().any(is_told) {
         return None;
@@ -176,13 +177,13 @@ pub(in crate::compile) fn refresh_file(
     edited(before, routes.into_iter())
 }
 
-/// Addresses and ports that we answer on.
+/// Returns the addresses and ports that we answer on.
 fn bindings(desired: &Desired) -> HashSet<SocketAddr> {
     let at = |port: u16| move |address: &_| SocketAddr::new(*address, port);
     desired.listeners.iter().flat_map(|listener| listener.addresses.iter().map(at(listener.port))).collect()
 }
 
-/// The same with other backends of routes that are there. `None`: the maps may have no room for it.
+/// Returns the same with new backends of existing routes. `None`: the maps may have no room for it.
 fn edited(before: &Desired, routes: impl Iterator<Item = DesiredRoute>) -> Option<Desired> {
     let (mut load, mut load_before) = (Load::default(), Load::default());
     let edit = |new: DesiredRoute| {
@@ -196,6 +197,6 @@ fn edited(before: &Desired, routes: impl Iterator<Item = DesiredRoute>) -> Optio
     edits.sort_by(|a, b| a.0.cmp(&b.0));
     let routes = before.routes.edited(edits);
     let desired = Desired { settings: before.settings.clone(), listeners: before.listeners.clone(), routes };
-    // What takes no more room than before has it.
+    // Routes that need no more room than before fit.
     (load.is_at_most(load_before) || fits(&desired)).then_some(desired)
 }

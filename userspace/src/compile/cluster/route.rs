@@ -1,4 +1,4 @@
-//! Routes: what they attach to, what they want, and what becomes of them.
+//! Routes: what they attach to, what they request, and their conditions.
 
 use super::attach::{self, Attachment};
 use super::backends::Resolved;
@@ -16,16 +16,16 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Losses that a message lists; of more it tells the number.
+/// The number of losses that a message lists. For the rest it shows only the count.
 const LOSSES_TOLD: usize = 4;
 
-/// A route with at least one parent of ours.
+/// A route with at least one of our Gateways or ListenerSets as parent.
 pub(super) struct Route<'a> {
     pub(super) kind: Kind,
     pub(super) spec: &'a ClusterRoute,
     pub(super) label: Arc<str>,
     pub(super) resolved: Resolved,
-    /// Places of its attachments.
+    /// Indices of its attachments.
     attachments: Range<usize>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Route<'a> {
     }
 }
 
-/// All routes of ours.
+/// All routes with a parent of ours.
 #[derive(Default)]
 pub(super) struct Routes<'a> {
     pub(super) all: Vec<Route<'a>>,
@@ -67,13 +67,13 @@ impl<'a> Routes<'a> {
         this
     }
 
-    /// The routes as claimants.
+    /// Returns the routes as claimants.
     pub(super) fn claimants(&self) -> impl Iterator<Item = Claimant<'a>> {
         self.all.iter().map(Route::claimant)
     }
 
-    /// What the routes want, and what they cannot have because the binding is another's. `first_target` is the target of
-    /// the first of them.
+    /// Adds what the routes request, and notes the bindings they cannot have because another object owns
+    /// them. `first_target` is the target of the first route.
     pub(super) fn candidates(
         &mut self,
         parents: &Parents<'a>,
@@ -114,7 +114,8 @@ impl<'a> Routes<'a> {
         }
     }
 
-    /// Conditions of every route, and problems of those that do not have all they want.
+    /// Returns the conditions of every route of a kind. Adds problems for those that do not have all they
+    /// request.
     pub(super) fn verdicts(
         &self,
         kind: Kind,
@@ -139,7 +140,8 @@ impl<'a> Routes<'a> {
 
     fn problems(&self, route: &Route<'_>, bindings: &[Binding<'_>], problems: &mut Vec<Problem>) {
         let attachments = self.attachments[route.attachments.clone()].iter();
-        // A binding that is another's is told on the Gateway, and here by the condition alone.
+        // A binding that belongs to another object is a problem of the Gateway. The route shows it only in
+        // its condition.
         let losses = attachments.flat_map(|attachment| &attachment.losses);
         let names: Vec<Loss<'_>> = losses
             .copied()
@@ -214,7 +216,7 @@ fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, bindings: &[Bindin
     conditions
 }
 
-/// Losses for people: each name once, with all its bindings.
+/// Describes losses for people: each name once, with all its bindings.
 fn told(losses: &[Loss<'_>], bindings: &[Binding<'_>]) -> String {
     let mut text = String::new();
     let mut rest: Vec<&Loss<'_>> = losses.iter().collect();
@@ -252,7 +254,7 @@ fn told(losses: &[Loss<'_>], bindings: &[Binding<'_>]) -> String {
     text
 }
 
-/// A candidate of the static file or of a Service.
+/// Returns a candidate of the static file or of a Service.
 pub(super) fn other<'a>(binding: usize, pattern: Option<&'a Pattern>, target: usize) -> Candidate<'a> {
     Candidate { binding, pattern, written: pattern, target, attachment: NONE, listener: NONE }
 }

@@ -19,13 +19,13 @@ pub(super) struct Port<'a> {
     pub(super) service: &'a ServiceSpec,
     pub(super) port: &'a ServicePort,
     pub(super) label: Arc<str>,
-    /// Places of the bindings that it has.
+    /// Indices of the bindings that it has.
     pub(super) bindings: Vec<usize>,
-    /// Places of the bindings that are another's.
+    /// Indices of the bindings that belong to other objects.
     pub(super) lost: Vec<usize>,
     /// Bindings that the maps have no room for.
     pub(super) full: Vec<SocketAddr>,
-    /// The maps have no room for its backends.
+    /// The maps have no room for its route.
     pub(super) left_out: bool,
 }
 
@@ -35,7 +35,7 @@ struct Balancer<'a> {
     spec: &'a LoadBalancerSpec,
     service: &'a ServiceSpec,
     addresses: &'a [IpAddr],
-    /// Places of its ports.
+    /// Indices of its ports.
     ports: Range<usize>,
 }
 
@@ -54,7 +54,8 @@ impl<'a> Balancers<'a> {
             let Some(spec) = service.load_balancer.as_deref() else { continue };
             let addresses = assignment.services.get(name).map_or(&[][..], |own| &own.addresses);
             let first = this.ports.len();
-            // Ranges that we cannot enforce yet: letting everyone in would be worse than letting nobody in.
+            // We cannot enforce source ranges yet, so such a Service is not served: to admit no client is
+            // better than to admit all.
             let ports = service.ports.iter().filter(|port| port.is_tcp && !spec.has_source_ranges);
             this.ports.extend(ports.map(|port| {
                 let label = label::service(&mut buffer, name, port.port);
@@ -75,7 +76,7 @@ impl<'a> Balancers<'a> {
         this
     }
 
-    /// The bindings that they want.
+    /// Adds the claims on the bindings that these Services request.
     pub(super) fn claims(&self, claims: &mut Vec<Bid<'a>>) {
         for balancer in &self.all {
             let claimant = Claimant::object(Kind::Service, &balancer.service.meta);
@@ -88,7 +89,7 @@ impl<'a> Balancers<'a> {
         }
     }
 
-    /// What becomes of each Service, and problems of those that do not have all they want.
+    /// Returns the verdict on each Service. Adds problems for those that do not have all they request.
     pub(super) fn verdicts(
         &self,
         assignment: &Assignment,

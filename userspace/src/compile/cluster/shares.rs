@@ -1,18 +1,18 @@
-//! Weights of backends such that each backend reference gets its share, however many endpoints its Service has.
+//! Weights of backends that give each backend reference its share, however many endpoints its Service has.
 
-/// Where the common multiple of endpoint counts would be larger, shares are rounded.
+/// Shares are rounded if the common multiple of the endpoint counts is larger than this.
 const MULTIPLE_MAX: u64 = 1 << 24;
 
-/// A backend reference: its weight, and how many endpoints share it. Neither is 0.
+/// A backend reference: its weight, and the number of endpoints that share it. Neither is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
     pub(super) weight: u32,
     pub(super) endpoints: u32,
 }
 
-/// The weight of each endpoint of each group: small whole numbers where shares can be expressed by them, because tables
-/// grow with the ratio of weights. Their sum over groups is no more than 65,535, so an endpoint of several groups can
-/// have the sum of its weights.
+/// Returns the weight of each endpoint of each group. Weights are small whole numbers where these can express
+/// the shares, because tables grow with the ratio of weights. Their sum over groups is at most 65,535, so an
+/// endpoint in several groups can have the sum of its weights.
 pub(super) fn of(groups: &[Group]) -> Vec<u16> {
     let multiple = groups.iter().try_fold(1_u64, |multiple, group| {
         let count = u64::from(group.endpoints);

@@ -37,7 +37,7 @@ async fn nothing_is_touched_before_every_source_has_said_all() {
         .await;
 }
 
-/// Only the routes whose endpoints changed are compiled: the others are the same ones, not equal ones.
+/// Only routes whose endpoints changed are compiled. The others remain identical objects, not only equal ones.
 #[tokio::test]
 async fn changed_endpoints_alone_are_compiled_alone() {
     let (folder, output) = (Folder::new(), Memory::default());
@@ -58,7 +58,7 @@ async fn changed_endpoints_alone_are_compiled_alone() {
             until("one endpoint more", || routes(&output)[1] == "service/ns/s:443: 10.0.0.1 10.0.0.2").await;
             let second = Arc::clone(&output.image().desired);
             assert!(Arc::ptr_eq(&route(&first, "a"), &route(&second, "a")), "all was compiled");
-            // A file that says something else is no change of endpoints.
+            // A change of the file is not a change of endpoints.
             folder.write(&[("a", &[7])]);
             inputs.send(Input::File).unwrap();
             until("the file", || routes(&output)[0] == "a: 10.1.0.7").await;
@@ -85,7 +85,7 @@ async fn health_zone_devices_keys_and_drain_are_facts() {
             until("the devices", || Arc::ptr_eq(&output.image().node.network, &node)).await;
             inputs.send(Input::Keys(keys())).unwrap();
             until("the keys", || output.image().keys == Some(keys())).await;
-            // The command line wrote it, and the output found it.
+            // The command line wrote this into the maps, and the output read it.
             output.say(Word::Draining(true));
             until("the drain", || output.image().node.is_draining).await;
             output.say(Word::Draining(false));
@@ -108,13 +108,14 @@ async fn a_cluster_that_cannot_be_followed_is_stale_and_what_it_said_stays() {
             cluster.put_endpoints("s", &[1]);
             until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
             cluster.cut_off("connection refused");
-            until("it is told", || ready(&told).contains("stale: services: connection refused")).await;
+            until("it is reported", || ready(&told).contains("stale: services: connection refused")).await;
             assert_eq!(routes(&output), ["service/ns/s:443: 10.0.0.1"]);
         })
         .await;
 }
 
-/// A boot without the API server: what was in force before it, and no sooner than the server had its time to answer.
+/// A boot without the API server uses the state that was in effect before, but only after the server had its
+/// time to answer.
 #[tokio::test]
 async fn a_silent_cluster_makes_it_use_what_was_saved() {
     let (folder, output) = (Folder::new(), Memory::default());

@@ -26,7 +26,7 @@ async fn what_the_file_says_is_held_and_so_is_each_change() {
             assert!(image.world.exact(listener.id, "a.example").is_some(), "clients find it by its name");
         })
         .await;
-    assert_eq!(output.image().released, 1, "it is told to write nothing any more");
+    assert_eq!(output.image().released, 1, "it must not write any more");
     assert!(!output.image().world.is_empty(), "what it held goes on serving");
 }
 
@@ -49,8 +49,8 @@ async fn a_refused_file_changes_nothing_and_a_good_one_does_again() {
         .await;
 }
 
-/// What an output refuses is not tried again and again, and a change of the node's network, which comes after it, is
-/// followed with what was in force before.
+/// What an output refuses is not tried again and again. A later change of the node's network is applied with
+/// the state that was in effect before.
 #[tokio::test]
 async fn what_an_output_refuses_leaves_the_last_good_state() {
     let (folder, output) = (Folder::new(), Memory::default());

@@ -38,7 +38,7 @@ async fn the_next_one_takes_over_and_there_is_one_writer() {
         .await;
 }
 
-/// Who asked and died before it wrote leaves the maps to who had them.
+/// If the next process dies before its first write, the previous one takes the maps back.
 #[tokio::test]
 async fn maps_that_nobody_took_are_taken_back() {
     let (folder, output) = (Folder::new(), Memory::default());
@@ -49,7 +49,7 @@ async fn maps_that_nobody_took_are_taken_back() {
             list(&cluster);
             until("it writes", || routes(&output) == ["a: 10.1.0.1"]).await;
             let mut gift = None;
-            // The socket is there once the first order is answered.
+            // The socket exists once the first order is answered.
             for _ in 0..100 {
                 gift = handover::ask(&folder.0).await.ok();
                 if gift.is_some() {

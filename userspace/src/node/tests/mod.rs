@@ -1,12 +1,12 @@
-//! The loop that `vestibule run` and `vestibule agent` share, on an image of the maps in memory and inputs by hand.
+//! Tests the loop of `vestibule run` and `agent`, with an image of the maps and scripted inputs.
 
-/// A loop, its inputs, and what it is to hold.
+/// A loop with its inputs, and what is expected of it.
 mod scene;
-/// What a file says.
+/// Changes of the static file.
 mod file;
-/// What a cluster says.
+/// Changes in the cluster.
 mod cluster;
-/// What outputs say.
+/// Answers of the outputs.
 mod outputs;
-/// Who writes.
+/// The writer of the maps.
 mod hands;

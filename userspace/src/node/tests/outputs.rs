@@ -26,19 +26,19 @@ async fn a_failure_is_told_and_tried_again_and_the_last_good_state_stays() {
             output.image().failure = Some(broken);
             folder.write(&[("a", &[2])]);
             inputs.send(Input::File).unwrap();
-            until("the failure is told", || ready(&told).contains("the map is full")).await;
+            until("the failure is reported", || ready(&told).contains("the map is full")).await;
             let before = output.image().answered;
             until("it is tried again", || output.image().answered > before).await;
             assert_eq!(routes(&output), ["a: 10.1.0.1"]);
             output.image().failure = None;
             until("it is held", || routes(&output) == ["a: 10.1.0.2"]).await;
-            until("that is told", || !ready(&told).contains("the map is full")).await;
+            until("the recovery is reported", || !ready(&told).contains("the map is full")).await;
         })
         .await;
 }
 
-/// An output that takes its time holds up nothing: what comes meanwhile is read and compiled, and of what waits for it
-/// only the last counts.
+/// A slow output does not delay the loop: further changes are read and compiled, and only the last waiting
+/// order is carried out.
 #[tokio::test]
 async fn the_loop_does_not_wait_for_an_output() {
     let (folder, output) = (Folder::new(), Memory::default());
@@ -48,7 +48,7 @@ async fn the_loop_does_not_wait_for_an_output() {
     scene
         .play(async {
             until("the first state", || routes(&output) == ["a: 10.1.0.1"]).await;
-            // The order that follows the first one is answered, too.
+            // The order after the first one is answered, too.
             until("quiet", || output.image().answered == 2).await;
             output.image().is_slow = true;
             for host in 2..5 {
@@ -68,7 +68,7 @@ async fn the_loop_does_not_wait_for_an_output() {
         .await;
 }
 
-/// Of what one output holds and another does not nobody is told that it is in force.
+/// A state that only one of two outputs holds is not reported as in effect.
 #[tokio::test]
 async fn what_one_output_alone_holds_is_not_in_force() {
     let (folder, quick, slow) = (Folder::new(), Memory::default(), Memory::default());
@@ -84,10 +84,10 @@ async fn what_one_output_alone_holds_is_not_in_force() {
             script.list_others();
             script.list_services(&[]);
             until("one holds it", || routes(&quick) == ["a: 10.1.0.1"]).await;
-            never("it is told", || ready(&told) == "ok\n").await;
+            never("it is reported", || ready(&told) == "ok\n").await;
             slow.hurry();
             until("both hold it", || routes(&slow) == ["a: 10.1.0.1"]).await;
-            until("it is told", || ready(&told) == "ok\n").await;
+            until("it is reported", || ready(&told) == "ok\n").await;
         })
         .await;
 }
@@ -116,7 +116,7 @@ async fn a_start_that_fails_is_tried_again_where_agents_meet() {
         .play(async {
             cluster.list_others();
             cluster.list_services(&[]);
-            until("it is told", || ready(&told).contains("the map is full")).await;
+            until("it is reported", || ready(&told).contains("the map is full")).await;
             output.image().failure = None;
             until("it writes", || routes(&output) == ["a: 10.1.0.1"]).await;
             until("it is well", || ready(&told) == "ok\n").await;

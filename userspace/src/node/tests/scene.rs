@@ -24,12 +24,12 @@ use crate::outputs::memory::Memory;
 use crate::outputs::{Output, Pins};
 use crate::sources::kubernetes::script::Script;
 
-/// Whatever is to happen has happened by then.
+/// The time limit for expected events.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Whatever is not to happen would have happened by then: three times the time between two looks of the loop.
+/// The wait to check that something does not happen: three times the interval of the loop's checks.
 const QUIET: Duration = Duration::from_millis(750);
 
-/// A folder of a test, removed with it.
+/// A test's folder, removed when it is dropped.
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
@@ -41,7 +41,8 @@ impl Folder {
         Self(folder)
     }
 
-    /// Writes the static file: routes `a`, `b` ... of listener 192.0.2.200:443, each with its last bytes of 10.1.0.x.
+    /// Writes the static file: routes `a`, `b` ... of listener 192.0.2.200:443, with backends 10.1.0.x for
+    /// each given x.
     pub(super) fn write(&self, routes: &[(&str, &[u8])]) {
         let route = |(name, hosts): &(&str, &[u8])| {
             let backends: Vec<_> = hosts.iter().map(|host| format!("10.1.0.{host}:6443")).collect();
@@ -76,7 +77,7 @@ impl Drop for Folder {
     }
 }
 
-/// A loop that is about to begin.
+/// A loop that is about to start.
 pub(super) struct Scene {
     pub(super) node: Node,
     pub(super) inputs: UnboundedSender<Input>,
@@ -84,7 +85,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// With these sources and outputs, and the lock in the folder. `meets`: it hands over, as agents do.
+    /// Uses these sources and outputs, and the folder's lock. `meets`: hands the maps over, as agents do.
     pub(super) fn new(folder: &Folder, sources: Sources, outputs: &[&Memory], meets: bool) -> Self {
         let pins = Pins::new(&folder.0);
         let mut registry = metrics::registry();
@@ -111,14 +112,14 @@ impl Scene {
         }
     }
 
-    /// As `vestibule run` begins: the static file alone, which can be used.
+    /// Starts like `vestibule run`: with only the static file, which must be valid.
     pub(super) fn of_file(folder: &Folder, output: &Memory) -> Self {
         let mut sources = Sources::of_file(&folder.file());
         sources.read_file().unwrap();
         Self::new(folder, sources, &[output], false)
     }
 
-    /// As `vestibule agent` begins: a cluster that has said nothing, and the static file beside it.
+    /// Starts like `vestibule agent`: with a cluster that has reported nothing yet, and a static file.
     pub(super) fn of_cluster(folder: &Folder, output: &Memory) -> (Self, Script) {
         let (script, store) = Script::begin();
         let mut sources = Sources::of_cluster(store, Facts::default(), Some(folder.file()));
@@ -126,7 +127,7 @@ impl Scene {
         (Self::new(folder, sources, &[output], true), script)
     }
 
-    /// Runs the loop until the story is over, and ends it.
+    /// Runs the loop until the story ends, then ends the loop.
     pub(super) async fn play(self, story: impl Future<Output = ()>) {
         let inputs = self.inputs.clone();
         let story = async {
@@ -137,13 +138,13 @@ impl Scene {
         outcome.unwrap();
     }
 
-    /// Runs the loop until it ends by itself.
+    /// Runs the loop until it ends on its own.
     pub(super) async fn end(self) -> Result<(), NodeError> {
         timeout(PATIENCE, reconcile(self.node)).await.expect("the loop ends")
     }
 }
 
-/// Waits until something is so.
+/// Waits until the condition is true.
 pub(super) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let waiting = async {
         while !is_so() {
@@ -153,7 +154,7 @@ pub(super) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(timeout(PATIENCE, waiting).await.is_ok(), "in vain: {what}");
 }
 
-/// Sees to it that something does not become so.
+/// Checks that the condition does not become true.
 pub(super) async fn never(what: &str, mut is_so: impl FnMut() -> bool) {
     let waiting = async {
         while !is_so() {
@@ -163,7 +164,7 @@ pub(super) async fn never(what: &str, mut is_so: impl FnMut() -> bool) {
     assert!(timeout(QUIET, waiting).await.is_err(), "{what}");
 }
 
-/// Routes and their backends, as clients find them: `a: 10.1.0.1`.
+/// Returns the routes and their backends as clients find them: `a: 10.1.0.1`.
 pub(super) fn routes(output: &Memory) -> Vec<String> {
     let desired = Arc::clone(&output.image().desired);
     let route = |route: &Arc<crate::model::DesiredRoute>| {
@@ -173,7 +174,7 @@ pub(super) fn routes(output: &Memory) -> Vec<String> {
     desired.routes.iter().map(route).collect()
 }
 
-/// What `/readyz` says.
+/// Returns the answer of `/readyz`.
 pub(super) fn ready(told: &Told) -> String {
     told.ready().text
 }

@@ -1,4 +1,4 @@
-//! What the kernel holds, and how it is brought in step with what is desired.
+//! What the kernel holds, and the writes that keep it in step with what is desired.
 
 use std::collections::BTreeSet;
 use std::mem::replace;
@@ -28,23 +28,23 @@ use crate::plan::{self, Applied, Change, Plan, plan};
 pub(crate) struct Options {
     /// Where maps, programs and links are pinned.
     pub pins: Pins,
-    /// Devices to serve on where the operator names none.
+    /// Devices to serve on if the operator names none.
     pub unnamed: Choice,
-    /// Refuse what cannot all be done, instead of doing the rest.
+    /// Refuse a configuration that cannot be carried out completely, instead of doing the rest.
     pub is_strict: bool,
 }
 
-/// What makes nobody wait once there is the right to write.
+/// The work done in advance, so that the node waits for nothing once there is the right to write.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    /// Refuse what cannot all be done, instead of doing the rest.
+    /// As in [`Options`].
     is_strict: bool,
     egress: Egress,
-    /// Loaded already where maps are pinned; else they would make maps, which only the writer may.
+    /// Loaded if maps are pinned. Otherwise loading would create maps, which only the writer may do.
     programs: Option<Programs>,
 }
 
-/// The kernel's side and what is known about it.
+/// The kernel side and what is known about it.
 pub(super) struct Control {
     pins: Pins,
     is_strict: bool,
@@ -52,11 +52,11 @@ pub(super) struct Control {
     maps: Maps,
     reaper: Reaper,
     egress: Egress,
-    /// What is in force.
+    /// The state in effect.
     desired: Arc<Desired>,
     keys: Option<CookieKeys>,
     applied: Applied,
-    /// The maps hold all that is desired: what is the same again need not be looked at.
+    /// The maps hold all that is desired, so an equal state needs no work.
     is_in_step: bool,
     /// Devices that have our program.
     attached: BTreeSet<u32>,
@@ -68,14 +68,14 @@ pub(super) struct Control {
 struct Complaints {
     /// What the node cannot do of what is desired.
     problems: Vec<Problem>,
-    /// What was logged already, so that each is logged once.
+    /// Problems already logged, so that each is logged once.
     logged: BTreeSet<String>,
 }
 
-/// Index of the loopback device of every network namespace.
+/// The index of the loopback device, the same in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Problems logged at once.
+/// The most problems logged at once.
 const LOGGED: usize = 20;
 
 fn sizes(settings: &Settings) -> Sizes {
@@ -83,19 +83,19 @@ fn sizes(settings: &Settings) -> Sizes {
 }
 
 impl Prepared {
-    /// Does what needs no right to write: where maps are pinned, loads the programs. What a node cannot do of what is
-    /// desired is told later and keeps nothing else from being done.
+    /// Does everything that does not need the right to write: loads the programs if maps are pinned. What the
+    /// node cannot do of the desired state is reported later, and the rest is still done.
     fn leniently(pins: &Pins, choice: Choice, order: &Order) -> Result<Self, StartError> {
         let programs = match load::need_version(pins) {
             Ok(()) => Some(Programs::load(pins, sizes(&order.desired.settings))?),
-            // Nothing there, or another start is making it: whoever has the right to write sees to it.
+            // Nothing is pinned, or another start is creating maps: left to the holder of the right to write.
             Err(LoadError::Pin(PinError::Nothing(_)) | LoadError::Abi { found: 0, .. }) => None,
             Err(error) => return Err(error.into()),
         };
         Ok(Self { is_strict: false, egress: Egress::new(choice, Arc::clone(&order.node.network)), programs })
     }
 
-    /// Whether the configuration fits this node; touches nothing.
+    /// Checks that the configuration fits this node. Changes nothing.
     fn strictly(choice: Choice, order: &Order) -> Result<Self, StartError> {
         let desired = &order.desired;
         let is_named = matches!(choice, Choice::Named(_));
@@ -110,7 +110,7 @@ impl Prepared {
         Ok(Self { is_strict: true, egress, programs: None })
     }
 
-    /// Everything that can be refused is refused before anything is touched; then there is a folder to be locked.
+    /// Checks everything that can be refused before anything is changed. Then creates the pin folder.
     pub(super) fn new(options: &Options, order: &Order) -> Result<Self, StartError> {
         let choice = options.unnamed.clone().or_named(&order.node.devices);
         let prepared = match options.is_strict {
@@ -123,7 +123,7 @@ impl Prepared {
 }
 
 impl Control {
-    /// Adopts what is pinned or makes it anew, and goes on with what the maps hold now. Needs the right to write.
+    /// Adopts what is pinned or creates it, then continues from the maps. Needs the right to write.
     pub(super) fn begin(pins: &Pins, prepared: Prepared, order: Order) -> Result<Self, StartError> {
         let Prepared { is_strict, mut egress, programs } = prepared;
         let mut programs = match programs {
@@ -152,19 +152,19 @@ impl Control {
             attached: BTreeSet::new(),
             complaints: Complaints::default(),
         };
-        // Before any listener is there: a handshake that an own key begins would end with the first of the cluster's.
+        // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
         this.bring(order.begun)?;
         this.reaper.ask(reaper::Order::Audit(this.applied.census()))?;
         Ok(this)
     }
 
-    /// Stops writing. What is in the kernel goes on serving.
+    /// Stops writing. What is in the kernel keeps serving.
     pub(super) fn release(self) {
         self.reaper.end();
     }
 
-    /// Brings the kernel in step with an order. What was in force stays where it is refused, but follows the network.
+    /// Brings the kernel in step with an order. If refused, the previous state stays, but follows the network.
     pub(super) fn follow(&mut self, order: Order) -> Result<Done, StartError> {
         let Order { desired, node, keys, begun, .. } = order;
         let has_moved = !Arc::ptr_eq(self.egress.node(), &node.network);
@@ -186,7 +186,7 @@ impl Control {
         Ok(done)
     }
 
-    /// Another configuration; the one before stays when this one is refused.
+    /// Applies another configuration. If it is refused, the previous one stays in effect.
     fn reload(&mut self, desired: Arc<Desired>, begun: Instant) -> Result<Done, StartError> {
         refuse_errors(&size_changes(&self.desired.settings, &desired.settings))?;
         let changed = self.desired.routes.differences(&desired.routes);
@@ -211,7 +211,7 @@ impl Control {
         }
         let before = replace(&mut self.desired, desired);
         let done = self.carry_out(plan, begun);
-        // Freeing many routes takes a while: not before the others are in force.
+        // Freeing many routes takes a while, so it is done only after the new ones are in effect.
         drop(before);
         done
     }
@@ -226,7 +226,7 @@ impl Control {
     fn carry_out(&mut self, mut plan: Plan, begun: Instant) -> Result<Done, StartError> {
         self.is_in_step = false;
         let chosen = self.egress.chosen();
-        // Before any route leads over it: a reply on a device without our program would be answered by the node.
+        // Before any route uses a device: without our program there, the node itself would answer replies.
         self.attach(&chosen.devices)?;
         if !self.is_strict && self.egress.keep_to(&self.attached) {
             plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
@@ -234,7 +234,7 @@ impl Control {
         self.tell(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
         let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
-        // What follows waits until no packet is between two lookups; new connections need not.
+        // What follows `Settle` waits until no packet is between two lookups. New connections need not.
         let settle = plan.changes.iter().position(|change| matches!(change, Change::Settle));
         let mut retire = plan.changes.split_off(settle.unwrap_or(plan.changes.len()));
         let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
@@ -256,8 +256,8 @@ impl Control {
         Ok(Done { changes, in_force, writes: written.writes, took: begun.elapsed() })
     }
 
-    /// Puts keys that every node has into the maps, and says which one signs. The keys before stay good for as long as
-    /// they stand in the other place.
+    /// Writes keys that all nodes share to the maps, and selects the one that signs. The keys before stay
+    /// valid while they are in the other slot.
     fn sign_with(&mut self, keys: Option<&CookieKeys>) -> Result<(), TableError> {
         let Some(keys) = keys.filter(|keys| self.keys.as_ref() != Some(*keys)) else { return Ok(()) };
         self.maps.put_cookie_keys(keys)?;
@@ -266,14 +266,14 @@ impl Control {
         Ok(())
     }
 
-    /// Whether the command line said that the node shall take no new connections.
+    /// Returns whether the command line requested that the node accept no new connections.
     pub(super) fn is_draining(&self) -> Result<bool, TableError> {
         Ok(self.maps.drain.look_up(&0)?.is_some_and(|word| word != 0))
     }
 
-    /// After a write that failed only the maps know what they hold.
+    /// Reads the content of the maps again, since it is unknown after a failed write.
     fn recover(&mut self) {
-        // A backend whose retirement is still to be written would be taken for one in use, and retired then.
+        // Otherwise a backend whose retirement is not written yet would be adopted as in use, then retired.
         self.reaper.catch_up();
         match read::content(&self.maps) {
             Ok(content) => self.applied = Applied::from_maps(content),
@@ -293,7 +293,7 @@ impl Control {
                     self.attached.insert(*index);
                     info!(device, "attached");
                 }
-                // A device may go while we look at it; the next change of the network tries again.
+                // A device may disappear at this moment. The next change of the network tries again.
                 Err(error) => {
                     warn!(%error, device, "not attached");
                     failed = Some(error);
@@ -307,7 +307,7 @@ impl Control {
         Ok(())
     }
 
-    /// Takes the program off every other device, those of an earlier start included.
+    /// Detaches the program from every other device, including those of an earlier start.
     fn detach(&mut self, keep: &BTreeSet<u32>) -> Result<(), StartError> {
         for index in self.pins.linked_devices()? {
             if !keep.contains(&index) {
@@ -319,7 +319,7 @@ impl Control {
         Ok(())
     }
 
-    /// Logs what is news.
+    /// Logs problems that were not logged before.
     fn tell(&mut self, problems: &[Problem], chosen: &Chosen) {
         let devices = chosen.unusable.iter().chain(&chosen.beyond).cloned();
         let now: BTreeSet<String> = problems.iter().map(ToString::to_string).chain(devices).collect();
@@ -333,19 +333,19 @@ impl Control {
         self.complaints.logged = now;
     }
 
-    /// Names of the devices that have the program.
+    /// Returns the names of the devices that have the program, joined by commas.
     pub(super) fn devices(&self) -> String {
         let names: Vec<String> = self.attached.iter().map(|index| self.egress.node().name(*index)).collect();
         names.join(",")
     }
 
-    /// What the node cannot do of what is in force, and why.
+    /// Returns what the node cannot do of the state in effect, and why.
     pub(super) fn problems(&self) -> &[Problem] {
         &self.complaints.problems
     }
 }
 
-/// What of the node's own network stands in the way.
+/// Returns the problems of the node's own network.
 fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem> {
     let remedy = "name another device in the chart's `devices`, or none to follow the routes";
     let devices = chosen.unusable.iter().chain(&chosen.beyond);
@@ -360,7 +360,7 @@ fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem
     problems
 }
 
-/// The maps keep the sizes they were made with.
+/// Returns an error for each size that changed, since maps keep the sizes they were created with.
 fn size_changes(before: &Settings, after: &Settings) -> Vec<Problem> {
     let sizes = [
         ("maxFlows", before.max_flows, after.max_flows),

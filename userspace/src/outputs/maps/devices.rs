@@ -1,4 +1,4 @@
-//! Which devices have the program: pure.
+//! Chooses the devices that get the program. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,36 +9,36 @@ use foldhash::HashMap;
 use crate::model::Node;
 use crate::plan::Hop;
 
-/// What the user says about devices.
+/// The devices that the user selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// Nothing: those of the default routes and of the egress to backends.
+    /// None named: the devices of the default routes and of the egress to backends.
     Routes,
-    /// Those of all routes to others: clients may be on any of them.
+    /// The devices of all routes to other hosts: clients may be on any of them.
     Routed,
-    /// These, by name.
+    /// These devices, by name.
     Named(Vec<Arc<str>>),
 }
 
 impl Choice {
-    /// What the operator names; where that is nothing, this.
+    /// Returns the devices that the operator names, or this choice if there are none.
     pub(super) fn or_named(self, names: &[Arc<str>]) -> Self {
         if names.is_empty() { self } else { Self::Named(names.to_vec()) }
     }
 }
 
-/// The outcome of a choice.
+/// The result of a choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chosen {
-    /// Devices to have the program, by index.
+    /// Indices of the devices that should have the program.
     pub devices: BTreeSet<u32>,
-    /// What keeps a device from being used.
+    /// Why devices cannot be used.
     pub unusable: Vec<String>,
     /// Backends that are reached over a device the user did not name.
     pub beyond: Vec<String>,
 }
 
-/// Chooses devices, and removes egress that lead over others.
+/// Chooses devices, and removes next hops over other devices.
 pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr, Hop>) -> Chosen {
     let mut chosen = Chosen::default();
     let wanted: BTreeSet<u32> = match choice {
@@ -55,14 +55,14 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
             Some(link) if link.ethernet => {
                 chosen.devices.insert(index);
             }
-            // A route alone says little: nobody may ever come over it.
+            // A route alone is no reason to complain: possibly no packet ever uses it.
             Some(_) if !needed(choice, node, towards, index) => {}
             Some(link) => chosen.unusable.push(format!(
                 "device {} carries no Ethernet frames, which the programs need; what comes or goes over it is not \
                  handled",
                 link.name
             )),
-            // Gone since the routes were read; the next change tells more.
+            // It disappeared after the routes were read; another change will follow.
             None => {}
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
     chosen
 }
 
-/// Whether something is missing without this device.
+/// Returns whether something does not work without this device.
 fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Hop>, index: u32) -> bool {
     *choice != Choice::Routed
         || node.defaults.contains(&index)

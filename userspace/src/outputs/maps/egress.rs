@@ -1,4 +1,4 @@
-//! The egress to the backends of what is desired, over devices of ours; kept from one change to the next.
+//! The egress to the desired backends over our devices, kept and updated across changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::replace;
@@ -13,46 +13,46 @@ use crate::net::NetError;
 use crate::net::egress::towards;
 use crate::plan::{Hop, Hops};
 
-/// At most one route in so many is counted by itself.
+/// Changed routes are counted one by one if they are at most this fraction of all: one in this many.
 const SHARE: usize = 8;
-/// So many may always be.
+/// This many changed routes are always counted one by one.
 const FEW: usize = 64;
 
-/// Gives the way to each address of a list.
+/// Returns the next hop for each address of a list.
 type Ask = fn(&[IpAddr], &Node) -> Result<Vec<Option<Hop>>, NetError>;
 
-/// What is known of the way to an address.
+/// What is known about the next hop to an address.
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    /// Backends that have the address.
+    /// The number of backends with this address.
     backends: usize,
-    /// The way, over whatever device.
+    /// The next hop, over any device.
     hop: Option<Hop>,
 }
 
-/// What the kernel says of the egress to backends, and which devices are ours.
+/// What the kernel reports about the egress to backends, and which devices are ours.
 #[derive(Debug)]
 pub(super) struct Egress {
-    /// Asks the kernel.
+    /// Queries the kernel.
     ask: Ask,
     choice: Choice,
     node: Arc<Node>,
     /// By address of a backend.
     known: HashMap<IpAddr, Known>,
-    /// Addresses by the device that leads to them.
+    /// The number of addresses reached over each device.
     over: BTreeMap<u32, usize>,
     chosen: Arc<Chosen>,
-    /// Those of `known` that lead over devices of ours.
+    /// Those of `known` that are reached over our devices.
     hops: Hops,
-    /// What is counted is not of what is in force: to be counted anew.
+    /// The counts do not match what is in effect and must be recomputed.
     is_stale: bool,
 }
 
-/// A difference of two lists of routes.
+/// The differences of two lists of routes.
 type Changed<'a> = Difference<'a, Arc<DesiredRoute>>;
 
 impl Egress {
-    /// For the node as it is now; nothing is asked yet.
+    /// For the node as it is now. Does not query the kernel yet.
     pub(super) fn new(choice: Choice, node: Arc<Node>) -> Self {
         Self {
             ask: towards,
@@ -66,34 +66,35 @@ impl Egress {
         }
     }
 
-    /// The egress, as far as they lead over devices of ours.
+    /// The egress over our devices.
     pub(super) fn hops(&self) -> &Hops {
         &self.hops
     }
 
-    /// Which devices are ours.
+    /// The devices that are ours.
     pub(super) fn chosen(&self) -> Arc<Chosen> {
         Arc::clone(&self.chosen)
     }
 
-    /// The node's network when it was looked at last.
+    /// The node's network as last read.
     pub(super) fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    /// The node's network changed: nothing that is known of egress is to be believed.
+    /// Replaces the node's network. Everything known about egress becomes invalid.
     pub(super) fn look_again(&mut self, node: Arc<Node>) {
         self.node = node;
         self.known.clear();
         self.is_stale = true;
     }
 
-    /// What was found last is not what came into force: the next [`Self::find`] or [`Self::follow`] counts anew.
+    /// Must be called if what was found last did not take effect: the next [`Self::find`] or [`Self::follow`]
+    /// counts everything again.
     pub(super) fn distrust(&mut self) {
         self.is_stale = true;
     }
 
-    /// The egress to all backends. Only addresses not known yet are asked for.
+    /// Finds the egress to all backends. Queries the kernel only for addresses that are not known.
     pub(super) fn find(&mut self, desired: &Desired) -> Result<(), NetError> {
         self.is_stale = true;
         let mut backends: HashMap<IpAddr, usize> = HashMap::default();
@@ -122,7 +123,7 @@ impl Egress {
         Ok(())
     }
 
-    /// The same where only these routes differ from those whose egress were found last.
+    /// Like [`Self::find`], where only these routes differ from those whose egress was found last.
     pub(super) fn follow(&mut self, desired: &Desired, changed: &[Changed<'_>]) -> Result<(), NetError> {
         let is_little = changed.len() <= FEW.max(desired.routes.len() / SHARE);
         let is_counted = !replace(&mut self.is_stale, true) && is_little && self.count(changed)?;
@@ -130,21 +131,21 @@ impl Egress {
         if is_counted { Ok(()) } else { self.find(desired) }
     }
 
-    /// Only these devices have our program: what leads over others has no way. Whether there is such.
+    /// Removes next hops over devices without our program. Returns whether a chosen device lacks it.
     pub(super) fn keep_to(&mut self, attached: &BTreeSet<u32>) -> bool {
         let is_less = !self.chosen.devices.is_subset(attached);
         if is_less {
             self.hops.towards.retain(|_, hop| attached.contains(&hop.ifindex));
             self.hops.edition += 1;
-            // The devices may be there the next time.
+            // The devices may have it the next time.
             self.is_stale = true;
         }
         is_less
     }
 
-    /// Counts the backends of changed routes; `false`: which devices are ours may change with them.
+    /// Counts the backends of changed routes. Returns `false` if the set of our devices may change with them.
     fn count(&mut self, changed: &[Changed<'_>]) -> Result<bool, NetError> {
-        // Of each address: how many backends fewer and more have it.
+        // By address: how many backends lost it, and how many gained it.
         let mut more: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
         for (old, new) in changed {
             old.iter()
@@ -183,7 +184,7 @@ impl Egress {
         Ok(devices_stay)
     }
 
-    /// Puts these egress in the place of those before. Where they are the same, so is the edition.
+    /// Replaces the egress. If it is the same as before, the edition does not change.
     fn set(&mut self, egress: HashMap<IpAddr, Hop>) {
         let same = self.hops.edition != 0 && self.hops.towards == egress && self.hops.own == self.node.own;
         if !same {
@@ -193,7 +194,7 @@ impl Egress {
     }
 }
 
-/// The addresses of a route's backends, those of refusing ones apart.
+/// The addresses of a route's backends, except refusing ones.
 fn addresses(route: &DesiredRoute) -> impl Iterator<Item = IpAddr> {
     route.backends.iter().filter(|backend| !backend.is_refusing()).map(|backend| backend.address)
 }
@@ -204,7 +205,7 @@ mod tests {
     use crate::model::{BackendSpec, Link};
     use proptest::prelude::*;
 
-    /// An address leads over the device of its last byte modulo 5: none, Ethernet, Ethernet, Ethernet, a tunnel.
+    /// Reaches an address over the device of its last byte modulo 5: none, three Ethernet devices, a tunnel.
     fn over(addresses: &[IpAddr], _: &Node) -> Result<Vec<Option<Hop>>, NetError> {
         let hop = |address: &IpAddr| {
             let IpAddr::V4(v4) = address else { return None };
@@ -291,7 +292,7 @@ mod tests {
         let now = desired(&routes);
         egress.follow(&now, &before.routes.differences(&now.routes)).unwrap();
         assert_eq!(egress.hops().edition, edition);
-        // Nothing leads over the second device any more.
+        // The second device leads to no backend any more.
         routes.insert(2, vec![3]);
         let last = desired(&routes);
         egress.follow(&last, &now.routes.differences(&last.routes)).unwrap();

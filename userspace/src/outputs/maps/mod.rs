@@ -1,11 +1,11 @@
-//! The kernel's maps as an output: a thread plans and writes, so that neither a first load of a million routes nor a slow
-//! kernel holds up the loop.
+//! The kernel's maps as an output. A thread plans and writes, so that neither the first load of a million
+//! routes nor a slow kernel delays the loop.
 
 /// Which devices have the program.
 mod devices;
 /// The egress to backends.
 mod egress;
-/// What the kernel holds, and how it is brought in step.
+/// What the kernel holds, and the writes that keep it in step.
 mod control;
 /// The thread that ends connections.
 mod reaper;
@@ -27,7 +27,7 @@ use worker::{Task, Worker};
 pub(crate) use control::Options;
 pub(crate) use devices::Choice;
 
-/// The way to the thread that writes the maps.
+/// The channel to the thread that writes the maps.
 #[derive(Debug)]
 pub(crate) struct MapsOutput {
     tasks: mpsc::Sender<Task>,
@@ -35,7 +35,7 @@ pub(crate) struct MapsOutput {
 }
 
 impl MapsOutput {
-    /// Starts the thread; nothing is touched yet.
+    /// Starts the thread. It does not change anything yet.
     pub(crate) fn start(options: Options) -> io::Result<Self> {
         let (tasks, received) = mpsc::channel();
         let (words, said) = unbounded_channel();
@@ -44,7 +44,7 @@ impl MapsOutput {
         Ok(Self { tasks, words: said })
     }
 
-    /// A thread that is gone is told by [`Output::holds`].
+    /// Sends a task. If the thread is gone, [`Output::holds`] reports it.
     fn ask(&self, task: Task) {
         drop(self.tasks.send(task));
     }
@@ -69,7 +69,7 @@ impl Output for MapsOutput {
     }
 }
 
-/// Pinned maps keep their sizes: `settings` becomes what they were made for; a problem for each that was another.
+/// Writes the fixed sizes of pinned maps into `settings`. Returns a problem for each size that differed.
 pub(crate) fn keep_sizes(pins: &Pins, settings: &mut Settings) -> Result<Vec<Problem>, LoadError> {
     let Some(pinned) = load::pinned_sizes(pins)? else { return Ok(Vec::new()) };
     let mut problems = Vec::new();

@@ -1,5 +1,6 @@
-//! The thread that ends connections: on time limits, when a hello gives way, and when what they belong to is removed.
-//! A thread of its own, so that a walk through a million flows delays no reload.
+//! The thread that ends connections: at time limits, when a hello is evicted, and when a listener, route or
+//! backend is removed. It is a separate thread so that a walk through a million flows does not delay a
+//! reload.
 
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -18,39 +19,40 @@ use crate::dataplane::pin::Pins;
 use crate::outputs::error::ReaperGone;
 use crate::plan::{Census, Change, Selector};
 
-/// How long after a reset connections are looked for again that were being opened during the first.
+/// Delay until a reset is repeated, for connections that were being opened during the first one.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// All flows are looked at this often at most, and four times in an idle timeout at least.
+/// The longest interval between checks of all flows. A quarter of the idle timeout applies if it is shorter.
 const FLOWS_EVERY_SECS: u32 = 10;
 
-/// What the thread is asked for.
+/// A request to the thread.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Something is gone.
+    /// End what was removed.
     End(Ended),
-    /// End every connection that the census does not know: a daemon that died between its writes and its resets
-    /// leaves such behind.
+    /// End every connection that does not belong to the census. A daemon that died between its writes and its
+    /// resets leaves such connections.
     Audit(Census),
-    /// Use this device for runs.
+    /// Use this device for runs of the program.
     Device(u32),
-    /// Nothing; it is dropped when all that was asked for before has been done.
+    /// Does nothing. It is dropped when all earlier requests have been done.
     Caught(mpsc::Sender<()>),
 }
 
-/// What is to be done about what is gone, and nobody waits for.
+/// The work after a removal. No caller waits for it.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    /// To be written once every packet under way has been handled: backends that take no more flows.
+    /// To be written once every packet in flight has been handled: backends that accept no more flows.
     pub retire: Vec<Change>,
-    /// Connections to be ended now and again a little later.
+    /// Connections to be ended now, and again a little later.
     pub selector: Selector,
-    /// To be written afterwards: what only clears away.
+    /// To be written after that: deletions of what is no longer used.
     pub later: Vec<Change>,
 }
 
 impl Ended {
-    /// Both at once: waiting for packets and looking at all flows is done once for all that has piled up.
+    /// Combines two removals: all requests that have queued up need only one wait for packets and one walk
+    /// through flows.
     fn join(&mut self, other: Self) {
         self.retire.extend(other.retire);
         self.selector.join(other.selector);
@@ -62,7 +64,7 @@ impl Ended {
     }
 }
 
-/// The way to the thread.
+/// The handle of the thread.
 #[derive(Debug)]
 pub(super) struct Reaper {
     orders: UnboundedSender<Order>,
@@ -86,8 +88,8 @@ impl Reaper {
         Ok(Self { orders, thread })
     }
 
-    /// Ends the thread and waits for it: nothing is written after this. What it had not yet cleared away is found again
-    /// in the maps by whoever starts next.
+    /// Stops the thread and waits for it: nothing is written after this. The next process to start finds what
+    /// was not cleared away in the maps.
     pub(super) fn end(self) {
         drop(self.orders);
         if self.thread.join().is_err() {
@@ -95,22 +97,22 @@ impl Reaper {
         }
     }
 
-    /// Waits until the thread has done what it was asked for, but for what it does a second time.
+    /// Waits until the thread has done all earlier requests, without their second resets.
     pub(super) fn catch_up(&self) {
         let (sender, done) = mpsc::channel();
         if self.ask(Order::Caught(sender)).is_ok() {
-            // Nothing is ever sent: it ends when the sender is dropped.
+            // Nothing is ever sent: `recv` returns when the sender is dropped.
             let _ = done.recv();
         }
     }
 
-    /// Asks the thread for something.
+    /// Sends the thread a request.
     pub(super) fn ask(&self, order: Order) -> Result<(), ReaperGone> {
         self.orders.send(order).map_err(|_| ReaperGone)
     }
 }
 
-/// Something to be done a second time.
+/// The second part of a removal.
 struct Again {
     due: Instant,
     selector: Selector,
@@ -144,7 +146,7 @@ impl Duty {
         }
     }
 
-    /// Does what is asked for, and what has piled up behind it.
+    /// Does this request and all that have queued up behind it.
     fn obey(&mut self, first: Order, orders: &mut UnboundedReceiver<Order>) {
         let mut ended = Ended::default();
         let mut waiting = Vec::new();
@@ -211,7 +213,7 @@ impl Duty {
 
     fn evict(&self, expiry: &Expiry) {
         if let Err(error) = self.expirer.run(expiry) {
-            warn!(%error, "a client whose hello gave way is not told");
+            warn!(%error, "a client whose hello was evicted is not reset");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that writes: one task after the other, of orders that wait only the last one.
+//! The thread that writes. Carries out one task after the other; of several waiting orders only the last.
 
 use std::mem::replace;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -10,10 +10,10 @@ use tracing::{debug, warn};
 use super::control::{Control, Options, Prepared};
 use crate::outputs::{Done, Held, Order, StartError, Word};
 
-/// How often the maps are asked what the command line wrote into them.
+/// The interval for reading what the command line wrote into the maps.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the thread is asked for, as [`crate::outputs::Output`] says.
+/// A task for the thread, as described in [`crate::outputs::Output`].
 #[derive(Debug)]
 pub(super) enum Task {
     Prepare(Box<Order>),
@@ -21,17 +21,17 @@ pub(super) enum Task {
     Release,
 }
 
-/// How far the thread is.
+/// The stage that the thread has reached.
 enum Stage {
-    /// It has not prepared anything.
+    /// Nothing is prepared.
     Idle,
-    /// It waits for the first order.
+    /// Prepared; waits for the first order.
     Prepared(Box<Prepared>),
-    /// It writes.
+    /// Writes the maps.
     Writing(Box<Control>),
 }
 
-/// What the thread has.
+/// The state of the thread.
 pub(super) struct Worker {
     options: Options,
     tasks: Receiver<Task>,
@@ -41,12 +41,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// With nothing done yet.
+    /// A worker that has done nothing yet.
     pub(super) fn new(options: Options, tasks: Receiver<Task>, words: UnboundedSender<Word>) -> Self {
         Self { options, tasks, words, stage: Stage::Idle, is_draining: false }
     }
 
-    /// Serves until nobody asks any more.
+    /// Serves until the other end of the channel is closed.
     pub(super) fn serve(mut self) {
         let mut next = None;
         loop {
@@ -79,12 +79,12 @@ impl Worker {
         }
     }
 
-    /// The last of the orders that wait, and what waits behind it.
+    /// Returns the last of the waiting orders, and the task behind it.
     fn last(&self, mut order: Box<Order>) -> (Box<Order>, Option<Task>) {
         while let Ok(task) = self.tasks.try_recv() {
             match task {
                 Task::Apply(newer) => {
-                    debug!(number = order.number, "gives way to a newer order");
+                    debug!(number = order.number, "superseded by a newer order");
                     order = newer;
                 }
                 other => return (order, Some(other)),
@@ -129,7 +129,7 @@ impl Worker {
                 Ok(Done { took: begun.elapsed(), ..Default::default() })
             }
             Err(error) => {
-                // A start that failed leaves nothing behind, but what was there before it is not its to remove.
+                // A failed start removes what it created, but not what existed before.
                 if self.options.is_strict
                     && is_fresh
                     && let Err(error) = pins.remove()
@@ -141,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Reads back what the command line wrote.
+    /// Reads what the command line wrote.
     fn look(&mut self) {
         let Stage::Writing(control) = &self.stage else { return };
         match control.is_draining() {
@@ -154,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Nobody listens any more: then nobody asks either, and the thread ends.
+    /// Sends a message. If the receiver is gone, no tasks arrive either, and the thread ends.
     fn say(&self, word: Word) {
         drop(self.words.send(word));
     }

@@ -1,4 +1,4 @@
-//! Worlds compared, looked up and read back.
+//! Compares maps in memory ("worlds"), looks up connections in them, and reads them back.
 
 use crate::model::Desired;
 use crate::plan::tables::page_count;
@@ -13,19 +13,19 @@ use common::maps::route::{
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-/// The world after all of a plan.
+/// Returns the world after all writes of a plan.
 pub(super) fn carried_out(world: &MapsImage, plan: &Plan) -> MapsImage {
     let mut world = world.clone();
     plan.changes.iter().chain(&plan.later).for_each(|change| world.apply(change));
     world
 }
 
-/// The world of a first plan.
+/// Returns the world after a first plan.
 pub(super) fn fresh(desired: &Desired, hops: &Hops) -> MapsImage {
     carried_out(&MapsImage::default(), &plan(&Applied::default(), desired, hops))
 }
 
-/// The world as a daemon would read it from pinned maps.
+/// Returns the content that a daemon would read from pinned maps.
 pub(super) fn content(world: &MapsImage) -> MapsContent {
     let name = |((listener, name), route): (&(u32, Box<[u8]>), &u32)| {
         let (bytes, length) = route_key::buffer(name).unwrap();
@@ -53,7 +53,7 @@ pub(super) fn content(world: &MapsImage) -> MapsContent {
     }
 }
 
-/// Where a new connection goes.
+/// The result of looking up a new connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reached {
     /// Empty: nothing answers.
@@ -64,7 +64,7 @@ pub(super) struct Reached {
     pub(super) members: Vec<(IpAddr, u16)>,
 }
 
-/// Where a new connection goes.
+/// Looks up a new connection.
 pub(super) fn reached(world: &MapsImage, vip: &str, port: u16, name: &str) -> Reached {
     let address = Address::from(vip.parse::<IpAddr>().unwrap());
     let is_vip = world.addresses.get(&address).copied().unwrap_or_default() & ROLE_VIP != 0;
@@ -83,7 +83,7 @@ pub(super) fn reached(world: &MapsImage, vip: &str, port: u16, name: &str) -> Re
     }
 }
 
-/// The members of a table, all of which must be there.
+/// Returns the members of a table. All of them must exist.
 fn members(world: &MapsImage, table: &Table) -> Vec<(IpAddr, u16)> {
     for page in 0..page_count(table.slots) {
         assert!(world.pages.contains_key(&PageKey { table: table.id, page }), "page {page} of {table:?}");
@@ -102,7 +102,7 @@ fn members(world: &MapsImage, table: &Table) -> Vec<(IpAddr, u16)> {
         .collect()
 }
 
-/// Everything that leads somewhere leads to something whole.
+/// Asserts that all entries lead only to complete entries.
 pub(super) fn assert_whole(world: &MapsImage) {
     let by_name = world.names.values().chain(world.wildcards.values()).copied();
     let by_default = world.listeners.values().map(|listener| listener.route).filter(|route| *route != 0);
@@ -117,7 +117,7 @@ pub(super) fn assert_whole(world: &MapsImage) {
     }
 }
 
-/// What a world says, with names in the place of ids. Sources are left out: they stay after their use.
+/// Describes a world with names instead of ids. Source addresses are left out: they stay after their use.
 pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
     let route = |id: u32| if id == 0 { "none" } else { world.label(LABEL_ROUTE, id).unwrap_or("?") };
     let listener = |id: u32| world.label(LABEL_LISTENER, id).unwrap_or("?");
@@ -160,7 +160,7 @@ pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
     lines
 }
 
-/// Ids that a change brings into the maps: (kind, id).
+/// Returns the id that a change adds to the maps: (kind, id).
 pub(super) fn new_ids(world: &MapsImage, change: &Change) -> Option<(&'static str, u32)> {
     match change {
         Change::PutRoute(id, _) if !world.routes.contains_key(id) => Some(("route", *id)),

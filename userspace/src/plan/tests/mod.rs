@@ -1,10 +1,10 @@
-//! Plans carried out on maps in memory: nothing is missing, nothing is left over, and no write makes a gap.
+//! Carries out plans on maps in memory: nothing is missing, nothing is left over, and no write leaves a gap.
 
-/// Worlds compared, looked up and read back.
+/// Compares maps in memory, looks up connections in them, and reads them back.
 mod check;
 /// Any sequence of configurations.
 mod sequences;
-/// Connections told to another node.
+/// Connections that are opened on another node.
 mod opening;
 
 use super::*;
@@ -65,7 +65,7 @@ fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
     desired
 }
 
-/// A way over device 3 to every backend.
+/// Returns a next hop over device 3 for every backend.
 fn ways(desired: &Desired) -> Hops {
     let towards = desired.backend_addresses().into_iter().map(|address| {
         let source = if address.is_ipv4() { ip("10.0.0.254") } else { ip("fd00::fe") };
@@ -99,7 +99,7 @@ fn two_tenants() -> Desired {
     )
 }
 
-/// The names of changes, without their keys.
+/// Returns the names of changes, without their keys.
 fn kinds(changes: &[Change]) -> Vec<String> {
     let text = |change: &Change| format!("{change:?}");
     changes.iter().map(|c| text(c).split(['(', ' ']).next().unwrap_or_default().to_owned()).collect()

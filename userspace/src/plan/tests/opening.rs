@@ -1,4 +1,5 @@
-//! A connection is told by one node and opened on another, whose maps were filled in another order: their ids differ.
+//! One node describes a connection and another opens it. Their maps were filled in a different order, so
+//! their ids differ.
 
 use super::*;
 use crate::plan::opening::Unknown;
@@ -10,7 +11,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 const VIP: &str = "10.97.0.10";
 
-/// The maps of a node that came to these routes one after the other.
+/// Returns the maps of a node that got these routes one after the other.
 fn node(routes: &[&str]) -> MapsImage {
     let listeners = vec![listener("shared", &[VIP], 443, Protocol::Tls, None)];
     let (mut image, mut applied) = (MapsImage::default(), Applied::default());
@@ -32,7 +33,7 @@ fn client() -> ClientTuple {
     ClientTuple::tcp(ip("192.0.2.7").into(), ip(VIP).into(), Port::new(40_000), Port::new(443))
 }
 
-/// An open connection of tenant `name` on this node.
+/// Returns an open connection of tenant `name` on this node.
 fn flow(image: &MapsImage, name: &str) -> Flow {
     let (key, _) = image
         .labels
@@ -75,7 +76,7 @@ fn a_connection_goes_on_by_addresses_and_names() {
     let (here, there) = (node(&["a", "bb", "ccc"]), node(&["ccc", "x", "bb", "a"]));
     let before = flow(&here, "bb");
     let told = here.opening(&client(), &before).unwrap();
-    // As it would cross a wire.
+    // As sent to another node.
     let told = Opening::read_from_bytes(told.as_bytes()).unwrap();
     let after = there.open(&told).unwrap();
     let ids = |flow: &Flow| (flow.connection.route, flow.connection.backend);
@@ -84,7 +85,7 @@ fn a_connection_goes_on_by_addresses_and_names() {
     assert_eq!(there.label(LABEL_ROUTE, after.connection.route), Some("bb"));
     let backend = there.backends[&after.connection.backend];
     assert_eq!((backend.address, backend.port), (before.nat.backend, before.nat.backend_port));
-    // And back, to the ids it began with.
+    // And back, to the original ids.
     let back = here.open(&there.opening(&client(), &after).unwrap()).unwrap();
     assert_eq!(back, before.begun());
 }
@@ -108,7 +109,7 @@ trait Begun {
 }
 
 impl Begun for Flow {
-    /// As it is where it was just opened.
+    /// Returns the flow as it is right after opening.
     fn begun(mut self) -> Self {
         (self.connection.generation, self.connection.flags) = (0, 0);
         self

@@ -73,7 +73,7 @@ fn pattern(text: &str) -> Pattern {
     crate::config::pattern(text).unwrap()
 }
 
-/// Ways to some of the backends.
+/// Next hops to some of the backends.
 fn hops() -> impl Strategy<Value = Hops> {
     let reachable = prop::sample::subsequence(BACKENDS.to_vec(), 4..=6);
     (reachable, 1..3u32, prop::sample::select(vec![1400, 1500])).prop_map(|(addresses, ifindex, mtu)| {
@@ -91,10 +91,10 @@ fn hops() -> impl Strategy<Value = Hops> {
 struct Step {
     listeners: Option<Vec<ListenerSpec>>,
     routes: Vec<RouteSpec>,
-    /// Routes that stay as they are, if they are there.
+    /// Routes that stay unchanged if they exist.
     stay: Vec<&'static str>,
     hops: Option<Hops>,
-    /// After how many writes the daemon dies, if it does.
+    /// The number of writes after which the daemon dies, if it does.
     dies: Option<prop::sample::Index>,
 }
 
@@ -106,8 +106,8 @@ fn step() -> impl Strategy<Value = Step> {
         .prop_map(|(listeners, routes, stay, hops, dies)| Step { listeners, routes, stay, hops, dies })
 }
 
-/// Takes a step from `facts` and `hops`; contradictions are resolved by leaving things out: that is as good a
-/// configuration as any.
+/// Applies a step to `facts` and `hops`. Contradictions are resolved by leaving things out; the result is as
+/// good a configuration as any.
 fn take(step: Step, facts: &mut Facts, hops: &mut Hops) -> Desired {
     if let Some(listeners) = step.listeners {
         facts.listeners = listeners;
@@ -121,7 +121,7 @@ fn take(step: Step, facts: &mut Facts, hops: &mut Hops) -> Desired {
     compile(facts).desired
 }
 
-/// Every connection one could ask for, and where it goes.
+/// Returns where every possible connection leads.
 fn everywhere(world: &MapsImage) -> Vec<Reached> {
     let mut answers = Vec::new();
     for vip in VIPS {
@@ -134,7 +134,8 @@ fn everywhere(world: &MapsImage) -> Vec<Reached> {
     answers
 }
 
-/// Carries out writes one by one; at each of them the world is whole, and who is served before and after is served.
+/// Carries out writes one by one. After each write the world is complete, and every client that is served
+/// before and after the plan is served.
 fn carry_out(
     world: &mut MapsImage,
     changes: &[Change],
@@ -153,7 +154,7 @@ fn carry_out(
         for ((old, new), now) in old.iter().zip(&new).zip(everywhere(world)) {
             let stays = old.listener == new.listener;
             if !stays && (before.contains(&new.listener) || then.contains(&old.listener)) {
-                // The one exception: it moved between listeners that both stay.
+                // The one exception: the address and port moved between listeners that both stay.
                 continue;
             }
             let gap = !old.members.is_empty() && !new.members.is_empty() && now.members.is_empty();
@@ -187,7 +188,7 @@ proptest! {
             let mut after = world.clone();
             changes.iter().for_each(|change| after.apply(change));
             if let Some(at) = dies.filter(|_| !changes.is_empty()) {
-                // The daemon dies: what was to be done later is forgotten, and found again.
+                // The daemon dies: the deletions planned for later are forgotten, and found again.
                 let cut = at.index(changes.len());
                 carry_out(&mut world, &changes[..cut], &after, &mut ever);
                 later.clear();
@@ -205,7 +206,7 @@ proptest! {
             }
             let unchanged = plan(&applied, &desired, &hops);
             prop_assert_eq!((unchanged.changes, unchanged.later), (vec![], vec![]));
-            // What is to be done later may come after any other plan.
+            // The later deletions may follow any other plan.
             let mut settled = world.clone();
             later.iter().for_each(|change| settled.apply(change));
             assert_whole(&settled);

@@ -22,7 +22,7 @@ fn accepted() -> Condition {
     condition("Accepted", Status::True, "Accepted")
 }
 
-/// What the API server stores of `current` once it took the patch.
+/// Returns what the API server stores after applying the patch to `current`.
 fn stored(current: &Value, patch: &Value) -> Value {
     let (Value::Object(_), Value::Object(patch)) = (current, patch) else { return patch.clone() };
     let mut next = current.clone();
@@ -38,7 +38,7 @@ fn stored(current: &Value, patch: &Value) -> Value {
     next
 }
 
-/// The status once what is desired was written; nothing is written a second time.
+/// Returns the status after the desired patch is written. Asserts that nothing is written a second time.
 fn settled(current: &Value, desired: impl Fn(&Value, &str) -> Option<Value>) -> Value {
     let Some(patch) = desired(current, NOW) else { return current.clone() };
     let next = stored(current, &patch);
@@ -82,7 +82,7 @@ fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-/// As the CRD's defaults make it.
+/// A status with the defaults of the CRD.
 fn fresh() -> Value {
     let waiting = |kind: &str| {
         json!({"type": kind, "status": "Unknown", "reason": "Pending", "message": "Waiting for controller",
@@ -132,7 +132,7 @@ fn a_transition_moves_only_the_condition_that_changed() {
     assert_eq!(find(&lost["conditions"], "type", "Programmed")["reason"], "NoResources");
     let tls = find(&lost["listeners"], "name", "tls");
     assert_eq!(find(&tls["conditions"], "type", "Programmed")["reason"], "Pending");
-    // Another message or generation alone is no transition.
+    // A different message or generation alone is no transition.
     let newer = GatewayVerdict { generation: 8, ..gateway() };
     let third = settled(&second, |current, now| {
         gateway::desired_status(current, &newer, &[], &Progress::Everywhere, now)
@@ -259,7 +259,7 @@ fn a_service_gets_its_ingress_once_every_node_agrees() {
         json!([{"ip": "192.0.2.9", "ipMode": "Proxy", "ports": ports},
                {"ip": "2001:db8::9", "ipMode": "Proxy", "ports": ports}])
     );
-    // A node that is new does not take the address away; an address that is no longer asked for goes at once.
+    // A new node does not remove the address. An address that is no longer requested disappears at once.
     let again = settled(&served, |current, now| service::desired_status(current, &verdict, &pending, now));
     assert_eq!(again["loadBalancer"], served["loadBalancer"]);
     let moved = ServiceVerdict { addresses: addresses(&["192.0.2.9", "192.0.2.10"]), ..verdict.clone() };

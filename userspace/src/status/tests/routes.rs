@@ -21,7 +21,8 @@ fn of_another(name: &str) -> Value {
 fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
     let verdict =
         route(vec![parent(None, Status::True), parent(Some("a"), Status::False), parent(None, Status::True)]);
-    // Another controller speaks of the same parent; one of ours is of a parent that is gone, and one stands there twice.
+    // Another controller has an entry for the same parent. Of our entries, one is of a parent that is gone,
+    // and one is duplicated.
     let ours = |name: &str| json!({"parentRef": {"name": name}, "controllerName": CONTROLLER_NAME, "conditions": []});
     let current = json!({"parents": [of_another("gw"), ours("gone"), ours("gw"), ours("gw")]});
     let status =
@@ -44,7 +45,7 @@ fn defaults_that_the_server_filled_in_are_no_change() {
     status["parents"][0]["parentRef"] =
         json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw", "namespace": "ns"});
     assert_eq!(route::desired_status(&status, Some(&verdict), None, "ns", NOW), None);
-    // In another namespace it is another parent.
+    // In another namespace the reference means another parent.
     let moved = route::desired_status(&status, Some(&verdict), None, "elsewhere", NOW).unwrap();
     assert_eq!(elements(moved.get("parents")).len(), 1);
     assert_eq!(moved["parents"][0]["parentRef"], json!({"name": "gw"}));

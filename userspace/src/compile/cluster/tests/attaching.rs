@@ -1,9 +1,10 @@
-//! Which route attaches to which listener: the Gateway API's rules, a line each.
+//! Which route attaches to which listener: the Gateway API's rules, one per line.
 
 use super::*;
 use expect_test::expect;
 
-/// One Gateway with one listener, one route: what the route is told, and how many routes the listener has.
+/// Compiles one Gateway with one listener, and one route. Returns the route's condition and the listener's
+/// number of routes.
 fn one(listener: &str, parent: &str, hostnames: &[&str]) -> String {
     let mut scene = Scene::new();
     scene.gateway("a/g", 1, "192.0.2.1", &[listener]);
@@ -48,7 +49,7 @@ fn every_way_to_miss_a_listener_has_its_reason() {
         assert_eq!(one(listener, parent, &["a.example.com"]), expected, "{listener}, {parent}");
     }
     assert_eq!(one("l TLS:443:*.example.com", "g", &["x.org", "*.com"]), "Accepted 1");
-    // Names that could not be read are no wildcard.
+    // Hostnames that could not be read are not a wildcard.
     let mut scene = Scene::new();
     scene.gateway("a/g", 1, "192.0.2.1", &["l TLS:443"]);
     let mut route = (*Scene::route(&["g"], "a/r", 2, &[], &[])).clone();

@@ -3,7 +3,7 @@
 use super::*;
 use expect_test::expect;
 
-/// A Gateway, and route `a/r` with these references.
+/// Returns a Gateway, and route `a/r` with these references.
 fn scene(refs: &[&str]) -> Scene {
     let mut scene = Scene::new();
     scene.gateway("a/g", 1, "192.0.2.1", &["l TLS:443"]);
@@ -35,7 +35,7 @@ fn every_reference_gets_its_share_however_many_endpoints_it_has() {
             &["s:443*0", "t:443*3"],
             "10.0.0.1:6443 0, 10.0.0.2:6443 0, 10.0.1.1:6443 1, 10.0.1.2:6443 1, 10.0.1.3:6443 1",
         ),
-        // Twice the same endpoints: their shares add up.
+        // The same endpoint twice: its shares add up.
         (&["s:443", "u:443"], "10.0.0.1:6443 3, 10.0.0.2:6443 1"),
     ];
     for (refs, expected) in table {
@@ -89,7 +89,8 @@ fn families_have_shares_of_their_own() {
         ("a/gone", &[]),
         ("a/six", &["fd00:1::1"]),
     ];
-    // A Service of the other family alone has no part in this one: nobody is refused for it.
+    // A Service with endpoints of the other family only has no share in this one, so no client is refused for
+    // it.
     assert_eq!(
         backends(&["dual:443", "four:443"], services),
         "10.0.0.1:6443 2, 10.0.1.1:6443 1, 10.0.1.2:6443 1, [fd00::1]:6443 1"
@@ -113,13 +114,13 @@ fn only_ready_endpoints_take_connections_and_draining_ones_where_no_other_does()
         ),
         (&["10.0.0.2 draining", "10.0.0.3 notready"], "10.0.0.2:6443 1, 10.0.0.3:6443 0"),
         (&["10.0.0.3 notready", "10.0.0.4 departed"], "10.0.0.3:6443 0, 10.0.0.4:6443 0"),
-        // Each family by itself.
+        // Each family separately.
         (&["10.0.0.1", "fd00::1 draining"], "10.0.0.1:6443 1, [fd00::1]:6443 1"),
     ];
     for (endpoints, expected) in table {
         assert_eq!(backends(&["s:443"], &[("a/s", endpoints)]), *expected, "{endpoints:?}");
     }
-    // Where no endpoint of a reference takes any, its share is refused, and flows it has stay.
+    // If no endpoint of a reference takes new connections, its share is refused. Existing flows stay.
     assert_eq!(
         backends(&["s:443", "t:443"], &[("a/s", &["10.0.0.1"]), ("a/t", &["10.0.0.2 notready"])]),
         "refused/4 1, 10.0.0.1:6443 1, 10.0.0.2:6443 0"
@@ -155,7 +156,7 @@ fn zone_hints_count_where_all_endpoints_have_them_and_one_is_for_this_zone() {
         (&["10.0.0.1 @x", "10.0.0.2 @y", "10.0.0.3 @y @x"], "1 0 1"),
         (&["10.0.0.1 @x", "10.0.0.2 @y", "10.0.0.3"], "1 1 1"),
         (&["10.0.0.1 @z", "10.0.0.2 @y", "10.0.0.3 @y"], "1 1 1"),
-        // Not of this zone, or not for new connections: no say.
+        // An endpoint of another zone, or one without new connections, does not count.
         (&["10.0.0.1 @x notready", "10.0.0.2 @y", "10.0.0.3 @y"], "0 1 1"),
         (&["10.0.0.1 @x", "10.0.0.2 @y", "10.0.0.3 notready"], "1 0 0"),
     ];
@@ -276,7 +277,7 @@ fn what_is_probed_and_how() {
         10.0.0.3:6443 Tls 1000ms a.example.com
         10.0.1.1:6443 Tcp 5000ms -"#]]
     .assert_eq(&told.collect::<Vec<_>>().join("\n"));
-    // Nothing is probed unless somebody says so.
+    // Nothing is probed unless the policy or a Service requests it.
     scene.cluster().policy.probe = None;
     assert_eq!(scene.compiled().probes.len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Conditions of classes, Gateways, ListenerSets, as upstream's conformance suite asks for them.
+//! Conditions of classes, Gateways and ListenerSets, as upstream's conformance suite requires them.
 
 use super::*;
 use expect_test::expect;
@@ -26,7 +26,7 @@ fn classes_with_parameters_are_refused_and_so_are_their_gateways() {
           l: Accepted ResolvedRefs routes=1 kinds=TLSRoute"#]]
     .assert_eq(&scene.gateway_conditions("a/g"));
     assert_eq!(scene.gateway_conditions("a/foreign"), "none");
-    // One entry: the other parent is for another controller to judge.
+    // One entry: the other parent is judged by another controller.
     assert_eq!(scene.tls_conditions("a/r"), "Accepted=False/NoMatchingParent ResolvedRefs");
     assert_eq!(scene.bindings(), "");
 }
@@ -40,7 +40,7 @@ fn listeners_of_other_protocols_get_their_refusal() {
           c: Accepted=False/UnsupportedProtocol ResolvedRefs routes=0 kinds= Programmed=False/Invalid
           d: Accepted=False/UnsupportedValue ResolvedRefs routes=0 kinds= Programmed=False/Invalid"#]]
     .assert_eq(&gateway(&["a HTTP:80", "b HTTPS:443", "c UDP:53", "d TLS:443 Terminate"]));
-    // One that is valid is enough.
+    // One valid listener is enough.
     expect![[r#"
         Accepted=True/ListenersNotValid ResolvedRefs programmable sets=0 [192.0.2.1]
           good: Accepted ResolvedRefs routes=0 kinds=TLSRoute
@@ -86,7 +86,7 @@ fn of_listeners_of_one_gateway_that_conflict_none_is_preferred() {
         "f TCP:1",
         "g TCP:1",
     ]));
-    // What is not served anyway is in nobody's way.
+    // A listener that is not served anyway conflicts with no other.
     expect![[r#"
         Accepted=True/ListenersNotValid ResolvedRefs programmable sets=0 [192.0.2.1]
           a: Accepted ResolvedRefs routes=0 kinds=TLSRoute
@@ -108,7 +108,7 @@ fn addresses_that_are_not_to_be_had() {
     let mut scene = Scene::new();
     scene.gateway("a/g", 1, "198.51.100.1 192.0.2.1", &["l TLS:443"]);
     scene.tls("a/r", 1, &["g"], &["x.example.com"], &[]);
-    // The usable one is served.
+    // The usable address is served.
     expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/r"].assert_eq(&scene.bindings());
     expect![[r#"
         Accepted ResolvedRefs Programmed=False/AddressNotUsable sets=0 [192.0.2.1]
@@ -138,7 +138,7 @@ fn an_address_is_in_status_before_it_is_served() {
         192.0.2.1:443 Tls
         [2001:db8::1]:443 Tls"#]]
     .assert_eq(&scene.bindings());
-    // In status of two objects: the older has it.
+    // In the status of two objects: the older one has it.
     scene.gateway("a/older", 0, "", &["l TLS:443"]).given = vec![ip("192.0.2.1")];
     assert!(scene.gateway_conditions("a/g").contains("[192.0.2.2 2001:db8::1]"));
     scene.cluster().policy.ranges.clear();
@@ -183,7 +183,8 @@ fn listener_sets_come_after_their_gateway_the_oldest_first() {
     assert!(first.starts_with("Accepted ResolvedRefs programmable sets=2 "), "{first}");
 }
 
-/// Upstream's ListenerSetProtocolConflict: a listener that lost to another object takes none of its own object with it.
+/// Upstream's ListenerSetProtocolConflict: a listener that lost to another object does not affect the others
+/// of its own object.
 #[test]
 fn a_listener_that_lost_to_another_object_is_in_nobodys_way() {
     let mut scene = Scene::new();
@@ -217,7 +218,7 @@ fn listener_sets_need_leave_and_an_accepted_gateway() {
     assert_eq!(one("b/bad"), "Accepted=False/ParentNotAccepted Programmed=False/ParentNotProgrammed");
     assert_eq!(one("b/poor"), "Accepted Programmed=False/ParentNotProgrammed");
     assert_eq!(one("b/nobody"), "none");
-    // Its listeners are none of the Gateway's.
+    // Its listeners are not listeners of the Gateway.
     assert_eq!(scene.set_conditions("a/closed").lines().count(), 1);
     for (object, expected) in
         [("a/closed", "NoMatchingParent"), ("c/some", ""), ("b/bad", "NoMatchingParent")]
@@ -250,7 +251,7 @@ fn routes_attach_to_a_gateway_or_to_its_set_and_not_to_both_by_accident() {
     let before = own(&scene);
     let keys: Vec<_> = before.keys().map(ToString::to_string).collect();
     assert_eq!(keys, ["Gateway a/g", "ListenerSet a/set"]);
-    // What the Gateway itself has of it did not change.
+    // The Gateway's own part of the route did not change.
     scene.tls("a/wrong", 1, &["ListenerSet set#of-set"], &["y.set.example.com"], &[]);
     let after = own(&scene);
     let changed: Vec<_> =

@@ -1,4 +1,4 @@
-//! Any sequence of changes, of file, cluster and node together, comes to what compiling everything comes to.
+//! Any sequence of changes, of file, cluster and node together, results in the same as compiling everything.
 
 use super::super::super::{Compiler, Step};
 use super::*;
@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 const SERVICES: [&str; 3] = ["a/s", "a/t", "a/lb"];
 const HOSTS: [&str; 5] =
     ["one.example.com", "file.example.com", "*.example.com", "late.example.com", "x.example.com"];
-/// One that a Service of the cluster has too, a binding of the cluster, and a binding of the file.
+/// The third is also an endpoint of a Service; the fourth is a binding of the cluster, the fifth a binding of
+/// the file.
 const BACKENDS: [&str; 5] =
     ["10.9.9.1:6443", "10.9.9.2:6443", "10.0.0.1:6443", "192.0.2.9:443", "192.0.2.50:443"];
 
-/// A route of the file, by its number: the listener, what it matches, and its backends.
+/// A route of the file: the index of its listener, its patterns, and its backends.
 type Route = (usize, Vec<&'static str>, Vec<&'static str>);
 
 #[derive(Clone, Debug)]
@@ -21,14 +22,14 @@ enum Edit {
     Put(u8, Route),
     Backends(prop::sample::Index, Vec<&'static str>),
     Remove(prop::sample::Index),
-    /// The first goes last.
+    /// Moves the first route to the end.
     Turn,
     Room(u32),
     Endpoints(usize, Vec<u8>),
     Failing(BTreeSet<u8>),
     Zone(bool),
     Ports(bool),
-    /// A TLSRoute comes or goes.
+    /// Adds or removes a TLSRoute.
     Object(bool),
 }
 
@@ -77,7 +78,7 @@ fn backends(all: &[&str]) -> Vec<BackendSpec> {
     all.iter().map(one).collect()
 }
 
-/// What a source tells of routes that were these and are those.
+/// Returns what a source reports when routes change from `before` to `now`.
 fn difference(before: &[RouteSpec], now: &[RouteSpec]) -> Delta {
     let at = |place: usize, route: &RouteSpec| RouteSpec { place, ..route.clone() };
     let mut same = HashMap::new();
@@ -94,7 +95,7 @@ fn difference(before: &[RouteSpec], now: &[RouteSpec]) -> Delta {
     Delta { changes, places: Places { before: before.len(), now: now.len(), first: 0, last: 0, same } }
 }
 
-/// Scene and compiler, changed alike.
+/// A scene and a compiler that get the same changes.
 struct Followed {
     scene: Scene,
     compiler: Compiler,
@@ -123,7 +124,7 @@ impl Followed {
         assert!(self.compiler.take(Delta::of(change)), "only routes are ever not taken");
     }
 
-    /// Changes routes of the file; whether that was taken.
+    /// Changes routes of the file. Returns whether the compiler took the change.
     fn routes(&mut self, edit: impl FnOnce(&mut Vec<RouteSpec>)) -> bool {
         let before = self.scene.facts.routes.clone();
         edit(&mut self.scene.facts.routes);
@@ -246,6 +247,6 @@ fn what_did_not_change_is_not_compiled_again() {
     assert_eq!(is_some(&mut followed), (true, 0), "devices, and the zone there was");
     assert!(followed.put(0, (0, vec!["x.example.com"], vec!["10.9.9.1:6443"])));
     assert!(!is_some(&mut followed).0, "whose a name is, is for all objects to say");
-    assert!(!followed.backends(0, &["192.0.2.50:443"]), "a contradiction is for the whole file to tell");
+    assert!(!followed.backends(0, &["192.0.2.50:443"]), "a contradiction concerns the whole file");
     assert!(!is_some(&mut followed).0);
 }

@@ -1,4 +1,4 @@
-//! Clusters written in a few words, and what they come to.
+//! Clusters in a short notation, and the results of compiling them.
 
 /// Which route attaches to which listener.
 mod attaching;
@@ -6,13 +6,13 @@ mod attaching;
 mod backends;
 /// Conditions of classes, Gateways, ListenerSets.
 mod conditions;
-/// What the cluster says does not depend on an order.
+/// The result does not depend on the order of objects.
 mod order;
-/// Who has which name, address and port.
+/// The owner of each name, address and port.
 mod ownership;
-/// Changes one by one.
+/// Changes, one by one.
 mod following;
-/// Endpoints alone.
+/// Changes of endpoints alone.
 mod refreshing;
 /// What the maps have no room for.
 mod room;
@@ -130,7 +130,7 @@ fn backend_ref(text: &str) -> BackendRef {
     BackendRef { group: "".into(), kind: kind.into(), namespace, name: name.into(), port, weight }
 }
 
-/// `address[:port][ draining| notready| departed][ @zone...]`; port 6443 where none is written.
+/// `address[:port][ draining| notready| departed][ @zone...]`; the default port is 6443.
 fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let at = words.next().unwrap();
@@ -150,7 +150,7 @@ fn endpoint(text: &str) -> Endpoint {
     Endpoint { port_name: "p443".into(), address, port, state, zones: zones.into() }
 }
 
-/// Facts in the making. Objects are of the class `ours` and of namespaces `a`, `b`, `c` (labelled `team`).
+/// Facts for a test. Objects are of class `ours` and in namespaces `a`, `b`, `c` (which is labelled `team`).
 struct Scene {
     facts: Facts,
 }
@@ -175,7 +175,7 @@ impl Scene {
         self.facts.cluster.as_mut().unwrap()
     }
 
-    /// A Gateway that asked for, and has, these addresses (by spaces).
+    /// Adds a Gateway that requested, and has, these addresses (separated by spaces).
     fn gateway(&mut self, object: &str, age: i64, addresses: &str, listeners: &[&str]) -> &mut GatewaySpec {
         let addresses = || addresses.split_whitespace();
         let spec = GatewaySpec {
@@ -226,7 +226,7 @@ impl Scene {
         self.cluster().tcp_routes.insert(name(object), route);
     }
 
-    /// A Service with TCP port 443 and these endpoints.
+    /// Adds a Service with TCP port 443 and these endpoints.
     fn service(&mut self, object: &str, endpoints: &[&str]) -> &mut ServiceSpec {
         let endpoints = endpoints.iter().map(|text| endpoint(text)).collect();
         self.cluster().endpoints.insert(name(object), endpoints);
@@ -235,7 +235,7 @@ impl Scene {
         Arc::make_mut(self.cluster().services.entry(name(object)).or_insert(Arc::new(spec)))
     }
 
-    /// A listener of the static file; with `TLS`, `default` is its default route.
+    /// Adds a listener of the static file. With `TLS`, `default` is its default route.
     fn file_listener(
         &mut self,
         own: &str,
@@ -271,12 +271,12 @@ impl Scene {
         compile(&self.facts)
     }
 
-    /// Bindings with what leads where, a line each.
+    /// Shows each binding, and where its names lead, on one line.
     fn bindings(&self) -> String {
         bindings(&self.compiled().desired)
     }
 
-    /// Backends of a route: `address:port weight`.
+    /// Shows the backends of a route: `address:port weight`.
     fn backends(&self, route: &str) -> String {
         let desired = self.compiled().desired;
         let route = desired.routes.iter().find(|found| &*found.name == route).unwrap();
@@ -292,7 +292,7 @@ impl Scene {
         told.collect::<Vec<_>>().join(", ")
     }
 
-    /// Conditions of a TLSRoute, a line a parent.
+    /// Shows the conditions of a TLSRoute, one line per parent.
     fn tls_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         route_conditions(verdicts.tls_routes.get(&name(object)))
@@ -303,7 +303,7 @@ impl Scene {
         route_conditions(verdicts.tcp_routes.get(&name(object)))
     }
 
-    /// Conditions of a Gateway, and of each listener.
+    /// Shows the conditions of a Gateway, and of each listener.
     fn gateway_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         let Some(verdict) = verdicts.gateways.get(&name(object)) else { return "none".to_owned() };
@@ -328,7 +328,7 @@ impl Scene {
         lines.join("\n")
     }
 
-    /// Problems as people read them.
+    /// Shows problems as people read them.
     fn problems(&self) -> String {
         let problems = self.compiled().problems;
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -380,7 +380,7 @@ fn route_conditions(verdict: Option<&verdict::RouteVerdict>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// `Accepted` for True with the reason of the same name, else `Accepted=False/Reason`.
+/// Shows True with the reason of the same name as `Accepted`, anything else as `Accepted=False/Reason`.
 fn conditions(all: &[Condition]) -> String {
     let told = all.iter().filter(|condition| condition.reason != "NoConflicts").map(|condition| {
         assert!(!condition.message.is_empty(), "{condition:?}");

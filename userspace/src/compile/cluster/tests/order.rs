@@ -1,4 +1,5 @@
-//! What a cluster comes to does not depend on the order in which its objects come, nor on names that stand for nothing.
+//! The result of a cluster does not depend on the order of its objects, and each name leads to the route that
+//! should have it.
 
 use super::super::pattern::intersection;
 use super::*;
@@ -8,7 +9,7 @@ const NAMES: [&str; 7] =
     ["*.com", "*.example.com", "*.a.example.com", "x.example.com", "x.a.example.com", "kubernetes", "*.org"];
 const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
-/// An object of the scene, before it has a place in it.
+/// An object to be added to the scene.
 #[derive(Clone, Debug)]
 enum Object {
     Gateway { namespace: usize, age: i64, address: usize, hosts: Vec<Option<usize>>, tcp: bool },
@@ -44,8 +45,8 @@ fn object() -> impl Strategy<Value = Object> {
     prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp]
 }
 
-/// Builds the scene with its objects put in in this order. An object's name is its place in `objects`, so that names do
-/// not depend on the order.
+/// Builds the scene by adding its objects in this order. An object is named by its index in `objects`, so
+/// that names do not depend on the order.
 fn scene(objects: &[Object], order: &[usize]) -> Scene {
     let mut scene = Scene::new();
     scene.cluster().policy.shared = [ip("192.0.2.1")].into();
@@ -96,7 +97,7 @@ fn scene(objects: &[Object], order: &[usize]) -> Scene {
     scene
 }
 
-/// The route of a name on a binding, as the data plane looks it up.
+/// Returns the route of a name on a binding, looked up as in the data plane.
 fn looked_up<'a>(desired: &'a Desired, binding: usize, host: &str) -> Option<&'a str> {
     let mut best: Option<(usize, &str)> = None;
     for route in &desired.routes {
@@ -114,16 +115,16 @@ fn looked_up<'a>(desired: &'a Desired, binding: usize, host: &str) -> Option<&'a
         .or_else(|| desired.listeners[binding].route.map(|at| &*desired.routes[at].name))
 }
 
-/// A route's wish on a binding, as the rules put it.
+/// A pattern that a route requests on a binding, in terms of the rules.
 struct Wish<'a> {
     gateway: &'a ObjectName,
     /// Host names of the Gateway's accepted TLS listeners on the port.
     others: Vec<Option<&'a Pattern>>,
-    /// Of the listener that it comes through.
+    /// Hostname of the listener that it is attached through.
     hostname: Option<&'a Pattern>,
-    /// What the listener leaves of it.
+    /// The part that the listener leaves of the requested pattern.
     pattern: Option<&'a Pattern>,
-    /// The least one wins: as written, then by age and name.
+    /// The least one wins: by specificity as written, then by age and name.
     merit: (std::cmp::Reverse<usize>, i64, &'a ObjectName),
 }
 
@@ -136,7 +137,8 @@ fn specificity(pattern: Option<&Pattern>) -> usize {
 }
 
 impl Wish<'_> {
-    /// Whether it matches names of a pattern, and they belong to its listener and no more specific one.
+    /// Whether it matches the names of a pattern, and they belong to its listener and not to a more specific
+    /// one.
     fn may_have(&self, pattern: Option<&Pattern>) -> bool {
         let covers = |wide: Option<&Pattern>| intersection(wide, pattern) == Some(pattern);
         let best = self
@@ -149,7 +151,8 @@ impl Wish<'_> {
     }
 }
 
-/// All wishes of TLSRoutes on an address. Routes of these scenes attach to Gateways, not to sets.
+/// Returns all wishes of TLSRoutes on an address. In these scenes routes attach to Gateways, not to
+/// ListenerSets.
 fn wishes<'a>(cluster: &'a Cluster, verdicts: &Verdicts, address: IpAddr) -> Vec<Wish<'a>> {
     let accepted = |verdicts: &[verdict::ListenerVerdict], at: usize| {
         verdicts.get(at).is_some_and(|verdict| verdict.conditions[0].status == Status::True)
@@ -195,11 +198,12 @@ fn wishes<'a>(cluster: &'a Cluster, verdicts: &Verdicts, address: IpAddr) -> Vec
     wishes
 }
 
-/// Who should have a name: the best of those that may have it and did not lose their pattern to a better one.
+/// Returns the route that should have a name: the best of those that may have it and did not lose their
+/// pattern to a better one.
 fn wanted(wishes: &[Wish<'_>], host: &str) -> Option<String> {
     let better =
         |other: &Wish<'_>, wish: &Wish<'_>| other.merit < wish.merit && other.merit.2 != wish.merit.2;
-    // Equal patterns first: who lost there has nothing that could win a narrower one.
+    // Equal patterns are compared first: a wish that lost its pattern there cannot win a narrower one.
     let lost =
         |wish: &&Wish<'_>| wishes.iter().any(|other| other.pattern == wish.pattern && better(other, wish));
     let mut left: Vec<&Wish<'_>> = wishes.iter().filter(|wish| !lost(wish)).collect();

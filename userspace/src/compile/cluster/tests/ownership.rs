@@ -1,11 +1,11 @@
-//! Who has which name, address and port.
+//! The owner of each name, address and port.
 
 use super::*;
 use expect_test::expect;
 
 const SHARED: &str = "192.0.2.50";
 
-/// Two namespaces with a Gateway each on one shared address and port.
+/// Two namespaces, each with a Gateway on one shared address and port.
 fn shared() -> Scene {
     let mut scene = Scene::new();
     scene.cluster().policy.shared = [ip(SHARED)].into();
@@ -28,7 +28,7 @@ fn the_oldest_route_has_a_name_and_the_other_keeps_the_rest() {
         .assert_eq(&scene.problems());
     let verdicts = scene.compiled().verdicts;
     assert_eq!(verdicts.gateways[&name("a/g")].listeners[0].attached_routes, 1);
-    // Of the same age: namespace, then name.
+    // At the same age, namespace decides, then name.
     scene.tls("a/young", 8, &["g"], &["x.example.com"], &[]);
     expect!["192.0.2.50:443 Tls x.example.com -> tlsroute/a/young"].assert_eq(&scene.bindings());
 }
@@ -37,7 +37,7 @@ fn the_oldest_route_has_a_name_and_the_other_keeps_the_rest() {
 fn the_more_specific_pattern_as_written_has_a_name() {
     let mut scene = Scene::new();
     scene.gateway("a/g", 1, "192.0.2.1", &["l TLS:443:x.example.com"]);
-    // All three come to x.example.com.
+    // All three are narrowed to x.example.com.
     scene.tls("a/least", 1, &["g"], &["*.com"], &[]);
     scene.tls("a/less", 2, &["g"], &["*.example.com"], &[]);
     expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/less"].assert_eq(&scene.bindings());
@@ -50,7 +50,8 @@ fn the_more_specific_pattern_as_written_has_a_name() {
 #[test]
 fn a_narrow_listener_wins_no_name_from_another_gateways_route() {
     let mut scene = shared();
-    // As looked up, x.a.example.com would be the longest; as written, *.a.example.com is more specific than *.com.
+    // In a lookup, x.a.example.com would be the longest; as written, *.a.example.com is more specific than
+    // *.com.
     scene.gateway("c/g", 1, SHARED, &["l TLS:443:x.a.example.com"]);
     scene.tls("c/narrow", 1, &["g"], &["*.com"], &[]);
     scene.tls("a/wide", 9, &["g"], &["*.a.example.com"], &[]);
@@ -58,7 +59,7 @@ fn a_narrow_listener_wins_no_name_from_another_gateways_route() {
         .assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tls_conditions("c/narrow"));
-    // Equal as written: the older has all of it.
+    // Equal as written: the older route has all of it.
     scene.tls("a/wide", 9, &["g"], &["*.com"], &[]);
     expect!["192.0.2.50:443 Tls *.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/c/narrow"]
         .assert_eq(&scene.bindings());
@@ -93,7 +94,8 @@ fn a_name_belongs_to_its_most_specific_listener() {
     scene.tls("a/wide", 1, &["g#com"], &["*.example.com", "x.example.com", "y.sub.example.com"], &[]);
     scene.tls("a/any", 1, &["g#any"], &["*.org", "z.example.com"], &[]);
     scene.tls("a/sub", 2, &["g#sub"], &["deep.y.sub.example.com"], &[]);
-    // No route of listener `one`: its name is refused, and so are those of `sub` but one. `*.org` is in nobody's way.
+    // Listener `one` has no route, so its name is refused. So are those of `sub` except one. `*.org` is not
+    // affected.
     expect!["192.0.2.1:443 Tls *.example.com -> tlsroute/a/wide, *.org -> tlsroute/a/any, *.sub.example.com -> gateway/a/g, deep.y.sub.example.com -> tlsroute/a/sub, x.example.com -> gateway/a/g"]
         .assert_eq(&scene.bindings());
     expect!["Accepted ResolvedRefs"].assert_eq(&scene.tls_conditions("a/wide"));
@@ -213,7 +215,7 @@ fn many_losses_are_counted_and_long_names_are_shortened() {
     expect!["tlsroute/a/nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn~"]
         .assert_eq(&desired.routes[0].name[..111]);
     assert_eq!(desired.routes[0].name.len(), 127);
-    // A route of the file that has the name of one of the cluster keeps it.
+    // A route of the file keeps its name when a route of the cluster has the same name.
     scene.file_listener("other", Protocol::Tls, &["192.0.2.60"], 443, None);
     scene.file_route("tlsroute/b/young", "other", &["x.example.com"], "10.1.0.1");
     scene.tls("b/young", 0, &["g"], &["x.example.com"], &[]);

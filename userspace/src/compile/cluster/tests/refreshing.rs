@@ -1,4 +1,4 @@
-//! What endpoints alone change is found without compiling everything, and comes to the same.
+//! The effect of changed endpoints is found without compiling everything, and the result is the same.
 
 use super::super::{Before, FilePart, Refreshed, refresh};
 use super::*;
@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 
 const SERVICES: [&str; 4] = ["a/s", "a/t", "b/s", "a/lb"];
 
-/// Routes of both kinds, weights, references into another namespace, one that leads nowhere, a Service of our class, and
-/// a route of the file.
+/// A scene with routes of both kinds, weights, references into another namespace, a reference that leads
+/// nowhere, a Service of our class, and a route of the file.
 fn scene() -> Scene {
     let mut scene = Scene::new();
     scene.gateway("a/gw", 1, "192.0.2.1 2001:db8::1", &["tls TLS:443", "tcp TCP:9000"]);
@@ -66,7 +66,7 @@ proptest! {
         let mut scene = scene();
         scene.facts.node.zone = zone;
         for service in probed {
-            // Each in its own way, and by a name.
+            // Different probes, one of them with a server name.
             let kind = if service == "a/s" { ProbeKind::Tcp } else { ProbeKind::Tls };
             let interval_ms = 1000 + service.len() as u32;
             let spec = ProbeSpec { kind, interval_ms, ..ProbeSpec::default() };
@@ -76,7 +76,7 @@ proptest! {
         let mut before = compile(&scene.facts);
         for ((at, endpoints), failing) in changes.into_iter().zip(failing) {
             change(&mut scene, SERVICES[at], &endpoints);
-            // As the store does it: whose backend fails, or does not any more, has changed.
+            // As in the store: a Service has changed if a backend of it started or stopped failing.
             let failing = failing.iter().map(|host| SocketAddr::new([10, 0, 0, *host].into(), 6443)).collect();
             let old = std::mem::replace(&mut scene.facts.node.failing, failing);
             let other: BTreeSet<_> = old.symmetric_difference(&scene.facts.node.failing).copied().collect();
@@ -90,7 +90,7 @@ proptest! {
                 prop_assert_eq!(&refreshed.desired, &all.desired);
                 let mut probes = before.probes.clone();
                 for (address, probe) in refreshed.probes {
-                    prop_assert_ne!(before.probes.get(&address), probe.as_ref(), "told without a change");
+                    prop_assert_ne!(before.probes.get(&address), probe.as_ref(), "reported without a change");
                     probes.remove(&address);
                     probes.extend(probe.map(|probe| (address, probe)));
                 }
@@ -135,13 +135,13 @@ fn what_more_than_endpoints_depends_on_is_left_to_compile() {
         again(&before, scene, &changed)
     };
     assert!(refreshed(&mut scene(), &["10.0.0.7"]).is_some());
-    // An address and port of ours.
+    // An address and port that we answer on.
     assert!(refreshed(&mut scene(), &["192.0.2.1:443"]).is_none());
-    // A probe of a backend that another route has too.
+    // A probe of a backend that another route shares.
     let mut probed = scene();
     probed.cluster().policy.probe = Some(ProbeSpec::default());
     assert!(refreshed(&mut probed, &["10.0.0.1"]).is_none());
-    // What does not fit may, once another has fewer backends.
+    // What does not fit may fit once another route has fewer backends.
     let mut full = scene();
     full.facts.settings.max_names = 4;
     assert!(refreshed(&mut full, &["10.0.0.7"]).is_none());

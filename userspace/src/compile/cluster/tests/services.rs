@@ -3,7 +3,7 @@
 use super::*;
 use expect_test::expect;
 
-/// A Service of our class that asks for these addresses and has these ports (`UDP:53`, `TCP:443`).
+/// Adds a Service of our class that requests these addresses and has these ports (`UDP:53`, `TCP:443`).
 fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports: &[&str]) {
     let spec = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
@@ -45,7 +45,7 @@ fn every_tcp_port_is_a_door_and_others_are_told() {
         [2001:db8::1]:8132 Tcp -> service/a/lb:8132"#]]
     .assert_eq(&scene.bindings());
     assert_eq!(scene.backends("service/a/lb:443"), "10.0.0.1:6443 1, 10.0.0.2:6443 0");
-    // Endpoints of another port are not this one's.
+    // This port has none of the endpoints of the other port.
     assert_eq!(scene.backends("service/a/lb:8132"), "");
     assert_eq!(verdict(&scene, "a/lb"), "[192.0.2.1 2001:db8::1] [443, 8132] programmable");
     expect!["warning: Service a/lb: spec.ports[1].protocol: port 53 is UDP: only TCP is served (value \"UDP\"); remove the port, or serve it by other means"]
@@ -91,7 +91,7 @@ fn the_older_object_has_an_address_and_port() {
         warning: Gateway a/young: spec.listeners[0].port: 192.0.2.2:444 belongs to Service a/lb (value "444"); choose another port or address
         warning: Service a/lb: spec.ports: 192.0.2.1:443 belongs to Gateway a/g; 192.0.2.2:443 belongs to listener file of the static file (value "443"); choose another port or address"#]]
     .assert_eq(&scene.problems());
-    // Nothing is left.
+    // No binding is left for the Service.
     balancer(&mut scene, "a/lb", 5, &["192.0.2.2"], &["TCP:443"]);
     assert_eq!(verdict(&scene, "a/lb"), "[] [] Programmed=False/OwnedByOther");
 }

@@ -1,10 +1,10 @@
-//! A large cluster, in processor time. Release builds only: the promise is theirs.
+//! A large cluster, in processor time. Release builds only: the promised time is for these.
 
 use super::*;
 use std::time::Duration;
 
-/// Tenants with a TLSRoute of two names, a Service and an EndpointSlice of three endpoints each, on one Gateway with an
-/// address of each family.
+/// A scene of tenants, each with a TLSRoute of two names, a Service and an EndpointSlice of three endpoints,
+/// on one Gateway with an address of each family.
 fn scene(tenants: u32) -> Scene {
     let mut scene = Scene::new();
     scene.gateway(
