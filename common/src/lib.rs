@@ -10,5 +10,5 @@ pub mod maps;
 pub mod wire;
 /// Pure decisions, the same code in kernel, tests and `explain`.
 pub mod decide;
-/// Every way a packet leaves the path.
+/// Every reason for which a packet leaves the path.
 pub mod reason;

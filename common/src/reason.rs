@@ -1,4 +1,4 @@
-//! Every way a packet leaves the path, and every event the daemon brings about: number, stage, text, metric label.
+//! Every reason for which a packet leaves the path, and every event that the daemon causes: number, stage, text, metric label.
 //!
 //! The one list. Numbers are never reused. Each packet is counted under exactly one reason, per CPU, in map
 //! `COUNTERS`; `vestibule reasons` prints them.

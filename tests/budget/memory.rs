@@ -54,7 +54,7 @@ fn entry_bytes(map: &MapFacts) -> u64 {
     }
 }
 
-/// What a map of so many entries takes when full.
+/// The memory of a full map of this many entries.
 fn map_bytes(map: &MapFacts, entries: u32) -> u64 {
     let buckets =
         if map.kind == MapKind::Hash { u64::from(entries.next_power_of_two()) * HASH_BUCKET } else { 0 };

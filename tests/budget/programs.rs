@@ -39,8 +39,8 @@ fn programs_keep_within_their_budgets() {
     );
     for measured in &MEASURED {
         let info = programs.info(measured.program);
-        let verified = info.verified_instruction_count().expect("the kernel tells");
-        let translated = info.size_translated().expect("the kernel tells root");
+        let verified = info.verified_instruction_count().expect("the kernel reports it");
+        let translated = info.size_translated().expect("the kernel reports it to root");
         let jited = info.size_jitted();
         let [verified_most, translated_most, jited_most] =
             [measured.verified, measured.translated, measured.jited].map(budget);
@@ -52,5 +52,5 @@ fn programs_keep_within_their_budgets() {
             over.push(measured.program);
         }
     }
-    assert!(over.is_empty(), "over budget: {over:?}; the table stands above");
+    assert!(over.is_empty(), "over budget: {over:?}; see the table above");
 }

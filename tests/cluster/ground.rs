@@ -1,4 +1,4 @@
-//! The ground that other stories stand on: nodes, pods, the way from the client, power cuts.
+//! What other tests rely on: nodes, pods, the route from the client, power cuts.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ spec:
   ports: [{port: 8080, targetPort: 3000}]
 "#;
 
-/// Starts the echo servers and tells their port on the nodes.
+/// Starts the echo servers and returns their port on the nodes.
 fn echo(namespace: &OwnNamespace) -> u64 {
     namespace.apply(ECHO).unwrap();
     let ready = |set: &Value| set["status"]["numberReady"] == 3;
@@ -49,7 +49,7 @@ fn asked(cluster: &Cluster, address: &str) -> String {
     let output = cluster
         .client("curl")
         .args(["-s", "--max-time", "5", &format!("http://{address}/")])
-        // kube-proxy may not have heard yet of what is ready.
+        // kube-proxy may not know yet what is ready.
         .args(["--retry", "10", "--retry-delay", "1", "--retry-connrefused"])
         .output()
         .unwrap();

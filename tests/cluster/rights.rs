@@ -103,7 +103,7 @@ fn nothing_is_refused_and_every_right_is_used() {
     }
 }
 
-/// Keys change, a node stays away, and what was told once is told again.
+/// Keys change, a node stays away, and what was reported once is reported again.
 fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
     let kubectl = cluster.kubectl();
     let secret = ["-n", RELEASE, "secret", "vestibule-keys"];

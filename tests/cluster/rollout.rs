@@ -21,7 +21,7 @@ fn a_tenants_pods_are_replaced_and_only_their_own_connections_end() {
     let traffic = Traffic::start(&cluster, &tenant.target).unwrap();
     tenant.namespace.run(&["rollout", "restart", "deployment/tenant"]).unwrap();
     tenant.namespace.run(&["rollout", "status", "deployment/tenant", "--timeout=120s"]).unwrap();
-    // Rolled out: the last old pods are still on their way out.
+    // Rolled out: the last old pods are still ending.
     while tenant.namespace.get(&["pods"]).unwrap()["items"].as_array().unwrap().len() > before.len() {
         sleep(Duration::from_millis(200));
     }

@@ -101,7 +101,7 @@ impl Traffic {
         Ok(this)
     }
 
-    /// Ends them and tells what became of them.
+    /// Ends them and returns their results.
     pub(crate) fn end(self) -> Outcome {
         self.shared.ends.store(true, Ordering::Relaxed);
         let held = self.holders.into_iter().filter_map(|thread| thread.join().unwrap()).collect();

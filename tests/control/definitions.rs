@@ -1,4 +1,4 @@
-//! The definitions that everything else here stands on are the right ones.
+//! The definitions that all other tests here rely on are the right ones.
 
 use serde_json::json;
 use tests::cluster::{ApiServer, Options};

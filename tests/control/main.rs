@@ -1,7 +1,7 @@
 //! The control plane against a real API server, without nodes; one file a story.
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests are tests too: a panic with its place is the report"
+    reason = "helpers of tests are tests too: a panic with its location is the report"
 )]
 
 /// Our programs as processes.

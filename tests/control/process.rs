@@ -108,7 +108,7 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Starts one with these flags. `command` is our binary, where it shall run.
+    /// Starts one with these flags. `command` is our binary in its namespace.
     pub(crate) fn start(
         mut command: Command,
         server: &ApiServer,

@@ -61,7 +61,7 @@ impl Watched {
         self.follow(what, patience, wanted, |_| {})
     }
 
-    /// The same, and each state on the way is looked at.
+    /// The same, and each state in between is checked.
     fn follow(
         &mut self,
         what: &str,

@@ -62,7 +62,7 @@ fn no_source_holds_more_than_64_waiting_hellos() {
         let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
         assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
         assert_eq!(refused.waiting(&programs), None);
-        // A whole hello waits for its backend: it needs a place too.
+        // A whole hello waits for its backend: it needs a slot too.
         let outcome = refused.send(&mut programs, 0, &usual_hello());
         assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
         assert_eq!(refused.waiting(&programs), None);
@@ -71,7 +71,7 @@ fn no_source_holds_more_than_64_waiting_hellos() {
         let other = if family.is_v4() { far(family, 2, 2) } else { far(family, 3, 1) };
         begin(&mut programs, family, other, 40_000);
         assert_eq!((waiting_of(&programs, host), waiting_of(&programs, other)), (64, 1));
-        // One is delivered, one reset, one closed: three places.
+        // One is delivered, one reset, one closed: three slots.
         let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         assert_eq!(waiting_of(&programs, host), 64);
@@ -137,12 +137,12 @@ fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
     }
 }
 
-/// What a place holds beside its bytes.
+/// What a slot holds besides its bytes.
 fn places(programs: &Programs, sizes: u32) -> Vec<Buffer> {
     (0..sizes).map(|place| programs.element(name::BUFFERS, place)).collect()
 }
 
-/// So that the next hello finds a place without a search, and in the processor's cache.
+/// So that the next hello finds a slot without a search, and in the processor's cache.
 #[test]
 fn the_places_of_a_delivered_hello_are_free() {
     tests::skip_without_root!();
@@ -168,14 +168,14 @@ fn the_places_of_a_delivered_hello_are_free() {
                 client.flow(&programs).expect("it is open").connection.backend_flags & FLOW_UNDELIVERED != 0;
             for place in held {
                 let chunk = places(&programs, 8)[place as usize];
-                assert_eq!((chunk.index == BUFFER_FREE, chunk.locked), (!owed, 0), "place {place}");
+                assert_eq!((chunk.index == BUFFER_FREE, chunk.locked), (!owed, 0), "slot {place}");
             }
             crate::setup::forget_all(&mut programs);
         }
     }
 }
 
-/// Fills buffers for four hellos in which one place is taken: the last of four new hellos drives out the oldest.
+/// Fills buffers for four hellos in which one slot is taken: the last of four new hellos drives out the oldest.
 #[track_caller]
 fn drive_out(programs: &mut Programs, family: Family) {
     for port in 50_000..50_003 {
@@ -206,26 +206,26 @@ fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
     }
 }
 
-/// A search that has met its oldest hello goes on through 64 places, while another CPU gives that one's place to a hello that
-/// is whole. Evicting whoever had the place by then reset a client in one of some thousand such searches.
+/// A search that has met its oldest hello goes on through 64 slots, while another CPU gives that one's slot to a hello that
+/// is whole. Evicting the new owner of the slot reset a client in one of some thousand such searches.
 #[test]
 fn a_place_that_was_given_to_another_hello_is_not_the_oldest_ones_any_more() {
     tests::skip_without_root!();
     for (nth, family) in (1..).zip(FAMILIES.into_iter().cycle()) {
         let (counted, is_waiting) = given_away(family, nth);
-        // The search has locked the place: no other CPU takes it now.
+        // The search has locked the slot: no other CPU takes it now.
         if counted == [(Reason::HelloBuffered, 1)] {
             assert!(nth > 2, "nobody looks at it");
             break;
         }
-        // The next oldest gives way.
+        // The next oldest is evicted.
         let gave_way = [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)];
         assert_eq!(counted, gave_way, "{family:?}, look {nth}");
         assert!(is_waiting, "{family:?}, look {nth}");
     }
 }
 
-/// A new hello where three wait, the oldest of which loses its place to a whole one behind the `nth` look at its age: what
+/// A new hello where three wait, the oldest of which loses its slot to a whole one behind the `nth` look at its age: what
 /// was counted, and whether the whole one still waits.
 fn given_away(family: Family, nth: u32) -> (Vec<(Reason, u64)>, bool) {
     let mut programs = small(4);
@@ -238,7 +238,7 @@ fn given_away(family: Family, nth: u32) -> (Vec<(Reason, u64)>, bool) {
     let place_of = |client: Client| client.waiting(&programs).expect("it waits").buffers[0];
     let (given, left) = (place_of(oldest), place_of(whole));
     assert_eq!(left, 3);
-    // The place that it leaves is beyond the search.
+    // The slot that it leaves is beyond the search.
     programs.settings(Settings { buffers: 3, ..default_settings(Sizes { hellos: 4, ..Sizes::default() }) });
     let (oldest, taker) = (oldest.dial.tuple(), whole.dial.tuple());
     let changes = [
@@ -302,7 +302,7 @@ fn a_hello_that_takes_too_long_is_forgotten_when_its_client_speaks() {
         assert_eq!((client.waiting(&programs), backend.owner(&programs)), (None, None));
         assert_eq!(nats(&programs), []);
         // A segment of another connection forgets it too, without a word about it.
-        // Its cookie: another epoch may have begun.
+        // Its cookie: another epoch may have started.
         let client = begin(&mut programs, family, host, 40_000);
         sleep(Duration::from_millis(60));
         let other = client.at(0).ack(client.wrong_ack());
@@ -331,7 +331,7 @@ fn when_the_buffers_are_full_the_oldest_gives_way() {
             assert_eq!(outcome.emitted, []);
             assert_eq!(oldest.waiting(&programs), None);
             assert_eq!(hellos(&programs).len(), 4);
-            // The daemon is told, and resets the client.
+            // It is reported to the daemon, which resets the client.
             let seq = oldest.cookie.wrapping_add(1);
             let told = Expiry { client: oldest.dial.tuple(), seq, reason: Reason::HelloEvicted as u32 };
             assert_eq!(programs.evictions(), [told]);
@@ -445,7 +445,7 @@ fn large_hellos_share_the_buffers_with_small_ones() {
         let first = dial(family).shake(&mut programs);
         let backend = collect(&mut programs, first, &bytes, 1_400);
         let second = begin(&mut programs, family, far(family, 2, 1), 40_000);
-        // Nine places are taken; the delivery leaves all bytes as they were and gives eight back once owed no more.
+        // Nine slots are taken; the delivery leaves all bytes as they were and frees eight once all is delivered.
         let outcome = backend.accept(&mut programs);
         assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
         let outcome = backend.give(&mut programs, &backend.at(0, 16_384));

@@ -1,4 +1,4 @@
-//! Segments that were changed on the way: nothing of them is kept, acknowledged, answered or believed.
+//! Segments that were corrupted in transit: nothing of them is kept, acknowledged, answered or trusted.
 
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN};
 use common::maps::name;
@@ -18,7 +18,7 @@ fn tcp_at(family: Family) -> usize {
     if family.is_v4() { 34 } else { 54 }
 }
 
-/// The segment with one bit of its last byte changed on the way.
+/// The segment with one bit of its last byte flipped.
 fn changed(segment: &Segment) -> Vec<u8> {
     let mut frame = segment.bytes();
     *frame.last_mut().expect("a segment has bytes") ^= 0x10;
@@ -193,7 +193,7 @@ fn a_checksum_that_looks_like_one_left_to_a_device_is_right_or_wrong() {
         let plain = dial(family).to_port(444).segment().seq(ISN).ack(7_000);
         let at = tcp_at(family);
         let (from, to) = (plain.from.ip(), plain.to.ip());
-        // The sum of the pseudo header is what stands there when the sender leaves the rest to its device.
+        // The sum of the pseudo header is what is there when the sender leaves the rest to its device.
         let pseudo = !transport_checksum(from, to, 6, &[0; 22]);
         let field = |fill: u16| {
             let segment = plain.clone().payload(fill.to_be_bytes());
@@ -234,7 +234,7 @@ fn an_ipv4_header_that_was_changed_is_dropped() {
             frame[at] ^= 0x04;
             assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseIpChecksum);
         }
-        // Whose it was cannot be told: left to the node's stack, which drops it.
+        // Its connection is not known: it is left to the node's stack, which drops it.
         let mut frame = open.backend_segment(0, HELLO).payload(*b"data").bytes();
         frame[at] ^= 0x04;
         let outcome = programs.ingress(Device::Backend, &frame);

@@ -17,7 +17,7 @@ const GRE: u8 = 47;
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
-/// A packet of the client that is not TCP: `body` stands behind the IP header.
+/// A packet of the client that is not TCP: `body` follows the IP header.
 fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
     let tcp = dial(family).segment();
     let mut frame = tcp.bytes();
@@ -216,7 +216,7 @@ fn other_protocols_are_answered_with_unreachable() {
     for family in FAMILIES {
         for protocol in [SCTP, GRE, 255] {
             let asked = datagram(family, protocol, &[0x5a; 33]);
-            // Protocol unreachable; ICMPv6 has no such code, port unreachable stands in.
+            // Protocol unreachable; ICMPv6 has no such code, port unreachable is used instead.
             let code = if family.is_v4() { 2 } else { 4 };
             let outcome = programs.ingress(Device::Client, &asked);
             assert_unreachable(&outcome, &unreachable(family, &asked, code));

@@ -76,7 +76,7 @@ fn a_connection_opens_with_the_clients_options() {
             .payload(usual_hello());
         let expected = stamped(expected, CLIENT_TIME + 1, BACKEND_TIME);
         assert_sent(&outcome, Reason::ConnectHello, &expected);
-        // Nothing was acknowledged to the client: nothing is owed.
+        // Nothing was acknowledged to the client: nothing is undelivered.
         assert_eq!(client.waiting(&programs), None);
         let flow = client.flow(&programs).unwrap();
         assert_eq!((flow.nat, flow.connection.route, flow.connection.listener), (backend.tuple(), 1, 1));
@@ -107,7 +107,7 @@ fn the_syn_carries_what_the_client_offered() {
             let client = dial(family).offer(offer).port(port).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello());
             let backend = Backend::of(&sent(&outcome));
-            // Not scaled in a SYN, so told as it is, as far as it can be.
+            // Not scaled in a SYN, so announced as it is, as far as possible.
             let window = (u32::from(CLIENT_WINDOW) << offer.scale.unwrap_or(0)).min(65_535) as u16;
             let syn = backend.to_backend().syn(ISN).window(window);
             let expected = Offer { mss: Some(mss), ..offer }.put_fixed(syn, CLIENT_TIME + 1, 0);
@@ -199,7 +199,7 @@ fn the_only_backend_refuses_and_the_client_is_reset() {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
         assert_sent(&backend.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
-        // And a repetition of the hello begins anew: the cookie is still good.
+        // And a retransmission of the hello starts again: the cookie is still valid.
         assert_eq!(repeat(&mut programs, client).counted, [(Reason::ConnectSyn, 1)]);
         remove_hello(&mut programs, client.dial.tuple());
     }
@@ -271,7 +271,7 @@ fn a_full_flow_table_refuses_and_resets_both_sides() {
         assert_eq!(hellos(&programs), []);
         assert_eq!(backend.owner(&programs), None);
         assert_eq!(second.flow(&programs), None);
-        assert!(first.flow(&programs).is_some(), "an open flow never gives way");
+        assert!(first.flow(&programs).is_some(), "an open flow is never evicted");
         remove_flow(&mut programs, first.dial.tuple());
     }
     assert_eq!(route_counts(&programs), (2, 2, 0));

@@ -1,4 +1,4 @@
-//! The hello on its way to the backend: byte for byte, within its segment size.
+//! Delivery of the hello to the backend: byte for byte, within its segment size.
 
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, server_name};
@@ -108,7 +108,7 @@ fn small_clients_and_small_backends_get_small_segments() {
     let bytes = hello().name(server_name(0)).length(5_001).bytes();
     for family in FAMILIES {
         let default = if family.is_v4() { 536 } else { 1220 };
-        // What the backend told (0: nothing), and what it gets; timestamps take 12 bytes.
+        // What the backend announced (0: nothing), and what it gets; timestamps take 12 bytes.
         for (port, (told, mss)) in (40_000..).zip([(536, 524), (1, 76), (0, default - 12), (9_000, 0)]) {
             let dial = dial(family).port(port).offer(Offer::linux(536, 7));
             let client = dial.shake(&mut programs);
@@ -148,7 +148,7 @@ fn a_backend_without_options_gets_none() {
         let backend = client.ask(&mut programs, &usual_hello());
         let mut outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::plain(1_460)));
         assert_eq!(outcome.counted.pop(), Some((Reason::ConnectDeclined, 1)));
-        // No timestamps, and a window told unscaled: 502 << 7, as the backend will read it.
+        // No timestamps, and a window sent unscaled: 502 << 7, as the backend will read it.
         let plain = Client { dial: client.dial.offer(Offer::plain(1_440)), ..client };
         assert_pieces(&outcome, plain, backend, &usual_hello(), 1_460, 64_256);
     }
@@ -173,7 +173,7 @@ fn data_behind_the_hello_is_kept_and_delivered() {
         let outcome = backend.accept(&mut programs);
         assert_eq!(delivered(&outcome, ISN), stream);
         assert_eq!(client.flow(&programs).unwrap().client_next, behind(ISN, stream.len() as u32));
-        assert_eq!(client.waiting(&programs), None, "nothing was acknowledged, so nothing is owed");
+        assert_eq!(client.waiting(&programs), None, "nothing was acknowledged, so nothing is undelivered");
     }
 }
 

@@ -92,7 +92,7 @@ fn a_tcp_listeners_backend_sees_the_client_from_its_syn_to_its_end() {
     assert_eq!(route_counts(&programs), (2, 0, 0));
 }
 
-/// The second handshake and the translation of numbers stand beside a delivery: a TLS listener's work over this one, too.
+/// The second handshake and the translation of numbers are separate from a delivery: a TLS listener's work over this one, too.
 #[test]
 fn a_tls_listeners_backend_sees_the_client_too() {
     tests::skip_without_root!();
@@ -188,7 +188,7 @@ fn a_backend_that_refuses_by_icmp_is_heard_by_its_client() {
     }
 }
 
-/// A stale entry, whose connection is another's by now, leads nowhere: the generation tells.
+/// A stale entry, whose connection has another owner now, leads nowhere: the generation shows it.
 #[test]
 fn a_reply_of_an_older_generation_is_nobodys() {
     tests::skip_without_root!();

@@ -1,4 +1,4 @@
-//! A node that drains: new connections are refused, those under way and those open go on.
+//! A node that drains: new connections are refused, those in progress and those open go on.
 
 use common::maps::name;
 use common::reason::Reason;

@@ -1,4 +1,4 @@
-//! The way out: by the kernel's routes and neighbours, at that moment.
+//! Egress: by the kernel's routes and neighbours, at that moment.
 
 use std::collections::BTreeSet;
 
@@ -66,7 +66,7 @@ fn what_we_make_ourselves_needs_a_route_too() {
     }
 }
 
-/// A way that got narrower behind the daemon's back: dropped here, the hello would never arrive, for nobody hears of it.
+/// An egress whose MTU shrank without the daemon's knowledge: dropped silently here, the hello would never arrive.
 #[test]
 fn a_hello_that_is_too_long_for_the_route_is_for_its_routers_to_judge() {
     tests::skip_without_root!();
@@ -124,7 +124,7 @@ fn a_next_hop_whose_link_address_is_not_known_is_left_to_the_kernel_to_ask_for()
 
 /// The devices by which packets came whose next hop between two addresses a CPU remembers, of every CPU.
 fn remembered(programs: &Programs, from: Address, to: Address) -> Vec<BTreeSet<u32>> {
-    // `NextHop` of the programs: addresses, device, way out, MTU, age, link addresses.
+    // `NextHop` of the programs: addresses, device, egress, MTU, age, link addresses.
     let mut devices: Vec<BTreeSet<u32>> = Vec::new();
     for place in 0..256 {
         for (cpu, hop) in programs.per_cpu::<[u8; 60]>(name::NEXT_HOPS, place).iter().enumerate() {
@@ -137,7 +137,7 @@ fn remembered(programs: &Programs, from: Address, to: Address) -> Vec<BTreeSet<u
     devices
 }
 
-/// Both had one place: at every new connection each drove the other out, and nearly every packet asked the FIB.
+/// Both had one slot: at every new connection each evicted the other, and nearly every packet asked the FIB.
 #[test]
 fn the_next_hops_of_both_sides_packets_are_remembered_beside_each_other() {
     tests::skip_without_root!();

@@ -1,4 +1,4 @@
-//! How connections end: FIN both ways, RST, and what comes after.
+//! How connections end: FIN in both directions, RST, and what comes after.
 
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Slot};
 use common::maps::name;
@@ -13,7 +13,7 @@ use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{Offer, dial, ready};
 use crate::setup::nats;
 
-/// The owner of the newest place in the ring of closed flows.
+/// The owner of the newest slot in the ring of closed flows.
 fn newest_closed(programs: &Programs) -> Slot {
     let cursors: Cursors = programs.element(name::CURSORS, 0);
     programs.element(name::CLOSED_RING, (cursors.closed_head - 1) as u32)
@@ -90,7 +90,7 @@ fn an_acknowledgement_short_of_the_fin_does_not_close() {
     }
 }
 
-/// A flow that was reset answers whoever still speaks with RST at the number it just acknowledged.
+/// A flow that was reset answers each end that still sends with RST at the number it just acknowledged.
 #[track_caller]
 fn assert_lingers(programs: &mut Programs, open: Open) {
     assert_eq!(open.flow(programs).connection.state, FLOW_RESET);

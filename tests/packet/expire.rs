@@ -51,7 +51,7 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
             assert_eq!(flow.backend.owner(&programs), Some(dial.tuple()));
             // Once is enough.
             assert_nothing_there(&mut programs, dial, reason);
-            // A busy side that did not believe the RST is told again, at its own number.
+            // A busy side that ignored the RST gets another one, at its own number.
             let late = flow.client_segment(HELLO + 100, 90).payload(*b"late");
             let outcome = flow.client.give(&mut programs, &late);
             assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&late));
@@ -194,7 +194,7 @@ fn an_order_that_is_out_of_date_does_nothing() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // The backend answered since the hello was listed: what is owed stays owed.
+        // The backend answered since the hello was listed: what is undelivered stays so.
         let client = dial(family).shake(&mut programs);
         client.give(&mut programs, &client.at(0).psh().payload(&usual_hello()[..300]));
         let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
@@ -202,12 +202,12 @@ fn an_order_that_is_out_of_date_does_nothing() {
         backend.accept(&mut programs);
         assert_nothing_there(&mut programs, client.dial, Reason::ExpireHello);
         assert!(client.waiting(&programs).is_some());
-        // The hello that gave way was of an earlier connection: this flow has all its bytes.
+        // The evicted hello was of an earlier connection: this flow has all its bytes.
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
         let outcome = backend.give(&mut programs, &backend.at(0, HELLO));
         assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
-        // Or the client began anew and waits.
+        // Or the client started again and waits.
         let client = dial(family).port(40_001).shake(&mut programs);
         client.send(&mut programs, 0, &usual_hello()[..300]);
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);

@@ -14,7 +14,7 @@ use crate::check::{assert_dropped, assert_sent, reset_of};
 use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{BACKEND_ISN, Backend, CLIENT_TIME, ISN, Offer, behind, dial, ready, usual_hello};
 
-/// Ways of a segment that must not matter.
+/// Variations of a segment that must not matter.
 fn variants(plain: &Segment) -> Vec<Segment> {
     let with = |change: fn(&mut Segment)| {
         let mut segment = plain.clone();
@@ -89,7 +89,7 @@ fn the_numbers_are_those_of_the_other_side() {
     }
 }
 
-/// Blocks of received bytes beyond a gap, counted from behind the backend's SYN, as the client tells them.
+/// Blocks of received bytes beyond a gap, counted from behind the backend's SYN, as the client reports them.
 fn blocks(open: Open, count: u32) -> Vec<(u32, u32)> {
     let number = |at| behind(open.client.cookie, at);
     (0..count).map(|i| (number(1_000 + 100 * i), number(1_050 + 100 * i))).collect()
@@ -128,7 +128,7 @@ fn sack_blocks_of_the_client_are_moved_and_those_of_the_backend_stay() {
 fn windows_are_told_in_the_scale_each_side_knows() {
     tests::skip_without_root!();
     let mut programs = ready();
-    // Scales of client and backend; the window each tells and the one the other side sees. We announced 7.
+    // Scales of client and backend; the window each announces and the one the other side sees. We announced 7.
     let none = None;
     let cases = [
         (Some(7), Some(9), 502, 502, 128, 512),
@@ -137,7 +137,7 @@ fn windows_are_told_in_the_scale_each_side_knows() {
         (Some(7), Some(2), 502, 502, 31, 1),
         (Some(7), Some(14), 502, 502, 65_535, 65_535),
         (Some(0), Some(7), 65_535, 65_535, 1_000, 1_000),
-        // The backend declined: told unscaled, as far as it can be.
+        // The backend declined: sent unscaled, as far as possible.
         (Some(7), none, 502, 64_256, 64_000, 500),
         (Some(7), none, 513, 65_535, 100, 1),
         (Some(0), none, 513, 513, 128, 1),

@@ -12,7 +12,7 @@ use crate::check::{assert_dropped, assert_sent, reset_of, sent};
 use crate::scene::{Backend, Client, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{hellos, waiting_of};
 
-/// The stream cut at these places: offset and bytes of each part.
+/// The stream cut at these offsets: offset and bytes of each part.
 fn cut<'h>(bytes: &'h [u8], at: &[usize]) -> Vec<(u32, &'h [u8])> {
     let ends = at.iter().copied().chain([bytes.len()]);
     let begins = [0].into_iter().chain(at.iter().copied());
@@ -142,7 +142,7 @@ fn duplicates_and_gaps_are_answered_with_what_is_there() {
         let parts = cut(&bytes, &[100, 200, 400]);
         let mut give = |index: usize| client.send(&mut programs, parts[index].0, parts[index].1);
         assert_dropped(&give(0), Reason::HelloBuffered);
-        // The deadlock of a lost second segment: the client repeats the first, and is told it is here.
+        // The deadlock of a lost second segment: the client repeats the first, and gets an ACK for it.
         for _ in 0..3 {
             let outcome = give(0);
             assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
@@ -257,7 +257,7 @@ fn what_is_no_acceptable_hello_is_refused_with_its_own_reason() {
             let outcome = client.send(&mut programs, 0, part);
             assert_sent(&outcome, reason, &client.refusal());
             assert_eq!(hellos(&programs), []);
-            // The same in pieces: refused as soon as it can be told, nothing is left.
+            // The same in pieces: refused as soon as it is known, nothing is left.
             let mut counted = Vec::new();
             for (offset, part) in cut(part, &[3, 5, 9, 20]) {
                 let outcome = client.give(&mut programs, &client.at(offset).psh().payload(part));
@@ -292,7 +292,7 @@ fn a_client_that_closes_before_its_hello_is_whole_is_refused() {
             }
             let outcome = client.give(&mut programs, &fin);
             assert_sent(&outcome, Reason::HelloAbandoned, &client.refusal());
-            assert_eq!(client.waiting(&programs), None, "begun {begun}, {} bytes", fin.payload.len());
+            assert_eq!(client.waiting(&programs), None, "started {begun}, {} bytes", fin.payload.len());
             assert_eq!(waiting_of(&programs, client.dial.host), 0);
         }
         // With the last part it is a half-close: the backend may answer.
@@ -362,7 +362,7 @@ fn a_segment_without_the_hellos_cookie_does_not_end_it() {
         let client = dial(family).shake(&mut programs);
         client.send(&mut programs, 0, &bytes[..300]);
         let before = client.waiting(&programs);
-        // Whoever knows addresses and ports can send these; only who saw our SYN-ACK has the number.
+        // Anyone who knows addresses and ports can send these; only the receiver of our SYN-ACK has the number.
         for forged in [client.at(300).ack(client.wrong_ack()), client.at(300).ack(client.wrong_ack()).fin()] {
             let outcome = client.give(&mut programs, &forged);
             assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&forged));

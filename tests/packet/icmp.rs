@@ -146,7 +146,7 @@ fn what_quotes_no_segment_under_way_is_dropped() {
             change(&|s| s.to.set_ip(host(family, 1, 77))),
             // Too little of TCP.
             error(Device::Client, too_big(family), &about, 7),
-            // To somebody else than the sender of what is quoted.
+            // To another address than the sender of what is quoted.
             Icmp { to: vip(family), ..change(&|s| s.from.set_ip(host(family, 1, 77))) },
         ];
         let ip_protocol = if family.is_v4() { 9 } else { 6 };
@@ -212,7 +212,7 @@ fn an_error_too_old_or_too_big_to_travel_on_is_dropped() {
     }
 }
 
-/// The SYN that a backend got, as a router on the way quotes it.
+/// The SYN that a backend got, as a router in between quotes it.
 fn syn_to(backend: Backend) -> Segment {
     backend.to_backend().syn(ISN)
 }

@@ -1,4 +1,4 @@
-//! Segments that cannot be passed on: their sender hears why.
+//! Segments that cannot be passed on: their sender learns why.
 
 use common::reason::Reason;
 use tests::addresses::FAMILIES;

@@ -58,7 +58,7 @@ fn fragment_v4(word: u16) -> Vec<u8> {
     frame
 }
 
-/// Packets that are refused for what stands before TCP.
+/// Packets that are refused for what precedes TCP.
 fn unusual() -> Vec<(&'static str, Vec<u8>, Reason)> {
     let v4 = |options: &[u8]| with_ipv4_options(syn(Family::V4), options);
     let routed = with_header(with_extension(43), 0, &[0, 1, 4, 0, 0, 0, 0]);
@@ -183,7 +183,7 @@ fn a_first_fragment_of_a_connection_is_never_left_to_the_nodes_stack() {
     }
 }
 
-/// Ways to write options that an end host reads over.
+/// Forms of options that an end host skips.
 fn harmless(frame: &[u8], family: Family) -> Vec<Vec<u8>> {
     if family.is_v4() {
         let record_route = [[7, 39, 4].as_slice(), &[0; 36], &[0]].concat();
@@ -222,7 +222,7 @@ fn options_that_may_be_read_over_are_taken_off() {
             let outcome = programs.ingress(Device::Client, &frame);
             assert_sent(&outcome, Reason::ForwardBackend, &open.at_backend(&segment));
         }
-        // And what was changed on the way does not.
+        // And corrupted packets do not.
         for mut frame in harmless(&syn(family), family) {
             let last = frame.len() - 1;
             frame[last] ^= 1;

@@ -88,7 +88,7 @@ fn no_port_for_the_next_backend_resets_the_client() {
         assert_sent(&backend.refuse(&mut programs), Reason::ConnectNoPort, &first.refusal());
         assert_eq!(first.waiting(&programs), None);
         assert_eq!(nats(&programs), [(other.tuple(), second.dial.tuple())]);
-        // Silence instead of refusal ends the same way.
+        // Silence instead of refusal ends alike.
         let first = first.dial.shake(&mut programs);
         let taken = first.ask(&mut programs, &usual_hello());
         assert_eq!(taken, backend);
@@ -144,7 +144,7 @@ fn a_connection_of_the_node_to_the_backend_keeps_its_port() {
     }
 }
 
-/// A TCP connection begun and not awaited.
+/// A TCP connection that is started and not awaited.
 fn dial_without_waiting(to: SocketAddr) -> std::io::Result<TcpStream> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
     use std::os::fd::AsRawFd;
@@ -152,7 +152,7 @@ fn dial_without_waiting(to: SocketAddr) -> std::io::Result<TcpStream> {
     let fd = socket(family, SockType::Stream, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None)?;
     match connect(fd.as_raw_fd(), &SockaddrStorage::from(to)) {
         Err(nix::errno::Errno::EINPROGRESS) => Ok(TcpStream::from(fd)),
-        Ok(()) => Err(std::io::Error::other("somebody answered")),
+        Ok(()) => Err(std::io::Error::other("an unexpected answer")),
         Err(error) => Err(error.into()),
     }
 }

@@ -15,7 +15,7 @@ use crate::open::{HELLO, Open, open_with};
 use crate::scene::{Backend, Client, Offer, dial, usual_hello};
 
 const ROUNDS: u16 = 150;
-/// Segments each way before the end.
+/// Segments in each direction before the end.
 const SEGMENTS: u32 = 20;
 
 /// Sends what each side has to say, both sides at once, and gives what arrived at each.

@@ -1,4 +1,4 @@
-//! A client that begins anew on a port it had used: never the old backend, never the old tenant.
+//! A client that reuses a port for a new connection: never the old backend, never the old tenant.
 
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_SYN_SEEN};
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
@@ -94,7 +94,7 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
                 // The third handshake packet proves it already.
                 let outcome = client.give(&mut programs, &at(0));
                 assert_eq!(outcome.counted, [(Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]);
-                // It needs no answer, so the old backend is told.
+                // It needs no answer, so the old backend gets a RST.
                 let rst = old.to_backend().rst().seq(behind(ISN, HELLO)).window(0);
                 assert_eq!(sent(&outcome), rst);
                 expected.remove(0);
@@ -134,7 +134,7 @@ fn a_hello_in_parts_after_a_flow_begins_anew_too() {
         let open = open(&mut programs, family);
         let client = begin_anew(&mut programs, open);
         let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
-        // The second part first: it proves nothing, and is not the old connection's either. It passes to whoever is
+        // The second part first: it proves nothing, and is not the old connection's either. It passes to the end that is
         // there until the first part comes.
         let outcome = client.give(&mut programs, &at(0).payload(&usual_hello()[..300]));
         assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloBuffered, 1)]);
@@ -209,7 +209,7 @@ fn the_new_connection_is_not_forgotten_with_the_old_one() {
         old.reset(&mut programs);
         let again = open(&mut programs, family);
         assert_eq!(again.client.dial.tuple(), old.client.dial.tuple());
-        // Others close: the old place in the ring is looked at, and holds an open flow.
+        // Others close: the old slot in the ring is examined, and holds an open flow.
         for port in [40_001, 40_002] {
             let other = crate::open::open_with(&mut programs, old.client.dial.port(port), old.offer);
             let outcome = other.client.give(&mut programs, &other.client_segment(HELLO, 0).rst());
@@ -266,7 +266,7 @@ fn a_flow_that_owes_bytes_is_replaced_with_them() {
         let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
         let old = Backend::of(&sent(&outcome));
         old.accept(&mut programs);
-        assert!(client.waiting(&programs).is_some(), "300 bytes are owed");
+        assert!(client.waiting(&programs).is_some(), "300 bytes are undelivered");
         let answer = sent(&client.give(&mut programs, &client.dial.syn().seq(NEXT_ISN)));
         let anew = client.told(&answer);
         let first = anew.at(0).seq(behind(NEXT_ISN, 0)).payload(&usual_hello()[..200]);

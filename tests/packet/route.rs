@@ -245,7 +245,7 @@ fn unknown_names_are_refused_without_a_default_route() {
     assert_routes(&mut programs, TLS_PORT, &[("nobody.example.org", Err(Reason::RouteNone))]);
 }
 
-/// Hellos that carry no name: none at all, and addresses in its place.
+/// Hellos that carry no name: none at all, and addresses instead.
 fn nameless() -> Vec<Vec<u8>> {
     let mut all = vec![hello().bytes()];
     all.extend(["192.0.2.1", "10.0.0.1.", "2001:db8::1", "::1"].map(|name| hello().name(name).bytes()));

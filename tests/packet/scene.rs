@@ -77,7 +77,7 @@ impl Offer {
         }
     }
 
-    /// The options as our own SYNs have them: each at its place, NOPs for what is not offered.
+    /// The options as our own SYNs have them: each at its offset, NOPs for what is not offered.
     pub(crate) fn put_fixed(self, mut segment: Segment, value: u32, echo: u32) -> Segment {
         let nops = |count| std::iter::repeat_n(TcpOption::Nop, count);
         segment.options.extend(self.mss.map(TcpOption::Mss));

@@ -60,7 +60,7 @@ fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
     }
 }
 
-/// Nothing is owed any more.
+/// Nothing is undelivered any more.
 #[track_caller]
 fn assert_settled(programs: &Programs, client: Client) {
     assert_eq!(client.waiting(programs), None);
@@ -166,7 +166,7 @@ fn a_repeated_syn_ack_is_acknowledged_where_nothing_is_owed() {
         backend.accept(&mut programs);
         let again = backend.syn_ack();
         let outcome = backend.give(&mut programs, &again);
-        // The client's scale is on the figure: told as it is it would promise too much.
+        // The client's scale is on the figure: announced as it is, it would promise too much.
         let expected =
             backend.to_backend().seq(behind(ISN, 0)).ack(behind(BACKEND_ISN, 0)).window(again.window >> 7);
         let expected = stamped(expected, CLIENT_TIME, BACKEND_TIME);
@@ -194,7 +194,7 @@ fn bytes_that_gave_way_end_the_flow_on_both_sides() {
         let outcome = client.give(&mut programs, &repeats);
         assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&repeats));
         order_closed(&mut programs, client);
-        // Only the bytes are gone: their place is somebody else's by now.
+        // Only the bytes are gone: another client has their slot.
         for from_client in [true, false] {
             let (client, backend, bytes) = owed(&mut programs, family);
             let place = client.waiting(&programs).unwrap().buffers[1];
@@ -228,7 +228,7 @@ fn order_closed(programs: &mut Programs, client: Client) {
     assert_eq!(client.waiting(programs), None);
 }
 
-/// What a CPU does that has the backend's acknowledgement of all that is owed.
+/// What a CPU does that has the backend's acknowledgement of all undelivered bytes.
 fn settle(programs: &Programs, client: Client) -> Vec<Change> {
     let (tuple, flow) = (client.dial.tuple(), client.flow(programs).expect("it is open"));
     let flags = flow.connection.backend_flags & !FLOW_UNDELIVERED;
@@ -238,7 +238,7 @@ fn settle(programs: &Programs, client: Client) -> Vec<Change> {
     ]
 }
 
-/// And then a hello of another client takes a place that this one's had.
+/// And then a hello of another client takes a slot that this one's had.
 fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
     let mut changes = settle(programs, client);
     let place = client.waiting(programs).expect("the hello is kept").buffers[1];
@@ -247,12 +247,12 @@ fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
     changes
 }
 
-/// The byte that tells whether bytes are owed.
+/// The byte that shows whether bytes are undelivered.
 fn flags(client: Client) -> Place {
     Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.backend_flags))
 }
 
-/// A byte of the hello that is read on the way to its bytes.
+/// A byte of the hello that is read before its bytes.
 fn stored(client: Client) -> Place {
     Place::new(name::PENDING, &client.dial.tuple(), offset_of!(Pending, connection.state))
 }
@@ -289,7 +289,7 @@ fn behind_each_access(
     }
 }
 
-/// Two acknowledgements of the backend on two CPUs: the one here has seen that bytes are owed when the other has them
+/// Two acknowledgements of the backend on two CPUs: this one has seen that bytes are undelivered when the other has them
 /// settled, and finds no hello. 15 of 252,891 connections with hellos of 12,000 bytes were reset so, before the flag was
 /// read again.
 #[test]
@@ -304,7 +304,7 @@ fn an_acknowledgement_passes_when_another_settles_what_is_owed() {
     behind_each_access(flags, settle, data, &passed);
 }
 
-/// The same where the packet asks for the bytes again: it finds them, or finds that nothing is owed. Here the place of one
+/// The same where the packet asks for the bytes again: it finds them, or finds that nothing is undelivered. Here the slot of one
 /// of them is another client's at once.
 #[test]
 fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
@@ -331,7 +331,7 @@ fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
 }
 
 /// What the schedules above rest on: changes are made behind one access, as long as they wait for it, and one whose element
-/// is not there is told.
+/// is not there is reported.
 #[test]
 fn a_schedule_is_made_once_and_tells_what_it_missed() {
     tests::skip_without_root!();
@@ -356,7 +356,7 @@ fn a_schedule_is_made_once_and_tells_what_it_missed() {
     assert!(format!("{error:#}").contains(name::FLOWS), "{error:#}");
 }
 
-/// Between the look at the flow and the look at its bytes its client may have begun anew: those bytes are another tenant's.
+/// Between the look at the flow and the look at its bytes its client may have started again: those bytes are another tenant's.
 #[test]
 fn bytes_of_another_connection_are_not_repeated() {
     tests::skip_without_root!();

@@ -1,4 +1,4 @@
-//! Much data both ways, with and without faults on the wire; every byte checked by hash, nothing left behind.
+//! Much data in both directions, with and without faults on the wire; every byte checked by hash, nothing left behind.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -103,7 +103,7 @@ fn loss_duplication_and_reordering_on_both_sides_harm_nothing() {
         backend_faults: Some(Faults::two_percent(12)),
         ..Options::default()
     };
-    // 64 MiB each way for each family and kind of listener, over 16 connections each.
+    // 64 MiB in each direction for each family and kind of listener, over 16 connections each.
     story(&options, 16, 64, 4 * MIB);
 }
 

@@ -28,7 +28,7 @@ const THREADS: usize = 48;
 /// Until a silent flow counts as idle, and a source as quiet; swept every quarter of the first.
 const IDLE: u64 = 20;
 const QUIET: u64 = 8;
-/// How long anything may be kept: a flow 5 s behind its end; one of which a side was lost without a word for the idle time;
+/// How long anything may be kept: a flow 5 s behind its end; one of which a side was lost silently, for the idle time;
 /// the count of a source for the time a hello may take; each until the next sweep.
 const KEPT: Duration = Duration::from_secs(IDLE + IDLE / 4 + 10);
 
@@ -61,7 +61,7 @@ fn visit(scene: &Scene, family: Family, n: u64, resets: bool) -> Result<()> {
     stream.read_exact(&mut echo).context("reading back")?;
     ensure!(echo == bytes, "other bytes came than were sent");
     match n % 8 {
-        // Where the RST is lost, and the backend has nothing to say, only idleness tells that the client is gone.
+        // Where the RST is lost, and the backend has nothing to say, only idleness shows that the client is gone.
         0 if resets => {
             stream.write_all(b"more").context("writing more")?;
             tests::server::reset(&stream).context("resetting")?;

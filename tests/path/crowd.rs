@@ -109,7 +109,7 @@ impl Crowd {
     }
 }
 
-/// How long a connection takes to reach its tenant and hear its name: the median. Each of them must.
+/// How long a connection takes to reach its tenant and receive its name: the median. Each of them must.
 fn reach(scene: &Scene) -> Duration {
     let connect = |number: usize| {
         let (family, tenant) = (FAMILIES[number % 2], number % 3);
@@ -125,7 +125,7 @@ fn reach(scene: &Scene) -> Duration {
     times[times.len() / 2]
 }
 
-/// A median that is no other than before, but for what busy cores do to any: whoever had to repeat a SYN or a hello
+/// A median that is no other than before, except for the effect of busy cores: a client that had to repeat a SYN or a hello
 /// would have waited for 200 ms and more.
 #[track_caller]
 fn assert_unchanged(before: Duration, during: Duration) {
@@ -186,7 +186,7 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
         let crowd = &crowd;
         let over = &over;
         scope.spawn(move || {
-            // The same byte again and again: whoever was pushed out is refused, the others wait.
+            // The same byte again and again: evicted clients are refused, the others wait.
             while !over.load(Ordering::Relaxed) {
                 crowd.say(0, 0x16);
             }
@@ -197,12 +197,12 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
     assert_unchanged(before, during);
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
     assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
-    // Two processors that want the same place at the same moment: one of them takes another.
+    // Two processors that want the same slot at the same moment: one of them takes another.
     assert_eq!(scene.daemon.reasons().unwrap().get("HelloBufferFailed"), None);
     scene.assert_nothing_leaks();
 }
 
-/// SYNs from sources all over the place, as fast as the link takes them, while `story` runs; how many.
+/// SYNs from random sources, as fast as the link takes them, while `story` runs; how many.
 fn flood<T>(scene: &Scene, port: u16, story: impl FnOnce() -> T + Send) -> (T, u64)
 where
     T: Send,
@@ -247,7 +247,7 @@ fn a_flood_of_syns_stores_nothing_and_clients_connect() {
     let ((median, sent), moved) = scene.counted(|| flood(&scene, TLS_PORT, || reach(&scene)));
     assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
     let answered = moved.get("SynAnswered").copied().unwrap_or(0);
-    assert!(answered > sent / 2, "{answered} of {sent} SYNs are told");
+    assert!(answered > sent / 2, "{answered} of {sent} SYNs were answered");
     assert_eq!(scene.entries()[1], 0, "a SYN is kept");
     let grown = scene.daemon.resident_bytes().unwrap().saturating_sub(memory);
     assert!(grown < 4 << 20, "the daemon has grown by {grown} bytes");
@@ -267,7 +267,7 @@ fn a_flood_of_syns_on_a_tcp_listener_keeps_nobody_out() {
                 let start = Instant::now();
                 let name = raw::hello(scene.lab.vip(FAMILIES[number % 2], port), b"anything", &[]).unwrap();
                 assert!(name.starts_with("tenant-a/"), "{name}");
-                // As long as it takes to use up more places and ports than there are.
+                // As long as it takes to use up more slots and ports than there are.
                 std::thread::sleep(Duration::from_millis(20));
                 start.elapsed() - Duration::from_millis(20)
             })

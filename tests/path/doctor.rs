@@ -29,7 +29,7 @@ fn a_node_that_serves_is_well_and_its_mtu_and_sums_are_told() {
     for what in ["kernel", "BTF", "tcx", "bpffs", "MTU", "maps", "writer", "checksums on client"] {
         assert_eq!(found(&all, what)["verdict"], "ok", "{what}");
     }
-    // Smaller on one way; forwarding off, which no connection survives.
+    // Smaller on one route; forwarding off, which no connection survives.
     scene.lab.balancer.ip("link set tenant-a mtu 1400\n").unwrap();
     scene.lab.balancer.sysctl("net/ipv4/conf/client/forwarding", "0").unwrap();
     scene.daemon.cli_text(&["drain", "--deadline", "0s"]).unwrap();
@@ -51,7 +51,7 @@ fn programs_of_others_are_named_in_their_order() {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    // Another TCX program that came later and stands before ours: a second instance's, with pins of its own.
+    // Another TCX program that came later and runs before ours: a second instance's, with pins of its own.
     let other = scene.lab.vestibule(&Config::lab_on(ECHO_PORT)).unwrap();
     let id = pinned_program(&other.pins().join("programs/ingress")).unwrap();
     // And one by classic traffic control, which runs behind ours.

@@ -122,7 +122,7 @@ fn a_source_whose_backend_is_silent_takes_no_place_from_others() {
         // Whole hellos wait, too: for their backend.
         let [full, over] =
             ["HelloSourceFull", "ConnectExhausted"].map(|reason| moved.get(reason).copied().unwrap_or(0));
-        // One whose tries are over leaves its place to another, where connecting takes as long as they do.
+        // One whose tries are over leaves its slot to another, where connecting takes as long as they do.
         let beyond = 120 - PER_SOURCE as u64;
         assert!(full > 0 && full <= beyond && full + over >= beyond, "{family:?}: {moved:?}");
         dial_from(&scene, family, tests::addresses::CLIENT);

@@ -18,7 +18,7 @@ use tests::topology::{Lab, Options};
 
 use crate::scene::{ECHO_PORT, Scene, all};
 
-/// Percent of frames lost on a side, each way; where both lose, the second is [`HIGH_ON_BOTH`], so that a run takes seconds
+/// Percent of frames lost on a side, in each direction; where both lose, the second is [`HIGH_ON_BOTH`], so that a run takes seconds
 /// and not a minute. With `VESTIBULE_SOAK=1` all of [`SOAKED`].
 const RATES: [u32; 2] = [1, 10];
 const HIGH_ON_BOTH: u32 = 5;
@@ -30,7 +30,7 @@ const PIECES: [usize; 4] = [700, 1_900, 3_000, 4_400];
 const MORE: usize = 4_000;
 /// Without a byte for this long.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Where both sides lose 20 %, six of ten segments or their acknowledgements are lost on the way from end to end: fifteen times
+/// Where both sides lose 20 %, six of ten segments or their acknowledgements are lost from end to end: fifteen times
 /// in a row, when Linux gives a connection up after a quarter of an hour, once in 2,700. Both ends go on, and repeat at least
 /// every five seconds (Linux 6.15 or newer; others take longer).
 const STUBBORN: [(&str, &str); 3] =
@@ -134,7 +134,7 @@ fn story(side: Side, loss: u32) {
     assert_eq!(count("ExpireIdle"), 0, "{moved:?}");
     // Of the twelve connections of a quick run all may get through at 5 %: once in a hundred runs.
     if matches!(side, Side::Backend | Side::Both) && (loss >= 10 || soak() && loss >= 5) {
-        assert!(count("ConnectRepeated") > 0, "what was owed was never repeated: {moved:?}");
+        assert!(count("ConnectRepeated") > 0, "undelivered bytes were never repeated: {moved:?}");
     }
     // At 20 % Linux may give up a FIN that nobody acknowledged; what is left then is forgotten after two minutes of silence.
     scene.assert_empty_within(Duration::from_secs(if loss > 10 { 200 } else { 30 }));

@@ -1,7 +1,7 @@
 //! Real sockets across network namespaces, one file a story.
 #![expect(
     clippy::unwrap_used,
-    reason = "helpers of tests are tests too: a panic with its place is the report"
+    reason = "helpers of tests are tests too: a panic with its location is the report"
 )]
 
 mod scene;

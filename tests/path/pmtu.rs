@@ -49,7 +49,7 @@ fn behind(router: &Namespace, role: &'static str, net: u8, mtu: u16) -> Namespac
     inner
 }
 
-/// The story's place. Fields drop in order.
+/// The story's network. Fields drop in order.
 struct Place {
     scene: Scene,
     user: User,

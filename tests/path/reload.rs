@@ -69,7 +69,7 @@ fn ten_thousand_routes_reload_under_traffic_without_one_failed_connection() {
             let wanted = before + 50;
             assert!(
                 eventually(Duration::from_secs(20), || made.load(Ordering::Relaxed) > wanted),
-                "traffic stands still"
+                "traffic stopped"
             );
         }
         over.store(true, Ordering::Relaxed);
@@ -195,7 +195,7 @@ fn a_busy_connection_to_a_removed_backend_ends_on_both_sides() {
     config.route_mut(tenant_name(2)).backends.retain(|b| b.address != backend(Family::V4, 2, 0));
     scene.daemon.reload(&config).unwrap();
     let end = end_of(&mut busy.stream, REMOVED).unwrap();
-    // The reset is told once, to whoever asks first: reader or writer. The other one sees the end.
+    // The reset is reported once, to the first that asks: reader or writer. The other one sees the end.
     let reset = end == End::Reset || sending.join().unwrap().kind() == ErrorKind::ConnectionReset;
     assert!(reset && end != End::Open, "{end:?}");
     assert!(eventually(REMOVED, || connections(&scene) < before), "the backend was not reset");

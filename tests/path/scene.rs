@@ -17,7 +17,7 @@ use tests::topology::{Lab, Options};
 pub(crate) const ECHO_PORT: u16 = 7000;
 
 /// A refusal comes within this time: before a client repeats its SYN (after 1 s, RFC 6298), and wide enough for one whose
-/// thread waits for a busy core. That no one waited for a repetition is told by the counters.
+/// thread waits for a busy core. The counters show that no one waited for a retransmission.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(400);
 
 /// Heavy stories take turns, so that they measure Vestibule and not each other.

@@ -157,7 +157,7 @@ fn the_largest_hello_passes_to_a_backend_with_smaller_segments() {
 fn a_hello_over_16_kib_is_refused() {
     tests::skip_without_root!();
     let scene = Scene::echo_with(&Options::default(), &config(&[]));
-    // The name stands before the padding: it is the length that is refused.
+    // The name precedes the padding: it is the length that is refused.
     let mut bytes = hello().name(server_name(0)).length(16_384).bytes();
     let body = (16_384 - 5 - 4 + 2000_u32).to_be_bytes();
     bytes[6..9].copy_from_slice(&body[1..]);

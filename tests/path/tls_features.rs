@@ -209,7 +209,7 @@ impl Drop for EchServer {
     }
 }
 
-/// The inner name is another tenant's: nobody on the way can read it, and none is led there.
+/// The inner name is another tenant's: no node in between can read it, and no connection is routed by it.
 #[test]
 fn an_encrypted_hello_goes_by_its_outer_name() {
     tests::skip_without_root!();
@@ -225,7 +225,7 @@ fn an_encrypted_hello_goes_by_its_outer_name() {
         let at = SocketAddr::new(backend(family, 0, 0), PORT);
         let server = EchServer::start(&program, &lab, at, &public, &inner);
         let mut config = config();
-        // Nobody listens there: whoever is led there is refused.
+        // Nothing listens there: a connection routed there is refused.
         let other = FAMILIES.map(|family| Backend::new(backend(family, 1, 0), PORT));
         config.routes.push(route("tenant-b", &[SHARED], &[&inner], other.to_vec()));
         let _daemon = lab.vestibule(&config).unwrap();

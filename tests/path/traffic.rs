@@ -28,7 +28,7 @@ impl Traffic<'_> {
     pub(crate) fn assert_goes_on(&mut self, when: &str) {
         let wanted = self.made.load(Ordering::Relaxed) + 50;
         let progress = eventually(Duration::from_secs(10), || self.made.load(Ordering::Relaxed) > wanted);
-        assert!(progress, "traffic stands still {when}");
+        assert!(progress, "traffic stopped {when}");
         self.kept.iter_mut().for_each(Open::assert_alive);
     }
 }

@@ -31,7 +31,7 @@ fn set_version(daemon: &Daemon, version: u32) {
     set_pinned(&daemon.pins().join(name::ABI), 0, version).unwrap();
 }
 
-/// The same maps: the next start adopts them and puts its own programs in the place of the old ones.
+/// The same maps: the next start adopts them and replaces the old programs by its own.
 #[test]
 fn twenty_upgrades_lose_nothing() {
     tests::skip_without_root!();
@@ -50,7 +50,7 @@ fn twenty_upgrades_lose_nothing() {
     });
 }
 
-/// Other maps: a newer one and, on the way back, an older one refuse before they touch anything, and what is there
+/// Other maps: a newer one and, back again, an older one refuse before they touch anything, and what is there
 /// serves on.
 #[test]
 fn twenty_upgrades_and_rollbacks_to_other_maps_are_refused_and_lose_nothing() {

@@ -1,4 +1,4 @@
-//! Long hellos of many clients at once on all CPUs: every connection is answered, or a counter tells why not.
+//! Long hellos of many clients at once on all CPUs: every connection is answered, or a counter shows why not.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -16,10 +16,10 @@ use tests::daemon::Daemon;
 use tests::hello::hello;
 use tests::net::{End, Namespace, veth};
 
-/// Bytes of a hello: it comes in many segments, all but the last acknowledged by us, and so owed to the backend until that
+/// Bytes of a hello: it comes in many segments, all but the last acknowledged by us, and so undelivered until the backend
 /// acknowledges them, several times and from both CPUs.
 const HELLO_BYTES: usize = 12_000;
-/// Where the client's number stands in its hello: in the random of the ClientHello.
+/// The offset of the client's number in its hello: in the random of the ClientHello.
 const NUMBER_AT: usize = 15;
 const HOST: &str = "slow.example.com";
 
@@ -99,7 +99,7 @@ fn config() -> Config {
 /// The IPv4 address of [`tests::addresses::vip`].
 const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 97, 0, 10), 443);
 
-/// Serves until told to stop: reads a hello, and gives back its number if every byte of the rest is right.
+/// Serves until it is stopped: reads a hello, and gives back its number if every byte of the rest is right.
 fn serve(server: &TcpListener, hello: &[u8], stop: &AtomicBool) {
     let mut came = vec![0; HELLO_BYTES];
     while let Ok((mut stream, _)) = server.accept() {
@@ -147,7 +147,7 @@ fn named(error: &anyhow::Error) -> String {
     }
 }
 
-/// Makes so many connections, so many at once; what failed, and how often.
+/// Makes this many connections, this many at once; what failed, and how often.
 fn load(rig: &Rig, clients: usize, numbers: std::ops::Range<u64>, hello: &[u8]) -> BTreeMap<String, u64> {
     let next = AtomicU64::new(numbers.start);
     let failures = Mutex::new(BTreeMap::new());
@@ -179,7 +179,7 @@ fn connections() -> u64 {
     told.unwrap_or(if soak { SOAKED } else { CONNECTIONS })
 }
 
-/// Two acknowledgements of one backend on two CPUs used to reset some 6 of 100,000 such connections, and no counter told.
+/// Two acknowledgements of one backend on two CPUs used to reset some 6 of 100,000 such connections, and no counter showed it.
 #[test]
 fn long_hellos_of_many_clients_are_answered_or_a_counter_tells_why() {
     tests::skip_without_root!();
@@ -200,7 +200,7 @@ fn long_hellos_of_many_clients_are_answered_or_a_counter_tells_why() {
                 scope.spawn(move || serve(&listener, bytes, stop));
             }
         }
-        // Six times, so that each number of clients has begun and ended more than once.
+        // Six times, so that each number of clients starts and ends more than once.
         for (turn, clients) in CLIENTS.iter().cycle().take(6).enumerate() {
             let turn = turn as u64;
             let numbers = all * turn / 6..all * (turn + 1) / 6;
@@ -226,7 +226,7 @@ fn long_hellos_of_many_clients_are_answered_or_a_counter_tells_why() {
     let failed: u64 = failures.values().sum();
     eprintln!("{failed} failed: {failures:?}; {limits} met a limit");
     assert!(failed <= limits, "{failed} failed, and {limits} met a limit: {failures:?}");
-    // Memory for all is there: only a hello that gave way may be missed.
+    // Memory for all is there: only an evicted hello may be missed.
     assert!(count(Reason::HelloBufferFailed) <= count(Reason::HelloEvicted), "{moved:?}");
 }
 

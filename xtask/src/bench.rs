@@ -7,7 +7,7 @@ use crate::{build, process, setup};
 
 const AGAINST: &str = "--against";
 
-/// The options with the binary's path told whole: it is relative to where the user is, and the benchmark runs elsewhere.
+/// The options with an absolute path of the binary: it is relative to the user's folder, and the benchmark runs elsewhere.
 fn whole_paths(options: &[String]) -> Outcome<Vec<String>> {
     let mut whole = options.to_vec();
     for place in 1..whole.len() {
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     setup::for_build()?;
     setup::for_tests()?;
     let options = whole_paths(options)?;
-    // An old build takes the place of the peers.
+    // An old build replaces the peers.
     if !options.iter().any(|option| option == AGAINST) {
         setup::for_bench()?;
     }
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &[String]) -> Outcome {
     let mut command = process::command(process::target().join("debug/bench"));
     command.args(&options).env("VESTIBULE_BIN", built.binary);
     command.env("LOAD_BIN", process::target().join("release/load"));
-    // The daemon tells its times in its log.
+    // The daemon logs its times.
     command.env("VESTIBULE_LOG", "info,userspace=debug");
     process::run("running the benchmark", &mut command, "see what failed above")
 }

@@ -50,7 +50,7 @@ pub(crate) fn run() -> Outcome<Built> {
     Ok(Built { binary, object: out.join("programs.o") })
 }
 
-/// The promised place is below the tree, wherever cargo was told to build.
+/// The promised path is below the tree, wherever cargo builds.
 fn in_place(built: &Path) -> Outcome<PathBuf> {
     let promised = process::root().join("target/release/vestibule");
     if built != promised {

@@ -24,7 +24,7 @@ impl Failure {
         Self { step: step.into(), reason: reason.into(), remedy: remedy.into(), told: false }
     }
 
-    /// Tells the reader, once.
+    /// Prints the failure, once.
     pub(crate) fn tell(&mut self) {
         if !std::mem::replace(&mut self.told, true) {
             eprintln!("\n{self}");

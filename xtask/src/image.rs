@@ -138,7 +138,7 @@ fn is_static(file: &[u8]) -> bool {
         Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
     };
     let kinds = || -> Option<Vec<u64>> {
-        // e_phoff, e_phentsize, e_phnum; p_type stands first in an entry.
+        // e_phoff, e_phentsize, e_phnum; p_type is first in an entry.
         let (begin, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
         (0..count).map(|entry| number(usize::try_from(begin + entry * size).ok()?, 4)).collect()
     };

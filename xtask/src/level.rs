@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(crate) struct Level {
     /// As named on the command line.
     pub name: &'static str,
-    /// What cargo is told to test.
+    /// The arguments for cargo.
     pub targets: &'static [&'static str],
     /// What the machine must offer.
     pub needs: Needs,

@@ -24,7 +24,7 @@ pub(crate) fn run() -> Outcome {
         "--target-dir",
     ]);
     kernel.arg(process::target().join("bpf-lint")).args(["--", "-D", "warnings"]);
-    // Its own settings for the target stand in this folder. `core` is compiled from source.
+    // Its own settings for the target are in this folder. `core` is compiled from source.
     kernel.current_dir(process::root().join("xdp-ebpf")).env("RUSTC_BOOTSTRAP", "1");
     let checks = [
         process::run("checking the formatting", &mut format, &by_hand),

@@ -24,7 +24,7 @@ const KUBERNETES: &str = "--kube-version=1.31.0";
 
 const STEP: &str = "rendering the manifests";
 
-/// Renders them anew.
+/// Renders them again.
 pub(crate) fn run() -> Outcome {
     let helm = setup::go::helm()?;
     for (path, options) in FILES {

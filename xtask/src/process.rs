@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The pinned Rust, the one place that names it; the compiler wrapper beside it reads the same file.
+/// The pinned Rust. The compiler wrapper reads the same file; nothing else names the version.
 pub(crate) const CHANNEL: &str = include_str!("../toolchain/channel").trim_ascii_end();
 
 /// The tree this xtask was built from.

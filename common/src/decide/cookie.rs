@@ -16,9 +16,9 @@
 //! second segment that comes first passes for a first one, and so is refused, once in 2,048 times without timestamps, once
 //! in 524,288 times with them.
 //!
-//! The first tag makes a cookie good for exactly one first segment. The second alone tells an early *second* segment
+//! The first tag makes a cookie good for exactly one first segment. The second alone distinguishes an early *second* segment
 //! of a hello (its sequence number says nothing about the first) from a packet of a lost connection: the one is
-//! dropped and repeated by the client, the other is answered with RST. It stands lowest, so that who acknowledges the
+//! dropped and repeated by the client, the other is answered with RST. It is lowest, so that a client that acknowledges the
 //! first byte of an answer is known for one of a lost connection.
 
 use core::hint::black_box;
@@ -136,7 +136,7 @@ pub fn check(
     if differs & 0x7ff == 0 { Verdict::Later } else { Verdict::Mismatch }
 }
 
-/// The tags, in their places. The all-zero key is nobody's: a map not yet filled must not verify anything.
+/// The tags, at their positions. The all-zero key is invalid: a map that is not filled yet must not verify anything.
 #[inline(always)]
 fn tags(
     key: &CookieKey,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     /// A hello of two segments whose first is lost: of 80,000 connections three were refused as "not TLS", when 11 bits
-    /// alone told the second from a first.
+    /// alone distinguished the second from a first.
     #[test]
     fn a_later_segment_hardly_ever_passes_for_the_first() {
         let offer = Offer { mss: 1440, window_scale: 7, sack: true, timestamps: true };

@@ -5,7 +5,7 @@ use crate::maps::route::{NAME_BYTES_MAX, NameKey, SHORT_NAME_BYTES_MAX, SuffixKe
 /// Bytes of the buffer a server name is kept in: zero behind the name.
 pub const NAME_BUFFER: usize = 256;
 
-/// Whether a name of so many bytes is in `ROUTES_EXACT`; else it is in `ROUTES_LONG`.
+/// Whether a name of this length is in `ROUTES_EXACT`; otherwise it is in `ROUTES_LONG`.
 #[inline(always)]
 pub const fn is_short(length: u8) -> bool {
     length as usize <= SHORT_NAME_BYTES_MAX
@@ -55,7 +55,7 @@ pub fn reversed_byte(name: &[u8; NAME_BUFFER], length: u8, index: u32) -> u8 {
 /// The key under which the wildcard `*.suffix` is stored; `suffix` is normalised and without the `*.`.
 /// `None` when the suffix is empty or longer than any name below it could be.
 pub fn wildcard(listener: u32, suffix: &[u8]) -> Option<SuffixKey> {
-    // At least one label and the dot stand before the suffix.
+    // At least one label and the dot precede the suffix.
     if suffix.is_empty() || suffix.len() > NAME_BYTES_MAX - 2 {
         return None;
     }

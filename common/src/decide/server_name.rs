@@ -34,7 +34,7 @@ const COLON: u8 = 32;
 const COLONS: u8 = 64;
 
 map_struct! {
-    /// Where the judgement of a name stands.
+    /// The state of a check of a name.
     pub struct Scan = 5 {
         /// What was seen so far.
         pub flags: u8,

@@ -1,4 +1,4 @@
-//! What a decision looks up, wherever it stands: the kernel's maps, or an image of them in user space.
+//! What a decision looks up: the kernel's maps, or an image of them in user space.
 
 use crate::maps::backend::Backend;
 use crate::maps::listener::{Listener, ListenerKey};
@@ -6,7 +6,7 @@ use crate::maps::route::{MemberKey, NameKey, Route, SuffixKey};
 use crate::reason::Reason;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// The look-ups of a decision. Keys and records stand in the caller's memory: a method copies a record there, or returns
+/// The look-ups of a decision. Keys and records are in the caller's memory: a method copies a record there, or returns
 /// a number. The kernel's programs compile it into themselves, so every method is `#[inline(always)]`.
 pub trait Tables {
     /// Copies the listener of an address and port. `false`: there is none, and `to` holds anything.
@@ -36,7 +36,7 @@ pub trait Tables {
 ///
 /// Elements of the kernel's hash maps are used again the moment they are removed, so a copy may be another key's entry.
 /// The entry is looked up again, and what was copied must be what is there now. Else [`Reason::RouteChanged`]: nothing
-/// was decided, the packet is dropped, and its sender's repetition is decided afresh.
+/// was decided, the packet is dropped, and its sender's retransmission is decided again.
 #[inline(always)]
 pub fn stable<R: FromZeros + IntoBytes + Immutable>(
     to: &mut R,

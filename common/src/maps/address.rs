@@ -45,7 +45,7 @@ impl Address {
         (b[0] | b[1] | b[2] | b[3] | b[4] | b[5] | b[6] | b[7] | b[8] | b[9]) == 0 && (b[10] & b[11]) == 0xff
     }
 
-    /// The last four bytes, as they stand in memory.
+    /// The last four bytes, in memory order.
     #[inline(always)]
     pub const fn low_word(&self) -> u32 {
         let b = &self.bytes;

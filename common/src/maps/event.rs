@@ -1,4 +1,4 @@
-//! What was counted, and what the kernel tells the daemon.
+//! Counters, and what the kernel reports to the daemon.
 
 use super::flow::ClientTuple;
 
@@ -15,11 +15,11 @@ map_struct! {
 }
 
 map_struct! {
-    /// Record of ring buffer `EVICTIONS` (a waiting hello that gave way; the daemon resets its client), and what the
+    /// Record of ring buffer `EVICTIONS` (an evicted hello; the daemon resets its client), and what the
     /// daemon hands to the program `expire`, behind 14 bytes of Ethernet header.
     pub struct Expiry = 48 {
         pub client: ClientTuple,
-        /// Sequence number the client expects next; used where no map entry tells it.
+        /// Sequence number the client expects next; used where no map entry has it.
         pub seq: u32,
         /// Reason number.
         pub reason: u32,

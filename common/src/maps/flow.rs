@@ -81,13 +81,13 @@ impl Reply {
 }
 
 map_struct! {
-    /// What every record of a connection begins with, whether it waits, is half-open or established. Filled in one place
+    /// The first part of every record of a connection: waiting, half-open or established. Filled by one function
     /// (`connection::open` of the programs).
     ///
-    /// The first eight bytes are one word, aligned to 8 in every map: what tells one connection from another and where
-    /// it stands changes together.
+    /// The first eight bytes are one word, aligned to 8 in every map: what distinguishes connections and their
+    /// state changes together.
     pub struct Connection = 24 {
-        /// Tells the connection from every earlier and later one with the same addresses and ports. Counts up from 1 over
+        /// Distinguishes the connection from all others with the same addresses and ports. Counts up from 1 over
         /// all connections of the node, and wraps.
         pub generation: u32,
         /// Of the record: `FLOW_*`, `HELLO_*` or `HALF_OPEN_*`.
@@ -170,9 +170,10 @@ map_struct! {
         pub backend_fin: u32,
         /// Monotonic clock of the last packet, seconds.
         pub seen_secs: u32,
-        /// The client's initial sequence number: tells its own repeated SYN from a new connection's.
+        /// The client's initial sequence number: distinguishes its repeated SYN from a new connection's.
         pub client_isn: u32,
-        /// The initial sequence number that the client got from the VIP: tells its late segments from a new connection's.
+        /// The initial sequence number that the client got from the VIP: distinguishes its late segments from a new
+        /// connection's.
         pub vip_isn: u32,
         /// The client's window scale, or `WINDOW_SCALE_NONE`.
         pub client_scale: u8,
@@ -187,7 +188,7 @@ map_struct! {
 
 /// [`Connection::state`] of a [`Pending`]: more bytes of the hello are awaited.
 pub const PENDING_COLLECTING: u8 = 1;
-/// [`Connection::state`] of a [`Pending`]: the hello is complete, our SYN is on its way to a backend.
+/// [`Connection::state`] of a [`Pending`]: the hello is complete, our SYN was sent to a backend.
 pub const PENDING_CONNECTING: u8 = 2;
 /// [`Connection::state`] of a [`Pending`]: the flow is open, but bytes that we acknowledged are not yet acknowledged by the backend.
 pub const PENDING_UNDELIVERED: u8 = 3;
@@ -200,7 +201,8 @@ pub const OPTION_TIMESTAMPS: u8 = 2;
 /// [`Pending::window_scale`]: the client did not offer window scaling.
 pub const WINDOW_SCALE_NONE: u8 = 15;
 
-/// The window scale we announce: the backend's is not known yet (splice.md 3.d).
+/// The window scale that the SYN-ACK announces. The backend's is not known yet, and no segment can change
+/// the announced one later, so windows are converted between the two (RFC 7323, section 2.2).
 pub const WINDOW_SCALE_ANNOUNCED: u8 = 7;
 
 /// Bytes of one [`Buffer`].
@@ -230,7 +232,7 @@ map_struct! {
         pub acked: u32,
         /// The client's last timestamp.
         pub client_tsval: u32,
-        /// Places in `BUFFERS`, as many as `have` needs.
+        /// Slots in `BUFFERS`, as many as `have` needs.
         pub buffers: [u32; PENDING_BUFFERS],
         /// [`Source::epoch`] at creation.
         pub source_epoch: u32,
@@ -258,7 +260,7 @@ map_struct! {
         pub offset: u8,
         /// Zero.
         pub reserved: [u8; 3],
-        /// Where the parser stands.
+        /// The state of the parser.
         pub parser: Parser,
     }
 }
@@ -266,12 +268,12 @@ map_struct! {
 map_struct! {
     /// Element of `BUFFERS`.
     pub struct Buffer = 2096 {
-        /// Whose bytes; the place is free unless that hello's `buffers[index]` is this place.
+        /// The client whose bytes these are; the slot is free unless that hello's `buffers[index]` is this slot.
         pub owner: ClientTuple,
-        /// 0, or since when a CPU takes the place or writes to it (monotonic clock, units of 2^20 ns, odd): until it has
+        /// 0, or since when a CPU takes the slot or writes to it (monotonic clock, units of 2^20 ns, odd): until it has
         /// stored the hello, nobody else may.
         pub locked: u32,
-        /// Which part of the hello; [`BUFFER_FREE`] = the hello was delivered, the place is anybody's.
+        /// Which part of the hello; [`BUFFER_FREE`] = the hello was delivered, the slot is free.
         pub index: u32,
         pub bytes: [u8; BUFFER_BYTES],
     }
@@ -284,7 +286,7 @@ map_struct! {
         pub newest_ns: u64,
         /// Hellos in [`PENDING_COLLECTING`] and [`PENDING_CONNECTING`].
         pub waiting: u32,
-        /// Raised when the count is begun anew, so that hellos of an older count do not lower it.
+        /// Raised when the count restarts, so that hellos of an older count do not lower it.
         pub epoch: u32,
     }
 }
@@ -308,7 +310,7 @@ map_struct! {
         pub backend_isn: u32,
         /// Bytes that came with the SYN.
         pub syn_bytes: u32,
-        /// Place in `HALF_OPEN_RING`.
+        /// Slot in `HALF_OPEN_RING`.
         pub slot: u32,
     }
 }

@@ -49,7 +49,7 @@ pub const ROLE_OWN: u32 = 4;
 pub const ROLE_BACKEND: u32 = 8;
 
 map_struct! {
-    /// Value of `ADDRESSES`: one lookup tells whether a packet concerns us at all.
+    /// Value of `ADDRESSES`: one lookup shows whether a packet concerns us at all.
     pub struct AddressRole = 4 {
         /// `ROLE_*` bits.
         pub flags: u32,

@@ -53,7 +53,7 @@ pub mod backend;
 pub mod flow;
 /// What is configured, and the cookie keys.
 pub mod settings;
-/// What was counted and what the kernel tells the daemon.
+/// Counters, and what the kernel reports to the daemon.
 pub mod event;
 /// What `vestibule trace` asks for, and what it gets.
 pub mod trace;
@@ -110,7 +110,7 @@ pub mod name {
     pub const SOURCES: &str = "SOURCES";
     /// [`super::flow::ClientTuple`] -> [`super::flow::HalfOpen`].
     pub const HALF_OPENS: &str = "HALF_OPENS";
-    /// [`super::flow::Slot`]: who holds each place of `HALF_OPENS`, in order of age.
+    /// [`super::flow::Slot`]: the owner of each slot of `HALF_OPENS`, in order of age.
     pub const HALF_OPEN_RING: &str = "HALF_OPEN_RING";
     /// [`super::flow::Slot`]: closed flows in the order they closed.
     pub const CLOSED_RING: &str = "CLOSED_RING";

@@ -1,4 +1,4 @@
-//! What is configured, the cookie keys, and counters that hand out places and ids.
+//! What is configured, the cookie keys, and counters that assign slots and ids.
 
 map_struct! {
     /// Value of `SETTINGS`.
@@ -42,13 +42,13 @@ map_struct! {
 map_struct! {
     /// Value of `CURSORS`: counted up by the programs, never down.
     pub struct Cursors = 48 {
-        /// Next place to try in `BUFFERS`.
+        /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
-        /// Next place to try in `HALF_OPEN_RING`.
+        /// Next slot to try in `HALF_OPEN_RING`.
         pub half_open: u64,
-        /// Next place to fill in `CLOSED_RING`.
+        /// Next slot to fill in `CLOSED_RING`.
         pub closed_head: u64,
-        /// Oldest place not yet freed in `CLOSED_RING`.
+        /// Oldest slot not yet freed in `CLOSED_RING`.
         pub closed_tail: u64,
         /// Next source port to try.
         pub source_port: u64,

@@ -35,7 +35,7 @@ map_struct! {
 }
 
 impl Opening {
-    /// What is to be told of a flow, whose route has this name.
+    /// What another node needs to know of a flow whose route has this name.
     pub const fn of(client: &ClientTuple, flow: &Flow, route: Label) -> Self {
         Self {
             client: *client,

@@ -36,7 +36,7 @@ fn the_last_state_serves_while_the_api_server_is_away_and_after_a_boot_without_i
     until("what is new is there too", &[&agent], || scene.backends().len() == 2 && agent.is_ready());
     agent.crash();
 
-    // A damaged file is told and not used.
+    // A damaged file is reported and not used.
     scene.server.crash().unwrap();
     assert!(scene.vestibule().arg("detach").status().unwrap().success());
     let file = scene.folder.path().join("state/desired");
@@ -45,7 +45,7 @@ fn the_last_state_serves_while_the_api_server_is_away_and_after_a_boot_without_i
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let agent = scene.agent_by("damaged", account.kubeconfig());
-    until("the damage is told", &[&agent], || agent.log().contains("checksum is wrong"));
+    until("the damage is reported", &[&agent], || agent.log().contains("checksum is wrong"));
     assert_eq!(scene.backends(), [""; 0]);
     scene.server.launch().unwrap();
     until("the API server's word is used", &[&agent], || !scene.backends().is_empty());

@@ -14,9 +14,9 @@ use super::scene::{Agent, RELEASE, SOON, Scene, tenant, until};
 /// What the maps hold in each state without a kill.
 type Golden = [(State, BTreeMap<&'static str, Vec<String>>)];
 
-/// How long an agent may need from its start to maps as they shall be.
+/// How long an agent may need from its start to the desired maps.
 const MEND: Duration = Duration::from_secs(20);
-/// Of so many kills one is followed by a look at everything that is left in the maps.
+/// After each kill of this number everything that is left in the maps is checked.
 const WHOLE: u32 = 6;
 /// Most steps that a change may take.
 const STEPS_MAX: u32 = 400;
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// What the maps hold, ids apart: what routes, listeners, names and backends are called is what tells them apart.
+/// What the maps hold, without ids: routes, listeners and backends are identified by their names.
 fn content(scene: &Scene) -> Option<BTreeMap<&'static str, Vec<String>>> {
     let maps = read::open(&Pins::new(scene.pins.path())).ok()?;
     let content = read::content(&maps).ok()?;
@@ -119,7 +119,7 @@ fn is(scene: &Scene, golden: &Golden, state: State) -> bool {
     content(scene).as_ref() == wanted
 }
 
-/// Whether everything leads where it shall, whatever is still to be removed.
+/// Whether everything leads to the right backend, whatever is still to be removed.
 fn leads(scene: &Scene, golden: &Golden, state: State) -> bool {
     let wanted = golden.iter().find(|(other, _)| *other == state).map(|(_, maps)| maps);
     let (Some(now), Some(wanted)) = (content(scene), wanted) else { return false };
@@ -141,7 +141,7 @@ fn mended(scene: &Scene, golden: &Golden, state: State, agent: &Agent, step: u32
                     eprintln!("{map} lacks {lacks:#?}\nand has beyond it {more:#?}");
                 }
             }
-            panic!("not mended within {MEND:?}: {state:?} after a kill at step {step}: {}", agent.log());
+            panic!("not repaired within {MEND:?}: {state:?} after a kill at step {step}: {}", agent.log());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -163,7 +163,7 @@ fn settle(scene: &Scene) -> BTreeMap<&'static str, Vec<String>> {
 /// Kills the agent when it is about to make this bpf(2) call, counted from before the change. Whether it did: otherwise the
 /// change was through before.
 fn kill_at(agent: &mut Agent, step: u32, change: impl FnOnce(), is_through: impl Fn() -> bool) -> bool {
-    // What is written while it stands still, it hears of at once.
+    // It learns at once of what is written while it is stopped.
     agent.signal(Signal::SIGSTOP);
     let inject = format!("inject=bpf:signal=KILL:when={step}");
     let mut tracer = Command::new("strace")

@@ -2,7 +2,7 @@
 
 /// Namespace, API server, agents.
 pub(crate) mod scene;
-/// What objects say reaches the maps, and what the maps hold is told.
+/// Objects reach the maps, and what the maps hold is reported.
 mod programs;
 /// The API server away, the node booted without it.
 mod away;

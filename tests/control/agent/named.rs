@@ -1,4 +1,4 @@
-//! What maps hold, with names in the place of ids.
+//! What maps hold, with names instead of ids.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

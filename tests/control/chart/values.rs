@@ -111,7 +111,7 @@ fn the_definition_of_nodestates_is_the_trees() {
     let text = std::fs::read_to_string(root("deploy/crds/nodestates.yaml")).unwrap();
     let kept: Value = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(rendered["spec"], kept["spec"]);
-    // Uninstalling must not take away what nodes told.
+    // Uninstalling must not remove what nodes published.
     assert_eq!(rendered["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
     assert!(
         template(&["--set=crds.enabled=false"]).is_ok_and(|text| !text.contains("CustomResourceDefinition"))

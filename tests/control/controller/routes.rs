@@ -26,7 +26,7 @@ fn a_route_has_one_entry_of_ours_and_those_of_others_stay() {
     let kubectl = scene.kubectl();
     kubectl.apply(OBJECTS).unwrap();
     kubectl.apply(ROUTE).unwrap();
-    // Another controller was here first, and somebody else wrote a condition into what will be ours.
+    // Another controller was first, and another client wrote a condition into what will be ours.
     let foreign = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
                          "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let audited = json!({"type": "example.com/Audited", "status": "True", "reason": "Yes", "message": "",

@@ -79,7 +79,7 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
         |lease: &Value| lease["spec"]["holderIdentity"].as_str().is_some_and(|who| who.starts_with("b_"));
     let lease = ["-n", RELEASE, "lease", "vestibule-controller"];
     scene.kubectl().wait_for("the next leader", &lease, SOON, leads).unwrap();
-    // The next one judges the same, and tells nothing anew.
+    // The next one judges the same, and reports nothing again.
     std::thread::sleep(Duration::from_secs(5));
     let told = events(&scene, "without");
     assert_eq!(told.len(), 1, "{told:#?}");

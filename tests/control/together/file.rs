@@ -51,16 +51,16 @@ fn a_static_file_beside_the_cluster_wins_and_gives_back() {
     until("the file's routes are in the maps, and the loser's is not", &[&agent], || {
         backends(&scene) == of_file
     });
-    until("the loser is told", &[&agent], || {
+    until("the loser is reported", &[&agent], || {
         owned(&scene).is_some_and(|(status, text)| status == "False" && text.contains("of-the-file"))
     });
 
     // A file that is refused changes nothing.
     fs::write(&path, file(&ROUTE.replace("a.example.com", "a..example.com"))).unwrap();
-    until("the refusal is told", &[&agent], || agent.log().contains("is refused"));
+    until("the refusal is reported", &[&agent], || agent.log().contains("is refused"));
     assert_eq!(backends(&scene), of_file);
 
-    // The file gives the name back, and the route is told that it has it again.
+    // The file gives the name back, and the route has it again.
     fs::write(&path, file(OTHER)).unwrap();
     until("the cluster's route serves", &[&agent], || {
         backends(&scene) == ["other 10.99.9.8:6443", "tlsroute/tenant/a 10.99.1.1:6443"]

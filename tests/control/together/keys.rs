@@ -111,7 +111,7 @@ fn keys_change_and_connections_go_on() {
     let mut back = [0; 11];
     std::io::Read::read_exact(&mut held, &mut back).unwrap();
     assert_eq!(&back, b"still there");
-    // The other way round too: each key has its turn.
+    // Also with the keys swapped.
     until("keys change again", &[&agent], || {
         secret(&scene).is_some_and(|keys| keys.current == first.current)
     });
@@ -119,7 +119,7 @@ fn keys_change_and_connections_go_on() {
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
 }
 
-/// Waits until the other key makes cookies. `begin` is called anew until then: the last time it was, the key of before
+/// Waits until the other key makes cookies. `begin` is called again until then: the last time it was, the key of before
 /// made them.
 fn until_current<T>(
     scene: &Scene,

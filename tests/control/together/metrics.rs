@@ -32,7 +32,7 @@ fn listed(by: &str) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// One that asks for no address: somebody has a problem.
+/// One that requests no address, which is a problem.
 const WITHOUT: &str = "
 apiVersion: v1
 kind: Service

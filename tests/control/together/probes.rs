@@ -43,7 +43,7 @@ impl Story {
         Server::start(&self.scene.outside, at, address, Speech::Tls(config)).unwrap()
     }
 
-    /// Who answers so many connections.
+    /// The servers that answer this many connections.
     fn answers(&self, count: usize) -> Vec<String> {
         let config = self.authority.client_config(None).unwrap();
         let one = || ask(tls::connect("192.0.2.5:443".parse().unwrap(), Arc::clone(&config), NAME)?);
@@ -51,7 +51,7 @@ impl Story {
         self.scene.outside.run(|| (0..count).map(|_| name(one().unwrap())).collect())
     }
 
-    /// What the controller says of failing backends: notes of Events, and how often each was told.
+    /// What the controller says of failing backends: notes of Events, and how often each was written.
     fn told(&self) -> Vec<(String, u64)> {
         let events = self.scene.kubectl().get(&["-n", "tenant", "events.events.k8s.io"]).unwrap();
         let events = events["items"].as_array().unwrap().iter();
@@ -107,7 +107,7 @@ fn a_backend_that_fails_its_probe_leaves_and_comes_back() {
     let metric = || agent.metric("vestibule_backend_failing{route=\"tlsroute/tenant/a\"}");
     until("it is counted", &|| metric() == Some(1.0));
     let named = |text: &str| text.contains("10.99.1.3:6443") && text.contains(NODE);
-    until("it is told", &|| story.told().iter().any(|(note, count)| named(note) && *count == 1));
+    until("it is reported", &|| story.told().iter().any(|(note, count)| named(note) && *count == 1));
     until("its route says so", &|| {
         story.condition().is_some_and(|(status, text)| status == "False" && named(&text))
     });
@@ -121,7 +121,7 @@ fn a_backend_that_fails_its_probe_leaves_and_comes_back() {
     // The same once more: the same Event, a second time.
     servers[2] = None;
     until("the one is not picked again", &down);
-    until("it is told again", &|| story.told().iter().any(|(note, count)| named(note) && *count == 2));
+    until("it is reported again", &|| story.told().iter().any(|(note, count)| named(note) && *count == 2));
 
     // Two of three: the probe itself is not believed.
     servers[1] = None;

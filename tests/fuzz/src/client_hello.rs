@@ -7,7 +7,7 @@ use tls_parser::{SNIType, TlsExtension, TlsMessage, TlsMessageHandshake};
 /// Most cuts taken from an input.
 const CUTS_MAX: u8 = 7;
 
-/// Input: number of cuts (its low bits), their places as 16-bit numbers, the stream.
+/// Input: number of cuts (its low bits), their offsets as 16-bit numbers, the stream.
 pub fn check(input: &[u8]) {
     let Some((cuts, stream)) = split(input) else { return };
     let (outcome, parser) = parse(stream);

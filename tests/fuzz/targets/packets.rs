@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use vestibule_fuzz::packets::Bench;
 
-/// Ways into states.
+/// Transitions into states.
 const WAYS: usize = 1 << 14;
 
 /// libFuzzer reads this section by its name.

@@ -51,7 +51,7 @@ pub fn hello_length(bytes: &[u8]) -> Option<usize> {
     Some(5 + usize::from(u16::from_be_bytes([high, low])))
 }
 
-/// A hash of all bytes that tells any two hellos of ours apart.
+/// A hash of all bytes that distinguishes any two hellos of ours.
 pub fn digest(bytes: &[u8]) -> u64 {
     let mut state = bytes.len() as u64;
     let (words, rest) = bytes.as_chunks();
@@ -95,10 +95,10 @@ pub fn response(server: u32, request: &[u8; MESSAGE]) -> [u8; MESSAGE] {
 
 /// Bytes of one write or read of a stream.
 pub const PIECE: usize = 64 * 1024;
-/// Not a multiple of any usual block: a block in the wrong place is seen.
+/// Not a multiple of any usual block: a block at the wrong offset is seen.
 const PERIOD: usize = 262_144 - 13;
 
-/// The content of streams: a long pattern, each connection from a place of its own on.
+/// The content of streams: a long pattern, each connection from an offset of its own on.
 #[derive(Debug)]
 pub struct Pattern {
     bytes: Vec<u8>,
@@ -123,7 +123,7 @@ impl Pattern {
                 state as u8
             })
             .collect();
-        // The beginning once more, so that every piece stands in one run.
+        // The start again, so that every piece is contiguous.
         bytes.extend_from_within(..PIECE);
         Self { bytes }
     }

@@ -1,4 +1,4 @@
-//! What the conductor tells the loads, and what they answer: one JSON text a line.
+//! What the conductor orders of the loads, and what they answer: one JSON text a line.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -31,7 +31,7 @@ impl Door {
     }
 }
 
-/// Which way data goes.
+/// The direction of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Way {
     /// From the backend to the client.
@@ -66,13 +66,13 @@ pub struct Order {
 /// What a client is to do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// Connect, hello, answer, close: again and again on so many slots at once.
+    /// Connect, hello, answer, close: again and again on this many slots at once.
     Connect { slots: u32, milliseconds: u64 },
-    /// The same, so many connections a second however long each takes.
+    /// The same, this many connections a second however long each takes.
     Arrive { rate: u32, milliseconds: u64 },
-    /// Requests and responses, one at a time on each of so many connections.
+    /// Requests and responses, one at a time on each of this many connections.
     Ask { connections: u32, milliseconds: u64 },
-    /// Data on so many connections.
+    /// Data on this many connections.
     Stream { way: Way, connections: u32, milliseconds: u64 },
     /// Opens connections that stay open.
     Hold { connections: u32 },

@@ -1,13 +1,13 @@
-//! One decision: the loaded programs, `explain` and an oracle of our own come to the same, for random tables, clients and
+//! One decision: the loaded programs, `explain` and an oracle of our own agree, for random tables, clients and
 //! server names.
 //!
 //! It was shown to fail, within the 10,000 cases, by each of these errors planted in `common::decide`:
 //! * the longest wildcard goes before the exact name;
 //! * a reserved name goes on where the listener has no route of its own;
-//! * the default route takes no unknown names; no name is told as an unknown one;
-//! * the offset stands still after the first try; one member fewer is looked at in one go;
+//! * the default route takes no unknown names; no name is treated as an unknown one;
+//! * the offset stays the same after the first try; one member fewer is looked at in one go;
 //! * clients over IPv6 get the IPv4 table where there is no other;
-//! * a refusing member refuses whoever has no backend yet; members out of reach are dialled;
+//! * a refusing member refuses clients without a backend yet; members out of reach are dialled;
 //!
 //! and by leaving out any one look-up, listener, short name, long name, wildcard, route, slot, member or backend, of the
 //! programs (`VESTIBULE_EBPF` names the object to be run) and of `plan::MapsImage`.
@@ -183,7 +183,7 @@ fn client(random: &mut Random, is_v4: bool) -> SocketAddr {
     SocketAddr::new(address, random.within(1, 65_535) as u16)
 }
 
-/// What the programs do by this answer when so many backends refuse.
+/// What the programs do by this answer when this many backends refuse.
 fn expected(answer: &Answer, refusals: usize) -> Vec<Met> {
     match answer {
         Answer::NotOurs => vec![Met::Refused(Reason::NotOurs)],

@@ -46,7 +46,7 @@ pub(super) fn name(random: &mut Random) -> String {
     }
 }
 
-/// A name of so many bytes, in labels that are as long as they may be, or nearly.
+/// A name of this many bytes, in labels that are as long as they may be, or nearly.
 fn of_length(random: &mut Random, least: usize, most: usize) -> String {
     let length = random.within(least, most);
     let mut name = String::new();

@@ -33,7 +33,7 @@ pub(super) enum Answer {
 #[derive(Debug)]
 pub(super) struct Oracle<'a> {
     pub(super) desired: &'a Desired,
-    /// Addresses that the node has no way to.
+    /// Addresses that the node has no route to.
     pub(super) unreachable: &'a BTreeSet<IpAddr>,
     /// Backends that take no new connection, whatever else is known of them.
     pub(super) closed: &'a BTreeSet<SocketAddr>,
@@ -167,7 +167,7 @@ fn refused(reason: Reason) -> Answer {
     Answer::Refused { reason, route: None, pattern: None }
 }
 
-/// Whether one label or more stand before the suffix.
+/// Whether one label or more precede the suffix.
 fn is_below(name: &str, suffix: &str) -> bool {
     name.strip_suffix(suffix).and_then(|above| above.strip_suffix('.')).is_some_and(|above| !above.is_empty())
 }

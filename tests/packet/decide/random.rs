@@ -26,7 +26,7 @@ impl Random {
         least + self.below(most - least + 1)
     }
 
-    /// Once in so many times.
+    /// Once in this many times.
     pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

@@ -1,4 +1,4 @@
-//! Random tables: what is desired, which backends a node can reach, and which are on their way out.
+//! Random tables: what is desired, which backends a node can reach, and which are being removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +25,7 @@ const PORTS: [u16; 3] = [443, 8443, 20_001];
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     pub(super) desired: Desired,
-    /// Addresses of backends that it has no way to.
+    /// Addresses of backends that it has no route to.
     pub(super) unreachable: BTreeSet<IpAddr>,
 }
 
@@ -94,7 +94,7 @@ impl Tables {
             .collect()
     }
 
-    /// The way to each backend that can be reached.
+    /// The egress to each backend that can be reached.
     pub(super) fn hops(&self, programs: &Programs) -> Hops {
         let ifindex = programs.world.ifindex(Device::Backend);
         let reached = self.desired.backend_addresses().into_iter();
@@ -164,7 +164,7 @@ fn patterns(random: &mut Random) -> Vec<Pattern> {
     patterns
 }
 
-/// The backends of a route. A port belongs to one route alone: a backend tells the route.
+/// The backends of a route. A port belongs to one route alone, so a backend identifies the route.
 fn backends(random: &mut Random, route: usize) -> Vec<BackendSpec> {
     let mut backends = BTreeMap::new();
     for family in FAMILIES {

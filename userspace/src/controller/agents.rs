@@ -23,7 +23,7 @@ const PREFIX: &str = "vestibule-agent-";
 const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of NodeStates it is taken for granted that there is none to be had.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A watch that says nothing for so long is asked anew, in seconds.
+/// A watch that is silent for this long is restarted, in seconds.
 const WATCH_SECS: u32 = 45;
 
 /// What an agent says of its node.
@@ -133,7 +133,7 @@ fn held(spec: &NodeStateSpec) -> Held {
 }
 
 /// Asks again and again instead of watching: Leases change all the time, and an answer is also the proof that the API
-/// server can be heard, which a silent watch is not.
+/// server answers, which a silent watch does not show.
 async fn look_at_leases(api: Api<Lease>, outbox: mpsc::Sender<News>) {
     let params = ListParams::default().labels(LABEL);
     let mut trouble = None;

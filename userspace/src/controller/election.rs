@@ -23,7 +23,7 @@ pub(super) struct Election {
     /// `acquireTime`, while it is ours.
     acquired: Option<MicroTime>,
     told: watch::Sender<Option<Instant>>,
-    /// What went wrong last, so that it is told once.
+    /// The last error, so that it is reported once.
     trouble: Option<String>,
 }
 
@@ -97,7 +97,7 @@ impl Election {
                 self.acquired = lease.spec.and_then(|spec| spec.acquire_time);
                 Ok(())
             }
-            // Another was faster, or somebody took the Lease away: look first.
+            // Another controller was faster, or the Lease was taken away: look first.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.candidate.refused();
                 let lease = self.api.get_opt(NAME).await?;

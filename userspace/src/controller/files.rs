@@ -1,4 +1,4 @@
-//! What stands in files: the chart's settings, and listeners and routes besides those of the cluster. Agents are given
+//! The content of files: the chart's settings, and listeners and routes besides those of the cluster. Agents are given
 //! the same, so that both judge alike.
 
 use crate::model::{Facts, Problem};

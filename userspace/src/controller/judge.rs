@@ -1,4 +1,4 @@
-//! From what is known to what shall be written. Pure but for what it remembers: which objects were judged as they are, so
+//! From what is known to what must be written. Pure but for what it remembers: which objects were judged as they are, so
 //! that one change costs one object's comparison and not that of all.
 
 use super::health::{self, Failing, Health};
@@ -19,7 +19,7 @@ use std::time::Instant;
 pub(super) struct View<'a> {
     /// What objects say.
     pub(super) cluster: &'a Cluster,
-    /// Their status as last heard of.
+    /// Their status as last received.
     pub(super) status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
     /// The release that the Gateway API's CRDs are of.
     pub(super) bundle: Option<&'a str>,
@@ -36,7 +36,7 @@ pub(super) struct View<'a> {
 /// What comes of it.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
-    /// Of objects that were judged anew; `None`: the status is as it shall be. Others are as they were judged before.
+    /// Of objects that were judged again; `None`: the status is up to date. For others the last judgement holds.
     pub(super) writes: Vec<(ObjectRef, Option<Write>)>,
     /// All objects that there are.
     pub(super) objects: BTreeSet<ObjectRef>,
@@ -58,7 +58,7 @@ pub(super) struct Judge {
     judged: HashMap<ObjectRef, Judged>,
     last: Verdicts,
     bundle: Option<String>,
-    /// Addresses that were written, for the version that they were written to: until the watch tells the newer one.
+    /// Addresses that were written, for the version that they were written to: until the watch reports the newer one.
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
     health: Health,
 }
@@ -90,18 +90,18 @@ impl Judge {
         self.file = file;
     }
 
-    /// Everything is judged anew.
+    /// Judges everything again.
     pub(super) fn forget_all(&mut self) {
         self.judged.clear();
         self.given.clear();
     }
 
-    /// The object is judged anew.
+    /// Judges the object again.
     pub(super) fn forget(&mut self, object: &ObjectRef) {
         self.judged.remove(object);
     }
 
-    /// A write of a Gateway's addresses is on its way: until the watch tells of it nobody else gets them.
+    /// A write of a Gateway's addresses is in flight: until the watch reports it, no other object gets them.
     pub(super) fn gives(&mut self, gateway: &ObjectName, write: &Write) {
         let Some(addresses) = write.status.get("addresses").and_then(Value::as_array) else { return };
         let addresses = addresses.iter().filter_map(|one| one.get("value")?.as_str()?.parse().ok()).collect();
@@ -132,7 +132,7 @@ impl Judge {
         out
     }
 
-    /// What objects say, with the addresses that were written but not heard of yet.
+    /// The objects, with the addresses that were written but not reported yet.
     fn with_given(&mut self, view: &View<'_>) -> Cluster {
         let mut cluster = view.cluster.clone();
         self.given.retain(|name, (version, addresses)| {
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(judge(&mut this, &cluster, &statuses).writes, []);
         statuses.insert(route.clone(), stored("6", write.status.clone()));
         assert_eq!(judge(&mut this, &cluster, &statuses).writes, [(route.clone(), None)]);
-        // Somebody writes it back, or the judgement is asked for again.
+        // Another controller writes it back, or the judgement is requested again.
         statuses.insert(route.clone(), stored("7", ours));
         assert!(judge(&mut this, &cluster, &statuses).writes[0].1.is_some());
         this.forget(&route);
@@ -361,7 +361,7 @@ mod tests {
             this.with_given(&view).gateways[&gateway.name].given.clone()
         };
         assert_eq!(given(&mut this, "5"), [address]);
-        assert_eq!(given(&mut this, "6"), [] as [IpAddr; 0], "the watch told of it: what it says holds");
+        assert_eq!(given(&mut this, "6"), [] as [IpAddr; 0], "the watch reported it: what it says holds");
         assert_eq!(given(&mut this, "5"), [] as [IpAddr; 0]);
     }
 }

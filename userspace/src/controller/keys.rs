@@ -89,7 +89,7 @@ impl Keys {
         ])
     }
 
-    /// What the keys shall be now; `None`: what they are. `known` is for how long this controller has known the spare key.
+    /// What the keys should be now; `None`: unchanged. `known` is for how long this controller has known the spare key.
     pub(super) fn next(
         &self,
         schedule: Schedule,
@@ -109,7 +109,7 @@ impl Keys {
             return Some(next);
         }
         let rotation = schedule.rotation.as_secs();
-        // A clock that was days ahead when it wrote shall not keep a key for ever.
+        // A clock that was days ahead when it wrote must not keep a key for ever.
         if self.rotated_at > now.saturating_add(rotation) {
             next.rotated_at = now;
             return Some(next);

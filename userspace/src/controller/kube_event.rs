@@ -1,4 +1,4 @@
-//! Which Events are told: each thing once for as long as it lasts, and counted on when it comes again. Pure: time comes
+//! Decides which Events are written: each once for as long as its cause lasts, and counted up when it returns. Pure: time comes
 //! as an argument.
 
 use super::queue::Bucket;
@@ -31,7 +31,7 @@ pub(super) struct Regarding {
     pub(super) uid: String,
 }
 
-/// Something to tell.
+/// Something to report.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Note {
     pub(super) regarding: Regarding,
@@ -48,7 +48,7 @@ impl Note {
         crate::status::cut(&self.text, NOTE_BYTES_MAX)
     }
 
-    /// The Event's name: the same for the same thing, whoever leads.
+    /// The Event's name: the same for the same thing under every leader.
     pub(super) fn name(&self) -> String {
         let mut hash = Sha256::new();
         for part in [self.regarding.kind, &self.regarding.uid, self.reason, &self.text] {
@@ -64,22 +64,22 @@ impl Note {
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
-    /// Write it, for the so-manieth time.
+    /// Write it with this count.
     Tell(Note, u32),
     /// Come again then.
     At(Instant),
-    /// All is told.
+    /// Everything is written.
     Idle,
 }
 
-/// What was told and what is to be told.
+/// What was written and what is to be written.
 #[derive(Debug)]
 pub(super) struct Teller {
-    /// What lasts, and whether it was told.
+    /// What lasts, and whether it was written.
     lasting: BTreeMap<Note, bool>,
     /// What happened and does not last.
     happened: VecDeque<Note>,
-    /// How often the Events of these names were told.
+    /// How often the Events of these names were written.
     counts: BTreeMap<String, u32>,
     bucket: Bucket,
     not_before: Option<Instant>,
@@ -96,7 +96,7 @@ impl Teller {
         }
     }
 
-    /// This is what lasts now; what is new in it will be told.
+    /// Sets what lasts now; what is new in it will be written.
     pub(super) fn lasts(&mut self, notes: BTreeSet<Note>) {
         let mut before = std::mem::take(&mut self.lasting);
         self.lasting = notes
@@ -130,13 +130,13 @@ impl Teller {
         Next::Tell(note, count.saturating_add(1))
     }
 
-    /// What [`Teller::next`] gave was told, or was there already.
+    /// What [`Teller::next`] returned was written, or was there already.
     pub(super) fn told(&mut self, note: &Note) {
         *self.counts.entry(note.name()).or_default() += 1;
         self.leave(note);
     }
 
-    /// It could not be told; `again`: it may work later.
+    /// It could not be written; `again`: it may work later.
     pub(super) fn failed(&mut self, note: &Note, again: bool, now: Instant) {
         if again {
             self.not_before = Some(now + FAILURE_WAIT);
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// What is told until nothing is left.
+    /// What is written until nothing is left.
     fn told(teller: &mut Teller, now: &mut Instant) -> Vec<(String, u32)> {
         let mut log = Vec::new();
         loop {
@@ -216,10 +216,10 @@ mod tests {
     fn a_failure_waits_and_a_refusal_is_left() {
         let (mut teller, now) = (Teller::new(), Instant::now());
         teller.lasts(BTreeSet::from([note("a", "x")]));
-        let Next::Tell(first, 1) = teller.next(now) else { panic!("nothing to tell") };
+        let Next::Tell(first, 1) = teller.next(now) else { panic!("nothing to report") };
         teller.failed(&first, true, now);
         assert_eq!(teller.next(now), Next::At(now + FAILURE_WAIT));
-        let Next::Tell(first, 1) = teller.next(now + FAILURE_WAIT) else { panic!("nothing to tell") };
+        let Next::Tell(first, 1) = teller.next(now + FAILURE_WAIT) else { panic!("nothing to report") };
         teller.failed(&first, false, now);
         assert_eq!(teller.next(now + FAILURE_WAIT), Next::Idle);
     }

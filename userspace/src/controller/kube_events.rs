@@ -1,4 +1,4 @@
-//! What is told as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
+//! What is written as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
 
 use super::health::Failing;
 use super::kube_event::{Note, Regarding};

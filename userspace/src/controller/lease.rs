@@ -109,7 +109,7 @@ impl Candidate {
         self.seen = Seen::Record(record, sent);
     }
 
-    /// Somebody else wrote it, or it is gone: what is known of it is old.
+    /// Another process wrote it, or it is gone: what is known of it is old.
     pub(super) fn refused(&mut self) {
         self.seen = Seen::Nothing;
     }

@@ -42,7 +42,7 @@ struct Seen {
 }
 
 impl Liveness {
-    /// These are all Leases of agents. Tells whether other agents live than before.
+    /// Takes all Leases of agents. Returns whether the set of live agents changed.
     pub(super) fn looked(&mut self, leases: impl IntoIterator<Item = AgentLease>, now: Instant) -> bool {
         let passed = self.looked.map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
         let passed = passed.min(LOOK_MAX);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Store, agents ──► judge (ipam, compile, status) ──► queue ──► writes
-//!                                               └──► telling ──┘
+//!                                               └──► events ───┘
 //! ```
 //! Compiles the same facts with the same code as the agents; what is programmed is for their NodeStates to say.
 
@@ -14,17 +14,17 @@ mod election;
 mod liveness;
 /// The agents: which live, and what they hold.
 mod agents;
-/// What stands in files.
+/// The content of files.
 mod files;
-/// What shall be written.
+/// What must be written.
 mod judge;
 /// Which status is written next, and when. Pure.
 mod queue;
 /// What routes say of their backends. Pure.
 mod health;
-/// What is told as Events. Pure.
+/// What is written as Events. Pure.
 mod kube_events;
-/// Which Events are told, and when. Pure.
+/// Which Events are written, and when. Pure.
 mod kube_event;
 /// The keys of the release. Pure.
 pub mod keys;
@@ -49,7 +49,7 @@ pub struct Options {
     /// A static file with listeners and routes besides those of the cluster, the one that agents have; read again when it
     /// changes.
     pub file: Option<PathBuf>,
-    /// Name of its pod: who leads, and who tells Events.
+    /// Name of its pod: the leader, and the source of Events.
     pub pod: String,
     /// Namespace of the release: of Leases and of the Secret.
     pub namespace: String,

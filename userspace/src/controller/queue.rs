@@ -99,7 +99,7 @@ impl<K: Ord + Clone> Queue<K> {
         Self { objects: BTreeMap::new(), bucket: Bucket::new(RATE, BURST), turn: 0 }
     }
 
-    /// The object's status shall be written so; `None`: it is as it shall be.
+    /// The status to be written to the object; `None`: it is up to date.
     pub(super) fn want(&mut self, key: &K, write: Option<Write>) {
         let Some(write) = write else {
             if let Some(object) = self.objects.get_mut(key) {
@@ -120,7 +120,7 @@ impl<K: Ord + Clone> Queue<K> {
         self.objects.retain(|key, _| !gone(key));
     }
 
-    /// Nothing shall be written.
+    /// Nothing is to be written.
     pub(super) fn clear(&mut self) {
         self.objects.clear();
     }
@@ -229,7 +229,7 @@ mod tests {
         queue.want(&1, Some(write("5", 1)));
         let (key, first) = sent(queue.next(now));
         queue.done(&key, first, Outcome::Written, now);
-        // The watch has not told the new version yet, or the server drops a field that we write.
+        // The watch has not reported the new version yet, or the server drops a field that we write.
         queue.want(&1, Some(write("5", 1)));
         assert_eq!(queue.next(now + Duration::from_secs(3600)), Next::Idle);
         queue.want(&1, Some(write("6", 1)));

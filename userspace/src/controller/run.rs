@@ -100,7 +100,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
             _ = interrupt.recv() => break,
         }
     }
-    // A request that is on its way ends before another may lead.
+    // A request in flight ends before another controller may lead.
     if controller.in_flight.is_some() {
         land(&mut controller.in_flight).await;
     }
@@ -122,7 +122,7 @@ enum Done {
     Node,
 }
 
-/// Waits for the request on its way; for ever where there is none.
+/// Waits for the request in flight; for ever if there is none.
 async fn land(in_flight: &mut Option<Flight>) -> Done {
     let Some(flight) = in_flight else { return std::future::pending().await };
     let done = flight.await;
@@ -358,7 +358,7 @@ impl Controller {
                     self.teller.happened(note);
                 }
                 if outcome == Outcome::Conflict {
-                    // The newer one may take a while to be heard of; the queue waits for it.
+                    // The newer one may be reported later; the queue waits for it.
                     self.judge.forget(&object);
                     self.is_touched = true;
                 }

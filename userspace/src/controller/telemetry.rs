@@ -1,4 +1,4 @@
-//! What the controller tells of itself: readiness, liveness, metrics.
+//! What the controller reports of itself: readiness, liveness, metrics.
 
 use crate::admin::{Answer, Asked};
 use crate::metrics::{self, Counters, Gauges};
@@ -22,7 +22,7 @@ const EXACT_MAX: u128 = 1 << 53;
 /// Counters by kind and outcome.
 type Writes = Family<[(&'static str, &'static str); 2], Counter>;
 
-/// How it stands.
+/// Its state.
 #[derive(Debug)]
 pub(super) struct State {
     /// When the loop last came round.

@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 /// Who writes, for `managedFields`.
 const MANAGER: &str = "vestibule-controller";
-/// Who tells Events.
+/// The source of Events.
 const REPORTER: &str = "vestibule.dev/controller";
 /// API group of the Gateway API.
 const GROUP: &str = "gateway.networking.k8s.io";
@@ -96,7 +96,7 @@ pub(super) enum Told {
     Failed,
 }
 
-/// Tells an Event for the so-manieth time.
+/// Writes an Event with its count.
 pub(super) async fn event(client: &Client, instance: &str, note: &Note, count: u32) -> Told {
     let namespace = match note.regarding.namespace.as_str() {
         "" => "default",
@@ -122,7 +122,7 @@ pub(super) async fn event(client: &Client, instance: &str, note: &Note, count: u
 
 fn told(error: &Error, note: &Note) -> Told {
     match error {
-        // Who led before told it.
+        // The previous leader wrote it.
         Error::Api(status) if status.code == 409 => Told::Yes,
         Error::Api(status) if (400..429).contains(&status.code) => {
             let (kind, name) = (note.regarding.kind, &note.regarding.name);
@@ -164,7 +164,7 @@ fn new_event(note: &Note, namespace: &str, instance: &str, now: MicroTime) -> Ev
     }
 }
 
-/// The spare key that agents are being told, and since when this process knows it.
+/// The spare key that is being given to agents, and since when this process knows it.
 pub(super) type Spare = Option<([u8; 16], Instant)>;
 
 /// Makes the Secret, or changes keys whose time has come.

@@ -1,5 +1,5 @@
 //! What Kubernetes objects say, folded to what decisions need. Values are checked by the source: what it could not read
-//! is left out and told as a [`Problem`].
+//! is left out and reported as a [`Problem`].
 
 use super::name::Pattern;
 use super::object::{Meta, ObjectName};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Delta {
     /// In any order, but for a route that replaces another of its name: that one goes first.
     pub changes: Vec<Change>,
-    /// Where the routes of the file stand now, those that did not change too.
+    /// The positions of the routes in the file now, unchanged ones included.
     pub places: Places,
 }
 
@@ -20,9 +20,9 @@ pub struct Delta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A route of the file, by its name; `None`: it is gone. A route that comes while another of its name is there is a
-    /// contradiction, which only the whole file can tell.
+    /// contradiction, which only the whole file can show.
     Route(Arc<str>, Option<RouteSpec>),
-    /// The endpoints of a Service. What they are stands in the cluster, which is lent to the compiler.
+    /// The endpoints of a Service. Their content is in the cluster, which is lent to the compiler.
     Endpoints(ObjectName),
     /// Any other object of the cluster; likewise.
     Objects,
@@ -34,29 +34,29 @@ pub enum Change {
     Failing(BTreeSet<SocketAddr>),
     /// The devices that the node's operator names; none: those of the routes.
     Devices(Vec<Arc<str>>),
-    /// The node's devices, addresses and routes, or one of these that does not stand there.
+    /// The node's devices, addresses and routes, or one of these that is not there.
     Network(Arc<Node>),
     /// Whether the node takes no new connections.
     Draining(bool),
 }
 
-/// Where routes stood in the file, and where they stand now. Equal ends are told by their length alone.
+/// Positions of routes in the file, before and now. Equal ends are described by their length alone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// So many routes there were.
+    /// Number of routes before.
     pub before: usize,
-    /// So many there are.
+    /// Number of routes now.
     pub now: usize,
-    /// So many are the same at the beginning.
+    /// Number of equal routes at the start.
     pub first: usize,
-    /// So many are the same at the end.
+    /// Number of equal routes at the end.
     pub last: usize,
-    /// Those between that are the same: place before, place now.
+    /// Equal routes between the ends: position before, position now.
     pub same: HashMap<usize, usize>,
 }
 
 impl Places {
-    /// The place now of the route that stood at `old`; `None`: it is gone.
+    /// The position now of the route that was at `old`; `None`: it is gone.
     pub fn to(&self, old: usize) -> Option<usize> {
         match old {
             old if old < self.first => Some(old),

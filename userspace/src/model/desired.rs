@@ -1,4 +1,4 @@
-//! What the data plane shall do: facts without contradictions, in an order that does not depend on the source's.
+//! The desired state of the data plane: facts without contradictions, in an order that does not depend on the source's.
 
 use super::cluster::ProbeSpec;
 use super::facts::{BackendSpec, Protocol, Settings};
@@ -18,7 +18,7 @@ pub type Probes = BTreeMap<SocketAddr, Probe>;
 /// A backend that is to be probed so from now on, or not any more.
 pub type ProbeChange = (SocketAddr, Option<Probe>);
 
-/// What the data plane shall do. Equal facts in any order give equal values.
+/// The desired state of the data plane. Equal facts in any order give equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
     /// Limits and times.
@@ -67,7 +67,7 @@ impl Named for DesiredRoute {
 }
 
 impl Desired {
-    /// The address of every backend: what [`crate::plan::Hops`] should know the way to.
+    /// The address of every backend: the addresses whose egress [`crate::plan::Hops`] should have.
     pub fn backend_addresses(&self) -> BTreeSet<IpAddr> {
         let backends = self.routes.iter().flat_map(|route| &route.backends);
         backends.filter(|backend| !backend.is_refusing()).map(|backend| backend.address).collect()

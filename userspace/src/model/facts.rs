@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything a source says. Objects are named in problems by their place: `listeners[0]`, `routes[3]`.
+/// Everything a source says. Problems name objects by their position: `listeners[0]`, `routes[3]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Limits and times.
@@ -35,7 +35,7 @@ pub enum Protocol {
 /// Where clients dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {
-    /// Place in the source: `listeners[place]`.
+    /// Position in the source: `listeners[place]`.
     pub place: usize,
     /// Unique among listeners.
     pub name: Arc<str>,
@@ -52,7 +52,7 @@ pub struct ListenerSpec {
 /// A tenant: which names lead to which backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteSpec {
-    /// Place in the source: `routes[place]`.
+    /// Position in the source: `routes[place]`.
     pub place: usize,
     /// Unique among routes.
     pub name: Arc<str>,
@@ -73,7 +73,7 @@ pub struct BackendSpec {
     pub port: u16,
     /// Share of new flows relative to the route's other backends of the family; 0 = none.
     pub weight: u16,
-    /// The node's own probes find it down: people are told, and its weight is 0.
+    /// The node's own probes find it down: this is reported, and its weight is 0.
     pub failing: bool,
 }
 

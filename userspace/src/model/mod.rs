@@ -10,7 +10,7 @@ pub mod node;
 pub mod delta;
 /// Long lists that share what did not change.
 pub mod shared_list;
-/// What the data plane shall do, without contradictions.
+/// The desired state of the data plane, without contradictions.
 pub mod desired;
 /// Names of Kubernetes objects, and what every object has.
 pub mod object;

@@ -55,7 +55,7 @@ pub struct NodeFacts {
     /// Devices that its operator names; none: those of the routes.
     pub devices: Vec<Arc<str>>,
     /// Its devices, addresses and routes. Each look at them is another [`Arc`]: a route may have changed that does not
-    /// stand here.
+    /// are here.
     pub network: Arc<Node>,
     /// It takes no new connections: `vestibule drain`.
     pub is_draining: bool,

@@ -28,7 +28,7 @@ impl<T: Named> Named for Arc<T> {
 pub struct SharedList<T> {
     /// None is empty.
     pieces: Vec<Arc<Vec<T>>>,
-    /// The place in the list of each piece's first item.
+    /// The position in the list of each piece's first item.
     starts: Vec<usize>,
     len: usize,
 }
@@ -56,7 +56,7 @@ impl<T> SharedList<T> {
         self.pieces.iter().flat_map(|piece| piece.iter())
     }
 
-    /// The item at a place.
+    /// The item at a position.
     pub fn get(&self, place: usize) -> Option<&T> {
         let piece = self.starts.partition_point(|start| *start <= place).checked_sub(1)?;
         self.pieces.get(piece)?.get(place - self.starts.get(piece)?)
@@ -76,7 +76,7 @@ impl<T> SharedList<T> {
 }
 
 impl<T: Named> SharedList<T> {
-    /// The place of a name: `Err`, where it would stand.
+    /// The position of a name; `Err`: the position where it would be inserted.
     pub fn place(&self, name: &str) -> Result<usize, usize> {
         let piece = self.pieces.partition_point(|piece| piece.last().is_some_and(|last| last.name() < name));
         let (Some(items), Some(start)) = (self.pieces.get(piece), self.starts.get(piece)) else {
@@ -163,7 +163,7 @@ impl<T: Named + PartialEq> SharedList<T> {
     }
 }
 
-/// A place in a list.
+/// A position in a list.
 struct Cursor<'a, T> {
     pieces: &'a [Arc<Vec<T>>],
     place: usize,

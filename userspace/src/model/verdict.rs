@@ -1,4 +1,4 @@
-//! What becomes of each Kubernetes object: what its status shall say.
+//! The verdict on each Kubernetes object: the content of its status.
 
 use super::cluster::{GroupKind, ParentRef};
 use super::object::{ObjectName, ObjectRef};
@@ -30,12 +30,12 @@ pub enum Status {
     Unknown,
 }
 
-/// Whether an object shall be in the maps of all nodes.
+/// Whether an object must be in the maps of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Programmable {
     /// Yes: `Programmed` is True once every node's digest is this one.
     Yes {
-        /// What every node's maps shall hold of it.
+        /// What every node's maps must hold of it.
         digest: u64,
     },
     /// No, and why: `Programmed` is this False condition.
@@ -73,7 +73,7 @@ pub struct ClassVerdict {
 pub struct GatewayVerdict {
     /// `metadata.generation` that was judged.
     pub generation: i64,
-    /// Addresses it shall have in status, in order.
+    /// The addresses for its status, in order.
     pub addresses: Vec<IpAddr>,
     /// Accepted, ResolvedRefs and whatever else is not Programmed.
     pub conditions: Vec<Condition>,
@@ -134,7 +134,7 @@ pub struct ParentVerdict {
 /// A Service of our class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceVerdict {
-    /// Addresses that `status.loadBalancer.ingress` shall have once programmed, in order.
+    /// The addresses for `status.loadBalancer.ingress` once programmed, in order.
     pub addresses: Vec<IpAddr>,
     /// Served ports, for `ingress[].ports`.
     pub ports: Vec<u16>,
@@ -143,7 +143,7 @@ pub struct ServiceVerdict {
 }
 
 impl Verdicts {
-    /// What every node's maps shall hold, by object. Equal on all nodes that see the same objects: endpoints and probes,
+    /// What every node's maps must hold, by object. Equal on all nodes that see the same objects: endpoints and probes,
     /// which change without the controller, are not in it.
     pub fn digests(&self) -> BTreeMap<ObjectRef, u64> {
         use super::object::Kind;

@@ -1,4 +1,4 @@
-//! What is wrong with a static file, told to its author.
+//! Reports the problems of a static file to its author.
 
 use super::file;
 use crate::model::{NodeFacts, Problem};

@@ -10,11 +10,11 @@ pub(super) type Number = [u64; 2];
 /// Where a file differs from the one before it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Where routes that are in both stand.
+    /// Positions of routes that are in both.
     pub(super) places: Places,
-    /// Places of those of before that are not there.
+    /// Positions of earlier routes that are gone.
     pub(super) gone: Vec<usize>,
-    /// Places of those that were not there before.
+    /// Positions of new routes.
     pub(super) new: Vec<usize>,
 }
 
@@ -37,7 +37,7 @@ impl Difference {
         Self { places, gone, new }
     }
 
-    /// Puts names to their new places; `new` are those of new routes, `same` as in [`Places`].
+    /// Moves names to their new positions; `new` are those of new routes, `same` as in [`Places`].
     pub(super) fn rename(places: &Places, names: &mut Vec<Arc<str>>, new: Vec<(usize, Arc<str>)>) {
         let mut between: BTreeMap<usize, Arc<str>> = new.into_iter().collect();
         between.extend(places.same.iter().map(|(old, now)| (*now, Arc::clone(&names[*old]))));

@@ -20,9 +20,9 @@ use tracing::debug;
 
 /// Largest file that is read: 1,000,000 routes take some 300 MiB.
 const FILE_BYTES_MAX: u64 = 1024 * 1024 * 1024;
-/// At most one route in so many may have changed; else the whole file is compiled.
+/// At most one route in this many may have changed; otherwise the whole file is compiled.
 const SHARE: usize = 8;
-/// So many routes may have changed in any file.
+/// This many routes may have changed in any file.
 const FEW: usize = 64;
 
 /// The static file, and what it said when it was good last.
@@ -60,7 +60,7 @@ impl FileSource {
         Self { path, beside: Some(chart), keys: Default::default(), known: None, text: String::new() }
     }
 
-    /// Reads the file and tells the compiler what is different. A file with any error is refused as a whole; the
+    /// Reads the file and gives the compiler the difference. A file with any error is refused as a whole; the
     /// compiler then knows what it knew, and the problems are all there are, with lines.
     pub fn read(&mut self, compiler: &mut Compiler) -> Result<(), Vec<Problem>> {
         let begun = Instant::now();
@@ -69,7 +69,7 @@ impl FileSource {
         self.judge(text, compiler, begun)
     }
 
-    /// Tells the compiler what is said without the file: for a start with a file that is refused.
+    /// Gives the compiler an empty file: for a start with a file that is refused.
     pub fn without(&mut self, compiler: &mut Compiler) -> Result<(), Vec<Problem>> {
         self.known = None;
         compiler.whole(self.beside.as_ref().unwrap_or(&Facts::default()))
@@ -112,7 +112,7 @@ impl FileSource {
         Ok(())
     }
 
-    /// Parses everything and tells it.
+    /// Parses everything and gives it to the compiler.
     fn tell(
         &mut self,
         text: &str,
@@ -141,7 +141,7 @@ impl FileSource {
 }
 
 impl Known {
-    /// Goes on to a file that differs in a few routes. `false`: the whole is to be told; nothing is changed here.
+    /// Goes on to a file that differs in a few routes. `false`: the whole file is needed; nothing is changed here.
     fn follow(
         &mut self,
         outline: &Outline<'_>,
@@ -252,7 +252,7 @@ pub(crate) fn judge(text: &str, node: &NodeFacts) -> (Desired, Vec<Problem>) {
 }
 
 /// Adds the contradictions of what is good in a bad file. What is missing there may only be missing because it is bad,
-/// so only problems with a value that is really written are told.
+/// so only problems with a value that is really written are reported.
 fn with_conflicts(facts: &Facts, mut problems: Vec<Problem>) -> Vec<Problem> {
     let whole = ["", "listeners", "routes"];
     if problems.iter().any(|problem| whole.contains(&&*problem.field)) {

@@ -1,4 +1,4 @@
-//! A file that is read again comes to what it comes to by itself, and what did not change is not done again.
+//! Reading a file again gives the same result as reading it alone, and unchanged parts are not parsed again.
 
 use super::file::FileSource;
 use crate::compile::{Compiler, Step};
@@ -155,7 +155,7 @@ proptest! {
             prop_assert_eq!(followed.load(&text), Followed::new().load(&text));
             let before = file.clone();
             edits.into_iter().for_each(|edit| file.edit(edit));
-            // Half of the files that would be refused are mended, so that others come after good ones.
+            // Half of the files that would be refused are corrected, so that others come after good ones.
             if Followed::new().load(&file.text()).is_err() && file.routes.len().is_multiple_of(2) {
                 prop_assert!(followed.load(&file.text()).is_err());
                 file = before;

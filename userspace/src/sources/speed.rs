@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// A file of so many tenants with two names and three backends each. `generation` is in every tenant's addresses.
+/// A file of this many tenants with two names and three backends each. `generation` is in every tenant's addresses.
 fn json(routes: u32, generation: u32) -> String {
     let mut text = String::from(
         r#"{"apiVersion":"vestibule.dev/v1alpha1","kind":"StaticConfig","listeners":[{"name":"shared","addresses":["10.97.0.10","fd97::10"],"port":443,"protocol":"TLS"}],"routes":["#,

@@ -1,11 +1,11 @@
-//! What people get told about their files.
+//! What authors read about their files.
 
 use super::file::judge;
 use crate::config;
 use crate::model::NodeFacts;
 use expect_test::{Expect, expect};
 
-/// A node with the ports that Linux hands out unless told otherwise.
+/// A node with the ports that Linux hands out by default.
 fn node() -> NodeFacts {
     NodeFacts { local_ports: Some((32_768, 60_999)), ..NodeFacts::default() }
 }
@@ -338,7 +338,7 @@ fn deep_nesting_does_not_use_up_the_stack() {
 }
 
 proptest::proptest! {
-    /// A file with a slip in it is good or is told about; it never stops the daemon.
+    /// A file with a slip in it is good or reported; it never stops the daemon.
     #[test]
     fn any_slip_is_told(at in 0usize..1000, cut in 0usize..4, text in "[-\\[\\]{}:,*&\"'#a0 \\n\\t\u{e9}]{0,3}", json in proptest::bool::ANY) {
         let mut file = if json { JSON.to_owned() } else { with_routes(TENANT_A) };

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
-/// How often it looks. It asks and is not told (inotify), because a file may lie on any file system, and may be a link
+/// How often it looks. It polls instead of using inotify, because a file may be on any file system, and may be a link
 /// that is led elsewhere, as those of a ConfigMap are.
 const PERIOD: Duration = Duration::from_millis(250);
 
@@ -18,7 +18,7 @@ pub struct FileWatch {
     next: Instant,
 }
 
-/// What tells one state of a file from another.
+/// What distinguishes one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     length: u64,

@@ -258,7 +258,7 @@ fn module(step: &str, name: &str) -> Outcome<PathBuf> {
     folder.filter(|folder| !folder.is_empty()).map(PathBuf::from).ok_or_else(|| {
         Failure::new(
             step,
-            format!("go does not tell where {name} lies"),
+            format!("go does not report where {name} is"),
             "go mod verify, in tests/conformance",
         )
     })

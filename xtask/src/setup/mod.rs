@@ -71,7 +71,7 @@ pub(crate) fn everything() -> Outcome {
     Ok(())
 }
 
-/// Tells what is about to be installed and why.
+/// Prints what is about to be installed and why.
 fn announce(what: &str, why: &str) {
     println!("setup: installing {what}: {why}");
 }

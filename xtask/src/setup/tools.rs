@@ -59,7 +59,7 @@ fn by_cargo(name: &str, version: &str, why: &str) -> Outcome<PathBuf> {
     finish(&format!("installing {name} {version}"), command.arg("--debug"), program, version)
 }
 
-/// `cargo install` puts a program in its place in one move, at the very end. It runs outside the tree, whose settings
+/// `cargo install` moves a program to its folder in one step, at the very end. It runs outside the tree, whose settings
 /// are not meant for it.
 fn cargo_install(name: &str, version: &str, prefix: &Path) -> Command {
     let mut command = process::cargo();
@@ -85,7 +85,7 @@ fn finish(step: &str, command: &mut Command, program: PathBuf, version: &str) ->
     Err(Failure::new(step, reason, "remove its folder, then run the command again"))
 }
 
-/// The only sign of a finished installation: the program runs and tells its version.
+/// The only sign of a finished installation: the program runs and prints its version.
 fn answers(program: &Path, version: &str) -> bool {
     let told = process::answer(process::command(program).arg("--version"));
     told.is_some_and(|text| text.split_whitespace().any(|word| word == version))

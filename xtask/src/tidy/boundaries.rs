@@ -2,13 +2,13 @@
 
 use super::{File, Tree, in_word, words};
 
-/// A word that only some places may use.
+/// A word that only some files may use.
 struct Boundary {
-    /// As it stands in code, a word or a path.
+    /// A word or a path, as in code.
     words: &'static [&'static str],
     /// Where the rule holds.
     within: &'static [&'static str],
-    /// Where the words may stand nevertheless.
+    /// The files that may use the words.
     except: &'static [&'static str],
     why: &'static str,
 }
@@ -154,7 +154,7 @@ const BOUNDARIES: &[Boundary] = &[
     },
 ];
 
-/// Words that stand where they may not.
+/// Words in files that may not use them.
 pub(super) fn check(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for boundary in BOUNDARIES {

@@ -1,4 +1,4 @@
-//! Who imports whom below `userspace/src`: arrows go one way. What the files of a folder share may stand in its
+//! Who imports whom below `userspace/src`: arrows have one direction. What the files of a folder share may be in its
 //! `mod.rs`, which also uses them; any other circle is refused.
 
 use super::{Tree, boundaries::split_tests, in_word, without_comment};
@@ -30,7 +30,7 @@ pub(super) fn circles(tree: &Tree) -> Vec<String> {
     for (own, used) in &uses {
         for next in used.iter().filter(|next| *next > own) {
             if let Some(circle) = shortest(&uses, next, own) {
-                // Each circle is told once, by the first of its files.
+                // Each circle is reported once, at the first of its files.
                 let members: BTreeSet<&Module> = circle.iter().copied().chain([*own]).collect();
                 if known.insert(members) {
                     let names: Vec<&str> = circle.iter().map(|module| files[*module].0).collect();

@@ -147,7 +147,7 @@ fn in_word(character: char) -> bool {
     character.is_alphanumeric() || character == '_'
 }
 
-/// Where `word` stands in `line` as a word of its own.
+/// The offsets of `word` in `line` as a whole word.
 fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     line.match_indices(word).map(|(at, _)| at).filter(move |at| {
         let (before, after) = (&line[..*at], &line[at + word.len()..]);

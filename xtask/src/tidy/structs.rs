@@ -2,7 +2,7 @@
 
 use super::{Tree, boundaries::split_tests, without_comment};
 
-/// Where the loop and what it drives stand.
+/// The folders of the loop and of what it drives.
 const FOLDERS: &[&str] = &["userspace/src/node/", "userspace/src/outputs/"];
 
 /// What is more belongs together in parts, by subject.

@@ -8,7 +8,7 @@
 //! byte or is the last.
 //!
 //! The shape that the verifier takes (the context of `bpf_loop` must be on the stack; a global function is verified
-//! once, whoever calls it):
+//! once, for all its callers):
 //!
 //! ```text
 //! #[repr(C)]
@@ -32,8 +32,8 @@
 //! }
 //! ```
 //!
-//! A segment is copied to `window.bytes[have & 0x3fff]`, then `end` is `have` + its length. A `Parser` is begun in
-//! place: a copy by value does not fit on the stack.
+//! A segment is copied to `window.bytes[have & 0x3fff]`, then `end` is `have` + its length. A `Parser` is started in
+//! its final memory: a copy by value does not fit on the stack.
 
 use crate::decide::server_name::{Scan, Verdict};
 use crate::maps::map_struct;
@@ -52,7 +52,7 @@ pub const WINDOW_BYTES: usize = 25600;
 /// Steps that any stream is done in: each consumes a byte, and the last one may consume none.
 pub const STEPS_MAX: u32 = STREAM_BYTES_MAX + 1;
 
-/// Bytes of a stream at their place in it.
+/// Bytes of a stream at their position in it.
 pub trait Stream {
     /// The byte at `position`, which is below [`STREAM_BYTES_MAX`]; any value where no byte is.
     fn at(&self, position: u32) -> u8;
@@ -103,7 +103,7 @@ pub enum Outcome {
     NeedMore = 0,
     /// Complete; [`Parser::name`] holds the name.
     Name = 1,
-    /// Complete, without a server name or with an IP literal in its place.
+    /// Complete, without a server name or with an IP literal instead.
     NoName = 2,
     /// The first record is not a TLS handshake record.
     NotTls = 3,
@@ -123,7 +123,7 @@ const SEEN_HOST_NAME: u8 = 2;
 const TRAILING_BYTES: u8 = 4;
 
 map_struct! {
-    /// Where the parser stands. All zero is the beginning of a stream.
+    /// The state of the parser. All zero is the start of a stream.
     pub struct Parser = 288 {
         /// The server name, lower case, without trailing dot, zero behind it. Valid with [`Outcome::Name`].
         pub name: [u8; 256],

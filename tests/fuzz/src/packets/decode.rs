@@ -30,7 +30,7 @@ pub enum Step {
     Client(usize, Shape),
     /// The backend dialled last for this connection, or before (how many dials back), sends.
     Backend(usize, usize, Shape),
-    /// The last frame again, with other bytes at some places; checksums put right or not.
+    /// The last frame again, with other bytes at some offsets; checksums put right or not.
     Mangle(Vec<(usize, u8)>, bool),
     /// Any bytes, on the backends' device or the clients'.
     Raw(bool, Vec<u8>),
@@ -66,7 +66,7 @@ pub enum Base {
     Natural,
     /// The first of the connection.
     First,
-    /// Somebody else's.
+    /// Another address's.
     Other,
     Zero,
 }

@@ -50,7 +50,7 @@ pub struct Backend {
     time: u32,
     /// What has come in without a gap.
     pub stream: Vec<u8>,
-    /// By how much its sequence numbers are moved on the way to the client, once seen.
+    /// By how much its sequence numbers are moved towards the client, once seen.
     pub delta: Option<u32>,
 }
 
@@ -60,7 +60,7 @@ impl Client {
         self.sent.iter().any(|(from, bytes)| bytes.get(seq.wrapping_sub(*from) as usize) == Some(&byte))
     }
 
-    /// Notes a segment that is on its way to it.
+    /// Notes a segment that was sent to it.
     pub fn receives(&mut self, segment: &Segment) {
         if segment.flags & flag::RST != 0 {
             return;
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Notes a frame of its, well-formed or not: whatever stands behind the TCP header.
+    /// Notes a frame of its, well-formed or not: the bytes behind the TCP header.
     pub fn speaks(&mut self, frame: &[u8]) {
         self.spoke = true;
         let at = transport_at(frame);
@@ -106,7 +106,7 @@ impl Backend {
         self.connection == connection && self.isn == isn
     }
 
-    /// Notes a segment that is on its way to it, as a receiver takes it: in order, the first copy counts.
+    /// Notes a segment that was sent to it, as a receiver takes it: in order, the first copy counts.
     pub fn receives(&mut self, segment: &Segment) {
         self.time = time_of(segment).unwrap_or(self.time);
         let expected = self.isn.wrapping_add(1).wrapping_add(self.stream.len() as u32);
@@ -200,7 +200,7 @@ impl Known {
         Some(segment)
     }
 
-    /// The payload, and where it stands in the hello it is part of.
+    /// The payload, and its offset in the hello it is part of.
     fn payload(&self, payload: &Payload, sent: u32) -> (Vec<u8>, Option<u32>) {
         match payload {
             Payload::None => (Vec::new(), None),

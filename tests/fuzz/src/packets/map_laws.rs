@@ -72,7 +72,7 @@ impl Held {
                 let flow = self.flows.get(client).expect("a hello that nobody waits for");
                 assert!(
                     flow.connection.backend_flags & FLOW_UNDELIVERED != 0,
-                    "a hello that is owed to nobody"
+                    "an undelivered hello without a backend"
                 );
             }
         }
@@ -122,7 +122,7 @@ impl Held {
 fn keep(programs: &Programs, client: &ClientTuple, hello: &Pending) {
     for (index, _, chunk) in chunks(programs, hello) {
         let owner = chunk.map(|chunk| (chunk.owner, chunk.index as usize));
-        assert_eq!(owner, Some((*client, index)), "a part of the hello is somebody else's");
+        assert_eq!(owner, Some((*client, index)), "a part of the hello has another owner");
     }
 }
 

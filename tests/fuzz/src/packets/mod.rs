@@ -84,8 +84,8 @@ impl Bench {
         Ok(Self { programs, backends })
     }
 
-    /// Runs an input; a law that is broken panics. `note` is told of each state a connection gets into and by which
-    /// way, as a number: what a fuzzer may take for coverage.
+    /// Runs an input; a law that is broken panics. `note` is called with each state of a connection and the transition
+    /// to it, as a number: what a fuzzer may take for coverage.
     pub fn check(&mut self, input: &[u8], note: impl FnMut(usize)) {
         let (setting, steps) = decode::input(input);
         self.begin(setting);
@@ -130,7 +130,7 @@ fn neighbour(programs: &Programs, device: Device, address: &str) -> Result<()> {
         .ip(&format!("neigh replace {address} lladdr {mac} dev {} nud permanent\n", device.name()))
 }
 
-/// One input on its way.
+/// One input in progress.
 struct Run<'a, N> {
     bench: &'a mut Bench,
     setting: Setting,
@@ -168,7 +168,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
                 let reasons =
                     [ExpireIdle, ExpireRemoved, ExpireClosed, ExpireHello, HelloEvicted, ExpireHalfOpen];
                 let ends = hosts::ends(*connection);
-                // The daemon hears of connections from the maps: they are somebody's.
+                // The daemon learns of connections from the maps: each has an owner.
                 let spoke = self.known.clients.get(&ends).is_some_and(|client| client.spoke);
                 if let Some(reason) = reasons.get(usize::from(*kind % 8)).filter(|_| spoke) {
                     self.expire(ends, *reason);

@@ -72,7 +72,7 @@ pub fn packets(outcome: &Outcome) -> impl Iterator<Item = &[u8]> {
     outcome.emitted.iter().map(|(_, frame)| frame.as_slice()).chain(last)
 }
 
-/// A packet that leaves: whole, and for those it may be for. `content` tells what the program keeps of the hello of a
+/// A packet that leaves: whole, and for those it may be for. `content` returns what the program keeps of the hello of a
 /// connection.
 pub fn check(
     known: &mut Known,
@@ -92,7 +92,7 @@ pub fn check(
     }
     if is_icmp(frame) {
         let turned = given.ends.map(|(from, to)| (to.ip(), from.ip()));
-        assert_eq!(turned, Some((from.ip(), to.ip())), "ICMP for somebody else");
+        assert_eq!(turned, Some((from.ip(), to.ip())), "ICMP for another end");
         return;
     }
     assert!(!(answer && given.is_reset()), "{reason:?}: a RST is answered");
@@ -113,7 +113,7 @@ pub fn check(
             same_delta(known, given, (from_be(given.frame, 4), segment.seq));
         }
     } else {
-        panic!("{reason:?}: to somebody who did not send\n{}", describe(frame));
+        panic!("{reason:?}: to an end that did not send\n{}", describe(frame));
     }
 }
 
@@ -154,7 +154,7 @@ fn lengths(given: &Given<'_>, frame: &[u8], passed: bool) {
     assert!(sum == 0 || as_before(sum == residue(given.frame)), "checksum\n{}", describe(frame));
 }
 
-/// What the transport checksum comes to: zero when it is right.
+/// The sum over the transport checksum: zero when it is right.
 fn residue(frame: &[u8]) -> u16 {
     let Some((from, to)) = addresses(frame) else { return 0 };
     let end = told(frame).unwrap_or(frame.len()).min(frame.len());
@@ -178,7 +178,7 @@ fn content_is_unchanged(given: &Given<'_>, frame: &[u8]) {
     let kept = |frame: &[u8]| (frame[at..at + 2].to_vec(), frame[payload..].to_vec());
     // The acknowledgement of a repeated SYN-ACK may be as long as the SYN-ACK.
     if given.frame[at + 1] & flag::SYN == 0 || frame[at + 1] & flag::SYN != 0 {
-        assert!(kept(frame) == kept(given.frame), "changed on the way\n{}", describe(frame));
+        assert!(kept(frame) == kept(given.frame), "changed in between\n{}", describe(frame));
     }
 }
 

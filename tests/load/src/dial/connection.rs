@@ -36,7 +36,7 @@ impl Walk {
         Self { aim, template, count: 0 }
     }
 
-    /// What tells this order's streams from another's.
+    /// Distinguishes this order's streams from another's.
     pub(crate) fn seed(&self) -> u32 {
         self.aim.seed
     }

@@ -93,7 +93,7 @@ pub(crate) fn ask(walk: &mut Walk, connections: u32, milliseconds: u64) -> Resul
     Ok(report)
 }
 
-/// Streams on all connections at once, each byte compared by whoever receives it.
+/// Streams on all connections at once, each byte compared by its receiver.
 pub(crate) fn stream(
     walk: &mut Walk,
     way: Way,

@@ -17,7 +17,7 @@ use crate::order::Report;
 /// Token of the clock of arrivals.
 const CLOCK: u64 = u64::MAX;
 
-/// A connection on its way.
+/// A connection in progress.
 struct Visit {
     stream: TcpStream,
     next: Next,
@@ -45,7 +45,7 @@ struct Load {
     times_ns: Option<(Vec<u32>, Vec<u32>)>,
 }
 
-/// Keeps so many connections on their way at once.
+/// Keeps this many connections in progress at once.
 pub(crate) fn connect(walk: Walk, slots: u32, milliseconds: u64) -> Result<Report> {
     let mut load = Load::new(walk)?;
     let begun = Instant::now();
@@ -61,7 +61,7 @@ pub(crate) fn connect(walk: Walk, slots: u32, milliseconds: u64) -> Result<Repor
     })
 }
 
-/// Begins so many connections a second, whatever becomes of those before.
+/// Starts this many connections a second, whatever the earlier ones do.
 pub(crate) fn arrive(walk: Walk, rate: u32, milliseconds: u64) -> Result<Report> {
     let mut load = Load::new(walk)?;
     load.times_ns = Some(Default::default());
@@ -81,7 +81,7 @@ pub(crate) fn arrive(walk: Walk, rate: u32, milliseconds: u64) -> Result<Report>
     })
 }
 
-/// Connects at most a thousand times a second until another server than `server` answers; the report tells the time
+/// Connects at most a thousand times a second until another server than `server` answers; the report has the time
 /// until then. Faster, one backend's source ports would be used up: each is kept for a while behind its connection.
 pub(crate) fn turn(walk: &mut Walk, server: u32, milliseconds: u64) -> Report {
     let (begun, mut report) = (Instant::now(), Report::default());
@@ -116,7 +116,8 @@ impl Load {
         })
     }
 
-    /// Works until `more`, told how many connections just ended, says that no more will begin and all have ended.
+    /// Works until `more`, called with the number of connections that just ended, says that no more will start and
+    /// all have ended.
     fn until(mut self, begun: Instant, mut more: impl FnMut(&mut Self, usize) -> bool) -> Result<Report> {
         let mut events = [EpollEvent::empty(); 128];
         let mut last = Instant::now();
@@ -167,7 +168,7 @@ impl Load {
             Some(Visit { stream, next, begun, greeted: None, answer: [0; MESSAGE], have: 0 });
     }
 
-    /// Whether the connection at this place has ended.
+    /// Whether the connection in this slot has ended.
     fn progress(&mut self, token: u64) -> bool {
         let place = token as usize;
         let Some(visit) = self.visits.get_mut(place).and_then(Option::as_mut) else { return false };

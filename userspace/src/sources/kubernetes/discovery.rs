@@ -36,7 +36,7 @@ struct Discovery {
     retry: Retry,
     /// Number of the next watch.
     epoch: u64,
-    /// That versions are not known was told.
+    /// It was reported that versions are not known.
     is_told: bool,
 }
 

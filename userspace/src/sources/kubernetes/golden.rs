@@ -1,4 +1,4 @@
-//! Every sample of the Gateway API, from its YAML to what the data plane shall do and what its objects are told.
+//! Every sample of the Gateway API, from its YAML to the desired state and the status of its objects.
 
 use super::api::object::{Object, Raw};
 use super::fold;
@@ -134,7 +134,7 @@ impl Stored {
         }
     }
 
-    /// What the cluster comes to once the controller has written the addresses to status.
+    /// The cluster once the controller has written the addresses to status.
     fn settled(mut self) -> Compiled {
         let facts = |cluster: &Cluster| Facts { cluster: Some(cluster.clone()), ..Facts::default() };
         let first = compile(&facts(&self.cluster));

@@ -1,4 +1,4 @@
-//! One copy of each text that stands in many objects: namespaces, names of Services, kinds, ports, zones.
+//! One copy of each text that many objects contain: namespaces, names of Services, kinds, ports, zones.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};

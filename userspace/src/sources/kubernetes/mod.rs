@@ -27,7 +27,7 @@ mod watch;
 mod discovery;
 /// Which watches run.
 mod watches;
-/// What the watches tell the store.
+/// What the watches report to the store.
 mod watch_event;
 /// Endpoints of Services, from their slices.
 mod endpoints;
@@ -42,14 +42,14 @@ pub use watches::Options;
 
 /// A client for an API server as [`Store`] needs it.
 pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {
-    // The watches have their own idea of when to ask again, and tell what is stale meanwhile: a client that waits up to
+    // The watches decide themselves when to retry, and report what is stale until then: a client that waits up to
     // 1000 s behind 503 and 429 hides that.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT);
     kube::Client::try_from(config)
 }
 
-/// A connection to the API server stands within this time.
+/// A connection to the API server must be open within this time.
 const CONNECT: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[cfg(test)]

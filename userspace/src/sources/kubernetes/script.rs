@@ -1,4 +1,4 @@
-//! A cluster that a test writes: what watches would tell, told by hand.
+//! A cluster that a test writes: what watches would report, reported by hand.
 
 use super::source::Source;
 use super::store::Store;
@@ -11,14 +11,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Sender, channel};
 
-/// Who tells the store.
+/// The sender to the store.
 #[derive(Debug)]
 pub(crate) struct Script {
     outbox: Sender<Message>,
 }
 
 impl Script {
-    /// Nothing was told yet. Addresses are given from 192.0.2.0 to 192.0.2.255.
+    /// Nothing was reported yet. Addresses are given from 192.0.2.0 to 192.0.2.255.
     pub(crate) fn begin() -> (Self, Store) {
         let (outbox, inbox) = channel(1024);
         let range = AddressRange { first: [192, 0, 2, 0].into(), last: [192, 0, 2, 255].into() };

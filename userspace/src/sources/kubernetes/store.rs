@@ -25,7 +25,7 @@ pub struct Store {
     inbox: mpsc::Receiver<Message>,
     /// The release that the Gateway API's CRDs are of.
     bundle: Option<String>,
-    /// Something was taken from the inbox and not told yet.
+    /// Something was taken from the inbox and not reported yet.
     is_touched: bool,
     /// More than endpoints changed since [`Store::changes`].
     is_other: bool,
@@ -39,7 +39,7 @@ struct State {
     progress: Progress,
     /// Since when, and why, it cannot be followed.
     stale: Option<(Instant, String)>,
-    /// Which of its watches is heard.
+    /// Which of its watches counts.
     epoch: u64,
     /// Served version of a kind that a CRD brings.
     version: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! The tables that a [`Cluster`] is made of, kept by what the watches tell.
+//! The tables that a [`Cluster`] is made of, kept up to date by the watches.
 
 use super::endpoints::Slices;
 use super::source::Source;
@@ -106,7 +106,7 @@ impl Tables {
         self.statuses.get(object)
     }
 
-    /// Names of everything that a source has told.
+    /// Names of everything that a source has reported.
     fn names(&self, source: Source) -> BTreeSet<ObjectName> {
         let cluster = &self.cluster;
         let bare = |name: &Arc<str>| ObjectName::new("", Arc::clone(name));

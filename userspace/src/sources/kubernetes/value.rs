@@ -6,7 +6,7 @@ use common::maps::route::NAME_BYTES_MAX;
 use std::fmt;
 use std::net::IpAddr;
 
-/// Most problems that are told of one object; the rest is of the same kind.
+/// Most problems that are reported of one object; the rest is of the same kind.
 const PROBLEMS_MAX: usize = 16;
 /// Most characters of a value that are repeated in a problem.
 const VALUE_CHARS_MAX: usize = 253;
@@ -61,7 +61,7 @@ impl Findings {
         }
     }
 
-    /// An object that is not shaped as its kind: it is taken as if nothing stood in it.
+    /// An object that is not shaped as its kind: it is treated as empty.
     pub(super) fn body<B: Default>(&mut self, body: Result<B, String>) -> B {
         body.unwrap_or_else(|error| {
             let what = format!("does not have the shape of its kind: {error}");
@@ -109,7 +109,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
 pub(super) fn pattern(text: &str) -> Result<Pattern, Wrong> {
     if let Some(suffix) = text.strip_prefix("*.") {
         let suffix = server_name(suffix)?;
-        // A label and its dot stand before it.
+        // A label and its dot precede it.
         if suffix.as_str().len() > NAME_BYTES_MAX - 2 {
             return Err(wrong("leaves no room for a label before it in 253 bytes", "shorten it"));
         }

@@ -1,6 +1,6 @@
 //! Follows all objects of one kind, whatever the API server does.
 //!
-//! `kube::runtime::watcher` is not used: it does not tell when a broken watch on_fresh again, which is what makes the
+//! `kube::runtime::watcher` is not used: it does not show when a broken watch works again, which is what makes the
 //! difference between stale and fresh, and waits without end for an answer to a request.
 
 use super::api::object::{Object, Page, RawMeta};
@@ -35,7 +35,7 @@ const EXPIRED_AGAIN: Duration = Duration::from_secs(60);
 /// From one question to the next in that time.
 const NOT_FOUND_RETRY: Duration = Duration::from_millis(100);
 
-/// What a watch tells of its kind.
+/// What a watch reports of its kind.
 #[derive(Debug)]
 pub(super) enum Event<T> {
     /// A full list begins.
@@ -48,13 +48,13 @@ pub(super) enum Event<T> {
     Put(T),
     /// An object is gone.
     Gone(T),
-    /// The kind cannot be followed, and why. Told again when the reason changes.
+    /// The kind cannot be watched, and why. Reported again when the reason changes.
     Stale(String),
     /// It can be followed again.
     Fresh,
 }
 
-/// Who hears what a watch tells.
+/// The receiver of the reports of a watch.
 pub(super) trait Sink<T>: Send {
     /// Takes an event, in its own time: the watch waits.
     fn take(&mut self, event: Event<T>) -> impl Future<Output = ()> + Send;
@@ -86,7 +86,7 @@ pub(super) struct Watch<T, S> {
     /// Whether lists come as streams.
     is_streaming: bool,
     retry: Retry,
-    /// What was told to be the reason for being stale.
+    /// The reason that was reported for being stale.
     told: Option<String>,
     /// Since when the server has not known the kind.
     not_found_since: Option<Instant>,
@@ -264,7 +264,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         }
     }
 
-    /// Tells what is to be told of a failure. How long to wait.
+    /// Reports a failure. Returns how long to wait.
     async fn on_error(&mut self, trouble: Trouble, lasted: Duration) -> Duration {
         let why = match trouble {
             Trouble::NoStreaming => {
@@ -275,7 +275,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 self.resume = None;
                 let before = self.expired.replace(Instant::now());
                 if before.is_none_or(|at| at.elapsed() >= EXPIRED_AGAIN) {
-                    // The server on_fresh and nothing is told to be stale: what changes meanwhile must not wait for a list
+                    // The server works and nothing was reported as stale: changes until then must not wait for a list
                     // as long as failures before, of a server that was away, would have it.
                     return Duration::ZERO;
                 }

@@ -1,4 +1,4 @@
-//! What the watches tell the store.
+//! What the watches report to the store.
 
 use super::source::Source;
 use crate::model::cluster::{
@@ -7,11 +7,11 @@ use crate::model::cluster::{
 use crate::model::{ObjectName, Problem};
 use std::sync::Arc;
 
-/// One thing that a watch tells.
+/// One report of a watch.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) source: Source,
-    /// Which watch of the source tells it: what an ended one still had to say is not heard.
+    /// Which watch of the source reports it: late reports of an ended one are ignored.
     pub(super) epoch: u64,
     pub(super) news: WatchEvent,
 }
@@ -45,7 +45,7 @@ pub(super) struct Entry {
     pub(super) status: Option<StoredStatus>,
 }
 
-/// The status of an object as it was when last heard of.
+/// The status of an object as last received.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredStatus {
     /// `metadata.resourceVersion`.

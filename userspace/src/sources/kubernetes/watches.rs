@@ -38,7 +38,7 @@ pub(super) struct Start {
 }
 
 impl Start {
-    /// What watches need that tell `outbox`.
+    /// What watches need that report to `outbox`.
     pub(super) fn new(options: Options, outbox: mpsc::Sender<Message>) -> Self {
         let Options { client, policy, statuses } = options;
         Self { client, outbox, probe: policy.probe_defaults, statuses, interner: Interner::default() }
@@ -72,7 +72,7 @@ impl Start {
                 let (class, problems) = fold::class(raw, interner);
                 (Body::Class(class.map(Arc::new)), problems)
             }),
-            // Their addresses stand in their status.
+            // Their addresses are in their status.
             Source::Gateways => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::gateway(raw, interner), Body::Gateway)
             }),
@@ -172,7 +172,7 @@ fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -
     (body(Arc::new(spec)), problems)
 }
 
-/// Folds what a watch tells and passes it to the store. A full list is passed as a whole.
+/// Folds what a watch reports and passes it to the store. A full list is passed as a whole.
 struct Folding<F> {
     source: Source,
     epoch: u64,

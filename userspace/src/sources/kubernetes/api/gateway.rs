@@ -27,7 +27,7 @@ pub(in super::super) struct Gateway {
     pub(in super::super) allowed_listeners: Option<Allowed>,
 }
 
-/// `Gateway.status`, as far as a Gateway's own addresses stand there.
+/// The part of `Gateway.status` with the Gateway's own addresses.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(in super::super) struct GatewayStatus {

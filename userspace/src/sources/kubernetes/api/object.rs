@@ -1,7 +1,7 @@
 //! What every object has, and what of it is read.
 //!
-//! An object that is not shaped as expected must not end a watch, so its body is read apart from its metadata: what is
-//! wrong with it is told of the object. Nothing is required, and null is the same as absent.
+//! An object that is not shaped as expected must not end a watch, so its body is read separately from its metadata: a body that is
+//! wrong becomes a problem of the object. Nothing is required, and null is the same as absent.
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 #[derive(Clone, Debug)]
 pub(in super::super) struct Raw<B> {
     pub(in super::super) meta: RawMeta,
-    /// What stands beside `metadata` and `status`, or why it cannot be read.
+    /// The fields besides `metadata` and `status`, or why they cannot be read.
     pub(in super::super) body: Result<B, String>,
     /// `status`, where it is kept; null where there is none.
     pub(in super::super) status: Value,
@@ -123,7 +123,7 @@ impl<'de> Visitor<'de> for OfInterest {
     }
 }
 
-/// Every body stands in `spec`, but for [`core::Slice`](super::core::Slice).
+/// Every body is in `spec`, except [`core::Slice`](super::core::Slice).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(bound(deserialize = "S: DeserializeOwned"))]
 pub(in super::super) struct InSpec<S> {

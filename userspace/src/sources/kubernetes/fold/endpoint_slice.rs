@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Which Service a slice belongs to.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
-/// What is wrong with a slice is told of its Service.
+/// Problems of a slice are reported for its Service.
 pub(in super::super) fn fold(raw: Raw<RawSlice>, interner: &Interner) -> (Slice, Vec<Problem>) {
     let labels = raw.meta.labels.unwrap_or_default();
     let service = ObjectName {

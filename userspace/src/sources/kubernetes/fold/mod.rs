@@ -1,4 +1,4 @@
-//! From an object as it came to what decisions need of it. Pure: what cannot be read is left out and told.
+//! Reduces an object to what decisions need of it. Pure: what cannot be read is left out and reported.
 
 /// GatewayClass.
 mod class;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 const CLASS: &str = "vestibule.dev/lb";
 /// Annotations that ask for addresses, the stronger first: a list with commas.
 const ADDRESSES: [&str; 2] = ["vestibule.dev/addresses", "metallb.io/loadBalancerIPs"];
-/// The older way to say `spec.loadBalancerSourceRanges`.
+/// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const PROBE: &str = "vestibule.dev/probe";
 

@@ -2,7 +2,7 @@
 
 /// A Service's endpoints as its slices come and go.
 mod endpoints;
-/// What the store makes of what it is told.
+/// What the store makes of reports.
 mod store;
 /// The watches against an API server that does what a test says.
 mod watches;

@@ -67,7 +67,7 @@ impl Server {
         self.script.lock().unwrap().asked.clone()
     }
 
-    /// Follows the store until it is as wanted; each state on the way is looked at.
+    /// Follows the store until it is as wanted; each state in between is checked.
     pub(super) async fn until(&mut self, wanted: impl Fn(&Store) -> bool, mut each: impl FnMut(&Store)) {
         let end = Instant::now() + Duration::from_secs(25);
         while !wanted(&self.store) {

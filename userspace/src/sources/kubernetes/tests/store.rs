@@ -190,7 +190,7 @@ async fn problems_come_and_go_with_their_object() {
     let (outbox, mut store) = store();
     let bad = |name: &str, what: &str| {
         let mut entry = route(name, 1);
-        entry.problems.push(Problem::warning("spec", what, "mend it"));
+        entry.problems.push(Problem::warning("spec", what, "fix it"));
         WatchEvent::Put(Box::new(entry))
     };
     let told =
@@ -215,7 +215,7 @@ async fn a_dropped_wait_loses_nothing() {
         let mut wait = Box::pin(store.changed());
         told += usize::from(futures_util::poll!(&mut wait).is_ready());
     }
-    // The last one was taken by a wait that was dropped: the next one tells it.
+    // The last one was taken by a wait that was dropped: the next one reports it.
     tell(&outbox, Source::TlsRoutes, 0, WatchEvent::Put(Box::new(route("r20", 1))));
     assert!(futures_util::poll!(Box::pin(store.changed())).is_pending());
     store.changed().await;

@@ -101,7 +101,7 @@ async fn a_version_that_is_too_old_costs_one_list_and_no_flap() {
 }
 
 /// An API server that was away for a while knows no old versions: with the wait that the failures before had grown to, the
-/// watch was called fresh and heard nothing for up to 6 s.
+/// watch was called fresh and received nothing for up to 6 s.
 #[tokio::test]
 async fn a_version_that_is_too_old_after_failures_is_given_up_at_once() {
     let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")}).to_string();

@@ -1,4 +1,4 @@
-//! Whatever stands in an object, folding it does not panic, what comes out keeps what the model promises, and the
+//! Whatever an object contains, folding it does not panic, what comes out keeps what the model promises, and the
 //! number of problems is bounded.
 
 use super::super::super::api::object::Object;
@@ -94,7 +94,7 @@ fn broken() -> impl Strategy<Value = Value> {
 }
 
 fn read<B: DeserializeOwned>(object: &Value) -> super::super::super::api::object::Raw<B> {
-    // By way of text, as it comes from the API server.
+    // Through text, as it comes from the API server.
     serde_json::from_str::<Object<B, true>>(&object.to_string()).unwrap().0
 }
 
