@@ -1,14 +1,14 @@
-//! What the kernel half and the user-space half of Vestibule agree on.
+//! What the kernel part and the user-space part of Vestibule share.
 //!
-//! No allocation, no I/O, no clock, no BPF helper: everything here runs unchanged in the eBPF programs, in the
-//! daemon, in `vestibule explain`, in tests and in fuzzers.
+//! No allocation, no I/O, no clock, no BPF helper: everything here runs unchanged in the eBPF programs, in
+//! the daemon, in `vestibule explain`, in tests and in fuzzers.
 #![cfg_attr(not(test), no_std)]
 
-/// Keys and values of every BPF map, their names and capacities.
+/// Keys and values of every BPF map, and the names of the maps.
 pub mod maps;
-/// Bytes on the wire, read and written.
+/// Reads and writes bytes on the wire.
 pub mod wire;
-/// Pure decisions, the same code in kernel, tests and `explain`.
+/// Pure decisions: the same code in the kernel, in tests and in `explain`.
 pub mod decide;
-/// Every reason for which a packet leaves the path.
+/// Every reason why a packet leaves the path.
 pub mod reason;

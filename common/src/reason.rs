@@ -1,40 +1,41 @@
-//! Every reason for which a packet leaves the path, and every event that the daemon causes: number, stage, text, metric label.
+//! Every reason why a packet leaves the path, and every event that the daemon causes: number, stage, metric
+//! label and text.
 //!
-//! The one list. Numbers are never reused. Each packet is counted under exactly one reason, per CPU, in map
-//! `COUNTERS`; `vestibule reasons` prints them.
+//! This is the only list. Numbers are never reused. Each packet is counted under exactly one reason, per CPU,
+//! in the map `COUNTERS`. `vestibule reasons` prints the list.
 
-/// Makes the enum, its tables and its count from one list.
+/// Generates the enum and its tables from one list.
 macro_rules! reasons {
     ($($number:literal $name:ident $stage:literal $label:literal $text:literal;)*) => {
-        /// Why a packet left the path, or why a connection ended without one.
+        /// Why a packet left the path, or why a connection ended without a packet.
         #[repr(u32)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Reason { $(#[doc = $text] $name = $number,)* }
 
         impl Reason {
-            /// Every reason, in order of number.
+            /// All reasons, ordered by number.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The stage that counts it.
+            /// Returns the stage that counts the reason.
             pub const fn stage(self) -> &'static str { match self { $(Self::$name => $stage,)* } }
 
-            /// Metric label: stage and label are unique together.
+            /// Returns the metric label. The pair of stage and label is unique.
             pub const fn label(self) -> &'static str { match self { $(Self::$name => $label,)* } }
 
-            /// One line for people.
+            /// Returns a one-line description for people.
             pub const fn text(self) -> &'static str { match self { $(Self::$name => $text,)* } }
 
-            /// The variant's name.
+            /// Returns the name of the variant.
             pub const fn name(self) -> &'static str { match self { $(Self::$name => stringify!($name),)* } }
         }
     };
 }
 
-/// Entries of `COUNTERS`: room for reasons to come.
+/// The number of entries of `COUNTERS`, with room for future reasons.
 pub const REASONS_MAX: usize = 256;
 
 reasons! {
-    // Not ours: handed on to the next program or the node's own stack.
+    // "Handed on": to the next program, then to the node's own stack.
     0 NotOurs "classify" "not_ours" "destination is neither a VIP nor a source address; handed on";
     1 ParseNotIp "parse" "not_ip" "not IPv4 or IPv6, or VLAN-tagged; handed on";
     2 ParseTruncated "parse" "truncated" "headers longer than the packet; dropped when for a VIP";

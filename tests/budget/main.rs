@@ -1,4 +1,4 @@
-//! Numbers that may only fall: what the verifier walks through, how large the programs are, what an entry costs.
+//! Numbers that may only decrease: verified instructions, sizes of programs, bytes per map entry.
 
 mod programs;
 mod memory;

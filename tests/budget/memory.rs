@@ -1,11 +1,11 @@
-//! What the maps cost: bytes an entry, and all of them at the default capacities.
+//! Memory of the maps: bytes per entry, and the total at the default capacities.
 
 use common::maps::name;
 use tests::program::{MapFacts, MapKind, Programs, Sizes};
 use userspace::dataplane::sizes;
 use userspace::model::facts::Settings;
 
-/// Bytes an entry, as the kernel rounds them: key and value up to eight bytes each, and what the map adds.
+/// Bytes per entry in the kernel: key and value, each rounded up to eight bytes, plus what the map adds.
 const ENTRY_BYTES: [(&str, u64); 16] = [
     (name::FLOWS, 200),
     (name::NATS, 128),
@@ -25,15 +25,15 @@ const ENTRY_BYTES: [(&str, u64); 16] = [
     (name::ROUTE_COUNTERS, 80),
 ];
 
-/// Most that the maps filled before the first packet may take at the default capacities.
+/// Maximum for the maps that are allocated before the first packet, at the default capacities.
 const PREALLOCATED_BYTES: u64 = 700 << 20;
-/// Most that they and those that grow with the configuration may take, with every map full.
+/// Maximum for these and for the maps that grow with the configuration, with every map full.
 const FULL_BYTES: u64 = 2650 << 20;
 
-/// Most that the maps may take for a connection over which nothing passes.
+/// Maximum that the maps may take for an idle connection.
 const IDLE_BYTES: f64 = 400.0;
 
-/// Bytes of `struct htab_elem` and of a bucket (kernel/bpf/hashtab.c).
+/// Bytes of `struct htab_elem`, and of a bucket (kernel/bpf/hashtab.c).
 const HASH_ENTRY: u64 = 48;
 const HASH_BUCKET: u64 = 16;
 /// Bytes of `struct lpm_trie_node` (kernel/bpf/lpm_trie.c); a full trie has nearly as many inner nodes as entries.
@@ -43,7 +43,7 @@ fn round8(bytes: u32) -> u64 {
     u64::from(bytes).next_multiple_of(8)
 }
 
-/// What one entry takes.
+/// Bytes of one entry.
 fn entry_bytes(map: &MapFacts) -> u64 {
     match map.kind {
         MapKind::Hash => HASH_ENTRY + round8(map.key_bytes) + round8(map.value_bytes),
@@ -54,7 +54,7 @@ fn entry_bytes(map: &MapFacts) -> u64 {
     }
 }
 
-/// The memory of a full map of this many entries.
+/// Bytes of a full map with this many entries.
 fn map_bytes(map: &MapFacts, entries: u32) -> u64 {
     let buckets =
         if map.kind == MapKind::Hash { u64::from(entries.next_power_of_two()) * HASH_BUCKET } else { 0 };
@@ -87,7 +87,7 @@ fn the_kernel_counts_as_we_do() {
     }
 }
 
-/// Every map whose size follows the settings, with its entries, at the default capacities.
+/// Every map whose size depends on the settings, with its number of entries at the default capacities.
 fn default_capacities() -> [(&'static str, u32); 17] {
     let Settings { max_flows, max_names, max_hellos, .. } = Settings::default();
     sizes::Sizes { flows: max_flows, names: max_names, hellos: max_hellos }.maps()
@@ -101,7 +101,7 @@ fn an_idle_connection_keeps_within_its_budget() {
     let bytes = |name| {
         let map = maps.iter().find(|map| map.name == name).unwrap_or_else(|| panic!("no map {name}"));
         let (_, entries) = capacities.iter().find(|(sized, _)| *sized == name).expect("its size is set");
-        // With the entry's share of the buckets.
+        // Includes the entry's share of the buckets.
         map_bytes(map, *entries) as f64 / f64::from(*entries)
     };
     let (flow, nat) = (bytes(name::FLOWS), bytes(name::NATS));
@@ -118,7 +118,7 @@ fn all_maps_at_the_default_capacities_keep_within_their_budget() {
     for map in Programs::load().unwrap().maps() {
         let sized = capacities.iter().find(|(name, _)| *name == map.name).map(|(_, entries)| *entries);
         let entries = sized.unwrap_or(map.entries);
-        // A name is in one map or the other, and the long ones take more.
+        // A name is in ROUTES_EXACT or in ROUTES_LONG. All are counted in the latter, whose entries are larger.
         let stored = if map.name == name::ROUTES_EXACT { 0 } else { entries };
         let bytes = map_bytes(&map, entries) - u64::from(entries - stored) * entry_bytes(&map);
         println!(

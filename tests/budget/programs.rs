@@ -1,15 +1,15 @@
 //! Verified instructions and sizes of each program.
 //!
-//! Verified instructions depend on the kernel's verifier: the numbers are those of Linux 6.18. A kernel's limit is one
-//! million.
+//! The number of verified instructions depends on the kernel's verifier; these are for Linux 6.18. The
+//! kernel's limit is one million.
 
 use tests::program::Programs;
 
-/// What a program cost when its budget was set; it may cost 5 % more.
+/// What a program cost when its budget was set; it may cost up to 5 % more.
 #[derive(Debug)]
 struct Measured {
     program: &'static str,
-    /// Instructions the verifier walks through.
+    /// Instructions that the verifier walks through.
     verified: u32,
     /// Bytes after the verifier's own rewriting.
     translated: u32,
@@ -18,12 +18,12 @@ struct Measured {
 }
 
 const MEASURED: [Measured; 2] = [
-    // Some 7,000 follow options taken out of what passes: Fast Open, and what a backend declined.
+    // Some 7,000 of them remove options from passing segments: Fast Open, and those that a backend declined.
     Measured { program: "ingress", verified: 62_010, translated: 140_216, jited: 83_752 },
     Measured { program: "expire", verified: 2_830, translated: 14_704, jited: 8_949 },
 ];
 
-/// The most that is allowed where this was measured.
+/// The maximum for a measured value.
 const fn budget(measured: u32) -> u32 {
     measured + measured / 20
 }

@@ -44,12 +44,12 @@ fn echo(namespace: &OwnNamespace) -> u64 {
     namespace.get(&["service", "echo"]).unwrap()["spec"]["ports"][0]["nodePort"].as_u64().unwrap()
 }
 
-/// The pod that answers at an address, asked by the client.
+/// Returns the pod that answers at an address when the client queries it.
 fn asked(cluster: &Cluster, address: &str) -> String {
     let output = cluster
         .client("curl")
         .args(["-s", "--max-time", "5", &format!("http://{address}/")])
-        // kube-proxy may not know yet what is ready.
+        // kube-proxy may not know yet which pods are ready.
         .args(["--retry", "10", "--retry-delay", "1", "--retry-connrefused"])
         .output()
         .unwrap();
@@ -99,7 +99,7 @@ fn a_node_without_power_is_not_ready_and_comes_back_with_its_pods() {
     let namespace = cluster.kubectl().namespace("power").unwrap();
     let port = echo(&namespace);
     let node = cluster.node(3);
-    // What is mounted there is gone with the power, what is on disk stays.
+    // Mounts are lost with the power; what is on disk stays.
     node.run(&["touch", "/run/volatile", "/var/lib/vestibule/kept"]).unwrap();
     node.kill().unwrap();
     node.wait_ready(false).unwrap();

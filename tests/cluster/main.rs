@@ -1,4 +1,4 @@
-//! A whole cluster: real kubelets, real pods, clients beyond a router; one file a story.
+//! A whole cluster: real kubelets, real pods, clients beyond a router; one file per story.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests are tests too: a panic with its location is the report"

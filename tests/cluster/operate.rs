@@ -1,4 +1,4 @@
-//! What an operator asks a pod at three in the morning.
+//! What an operator needs from a pod at three in the morning: the command line and metrics.
 
 use tests::cluster::Cluster;
 
@@ -24,7 +24,7 @@ fn the_command_line_answers_in_the_agents_pod() {
     let to = tenant.target.address.to_string();
     let explained = exec(&["explain", "--name", NAME, "--from", "192.0.2.7", "--listener", &to]).unwrap();
     assert!(explained.contains(&route), "{explained}");
-    // Programs of others have numbers there, and no names: the pod has no CAP_SYS_ADMIN.
+    // Programs of others are listed by number, without names: the pod has no CAP_SYS_ADMIN.
     let doctor = kubectl
         .output(&["-n", RELEASE, "exec", "daemonset/vestibule-agent", "--", "vestibule", "doctor"], "")
         .unwrap();

@@ -1,4 +1,4 @@
-//! What the chart's roles give, and what is used of it: compared by the API server's audit log.
+//! Compares the rights that the chart's roles grant with those that are used, as the API server's audit log shows.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::scene::{PATIENCE, RELEASE, Tenant, condition, install};
 /// A verb on a resource, `verb group/resource[/subresource]`.
 type Right = String;
 
-/// What a node that is gone left behind.
+/// The NodeState that a node left behind when it was removed.
 const GONE: &str = r#"
 apiVersion: vestibule.dev/v1alpha1
 kind: NodeState
@@ -94,7 +94,7 @@ fn nothing_is_refused_and_every_right_is_used() {
         let (used, refused) = asked(&cluster, account);
         assert_eq!(refused, [] as [String; 0], "{account}");
         let granted = granted(&cluster, account);
-        // This API server streams its first objects: a control test shows that others are asked for lists.
+        // This API server streams the initial objects; a control test shows that others receive list requests.
         let streamed = |right: &str| right.strip_prefix("list ").is_some_and(|what| STREAMED.contains(&what));
         let unused: Vec<_> = granted.difference(&used).filter(|right| !streamed(right)).collect();
         assert!(unused.is_empty(), "{account} never used {unused:?}");
@@ -103,7 +103,7 @@ fn nothing_is_refused_and_every_right_is_used() {
     }
 }
 
-/// Keys change, a node stays away, and what was reported once is reported again.
+/// Triggers what happens rarely: keys change, a node stays away, and a problem is reported again.
 fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
     let kubectl = cluster.kubectl();
     let secret = ["-n", RELEASE, "secret", "vestibule-keys"];
@@ -132,13 +132,13 @@ fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
         .unwrap();
 }
 
-/// What an account asked for with success, and what it was refused.
+/// Returns the rights that an account used successfully, and its requests that were refused.
 fn asked(cluster: &Cluster, account: &str) -> (BTreeSet<Right>, Vec<String>) {
     let user = format!("system:serviceaccount:{RELEASE}:vestibule-{account}");
     let (mut used, mut refused) = (BTreeSet::new(), Vec::new());
     let log = std::fs::read_to_string(cluster.audit_log()).unwrap();
     for line in log.lines() {
-        // The last line may be half written.
+        // The last line may be incomplete.
         let Ok(event) = serde_json::from_str::<Value>(line) else { continue };
         let object = &event["objectRef"];
         if event["user"]["username"] != user.as_str() || object.is_null() {
@@ -158,7 +158,7 @@ fn asked(cluster: &Cluster, account: &str) -> (BTreeSet<Right>, Vec<String>) {
     (used, refused)
 }
 
-/// What the roles bound to an account give.
+/// Returns the rights granted by the roles bound to an account.
 fn granted(cluster: &Cluster, account: &str) -> BTreeSet<Right> {
     let subject = |binding: &Value| {
         let mut subjects = binding["subjects"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What is rolled out under traffic: a tenant's pods, and our own agents.
+//! Rollouts under traffic: of a tenant's pods, and of our own agents.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tests::cluster::{Cluster, Kubectl};
 use crate::scene::{RELEASE, Tenant, install};
 use crate::traffic::{HELD, NEW, Traffic};
 
-/// A connection to a pod that is gone ends within this time, besides the half second between two requests on it.
+/// A connection to a pod that is gone ends within this time, plus the half second between two requests on it.
 const RESET: Duration = Duration::from_millis(2500);
 
 #[test]
@@ -21,7 +21,7 @@ fn a_tenants_pods_are_replaced_and_only_their_own_connections_end() {
     let traffic = Traffic::start(&cluster, &tenant.target).unwrap();
     tenant.namespace.run(&["rollout", "restart", "deployment/tenant"]).unwrap();
     tenant.namespace.run(&["rollout", "status", "deployment/tenant", "--timeout=120s"]).unwrap();
-    // Rolled out: the last old pods are still ending.
+    // The rollout is complete, but the last old pods are still terminating.
     while tenant.namespace.get(&["pods"]).unwrap()["items"].as_array().unwrap().len() > before.len() {
         sleep(Duration::from_millis(200));
     }
@@ -59,7 +59,7 @@ fn agents_are_replaced_and_nothing_is_lost() {
     assert_eq!(outcome.held.len(), HELD);
 }
 
-/// Takes pods on the node again when the test is over.
+/// Makes the node schedulable again when the test is over.
 struct Uncordon<'a>(&'a Kubectl, String);
 
 impl Drop for Uncordon<'_> {
@@ -70,7 +70,7 @@ impl Drop for Uncordon<'_> {
     }
 }
 
-/// Names of the agents' pods, each with its node.
+/// Returns the names of the agents' pods, each with its node.
 fn agents(kubectl: &Kubectl) -> Vec<(String, String)> {
     let selector = "app.kubernetes.io/component=agent";
     let pods = kubectl.get(&["-n", RELEASE, "pods", "-l", selector]).unwrap();

@@ -13,9 +13,9 @@ use crate::traffic::Target;
 
 /// Where the chart is installed.
 pub(crate) const RELEASE: &str = "vestibule-system";
-/// How long a rollout, or what follows from it, may take on a busy machine.
+/// Maximum time for a rollout, or for its effects, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
-/// What the tenant's clients ask for.
+/// The server name that the tenant's clients request.
 pub(crate) const NAME: &str = "tenant.k8s.example.com";
 
 /// Installs the image and the chart, once for all tests, and waits until its pods are ready.
@@ -46,7 +46,7 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Makes it and waits until its Gateway is programmed.
+    /// Creates the tenant and waits until its Gateway is programmed.
     pub(crate) fn new(cluster: &Cluster, role: &str) -> Result<Self> {
         let namespace = cluster.kubectl().namespace(role)?;
         let authority = Authority::new("tenant")?;
@@ -70,7 +70,7 @@ impl Tenant {
         Ok(Self { namespace, target })
     }
 
-    /// Names of the pods that are not being ended.
+    /// Returns the names of the pods that are not terminating.
     pub(crate) fn pods(&self) -> Result<Vec<String>> {
         let pods = self.namespace.get(&["pods"])?;
         let pods = pods["items"].as_array().into_iter().flatten();
@@ -79,7 +79,7 @@ impl Tenant {
     }
 }
 
-/// The status of a condition.
+/// Returns the status of a condition.
 pub(crate) fn condition(status: &Value, kind: &str) -> Option<String> {
     let mut conditions = status["conditions"].as_array()?.iter();
     Some(conditions.find(|condition| condition["type"] == kind)?["status"].as_str()?.to_owned())

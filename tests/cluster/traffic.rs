@@ -13,16 +13,16 @@ use serde_json::Value;
 use tests::cluster::Cluster;
 use tests::tls::{ClientStream, connect};
 
-/// Connections that are held.
+/// Number of connections that are held.
 pub(crate) const HELD: usize = 200;
-/// New connections a second.
+/// New connections per second.
 pub(crate) const NEW: u32 = 100;
 /// Threads that open new connections.
 const OPENERS: u32 = 4;
-/// From one request on a held connection to the next.
+/// Interval between two requests on a held connection.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Where clients dial, and whom they trust there.
+/// Where clients connect, and whom they trust there.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) address: SocketAddr,
@@ -33,23 +33,23 @@ pub(crate) struct Target {
 /// A held connection that ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
-    /// The pod that it led to.
+    /// The pod that it was connected to.
     pub(crate) pod: String,
-    /// From its last answer until its end was seen.
+    /// Time from its last answer until its end was noticed.
     pub(crate) silence: Duration,
     pub(crate) how: String,
 }
 
-/// What became of the clients.
+/// The clients' results.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// New connections that got their answer.
+    /// New connections that were answered.
     pub(crate) opened: u64,
-    /// New connections that got none; those by which held ones were made again among them.
+    /// Errors of new connections that were not answered, including those that should have replaced held ones.
     pub(crate) failed: Vec<String>,
     /// Held connections that ended.
     pub(crate) ended: Vec<Ended>,
-    /// The pod of each connection that is held now.
+    /// The pods of the connections that are held at the end.
     pub(crate) held: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ struct Shared {
     ended: Mutex<Vec<Ended>>,
 }
 
-/// Clients at work.
+/// The running clients.
 pub(crate) struct Traffic {
     shared: Arc<Shared>,
     openers: Vec<JoinHandle<()>>,
@@ -69,11 +69,11 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Starts them beyond the router, and waits until every connection is held.
+    /// Starts the clients beyond the router, and waits until every connection is held.
     pub(crate) fn start(cluster: &Cluster, target: &Target) -> Result<Self> {
         let shared = Arc::new(Shared::default());
         let ready = Arc::new(AtomicU64::new(0));
-        // Threads keep the network namespace of the one that starts them.
+        // Threads inherit the network namespace of the one that starts them.
         let (openers, holders) = cluster.at_client(|| {
             let holders = (0..HELD).map(|_| {
                 let (shared, target, ready) = (Arc::clone(&shared), target.clone(), Arc::clone(&ready));
@@ -101,7 +101,7 @@ impl Traffic {
         Ok(this)
     }
 
-    /// Ends them and returns their results.
+    /// Stops the clients and returns their results.
     pub(crate) fn end(self) -> Outcome {
         self.shared.ends.store(true, Ordering::Relaxed);
         let held = self.holders.into_iter().filter_map(|thread| thread.join().unwrap()).collect();
@@ -115,7 +115,7 @@ impl Traffic {
     }
 }
 
-/// Holds one connection, and makes it again when it ends; gives the pod it leads to in the end.
+/// Holds one connection and reconnects when it ends. Returns the pod that it is connected to at the end.
 fn hold(shared: &Shared, target: &Target, ready: &AtomicU64) -> Option<String> {
     let mut is_first = true;
     let mut answered = None;
@@ -160,14 +160,14 @@ fn open(shared: &Shared, target: &Target) {
     }
 }
 
-/// A new connection, and the pod that answers on it.
+/// Opens a connection; returns it with the pod that answers.
 fn begin(target: &Target) -> Result<(ClientStream, String)> {
     let mut stream = connect(target.address, Arc::clone(&target.config), target.name)?;
     let pod = ask(&mut stream)?;
     Ok((stream, pod))
 }
 
-/// Asks the suite's echo server who it is.
+/// Requests the name of its pod from the suite's echo server.
 fn ask(stream: &mut ClientStream) -> Result<String> {
     stream.write_all(b"GET / HTTP/1.1\r\nHost: echo\r\n\r\n").context("sending a request")?;
     let mut reader = BufReader::new(stream);

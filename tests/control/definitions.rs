@@ -1,4 +1,4 @@
-//! The definitions that all other tests here rely on are the right ones.
+//! Checks the definitions that all other tests here rely on.
 
 use serde_json::json;
 use tests::cluster::{ApiServer, Options};
@@ -26,7 +26,7 @@ fn definitions_are_those_of_the_conformance_suite_and_a_route_is_stored() {
     let route = kubectl.get(&["tlsroute", "tenant-a"]).unwrap();
     assert_eq!(route["spec"]["hostnames"], json!(["tenant-a.example"]));
     assert_eq!(route["metadata"]["generation"], 1);
-    // The schema is in force: a name that is none is refused.
+    // The schema is applied: an invalid name is refused.
     let refused = kubectl.apply(&ROUTE.replace("[tenant-a.example]", "[\"-\"]")).unwrap_err();
     assert!(refused.to_string().contains("spec.hostnames"), "{refused}");
 }

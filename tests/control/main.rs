@@ -1,4 +1,4 @@
-//! The control plane against a real API server, without nodes; one file a story.
+//! The control plane against a real API server, without nodes; one file per story.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests are tests too: a panic with its location is the report"

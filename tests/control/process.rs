@@ -1,4 +1,4 @@
-//! Our programs as processes, with the rights that the plain manifests give them.
+//! Our programs as processes, with the rights that the plain manifests grant.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -12,12 +12,12 @@ use nix::unistd::Pid;
 use tests::cluster::{ApiServer, Options};
 use tests::temp::TempDir;
 
-/// Namespace of the release, as in the plain manifests.
+/// The namespace of the release, as in the plain manifests.
 pub(crate) const RELEASE: &str = "vestibule-system";
-/// How long something may take on a busy machine.
+/// The time limit for a step on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-/// An API server with the rights of the plain manifests.
+/// Starts an API server with the rights of the plain manifests.
 pub(crate) fn server(options: &Options<'_>) -> ApiServer {
     let server = ApiServer::with(&Options { audit: true, ..*options }).unwrap();
     server.kubectl().apply(&rights()).unwrap();
@@ -36,7 +36,7 @@ fn rights() -> String {
     rights.join("\n---")
 }
 
-/// What was refused.
+/// Returns the requests that were refused.
 pub(crate) fn refusals(server: &ApiServer) -> Vec<String> {
     let log = fs::read_to_string(server.audit_log()).unwrap_or_default();
     let refused = |line: &&str| line.contains("\"authorization.k8s.io/decision\":\"forbid\"");
@@ -50,7 +50,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it as the pod of this name, with its log in the folder.
+    /// Starts it as the pod of this name; its log is in the folder.
     pub(crate) fn start(mut command: Command, folder: &TempDir, pod: &str, kubeconfig: &Path) -> Self {
         let log = folder.path().join(format!("{pod}.log"));
         let file = File::options().create(true).append(true).open(&log).unwrap();
@@ -65,7 +65,7 @@ impl Process {
         Self { child, log }
     }
 
-    /// All that it wrote.
+    /// Returns its whole log.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap()
     }
@@ -95,7 +95,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself: then both fail, and nothing is left to do.
+        // It may have ended already: then both calls fail, and there is nothing to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -132,7 +132,7 @@ impl Controller {
         self.process.end();
     }
 
-    /// What one of its paths answers: status and text. To be asked where it runs.
+    /// Returns the response to a request for this path: status and text. Call it in the controller's namespace.
     pub(crate) fn ask(&self, path: &str) -> Option<String> {
         let mut stream = TcpStream::connect(SocketAddr::from((Ipv6Addr::LOCALHOST, self.port))).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
@@ -146,7 +146,7 @@ impl Controller {
         self.ask("/metrics").is_some_and(|text| text.lines().any(|line| line == "vestibule_leader 1"))
     }
 
-    /// How many statuses it tried to write.
+    /// Returns the number of statuses that it tried to write.
     pub(crate) fn writes(&self) -> u32 {
         let text = self.ask("/metrics").unwrap();
         let counts = text.lines().filter(|line| line.starts_with("vestibule_status_writes_total"));

@@ -1,4 +1,4 @@
-//! What the under cluster says, watched at a real API server that comes, goes, hangs and refuses.
+//! Watching the under cluster's objects at a real API server that starts, stops, hangs and refuses.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,11 +13,11 @@ use userspace::model::cluster::{ClusterRoute, Endpoint, Policy};
 use userspace::model::{Cluster, Kind, ObjectName, ObjectRef};
 use userspace::sources::kubernetes::{self, Store};
 
-/// A CRD or an object is known this soon.
+/// The time limit until a new CRD or object is seen.
 const SOON: Duration = Duration::from_secs(1);
-/// Whatever waits behind a retry has come by then: the longest wait is 6 s.
+/// The time limit for anything that waits for a retry: the longest wait is 6 s.
 const RETRIED: Duration = Duration::from_secs(15);
-/// A machine with other work.
+/// The time limit on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/default/tlsroutes";
@@ -37,7 +37,7 @@ fn route(name: &str) -> Value {
     })
 }
 
-/// A store, and the runtime that it lives in.
+/// A store, and the runtime in which it runs.
 struct Watched {
     runtime: Runtime,
     store: Store,
@@ -56,12 +56,12 @@ impl Watched {
         Self { runtime, store }
     }
 
-    /// Follows what happens until it is as wanted; when that was.
+    /// Processes changes until the condition is true; returns when that was.
     fn until(&mut self, what: &str, patience: Duration, wanted: impl Fn(&Store) -> bool) -> Instant {
         self.follow(what, patience, wanted, |_| {})
     }
 
-    /// The same, and each state in between is checked.
+    /// The same, and checks each intermediate state.
     fn follow(
         &mut self,
         what: &str,
@@ -95,7 +95,7 @@ fn routes(store: &Store) -> Vec<String> {
     store.cluster().tls_routes.keys().map(ToString::to_string).collect()
 }
 
-/// What tests make; the server's own objects come and go with it.
+/// The objects that the tests create. The server's own objects may change at any time.
 #[derive(PartialEq)]
 struct Ours {
     routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
@@ -111,7 +111,7 @@ impl Ours {
         }
     }
 
-    /// Routes and a slice of endpoints.
+    /// Creates routes and a slice of endpoints.
     fn create(server: &ApiServer, names: &[&str]) {
         let mut api = server.rest().connect().unwrap();
         for name in names {
@@ -142,7 +142,7 @@ fn definitions_that_are_absent_appear_change_and_go() {
     watched.complete();
     assert!(is_fresh(&watched.store), "{:?}", watched.store.stale());
     assert_eq!(watched.store.version(Kind::TlsRoute), None);
-    // The server makes these itself, a little after it is ready.
+    // The server creates these itself, a little after it is ready.
     let kubernetes = ObjectName::new("default", "kubernetes");
     let is_there = |store: &Store| {
         let cluster = store.cluster();
@@ -168,7 +168,7 @@ fn definitions_that_are_absent_appear_change_and_go() {
     assert_eq!(watched.store.version(Kind::TlsRoute), Some("v1"));
     assert!(is_fresh(&watched.store), "{:?}", watched.store.stale());
 
-    // v1 is no longer served: the next best is read, and nothing is gone meanwhile.
+    // v1 is no longer served: the next best version is read, and no route disappears during the change.
     let mut api = server.rest().connect().unwrap();
     server.kubectl().run(&["delete", "validatingadmissionpolicy", "--all"]).unwrap();
     serve(&mut api, &["v1alpha3", "v1alpha2"]);
@@ -178,7 +178,7 @@ fn definitions_that_are_absent_appear_change_and_go() {
     api.create(&ROUTES.replace("/v1/", "/v1alpha3/"), &older("b")).unwrap();
     watched.until("a route of v1alpha3", PATIENCE, |store| routes(store) == ["default/a", "default/b"]);
 
-    // And back to the best.
+    // And back to the best version.
     serve(&mut api, &["v1"]);
     let best = |store: &Store| store.version(Kind::TlsRoute) == Some("v1") && is_fresh(store);
     let keeps = |store: &Store| assert_eq!(routes(store), ["default/a", "default/b"]);
@@ -230,7 +230,7 @@ fn a_server_that_goes_away_leaves_the_last_state_and_comes_back_without_a_flap()
             told.iter().all(|stale| !stale.why.is_empty() && stale.since.elapsed() < PATIENCE),
             "{told:?}"
         );
-        // Long enough for the longest waits.
+        // Long enough to reach the longest waits.
         std::thread::scope(|scope| {
             let back = scope.spawn(|| {
                 std::thread::sleep(Duration::from_secs(5));
@@ -247,7 +247,7 @@ fn a_server_that_goes_away_leaves_the_last_state_and_comes_back_without_a_flap()
     watched.until("a change after all that", SOON, |store| routes(store) == ["default/a", "default/c"]);
 }
 
-/// What an agent may read, as the chart has it, and who may.
+/// The rights that an agent has in the chart, and their subject.
 const RIGHTS: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -276,7 +276,7 @@ fn rights_taken_away_make_stale_and_never_absent() {
     Ours::create(&server, &["a"]);
     let agent = agent(server.kubectl());
     let mut watched = Watched::start(agent.kubeconfig(), false);
-    // Without any right nothing is known, which is not the same as that nothing is there.
+    // Without any rights the state is unknown, which is not the same as empty.
     watched.until("nothing may be read", PATIENCE, |store| {
         stale(store) == ["customresourcedefinitions", "namespaces", "services", "endpointslices"]
     });
@@ -287,7 +287,7 @@ fn rights_taken_away_make_stale_and_never_absent() {
     let before = Ours::of(&watched.store);
     assert_eq!(before.routes.len(), 1);
 
-    // A watch that runs is not asked for its rights again; a restart makes it ask.
+    // The rights of a running watch are not checked again; after a restart the server checks them.
     server.kubectl().run(&["delete", "clusterrolebinding", "reader"]).unwrap();
     server.restart().unwrap();
     let keeps = |store: &Store| assert!(Ours::of(store) == before && store.is_complete());
@@ -333,7 +333,7 @@ fn objects_and_statuses_are_followed() {
     watched.until("its status", SOON, |store| {
         store.status(&object).is_some_and(|stored| stored.status["parents"] == changed["status"]["parents"])
     });
-    // A Service that is not ours has no status here, one that is has.
+    // A Service that is not ours has no status here; one that is ours has.
     let services = "/api/v1/namespaces/default/services";
     let service = |name: &str, class: &str| {
         json!({"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "loadBalancerClass": class,

@@ -3,7 +3,7 @@
 use common::wire::client_hello::{Outcome, Parser, parse};
 use tests::corpus::{self, Case, Verdict};
 
-/// The name that was found; empty when none counts.
+/// The name that was found; empty if none is valid.
 fn name(parser: &Parser) -> &[u8] {
     &parser.name[..parser.name_length as usize]
 }
@@ -38,7 +38,7 @@ fn a_cut_hello_waits() {
             let outcome = parser.run(case.bytes.as_slice(), have as u32);
             assert_eq!(outcome, Outcome::NeedMore, "{} cut at {have}", case.path.display());
         }
-        // The same from scratch, at the borders that are worth it: one prefix in 61.
+        // Also from scratch, for a sample of the prefixes: one in 61.
         for have in (0..end).step_by(61) {
             let (outcome, _) = parse(&case.bytes[..have]);
             assert_eq!(outcome, Outcome::NeedMore, "{} cut at {have}", case.path.display());
@@ -46,7 +46,7 @@ fn a_cut_hello_waits() {
     }
 }
 
-/// Bytes of the stream up to the end of the hello.
+/// Length of the stream up to the end of the hello.
 fn hello_end(case: &Case) -> usize {
     let (_, parser) = parse(&case.bytes);
     parser.position as usize

@@ -1,4 +1,4 @@
-//! The loaded program `ingress`: every stream over a connection of its own, judged by what is counted.
+//! The loaded program `ingress`: each stream over its own connection, judged by the counters.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,31 +18,31 @@ use tests::world::Device;
 
 /// A listener with the same names and a default route.
 const OPEN_PORT: u16 = 8443;
-/// That default route.
+/// The default route of that listener.
 const DEFAULT_ROUTE: u32 = 9;
 /// The route of the first name.
 const FIRST_ROUTE: u32 = 100;
-/// Every client's first sequence number.
+/// Every client's initial sequence number.
 const ISN: u32 = 0xffff_f000;
 
-/// What became of a stream.
+/// The result of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     /// A SYN went to a backend of this route.
     Routed(u32),
     /// Refused for this reason.
     Refused(Reason),
-    /// All was taken, and more is awaited.
+    /// Everything was accepted, and more is expected.
     Waits,
 }
 
-/// The programs, and the route of each name of the corpus.
+/// The loaded programs, and the route of each name in the corpus.
 struct Kernel {
     programs: Programs,
     routes: BTreeMap<String, u32>,
 }
 
-/// A route with a backend of each family.
+/// Adds a route with a backend of each family.
 fn add_route(programs: &mut Programs, route: u32) {
     let backends =
         FAMILIES.map(|family| (10 * route + family as u32, programs.backend(route, backend(family, 0, 0))));
@@ -101,7 +101,7 @@ impl Kernel {
             };
             break;
         }
-        // Nothing is left for the next.
+        // Leaves nothing behind for the next stream.
         if let Some(hello) = way.waiting(p) {
             let rst = at(hello.have as usize).rst();
             let outcome = p.ingress(Device::Client, &rst.bytes());
@@ -111,7 +111,7 @@ impl Kernel {
         fate
     }
 
-    /// What is wrong with this fate; `None` = nothing.
+    /// Returns what is wrong with this fate; `None`: nothing.
     fn objection(&self, case: &Case, fate: Fate, with_default: bool) -> Option<String> {
         let own = case.name.as_ref().and_then(|name| self.routes.get(name)).copied();
         let file = case.path.display();
@@ -152,7 +152,7 @@ impl Way {
     }
 }
 
-/// Every file over this family and port, in segments of `mss` bytes.
+/// Runs every file over this family and port, in segments of `mss` bytes.
 fn every_file(family: Family, port: u16, mss: usize) {
     tests::skip_without_root!();
     let Some(cases) = corpus::cases().expect("the manifests are read") else { return };

@@ -1,4 +1,4 @@
-//! Corpus level: every recorded and adversarial hello gives its manifest's verdict.
+//! Corpus level: every recorded and adversarial hello yields the verdict of its manifest.
 
 mod host;
 mod kernel;

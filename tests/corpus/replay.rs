@@ -1,4 +1,4 @@
-//! The fuzzers' corpus, replayed with the fuzzers' own checks.
+//! Replays the fuzzers' corpus with the fuzzers' own checks.
 
 use anyhow::{Context, Result};
 use common::reason::{REASONS_MAX, Reason};
@@ -10,10 +10,10 @@ use std::path::Path;
 #[path = "../fuzz/src/lib.rs"]
 mod fuzz;
 
-/// Reasons that the corpus of packets reaches at least: it must not become idle unnoticed.
+/// Minimum number of reasons that the corpus of packets reaches, so that it does not lose its effect unnoticed.
 const REACHED_MIN: usize = 50;
 
-/// Runs `check` over the corpus of a target; a check that fails panics, with the file named before.
+/// Runs `check` over the corpus of a target. A failed check panics; the file's name is printed before.
 fn replay(target: &str, mut check: impl FnMut(&[u8])) -> Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(target);
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! Bounds of the buffers: of each source, of the whole, in time.
+//! Limits of the hello buffers: per source, in total, and in time.
 
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,7 +25,7 @@ use crate::delivery::collect;
 use crate::scene::{Backend, Client, ISN, behind, dial, ready, usual_hello};
 use crate::setup::{backend_id, flag_backend, hellos, nats, route_counts, waiting_of, with_backends};
 
-/// A client on the far side of the default route.
+/// Returns a client's address beyond the default route.
 fn far(family: Family, net: u8, host: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, net, host).into(),
@@ -33,14 +33,14 @@ fn far(family: Family, net: u8, host: u8) -> IpAddr {
     }
 }
 
-/// Programs with room for this many waiting hellos.
+/// Loads programs with room for this many waiting hellos.
 fn small(hellos: u32) -> Programs {
     let mut programs = Programs::with_sizes(Sizes { hellos, ..Sizes::default() }).expect("the programs load");
     programs.tls_with_one_route();
     programs
 }
 
-/// A client whose hello waits for its second half.
+/// Shakes hands and sends the first part of a hello, which then waits for the rest.
 #[track_caller]
 fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
     let client = dial(family).host(host).port(port).shake(programs);
@@ -56,22 +56,22 @@ fn no_source_holds_more_than_64_waiting_hellos() {
         let host = far(family, 2, 1);
         let clients: Vec<Client> = (0..64).map(|i| begin(&mut programs, family, host, 40_000 + i)).collect();
         assert_eq!(waiting_of(&programs, host), 64);
-        // The next one, from the same source: for IPv6 that is the whole /64.
+        // One more from the same source; for IPv6 the source is the whole /64.
         let same = if family.is_v4() { host } else { far(family, 2, 2) };
         let refused = dial(family).host(same).port(50_000).shake(&mut programs);
         let outcome = refused.send(&mut programs, 0, &usual_hello()[..300]);
         assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
         assert_eq!(refused.waiting(&programs), None);
-        // A whole hello waits for its backend: it needs a slot too.
+        // A complete hello waits for its backend, so it needs a slot too.
         let outcome = refused.send(&mut programs, 0, &usual_hello());
         assert_sent(&outcome, Reason::HelloSourceFull, &refused.refusal());
         assert_eq!(refused.waiting(&programs), None);
         assert!(nats(&programs).iter().all(|(_, owner)| *owner != refused.dial.tuple()));
-        // Other sources have their own count: for IPv4 the next address, for IPv6 the next /64.
+        // Other sources have their own counts: for IPv4 the next address, for IPv6 the next /64.
         let other = if family.is_v4() { far(family, 2, 2) } else { far(family, 3, 1) };
         begin(&mut programs, family, other, 40_000);
         assert_eq!((waiting_of(&programs, host), waiting_of(&programs, other)), (64, 1));
-        // One is delivered, one reset, one closed: three slots.
+        // One hello is delivered, one reset and one closed, which frees three slots.
         let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         assert_eq!(waiting_of(&programs, host), 64);
@@ -104,7 +104,8 @@ fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
             assert_eq!(waiting_of(programs, host), 1);
             backend
         };
-        // Both backends refuse; both are silent; the client resets; the daemon does; the backend is gone.
+        // In turn: both backends refuse; both stay silent; the client resets; the daemon expires the hello;
+        // the backend is retired.
         let first = ask(&mut programs);
         let outcome = first.refuse(&mut programs);
         assert_eq!(waiting_of(&programs, host), 1);
@@ -130,19 +131,19 @@ fn a_hello_counts_until_its_backend_answers_or_it_is_given_up() {
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ConnectRetired, 1)]);
         assert_eq!(waiting_of(&programs, host), 0);
-        // Refused before it is dialled.
+        // Refused before any backend is dialled.
         let outcome = client.send(&mut programs, 0, &usual_hello());
         assert_eq!(outcome.counted, [(Reason::PickNone, 1)]);
         assert_eq!(waiting_of(&programs, host), 0);
     }
 }
 
-/// What a slot holds besides its bytes.
+/// Returns the slots' metadata, without their bytes.
 fn places(programs: &Programs, sizes: u32) -> Vec<Buffer> {
     (0..sizes).map(|place| programs.element(name::BUFFERS, place)).collect()
 }
 
-/// So that the next hello finds a slot without a search, and in the processor's cache.
+/// The next hello then finds a slot without a search, and that slot is in the CPU's cache.
 #[test]
 fn the_places_of_a_delivered_hello_are_free() {
     tests::skip_without_root!();
@@ -175,7 +176,7 @@ fn the_places_of_a_delivered_hello_are_free() {
     }
 }
 
-/// Fills buffers for four hellos in which one slot is taken: the last of four new hellos drives out the oldest.
+/// Fills buffers for four hellos of which one slot is taken. The last of four new hellos evicts the oldest.
 #[track_caller]
 fn drive_out(programs: &mut Programs, family: Family) {
     for port in 50_000..50_003 {
@@ -195,7 +196,7 @@ fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
         oldest.ask(&mut programs, &usual_hello());
         let slow: Vec<Client> =
             (0..3).map(|i| begin(&mut programs, family, far(family, 2, 1), 40_000 + i)).collect();
-        // Strangers with a byte each never drive out a client whose backend is about to answer.
+        // A client with a one-byte hello never evicts a client whose backend is about to answer.
         for (port, gone) in (50_000..).zip(&slow) {
             let client = dial(family).host(far(family, 3, 1)).port(port).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello()[..1]);
@@ -206,14 +207,15 @@ fn a_whole_hello_gives_way_behind_those_that_wait_for_bytes() {
     }
 }
 
-/// A search that has met its oldest hello goes on through 64 slots, while another CPU gives that one's slot to a hello that
-/// is whole. Evicting the new owner of the slot reset a client in one of some thousand such searches.
+/// After a search has found the oldest hello it examines 64 more slots. In that time another CPU may assign
+/// the oldest hello's slot to a complete one. Evicting the slot's new owner reset a client in one of several
+/// thousand such searches.
 #[test]
 fn a_place_that_was_given_to_another_hello_is_not_the_oldest_ones_any_more() {
     tests::skip_without_root!();
     for (nth, family) in (1..).zip(FAMILIES.into_iter().cycle()) {
         let (counted, is_waiting) = given_away(family, nth);
-        // The search has locked the slot: no other CPU takes it now.
+        // The search has locked the slot, so no other CPU can take it.
         if counted == [(Reason::HelloBuffered, 1)] {
             assert!(nth > 2, "nobody looks at it");
             break;
@@ -225,8 +227,8 @@ fn a_place_that_was_given_to_another_hello_is_not_the_oldest_ones_any_more() {
     }
 }
 
-/// A new hello where three wait, the oldest of which loses its slot to a whole one behind the `nth` look at its age: what
-/// was counted, and whether the whole one still waits.
+/// Sends a new hello while three wait; after the `nth` read of the oldest one's age, its slot passes to a
+/// complete hello. Returns what was counted, and whether the complete hello still waits.
 fn given_away(family: Family, nth: u32) -> (Vec<(Reason, u64)>, bool) {
     let mut programs = small(4);
     let oldest = begin(&mut programs, family, far(family, 2, 1), 40_000);
@@ -238,7 +240,7 @@ fn given_away(family: Family, nth: u32) -> (Vec<(Reason, u64)>, bool) {
     let place_of = |client: Client| client.waiting(&programs).expect("it waits").buffers[0];
     let (given, left) = (place_of(oldest), place_of(whole));
     assert_eq!(left, 3);
-    // The slot that it leaves is beyond the search.
+    // The slot that the complete hello leaves is outside the search.
     programs.settings(Settings { buffers: 3, ..default_settings(Sizes { hellos: 4, ..Sizes::default() }) });
     let (oldest, taker) = (oldest.dial.tuple(), whole.dial.tuple());
     let changes = [
@@ -253,7 +255,7 @@ fn given_away(family: Family, nth: u32) -> (Vec<(Reason, u64)>, bool) {
     (outcome.counted, whole.waiting(&programs).is_some())
 }
 
-/// Hellos are over after 50 ms.
+/// Lets hellos time out after 50 ms.
 fn short_lived(programs: &mut Programs, sizes: Sizes) {
     programs.settings(Settings { hello_timeout_ns: 50_000_000, ..default_settings(sizes) });
 }
@@ -271,7 +273,7 @@ fn the_count_of_a_source_begins_anew_when_all_are_over() {
         let client = dial(family).host(host).port(50_000).shake(&mut programs);
         assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
         assert_eq!(waiting_of(&programs, host), 1);
-        // Those of the old count do not lower the new one.
+        // Hellos from before the count started again do not lower the new count.
         programs.settings(default_settings(Sizes::default()));
         let outcome = clients[0].send(&mut programs, 300, &usual_hello()[300..]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
@@ -293,7 +295,7 @@ fn a_hello_that_takes_too_long_is_forgotten_when_its_client_speaks() {
         let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
         assert_sent(&outcome, Reason::HelloTimeout, &client.refusal());
         assert_eq!((client.waiting(&programs), waiting_of(&programs, host)), (None, 0));
-        // While the backend is awaited the limit holds too.
+        // The time limit also applies while the backend has not answered.
         let client = dial(family).host(host).port(40_000).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
         sleep(Duration::from_millis(60));
@@ -301,15 +303,15 @@ fn a_hello_that_takes_too_long_is_forgotten_when_its_client_speaks() {
         assert_sent(&outcome, Reason::HelloTimeout, &client.refusal());
         assert_eq!((client.waiting(&programs), backend.owner(&programs)), (None, None));
         assert_eq!(nats(&programs), []);
-        // A segment of another connection forgets it too, without a word about it.
-        // Its cookie: another epoch may have started.
+        // A segment of another connection also removes the hello, silently. Its cookie decides, since another
+        // epoch may have started.
         let client = begin(&mut programs, family, host, 40_000);
         sleep(Duration::from_millis(60));
         let other = client.at(0).ack(client.wrong_ack());
         let outcome = client.give(&mut programs, &other);
         assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&other));
         assert_eq!(client.waiting(&programs), None);
-        // And a RST is not answered.
+        // A RST is not answered.
         let client = begin(&mut programs, family, host, 40_000);
         sleep(Duration::from_millis(60));
         assert_dropped(&client.give(&mut programs, &client.at(300).rst()), Reason::HelloReset);
@@ -331,7 +333,7 @@ fn when_the_buffers_are_full_the_oldest_gives_way() {
             assert_eq!(outcome.emitted, []);
             assert_eq!(oldest.waiting(&programs), None);
             assert_eq!(hellos(&programs).len(), 4);
-            // It is reported to the daemon, which resets the client.
+            // The eviction is reported to the daemon, which resets the client.
             let seq = oldest.cookie.wrapping_add(1);
             let told = Expiry { client: oldest.dial.tuple(), seq, reason: Reason::HelloEvicted as u32 };
             assert_eq!(programs.evictions(), [told]);
@@ -340,7 +342,7 @@ fn when_the_buffers_are_full_the_oldest_gives_way() {
             assert_emitted(&outcome, &[(Device::Client, oldest.refusal())]);
         }
         assert_eq!(waiting_of(&programs, far(family, 2, 1)), 2);
-        // Those that stayed are whole.
+        // The hellos that stayed are intact.
         let outcome = clients[2].send(&mut programs, 300, &usual_hello()[300..]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
     }
@@ -445,7 +447,8 @@ fn large_hellos_share_the_buffers_with_small_ones() {
         let first = dial(family).shake(&mut programs);
         let backend = collect(&mut programs, first, &bytes, 1_400);
         let second = begin(&mut programs, family, far(family, 2, 1), 40_000);
-        // Nine slots are taken; the delivery leaves all bytes as they were and frees eight once all is delivered.
+        // Nine slots are taken. The delivery leaves all bytes unchanged and frees eight slots once all bytes
+        // are delivered.
         let outcome = backend.accept(&mut programs);
         assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
         let outcome = backend.give(&mut programs, &backend.at(0, 16_384));

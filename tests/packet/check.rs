@@ -1,4 +1,4 @@
-//! What a run must have done: verdict, whole packets, every counter that moved.
+//! Assertions on a run: its verdict, whole packets, and every counter that changed.
 
 use common::maps::event::Expiry;
 use common::maps::flow::ClientTuple;
@@ -9,14 +9,14 @@ use tests::program::{Outcome, verdict};
 use tests::tcp_option::TcpOption;
 use tests::world::Device;
 
-/// The packet a run sent.
+/// Returns the packet that a run sent.
 #[track_caller]
 pub(crate) fn sent(outcome: &Outcome) -> Segment {
     assert_eq!(outcome.verdict, verdict::REDIRECT, "{:?}", outcome.counted);
     whole(&outcome.packet)
 }
 
-/// A TCP segment, checksums and all.
+/// Parses a TCP segment and verifies its checksums.
 #[track_caller]
 pub(crate) fn whole(frame: &[u8]) -> Segment {
     let parsed = Segment::parse(frame).expect("a TCP segment");
@@ -24,7 +24,7 @@ pub(crate) fn whole(frame: &[u8]) -> Segment {
     parsed
 }
 
-/// TSval and TSecr.
+/// Returns TSval and TSecr.
 pub(crate) fn timestamps(segment: &Segment) -> Option<(u32, u32)> {
     segment.options.iter().find_map(|option| match option {
         TcpOption::Timestamps(value, echo) => Some((*value, *echo)),
@@ -32,7 +32,7 @@ pub(crate) fn timestamps(segment: &Segment) -> Option<(u32, u32)> {
     })
 }
 
-/// Dropped for this reason, nothing sent.
+/// Asserts that the packet was dropped for this reason and nothing was sent.
 #[track_caller]
 pub(crate) fn assert_dropped(outcome: &Outcome, reason: Reason) {
     assert_eq!(outcome.counted, [(reason, 1)]);
@@ -40,7 +40,7 @@ pub(crate) fn assert_dropped(outcome: &Outcome, reason: Reason) {
     assert_eq!(outcome.emitted, []);
 }
 
-/// Handed on as it came, nothing sent.
+/// Asserts that the packet was handed on unchanged and nothing was sent.
 #[track_caller]
 pub(crate) fn assert_handed_on(outcome: &Outcome, frame: &[u8], reason: Reason) {
     assert_eq!(outcome.counted, [(reason, 1)]);
@@ -49,7 +49,7 @@ pub(crate) fn assert_handed_on(outcome: &Outcome, frame: &[u8], reason: Reason) 
     assert_eq!(outcome.emitted, []);
 }
 
-/// This one packet sent, for this reason.
+/// Asserts that exactly this packet was sent, for this reason.
 #[track_caller]
 pub(crate) fn assert_sent(outcome: &Outcome, reason: Reason, expected: &Segment) {
     assert_eq!(outcome.counted, [(reason, 1)]);
@@ -58,7 +58,7 @@ pub(crate) fn assert_sent(outcome: &Outcome, reason: Reason, expected: &Segment)
     assert_eq!(outcome.emitted, []);
 }
 
-/// Only these copies sent, in this order.
+/// Asserts that only these copies were sent, in this order.
 #[track_caller]
 pub(crate) fn assert_emitted(outcome: &Outcome, expected: &[(Device, Segment)]) {
     let devices: Vec<Device> = outcome.emitted.iter().map(|(device, _)| *device).collect();
@@ -69,14 +69,14 @@ pub(crate) fn assert_emitted(outcome: &Outcome, expected: &[(Device, Segment)]) 
     }
 }
 
-/// The RST that answers a segment (RFC 9293 section 3.10.7.1), from us to its sender.
+/// Returns the RST with which we answer a segment (RFC 9293 section 3.10.7.1).
 pub(crate) fn reset_of(segment: &Segment) -> Segment {
     let (near, far) = segment.ethernet;
     let answer = tests::packet::segment(segment.to, segment.from).ethernet(far, near).window(0).rst();
     if segment.flags & flag::ACK != 0 { answer.seq(segment.ack) } else { answer.seq(0).ack(segment.end()) }
 }
 
-/// An order of the daemon.
+/// Returns an order of the daemon.
 pub(crate) fn order(client: ClientTuple, reason: Reason) -> Expiry {
     Expiry { client, seq: 0, reason: reason as u32 }
 }

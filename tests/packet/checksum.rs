@@ -1,4 +1,4 @@
-//! Segments that were corrupted in transit: nothing of them is kept, acknowledged, answered or trusted.
+//! Segments corrupted in transit: none of their content is kept, acknowledged, answered or trusted.
 
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN};
 use common::maps::name;
@@ -13,12 +13,12 @@ use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent
 use crate::open::{HELLO, open};
 use crate::scene::{ISN, dial, ready, usual_hello};
 
-/// Where TCP begins in a frame.
+/// Returns the offset of the TCP header in a frame.
 fn tcp_at(family: Family) -> usize {
     if family.is_v4() { 34 } else { 54 }
 }
 
-/// The segment with one bit of its last byte flipped.
+/// Returns the segment with one bit of its last byte flipped.
 fn changed(segment: &Segment) -> Vec<u8> {
     let mut frame = segment.bytes();
     *frame.last_mut().expect("a segment has bytes") ^= 0x10;
@@ -49,9 +49,9 @@ fn a_hello_that_was_changed_is_neither_kept_nor_acknowledged_nor_parsed() {
     let hello = usual_hello();
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
-        // Whole: a name in it, and a backend for it.
+        // A complete hello, with a name that has a backend.
         assert_refused(&mut programs, Device::Client, &client.at(0).psh().payload(hello.clone()));
-        // In parts: the first with PSH would be acknowledged, the second ends it.
+        // A hello in parts: the first has PSH and would be acknowledged, the second completes the hello.
         assert_refused(&mut programs, Device::Client, &client.at(0).psh().payload(&hello[..100]));
         assert!(client.waiting(&programs).is_none());
         let first = client.at(0).psh().payload(&hello[..100]);
@@ -112,11 +112,11 @@ fn what_would_end_or_replace_a_flow_must_be_what_was_sent() {
             (FLOW_ESTABLISHED, 0, 0)
         );
         assert_eq!(after, before);
-        // The SYN as it was sent marks the flow.
+        // The uncorrupted SYN marks the flow.
         let outcome = programs.ingress(Device::Client, &open.client.dial.segment().syn(ISN ^ 0x5555).bytes());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
         assert_eq!(open.flow(&programs).connection.flags, FLOW_SYN_SEEN);
-        // And a changed proof of the new handshake replaces nothing.
+        // A corrupted acknowledgement of the new handshake replaces nothing.
         let proof = dial(family).segment().seq(ISN ^ 0x5556).ack(sent(&outcome).seq.wrapping_add(1));
         assert_refused(&mut programs, Device::Client, &proof.psh().payload(usual_hello()));
         assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
@@ -174,7 +174,7 @@ fn every_bit_and_every_length_counts() {
             assert_sent(&outcome, Reason::ClassifyNoListener, &reset_of(&segment));
         }
         let frame = plain.payload([0xa5; 9]).bytes();
-        // From the sequence number on, flags and offset left out: those are refused for themselves.
+        // Every byte from the sequence number on, except data offset and flags: those are refused for other reasons.
         for at in (tcp_at(family) + 4..frame.len()).filter(|at| ![12, 13].contains(&(at - tcp_at(family)))) {
             for bit in 0..8 {
                 let mut bad = frame.clone();
@@ -193,7 +193,7 @@ fn a_checksum_that_looks_like_one_left_to_a_device_is_right_or_wrong() {
         let plain = dial(family).to_port(444).segment().seq(ISN).ack(7_000);
         let at = tcp_at(family);
         let (from, to) = (plain.from.ip(), plain.to.ip());
-        // The sum of the pseudo header is what is there when the sender leaves the rest to its device.
+        // With checksum offload the sender leaves only the pseudo-header's sum in the field.
         let pseudo = !transport_checksum(from, to, 6, &[0; 22]);
         let field = |fill: u16| {
             let segment = plain.clone().payload(fill.to_be_bytes());
@@ -203,11 +203,11 @@ fn a_checksum_that_looks_like_one_left_to_a_device_is_right_or_wrong() {
         let (_, alike) = (0..=u16::MAX).map(field).find(|(sum, _)| *sum == pseudo).expect("one of all fits");
         let outcome = programs.ingress(Device::Client, &alike.bytes());
         assert_sent(&outcome, Reason::ClassifyNoListener, &reset_of(&alike));
-        // The same field over other bytes.
+        // The same checksum field over other bytes.
         let mut bad = alike.bytes();
         bad[at + 21] ^= 1;
         assert_dropped(&programs.ingress(Device::Client, &bad), Reason::ParseTcpChecksum);
-        // On a flow such a segment passes unharmed, and a FIN with it is summed and passes too.
+        // On a flow, a FIN with such a checksum is verified and passes unchanged.
         let open = open(&mut programs, family);
         let fin = |fill: u16| {
             let segment = open.client_segment(HELLO, 0).flags(flag::FIN).payload(fill.to_be_bytes());
@@ -227,14 +227,14 @@ fn an_ipv4_header_that_was_changed_is_dropped() {
     let mut programs = ready();
     let open = open(&mut programs, Family::V4);
     let before = open.flow(&programs);
-    // Type of service, identification, TTL, the checksum itself.
+    // Type of service, identification, TTL, and the checksum itself.
     for at in [15, 18, 19, 22, 24, 25] {
         for segment in [dial(Family::V4).syn(), open.client_segment(HELLO, 0).payload(*b"data")] {
             let mut frame = segment.bytes();
             frame[at] ^= 0x04;
             assert_dropped(&programs.ingress(Device::Client, &frame), Reason::ParseIpChecksum);
         }
-        // Its connection is not known: it is left to the node's stack, which drops it.
+        // Its connection is not known, so it is left to the node's stack, which drops it.
         let mut frame = open.backend_segment(0, HELLO).payload(*b"data").bytes();
         frame[at] ^= 0x04;
         let outcome = programs.ingress(Device::Backend, &frame);
@@ -257,7 +257,7 @@ fn a_copy_that_finds_no_link_address_is_counted() {
         let backend = crate::scene::Backend::of(&sent(&outcome));
         let neighbour = format!("neigh del {} dev {}\n", backend.address.ip(), Device::Backend.name());
         programs.world.change(|node| node.ip(&neighbour)).unwrap();
-        // Three segments: two beside the last, which the kernel holds back until it has the address.
+        // Three segments: two copies are lost; the kernel queues the last one until it has the link address.
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ConnectHello, 1), (Reason::EmitCopyLost, 2)]);
         assert_eq!(outcome.verdict, verdict::REDIRECT);
@@ -265,7 +265,7 @@ fn a_copy_that_finds_no_link_address_is_counted() {
             programs.entries::<common::maps::flow::ClientTuple, common::maps::flow::Flow>(name::FLOWS).len(),
             1
         );
-        // Its repeated SYN-ACK gets all of it, once the address is known.
+        // The repeated SYN-ACK gets the whole hello once the link address is known.
         let mac = Device::Backend.far_mac().map(|byte| format!("{byte:02x}")).join(":");
         let neighbour = format!(
             "neigh replace {} lladdr {mac} dev {} nud permanent\n",

@@ -1,4 +1,4 @@
-//! Whose packets are whose, and what is answered where nothing listens.
+//! Which packets are ours, and how packets to ports without a listener are answered.
 
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::reason::Reason;
@@ -17,7 +17,7 @@ const GRE: u8 = 47;
 const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
-/// A packet of the client that is not TCP: `body` follows the IP header.
+/// Returns a packet of the client that is not TCP: `body` follows the IP header.
 fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
     let tcp = dial(family).segment();
     let mut frame = tcp.bytes();
@@ -36,7 +36,8 @@ fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The ICMP error that answers a packet of [`datagram`]: the IP header and 8 bytes quoted (RFC 792, RFC 4443).
+/// Returns the ICMP error that answers a packet of [`datagram`]; it quotes the IP header and 8 bytes (RFC
+/// 792, RFC 4443).
 fn unreachable(family: Family, asked: &[u8], code: u8) -> Vec<u8> {
     let (ip_bytes, kind) = if family.is_v4() { (20, 3) } else { (40, 1) };
     let mut message = vec![kind, code, 0, 0, 0, 0, 0, 0];
@@ -77,7 +78,7 @@ fn other_destinations_are_handed_on() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // On the node, but neither VIP nor source.
+        // An address of the node that is neither VIP nor source.
         programs.address(host(family, 1, 77), ROLE_OWN);
         for number in [77, 78] {
             let frame =
@@ -158,7 +159,7 @@ fn a_port_without_listener_answers_with_rst() {
             plain.clone().ack(7_000).payload(*b"data"),
             plain.clone().ack(7_000).fin(),
             plain.clone().flags(flag::SYN).ack(7_000),
-            // Without ACK the RST acknowledges all there is.
+            // Without an ACK to quote, the RST acknowledges the whole segment.
             plain.clone().fin().payload(*b"data"),
             plain.fin(),
         ] {
@@ -216,7 +217,7 @@ fn other_protocols_are_answered_with_unreachable() {
     for family in FAMILIES {
         for protocol in [SCTP, GRE, 255] {
             let asked = datagram(family, protocol, &[0x5a; 33]);
-            // Protocol unreachable; ICMPv6 has no such code, port unreachable is used instead.
+            // Protocol unreachable. ICMPv6 has no such code, so port unreachable is used instead.
             let code = if family.is_v4() { 2 } else { 4 };
             let outcome = programs.ingress(Device::Client, &asked);
             assert_unreachable(&outcome, &unreachable(family, &asked, code));
@@ -229,7 +230,7 @@ fn frames_for_another_host_are_not_ours() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // As a device in promiscuous mode sees them.
+        // A frame for another MAC, as a device in promiscuous mode receives it.
         let frame = dial(family).syn().ethernet([2, 0, 0, 0, 9, 9], Device::Client.far_mac()).bytes();
         assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::NotOurs);
     }

@@ -1,4 +1,4 @@
-//! The connection to the backend: SYN, its options, repetition, refusal, the next backend.
+//! The connection to the backend: SYN, its options, retransmission, refusal, the next backend.
 
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::PENDING_CONNECTING;
@@ -18,19 +18,20 @@ use crate::setup::{
     backend_id, flag_backend, hellos, nats, remove_flow, remove_hello, route_counts, with_backends,
 };
 
-/// The whole hello once more, as a client repeats what is not acknowledged.
+/// Sends the whole hello again, as a client does when it is not acknowledged.
 fn repeat(programs: &mut Programs, client: Client) -> tests::program::Outcome {
     client.send(programs, 0, &usual_hello())
 }
 
-/// The SYN a backend gets from the usual client.
+/// Returns the SYN that a backend gets for the usual client.
 fn expected_syn(backend: Backend) -> Segment {
     let syn = backend.to_backend().syn(ISN).window(64_256);
     Offer::linux(1440, 7).put_fixed(syn, CLIENT_TIME + 1, 0)
 }
 
-/// A segment that another overtook has an older timestamp. A backend that has seen the newer one drops what seems older
-/// (PAWS, RFC 7323 section 5.3): of 100,000 connections under loss and reordering three hung for ever.
+/// Under reordering, a segment may arrive after one with a newer timestamp. A backend that has seen the newer
+/// timestamp drops segments with older ones (PAWS, RFC 7323 section 5.3). Of 100,000 connections under loss
+/// and reordering, three hung for ever.
 #[test]
 fn the_syn_that_is_repeated_is_never_older_than_the_first() {
     tests::skip_without_root!();
@@ -47,7 +48,7 @@ fn the_syn_that_is_repeated_is_never_older_than_the_first() {
             let outcome = client.give(&mut programs, &segment(time));
             assert_eq!(outcome.counted, [(Reason::ConnectAgain, 1)]);
             assert_eq!(timestamps(&sent(&outcome)), Some((CLIENT_TIME + expected, 0)));
-            // And what is delivered is no older than the SYN.
+            // The delivery's timestamp is no older than the SYN's either.
             let delivered = sent(&Backend::of(&sent(&outcome)).accept(&mut programs));
             assert_eq!(timestamps(&delivered).map(|(value, _)| value), Some(CLIENT_TIME + expected));
         }
@@ -76,7 +77,7 @@ fn a_connection_opens_with_the_clients_options() {
             .payload(usual_hello());
         let expected = stamped(expected, CLIENT_TIME + 1, BACKEND_TIME);
         assert_sent(&outcome, Reason::ConnectHello, &expected);
-        // Nothing was acknowledged to the client: nothing is undelivered.
+        // Nothing was acknowledged to the client, so nothing is undelivered.
         assert_eq!(client.waiting(&programs), None);
         let flow = client.flow(&programs).unwrap();
         assert_eq!((flow.nat, flow.connection.route, flow.connection.listener), (backend.tuple(), 1, 1));
@@ -92,7 +93,7 @@ fn the_syn_carries_what_the_client_offered() {
     let plain = Offer { mss: None, sack: false, timestamps: false, scale: None };
     for family in FAMILIES {
         let v4 = family.is_v4();
-        // The cookie rounds the segment size down; the backend's device bounds it.
+        // The cookie rounds the segment size down; the MTU of the backend's device limits it.
         let cases = [
             (plain, if v4 { 536 } else { 1220 }),
             (Offer { mss: Some(536), ..plain }, 536),
@@ -107,7 +108,7 @@ fn the_syn_carries_what_the_client_offered() {
             let client = dial(family).offer(offer).port(port).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello());
             let backend = Backend::of(&sent(&outcome));
-            // Not scaled in a SYN, so announced as it is, as far as possible.
+            // A SYN's window is not scaled, so it is announced in bytes, capped at 65,535.
             let window = (u32::from(CLIENT_WINDOW) << offer.scale.unwrap_or(0)).min(65_535) as u16;
             let syn = backend.to_backend().syn(ISN).window(window);
             let expected = Offer { mss: Some(mss), ..offer }.put_fixed(syn, CLIENT_TIME + 1, 0);
@@ -126,9 +127,9 @@ fn a_silent_backend_is_asked_twice_then_the_next_then_the_client_is_reset() {
         let mut backend = client.ask(&mut programs, &usual_hello());
         let mut tried = vec![backend.address];
         for _ in 0..2 {
-            // The first repetition: the same SYN once more.
+            // The first retransmission sends the same SYN again.
             assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
-            // The second: another backend; the first one's port is free.
+            // The second one dials another backend; the first backend's port is free.
             let outcome = repeat(&mut programs, client);
             let next = Backend::of(&sent(&outcome));
             assert_sent(&outcome, Reason::ConnectNext, &expected_syn(next));
@@ -162,7 +163,7 @@ fn the_next_backend_answers_and_gets_the_hello() {
         assert_eq!(sent(&outcome).payload, usual_hello());
         let id = if second.address == crate::setup::backend_socket(family, 0) { 0 } else { 1 };
         assert_eq!(client.flow(&programs).unwrap().connection.backend, backend_id(family, id));
-        // The first one changes its mind: its port is nobody's.
+        // The first backend accepts after all, but its port is no longer ours.
         let outcome = first.give(&mut programs, &first.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
     }
@@ -183,7 +184,7 @@ fn a_refusal_asks_the_next_backend_at_once() {
         let third = Backend::of(&sent(&outcome));
         assert_sent(&outcome, Reason::ConnectNext, &expected_syn(third));
         assert_eq!(nats(&programs), [(third.tuple(), client.dial.tuple())]);
-        // The third refusal goes to the client, at the number it waits for.
+        // The third refusal is passed to the client, at the sequence number it expects.
         assert_sent(&third.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
         assert_eq!(client.waiting(&programs), None);
         assert_eq!(nats(&programs), []);
@@ -199,7 +200,7 @@ fn the_only_backend_refuses_and_the_client_is_reset() {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
         assert_sent(&backend.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
-        // And a retransmission of the hello starts again: the cookie is still valid.
+        // A retransmission of the hello starts again, since the cookie is still valid.
         assert_eq!(repeat(&mut programs, client).counted, [(Reason::ConnectSyn, 1)]);
         remove_hello(&mut programs, client.dial.tuple());
     }
@@ -212,7 +213,7 @@ fn segments_of_an_old_connection_are_reset_while_connecting() {
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
-        // A challenge ACK: the SYN comes again behind the RST.
+        // A challenge ACK is answered with a RST, and the SYN is sent again after it.
         let old = backend.at(500, 7_000);
         let outcome = backend.give(&mut programs, &old);
         assert_eq!(outcome.counted, [(Reason::ConnectOld, 1)]);
@@ -220,7 +221,7 @@ fn segments_of_an_old_connection_are_reset_while_connecting() {
         assert_eq!(Backend::of(&sent(&outcome)), backend);
         let before = client.waiting(&programs);
         for stray in [
-            // Another, data, and a SYN-ACK to another SYN.
+            // Another challenge ACK, data, and a SYN-ACK to another SYN.
             backend.at(500, 7_000),
             backend.at(500, 7_000).payload(*b"data"),
             backend.syn_ack().ack(behind(ISN, 1)),

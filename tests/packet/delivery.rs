@@ -1,4 +1,4 @@
-//! Delivery of the hello to the backend: byte for byte, within its segment size.
+//! Delivery of the hello to the backend: byte for byte, within the backend's segment size.
 
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, server_name};
@@ -15,7 +15,7 @@ use crate::scene::{
 };
 use crate::setup::backend_address;
 
-/// The segments of a delivery, the copies first.
+/// Returns the segments of a delivery, the copies first.
 #[track_caller]
 pub(crate) fn pieces(outcome: &Outcome) -> Vec<Segment> {
     assert_eq!(outcome.verdict, verdict::REDIRECT, "{:?}", outcome.counted);
@@ -26,7 +26,7 @@ pub(crate) fn pieces(outcome: &Outcome) -> Vec<Segment> {
     copies.chain([&outcome.packet]).map(|frame| whole(frame)).collect()
 }
 
-/// The stream a delivery brings, from behind the SYN on.
+/// Returns the byte stream of a delivery, starting right after the SYN.
 #[track_caller]
 pub(crate) fn delivered(outcome: &Outcome, isn: u32) -> Vec<u8> {
     let mut stream = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn delivered(outcome: &Outcome, isn: u32) -> Vec<u8> {
     stream
 }
 
-/// Sends a hello in segments of `mss` bytes as a client does; gives the backend that is asked.
+/// Sends a hello in segments of `mss` bytes, as a client does; returns the backend that is dialled.
 #[track_caller]
 pub(crate) fn collect(programs: &mut Programs, client: Client, bytes: &[u8], mss: usize) -> Backend {
     for (index, part) in bytes.chunks(mss).enumerate() {
@@ -57,7 +57,7 @@ pub(crate) fn collect(programs: &mut Programs, client: Client, bytes: &[u8], mss
     unreachable!("a hello has bytes")
 }
 
-/// Demands the hello in pieces of `mss` bytes, whole packets, PSH on the last.
+/// Asserts that the hello arrives in segments of `mss` bytes, in intact packets, with PSH on the last.
 #[track_caller]
 fn assert_pieces(outcome: &Outcome, client: Client, backend: Backend, bytes: &[u8], mss: usize, window: u16) {
     assert_eq!(outcome.counted, [(Reason::ConnectHello, 1)]);
@@ -79,7 +79,7 @@ fn assert_pieces(outcome: &Outcome, client: Client, backend: Backend, bytes: &[u
     }
 }
 
-/// Bytes of a segment that the headers of this family leave of 1500.
+/// Returns the payload bytes that the headers of this family leave of 1500.
 fn room(dial: Dial) -> usize {
     1_500 - if dial.family.is_v4() { 40 } else { 60 } - if dial.offer.timestamps { 12 } else { 0 }
 }
@@ -108,7 +108,7 @@ fn small_clients_and_small_backends_get_small_segments() {
     let bytes = hello().name(server_name(0)).length(5_001).bytes();
     for family in FAMILIES {
         let default = if family.is_v4() { 536 } else { 1220 };
-        // What the backend announced (0: nothing), and what it gets; timestamps take 12 bytes.
+        // The MSS that the backend announced (0: none), and the segment size it gets, 12 bytes less for timestamps.
         for (port, (told, mss)) in (40_000..).zip([(536, 524), (1, 76), (0, default - 12), (9_000, 0)]) {
             let dial = dial(family).port(port).offer(Offer::linux(536, 7));
             let client = dial.shake(&mut programs);
@@ -148,7 +148,7 @@ fn a_backend_without_options_gets_none() {
         let backend = client.ask(&mut programs, &usual_hello());
         let mut outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::plain(1_460)));
         assert_eq!(outcome.counted.pop(), Some((Reason::ConnectDeclined, 1)));
-        // No timestamps, and a window sent unscaled: 502 << 7, as the backend will read it.
+        // No timestamps, and a window without scaling: 502 << 7, as the backend reads it.
         let plain = Client { dial: client.dial.offer(Offer::plain(1_440)), ..client };
         assert_pieces(&outcome, plain, backend, &usual_hello(), 1_460, 64_256);
     }
@@ -160,14 +160,14 @@ fn data_behind_the_hello_is_kept_and_delivered() {
     let mut programs = ready();
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
-        // TLS early data: some in the hello's own segment, some in segments behind it.
+        // TLS early data: some in the hello's own segment, some in later segments.
         let mut stream = usual_hello();
         stream.extend([0x17; 2_000]);
         let outcome = client.send(&mut programs, 0, &stream[..700]);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
         let backend = Backend::of(&sent(&outcome));
         assert_dropped(&client.send(&mut programs, 700, &stream[700..1_900]), Reason::HelloBuffered);
-        // Beyond a gap it is the client's to repeat.
+        // Data beyond a gap is dropped; the client has to retransmit it.
         assert_dropped(&client.send(&mut programs, 2_000, &stream[2_000..]), Reason::HelloBeyond);
         assert_dropped(&client.send(&mut programs, 1_900, &stream[1_900..]), Reason::HelloBuffered);
         let outcome = backend.accept(&mut programs);

@@ -1,5 +1,5 @@
-//! Delivery `dnat`: the destination is rewritten, the backend sees its client's own address, and its replies are found.
-//! Nothing but a backend's record selects it.
+//! Delivery `dnat`: the destination is rewritten, the backend sees the client's own address, and its replies
+//! are matched to the connection. Only a backend's record selects this delivery.
 
 use std::net::SocketAddr;
 
@@ -24,7 +24,7 @@ use crate::setup::{backend_address, backend_id, nats, route_counts};
 /// The second port of the TCP listener.
 const OTHER_PORT: u16 = 20_002;
 
-/// Has every one of these backends see its clients' addresses.
+/// Switches these backends to see their clients' addresses.
 fn keep_sources(programs: &mut Programs, ids: &[u32]) {
     for id in ids {
         let backend: BackendRecord = programs.entry(name::BACKENDS, *id).expect("the backend is there");
@@ -35,14 +35,14 @@ fn keep_sources(programs: &mut Programs, ids: &[u32]) {
     programs.settings(Settings { deliveries: 1 << DELIVERY_DNAT, ..settings });
 }
 
-/// The programs with a TCP listener whose one backend of each family sees its clients' addresses.
+/// Loads programs with a TCP listener whose one backend of each family sees its clients' addresses.
 fn direct() -> Programs {
     let mut programs = tcp(Sizes::default(), 1);
     keep_sources(&mut programs, &FAMILIES.map(|family| backend_id(family, 0)));
     programs
 }
 
-/// The backend that the client's own address dials.
+/// Returns the backend as dialled from the client's own address.
 fn backend(dial: Dial) -> Backend {
     let address = SocketAddr::new(backend_address(dial.family, 0), BACKEND_PORT);
     Backend { address, source: dial.client(), timestamps: true }
@@ -92,7 +92,8 @@ fn a_tcp_listeners_backend_sees_the_client_from_its_syn_to_its_end() {
     assert_eq!(route_counts(&programs), (2, 0, 0));
 }
 
-/// The second handshake and the translation of numbers are separate from a delivery: a TLS listener's work over this one, too.
+/// The second handshake and the number translation do not depend on the delivery, so a TLS listener's also
+/// work with this one.
 #[test]
 fn a_tls_listeners_backend_sees_the_client_too() {
     tests::skip_without_root!();
@@ -115,7 +116,7 @@ fn a_tls_listeners_backend_sees_the_client_too() {
     assert_eq!(route_counts(&programs), (2, 0, 0));
 }
 
-/// What a backend sends for itself is the node's to route; and without the mark nothing of it is looked at.
+/// Other traffic of a backend is the node's to route; without the mark, none of it is examined.
 #[test]
 fn what_a_backend_sends_to_others_is_handed_on() {
     tests::skip_without_root!();
@@ -135,7 +136,7 @@ fn what_a_backend_sends_to_others_is_handed_on() {
     }
 }
 
-/// To the backend both would be one connection: bytes of one would reach the other.
+/// The backend would see both as one connection, and bytes of one would reach the other.
 #[test]
 fn a_second_connection_from_the_same_port_to_the_same_backend_is_refused() {
     tests::skip_without_root!();
@@ -181,14 +182,14 @@ fn a_backend_that_refuses_by_icmp_is_heard_by_its_client() {
             .body(quotation(&expected, 20));
         tests::compare::assert_bytes(&outcome.packet, &message.bytes());
         assert_eq!(half_open(&programs, dial), None);
-        // What still comes of it is nobody's.
+        // Later segments of the backend are not ours.
         let frame = backend.syn_ack().bytes();
         let outcome = programs.ingress(Device::Backend, &frame);
         assert_handed_on(&outcome, &frame, Reason::ClassifyOwnTraffic);
     }
 }
 
-/// A stale entry, whose connection has another owner now, leads nowhere: the generation shows it.
+/// A stale entry whose connection now has another owner is not used: its generation differs.
 #[test]
 fn a_reply_of_an_older_generation_is_nobodys() {
     tests::skip_without_root!();
@@ -206,7 +207,7 @@ fn a_reply_of_an_older_generation_is_nobodys() {
     }
 }
 
-/// Its replies are addressed to what is a VIP here: they are known by their source.
+/// Replies to such a client are addressed to a VIP; they are recognized by their source.
 #[test]
 fn a_client_whose_address_is_a_vip_is_served() {
     tests::skip_without_root!();
@@ -218,7 +219,7 @@ fn a_client_whose_address_is_a_vip_is_served() {
     }
 }
 
-/// Its packets would come back to it from its own address, which no host takes.
+/// The client would receive its own address as the source, which no host accepts.
 #[test]
 fn a_client_that_is_the_backend_itself_is_refused() {
     tests::skip_without_root!();
@@ -231,7 +232,8 @@ fn a_client_that_is_the_backend_itself_is_refused() {
     assert_eq!(nats(&programs), []);
 }
 
-/// What answers our SYN with a bare ACK may be the client's own connection to the backend: it is not reset.
+/// A bare ACK in answer to our SYN may belong to the client's own connection to the backend, which must not
+/// be reset.
 #[test]
 fn a_connection_that_is_not_ours_is_not_pushed_aside() {
     tests::skip_without_root!();

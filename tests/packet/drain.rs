@@ -1,4 +1,4 @@
-//! A node that drains: new connections are refused, those in progress and those open go on.
+//! A draining node: new connections are refused; connections in progress and open ones continue.
 
 use common::maps::name;
 use common::reason::Reason;

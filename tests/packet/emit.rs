@@ -1,4 +1,4 @@
-//! Egress: by the kernel's routes and neighbours, at that moment.
+//! Egress: by the kernel's routes and neighbours at the time of sending.
 
 use std::collections::BTreeSet;
 
@@ -60,13 +60,13 @@ fn what_we_make_ourselves_needs_a_route_too() {
         ip(&programs, &format!("route add unreachable {}/{bits}", backend_address(family, 0)));
         assert_dropped(&waiting.send(&mut programs, 0, &usual_hello()), Reason::EmitNoRoute);
         ip(&programs, &format!("route del unreachable {}/{bits}", backend_address(family, 0)));
-        // The client's repetition finds the hello waiting, and the backend.
+        // The client's retransmission finds the waiting hello and its backend.
         let outcome = waiting.send(&mut programs, 0, &usual_hello());
         assert_eq!(outcome.counted, [(Reason::ConnectAgain, 1)]);
     }
 }
 
-/// An egress whose MTU shrank without the daemon's knowledge: dropped silently here, the hello would never arrive.
+/// The egress MTU shrank without the daemon's knowledge. A hello dropped silently here would never arrive.
 #[test]
 fn a_hello_that_is_too_long_for_the_route_is_for_its_routers_to_judge() {
     tests::skip_without_root!();
@@ -116,15 +116,15 @@ fn a_next_hop_whose_link_address_is_not_known_is_left_to_the_kernel_to_ask_for()
         let segment = open.client_segment(HELLO, 0).payload(*b"data");
         let outcome = open.client.give(&mut programs, &segment);
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
-        // The kernel writes the link addresses when it knows them; all else is ready.
+        // The kernel writes the link addresses once it knows them; everything else is already set.
         let passed = sent(&outcome);
         assert_eq!(tests::packet::Segment { ethernet: passed.ethernet, ..open.at_backend(&segment) }, passed);
     }
 }
 
-/// The devices by which packets came whose next hop between two addresses a CPU remembers, of every CPU.
+/// Returns, for each CPU, the ingress devices for which it remembers the next hop between two addresses.
 fn remembered(programs: &Programs, from: Address, to: Address) -> Vec<BTreeSet<u32>> {
-    // `NextHop` of the programs: addresses, device, egress, MTU, age, link addresses.
+    // Layout of the programs' `NextHop`: addresses, device, egress, MTU, age, link addresses.
     let mut devices: Vec<BTreeSet<u32>> = Vec::new();
     for place in 0..256 {
         for (cpu, hop) in programs.per_cpu::<[u8; 60]>(name::NEXT_HOPS, place).iter().enumerate() {
@@ -137,7 +137,8 @@ fn remembered(programs: &Programs, from: Address, to: Address) -> Vec<BTreeSet<u
     devices
 }
 
-/// Both had one slot: at every new connection each evicted the other, and nearly every packet asked the FIB.
+/// When both shared one slot, each evicted the other at every new connection, and nearly every packet queried
+/// the FIB.
 #[test]
 fn the_next_hops_of_both_sides_packets_are_remembered_beside_each_other() {
     tests::skip_without_root!();
@@ -146,7 +147,8 @@ fn the_next_hops_of_both_sides_packets_are_remembered_beside_each_other() {
         let ends = (vip(family).into(), client(family).into());
         let both = DEVICES.map(|device| programs.world.ifindex(device)).into();
         let beside = (0..20).any(|port| {
-            // The SYN is answered to the client's side, the backend's segment passed to it from the other.
+            // The SYN is answered on the client's side; the backend's segment reaches the client from the
+            // other device.
             let open = open_with(&mut programs, dial(family).port(40_000 + port), Offer::linux(1460, 9));
             open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO));
             remembered(&programs, ends.0, ends.1).contains(&both)
@@ -160,7 +162,7 @@ fn replies_leave_by_the_route_of_that_moment() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // The client is reached by the other device from now on.
+        // From here on the client is reached through the other device.
         let open = open(&mut programs, family);
         let bits = if family.is_v4() { 32 } else { 128 };
         let via = backend_address(family, 1);

@@ -1,4 +1,4 @@
-//! How connections end: FIN in both directions, RST, and what comes after.
+//! How connections end: FIN in both directions, RST, and the segments that follow.
 
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Slot};
 use common::maps::name;
@@ -13,7 +13,7 @@ use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{Offer, dial, ready};
 use crate::setup::nats;
 
-/// The owner of the newest slot in the ring of closed flows.
+/// Returns the owner of the newest slot in the ring of closed flows.
 fn newest_closed(programs: &Programs) -> Slot {
     let cursors: Cursors = programs.element(name::CURSORS, 0);
     programs.element(name::CLOSED_RING, (cursors.closed_head - 1) as u32)
@@ -30,7 +30,7 @@ fn fin_both_ways_closes_the_flow_whoever_begins() {
             if client_first {
                 open.pass_to_backend(p, &open.client_segment(HELLO, 0).fin());
                 open.pass_to_client(p, &open.backend_segment(0, HELLO + 1));
-                // Half-closed: the backend goes on for as long as it likes.
+                // Half-closed: the backend may keep sending.
                 open.pass_to_client(p, &open.backend_segment(0, HELLO + 1).payload(*b"still here"));
                 open.pass_to_backend(p, &open.client_segment(HELLO + 1, 10));
                 open.pass_to_client(p, &open.backend_segment(10, HELLO + 1).fin());
@@ -47,7 +47,7 @@ fn fin_both_ways_closes_the_flow_whoever_begins() {
             }
             assert_eq!(open.flow(p).connection.state, FLOW_CLOSED);
             assert_eq!(newest_closed(p).owner, open.client.dial.tuple());
-            // Stragglers of either side still pass: a lost last ACK is asked for again.
+            // Late segments of either side still pass: a lost last ACK can be requested again.
             open.pass_to_client(p, &open.backend_segment(10, HELLO + 1).fin());
             open.pass_to_backend(p, &open.client_segment(HELLO + 1, 11));
             assert_eq!(open.flow(p).connection.state, FLOW_CLOSED);
@@ -90,7 +90,7 @@ fn an_acknowledgement_short_of_the_fin_does_not_close() {
     }
 }
 
-/// A flow that was reset answers each end that still sends with RST at the number it just acknowledged.
+/// Asserts that a reset flow answers each further segment with a RST, at the number it acknowledged.
 #[track_caller]
 fn assert_lingers(programs: &mut Programs, open: Open) {
     assert_eq!(open.flow(programs).connection.state, FLOW_RESET);
@@ -104,7 +104,7 @@ fn assert_lingers(programs: &mut Programs, open: Open) {
         let outcome = open.backend.give(programs, &segment);
         assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&segment));
     }
-    // Never an answer to RST.
+    // A RST is never answered.
     let outcome = open.client.give(programs, &open.client_segment(HELLO, 0).rst());
     assert_dropped(&outcome, Reason::ForwardLinger);
     let outcome = open.backend.give(programs, &open.backend_segment(0, HELLO).rst());
@@ -117,7 +117,7 @@ fn a_reset_of_the_client_ends_the_flow() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // At the end of what it sent, and at what the backend acknowledged; with ACK and without.
+        // At the end of the sent data, and at what the backend acknowledged; with ACK and without.
         for (port, at, ack) in [(40_000, 617, true), (40_001, 617, false), (40_002, HELLO, true)] {
             let open = open_with(&mut programs, dial(family).port(port), Offer::linux(1460, 9));
             let p = &mut programs;
@@ -176,12 +176,12 @@ fn closed_flows_are_forgotten_when_others_close() {
         let at = |port| dial(family).port(port);
         let open = |programs: &mut Programs, port| open_with(programs, at(port), Offer::linux(1460, 9));
         let flows: Vec<Open> = (40_000..40_005).map(|port| open(&mut programs, port)).collect();
-        // Long enough to linger: nothing is forgotten.
+        // The linger time is long enough that no flow is removed.
         for flow in &flows[..3] {
             flow.close(&mut programs);
         }
         assert_eq!(nats(&programs).len(), 5);
-        // No time to linger: each that closes frees two older ones, never one that is open.
+        // No linger time: each flow that closes frees two older ones, never an open one.
         programs.settings(Settings { closed_timeout_secs: 0, ..default_settings(Sizes::default()) });
         let rst = flows[3].client_segment(HELLO, 0).rst();
         let outcome = flows[3].client.give(&mut programs, &rst);
@@ -226,7 +226,7 @@ fn a_reset_out_of_place_passes_and_ends_nothing() {
         let p = &mut programs;
         open.pass_to_backend(p, &open.client_segment(HELLO, 0).payload([1; 100]));
         open.pass_to_client(p, &open.backend_segment(0, HELLO).payload([1; 100]));
-        // The sides judge for themselves: a challenge ACK may follow.
+        // The ends decide themselves: they may reply with a challenge ACK.
         for at in [0, HELLO - 1, HELLO + 1, HELLO + 101, 70_000] {
             open.pass_to_backend(p, &open.client_segment(at, 0).rst());
             assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED, "{at}");

@@ -1,4 +1,4 @@
-//! What the daemon brings about when no packet comes.
+//! Changes that the daemon orders when no packet arrives.
 
 use common::maps::event::Expiry;
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, HalfOpen};
@@ -15,7 +15,7 @@ use crate::open::{HELLO, open};
 use crate::scene::{Backend, Dial, ISN, behind, dial, ready, usual_hello};
 use crate::setup::{hellos, nats, waiting_of};
 
-/// Orders and gets it done; the reason is counted once.
+/// Orders an expiry and asserts that it is done: the reason is counted once.
 #[track_caller]
 fn expire(programs: &mut Programs, dial: Dial, reason: Reason) -> Outcome {
     let outcome = programs.expire(&order(dial.tuple(), reason));
@@ -23,7 +23,7 @@ fn expire(programs: &mut Programs, dial: Dial, reason: Reason) -> Outcome {
     outcome
 }
 
-/// Orders what cannot be done: nothing is sent, nothing counted.
+/// Orders an expiry that cannot be done, and asserts that nothing is sent and nothing counted.
 #[track_caller]
 fn assert_nothing_there(programs: &mut Programs, dial: Dial, reason: Reason) {
     let outcome = programs.expire(&order(dial.tuple(), reason));
@@ -43,19 +43,19 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
             flow.pass_to_client(&mut programs, &flow.backend_segment(0, HELLO + 60).payload([2; 50]));
             flow.pass_to_backend(&mut programs, &flow.client_segment(HELLO + 100, 50));
             let outcome = expire(&mut programs, dial, reason);
-            // Behind the last byte of the other side: an older number would be ignored (RFC 5961).
+            // Right after the other side's last byte: a RST with an older number would be ignored (RFC 5961).
             let to_client = dial.to_client().rst().seq(behind(flow.client.cookie, 50));
             let to_backend = flow.backend.to_backend().rst().seq(behind(ISN, HELLO + 100)).window(0);
             assert_emitted(&outcome, &[(Device::Client, to_client), (Device::Backend, to_backend)]);
             assert_eq!(flow.flow(&programs).connection.state, FLOW_RESET);
             assert_eq!(flow.backend.owner(&programs), Some(dial.tuple()));
-            // Once is enough.
+            // A second order does nothing.
             assert_nothing_there(&mut programs, dial, reason);
-            // A busy side that ignored the RST gets another one, at its own number.
+            // A busy side that ignored the RST gets another one, at the number that it acknowledges.
             let late = flow.client_segment(HELLO + 100, 90).payload(*b"late");
             let outcome = flow.client.give(&mut programs, &late);
             assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&late));
-            // Time is up.
+            // The linger time is over.
             let outcome = expire(&mut programs, dial, Reason::ExpireClosed);
             assert_eq!(outcome.emitted, []);
             assert_eq!((flow.client.flow(&programs), flow.backend.owner(&programs)), (None, None));
@@ -83,7 +83,7 @@ fn a_closed_flow_is_reset_when_removed_and_forgotten_in_time() {
     for family in FAMILIES {
         let flow = open(&mut programs, family);
         let dial = flow.client.dial;
-        // Open flows are not forgotten, whatever is asked.
+        // Open flows are not removed by this order.
         assert_nothing_there(&mut programs, dial, Reason::ExpireClosed);
         assert_eq!(flow.flow(&programs).connection.state, FLOW_ESTABLISHED);
         flow.close(&mut programs);
@@ -119,13 +119,13 @@ fn waiting_hellos_are_reset_and_forgotten() {
     let mut programs = ready();
     for family in FAMILIES {
         for reason in [Reason::ExpireHello, Reason::HelloTimeout] {
-            // Incomplete.
+            // An incomplete hello.
             let client = dial(family).shake(&mut programs);
             assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
             let outcome = expire(&mut programs, client.dial, reason);
             assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
             assert_eq!((hellos(&programs).len(), waiting_of(&programs, client.dial.host)), (0, 0));
-            // Waiting for its backend: the port is free again, and the backend's answer is nobody's.
+            // A hello that waits for its backend: the port is freed, and the backend's answer is not ours any more.
             let backend = client.ask(&mut programs, &usual_hello());
             let outcome = expire(&mut programs, client.dial, reason);
             assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
@@ -194,7 +194,7 @@ fn an_order_that_is_out_of_date_does_nothing() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // The backend answered since the hello was listed: what is undelivered stays so.
+        // The backend answered after the hello was listed; undelivered bytes stay undelivered.
         let client = dial(family).shake(&mut programs);
         client.give(&mut programs, &client.at(0).psh().payload(&usual_hello()[..300]));
         let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
@@ -202,12 +202,12 @@ fn an_order_that_is_out_of_date_does_nothing() {
         backend.accept(&mut programs);
         assert_nothing_there(&mut programs, client.dial, Reason::ExpireHello);
         assert!(client.waiting(&programs).is_some());
-        // The evicted hello was of an earlier connection: this flow has all its bytes.
+        // The evicted hello belonged to an earlier connection; this flow still has all its bytes.
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
         let outcome = backend.give(&mut programs, &backend.at(0, HELLO));
         assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);
-        // Or the client started again and waits.
+        // Or the client started again, and its new hello waits.
         let client = dial(family).port(40_001).shake(&mut programs);
         client.send(&mut programs, 0, &usual_hello()[..300]);
         assert_nothing_there(&mut programs, client.dial, Reason::HelloEvicted);

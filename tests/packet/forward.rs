@@ -1,4 +1,4 @@
-//! Segments of open connections: everything that differs between the two sides is translated, nothing else.
+//! Segments of open connections: everything that differs between the two sides is translated, and nothing else.
 
 use common::maps::flow::{FLOW_ESTABLISHED, Reply};
 use common::maps::name;
@@ -14,7 +14,7 @@ use crate::check::{assert_dropped, assert_sent, reset_of};
 use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{BACKEND_ISN, Backend, CLIENT_TIME, ISN, Offer, behind, dial, ready, usual_hello};
 
-/// Variations of a segment that must not matter.
+/// Returns variations of a segment that must not affect the translation.
 fn variants(plain: &Segment) -> Vec<Segment> {
     let with = |change: fn(&mut Segment)| {
         let mut segment = plain.clone();
@@ -47,7 +47,7 @@ fn segments_pass_both_ways_with_everything_translated() {
         let offers = [
             (Offer::linux(1440, 7), Offer::linux(1460, 9)),
             (Offer::plain(1440), Offer::plain(1460)),
-            // The backend declined everything.
+            // The backend declined all options.
             (Offer::linux(1440, 7), Offer::plain(1460)),
             (
                 Offer { timestamps: true, ..Offer::plain(1440) },
@@ -62,7 +62,7 @@ fn segments_pass_both_ways_with_everything_translated() {
             for segment in variants(&open.backend_segment(0, HELLO)) {
                 open.pass_to_client(&mut programs, &segment);
             }
-            // And far on, across the wrap of each number.
+            // Far into the connection, across the wrap of each number.
             for far in [0x7fff_0000, 0xf000_0000, 0xffff_ffff] {
                 open.pass_to_backend(&mut programs, &open.client_segment(far, far).payload(*b"far"));
                 open.pass_to_client(&mut programs, &open.backend_segment(far, far).payload(*b"far"));
@@ -89,7 +89,8 @@ fn the_numbers_are_those_of_the_other_side() {
     }
 }
 
-/// Blocks of received bytes beyond a gap, counted from behind the backend's SYN, as the client reports them.
+/// Returns SACK blocks of received bytes beyond a gap, counted from after the backend's SYN, as the client
+/// reports them.
 fn blocks(open: Open, count: u32) -> Vec<(u32, u32)> {
     let number = |at| behind(open.client.cookie, at);
     (0..count).map(|i| (number(1_000 + 100 * i), number(1_050 + 100 * i))).collect()
@@ -128,16 +129,17 @@ fn sack_blocks_of_the_client_are_moved_and_those_of_the_backend_stay() {
 fn windows_are_told_in_the_scale_each_side_knows() {
     tests::skip_without_root!();
     let mut programs = ready();
-    // Scales of client and backend; the window each announces and the one the other side sees. We announced 7.
+    // The scales of client and backend; then for each side the window it announces and the one the other
+    // sees. Our scale is 7.
     let none = None;
     let cases = [
         (Some(7), Some(9), 502, 502, 128, 512),
         (Some(7), Some(2), 502, 502, 128, 4),
-        // Rounded to nothing it must still look open.
+        // Rounded down to zero, it must still look open.
         (Some(7), Some(2), 502, 502, 31, 1),
         (Some(7), Some(14), 502, 502, 65_535, 65_535),
         (Some(0), Some(7), 65_535, 65_535, 1_000, 1_000),
-        // The backend declined: sent unscaled, as far as possible.
+        // The backend declined scaling: the window is sent unscaled, capped at 65,535.
         (Some(7), none, 502, 64_256, 64_000, 500),
         (Some(7), none, 513, 65_535, 100, 1),
         (Some(0), none, 513, 513, 128, 1),
@@ -153,7 +155,7 @@ fn windows_are_told_in_the_scale_each_side_knows() {
             let segment = open.backend_segment(0, HELLO).window(backend_told);
             assert_eq!(open.at_client(&segment).window, client_seen, "{client:?} {backend:?}");
             open.pass_to_client(&mut programs, &segment);
-            // Shut is shut.
+            // A zero window stays zero.
             open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).window(0));
         }
     }
@@ -174,7 +176,7 @@ fn padding_travels_with_the_packet_and_counts_for_nothing() {
     }
 }
 
-/// A super-packet passes as it is: only headers change.
+/// Asserts that a super-packet passes as it is: only headers change.
 #[track_caller]
 fn assert_whole(programs: &mut Programs, device: Device, segment: &Segment, expected: &Segment) {
     let outcome = programs.ingress_gso(device, &segment.bytes(), 1_400, 2);
@@ -219,8 +221,8 @@ fn traffic_of_either_side_keeps_the_flow_from_idling() {
     }
 }
 
-/// An element of the NAT map is another key's as soon as it is removed: what a look-up gave may be that one's. The segment's
-/// own addresses and ports decide, or one tenant's bytes would reach another's client.
+/// A NAT map element is reused for another key as soon as it is removed, so a lookup may return the other key's
+/// value. The segment's own addresses and ports decide, or one tenant's bytes would reach another's client.
 #[test]
 fn a_backends_segment_never_reaches_the_connection_of_another_key() {
     tests::skip_without_root!();
@@ -231,9 +233,9 @@ fn a_backends_segment_never_reaches_the_connection_of_another_key() {
         let reply: Reply = programs.entry(name::NATS, other.backend.tuple()).unwrap();
         programs.insert(name::NATS, one.backend.tuple(), reply);
         let segment = one.backend_segment(0, HELLO).payload(*b"another tenant's");
-        // Its sender repeats it, and is then known by its own entry, or a stray.
+        // The sender retransmits it; then it matches its own entry or is a stray.
         assert_dropped(&programs.ingress(Device::Backend, &segment.bytes()), Reason::ConnectStray);
-        // Nor one that waits for its backend.
+        // Nor does one reach a connection that waits for its backend.
         let waiting = dial(family).port(40_002).shake(&mut programs);
         let backend = waiting.ask(&mut programs, &usual_hello());
         let reply: Reply = programs.entry(name::NATS, backend.tuple()).unwrap();

@@ -1,4 +1,4 @@
-//! TCP listeners: the SYN itself goes to the backend, and the flow opens at the client's ACK.
+//! TCP listeners: the SYN itself is forwarded to the backend, and the flow opens at the client's ACK.
 
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, HalfOpen};
 use common::maps::name;
@@ -18,7 +18,7 @@ use crate::setup::{nats, route_counts, with_backends};
 /// The port of the TCP listener.
 const TCP_PORT: u16 = 20_001;
 
-/// The programs with the TCP listener, and this many backends of each family.
+/// Loads programs with the TCP listener, and this many backends of each family.
 pub(crate) fn tcp(sizes: Sizes, backends: u8) -> Programs {
     let mut programs = Programs::with_sizes(sizes).expect("the programs load");
     programs.tls_with_one_route();
@@ -27,7 +27,7 @@ pub(crate) fn tcp(sizes: Sizes, backends: u8) -> Programs {
     programs
 }
 
-/// A client's segment with only addresses, ports and hop limit changed.
+/// Returns a client's segment with only addresses, ports and hop limit changed.
 pub(crate) fn at_backend(backend: Backend, segment: &Segment) -> Segment {
     let mut s = segment.clone();
     s.ethernet = (Device::Backend.far_mac(), Device::Backend.near_mac());
@@ -35,7 +35,7 @@ pub(crate) fn at_backend(backend: Backend, segment: &Segment) -> Segment {
     s
 }
 
-/// A backend's segment with only addresses, ports and hop limit changed.
+/// Returns a backend's segment with only addresses, ports and hop limit changed.
 pub(crate) fn at_client(dial: Dial, segment: &Segment) -> Segment {
     let mut s = segment.clone();
     s.ethernet = (Device::Client.far_mac(), Device::Client.near_mac());
@@ -43,7 +43,7 @@ pub(crate) fn at_client(dial: Dial, segment: &Segment) -> Segment {
     s
 }
 
-/// Dials the TCP listener; the SYN passes whole.
+/// Dials the TCP listener and asserts that the SYN is forwarded whole.
 #[track_caller]
 pub(crate) fn knock(programs: &mut Programs, dial: Dial) -> Backend {
     let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
@@ -62,7 +62,7 @@ pub(crate) fn caller(family: Family) -> Dial {
     dial(family).to_port(TCP_PORT)
 }
 
-/// The client's segment behind the handshake.
+/// Returns a client's segment after the handshake.
 pub(crate) fn from_client(dial: Dial, seq: u32, ack: u32) -> Segment {
     let s = dial.segment().seq(behind(ISN, seq)).ack(behind(BACKEND_ISN, ack)).window(502);
     if dial.offer.timestamps { stamped(s, CLIENT_TIME + 1, BACKEND_TIME) } else { s }
@@ -131,7 +131,7 @@ fn data_passes_with_unchanged_numbers_and_windows() {
             let outcome = backend.give(&mut programs, &segment);
             assert_sent(&outcome, Reason::ForwardClient, &at_client(dial, &segment));
         }
-        // And it closes as any flow does.
+        // It closes like any other flow.
         let client = Client { dial, cookie: BACKEND_ISN, time: BACKEND_TIME };
         let open = Open { client, backend, offer: Offer::plain(0), clock: 0 };
         let fin = from_client(dial, 16, 1_000).fin();
@@ -167,7 +167,7 @@ fn a_repeated_syn_keeps_backend_and_port() {
             assert_eq!(knock(&mut programs, dial), backend);
         }
         assert_eq!(nats(&programs), [(backend.tuple(), dial.tuple())]);
-        // Another first number is another connection: the old port is given up.
+        // Another first sequence number means another connection, so the old port is released.
         let outcome = programs.ingress(Device::Client, &dial.syn().seq(7).bytes());
         assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
         let anew = Backend::of(&sent(&outcome));
@@ -181,8 +181,8 @@ fn a_repeated_syn_keeps_backend_and_port() {
     }
 }
 
-/// An element of a map is used again the moment it is removed: what is read from the entry that is being removed may be
-/// another client's by then, generation and all. That client keeps the backend's side of its connection.
+/// A map element is reused as soon as it is removed, so a read from the entry being removed may return
+/// another client's value, including its generation. That client must keep its NAT entry.
 #[test]
 fn whoever_is_forgotten_gives_up_no_other_clients_replies() {
     tests::skip_without_root!();
@@ -257,7 +257,8 @@ fn a_duplicate_of_the_syn_that_opened_the_flow_does_not_disturb_it() {
     for family in FAMILIES {
         let dial = caller(family);
         let backend = opened(&mut programs, dial);
-        // Late, as networks that duplicate and reorder deliver it; then the client's first data.
+        // A late duplicate of the SYN, as networks that duplicate and reorder deliver it; then the client's
+        // first data.
         programs.ingress(Device::Client, &dial.syn().bytes());
         let data = from_client(dial, 0, 0).psh().payload(*b"first data");
         let outcome = programs.ingress(Device::Client, &data.bytes());
@@ -275,7 +276,7 @@ fn a_repeated_syn_ack_on_an_open_flow_is_acknowledged() {
     for family in FAMILIES {
         let dial = caller(family);
         let backend = opened(&mut programs, dial);
-        // The client's ACK was lost behind us.
+        // The client's ACK was lost after we forwarded it.
         let outcome = backend.give(&mut programs, &backend.syn_ack());
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         let ack = sent(&outcome);

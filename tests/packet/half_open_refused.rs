@@ -98,9 +98,9 @@ fn only_an_acknowledgement_of_the_backends_syn_ack_opens_the_flow() {
             assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(segment));
             assert!(half_open(programs, dial).is_some(), "it goes on waiting");
         };
-        // Before the backend has answered no number is right.
+        // Before the backend has answered, no acknowledgement number is right.
         assert_refused(&mut programs, &good);
-        // What answers another SYN is passed on, and opens nothing.
+        // A SYN-ACK to another SYN is passed on, and opens nothing.
         let stray = backend.syn_ack().seq(77).ack(behind(ISN, 5));
         assert_eq!(backend.give(&mut programs, &stray).counted, [(Reason::ForwardClient, 1)]);
         assert_refused(&mut programs, &good.clone().ack(78));
@@ -144,7 +144,7 @@ fn when_all_places_are_taken_the_oldest_half_open_connection_gives_way() {
             assert!(half_open(&programs, dial).is_some());
         }
         assert_eq!(nats(&programs).len(), 4);
-        // One that was forced out begins again with its next SYN.
+        // An evicted connection starts again with its next SYN.
         let outcome = programs.ingress(Device::Client, &all[0].0.syn().bytes());
         assert_eq!(outcome.counted, [(Reason::SynForwarded, 1), (Reason::SynHalfOpenEvicted, 1)]);
         assert_eq!(programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS).len(), 4);

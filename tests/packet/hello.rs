@@ -12,14 +12,14 @@ use crate::check::{assert_dropped, assert_sent, reset_of, sent};
 use crate::scene::{Backend, Client, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{hellos, waiting_of};
 
-/// The stream cut at these offsets: offset and bytes of each part.
+/// Cuts the stream at these offsets; returns the offset and the bytes of each part.
 fn cut<'h>(bytes: &'h [u8], at: &[usize]) -> Vec<(u32, &'h [u8])> {
     let ends = at.iter().copied().chain([bytes.len()]);
     let begins = [0].into_iter().chain(at.iter().copied());
     begins.zip(ends).map(|(begin, end)| (begin as u32, &bytes[begin..end])).collect()
 }
 
-/// The SYN went out, the client got nothing, and every byte is there.
+/// Asserts that the SYN was sent, the client got nothing, and every byte is stored.
 #[track_caller]
 fn assert_complete(programs: &Programs, client: Client, outcome: &Outcome, bytes: usize) {
     assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
@@ -106,7 +106,7 @@ fn a_hello_byte_by_byte_is_one_hello() {
     }
 }
 
-/// The hello in records of at most this many bytes.
+/// Returns the hello in records of at most this many bytes.
 fn recut(bytes: &[u8], record: usize) -> Vec<u8> {
     let parts = bytes[5..].chunks(record);
     parts.flat_map(|part| [&[22, 3, 1], &(part.len() as u16).to_be_bytes()[..], part].concat()).collect()
@@ -142,7 +142,7 @@ fn duplicates_and_gaps_are_answered_with_what_is_there() {
         let parts = cut(&bytes, &[100, 200, 400]);
         let mut give = |index: usize| client.send(&mut programs, parts[index].0, parts[index].1);
         assert_dropped(&give(0), Reason::HelloBuffered);
-        // The deadlock of a lost second segment: the client repeats the first, and gets an ACK for it.
+        // To avoid a deadlock when the second segment is lost, the retransmitted first one is acknowledged.
         for _ in 0..3 {
             let outcome = give(0);
             assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)]);
@@ -172,7 +172,7 @@ fn overlapping_segments_add_what_is_new() {
         let client = dial(family).shake(&mut programs);
         assert_dropped(&client.send(&mut programs, 0, &bytes[..1_000]), Reason::HelloBuffered);
         let mut wrong = bytes[500..2_060].to_vec();
-        // What is here already is not taken again.
+        // Bytes that are already stored are not overwritten.
         wrong[..500].fill(0xff);
         let outcome = client.send(&mut programs, 500, &wrong[..1_400]);
         client.assert_acknowledged(&outcome, 1_900);
@@ -200,7 +200,7 @@ fn super_packets_count_as_the_segments_they_hold() {
         client.assert_acknowledged(&outcome, 2_800);
         let outcome = client.send(&mut programs, 2_800, &bytes[2_800..]);
         assert_complete(&programs, client, &outcome, bytes.len());
-        // And whole in one.
+        // A whole hello in one super-packet.
         let client = dial(family).port(40_001).shake(&mut programs);
         let whole = client.at(0).payload(bytes.as_slice()).bytes();
         let outcome = programs.ingress_gso(Device::Client, &whole, 1_400, 3);
@@ -219,12 +219,12 @@ fn acknowledgements_of_ours_are_absorbed_while_the_hello_waits() {
         assert_dropped(&client.give(&mut programs, &client.at(300)), Reason::SynAcked);
         let outcome = client.send(&mut programs, 300, &bytes[300..]);
         assert_complete(&programs, client, &outcome, bytes.len());
-        // And while the backend is awaited.
+        // The same while the backend has not answered.
         assert_dropped(&client.give(&mut programs, &client.at(517)), Reason::SynAcked);
     }
 }
 
-/// Hellos that are refused, and why.
+/// Returns hellos that are refused, each with the reason.
 fn refused() -> Vec<(Vec<u8>, Reason)> {
     let good = hello().name(server_name(0)).bytes();
     let changed = |at: usize, byte: u8| {
@@ -235,7 +235,8 @@ fn refused() -> Vec<(Vec<u8>, Reason)> {
     vec![
         (b"GET / HTTP/1.1\r\nHost: tenant-a.k8s.example.com\r\n\r\n".to_vec(), Reason::HelloNotTls),
         (b"SSH-2.0-OpenSSH_9.2\r\n".to_vec(), Reason::HelloNotTls),
-        // An alert; a handshake record that begins with no ClientHello; a session id too long; an empty record.
+        // An alert; a handshake record that does not start with a ClientHello; a session id too long; an
+        // empty record.
         (changed(0, 21), Reason::HelloNotTls),
         (changed(5, 2), Reason::HelloMalformed),
         (changed(43, 33), Reason::HelloMalformed),
@@ -257,7 +258,7 @@ fn what_is_no_acceptable_hello_is_refused_with_its_own_reason() {
             let outcome = client.send(&mut programs, 0, part);
             assert_sent(&outcome, reason, &client.refusal());
             assert_eq!(hellos(&programs), []);
-            // The same in pieces: refused as soon as it is known, nothing is left.
+            // The same in pieces: refused as soon as the error is seen, and nothing is left.
             let mut counted = Vec::new();
             for (offset, part) in cut(part, &[3, 5, 9, 20]) {
                 let outcome = client.give(&mut programs, &client.at(offset).psh().payload(part));
@@ -283,7 +284,7 @@ fn a_client_that_closes_before_its_hello_is_whole_is_refused() {
         let client = dial(family).shake(&mut programs);
         let with_part =
             |offset: u32, end: usize| client.at(offset).fin().payload(&bytes[offset as usize..end]);
-        // A FIN behind a part, with the next part, and with the first.
+        // A FIN after a part, with the next part, and with the first.
         let ways: [(bool, Segment); 3] =
             [(true, client.at(300).fin()), (true, with_part(300, 400)), (false, with_part(0, 300))];
         for (begun, fin) in ways {
@@ -295,7 +296,7 @@ fn a_client_that_closes_before_its_hello_is_whole_is_refused() {
             assert_eq!(client.waiting(&programs), None, "started {begun}, {} bytes", fin.payload.len());
             assert_eq!(waiting_of(&programs, client.dial.host), 0);
         }
-        // With the last part it is a half-close: the backend may answer.
+        // With the last part it is a half-close: the backend may still answer.
         client.send(&mut programs, 0, &bytes[..300]);
         let outcome = client.give(&mut programs, &with_part(300, 517));
         assert_complete(&programs, client, &outcome, bytes.len());
@@ -321,7 +322,7 @@ fn a_reset_is_believed_at_the_clients_own_numbers() {
             assert_eq!(hellos(&programs), []);
             assert_eq!(waiting_of(&programs, client.dial.host), 0);
         }
-        // While the backend is awaited: its port is given up too.
+        // While the backend has not answered: its port is released too.
         let backend = client.ask(&mut programs, &bytes);
         assert_dropped(&client.give(&mut programs, &client.at(517).rst()), Reason::HelloReset);
         assert_eq!((client.waiting(&programs), backend.owner(&programs)), (None, None));
@@ -362,7 +363,7 @@ fn a_segment_without_the_hellos_cookie_does_not_end_it() {
         let client = dial(family).shake(&mut programs);
         client.send(&mut programs, 0, &bytes[..300]);
         let before = client.waiting(&programs);
-        // Anyone who knows addresses and ports can send these; only the receiver of our SYN-ACK has the number.
+        // Anyone who knows addresses and ports can send these, but only the receiver of our SYN-ACK has the number.
         for forged in [client.at(300).ack(client.wrong_ack()), client.at(300).ack(client.wrong_ack()).fin()] {
             let outcome = client.give(&mut programs, &forged);
             assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&forged));

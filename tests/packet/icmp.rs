@@ -1,4 +1,4 @@
-//! ICMP: errors about segments of a connection reach the end that sent them; a VIP answers pings.
+//! ICMP: errors about a connection's segments reach the end that sent them; a VIP answers pings.
 
 use std::net::IpAddr;
 
@@ -17,12 +17,12 @@ use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{Backend, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{route_counts, with_backends};
 
-/// A router on the client's side, and one on the backend's.
+/// Returns a router on the client's side or on the backend's.
 fn router(family: Family, device: Device) -> IpAddr {
     host(family, if device == Device::Client { 1 } else { 2 }, 99)
 }
 
-/// An error as it comes in from the router of a side, about a segment that left there.
+/// Returns an error as received from the router on one side, about a segment that left on that side.
 fn error(device: Device, kind: Kind, about: &Segment, quoted: usize) -> Icmp {
     let family = FAMILIES[usize::from(about.from.is_ipv6())];
     Icmp::new(kind, router(family, device), about.from.ip())
@@ -39,7 +39,7 @@ fn assert_passed(outcome: &Outcome, reason: Reason, expected: &Icmp) {
     assert_eq!(outcome.emitted, []);
 }
 
-/// An open connection without options that differ between its ends: a translation is then exact to the checksum.
+/// Opens a connection whose options do not differ between its ends: a translation is then exact, with its checksum.
 fn plain(programs: &mut Programs, family: Family) -> Open {
     open_with(programs, dial(family).offer(Offer::plain(1440)), Offer::plain(1460))
 }
@@ -53,7 +53,7 @@ fn an_error_from_the_clients_side_reaches_the_backend_as_about_its_own_segment()
         let from_backend = open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]);
         open.pass_to_client(&mut programs, &from_backend);
         let at_client = open.at_client(&from_backend);
-        // As the backend sent it, one hop older.
+        // As the backend sent it, with the hop limit one lower.
         let expected = Segment { hop_limit: at_client.hop_limit, ..from_backend.clone() };
         for kind in [too_big(family), unreachable(family), time_exceeded(family)] {
             for quoted in [8, 11, 12, 16, 18, 20, 21, 500] {
@@ -144,9 +144,9 @@ fn what_quotes_no_segment_under_way_is_dropped() {
             change(&|s| s.to.set_port(s.to.port() + 1)),
             change(&|s| s.from.set_port(s.from.port() + 1)),
             change(&|s| s.to.set_ip(host(family, 1, 77))),
-            // Too little of TCP.
+            // Too few bytes of the TCP header.
             error(Device::Client, too_big(family), &about, 7),
-            // To another address than the sender of what is quoted.
+            // Not addressed to the sender of the quoted segment.
             Icmp { to: vip(family), ..change(&|s| s.from.set_ip(host(family, 1, 77))) },
         ];
         let ip_protocol = if family.is_v4() { 9 } else { 6 };
@@ -164,12 +164,12 @@ fn what_quotes_no_segment_under_way_is_dropped() {
             let outcome = programs.ingress(Device::Client, &stray.bytes());
             assert_dropped(&outcome, Reason::IcmpStray);
         }
-        // The ends of the window are within it.
+        // Both ends of the window are within it.
         for seq in [seq, seq.wrapping_add(1_200)] {
             let outcome = programs.ingress(Device::Client, &change(&|s| s.seq = seq).bytes());
             assert_eq!(outcome.counted, [(Reason::IcmpToBackend, 1)]);
         }
-        // On the other side what fits nothing of ours is the node's own.
+        // On the backend's side, an error that matches no connection of ours belongs to the node itself.
         let mut other = open.at_backend(&open.client_segment(HELLO, 0));
         other.from.set_port(other.from.port() ^ 1);
         let frame = error(Device::Backend, too_big(family), &other, 20).bytes();
@@ -178,7 +178,7 @@ fn what_quotes_no_segment_under_way_is_dropped() {
         let outcome =
             programs.ingress(Device::Backend, &error(Device::Backend, too_big(family), &old, 20).bytes());
         assert_dropped(&outcome, Reason::IcmpStray);
-        // A flow that was reset is over.
+        // A reset flow takes no errors.
         open.reset(&mut programs);
         assert_dropped(&programs.ingress(Device::Client, &change(&|_| {}).bytes()), Reason::IcmpStray);
     }
@@ -212,7 +212,7 @@ fn an_error_too_old_or_too_big_to_travel_on_is_dropped() {
     }
 }
 
-/// The SYN that a backend got, as a router in between quotes it.
+/// Returns the SYN that a backend got, as a router on the path quotes it.
 fn syn_to(backend: Backend) -> Segment {
     backend.to_backend().syn(ISN)
 }
@@ -263,7 +263,7 @@ fn a_forged_or_changed_unreachable_replaces_nobody() {
         let at = if family.is_v4() { 34 } else { 54 };
         changed[at + 5] ^= 1;
         assert_dropped(&programs.ingress(Device::Backend, &changed), Reason::IcmpStray);
-        // That the SYN was too big ends nothing.
+        // An error that the SYN was too big ends nothing.
         let big = error(Device::Backend, too_big(family), &syn_to(backend), 8);
         assert_dropped(&programs.ingress(Device::Backend, &big.bytes()), Reason::IcmpStray);
         backend.accept(&mut programs);
@@ -320,7 +320,7 @@ fn a_hello_that_we_owe_goes_once_more_in_smaller_segments() {
         assert!(pieces.iter().all(|piece| piece.payload.len() + ip_and_tcp <= 1_300));
         let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.payload.clone()).collect();
         assert!(bytes == hello, "{} bytes of {}", bytes.len(), hello.len());
-        // The same once more changes nothing.
+        // The same error again changes nothing.
         assert_dropped(&programs.ingress(Device::Backend, &error.bytes()), Reason::IcmpStray);
     }
 }
@@ -349,7 +349,7 @@ fn a_vip_answers_pings() {
             };
             let outcome = programs.ingress(Device::Client, &asked.bytes());
             assert_passed(&outcome, Reason::IcmpEcho, &answer);
-            // A wrong one stays wrong for the asker.
+            // A corrupted ping is answered with an equally wrong checksum, so that the sender detects it.
             let mut changed = asked.bytes();
             let last = changed.len() - 1;
             changed[last] ^= 1;

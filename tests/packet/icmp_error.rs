@@ -1,4 +1,4 @@
-//! Segments that cannot be passed on: their sender learns why.
+//! Segments that cannot be passed on: their sender is notified.
 
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
@@ -11,7 +11,7 @@ use tests::world::Device;
 use crate::open::{HELLO, open};
 use crate::scene::{dial, ready};
 
-/// The answer to a segment that came in on a device, with 20 bytes of TCP quoted.
+/// Asserts the answer to a segment received on a device; 20 bytes of TCP are quoted.
 #[track_caller]
 fn assert_told(outcome: &Outcome, reason: Reason, device: Device, kind: Kind, rest: u32, about: &Segment) {
     assert_eq!(outcome.counted, [(reason, 1)]);
@@ -91,7 +91,7 @@ fn a_used_up_hop_limit_is_told() {
             let outcome = open.backend.give(&mut programs, &down);
             assert_told(&outcome, Reason::IcmpHopLimit, Device::Backend, kind, 0, &down);
         }
-        // What ends at the VIP may come with its last hop.
+        // A segment that we answer ourselves may arrive with hop limit 1.
         let outcome = open.client.give(&mut programs, &dial(family).port(40_009).syn().hop_limit(1));
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
     }

@@ -1,4 +1,4 @@
-//! The object as a whole.
+//! Loading of the whole eBPF object.
 
 use tests::program::{PROGRAMS, Programs};
 

@@ -1,4 +1,4 @@
-//! An open connection, and how its segments must leave.
+//! An open connection, and the expected translation of its segments.
 
 use common::maps::flow::Flow;
 use common::reason::Reason;
@@ -11,28 +11,28 @@ use tests::world::Device;
 use crate::check::assert_sent;
 use crate::scene::{BACKEND_ISN, BACKEND_TIME, Backend, Client, Dial, Offer, behind, dial, usual_hello};
 
-/// A connection through listener and route of `Programs::tls_with_one_route`; both sides' numbers count from behind
-/// their SYNs. The client has sent its hello of 517 bytes, the backend nothing.
+/// A connection through listener and route of `Programs::tls_with_one_route`. Sequence numbers of both sides
+/// count from after their SYNs. The client has sent its hello of 517 bytes, the backend nothing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     pub(crate) client: Client,
     pub(crate) backend: Backend,
     /// What the backend offered.
     pub(crate) offer: Offer,
-    /// The backend's clock less the one we show the client.
+    /// The backend's clock minus the one we show the client.
     pub(crate) clock: u32,
 }
 
 /// Bytes of the hello that opened the connection.
 pub(crate) const HELLO: u32 = 517;
 
-/// As Linux on both sides.
+/// Opens a connection with Linux's options on both sides.
 #[track_caller]
 pub(crate) fn open(programs: &mut Programs, family: Family) -> Open {
     open_with(programs, dial(family), Offer::linux(1460, 9))
 }
 
-/// Dials, sends the hello in one segment, lets the backend accept with this offer.
+/// Dials, sends the hello in one segment, and lets the backend accept with this offer.
 #[track_caller]
 pub(crate) fn open_with(programs: &mut Programs, dial: Dial, offer: Offer) -> Open {
     let client = dial.shake(programs);
@@ -58,22 +58,22 @@ pub(crate) fn open_with(programs: &mut Programs, dial: Dial, offer: Offer) -> Op
 }
 
 impl Open {
-    /// A segment of the client.
+    /// Returns a segment of the client.
     pub(crate) fn client_segment(self, seq: u32, ack: u32) -> Segment {
         self.client.at(seq).ack(behind(self.client.cookie, ack))
     }
 
-    /// A segment of the backend.
+    /// Returns a segment of the backend.
     pub(crate) fn backend_segment(self, seq: u32, ack: u32) -> Segment {
         self.backend.at(seq, ack)
     }
 
-    /// How far the backend's numbers are ahead of those we show the client.
+    /// Returns how far the backend's numbers are ahead of those we show the client.
     fn delta(self) -> u32 {
         BACKEND_ISN.wrapping_sub(self.client.cookie)
     }
 
-    /// How a client's segment reaches the backend.
+    /// Returns a client's segment as it reaches the backend.
     pub(crate) fn at_backend(self, segment: &Segment) -> Segment {
         let mut s = segment.clone();
         s.ethernet = (Device::Backend.far_mac(), Device::Backend.near_mac());
@@ -95,7 +95,7 @@ impl Open {
                 _ => {}
             }
         }
-        // What the backend declined is no more than padding to it.
+        // Options that the backend declined are replaced by padding.
         let granted = self.client.dial.offer;
         s.options = s
             .options
@@ -116,7 +116,7 @@ impl Open {
         s
     }
 
-    /// How a backend's segment reaches the client.
+    /// Returns a backend's segment as it reaches the client.
     pub(crate) fn at_client(self, segment: &Segment) -> Segment {
         let mut s = segment.clone();
         s.ethernet = (Device::Client.far_mac(), Device::Client.near_mac());
@@ -135,27 +135,27 @@ impl Open {
         s
     }
 
-    /// The client sends, and the backend gets exactly the translation.
+    /// Sends a client's segment and asserts that the backend gets exactly its translation.
     #[track_caller]
     pub(crate) fn pass_to_backend(self, programs: &mut Programs, segment: &Segment) {
         let outcome = self.client.give(programs, segment);
         assert_sent(&outcome, Reason::ForwardBackend, &self.at_backend(segment));
     }
 
-    /// The backend sends, and the client gets exactly the translation.
+    /// Sends a backend's segment and asserts that the client gets exactly its translation.
     #[track_caller]
     pub(crate) fn pass_to_client(self, programs: &mut Programs, segment: &Segment) {
         let outcome = self.backend.give(programs, segment);
         assert_sent(&outcome, Reason::ForwardClient, &self.at_client(segment));
     }
 
-    /// The flow.
+    /// Returns the flow's entry.
     #[track_caller]
     pub(crate) fn flow(self, programs: &Programs) -> Flow {
         self.client.flow(programs).expect("the flow is there")
     }
 
-    /// The client resets, so that the flow lingers.
+    /// Resets from the client's side, so that the flow lingers.
     #[track_caller]
     pub(crate) fn reset(self, programs: &mut Programs) {
         let rst = self.client_segment(HELLO, 0).rst();
@@ -163,7 +163,7 @@ impl Open {
         assert_sent(&outcome, Reason::ForwardReset, &self.at_backend(&rst));
     }
 
-    /// Both sides close in order, the client first.
+    /// Closes both sides in order, the client first.
     #[track_caller]
     pub(crate) fn close(self, programs: &mut Programs) {
         self.pass_to_backend(programs, &self.client_segment(HELLO, 0).fin());

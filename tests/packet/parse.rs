@@ -1,4 +1,4 @@
-//! What is not a plain TCP segment, and segments that are not right.
+//! Packets that are not plain TCP segments, and malformed segments.
 
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::reason::Reason;
@@ -10,24 +10,24 @@ use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent
 use crate::open::{HELLO, open};
 use crate::scene::{ISN, dial, ready, usual_hello};
 
-/// Where TCP begins in a frame.
+/// Returns the offset of the TCP header in a frame.
 fn tcp_at(family: Family) -> usize {
     ETHERNET_BYTES + if family.is_v4() { 20 } else { 40 }
 }
 
-/// The usual SYN as bytes.
+/// Returns the usual SYN as bytes.
 fn syn(family: Family) -> Vec<u8> {
     dial(family).syn().bytes()
 }
 
-/// The frame with the length of its IP packet set right.
+/// Returns the frame with the correct length of its IP packet.
 fn with_length(mut frame: Vec<u8>, family: Family) -> Vec<u8> {
     let (at, length) = if family.is_v4() { (16, frame.len() - 14) } else { (18, frame.len() - 54) };
     frame[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
     frame
 }
 
-/// The frame with IPv4 options; as many bytes as a multiple of four.
+/// Returns the frame with IPv4 options, whose length is a multiple of four.
 fn with_ipv4_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
     frame.splice(34..34, options.iter().copied());
     frame[14] = 0x45 + (options.len() / 4) as u8;
@@ -38,7 +38,7 @@ fn with_ipv4_options(mut frame: Vec<u8>, options: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The frame with one more extension header before what follows the IPv6 header: its length and options as given.
+/// Returns the frame with one more extension header right after the IPv6 header; `rest` is its length and options.
 fn with_header(mut frame: Vec<u8>, kind: u8, rest: &[u8]) -> Vec<u8> {
     let header = [&[frame[20]], rest].concat();
     frame.splice(54..54, header);
@@ -46,19 +46,19 @@ fn with_header(mut frame: Vec<u8>, kind: u8, rest: &[u8]) -> Vec<u8> {
     with_length(frame, Family::V6)
 }
 
-/// A SYN with 8 bytes of an extension header of padding.
+/// Returns a SYN with an 8-byte extension header of padding.
 fn with_extension(kind: u8) -> Vec<u8> {
     with_header(syn(Family::V6), kind, &[0, 1, 4, 0, 0, 0, 0])
 }
 
-/// An IPv4 packet with these flags and fragment offset.
+/// Returns an IPv4 packet with these flags and fragment offset.
 fn fragment_v4(word: u16) -> Vec<u8> {
     let mut frame = syn(Family::V4);
     frame[20..22].copy_from_slice(&word.to_be_bytes());
     frame
 }
 
-/// Packets that are refused for what precedes TCP.
+/// Returns packets that are refused for something before the TCP header.
 fn unusual() -> Vec<(&'static str, Vec<u8>, Reason)> {
     let v4 = |options: &[u8]| with_ipv4_options(syn(Family::V4), options);
     let routed = with_header(with_extension(43), 0, &[0, 1, 4, 0, 0, 0, 0]);
@@ -117,7 +117,7 @@ fn a_packet_that_ends_before_its_length_is_dropped() {
     let mut programs = ready();
     for family in FAMILIES {
         let whole = syn(family);
-        // Within TCP's fixed part, within its options, and by one byte.
+        // Cut within TCP's fixed part, within its options, and by one byte.
         for end in [tcp_at(family) + 10, tcp_at(family) + 30, whole.len() - 1] {
             let outcome = programs.ingress(Device::Client, &whole[..end]);
             assert_dropped(&outcome, Reason::ParseTruncated);
@@ -145,7 +145,7 @@ fn fragments_options_and_extension_headers_for_the_nodes_own_address_are_handed_
     }
     for (what, frame, _) in unusual() {
         if ["first fragment", "fragment header"].contains(&what) {
-            // The listener is ours: put together by the node's stack it would be answered with RST.
+            // The listener is ours: the node's stack would reassemble the packet and answer with RST.
             continue;
         }
         let outcome = programs.ingress(Device::Client, &frame);
@@ -154,7 +154,7 @@ fn fragments_options_and_extension_headers_for_the_nodes_own_address_are_handed_
     }
 }
 
-/// The frame as a first fragment.
+/// Returns the frame as a first fragment.
 fn first_fragment(mut frame: Vec<u8>) -> Vec<u8> {
     if frame[12] == 0x08 {
         frame[20] |= 0x20;
@@ -177,13 +177,13 @@ fn a_first_fragment_of_a_connection_is_never_left_to_the_nodes_stack() {
         assert_dropped(&programs.ingress(Device::Client, &up), Reason::ParseFragment);
         let down = first_fragment(open.backend_segment(0, HELLO).payload([1; 800]).bytes());
         assert_dropped(&programs.ingress(Device::Backend, &down), Reason::ParseFragment);
-        // Ports of the node's own.
+        // The node's own port.
         let own = first_fragment(dial(family).to_port(22).syn().bytes());
         assert_handed_on(&programs.ingress(Device::Client, &own), &own, Reason::ClassifyOwnPort);
     }
 }
 
-/// Forms of options that an end host skips.
+/// Returns the frame with several forms of options that an end host skips.
 fn harmless(frame: &[u8], family: Family) -> Vec<Vec<u8>> {
     if family.is_v4() {
         let record_route = [[7, 39, 4].as_slice(), &[0; 36], &[0]].concat();
@@ -215,14 +215,14 @@ fn options_that_may_be_read_over_are_taken_off() {
             assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)], "{frame:02x?}");
             sent(&outcome);
         }
-        // Data of an open flow reaches the backend as if it had had none.
+        // Data of an open flow reaches the backend without the options.
         let open = open(&mut programs, family);
         let segment = open.client_segment(HELLO, 0).psh().payload([0x5a; 700]);
         for frame in harmless(&segment.bytes(), family) {
             let outcome = programs.ingress(Device::Client, &frame);
             assert_sent(&outcome, Reason::ForwardBackend, &open.at_backend(&segment));
         }
-        // And corrupted packets do not.
+        // Corrupted packets are dropped.
         for mut frame in harmless(&syn(family), family) {
             let last = frame.len() - 1;
             frame[last] ^= 1;
@@ -239,7 +239,7 @@ fn a_tcp_header_of_an_impossible_length_is_dropped() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // Less than the fixed part; more than the packet.
+        // Shorter than the fixed part; longer than the packet.
         for words in [0, 4, 11] {
             let mut frame = syn(family);
             frame[tcp_at(family) + 12] = words << 4;
@@ -259,7 +259,7 @@ fn impossible_flags_are_dropped() {
             flag::FIN | flag::RST | flag::ACK,
             flag::SYN | flag::FIN | flag::RST,
             0xff,
-            // Neither ACK nor a beginning nor an end.
+            // None of ACK, SYN, FIN and RST.
             0,
             flag::PSH | flag::URG,
         ] {
@@ -278,7 +278,7 @@ fn padding_behind_the_packet_is_no_payload() {
         let mut frame = client.at(0).bytes();
         frame.extend([0; 6]);
         assert_dropped(&programs.ingress(Device::Client, &frame), Reason::SynAcked);
-        // A segment to be answered: the answer acknowledges no padding.
+        // A segment that is answered: the answer does not acknowledge the padding.
         let syn = dial(family).to_port(444).syn();
         let mut frame = syn.bytes();
         frame.extend([0xee; 6]);
@@ -320,7 +320,8 @@ fn options_are_read_in_any_order_and_garbage_ends_them() {
         assert_eq!(kinds[4..6], [4, 2], "SACK permitted");
         assert_eq!(kinds[12..16], 77u32.to_be_bytes(), "the timestamp is echoed");
         assert_eq!(kinds[17..20], [3, 3, 7], "our window scale");
-        // Behind a length of 0, 1, or over the header's end nothing is read, and nothing hangs.
+        // Nothing is read after an option length of 0, 1, or past the end of the header, and the parser does
+        // not loop.
         for broken in [[30, 0, 4, 2], [30, 1, 4, 2], [30, 9, 4, 2]] {
             let answer = sent(&programs.ingress(Device::Client, &syn.clone().option(raw(&broken)).bytes()));
             let kinds = tests::tcp_option::encode(&answer.options);

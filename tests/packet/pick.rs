@@ -1,4 +1,4 @@
-//! From the route to a backend.
+//! Choosing a backend of the route.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::setup::{
     backend_address, backend_id, backend_socket, flag_backend, nats, route_counts, with_backends,
 };
 
-/// The backend that a client on this port gets; the connection is given up again.
+/// Returns the backend that a client on this port gets; the client then resets the connection.
 #[track_caller]
 fn picked(programs: &mut Programs, family: Family, port: u16) -> SocketAddr {
     let client = dial(family).port(port).shake(programs);
@@ -26,7 +26,7 @@ fn picked(programs: &mut Programs, family: Family, port: u16) -> SocketAddr {
     backend.address
 }
 
-/// A client is refused for this reason, and the route counts it.
+/// Asserts that a client is refused for this reason, and that the route counts it.
 #[track_caller]
 fn assert_refused(programs: &mut Programs, family: Family, reason: Reason) {
     let (connected, refused, retried) = route_counts(programs);
@@ -52,7 +52,8 @@ fn clients_spread_over_backends_and_a_port_keeps_its_own() {
         }
         let expected = [backend_socket(family, 0), backend_socket(family, 1)];
         assert!(used.keys().copied().eq(expected), "{used:?}");
-        // 60 fair coins land on one side less than ten times once in 10^7 runs; ours are the same in every run.
+        // 60 fair coin tosses show one side fewer than ten times in one of 10^7 runs; ours are the same in
+        // every run.
         assert!(used.values().all(|count| *count >= 10), "{used:?}");
     }
 }
@@ -82,7 +83,7 @@ fn backends_retired_or_unreachable_are_passed_over() {
     }
 }
 
-/// Gateway API: the share of a backendRef that leads nowhere is refused, not given to the others.
+/// Gateway API: the share of a backendRef that leads nowhere is refused, not spread over the others.
 #[test]
 fn the_share_of_a_refusing_member_is_refused() {
     tests::skip_without_root!();

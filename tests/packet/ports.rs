@@ -1,4 +1,4 @@
-//! Source ports towards backends: never one that anybody else uses.
+//! Source ports towards backends: never one that is in use elsewhere.
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
@@ -13,7 +13,7 @@ use crate::check::{assert_sent, sent};
 use crate::scene::{Backend, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, remove_hello, route_counts, with_backends};
 
-/// Source ports from `first` to `last`.
+/// Returns settings with the source ports from `first` to `last`.
 fn ports(first: u16, last: u16) -> Settings {
     Settings { source_port_first: first, source_port_last: last, ..default_settings(Sizes::default()) }
 }
@@ -49,7 +49,7 @@ fn one_port_serves_two_backends() {
         let outcome = first.refuse(&mut programs);
         let second = Backend::of(&sent(&outcome));
         assert_eq!((first.source, second.source.port()), (second.source, 2_000));
-        // The other backend's port is free again: a client that is sent there gets it.
+        // The port is free again at the first backend, and the next client sent there gets it.
         let mut port = 40_001;
         let third = loop {
             let client = dial(family).port(port).shake(&mut programs);
@@ -73,7 +73,7 @@ fn no_port_for_the_next_backend_resets_the_client() {
     programs.settings(ports(2_000, 2_000));
     for family in FAMILIES {
         let mut clients = Vec::new();
-        // One client on each backend's only port.
+        // One client on the only port to each backend.
         for port in 40_000.. {
             let client = dial(family).port(port).shake(&mut programs);
             let outcome = client.send(&mut programs, 0, &usual_hello());
@@ -88,7 +88,7 @@ fn no_port_for_the_next_backend_resets_the_client() {
         assert_sent(&backend.refuse(&mut programs), Reason::ConnectNoPort, &first.refusal());
         assert_eq!(first.waiting(&programs), None);
         assert_eq!(nats(&programs), [(other.tuple(), second.dial.tuple())]);
-        // Silence instead of refusal ends alike.
+        // A backend that does not answer has the same result as one that refuses.
         let first = first.dial.shake(&mut programs);
         let taken = first.ask(&mut programs, &usual_hello());
         assert_eq!(taken, backend);
@@ -104,7 +104,7 @@ fn no_port_for_the_next_backend_resets_the_client() {
 fn ports_that_a_socket_of_the_node_uses_are_passed_over() {
     tests::skip_without_root!();
     let mut programs = ready();
-    // Ports of their own for each family: a child process of another test may hold a closed socket for a moment.
+    // Each family has its own ports: a child process of another test may hold a closed socket for a moment.
     for (family, first) in FAMILIES.into_iter().zip([2_000, 2_010]) {
         programs.settings(ports(first, first + 2));
         let own = balancer(family, TENANT_NETS[0]);
@@ -118,7 +118,7 @@ fn ports_that_a_socket_of_the_node_uses_are_passed_over() {
             assert_eq!(client.ask(&mut programs, &usual_hello()).source.port(), first + 1);
             forget_all(&mut programs);
         }
-        // And with the third in use there is none, and no NAT entry is left behind.
+        // With the third port also in use none is left, and no NAT entry is left behind.
         let third = programs.world.node.run(|| TcpListener::bind((own, first + 1)).unwrap());
         let client = dial(family).shake(&mut programs);
         let outcome = client.send(&mut programs, 0, &usual_hello());
@@ -133,7 +133,7 @@ fn a_connection_of_the_node_to_the_backend_keeps_its_port() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // The kernel dials the backend itself; nobody answers, the socket waits in SYN_SENT.
+        // The kernel dials the backend itself; nothing answers, and the socket waits in SYN_SENT.
         let to = crate::setup::backend_socket(family, 0);
         let socket = programs.world.node.run(|| dial_without_waiting(to)).unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -144,7 +144,7 @@ fn a_connection_of_the_node_to_the_backend_keeps_its_port() {
     }
 }
 
-/// A TCP connection that is started and not awaited.
+/// Starts a TCP connection without waiting for it.
 fn dial_without_waiting(to: SocketAddr) -> std::io::Result<TcpStream> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
     use std::os::fd::AsRawFd;
@@ -165,7 +165,7 @@ fn a_port_whose_connection_is_gone_is_taken_over() {
     for family in FAMILIES {
         let lost = dial(family).shake(&mut programs);
         let backend = lost.ask(&mut programs, &usual_hello());
-        // The daemon is dead and the buffers gave the hello away; the NAT entry stayed.
+        // The hello was evicted while the daemon was dead, so its NAT entry stayed.
         remove_hello(&mut programs, lost.dial.tuple());
         assert_eq!(backend.owner(&programs), Some(lost.dial.tuple()));
         let client = dial(family).port(40_001).shake(&mut programs);

@@ -1,4 +1,4 @@
-//! Two packets of one connection at the same moment, on two CPUs.
+//! Two packets of one connection at the same time, on two CPUs.
 
 use std::sync::Barrier;
 
@@ -15,10 +15,10 @@ use crate::open::{HELLO, Open, open_with};
 use crate::scene::{Backend, Client, Offer, dial, usual_hello};
 
 const ROUNDS: u16 = 150;
-/// Segments in each direction before the end.
+/// The number of segments in each direction before the end.
 const SEGMENTS: u32 = 20;
 
-/// Sends what each side has to say, both sides at once, and gives what arrived at each.
+/// Sends the segments of both sides at the same time, and returns what arrived at each.
 fn at_once(programs: &Programs, client: &[Segment], backend: &[Segment]) -> [Vec<Vec<u8>>; 2] {
     send_at_once(programs, [(Device::Client, client), (Device::Backend, backend)])
 }
@@ -32,7 +32,7 @@ fn send_at_once(programs: &Programs, each: [(Device, &[Segment]); 2]) -> [Vec<Ve
                 let cpus = std::thread::available_parallelism().map_or(1, usize::from);
                 let mut set = CpuSet::new();
                 set.set(cpu % cpus).expect("this CPU is below the most there are");
-                // Where the CPU is not ours to choose, the scheduler does.
+                // If the affinity cannot be set, the scheduler chooses the CPU.
                 let _ = sched_setaffinity(Pid::from_raw(0), &set);
                 let frames: Vec<_> = segments.iter().map(Segment::bytes).collect();
                 begin.wait();
@@ -49,7 +49,7 @@ fn send_at_once(programs: &Programs, each: [(Device, &[Segment]); 2]) -> [Vec<Ve
     arrived
 }
 
-/// Each side gets what the other sent, in order, and nothing else.
+/// Asserts that each side got what the other sent, in order, and nothing else.
 #[track_caller]
 fn assert_passed(open: Open, arrived: &[Vec<Vec<u8>>; 2], client: &[Segment], backend: &[Segment]) {
     let at_backend: Vec<_> = client.iter().map(|segment| open.at_backend(segment)).collect();
@@ -73,7 +73,7 @@ fn round(programs: &mut Programs, family: Family, port: u16) -> Open {
         .map(|n| open.backend_segment(part(n).start, HELLO).payload(vec![!n as u8; 100]))
         .collect();
     assert_passed(open, &at_once(programs, &client, &backend), &client, &backend);
-    // The FINs cross, then their acknowledgements: whichever comes second has to see that all is over.
+    // The FINs cross, then their acknowledgements: the later one has to see that the connection is over.
     let end = SEGMENTS * 100;
     let fins =
         ([open.client_segment(HELLO + end, end).fin()], [open.backend_segment(end, HELLO + end).fin()]);
@@ -97,7 +97,7 @@ fn both_directions_on_two_cpus_pass_and_see_the_end() {
     }
 }
 
-/// Connections whose backend is about to answer, each given to `judge`.
+/// Calls `judge` for connections whose backend is about to answer.
 fn waiting(mut judge: impl FnMut(&Programs, Client, Backend)) {
     let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
     programs.tls_with_one_route();
@@ -113,7 +113,7 @@ fn waiting(mut judge: impl FnMut(&Programs, Client, Backend)) {
     }
 }
 
-/// Sends both at once; the client gets nothing, and this is what the backend gets.
+/// Sends both at the same time. Asserts that the client gets nothing; returns what the backend gets.
 #[track_caller]
 fn at_backend(programs: &Programs, each: [(Device, &[Segment]); 2]) -> Vec<Segment> {
     let [at_client, at_backend] = send_at_once(programs, each);
@@ -121,7 +121,7 @@ fn at_backend(programs: &Programs, each: [(Device, &[Segment]); 2]) -> Vec<Segme
     at_backend.iter().map(|frame| Segment::parse(frame).expect("a TCP segment")).collect()
 }
 
-/// A network that doubles packets: one CPU delivers the hello, the other finds it gone. Neither ends the connection.
+/// A network that duplicates packets: one CPU delivers the hello, the other finds it gone. The flow stays open.
 #[test]
 fn a_syn_ack_that_comes_twice_at_once_opens_one_flow() {
     tests::skip_without_root!();
@@ -132,13 +132,13 @@ fn a_syn_ack_that_comes_twice_at_once_opens_one_flow() {
         let count = |payload: &[u8], flags| {
             arrived.iter().filter(|one| one.payload == payload && one.flags == flags).count()
         };
-        // It may be acknowledged once more.
+        // The SYN-ACK may be acknowledged a second time.
         let (hellos, acknowledgements) = (count(&hello, flag::ACK | flag::PSH), count(&[], flag::ACK));
         assert_eq!((hellos, hellos + acknowledgements), (1, arrived.len()), "{arrived:?}");
     });
 }
 
-/// The client repeats its hello at the moment that its backend answers: no second backend is dialled for it.
+/// The client retransmits its hello while its backend answers: no second backend is dialled for it.
 #[test]
 fn a_hello_repeated_while_its_backend_answers_opens_one_flow() {
     tests::skip_without_root!();
@@ -146,7 +146,7 @@ fn a_hello_repeated_while_its_backend_answers_opens_one_flow() {
     waiting(|programs, client, backend| {
         let (again, syn_ack) = ([client.at(0).payload(hello.clone())], [backend.syn_ack()]);
         let arrived = at_backend(programs, [(Device::Client, &again), (Device::Backend, &syn_ack)]);
-        // The SYN once more, or the hello as the client repeats it.
+        // The backend may also get the SYN again, or the hello as the client retransmits it.
         assert!(arrived.iter().any(|segment| segment.payload == hello), "{arrived:?}");
         for segment in &arrived {
             assert!(segment.flags & flag::RST == 0 && segment.from == backend.source, "{segment:?}");

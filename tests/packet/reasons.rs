@@ -1,11 +1,11 @@
-//! Every reason is reached by some test.
+//! Every reason is exercised by some test.
 
 use std::fs;
 use std::path::Path;
 
 use common::reason::Reason;
 
-/// Reasons that no test can bring about, and why.
+/// Reasons that no test can cause, and why.
 const NOT_REACHED: [(Reason, &str); 1] =
     [(Reason::EmitFailed, "the kernel refuses to change a packet only when it is out of memory")];
 

@@ -1,4 +1,4 @@
-//! A client that reuses a port for a new connection: never the old backend, never the old tenant.
+//! A client that reuses a port for a new connection never reaches the old backend or the old tenant.
 
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_SYN_SEEN};
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
@@ -29,7 +29,7 @@ fn with_other_tenant(programs: &mut Programs) {
     programs.name(1, OTHER_NAME, 2);
 }
 
-/// The SYN of a new connection on the same four-tuple; it is answered and marks the flow.
+/// Sends the SYN of a new connection on the same four-tuple; it is answered and marks the flow.
 #[track_caller]
 fn begin_anew(programs: &mut Programs, open: Open) -> Client {
     let outcome = open.client.give(programs, &open.client.dial.syn().seq(NEXT_ISN));
@@ -48,7 +48,7 @@ fn a_syn_marks_an_open_flow_which_goes_on() {
         begin_anew(&mut programs, open);
         let flow = open.flow(&programs);
         assert_eq!((flow.connection.state, flow.connection.flags), (FLOW_ESTABLISHED, FLOW_SYN_SEEN));
-        // The SYN may have been forged: the old connection does not notice.
+        // The SYN may be forged, so the old connection is not affected.
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0).psh().payload(*b"data"));
         open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO + 4).payload(*b"data"));
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 4, 4));
@@ -56,7 +56,7 @@ fn a_syn_marks_an_open_flow_which_goes_on() {
     }
 }
 
-/// It would else reach the old connection's backend, which may be another tenant's.
+/// Otherwise it would reach the old connection's backend, which may be another tenant's.
 #[test]
 fn a_later_segment_of_the_new_hello_is_not_the_old_flows() {
     tests::skip_without_root!();
@@ -69,7 +69,7 @@ fn a_later_segment_of_the_new_hello_is_not_the_old_flows() {
         let outcome = client.give(&mut programs, &at(300).payload(&bytes[300..]));
         assert_dropped(&outcome, Reason::SynEarly);
         assert_eq!(open.flow(&programs).connection.flags, FLOW_SYN_SEEN);
-        // The first one ends the old flow; then they come in order.
+        // The first segment ends the old flow; then the segments arrive in order.
         let outcome = client.give(&mut programs, &at(0).payload(&bytes[..300]));
         assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloBuffered, 1)]);
         let outcome = client.give(&mut programs, &at(300).payload(&bytes[300..]));
@@ -91,10 +91,10 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
             let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
             let mut expected = vec![(Reason::SynFlowReplaced, 1), (Reason::ConnectSyn, 1)];
             if handshake {
-                // The third handshake packet proves it already.
+                // The handshake's ACK is already proof of the new connection.
                 let outcome = client.give(&mut programs, &at(0));
                 assert_eq!(outcome.counted, [(Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]);
-                // It needs no answer, so the old backend gets a RST.
+                // That ACK needs no answer, so the packet becomes a RST to the old backend.
                 let rst = old.to_backend().rst().seq(behind(ISN, HELLO)).window(0);
                 assert_eq!(sent(&outcome), rst);
                 expected.remove(0);
@@ -116,7 +116,7 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
                 (flow.connection.route, flow.connection.state, flow.connection.flags),
                 (2, FLOW_ESTABLISHED, 0)
             );
-            // The old backend's segments are nobody's of ours.
+            // The old backend's segments no longer belong to a connection.
             let outcome = old.give(&mut programs, &open.backend_segment(0, HELLO).payload(*b"old"));
             assert_eq!(outcome.counted, [(Reason::ClassifyOwnTraffic, 1)]);
             programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireRemoved));
@@ -134,8 +134,7 @@ fn a_hello_in_parts_after_a_flow_begins_anew_too() {
         let open = open(&mut programs, family);
         let client = begin_anew(&mut programs, open);
         let at = |offset| client.at(0).seq(behind(NEXT_ISN, offset));
-        // The second part first: it proves nothing, and is not the old connection's either. It passes to the end that is
-        // there until the first part comes.
+        // The first part replaces the old flow, and the second part completes the hello.
         let outcome = client.give(&mut programs, &at(0).payload(&usual_hello()[..300]));
         assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::HelloBuffered, 1)]);
         let outcome = client.give(&mut programs, &at(300).payload(&usual_hello()[300..]));
@@ -167,7 +166,7 @@ fn a_cookie_without_a_syn_before_it_does_not_replace_a_flow() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // The client repeats its own hello: the cookie is valid, and the flow is its own.
+        // The client retransmits its own hello: the cookie is valid, but the flow is the same connection.
         let open = open(&mut programs, family);
         let repeated = open.client_segment(0, 0).payload(usual_hello());
         open.pass_to_backend(&mut programs, &repeated);
@@ -191,7 +190,8 @@ fn a_syn_on_a_flow_that_is_over_forgets_it() {
             assert_eq!((client.flow(&programs), open.backend.owner(&programs)), (None, None));
             let outcome = client.give(&mut programs, &client.at(0).seq(behind(NEXT_ISN, 0)));
             assert_dropped(&outcome, Reason::SynAcked);
-            // What still comes of the old connection is nobody's; its cookie is of this four-tuple, so it is not answered.
+            // Late segments of the old connection have no flow. Their cookie fits this four-tuple, so they
+            // are not answered.
             let late = open.client_segment(HELLO, 0);
             assert_dropped(&client.give(&mut programs, &late), Reason::SynEarly);
         }
@@ -209,7 +209,7 @@ fn the_new_connection_is_not_forgotten_with_the_old_one() {
         old.reset(&mut programs);
         let again = open(&mut programs, family);
         assert_eq!(again.client.dial.tuple(), old.client.dial.tuple());
-        // Others close: the old slot in the ring is examined, and holds an open flow.
+        // Others close: the old slot in the ring is examined, but its four-tuple now has an open flow.
         for port in [40_001, 40_002] {
             let other = crate::open::open_with(&mut programs, old.client.dial.port(port), old.offer);
             let outcome = other.client.give(&mut programs, &other.client_segment(HELLO, 0).rst());
@@ -231,7 +231,7 @@ fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
             port: common::maps::address::Port::new(port),
             reserved: [0; 2],
         };
-        // A flow of the TLS listener, whose port is a TCP listener's meanwhile.
+        // A flow of the TLS listener, whose port now belongs to a TCP listener.
         let open = open(&mut programs, family);
         let tls: Listener = programs.entry(name::LISTENERS, key(TLS_PORT)).unwrap();
         programs.insert(name::LISTENERS, key(TLS_PORT), Listener { protocol: PROTOCOL_TCP, route: 1, ..tls });
@@ -240,7 +240,7 @@ fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
         assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
         let backend = Backend::of(&sent(&outcome));
         assert_ne!(backend.source, open.backend.source);
-        // Until the client acknowledges the new SYN-ACK the old connection goes on.
+        // The old connection continues until the client acknowledges the new SYN-ACK.
         open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0));
         let answer = backend.syn_ack().ack(behind(NEXT_ISN, 0));
         assert_eq!(backend.give(&mut programs, &answer).counted, [(Reason::ForwardClient, 1)]);
@@ -287,7 +287,7 @@ fn the_syn_that_opened_a_flow_does_not_mark_it_when_it_comes_again() {
         let outcome = open.client.give(&mut programs, &open.client.dial.syn());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
         assert_eq!(open.flow(&programs).connection.flags, 0);
-        // Its cookie is still valid; the hello that comes again is the flow's own.
+        // Its cookie is still valid, but the retransmitted hello belongs to the flow.
         open.pass_to_backend(&mut programs, &open.client_segment(0, 0).payload(usual_hello()));
         assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
     }

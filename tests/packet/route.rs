@@ -1,4 +1,4 @@
-//! From the server name to the route.
+//! Choosing the route by server name.
 
 use std::mem::offset_of;
 
@@ -21,7 +21,7 @@ use crate::setup::backend_address;
 /// The port of a second listener.
 const OTHER_PORT: u16 = 8443;
 
-/// Routes 1 to 9, all with the same backends; listener 2 on [`OTHER_PORT`]; these names on listener 1.
+/// Loads routes 1 to 9, all with the same backends, listener 2 on [`OTHER_PORT`], and these names on listener 1.
 fn routed(names: &[(&str, u32)]) -> Programs {
     let mut programs = ready();
     for route in 2..10 {
@@ -42,7 +42,7 @@ fn routed(names: &[(&str, u32)]) -> Programs {
     programs
 }
 
-/// Listener 1 as the maps hold it.
+/// Returns listener 1 as stored in the maps.
 fn listener(programs: &Programs, family: tests::addresses::Family) -> Listener {
     let port = common::maps::address::Port::new(TLS_PORT);
     let key = ListenerKey { address: vip(family).into(), port, reserved: [0; 2] };
@@ -57,7 +57,7 @@ fn default_route(programs: &mut Programs, route: u32) {
     }
 }
 
-/// What the bytes of a hello do: the route, or the reason.
+/// Returns the route that a hello's bytes lead to, or the reason for the refusal.
 fn judge(programs: &mut Programs, client: Client, bytes: &[u8]) -> Result<u32, Reason> {
     let outcome: Outcome = client.send(programs, 0, bytes);
     let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
@@ -72,7 +72,7 @@ fn judge(programs: &mut Programs, client: Client, bytes: &[u8]) -> Result<u32, R
     Err(reason)
 }
 
-/// Demands what each name gives, over both families, on this port.
+/// Asserts the result for each name, over both families, on this port.
 #[track_caller]
 fn assert_routes(programs: &mut Programs, port: u16, cases: &[(&str, Result<u32, Reason>)]) {
     for family in FAMILIES {
@@ -123,7 +123,7 @@ fn wildcards_match_one_label_or_more_and_the_longest_wins() {
         ("exact.deep.example.org", Ok(4)),
         ("not.exact.deep.example.org", Ok(3)),
         ("xdeep.example.org", Ok(2)),
-        // The wildcard itself, and names that only end alike.
+        // The wildcard itself, and names that only have the same ending.
         ("example.org", Err(Reason::RouteNone)),
         ("xexample.org", Err(Reason::RouteNone)),
         ("a.b.c", Ok(5)),
@@ -175,7 +175,7 @@ fn a_name_of_253_bytes_is_routed() {
     assert_routes(&mut programs, TLS_PORT, &[(&below, Ok(3))]);
 }
 
-/// Names of up to 61 bytes are in a map of their own, and a long one may begin as a short one does.
+/// Names of up to 61 bytes have their own map, and a long name may start like a short one.
 #[test]
 fn short_and_long_names_are_told_apart() {
     tests::skip_without_root!();
@@ -192,7 +192,7 @@ fn short_and_long_names_are_told_apart() {
         let cases = [(other.as_str(), Err(Reason::RouteNone)), (&upper, Ok(bytes as u32 - 57))];
         assert_routes(&mut programs, TLS_PORT, &cases);
     }
-    // Behind a long name that leaves its bytes in the working memory.
+    // After a long name, which leaves its bytes in the working memory.
     let cases = [(names[5].as_str(), Ok(7)), (&names[0], Ok(2)), (&names[2], Ok(4)), (&names[3], Ok(5))];
     assert_routes(&mut programs, TLS_PORT, &cases);
 }
@@ -227,7 +227,7 @@ fn reserved_names_are_nobodys() {
         let cases = [(name, Err(Reason::RouteReserved)), (upper.as_str(), Err(Reason::RouteReserved))];
         assert_routes(&mut programs, TLS_PORT, &cases);
     }
-    // Names that are only alike.
+    // Names that are only similar.
     let cases = [
         ("kubernetes.default.svc.cluster.local.example.org", Ok(4)),
         ("kubernetes.default.svc.cluster", Ok(4)),
@@ -245,7 +245,7 @@ fn unknown_names_are_refused_without_a_default_route() {
     assert_routes(&mut programs, TLS_PORT, &[("nobody.example.org", Err(Reason::RouteNone))]);
 }
 
-/// Hellos that carry no name: none at all, and addresses instead.
+/// Returns hellos without a name: with none at all, and with an address instead.
 fn nameless() -> Vec<Vec<u8>> {
     let mut all = vec![hello().bytes()];
     all.extend(["192.0.2.1", "10.0.0.1.", "2001:db8::1", "::1"].map(|name| hello().name(name).bytes()));
@@ -271,7 +271,7 @@ fn the_default_route_takes_unknown_names_and_no_name_but_never_what_is_malformed
     default_route(&mut programs, 7);
     assert_routes(&mut programs, TLS_PORT, &[("api.example.org", Ok(2)), ("nobody.example.org", Ok(7))]);
     let mut bad_length = hello().name("nobody.example.org").bytes();
-    // The session id claims more bytes than a session id may have.
+    // The session id is longer than allowed.
     bad_length[43] = 33;
     let malformed = [
         (hello().name("not a name").bytes(), Reason::HelloNameInvalid),
@@ -291,8 +291,8 @@ fn the_default_route_takes_unknown_names_and_no_name_but_never_what_is_malformed
     }
 }
 
-/// Gives a hello whose packet looks up the entry of `key`; behind the first look another CPU changes it. Nothing is decided
-/// then, and the client's repetition is decided by what is there.
+/// Sends a hello whose packet looks up the entry of `key`; after the first access another CPU changes it. The
+/// packet then decides nothing, and the client's retransmission is decided by the current entry.
 #[track_caller]
 fn changes<K: Pod, V: Pod>(programs: &mut Programs, client: Client, map: &'static str, key: K, at: usize) {
     let entry: V = programs.entry(map, key).expect("the entry is there");
@@ -311,7 +311,7 @@ fn changes<K: Pod, V: Pod>(programs: &mut Programs, client: Client, map: &'stati
 /// The name of route 2 below.
 const CHANGING: &str = "changing.example.org";
 
-/// Elements of hash maps are used again the moment they are removed: what is read may be another key's by then.
+/// Hash map elements are reused as soon as they are removed, so a read may return another key's value.
 #[test]
 fn an_entry_that_changes_while_it_is_read_decides_nothing() {
     tests::skip_without_root!();

@@ -17,27 +17,27 @@ use tests::world::Device;
 
 use crate::check::{sent, timestamps};
 
-/// The client's first sequence number; the wrap comes in the middle of the hello.
+/// The client's first sequence number; the numbers wrap in the middle of the hello.
 pub(crate) const ISN: u32 = 0xffff_ff00;
 /// The backend's first sequence number.
 pub(crate) const BACKEND_ISN: u32 = 0x1000_0000;
-/// The client's timestamps begin here.
+/// The client's first timestamp.
 pub(crate) const CLIENT_TIME: u32 = 5_000;
-/// The backend's timestamps begin here.
+/// The backend's first timestamp.
 pub(crate) const BACKEND_TIME: u32 = 900_000;
-/// The client's window once the connection is open, as on the wire.
+/// The client's window once the connection is open, as it is on the wire.
 pub(crate) const CLIENT_WINDOW: u16 = 502;
-/// The backend's.
+/// The backend's window.
 pub(crate) const BACKEND_WINDOW: u16 = 128;
 
-/// The programs with a TLS listener and one route.
+/// Loads the programs with a TLS listener and one route.
 pub(crate) fn ready() -> Programs {
     let mut programs = Programs::load().expect("the programs load");
     programs.tls_with_one_route();
     programs
 }
 
-/// A hello of 517 bytes for tenant a, as OpenSSL sends it.
+/// Returns a hello of 517 bytes for tenant a, as OpenSSL sends it.
 pub(crate) fn usual_hello() -> Vec<u8> {
     tests::hello::hello().name(server_name(0)).length(517).bytes()
 }
@@ -52,17 +52,17 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// Nothing but the segment size.
+    /// Returns an offer of the segment size only.
     pub(crate) const fn plain(mss: u16) -> Self {
         Self { mss: Some(mss), sack: false, timestamps: false, scale: None }
     }
 
-    /// As Linux offers.
+    /// Returns Linux's offer.
     pub(crate) const fn linux(mss: u16, scale: u8) -> Self {
         Self { mss: Some(mss), sack: true, timestamps: true, scale: Some(scale) }
     }
 
-    /// The options on a segment, in the order Linux uses; what is not offered is left out.
+    /// Adds the options to a segment in Linux's order; what is not offered is left out.
     pub(crate) fn put(self, mut segment: Segment, value: u32, echo: u32) -> Segment {
         segment.options.extend(self.mss.map(TcpOption::Mss));
         if self.sack {
@@ -77,7 +77,7 @@ impl Offer {
         }
     }
 
-    /// The options as our own SYNs have them: each at its offset, NOPs for what is not offered.
+    /// Adds the options as our own SYNs have them: each at its fixed offset, with NOPs for what is not offered.
     pub(crate) fn put_fixed(self, mut segment: Segment, value: u32, echo: u32) -> Segment {
         let nops = |count| std::iter::repeat_n(TcpOption::Nop, count);
         segment.options.extend(self.mss.map(TcpOption::Mss));
@@ -95,12 +95,12 @@ fn with(mut segment: Segment, options: impl Iterator<Item = TcpOption>) -> Segme
     segment
 }
 
-/// NOP, NOP, timestamps: as on segments of an open connection.
+/// Adds NOP, NOP, timestamps, as on segments of an open connection.
 pub(crate) fn stamped(segment: Segment, value: u32, echo: u32) -> Segment {
     segment.option(TcpOption::Nop).option(TcpOption::Nop).timestamps(value, echo)
 }
 
-/// A connection to be made.
+/// A connection before it is dialled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dial {
     pub(crate) family: Family,
@@ -110,7 +110,7 @@ pub(crate) struct Dial {
     pub(crate) offer: Offer,
 }
 
-/// As Linux dials the TLS listener.
+/// Returns a connection to the TLS listener with Linux's options.
 pub(crate) fn dial(family: Family) -> Dial {
     let offer = Offer::linux(1440, 7);
     Dial { family, host: client(family), port: 40_000, vip_port: TLS_PORT, offer }
@@ -141,29 +141,29 @@ impl Dial {
         SocketAddr::new(vip(self.family), self.vip_port)
     }
 
-    /// Key of the connection's entries.
+    /// Returns the key of the connection's entries.
     pub(crate) fn tuple(self) -> ClientTuple {
         client_tuple(self.client(), self.vip())
     }
 
-    /// A segment of the client as it comes in.
+    /// Returns a segment of the client as we receive it.
     pub(crate) fn segment(self) -> Segment {
         segment(self.client(), self.vip()).ethernet(Device::Client.near_mac(), Device::Client.far_mac())
     }
 
-    /// A segment to the client as it leaves; hop limit 64 as in all we make.
+    /// Returns a segment to the client as it leaves, with hop limit 64 as in all packets we make.
     pub(crate) fn to_client(self) -> Segment {
         segment(self.vip(), self.client())
             .ethernet(Device::Client.far_mac(), Device::Client.near_mac())
             .window(0)
     }
 
-    /// The client's SYN.
+    /// Returns the client's SYN.
     pub(crate) fn syn(self) -> Segment {
         self.offer.put(self.segment().syn(ISN), CLIENT_TIME, 0)
     }
 
-    /// Dials as far as the SYN-ACK.
+    /// Dials until the SYN-ACK.
     #[track_caller]
     pub(crate) fn shake(self, programs: &mut Programs) -> Client {
         let outcome = programs.ingress(Device::Client, &self.syn().bytes());
@@ -184,12 +184,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// The same client with another SYN-ACK of ours.
+    /// Returns the same client with another SYN-ACK of ours.
     pub(crate) fn told(self, answer: &Segment) -> Self {
         Self { cookie: answer.seq, time: timestamps(answer).map_or(0, |(value, _)| value), ..self }
     }
 
-    /// A segment that acknowledges the SYN-ACK, `offset` bytes behind the SYN.
+    /// Returns a segment that acknowledges the SYN-ACK, `offset` bytes after the SYN.
     pub(crate) fn at(self, offset: u32) -> Segment {
         let ack = self.cookie.wrapping_add(1);
         let s = self.dial.segment().seq(behind(ISN, offset)).ack(ack).window(CLIENT_WINDOW);
@@ -214,17 +214,17 @@ impl Client {
         Backend::of(&sent(&outcome))
     }
 
-    /// An acknowledgement number that is certainly not this handshake's: one bit of the cookie's four-tuple tag differs.
+    /// Returns a wrong acknowledgement number: one bit of the cookie's four-tuple tag differs.
     pub(crate) fn wrong_ack(self) -> u32 {
         (self.cookie ^ 1 << 4).wrapping_add(1)
     }
 
-    /// The RST that refuses this client: at the number it waits for.
+    /// Returns the RST that refuses this client, at the number it expects.
     pub(crate) fn refusal(self) -> Segment {
         self.dial.to_client().rst().seq(self.cookie.wrapping_add(1))
     }
 
-    /// The acknowledgement of `bytes` hello bytes, as it leaves; the timestamp is read from the packet sent.
+    /// Asserts the acknowledgement of `bytes` hello bytes; the timestamp is read from the packet that was sent.
     #[track_caller]
     pub(crate) fn assert_acknowledged(self, outcome: &Outcome, bytes: u32) {
         let answer = sent(outcome);
@@ -245,23 +245,23 @@ impl Client {
         assert_frame(&outcome.packet, &expected);
     }
 
-    /// What is kept of its hello.
+    /// Returns its waiting hello.
     pub(crate) fn waiting(self, programs: &Programs) -> Option<Pending> {
         programs.entry(name::PENDING, self.dial.tuple())
     }
 
-    /// Its flow.
+    /// Returns its flow.
     pub(crate) fn flow(self, programs: &Programs) -> Option<Flow> {
         programs.entry(name::FLOWS, self.dial.tuple())
     }
 }
 
-/// The number `offset` bytes behind a SYN with this number.
+/// Returns the number `offset` bytes after a SYN with this number.
 pub(crate) fn behind(isn: u32, offset: u32) -> u32 {
     isn.wrapping_add(1).wrapping_add(offset)
 }
 
-/// A backend that has our SYN.
+/// A backend that received our SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backend {
     pub(crate) address: SocketAddr,
@@ -270,7 +270,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// The backend a SYN of ours is for.
+    /// Returns the backend that a SYN of ours is sent to.
     #[track_caller]
     pub(crate) fn of(syn: &Segment) -> Self {
         let family = FAMILIES[usize::from(syn.to.is_ipv6())];
@@ -280,39 +280,39 @@ impl Backend {
         Self { address: syn.to, source: syn.from, timestamps: timestamps(syn).is_some() }
     }
 
-    /// Key of its NAT entry.
+    /// Returns the key of its NAT entry.
     pub(crate) fn tuple(self) -> BackendTuple {
         backend_tuple(self.address, self.source)
     }
 
-    /// Whose connection its NAT entry is.
+    /// Returns the owner of its NAT entry.
     pub(crate) fn owner(self, programs: &Programs) -> Option<ClientTuple> {
         programs.entry(name::NATS, self.tuple()).map(|reply: Reply| reply.tuple())
     }
 
-    /// A segment of the backend as it comes in.
+    /// Returns a segment of the backend as we receive it.
     pub(crate) fn segment(self) -> Segment {
         segment(self.address, self.source).ethernet(Device::Backend.near_mac(), Device::Backend.far_mac())
     }
 
-    /// A segment to the backend as it leaves.
+    /// Returns a segment to the backend as it leaves.
     pub(crate) fn to_backend(self) -> Segment {
         segment(self.source, self.address).ethernet(Device::Backend.far_mac(), Device::Backend.near_mac())
     }
 
-    /// Its SYN-ACK.
+    /// Returns its SYN-ACK.
     pub(crate) fn syn_ack(self) -> Segment {
         let offer = if self.timestamps { Offer::linux(1460, 9) } else { Offer::plain(1460) };
         self.syn_ack_with(offer)
     }
 
-    /// Its SYN-ACK with these options.
+    /// Returns its SYN-ACK with these options.
     pub(crate) fn syn_ack_with(self, offer: Offer) -> Segment {
         let s = self.segment().flags(flag::SYN).seq(BACKEND_ISN).ack(behind(ISN, 0));
         offer.put(s, BACKEND_TIME, CLIENT_TIME)
     }
 
-    /// An established segment: `seq` and `ack` count from behind the SYNs.
+    /// Returns an established segment: `seq` and `ack` count from after the SYNs.
     pub(crate) fn at(self, seq: u32, ack: u32) -> Segment {
         let s = self.segment().seq(behind(BACKEND_ISN, seq)).ack(behind(ISN, ack)).window(BACKEND_WINDOW);
         if self.timestamps { stamped(s, BACKEND_TIME + 10, CLIENT_TIME + 1) } else { s }
@@ -323,7 +323,7 @@ impl Backend {
         programs.ingress(Device::Backend, &segment.bytes())
     }
 
-    /// Accepts; the hello is delivered.
+    /// Accepts the connection, so that the hello is delivered.
     #[track_caller]
     pub(crate) fn accept(self, programs: &mut Programs) -> Outcome {
         let outcome = self.give(programs, &self.syn_ack());
@@ -331,7 +331,7 @@ impl Backend {
         outcome
     }
 
-    /// Refuses: RST to our SYN.
+    /// Refuses: answers our SYN with a RST.
     pub(crate) fn refuse(self, programs: &mut Programs) -> Outcome {
         self.give(programs, &self.segment().rst().ack(behind(ISN, 0)).window(0))
     }

@@ -1,4 +1,4 @@
-//! Plays every script of `tests/script`, each as a test of its own.
+//! Plays every script in `tests/script`, each as its own test.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

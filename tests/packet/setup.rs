@@ -1,4 +1,4 @@
-//! Routes with more than one backend, and what became of them.
+//! Routes with more than one backend, and readers of the resulting map entries.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,17 +11,17 @@ use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, ho
 use tests::program::Programs;
 use tests::world::Device;
 
-/// Address of backend `index` of tenant a.
+/// Returns the address of backend `index` of tenant a.
 pub(crate) fn backend_address(family: Family, index: u8) -> IpAddr {
     host(family, TENANT_NETS[0], BACKENDS[0] + index)
 }
 
-/// Where backend `index` of tenant a listens.
+/// Returns the address and port of backend `index` of tenant a.
 pub(crate) fn backend_socket(family: Family, index: u8) -> SocketAddr {
     SocketAddr::new(backend_address(family, index), BACKEND_PORT)
 }
 
-/// Its id in [`with_backends`].
+/// Returns the backend's id in [`with_backends`].
 pub(crate) fn backend_id(family: Family, index: u8) -> u32 {
     let first = if family.is_v4() { 10 } else { 20 };
     first + u32::from(index)
@@ -52,41 +52,41 @@ pub(crate) fn flag_backend(programs: &mut Programs, id: u32, flags: u8) {
     programs.insert(name::BACKENDS, id, Backend { flags, ..backend });
 }
 
-/// Counters of route 1: connected, refused, retried.
+/// Returns the counters of route 1: connected, refused, retried.
 pub(crate) fn route_counts(programs: &Programs) -> (u64, u64, u64) {
     let counters: RouteCounters = programs.entry(name::ROUTE_COUNTERS, 1u32).expect("the daemon made them");
     (counters.connected, counters.refused, counters.retried)
 }
 
-/// Every NAT entry, and whose it is.
+/// Returns every NAT entry with its owner.
 pub(crate) fn nats(programs: &Programs) -> Vec<(BackendTuple, ClientTuple)> {
     let nats = programs.entries(name::NATS).into_iter();
     nats.map(|(tuple, reply): (_, Reply)| (tuple, reply.tuple())).collect()
 }
 
-/// Every waiting hello.
+/// Returns the clients of all waiting hellos.
 pub(crate) fn hellos(programs: &Programs) -> Vec<ClientTuple> {
     programs.entries::<ClientTuple, Pending>(name::PENDING).into_iter().map(|(client, _)| client).collect()
 }
 
-/// Waiting hellos of a source, as counted.
+/// Returns the count of waiting hellos of a source.
 pub(crate) fn waiting_of(programs: &Programs, source: IpAddr) -> u32 {
     let prefix = Address::from(source).source_prefix();
     let source: Option<Source> = programs.entry(name::SOURCES, prefix);
     source.map_or(0, |source| source.waiting)
 }
 
-/// Takes a hello out of the map, as if the buffers had given it away.
+/// Removes a hello from the map, as if it had been evicted.
 pub(crate) fn remove_hello(programs: &mut Programs, client: ClientTuple) {
     programs.remove::<_, Pending>(name::PENDING, client);
 }
 
-/// Takes a flow out of the map.
+/// Removes a flow from the map.
 pub(crate) fn remove_flow(programs: &mut Programs, client: ClientTuple) {
     programs.remove::<_, Flow>(name::FLOWS, client);
 }
 
-/// Forgets all connections that wait for their backend.
+/// Removes all connections that wait for their backend.
 pub(crate) fn forget_all(programs: &mut Programs) {
     for (tuple, _) in nats(programs) {
         programs.remove::<_, Reply>(name::NATS, tuple);

@@ -1,4 +1,4 @@
-//! SYNs of TLS listeners, and the cookies that come back.
+//! SYNs to TLS listeners, and the cookies that clients return.
 
 use common::decide::cookie::{self, EPOCH_SHIFT};
 use common::maps::name;
@@ -13,13 +13,13 @@ use tests::program::{Programs, Sizes};
 use crate::check::{assert_dropped, assert_sent, reset_of, sent, timestamps};
 use crate::scene::{CLIENT_TIME, Client, ISN, Offer, behind, dial, ready, stamped, usual_hello};
 
-/// A clock of the kernel, nanoseconds.
+/// Reads a clock of the kernel, in nanoseconds.
 fn clock(id: ClockId) -> u64 {
     let time = clock_gettime(id).expect("the kernel has this clock");
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
-/// Offers as clients make them: all, none, each alone.
+/// Returns offers as clients make them: all options, none, each alone.
 fn offers() -> Vec<Offer> {
     let none = Offer { mss: None, sack: false, timestamps: false, scale: None };
     vec![
@@ -34,7 +34,7 @@ fn offers() -> Vec<Offer> {
     ]
 }
 
-/// Nothing is stored for anybody.
+/// Asserts that nothing is stored for the client.
 #[track_caller]
 fn assert_nothing_stored(programs: &Programs, client: Client) {
     assert_eq!(client.waiting(programs), None);
@@ -54,7 +54,7 @@ fn a_syn_is_answered_with_the_options_offered() {
             let after = clock(ClockId::CLOCK_MONOTONIC);
             let value = timestamps(&sent(&outcome)).map_or(0, |(value, _)| value);
             if offer.timestamps {
-                // The lowest byte is the cookie's.
+                // The lowest byte belongs to the cookie.
                 assert!((before >> 28..=after >> 28).contains(&(u64::from(value) >> 8)), "{value}");
                 assert_eq!(value & 0xff, client.time & 0xff);
             }
@@ -76,7 +76,7 @@ fn a_syn_of_any_hop_limit_and_with_ecn_is_answered() {
         let syn = dial(family).syn().hop_limit(1).flags(flag::ECE | flag::CWR);
         let outcome = programs.ingress(tests::world::Device::Client, &syn.bytes());
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
-        // ECN is not agreed to: we could not keep the promise for the backend.
+        // ECN is not accepted, since we could not keep the promise for the backend.
         assert_eq!(sent(&outcome).flags, flag::SYN | flag::ACK);
         assert_eq!(sent(&outcome).hop_limit, 64);
     }
@@ -121,7 +121,8 @@ fn a_fin_without_hello_is_refused() {
     }
 }
 
-/// Not let in, and nothing stored. Tags have 11 bits, so one wrong cookie in 2,048 passes for a later segment's.
+/// Asserts that the segment is rejected and nothing stored. Tags have 11 bits, so one wrong cookie in 2,048
+/// passes for that of a later segment.
 #[track_caller]
 fn assert_not_let_in(programs: &mut Programs, client: Client, segment: &Segment) {
     let outcome = client.give(programs, segment);
@@ -202,7 +203,7 @@ fn a_second_segment_before_the_first_is_dropped_and_comes_again() {
         assert_dropped(&client.send(&mut programs, 0, first), Reason::HelloBuffered);
         let outcome = client.send(&mut programs, 300, second);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
-        // Nor is a pure ACK that overtakes its hello a reason to reset.
+        // A pure ACK that overtakes its hello is not answered with a reset either.
         let other = dial(family).port(40_001).shake(&mut programs);
         assert_dropped(&other.give(&mut programs, &other.at(300)), Reason::SynEarly);
     }
@@ -225,7 +226,7 @@ fn both_keys_verify_and_the_chosen_one_signs() {
         for client in [old, new] {
             assert_dropped(&client.give(&mut programs, &client.at(0)), Reason::SynAcked);
         }
-        // The old key is replaced: its cookies are nobody's.
+        // The old key is replaced, so its cookies are no longer valid.
         programs.cookie_key(0, CookieKey { k0: 1, k1: 2 });
         assert_not_let_in(&mut programs, old, &old.at(0));
         assert_dropped(&new.give(&mut programs, &new.at(0)), Reason::SynAcked);
@@ -244,7 +245,7 @@ fn a_key_of_zeros_verifies_nothing() {
     }
 }
 
-/// A client with a cookie as it would have been made `age` epochs ago.
+/// Returns a client with a cookie as made `age` epochs ago.
 fn aged(family: Family, age: u32) -> Client {
     let dial = dial(family);
     let epoch = cookie::epoch(clock(ClockId::CLOCK_TAI)) - age;
@@ -257,7 +258,7 @@ fn aged(family: Family, age: u32) -> Client {
 fn a_cookie_is_good_in_its_epoch_and_the_next() {
     tests::skip_without_root!();
     let mut programs = ready();
-    // Not at the end of an epoch, so that it does not change under us.
+    // Not at the end of an epoch, so that the epoch does not change during the test.
     while clock(ClockId::CLOCK_TAI) % (1 << EPOCH_SHIFT) > (1 << EPOCH_SHIFT) - 5_000_000_000 {
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
@@ -281,12 +282,12 @@ fn a_cookie_belongs_to_one_first_sequence_number() {
         let client = dial(family).shake(&mut programs);
         let twice = sent(&client.give(&mut programs, &dial(family).syn()));
         assert_eq!(twice.seq, client.cookie, "a repeated SYN gets the same answer");
-        // Tags have 11 bits, and the clock is in them: two numbers have the same one once in 2,048 times.
+        // Tags have 11 bits and depend on the clock: two numbers have the same tag once in 2,048 times.
         let other = (1..=4)
             .map(|bits| sent(&client.give(&mut programs, &dial(family).syn().seq(ISN ^ bits))))
             .find(|answer| answer.seq != client.cookie)
             .expect("another first sequence number gets another cookie");
-        // The other's cookie at our number: of this four-tuple, yet not at its beginning.
+        // The other cookie at our number fits this four-tuple, but not this first sequence number.
         let wrong = dial(family).segment().seq(behind(ISN, 0)).ack(other.seq.wrapping_add(1));
         let wrong = stamped(wrong, CLIENT_TIME + 1, client.time).payload(usual_hello());
         assert_dropped(&client.give(&mut programs, &wrong), Reason::SynEarly);
@@ -301,8 +302,8 @@ fn a_syn_ack_to_a_listener_is_reset() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // RFC 9293 section 3.10.7.2: an ACK in LISTEN is answered with RST. Answered with SYN-ACK, two such
-        // listeners would talk for ever.
+        // RFC 9293 section 3.10.7.2: an ACK in LISTEN is answered with RST. If it were answered with SYN-ACK,
+        // two such listeners would answer each other for ever.
         let wrong = dial(family).syn().ack(12_345);
         let outcome = programs.ingress(tests::world::Device::Client, &wrong.bytes());
         assert_sent(&outcome, Reason::SynCookieMismatch, &reset_of(&wrong));

@@ -1,4 +1,4 @@
-//! Which packets `vestibule trace` gets to see. What it prints of them: `tests/path/trace.rs`.
+//! Which packets `vestibule trace` receives. Their printed form is tested in `tests/path/trace.rs`.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ fn now_ns() -> u64 {
     now.tv_sec() as u64 * SECOND_NS + now.tv_nsec() as u64
 }
 
-/// Chooses the packets of one client.
+/// Selects the packets of one client.
 fn watch(programs: &mut Programs, client: IpAddr) {
     let filter = TraceFilter {
         until_ns: now_ns() + 60 * SECOND_NS,
@@ -34,7 +34,7 @@ fn watch(programs: &mut Programs, client: IpAddr) {
     programs.set(name::TRACE, 0, filter);
 }
 
-/// How many of the packets that `story` sends were chosen.
+/// Returns how many of the packets that `story` sends were selected.
 fn chosen(programs: &mut Programs, story: impl FnOnce(&mut Programs)) -> u64 {
     let count = |programs: &Programs| programs.element::<TraceCount>(name::TRACE_COUNT, 0).chosen;
     let before = count(programs);
@@ -72,7 +72,7 @@ fn packets_of_both_sides_and_errors_about_them_belong_to_the_client() {
     }
 }
 
-/// The working memory still has the packet before: what was not read of this one must not be compared.
+/// The working memory still has the previous packet. Fields not read from this one must not be compared.
 #[test]
 fn a_packet_that_was_not_read_is_not_mistaken_for_the_one_before() {
     tests::skip_without_root!();
@@ -97,7 +97,7 @@ fn a_filter_that_is_not_renewed_ends_and_is_switched_off() {
     let syn = caller.syn().bytes();
     watch(&mut programs, caller.client().ip());
     let filter: TraceFilter = programs.element(name::TRACE, 0);
-    // The first is about to be renewed; it is left alone.
+    // The first filter has only just ended and may be renewed, so it is left in place.
     for (until_ns, left) in [(now_ns(), true), (now_ns() - SECOND_NS, false)] {
         programs.set(name::TRACE, 0, TraceFilter { until_ns, ..filter });
         let seen = chosen(&mut programs, |programs| {

@@ -1,4 +1,4 @@
-//! Bytes that we acknowledged to the client are ours to deliver, however often it takes.
+//! We must deliver the bytes that we acknowledged to the client, however many retransmissions it takes.
 
 use std::mem::offset_of;
 
@@ -22,10 +22,10 @@ use crate::scene::{
 };
 use crate::setup::remove_hello;
 
-/// Bytes of the client's segments.
+/// The payload bytes of each client segment.
 const PART: usize = 1_000;
 
-/// A connection whose hello of 4,500 bytes came in five segments, four of them acknowledged.
+/// Opens a connection whose hello of 4,500 bytes arrived in five segments, four of them acknowledged.
 fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
     let bytes = hello().name(server_name(0)).length(4_500).bytes();
     let client = dial(family).shake(programs);
@@ -41,7 +41,7 @@ fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
     (client, backend, bytes)
 }
 
-/// These bytes, from the `from`th on, came once more.
+/// Asserts that these bytes were sent again, starting at byte `from`.
 #[track_caller]
 fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
     assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
@@ -60,7 +60,7 @@ fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
     }
 }
 
-/// Nothing is undelivered any more.
+/// Asserts that no byte is undelivered any more.
 #[track_caller]
 fn assert_settled(programs: &Programs, client: Client) {
     assert_eq!(client.waiting(programs), None);
@@ -89,7 +89,7 @@ fn a_repeated_acknowledgement_brings_what_follows_it() {
     let mut programs = ready();
     for family in FAMILIES {
         let (client, backend, bytes) = owed(&mut programs, family);
-        // A duplicate asks for the first hole, and gets that.
+        // A duplicate acknowledgement asks for the first missing segment only, and gets it.
         let mss = if family.is_v4() { 1_448 } else { 1_428 };
         let outcome = backend.give(&mut programs, &backend.at(0, 0));
         assert_repeated(&outcome, &bytes[..mss], 0);
@@ -110,13 +110,13 @@ fn a_repetition_by_the_client_brings_what_is_missing() {
     let mut programs = ready();
     for family in FAMILIES {
         let (client, backend, bytes) = owed(&mut programs, family);
-        // The last part was never acknowledged, so that is what the client repeats.
+        // The last part was never acknowledged, so the client retransmits it.
         let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
         assert_repeated(&outcome, &bytes, 0);
         backend.give(&mut programs, &backend.at(0, 2_500));
         let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
         assert_repeated(&outcome, &bytes, 2_500);
-        // New data passes as ever.
+        // New data passes as usual.
         let outcome = client.send(&mut programs, 4_500, b"more");
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         assert_eq!(sent(&outcome).payload, b"more");
@@ -134,7 +134,7 @@ fn what_the_backend_acknowledged_is_owed_no_more() {
             assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
             if settled {
                 assert_settled(&programs, client);
-                // The client's repetition is its own again.
+                // The client's retransmission passes to the backend again.
                 let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
                 assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
                 assert_eq!(sent(&outcome).payload, bytes[4_000..]);
@@ -146,7 +146,7 @@ fn what_the_backend_acknowledged_is_owed_no_more() {
     }
 }
 
-/// Both sides forget the connection.
+/// Resets the connection and removes its entries.
 fn end(programs: &mut Programs, client: Client, backend: Backend) {
     let order = crate::check::order(client.dial.tuple(), Reason::ExpireRemoved);
     assert_eq!(programs.expire(&order).verdict, 0);
@@ -166,12 +166,12 @@ fn a_repeated_syn_ack_is_acknowledged_where_nothing_is_owed() {
         backend.accept(&mut programs);
         let again = backend.syn_ack();
         let outcome = backend.give(&mut programs, &again);
-        // The client's scale is on the figure: announced as it is, it would promise too much.
+        // The client's window scale applies to this field. The unscaled value would announce too much.
         let expected =
             backend.to_backend().seq(behind(ISN, 0)).ack(behind(BACKEND_ISN, 0)).window(again.window >> 7);
         let expected = stamped(expected, CLIENT_TIME, BACKEND_TIME);
         assert_sent(&outcome, Reason::ForwardBackend, &expected);
-        // The client repeats the hello itself.
+        // The client retransmits the hello itself.
         let outcome = client.send(&mut programs, 0, &usual_hello());
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         assert_eq!(sent(&outcome).payload, usual_hello());
@@ -183,7 +183,7 @@ fn bytes_that_gave_way_end_the_flow_on_both_sides() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
-        // The daemon is dead, nobody resets what the buffers gave away. The backend speaks first.
+        // The hello was evicted while the daemon was dead, so nothing was reset. The backend sends first.
         let (client, backend, _) = owed(&mut programs, family);
         remove_hello(&mut programs, client.dial.tuple());
         let asks = backend.at(0, 0);
@@ -194,7 +194,7 @@ fn bytes_that_gave_way_end_the_flow_on_both_sides() {
         let outcome = client.give(&mut programs, &repeats);
         assert_sent(&outcome, Reason::ForwardLinger, &reset_of(&repeats));
         order_closed(&mut programs, client);
-        // Only the bytes are gone: another client has their slot.
+        // Only the bytes are lost: another client has their slot.
         for from_client in [true, false] {
             let (client, backend, bytes) = owed(&mut programs, family);
             let place = client.waiting(&programs).unwrap().buffers[1];
@@ -221,14 +221,14 @@ fn bytes_that_gave_way_end_the_flow_on_both_sides() {
     }
 }
 
-/// The daemon forgets the flow.
+/// Expires the flow, as the daemon does.
 fn order_closed(programs: &mut Programs, client: Client) {
     let order = crate::check::order(client.dial.tuple(), Reason::ExpireClosed);
     assert_eq!(programs.expire(&order).verdict, 0);
     assert_eq!(client.waiting(programs), None);
 }
 
-/// What a CPU does that has the backend's acknowledgement of all undelivered bytes.
+/// Returns the changes made by a CPU that processes the backend's acknowledgement of all undelivered bytes.
 fn settle(programs: &Programs, client: Client) -> Vec<Change> {
     let (tuple, flow) = (client.dial.tuple(), client.flow(programs).expect("it is open"));
     let flags = flow.connection.backend_flags & !FLOW_UNDELIVERED;
@@ -238,7 +238,7 @@ fn settle(programs: &Programs, client: Client) -> Vec<Change> {
     ]
 }
 
-/// And then a hello of another client takes a slot that this one's had.
+/// The same, and then a hello of another client takes one of the freed slots.
 fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
     let mut changes = settle(programs, client);
     let place = client.waiting(programs).expect("the hello is kept").buffers[1];
@@ -247,18 +247,18 @@ fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
     changes
 }
 
-/// The byte that shows whether bytes are undelivered.
+/// Returns the location of the flag for undelivered bytes.
 fn flags(client: Client) -> Place {
     Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.backend_flags))
 }
 
-/// A byte of the hello that is read before its bytes.
+/// Returns the location of a byte of the hello's entry that is read before the hello's bytes.
 fn stored(client: Client) -> Place {
     Place::new(name::PENDING, &client.dial.tuple(), offset_of!(Pending, connection.state))
 }
 
-/// Gives one packet with the changes behind the first access to a byte, then another connection's behind the second, until
-/// there is no such access any more.
+/// Gives one packet with the changes applied after the first access to a byte, then for another connection
+/// after the second access, and so on until there is no such access.
 fn behind_each_access(
     place: fn(Client) -> Place,
     changes: fn(&Programs, Client) -> Vec<Change>,
@@ -289,9 +289,9 @@ fn behind_each_access(
     }
 }
 
-/// Two acknowledgements of the backend on two CPUs: this one has seen that bytes are undelivered when the other has them
-/// settled, and finds no hello. 15 of 252,891 connections with hellos of 12,000 bytes were reset so, before the flag was
-/// read again.
+/// Two acknowledgements of the backend on two CPUs: this CPU has seen that bytes are undelivered, then the
+/// other settles them, and this one finds no hello. Of 252,891 connections with hellos of 12,000 bytes, 15
+/// were reset before the flag was read again.
 #[test]
 fn an_acknowledgement_passes_when_another_settles_what_is_owed() {
     tests::skip_without_root!();
@@ -304,8 +304,8 @@ fn an_acknowledgement_passes_when_another_settles_what_is_owed() {
     behind_each_access(flags, settle, data, &passed);
 }
 
-/// The same where the packet asks for the bytes again: it finds them, or finds that nothing is undelivered. Here the slot of one
-/// of them is another client's at once.
+/// The same for a packet that requests the bytes again: it finds them, or finds that nothing is undelivered.
+/// Here another client takes one of the slots at once.
 #[test]
 fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
     tests::skip_without_root!();
@@ -330,8 +330,8 @@ fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
     }
 }
 
-/// What the schedules above rest on: changes are made behind one access, as long as they wait for it, and one whose element
-/// is not there is reported.
+/// The properties that the tests above rely on: changes are applied after one access, as long as they wait
+/// for it, and a missing element is reported.
 #[test]
 fn a_schedule_is_made_once_and_tells_what_it_missed() {
     tests::skip_without_root!();
@@ -356,7 +356,7 @@ fn a_schedule_is_made_once_and_tells_what_it_missed() {
     assert!(format!("{error:#}").contains(name::FLOWS), "{error:#}");
 }
 
-/// Between the look at the flow and the look at its bytes its client may have started again: those bytes are another tenant's.
+/// The client may have started again between the reads of flow and bytes, which are then another tenant's.
 #[test]
 fn bytes_of_another_connection_are_not_repeated() {
     tests::skip_without_root!();

@@ -1,4 +1,4 @@
-//! Backends that refuse, say nothing, or are not there.
+//! Backends that refuse, do not answer, or do not exist.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use tests::topology::Options;
 use crate::open::Open;
 use crate::scene::{AT_ONCE, ECHO_PORT, Scene};
 
-/// Nobody listens here: the kernel refuses.
+/// A port without a listener: the kernel refuses connections.
 const CLOSED_PORT: u16 = 7999;
-/// A host number of the tenants' networks that nobody has.
+/// A host number that no host of the tenants' networks has.
 const NOBODY: u8 = 99;
 
-/// A host of tenant a's network that takes packets and never answers.
+/// Returns a host of tenant a's network that accepts packets and never answers.
 fn silent(family: Family) -> IpAddr {
     host(family, TENANT_NETS[0], NOBODY)
 }
 
-/// Backends of both families.
+/// Returns backends of both families.
 fn both(make: impl Fn(Family) -> Vec<Backend>) -> Vec<Backend> {
     FAMILIES.into_iter().flat_map(make).collect()
 }
 
-/// Routes to backends that are partly or wholly down, by name and by TCP listener.
+/// Returns routes to backends that are partly or all down, by name and by TCP listener.
 fn config() -> Config {
     let mut config = Config::empty();
     config.listeners.push(listener(SHARED, TLS_PORT, "TLS"));
@@ -101,8 +101,8 @@ fn a_silent_backend_is_replaced_at_the_clients_second_retransmission() {
         };
         let met = (0..64).map(|_| scene.counted(meet)).find(|(_, moved)| moved.contains_key("ConnectNext"));
         let (took, moved) = met.expect("no connection met the silent backend");
-        // One retransmission repeats the SYN, the second one turns to the next backend. Linux sends its first, a tail
-        // loss probe (RFC 8985 section 7), after 200 ms at most, the second 200 ms after that.
+        // The first retransmission repeats the SYN; the second one dials the next backend. Linux sends the
+        // first, a tail loss probe (RFC 8985 section 7), after at most 200 ms, and the second 200 ms later.
         let count = |reason: &str| moved.get(reason).copied().unwrap_or(0);
         let syns = [count("ConnectSyn"), count("ConnectAgain"), count("ConnectNext")];
         assert_eq!(syns, [1, 1, 1], "{family:?}: {moved:?}");

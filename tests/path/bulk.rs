@@ -1,4 +1,5 @@
-//! Much data in both directions, with and without faults on the wire; every byte checked by hash, nothing left behind.
+//! Bulk data in both directions, with and without faults on the wire. Every byte is checked by hash, and
+//! nothing is left in the maps.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use crate::scene::{Scene, all, turn};
 
 const MIB: u64 = 1 << 20;
 
-/// What a connection carries: bytes up, then bytes down.
+/// Sends bytes up, then receives bytes down, over one connection.
 fn exchange(mut stream: impl Read + Write, count: u64, seed: u64) -> Result<()> {
     stream.write_all(format!("SINK {count}\n").as_bytes())?;
     bytes::send(&mut stream, count, seed).context("sending")?;
@@ -37,13 +38,13 @@ enum Way {
     Tcp,
 }
 
-/// Both families and both kinds of listener, `times` connections each.
+/// Returns `times` connections of each family and each kind of listener.
 fn cases(times: u64) -> Vec<(Family, Way, u64)> {
     let ways = FAMILIES.into_iter().flat_map(|family| [(family, Way::Tls), (family, Way::Tcp)]);
     ways.flat_map(|(family, way)| (0..times).map(move |n| (family, way, n))).collect()
 }
 
-/// The lab's configuration; tenant a's TCP listener has a route of its own, to servers that speak plain TCP.
+/// Returns the lab's configuration with a separate route for tenant a's TCP listener, to servers of plain TCP.
 fn config() -> Config {
     let mut config = Config::lab();
     config.route_mut(tenant_name(0)).listeners.retain(|name| name != "tenant-a-direct");
@@ -103,7 +104,7 @@ fn loss_duplication_and_reordering_on_both_sides_harm_nothing() {
         backend_faults: Some(Faults::two_percent(12)),
         ..Options::default()
     };
-    // 64 MiB in each direction for each family and kind of listener, over 16 connections each.
+    // 64 MiB in each direction for each family and kind of listener, spread over 16 connections.
     story(&options, 16, 64, 4 * MIB);
 }
 

@@ -1,4 +1,4 @@
-//! Clients reach their tenant by name through the one VIP, and nobody else's.
+//! Through the one VIP, clients reach their tenant by name, and no other tenant.
 
 use std::net::TcpStream;
 
@@ -49,7 +49,7 @@ fn a_client_certificate_arrives_at_the_tenant() {
     }
 }
 
-/// The lab's routes with backends that echo; tenant c has a wildcard inside tenant b's.
+/// Returns the lab's routes with echo backends; tenant c has a wildcard below tenant b's.
 fn echo_config() -> Config {
     let mut config = Config::lab_on(ECHO_PORT);
     config.route_mut("tenant-c").hostnames.push("*.deep.tenant-b.example.com".into());
@@ -81,7 +81,7 @@ fn names_are_matched_as_written_in_the_gateway_api() {
     });
 }
 
-/// Long names have a map of their own: a change of the file, a restart and a look at the routes see both.
+/// Long names have their own map; a change of the file, a restart and the list of routes must all cover it.
 #[test]
 fn a_long_name_comes_and_goes_with_the_file() {
     tests::skip_without_root!();
@@ -97,7 +97,7 @@ fn a_long_name_comes_and_goes_with_the_file() {
     assert_eq!(asked(&scene).unwrap(), tenant_name(2));
     let routes = scene.daemon.cli_text(&["routes"]).unwrap();
     assert!(routes.contains(&long), "{routes}");
-    // To another tenant, while the daemon is away.
+    // The name moves to another tenant while the daemon is down.
     scene.daemon.end(nix::sys::signal::Signal::SIGKILL).unwrap();
     config.route_mut(tenant_name(2)).hostnames.pop();
     config.route_mut(tenant_name(0)).hostnames.push(long.clone());
@@ -132,7 +132,7 @@ fn the_default_route_takes_unknown_names_and_no_name() {
     });
 }
 
-/// Demands that these bytes are answered by RST at once, and that exactly this reason is counted for it, once.
+/// Asserts that these bytes are answered by RST at once, and that only this reason is counted, once.
 fn assert_refused(scene: &Scene, family: Family, port: u16, bytes: &[u8], reason: &str, what: &str) {
     let to = scene.lab.vip(family, port);
     let (refused, moved) = scene.counted(|| scene.lab.client.run(|| raw::refused(to, bytes, AT_ONCE * 3)));

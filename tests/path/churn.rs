@@ -1,4 +1,4 @@
-//! Many short connections under loss: nothing is kept of any of them afterwards.
+//! Many short connections under loss: nothing of them is kept afterwards.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -21,18 +21,18 @@ use tests::topology::Options;
 
 use crate::scene::{ECHO_PORT, Scene, all, eventually, turn};
 
-/// Connections, and with `VESTIBULE_SOAK=1`.
+/// The number of connections, by default and with `VESTIBULE_SOAK=1`.
 const CONNECTIONS: u64 = 1_500;
 const SOAKED: u64 = 100_000;
 const THREADS: usize = 48;
-/// Until a silent flow counts as idle, and a source as quiet; swept every quarter of the first.
+/// Seconds until a silent flow counts as idle, and a source as quiet. Sweeps run every quarter of the first.
 const IDLE: u64 = 20;
 const QUIET: u64 = 8;
-/// How long anything may be kept: a flow 5 s behind its end; one of which a side was lost silently, for the idle time;
-/// the count of a source for the time a hello may take; each until the next sweep.
+/// The longest time that anything may be kept: a closed flow for 5 s; a flow that one side lost silently, for
+/// the idle time; the count of a source, for the hello timeout; each until the next sweep.
 const KEPT: Duration = Duration::from_secs(IDLE + IDLE / 4 + 10);
 
-/// One connection; one whose backends all seem dead is refused, and dials again. How often is counted.
+/// Makes one connection. If all its backends seem dead it is refused and tried again once; refusals are counted.
 fn once(scene: &Scene, family: Family, n: u64, resets: bool, refused: &AtomicU64) -> Result<()> {
     match visit(scene, family, n, resets) {
         Err(error) if refused_by_us(&error) => {
@@ -48,7 +48,7 @@ fn refused_by_us(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ConnectionReset)
 }
 
-/// One connection: a hello in two pieces or a TCP listener, some bytes back, and an end by either side.
+/// Makes one connection by TLS or TCP listener: a hello in two pieces, its echo, and an end by either side.
 fn visit(scene: &Scene, family: Family, n: u64, resets: bool) -> Result<()> {
     let tenant = (n % 3) as usize;
     let bytes = hello().name(server_name(tenant)).length(700).bytes();
@@ -61,7 +61,7 @@ fn visit(scene: &Scene, family: Family, n: u64, resets: bool) -> Result<()> {
     stream.read_exact(&mut echo).context("reading back")?;
     ensure!(echo == bytes, "other bytes came than were sent");
     match n % 8 {
-        // Where the RST is lost, and the backend has nothing to say, only idleness shows that the client is gone.
+        // If the RST is lost and the backend has nothing to send, only idleness shows that the client is gone.
         0 if resets => {
             stream.write_all(b"more").context("writing more")?;
             tests::server::reset(&stream).context("resetting")?;
@@ -94,7 +94,7 @@ fn nothing_is_kept_of_thousands_of_connections_under_loss() {
     let refused = AtomicU64::new(0);
     let (_, moved) = scene
         .counted(|| all(&scene.lab, THREADS, &cases, |&(family, n)| once(&scene, family, n, soak, &refused)));
-    // At 2 % four SYNs in a row, or their answers, are lost once in 400,000 times.
+    // At 2 % loss, four SYNs or SYN-ACKs in a row are lost once in 400,000 times.
     let refused = refused.into_inner();
     assert!(refused <= moved.get("ConnectExhausted").copied().unwrap_or(0), "{refused} refused: {moved:?}");
     let took = begun.elapsed();

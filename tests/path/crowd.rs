@@ -1,5 +1,5 @@
-//! Many strangers at once: hellos that take their time, hellos that never end, more of them than there is room for,
-//! and SYNs without end. Others notice nothing.
+//! Many unknown clients at once: slow hellos, hellos that never end, more hellos than slots, and SYN floods.
+//! Other clients are not affected.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -16,16 +16,16 @@ use tests::topology::{CLIENT_DEVICE, Options, UPLINK};
 
 use crate::scene::{ECHO_PORT, Scene, Stop, eventually, turn};
 
-/// Strangers of one crowd, each at an address of its own.
+/// The number of unknown clients in a crowd, each with its own address.
 const CROWD: usize = 10_000;
-/// First number of a stranger's connection.
+/// The first sequence number of each of their connections.
 const ISN: u32 = 1000;
-/// Different SYNs of a flood: more than there are source ports towards a backend.
+/// The number of different SYNs in a flood: more than there are source ports towards a backend.
 const FLOOD: u32 = 100_000;
-/// Connections that are timed; their median is judged.
+/// The number of timed connections, whose median is judged.
 const TIMED: usize = 100;
 
-/// Stranger number `index`: `10.98.0.0` and on, beyond the client's router.
+/// Returns client `index` of the crowd: from `10.98.0.0` on, beyond the client's router.
 fn stranger(index: usize) -> SocketAddr {
     let address = u32::from(Ipv4Addr::new(10, 98, 0, 0)) + index as u32;
     SocketAddr::new(Ipv4Addr::from(address).into(), 40_000)
@@ -36,12 +36,12 @@ fn index_of(address: SocketAddr) -> Option<usize> {
     u32::from(v4).checked_sub(u32::from(Ipv4Addr::new(10, 98, 0, 0))).map(|index| index as usize)
 }
 
-/// Strangers, whose packets the test makes itself.
+/// Unknown clients, whose packets the test builds itself.
 struct Crowd {
     tap: Tap,
     ethernet: ([u8; 6], [u8; 6]),
     vip: SocketAddr,
-    /// What each has to acknowledge: the number of its SYN-ACK plus one.
+    /// What each client acknowledges: the sequence number of its SYN-ACK plus one.
     acks: Vec<Option<u32>>,
 }
 
@@ -57,7 +57,7 @@ impl Crowd {
         segment(stranger(index), self.vip).ethernet(self.ethernet.0, self.ethernet.1)
     }
 
-    /// Sends a segment; a queue that is full for the moment is waited for.
+    /// Sends a segment; waits while the queue is full.
     fn send(&self, segment: &Segment) {
         let bytes = segment.bytes();
         let sent = eventually(Duration::from_secs(5), || match self.tap.send(&bytes) {
@@ -68,7 +68,7 @@ impl Crowd {
         assert!(sent, "the link's queue stays full");
     }
 
-    /// All of them shake hands.
+    /// Completes the handshakes of all clients.
     fn connect(&mut self) {
         for batch in 0..self.acks.len().div_ceil(200) {
             for index in batch * 200..self.acks.len().min((batch + 1) * 200) {
@@ -86,7 +86,7 @@ impl Crowd {
         );
     }
 
-    /// Learns from what was answered.
+    /// Records the SYN-ACKs received so far.
     fn listen(&mut self) {
         for frame in self.tap.drain().unwrap() {
             let Some(answer) = Segment::parse(&frame) else { continue };
@@ -98,7 +98,7 @@ impl Crowd {
         }
     }
 
-    /// Each says its next byte.
+    /// Sends the next byte of every client.
     fn say(&self, at: usize, byte: u8) {
         for (index, ack) in self.acks.iter().enumerate() {
             let ack = ack.expect("it has connected");
@@ -109,7 +109,8 @@ impl Crowd {
     }
 }
 
-/// How long a connection takes to reach its tenant and receive its name: the median. Each of them must.
+/// Returns the median time that a connection takes to reach its tenant and receive its name. Every connection
+/// must succeed.
 fn reach(scene: &Scene) -> Duration {
     let connect = |number: usize| {
         let (family, tenant) = (FAMILIES[number % 2], number % 3);
@@ -125,15 +126,15 @@ fn reach(scene: &Scene) -> Duration {
     times[times.len() / 2]
 }
 
-/// A median that is no other than before, except for the effect of busy cores: a client that had to repeat a SYN or a hello
-/// would have waited for 200 ms and more.
+/// Asserts that the median did not change, except for the effect of busy cores: a client that had to
+/// retransmit a SYN or a hello would have waited for at least 200 ms.
 #[track_caller]
 fn assert_unchanged(before: Duration, during: Duration) {
     let bound = before * 3 + Duration::from_millis(100);
     assert!(during < bound, "median time to reach a tenant: {before:?}, and {during:?} with the crowd");
 }
 
-/// Refusals of waiting hellos by reason.
+/// Returns the refusals of waiting hellos by reason.
 fn refused(scene: &Scene) -> BTreeMap<String, u64> {
     let mut reasons = scene.daemon.reasons().unwrap();
     reasons.retain(|name, _| ["ExpireHello", "HelloTimeout", "HelloEvicted"].contains(&name.as_str()));
@@ -166,7 +167,7 @@ fn ten_thousand_hellos_of_a_byte_a_second_change_nothing_for_others() {
     assert_eq!(scene.entries()[1], CROWD, "all wait");
     during.sort();
     assert_unchanged(before, during[1]);
-    // None is finished in time; each is refused, for the one reason.
+    // No hello is complete in time, and each is refused for this one reason.
     let over = |scene: &Scene| refused(scene).get("ExpireHello").copied().unwrap_or(0);
     assert!(eventually(Duration::from_secs(15), || over(&scene) == CROWD as u64), "{:?}", refused(&scene));
     scene.assert_nothing_leaks();
@@ -186,7 +187,7 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
         let crowd = &crowd;
         let over = &over;
         scope.spawn(move || {
-            // The same byte again and again: evicted clients are refused, the others wait.
+            // The same byte is repeated: evicted clients are refused, the others wait.
             while !over.load(Ordering::Relaxed) {
                 crowd.say(0, 0x16);
             }
@@ -197,19 +198,19 @@ fn more_hellos_than_there_is_room_for_push_out_the_oldest_and_no_client() {
     assert_unchanged(before, during);
     let evicted = refused(&scene).get("HelloEvicted").copied().unwrap_or(0);
     assert!(evicted >= (CROWD as u64) - u64::from(ROOM), "{:?}", refused(&scene));
-    // Two processors that want the same slot at the same moment: one of them takes another.
+    // If two CPUs want the same slot at the same moment, one of them takes another.
     assert_eq!(scene.daemon.reasons().unwrap().get("HelloBufferFailed"), None);
     scene.assert_nothing_leaks();
 }
 
-/// SYNs from random sources, as fast as the link takes them, while `story` runs; how many.
+/// Sends SYNs from random sources as fast as the link takes them while `story` runs. Returns their number too.
 fn flood<T>(scene: &Scene, port: u16, story: impl FnOnce() -> T + Send) -> (T, u64)
 where
     T: Send,
 {
     let mut crowd = Crowd::new(scene, 0);
     crowd.vip.set_port(port);
-    // Another source, port and number each; what comes again and again is all the same to a cookie.
+    // Each SYN has its own source, port and number. Repeating the sequence makes no difference to cookies.
     let frames: Vec<Vec<u8>> = (0..FLOOD)
         .map(|number| {
             let spread = number.wrapping_mul(2_654_435_761);
@@ -226,7 +227,7 @@ where
                 if over.load(Ordering::Relaxed) {
                     break;
                 }
-                // A full queue refuses: the flood is as fast as the link.
+                // A full queue refuses the frame, so the flood is as fast as the link.
                 if crowd.tap.send(frame).is_ok() {
                     sent.fetch_add(1, Ordering::Relaxed);
                 }
@@ -254,7 +255,7 @@ fn a_flood_of_syns_stores_nothing_and_clients_connect() {
     scene.assert_nothing_leaks();
 }
 
-/// Its SYNs take places and source ports: the oldest gives them up before they run out.
+/// The flood's SYNs take slots and source ports. The oldest connection releases its own before they run out.
 #[test]
 fn a_flood_of_syns_on_a_tcp_listener_keeps_nobody_out() {
     tests::skip_without_root!();
@@ -267,7 +268,7 @@ fn a_flood_of_syns_on_a_tcp_listener_keeps_nobody_out() {
                 let start = Instant::now();
                 let name = raw::hello(scene.lab.vip(FAMILIES[number % 2], port), b"anything", &[]).unwrap();
                 assert!(name.starts_with("tenant-a/"), "{name}");
-                // As long as it takes to use up more slots and ports than there are.
+                // Long enough for the flood to use up more slots and ports than there are.
                 std::thread::sleep(Duration::from_millis(20));
                 start.elapsed() - Duration::from_millis(20)
             })

@@ -1,4 +1,4 @@
-//! `vestibule doctor` beside programs of others, as root on the host: their names and the order.
+//! `vestibule doctor` next to other programs on the same devices, as root on the host: their names and their order.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use tests::topology::CLIENT_DEVICE;
 
 use crate::scene::{ECHO_PORT, Scene};
 
-/// Whether the node is well, and all findings.
+/// Returns whether the node is healthy, and all findings.
 fn findings(scene: &Scene) -> (bool, Vec<Value>) {
     let mut doctor = scene.daemon.command(&scene.lab.balancer).unwrap();
     let output = doctor.args(["doctor", "-o", "json"]).output().unwrap();
@@ -29,7 +29,7 @@ fn a_node_that_serves_is_well_and_its_mtu_and_sums_are_told() {
     for what in ["kernel", "BTF", "tcx", "bpffs", "MTU", "maps", "writer", "checksums on client"] {
         assert_eq!(found(&all, what)["verdict"], "ok", "{what}");
     }
-    // Smaller on one route; forwarding off, which no connection survives.
+    // A smaller MTU on one route, and forwarding off, with which no connection works.
     scene.lab.balancer.ip("link set tenant-a mtu 1400\n").unwrap();
     scene.lab.balancer.sysctl("net/ipv4/conf/client/forwarding", "0").unwrap();
     scene.daemon.cli_text(&["drain", "--deadline", "0s"]).unwrap();
@@ -51,10 +51,10 @@ fn programs_of_others_are_named_in_their_order() {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     };
-    // Another TCX program that came later and runs before ours: a second instance's, with pins of its own.
+    // Another TCX program that was attached later and runs before ours: a second instance's, with its own pins.
     let other = scene.lab.vestibule(&Config::lab_on(ECHO_PORT)).unwrap();
     let id = pinned_program(&other.pins().join("programs/ingress")).unwrap();
-    // And one by classic traffic control, which runs behind ours.
+    // And one attached by classic traffic control, which runs after ours.
     run(node.command("tc").args(["qdisc", "add", "dev", CLIENT_DEVICE, "clsact"]));
     let mut filter = node.command("tc");
     filter.args(["filter", "add", "dev", CLIENT_DEVICE, "ingress", "bpf", "direct-action", "object-pinned"]);

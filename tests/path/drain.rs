@@ -28,7 +28,7 @@ fn a_node_that_drains_refuses_new_connections_and_waits_for_the_others() {
     assert!(!drained.status.success() && said.starts_with("2 connections are left"), "{drained:?}");
     kept.iter_mut().for_each(Open::assert_alive);
 
-    // It outlives the daemon, and waits for the last one.
+    // Draining continues after a restart of the daemon, and waits for the last connection.
     scene.daemon.end(nix::sys::signal::Signal::SIGKILL).unwrap();
     scene.daemon.launch(&scene.lab.balancer).unwrap();
     let said = std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Backends that run other people's TLS.
+//! Backends that run other TLS implementations.
 
 use std::net::SocketAddr;
 

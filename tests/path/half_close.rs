@@ -1,4 +1,4 @@
-//! One end is done sending while the other goes on.
+//! One end has finished sending while the other continues.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -49,7 +49,7 @@ fn an_end_may_stay_half_closed_for_a_while() {
         assert!(read_line(&mut stream).unwrap().unwrap().starts_with("tenant-b/"));
         let mut echo = vec![0; hello.len()];
         stream.read_exact(&mut echo).unwrap();
-        // More than the backend can take at once, so that it goes on sending long after our FIN.
+        // More than the backend can take at once, so that it continues to send long after our FIN.
         let mut writer = stream.try_clone().unwrap();
         let sending = std::thread::spawn(move || {
             bytes::send(&mut writer, BYTES, 4).unwrap();

@@ -12,7 +12,7 @@ use tests::topology::Options;
 
 use crate::scene::{ECHO_PORT, Scene};
 
-/// Enough for super-packets.
+/// Enough bytes for super-packets.
 const BYTES: usize = 300_000;
 
 #[test]

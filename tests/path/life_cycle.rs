@@ -1,4 +1,4 @@
-//! The daemon dies, ends, comes back; what is pinned serves on.
+//! The daemon is killed, stopped and restarted; the pinned programs keep serving.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene, eventually};
 use crate::traffic::under_traffic;
 
-/// Ends the daemon by a signal and starts it again, under traffic that never fails.
+/// Ends the daemon with a signal and starts it again, under traffic that never fails.
 fn ends_and_comes_back(signal: Signal) {
     tests::skip_without_root!();
     under_traffic(Scene::echo(), |daemon, lab, traffic| {
@@ -127,7 +127,7 @@ fn detach_removes_everything() {
     assert!(scene.daemon.pins().exists());
     scene.daemon.cli_text(&["detach"]).unwrap();
     assert!(!scene.daemon.pins().exists(), "pins are left");
-    // Nobody answers for the VIP any more, as soon as the kernel has let go of the last link.
+    // The VIP is no longer answered once the kernel has released the last link.
     let to = scene.lab.vip(Family::V4, TLS_PORT);
     let patience = Duration::from_millis(300);
     let answers = || scene.lab.client.run(|| std::net::TcpStream::connect_timeout(&to, patience)).is_ok();

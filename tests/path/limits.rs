@@ -1,4 +1,4 @@
-//! What is bounded, and what happens at the bound.
+//! Limits, and what happens when they are reached.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -17,19 +17,19 @@ use tests::topology::{Options, UPLINK};
 use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene, eventually};
 
-/// Waiting hellos that one source may have.
+/// The number of waiting hellos that one source may have.
 const PER_SOURCE: usize = 64;
-/// Time within which an answer to a packet comes.
+/// The time within which a packet is answered.
 const SOON: Duration = Duration::from_millis(500);
 
-/// A connection that has sent the first bytes of a hello and waits.
+/// Opens a connection, sends the first bytes of a hello, and leaves it waiting.
 fn begun(scene: &Scene, family: Family, bytes: &[u8]) -> TcpStream {
     let mut stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
     stream.write_all(bytes).unwrap();
     stream
 }
 
-/// From now on the client dials the VIP from this host number of its network.
+/// Makes the client dial the VIP from this host number of its network from now on.
 fn dial_from(scene: &Scene, family: Family, number: u8) {
     let address = host(family, CLIENT_NET, number);
     let gateway = balancer(family, CLIENT_NET);
@@ -58,12 +58,12 @@ fn a_source_may_have_64_waiting_hellos() {
         let (reset, moved) = scene.counted(|| is_reset(&mut begun(&scene, family, &bytes[..20]), SOON));
         assert!(reset, "{family:?}: {moved:?}");
         assert_eq!(moved.get("HelloSourceFull"), Some(&1), "{family:?}: {moved:?}");
-        // Another host of the same /64 is the same source; another IPv4 address is another.
+        // Another host of the same /64 counts as the same source; another IPv4 address does not.
         dial_from(&scene, family, 7);
         let (mut stream, moved) = scene.counted(|| begun(&scene, family, &bytes[..20]));
         assert_eq!(is_reset(&mut stream, SOON), !family.is_v4(), "{family:?}: {moved:?}");
         dial_from(&scene, family, tests::addresses::CLIENT);
-        // One that is done makes room for another.
+        // A hello that is delivered makes room for another.
         let mut done = waiting.pop().unwrap();
         done.write_all(&bytes[20..]).unwrap();
         assert!(read_line(&mut done).unwrap().unwrap().starts_with("tenant-a/"));
@@ -87,7 +87,7 @@ fn the_oldest_waiting_hello_gives_way() {
             dial_from(&scene, Family::V4, number);
             waiting.extend((0..40).map(|_| begun(&scene, Family::V4, &bytes[..20])));
         }
-        // The daemon resets the clients: give it a moment.
+        // The daemon resets the clients, so give it time.
         std::thread::sleep(SOON);
     });
     assert_eq!(moved.get("HelloEvicted"), Some(&20), "{moved:?}");
@@ -119,10 +119,10 @@ fn a_source_whose_backend_is_silent_takes_no_place_from_others() {
         dial_from(&scene, family, 7);
         let (_waiting, moved) =
             scene.counted(|| (0..120).map(|_| begun(&scene, family, &bytes)).collect::<Vec<_>>());
-        // Whole hellos wait, too: for their backend.
+        // Complete hellos that wait for their backend count too.
         let [full, over] =
             ["HelloSourceFull", "ConnectExhausted"].map(|reason| moved.get(reason).copied().unwrap_or(0));
-        // One whose tries are over leaves its slot to another, where connecting takes as long as they do.
+        // If connecting takes long enough, a hello exhausts its tries and leaves its slot to another one.
         let beyond = 120 - PER_SOURCE as u64;
         assert!(full > 0 && full <= beyond && full + over >= beyond, "{family:?}: {moved:?}");
         dial_from(&scene, family, tests::addresses::CLIENT);

@@ -1,4 +1,4 @@
-//! What happens to devices and neighbours under open connections.
+//! Changes to devices and neighbours under open connections.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tests::topology::{CLIENT_DEVICE, UPLINK};
 use crate::open::Open;
 use crate::scene::{Scene, eventually};
 
-/// Another router takes over the addresses, as by VRRP: the same addresses at another MAC, announced.
+/// Moves the addresses to another router, as VRRP does: the same addresses at another MAC, announced.
 fn take_over(router: &Namespace) {
     router.sysctl(&format!("net/ipv4/conf/{UPLINK}/arp_notify"), "1").unwrap();
     router.sysctl(&format!("net/ipv6/conf/{UPLINK}/ndisc_notify"), "1").unwrap();
     router.ip(&format!("link set {UPLINK} address 02:00:5e:00:01:07\n")).unwrap();
 }
 
-/// The neighbours of a device of the balancer with their MACs.
+/// Returns the neighbours on a device of the balancer, with their MACs.
 fn neighbours(balancer: &Namespace, device: &str) -> String {
     let output = balancer.command("ip").args(["neigh", "show", "dev", device]).output().unwrap();
     String::from_utf8(output.stdout).unwrap()
@@ -52,7 +52,7 @@ fn connections_outlast_a_device_that_goes_and_returns() {
     scene.lab.unlink_tenant(0).unwrap();
     let ways = |wanted: bool| {
         eventually(Duration::from_secs(5), || {
-            // In its own namespace, where devices have names.
+            // Runs in the balancer's namespace, where the devices have names.
             let mut command = scene.daemon.command(&scene.lab.balancer).unwrap();
             let output = command.args(["backends", "-o", "json"]).output().unwrap();
             let backends = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();

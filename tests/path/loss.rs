@@ -1,4 +1,5 @@
-//! Packets get lost on one side or on both: every byte arrives once, also those that we acknowledged and then owned.
+//! Packet loss on one side or on both: every byte arrives once, including bytes that we acknowledged but have
+//! not delivered.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -18,27 +19,27 @@ use tests::topology::{Lab, Options};
 
 use crate::scene::{ECHO_PORT, Scene, all};
 
-/// Percent of frames lost on a side, in each direction; where both lose, the second is [`HIGH_ON_BOTH`], so that a run takes seconds
-/// and not a minute. With `VESTIBULE_SOAK=1` all of [`SOAKED`].
+/// The percentage of frames lost on a side, in each direction. If both sides lose, the second rate is
+/// [`HIGH_ON_BOTH`], so that a run takes seconds and not a minute. With `VESTIBULE_SOAK=1`, all of [`SOAKED`].
 const RATES: [u32; 2] = [1, 10];
 const HIGH_ON_BOTH: u32 = 5;
 const SOAKED: [u32; 6] = [1, 2, 5, 10, 15, 20];
-/// Bytes of a hello that takes several segments, in pieces that are acknowledged by us before it is whole.
+/// The size of a hello of several segments, and its pieces, which we acknowledge before it is complete.
 const HELLO: usize = 5_000;
 const PIECES: [usize; 4] = [700, 1_900, 3_000, 4_400];
-/// Bytes behind the hello.
+/// The number of bytes after the hello.
 const MORE: usize = 4_000;
-/// Without a byte for this long.
+/// The longest wait without a byte.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Where both sides lose 20 %, six of ten segments or their acknowledgements are lost from end to end: fifteen times
-/// in a row, when Linux gives a connection up after a quarter of an hour, once in 2,700. Both ends go on, and repeat at least
-/// every five seconds (Linux 6.15 or newer; others take longer).
+/// If both sides lose 20 %, six of ten segments or their acknowledgements are lost from end to end. Fifteen losses
+/// in a row, after which Linux gives a connection up (a quarter of an hour), occur once in 2,700 times. Here both
+/// ends continue, and retransmit at least every five seconds (Linux 6.15 or newer; others wait longer).
 const STUBBORN: [(&str, &str); 3] =
     [("tcp_retries2", "100"), ("tcp_orphan_retries", "30"), ("tcp_rto_max_ms", "5000")];
-/// One whose backends all seem dead is refused, and dials again.
+/// A connection whose backends all seem dead is refused, and is tried again.
 const ATTEMPTS: u32 = 6;
 
-/// Which sides lose.
+/// The sides that lose packets.
 #[derive(Clone, Copy, Debug)]
 enum Side {
     Backend,
@@ -50,7 +51,7 @@ fn soak() -> bool {
     std::env::var_os("VESTIBULE_SOAK").is_some_and(|value| value == "1")
 }
 
-/// Tenant a has each of its backends on two ports: four to be tried.
+/// Returns the configuration: tenant a has each of its backends on two ports, which makes four to try.
 fn config() -> Config {
     let mut config = Config::lab_on(ECHO_PORT);
     let route = config.route_mut(tenant_name(0));
@@ -58,12 +59,12 @@ fn config() -> Config {
         route.backends.iter().map(|backend| Backend::new(backend.address, ECHO_PORT + 1)).collect();
     route.backends.extend(twice);
     config.settings.hello_timeout = Some("60s".into());
-    // No flow may be silent for too long, however long the ends wait before they repeat.
+    // The idle timeout must exceed any wait before a retransmission.
     config.settings.idle_timeout = Some("2h".into());
     config
 }
 
-/// A hello in pieces and more behind it, all of which the backend sends back. `false`: refused before an answer.
+/// Sends a hello in pieces and more bytes, all of which the backend returns. `false`: refused before any answer.
 fn exchange(to: SocketAddr, seed: u64) -> Result<bool> {
     let mut stream = tls::dial(to).context("connecting")?;
     stream.set_read_timeout(Some(PATIENCE)).context("waiting longer")?;
@@ -98,7 +99,7 @@ fn story(side: Side, loss: u32) {
         ..Options::default()
     };
     let lab = Lab::with(&options).unwrap();
-    // Before anybody listens: a connection has what its listener was made with.
+    // Before the listeners are created: a connection inherits these settings from its listener.
     for namespace in lab.tenants.iter().map(|tenant| &tenant.namespace).chain([&lab.client]) {
         for (key, value) in STUBBORN {
             let _ = namespace.sysctl(&format!("net/ipv4/{key}"), value);
@@ -128,15 +129,15 @@ fn story(side: Side, loss: u32) {
     let refusals = refusals.into_inner();
     let slowest = slowest.into_inner();
     eprintln!("{side:?} {loss} %: {refusals} refused, the slowest took {slowest} ms; {moved:?}");
-    // Nobody is reset but for a reason that is counted: all backends seemed dead.
+    // Connections are reset only for a reason that is counted: all backends seemed dead.
     assert!(refusals <= count("ConnectExhausted"), "{refusals} refusals: {moved:?}");
     assert_eq!(count("HelloBufferFailed") + count("HelloEvicted"), 0, "{moved:?}");
     assert_eq!(count("ExpireIdle"), 0, "{moved:?}");
-    // Of the twelve connections of a quick run all may get through at 5 %: once in a hundred runs.
+    // Of the twelve connections of a quick run all may get through at 5 %, in one of a hundred runs.
     if matches!(side, Side::Backend | Side::Both) && (loss >= 10 || soak() && loss >= 5) {
         assert!(count("ConnectRepeated") > 0, "undelivered bytes were never repeated: {moved:?}");
     }
-    // At 20 % Linux may give up a FIN that nobody acknowledged; what is left then is forgotten after two minutes of silence.
+    // At 20 % Linux may give up an unacknowledged FIN; such a flow is removed after two minutes of silence.
     scene.assert_empty_within(Duration::from_secs(if loss > 10 { 200 } else { 30 }));
 }
 

@@ -1,4 +1,4 @@
-//! Real sockets across network namespaces, one file a story.
+//! Real sockets across network namespaces, one file per story.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests are tests too: a panic with its location is the report"

@@ -26,7 +26,7 @@ fn a_thousand_connections_opened_at_once_all_work() {
         begin.wait();
         let stream =
             tls::connect(scene.lab.vip(family, TLS_PORT), users[tenant].config(), &server_name(tenant));
-        // All are open before the first one asks.
+        // All connections are open before the first request.
         opened.wait();
         let said = clients::ask(stream?)?;
         ensure!(said.starts_with(tenant_name(tenant)), "answered by {said}");

@@ -1,4 +1,4 @@
-//! Connections to echo servers that a story keeps open.
+//! Connections to echo servers that a test keeps open.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use crate::scene::Scene;
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) stream: TcpStream,
-    /// What the backend said it is.
+    /// The name that the backend sent.
     pub(crate) backend: String,
 }
 
@@ -27,7 +27,7 @@ impl Open {
         Self::to(scene, scene.lab.vip(family, TLS_PORT), &bytes)
     }
 
-    /// Opens a connection and sends these bytes first, which come back.
+    /// Opens a connection and sends these bytes first, which the server echoes.
     pub(crate) fn to(scene: &Scene, to: SocketAddr, bytes: &[u8]) -> Self {
         let mut stream = scene.lab.client.run(|| tls::dial(to)).unwrap();
         stream.write_all(bytes).unwrap();
@@ -44,7 +44,7 @@ impl Open {
         found.unwrap_or_else(|| panic!("none of 200 connections to {name} reached {backend}"))
     }
 
-    /// Sends bytes and demands them back.
+    /// Sends bytes and asserts that they are echoed.
     pub(crate) fn assert_alive(&mut self) {
         self.stream.write_all(b"still there?").unwrap();
         let mut echo = [0; 12];
@@ -52,7 +52,7 @@ impl Open {
         assert_eq!(&echo, b"still there?");
     }
 
-    /// Demands an RST within this time, without sending anything.
+    /// Asserts that an RST arrives within this time, without sending anything.
     pub(crate) fn assert_reset(&mut self, within: Duration) {
         let end = end_of(&mut self.stream, within).unwrap();
         assert_eq!(end, End::Reset, "connection to {} within {within:?}", self.backend);

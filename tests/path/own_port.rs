@@ -1,4 +1,4 @@
-//! Ports of a VIP that have no listener: the node's own where the address is its own, refused elsewhere.
+//! Ports of a VIP without a listener: left to the node if the address is its own, refused otherwise.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};

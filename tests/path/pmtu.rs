@@ -1,4 +1,4 @@
-//! Paths narrower than the devices at their ends, hosts out of reach, and pings, with the kernel's own routers.
+//! Paths narrower than the devices at their ends, unreachable hosts, and pings, with routers of the kernel.
 //!
 //! ```text
 //! home (21) ── client, a router ── balancer ── tenant a, a router ── far (20)
@@ -31,7 +31,7 @@ const HOME: u8 = 21;
 const NARROW: u16 = 1_300;
 const MIB: u64 = 1 << 20;
 
-/// A namespace behind a router: its own device is as wide as any, the router's towards it as `mtu` says.
+/// Returns a namespace behind a router. Its own device has the usual MTU; the router's device towards it has `mtu`.
 fn behind(router: &Namespace, role: &'static str, net: u8, mtu: u16) -> Namespace {
     let inner = Namespace::new(role).unwrap();
     let ends = [1, 2].map(|number| {
@@ -49,7 +49,7 @@ fn behind(router: &Namespace, role: &'static str, net: u8, mtu: u16) -> Namespac
     inner
 }
 
-/// The story's network. Fields drop in order.
+/// The test's network. Fields drop in order.
 struct Place {
     scene: Scene,
     user: User,
@@ -57,7 +57,7 @@ struct Place {
     _far: Namespace,
 }
 
-/// One backend of each family, in `far`; `far_mtu` and `home_mtu` are those of the routers' devices.
+/// Builds it with one backend of each family in `far`. The MTUs are those of the routers' devices.
 fn place(offloads: bool, far_mtu: u16, home_mtu: u16) -> Place {
     let lab = Lab::with(&Options { offloads, servers: false, ..Options::default() }).unwrap();
     let far = behind(&lab.tenants[0].namespace, "far", FAR, far_mtu);
@@ -84,7 +84,7 @@ fn place(offloads: bool, far_mtu: u16, home_mtu: u16) -> Place {
 }
 
 impl Place {
-    /// Talks to the backend from `home`.
+    /// Connects to the backend from `home`.
     fn talk(&self, family: Family, talk: impl FnOnce(tls::ClientStream) -> Result<()> + Send) {
         let to = self.scene.lab.vip(family, TLS_PORT);
         self.home
@@ -156,7 +156,7 @@ fn a_narrow_way_from_the_balancer_itself_is_told() {
             place.scene.lab.balancer.ip(&narrow).unwrap();
             let ((), moved) = place.scene.counted(|| place.download(family));
             assert!(count(&moved, Reason::IcmpTooBig) > 0, "{family:?} {offloads}: {moved:?}");
-            // Towards the backend: the route changes under a connection that is open.
+            // Towards the backend, the route changes while a connection is open.
             let (net, router) = (host(family, FAR, 0), backend(family, 0, 0));
             let ((), moved) = place.scene.counted(|| {
                 place.talk(family, |mut stream| {
@@ -183,7 +183,7 @@ fn a_backend_out_of_reach_is_replaced_at_once() {
     let place = place(true, 1500, 1500);
     let lab = &place.scene.lab;
     for family in FAMILIES {
-        // The router knows that the second backend's network is away.
+        // The router has no route to the second backend.
         let bits = if family.is_v4() { 32 } else { 128 };
         let gone = host(family, FAR, 3);
         lab.tenants[0].namespace.ip(&format!("route add unreachable {gone}/{bits}\n")).unwrap();
@@ -206,9 +206,9 @@ fn a_backend_out_of_reach_is_replaced_at_once() {
             });
             refused = count(&moved, Reason::IcmpRefused) > 0;
             if refused {
-                // At once: the client did not have to repeat its hello.
+                // At once: the client did not have to retransmit its hello.
                 assert_eq!(count(&moved, Reason::ConnectAgain), 0, "{family:?}: {moved:?}");
-                // A kernel's router answers few in a row: the first is what can be relied on.
+                // The kernel limits the rate of a router's errors, so only the first one is certain.
                 break;
             }
         }
@@ -236,7 +236,7 @@ fn a_ping_of_the_vip_comes_back() {
                     .rest(0x1234_0001)
                     .body(vec![0x5a; bytes])
                     .bytes();
-                // As ping does: one may be lost while a router asks for its neighbour.
+                // Repeated, as ping does: a request may be lost while a router resolves its neighbour.
                 let came = (0..5).any(|_| {
                     tap.send(&asked.bytes()).unwrap();
                     eventually(AT_ONCE, || tap.drain().unwrap().contains(&answer))

@@ -1,4 +1,4 @@
-//! The configuration changes while connections are open and new ones come.
+//! The configuration changes while connections are open and new ones arrive.
 
 use std::io::{ErrorKind, Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,10 +17,10 @@ use crate::scene::{ECHO_PORT, Scene, eventually, turn};
 
 /// A removed backend's flows are reset within this time.
 const REMOVED: Duration = Duration::from_secs(1);
-/// Routes of a large configuration.
+/// The number of routes in a large configuration.
 const ROUTES: usize = 10_000;
 
-/// The lab's configuration and ten thousand routes more, each with a name and two backends of its own.
+/// Returns the lab's configuration and ten thousand more routes, each with its own name and two backends.
 fn large(generation: u16) -> Config {
     let mut config = Config::lab_on(ECHO_PORT);
     config.settings.max_names = Some(30_000);
@@ -87,14 +87,14 @@ fn a_change_among_ten_thousand_routes_is_in_force_at_once() {
         eprintln!("SKIPPED: the promise is that of a release build, not of {}", binary.display());
         return;
     }
-    // The promise is for a quiet machine; beside other tests on the same cores only what is far off is a fault.
+    // The limit applies to a quiet machine. Next to other tests on the same cores, only a large excess is an error.
     let quiet = std::env::var_os("VESTIBULE_QUIET").is_some_and(|value| value == "1");
     let within = Duration::from_millis(if quiet { 50 } else { 200 });
     let _turn = turn();
     let mut config = large(0);
     let scene = Scene::echo_with(&Options::default(), &config);
     let (mut best_time, mut best_cpu) = (Duration::MAX, Duration::MAX);
-    // Other tests and other people use the machine: time that the daemon did not get a CPU for is not its own, and one
+    // Other tests and users share the machine. Time in which the daemon had no CPU does not count, and one
     // quiet moment is enough to show what it can do.
     for round in 0..20 {
         if best_time.min(best_cpu) <= within {
@@ -113,7 +113,7 @@ fn a_change_among_ten_thousand_routes_is_in_force_at_once() {
 fn a_removed_backends_flows_are_reset_and_no_others() {
     tests::skip_without_root!();
     let mut config = Config::lab_on(ECHO_PORT);
-    // The same addresses and ports in another route.
+    // Another route with the same addresses and ports.
     config.routes.push(route("other", &[SHARED], &["other.example.org"], tenant_backends(0, ECHO_PORT)));
     let scene = Scene::echo_with(&Options::default(), &config);
     let mut removed = Vec::new();
@@ -195,7 +195,7 @@ fn a_busy_connection_to_a_removed_backend_ends_on_both_sides() {
     config.route_mut(tenant_name(2)).backends.retain(|b| b.address != backend(Family::V4, 2, 0));
     scene.daemon.reload(&config).unwrap();
     let end = end_of(&mut busy.stream, REMOVED).unwrap();
-    // The reset is reported once, to the first that asks: reader or writer. The other one sees the end.
+    // The kernel reports the reset once, to the reader or the writer. The other one sees the end of the stream.
     let reset = end == End::Reset || sending.join().unwrap().kind() == ErrorKind::ConnectionReset;
     assert!(reset && end != End::Open, "{end:?}");
     assert!(eventually(REMOVED, || connections(&scene) < before), "the backend was not reset");

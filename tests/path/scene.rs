@@ -1,4 +1,4 @@
-//! What every story begins with: a lab with Vestibule running in it.
+//! The start of every test: a lab with Vestibule running in it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,15 @@ use tests::program::pinned_entries;
 use tests::server::Server;
 use tests::topology::{Lab, Options};
 
-/// Port of the echo servers.
+/// The port of the echo servers.
 pub(crate) const ECHO_PORT: u16 = 7000;
 
-/// A refusal comes within this time: before a client repeats its SYN (after 1 s, RFC 6298), and wide enough for one whose
-/// thread waits for a busy core. The counters show that no one waited for a retransmission.
+/// The time limit for a refusal: less than a client's first retransmission of a SYN (1 s, RFC 6298), but
+/// enough for a client whose thread waits for a busy core. The counters show that no client waited for a
+/// retransmission.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(400);
 
-/// Heavy stories take turns, so that they measure Vestibule and not each other.
+/// Runs heavy tests one at a time, so that they measure Vestibule and not each other.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,24 +36,24 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// The plain lab: TLS backends that speak the words of [`tests::server`].
+    /// Starts the plain lab, with TLS backends that follow the protocol of [`tests::server`].
     pub(crate) fn new() -> Self {
         Self::with(&Options::default(), &Config::lab())
     }
 
-    /// A lab and a configuration of one's own.
+    /// Starts a lab with these options and this configuration.
     pub(crate) fn with(options: &Options, config: &Config) -> Self {
         let lab = Lab::with(options).unwrap();
         let daemon = lab.vestibule(config).unwrap();
         Self { daemon, echoes: Vec::new(), lab }
     }
 
-    /// Backends that say their name and echo whatever comes, for hellos made by hand.
+    /// Starts a lab whose backends send their name and echo all they receive, for hand-made hellos.
     pub(crate) fn echo() -> Self {
         Self::echo_with(&Options::default(), &Config::lab_on(ECHO_PORT))
     }
 
-    /// The same with a lab and a configuration of one's own.
+    /// The same with other options and another configuration.
     pub(crate) fn echo_with(options: &Options, config: &Config) -> Self {
         let lab = Lab::with(&Options { servers: false, ..options.clone() }).unwrap();
         let echoes = lab.echo_servers(ECHO_PORT).unwrap();
@@ -60,7 +61,7 @@ impl Scene {
         Self { daemon, echoes, lab }
     }
 
-    /// Reasons whose counter moved while `story` ran, and by how much.
+    /// Returns which counters moved while `story` ran, and by how much.
     pub(crate) fn counted<T>(&self, story: impl FnOnce() -> T) -> (T, BTreeMap<String, u64>) {
         let before = self.daemon.reasons().unwrap();
         let told = story();
@@ -72,7 +73,7 @@ impl Scene {
         (told, moved)
     }
 
-    /// Entries of FLOWS, PENDING and NATS.
+    /// Returns the number of entries in FLOWS, PENDING and NATS.
     pub(crate) fn entries(&self) -> [usize; 3] {
         let pin = |name: &str| self.daemon.pins().join(name);
         [
@@ -82,12 +83,12 @@ impl Scene {
         ]
     }
 
-    /// Demands that no flow, hello or NAT port is left within the time that closed flows are kept.
+    /// Asserts that no flow, hello or NAT port is left within the time that closed flows are kept.
     pub(crate) fn assert_nothing_leaks(&self) {
         self.assert_empty_within(Duration::from_secs(30));
     }
 
-    /// Demands that no flow, hello or NAT port is left after this time.
+    /// Asserts that no flow, hello or NAT port is left after this time.
     pub(crate) fn assert_empty_within(&self, time: Duration) {
         let gone = eventually(time, || {
             std::thread::sleep(Duration::from_millis(100));
@@ -98,7 +99,7 @@ impl Scene {
     }
 }
 
-/// Sets a flag when dropped: threads of a scope, which waits for them, then end when the story panics too.
+/// Sets a flag when dropped, so that the threads of a scope end even if the test panics; the scope waits for them.
 pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -107,7 +108,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Asks until the answer is yes or the time is over.
+/// Calls `ask` until it returns true or the time is over.
 pub(crate) fn eventually(within: Duration, mut ask: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {
@@ -121,7 +122,7 @@ pub(crate) fn eventually(within: Duration, mut ask: impl FnMut() -> bool) -> boo
     }
 }
 
-/// Runs `work` for every item on `threads` threads of the client's namespace; panics with all that went wrong.
+/// Runs `work` for every item on `threads` threads in the client's namespace; panics with all errors.
 pub(crate) fn all<T: Sync + std::fmt::Debug>(
     lab: &Lab,
     threads: usize,

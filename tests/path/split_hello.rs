@@ -1,4 +1,4 @@
-//! Hellos in pieces: over TCP segments, over TLS records, byte by byte, and as large as they may be.
+//! Hellos in pieces: over TCP segments, over TLS records, byte by byte, and of the maximum size.
 
 use std::time::Duration;
 
@@ -13,17 +13,17 @@ use tests::topology::Options;
 
 use crate::scene::{AT_ONCE, ECHO_PORT, Scene, all, turn};
 
-/// Three clients' hellos, by the beginning of the file's name: one segment, two, and the largest.
+/// The hellos of three clients, by prefix of the file name: of one segment, of two, and the largest.
 const FIXTURES: [(&str, usize); 3] = [
     ("curl-7.88.1_openssl3.0.19-tls13", 517),
     ("kubectl-1.32", 1498),
     ("curl_cffi-0.16.3-chrome131-resume-conn2", 1955),
 ];
 
-/// Connections at once; fewer than the 64 hellos that one source may have waiting.
+/// The number of simultaneous connections; fewer than the 64 waiting hellos that one source may have.
 const AT_A_TIME: usize = 16;
 
-/// The fixtures' bytes with the names in them, or none when the folder is not there.
+/// Returns the fixtures' bytes with their names, or none if the folder does not exist.
 fn fixtures() -> Vec<(String, Vec<u8>)> {
     let Some(cases) = corpus::cases().unwrap() else { return Vec::new() };
     let real: Vec<_> = cases.into_iter().filter(|case| case.real && case.name.is_some()).collect();
@@ -38,7 +38,7 @@ fn fixtures() -> Vec<(String, Vec<u8>)> {
     FIXTURES.map(find).to_vec()
 }
 
-/// Tenant a has these names; whatever is not found goes to tenant b.
+/// Returns a configuration in which tenant a has these names; all other names go to tenant b.
 fn config(names: &[String]) -> Config {
     let mut config = Config::lab_on(ECHO_PORT);
     config.listeners[0].default_route = Some("tenant-b".into());
@@ -108,7 +108,7 @@ fn hellos_over_many_records_are_routed() {
     });
 }
 
-/// The largest hello, in one record and in many, written at once and in pieces.
+/// Asserts that the largest hello arrives, in one record and in many, written at once and in pieces.
 fn assert_largest(options: &Options) {
     tests::skip_without_root!();
     let scene = Scene::echo_with(options, &config(&[]));
@@ -157,7 +157,7 @@ fn the_largest_hello_passes_to_a_backend_with_smaller_segments() {
 fn a_hello_over_16_kib_is_refused() {
     tests::skip_without_root!();
     let scene = Scene::echo_with(&Options::default(), &config(&[]));
-    // The name precedes the padding: it is the length that is refused.
+    // The name precedes the padding, so the hello is refused for its length.
     let mut bytes = hello().name(server_name(0)).length(16_384).bytes();
     let body = (16_384 - 5 - 4 + 2000_u32).to_be_bytes();
     bytes[6..9].copy_from_slice(&body[1..]);

@@ -1,5 +1,4 @@
-//! What TLS does beyond one hello and one answer: a second hello, resumption, data before the handshake is over, encrypted
-//! hellos.
+//! TLS beyond one hello and one answer: a second hello, resumption, early data, encrypted hellos.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -25,18 +24,18 @@ use crate::scene::Scene;
 
 const PORT: u16 = 7443;
 
-/// Cryptography with these key exchanges only.
+/// Returns a crypto provider with these key exchanges only.
 fn provider(groups: &[&'static dyn SupportedKxGroup]) -> Arc<CryptoProvider> {
     Arc::new(CryptoProvider { kx_groups: groups.to_vec(), ..ring::default_provider() })
 }
 
-/// What both ends of a story are made of.
+/// The configurations of both ends.
 struct Ends {
     server: ServerConfig,
     client: Arc<ClientConfig>,
 }
 
-/// A server of one tenant, and a client that trusts it.
+/// Returns a server of one tenant, and a client that trusts it.
 fn ends(
     server_groups: &[&'static dyn SupportedKxGroup],
     client_groups: &[&'static dyn SupportedKxGroup],
@@ -72,7 +71,7 @@ fn lab() -> Lab {
     Lab::with(&Options { servers: false, ..Options::default() }).unwrap()
 }
 
-/// The kinds of the handshakes of a first and a second connection, each of which reached the tenant's server.
+/// Returns the handshake kinds of a first and a second connection, both of which reached the tenant's server.
 fn handshakes(ends: Ends, family: Family) -> [Option<HandshakeKind>; 2] {
     let lab = lab();
     let speech = Speech::Tls(Arc::new(ends.server));
@@ -99,7 +98,7 @@ fn a_second_hello_after_a_hello_retry_request_passes() {
         let ends = ends(&[ring::kx_group::SECP384R1], &client, &[&TLS13]);
         let [first, second] = handshakes(ends, family);
         assert_eq!(first, Some(HandshakeKind::FullWithHelloRetryRequest));
-        // It remembers what the server wants; and it resumes.
+        // The client remembers the server's key exchange and resumes.
         assert_eq!(second, Some(HandshakeKind::Resumed));
     }
 }
@@ -114,7 +113,7 @@ fn sessions_are_resumed() {
     }
 }
 
-/// A server that reads early data, one connection after another, and answers each with what it read.
+/// Starts a server that reads early data, one connection after another, and answers each with what it read.
 fn early_server(
     listener: TcpListener,
     config: Arc<ServerConfig>,
@@ -140,7 +139,7 @@ fn early_server(
     })
 }
 
-/// Says hello and `words` with it; what the server answered, and whether it took the words early.
+/// Sends a hello with `words` as early data; returns the answer, and whether the server accepted the early data.
 fn early_client(to: SocketAddr, config: &Arc<ClientConfig>, words: &str) -> (String, bool) {
     let name = server_name(0).try_into().unwrap();
     let mut connection = ClientConnection::new(Arc::clone(config), name).unwrap();
@@ -165,7 +164,7 @@ fn early_data_arrives_with_the_hello() {
     let serving = early_server(listener, server, 3);
     let _daemon = lab.vestibule(&config()).unwrap();
     let to = lab.vip(Family::V6, TLS_PORT);
-    // More than one segment of it, too.
+    // Early data of more than one segment.
     let long = "word ".repeat(2000);
     lab.client.run(|| {
         assert_eq!(early_client(to, &client, "nothing to resume yet"), ("early: \n".into(), false));
@@ -175,10 +174,10 @@ fn early_data_arrives_with_the_hello() {
     serving.join().unwrap().unwrap();
 }
 
-/// A process that serves encrypted hellos, as `tests/path/ech` does; it ends when dropped.
+/// A server process for encrypted hellos, as in `tests/path/ech`; it ends when dropped.
 struct EchServer {
     child: Child,
-    /// Of the server: its certificate, and configurations that it knows no longer, and still.
+    /// What the server printed: its certificate, an outdated configuration, and the current one.
     certificate: String,
     stale: String,
     current: String,
@@ -209,7 +208,7 @@ impl Drop for EchServer {
     }
 }
 
-/// The inner name is another tenant's: no node in between can read it, and no connection is routed by it.
+/// The inner name is another tenant's: no node on the path can read it, and no connection is routed by it.
 #[test]
 fn an_encrypted_hello_goes_by_its_outer_name() {
     tests::skip_without_root!();
@@ -225,7 +224,7 @@ fn an_encrypted_hello_goes_by_its_outer_name() {
         let at = SocketAddr::new(backend(family, 0, 0), PORT);
         let server = EchServer::start(&program, &lab, at, &public, &inner);
         let mut config = config();
-        // Nothing listens there: a connection routed there is refused.
+        // This backend has no listener, so a connection routed to it is refused.
         let other = FAMILIES.map(|family| Backend::new(backend(family, 1, 0), PORT));
         config.routes.push(route("tenant-b", &[SHARED], &[&inner], other.to_vec()));
         let _daemon = lab.vestibule(&config).unwrap();
@@ -238,7 +237,7 @@ fn an_encrypted_hello_goes_by_its_outer_name() {
             String::from_utf8(output.stdout).unwrap()
         };
         assert_eq!(dial(&server.current), format!("{inner} true\n"));
-        // Keys are rotated: the client learns the new ones from a handshake by the outer name, and comes again.
+        // After key rotation the client learns the new keys from a handshake by the outer name, and connects again.
         let answer = dial(&server.stale);
         let retry = answer.trim().strip_prefix("retry ").unwrap_or_else(|| panic!("{answer}"));
         assert_eq!(dial(retry), format!("{inner} true\n"));

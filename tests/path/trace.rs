@@ -29,7 +29,7 @@ struct Tracing {
 }
 
 impl Tracing {
-    /// Starts it with these arguments and waits until it listens.
+    /// Starts it with these arguments and waits until it is tracing.
     fn start(scene: &Scene, arguments: &[&str]) -> Self {
         let mut command = scene.daemon.command(&scene.lab.balancer).unwrap();
         command.arg("trace").args(arguments).args(["-o", "json"]);
@@ -51,7 +51,7 @@ impl Tracing {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Waits for its end; what it printed, and what it said of losses.
+    /// Waits for its end; returns what it printed, and what it reported about losses.
     fn finish(mut self) -> (Vec<Value>, String) {
         let mut said = String::new();
         self.messages.read_to_string(&mut said).unwrap();
@@ -78,7 +78,7 @@ fn text<'a>(packet: &'a Value, field: &str) -> &'a str {
     packet[field].as_str().unwrap_or_default()
 }
 
-/// Side, class and reason of each packet.
+/// Returns side, class and reason of each packet.
 fn story(packets: &[Value]) -> Vec<[&str; 3]> {
     packets.iter().map(|packet| ["side", "class", "reason"].map(|field| text(packet, field))).collect()
 }
@@ -90,7 +90,7 @@ fn a_connection_is_printed_packet_by_packet() {
     for family in FAMILIES {
         let from = client(family).to_string();
         let vip = scene.lab.vip(family, TLS_PORT).to_string();
-        // Without `--to`, a neighbour solicitation of the client is printed, too.
+        // Without `--to`, a neighbour solicitation of the client would be printed too.
         let tracing = Tracing::start(&scene, &["--from", &from, "--to", &vip]);
         let mut open = Open::by_name(&scene, family, &server_name(0));
         open.assert_alive();
@@ -155,13 +155,13 @@ fn a_refusal_says_its_reason_and_filters_narrow_what_is_printed() {
     assert!(packets.is_empty(), "none is for {other}: {packets:#?}");
 }
 
-/// A packet that is not TCP, to a VIP.
+/// Sends a packet that is not TCP to a VIP.
 fn ping(scene: &Scene, times: u64) {
     let to = scene.lab.vip(Family::V4, 9);
     scene.lab.client.run(|| {
         let socket = UdpSocket::bind((client(Family::V4), 0)).unwrap();
         for _ in 0..times {
-            // The ICMP error about the packet before is reported here.
+            // A send may report the ICMP error about the previous packet.
             let _ = socket.send_to(b"traced?", to);
         }
     });
@@ -215,7 +215,7 @@ fn it_needs_no_daemon_and_leaves_nothing_behind() {
     ping(&scene, 10);
     assert_eq!(chosen(), before, "nothing is logged three seconds after the command was killed");
     assert_eq!(element::<TraceFilter>(&scene, name::TRACE).until_ns, 0, "a packet switched the filter off");
-    // And the next one starts as if nothing had been.
+    // The next command starts normally.
     let tracing = Tracing::start(&scene, &["--from", &client(Family::V4).to_string()]);
     ping(&scene, 1);
     assert_eq!(tracing.end().0.len(), 1);

@@ -1,4 +1,4 @@
-//! Connections that never fail while something happens to the daemon: new ones without a pause, and some kept open.
+//! Traffic that never fails while something happens to the daemon: continuous new connections, and some kept open.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use tests::topology::Lab;
 use crate::open::Open;
 use crate::scene::{Scene, Stop, eventually};
 
-/// How many go on at once.
+/// The number of threads that make connections.
 const THREADS: usize = 3;
 
-/// What goes on meanwhile.
+/// The traffic while a test runs.
 pub(crate) struct Traffic<'a> {
     made: &'a AtomicU64,
     kept: &'a mut [Open],
 }
 
 impl Traffic<'_> {
-    /// Fifty more new connections reach their tenant, and those kept open are alive.
+    /// Asserts that fifty more new connections reach their tenant, and that the open ones still work.
     #[track_caller]
     pub(crate) fn assert_goes_on(&mut self, when: &str) {
         let wanted = self.made.load(Ordering::Relaxed) + 50;
@@ -33,8 +33,8 @@ impl Traffic<'_> {
     }
 }
 
-/// Runs `story` under traffic of both families to every tenant. Not one connection may fail, be reset, or reach another
-/// tenant; nothing is left in the maps afterwards.
+/// Runs `story` under traffic of both families to every tenant. No connection may fail, be reset, or reach
+/// another tenant. Nothing is left in the maps afterwards.
 pub(crate) fn under_traffic(mut scene: Scene, story: impl FnOnce(&mut Daemon, &Lab, &mut Traffic<'_>)) {
     let (over, made) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut kept: Vec<Open> = Vec::new();

@@ -1,4 +1,4 @@
-//! Another vestibule takes over, and the one before again, under traffic.
+//! Upgrades to another version of vestibule and back, under traffic.
 
 use common::maps::{ABI_VERSION, name};
 use nix::sys::signal::Signal;
@@ -9,15 +9,15 @@ use tests::topology::Lab;
 use crate::scene::Scene;
 use crate::traffic::under_traffic;
 
-/// Each time a newer version, and back.
+/// The number of upgrades in each test.
 const ROUNDS: usize = 20;
 
-/// The kernel's number of the program that a start has pinned.
+/// Returns the kernel's id of the program that the last start pinned.
 fn program(daemon: &Daemon) -> u32 {
     pinned_program(&daemon.pins().join("programs/ingress")).unwrap()
 }
 
-/// The numbers of our programs on all devices, as `vestibule doctor` finds them.
+/// Returns our programs on all devices with their ids, as `vestibule doctor` reports them.
 fn on_devices(daemon: &Daemon, lab: &Lab) -> Vec<String> {
     let output = daemon.command(&lab.balancer).unwrap().args(["doctor", "-o", "json"]).output().unwrap();
     let findings = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
@@ -26,12 +26,12 @@ fn on_devices(daemon: &Daemon, lab: &Lab) -> Vec<String> {
     hooks.map(|one| one["found"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Pretends that another version made the maps.
+/// Makes the maps look as if another version had created them.
 fn set_version(daemon: &Daemon, version: u32) {
     set_pinned(&daemon.pins().join(name::ABI), 0, version).unwrap();
 }
 
-/// The same maps: the next start adopts them and replaces the old programs by its own.
+/// With the same map layout, the next start adopts the maps and replaces the old programs with its own.
 #[test]
 fn twenty_upgrades_lose_nothing() {
     tests::skip_without_root!();
@@ -50,8 +50,8 @@ fn twenty_upgrades_lose_nothing() {
     });
 }
 
-/// Other maps: a newer one and, back again, an older one refuse before they touch anything, and what is there
-/// serves on.
+/// If the pinned maps have another ABI version, newer and older in turn, a start refuses before it changes
+/// anything, and the running programs keep serving.
 #[test]
 fn twenty_upgrades_and_rollbacks_to_other_maps_are_refused_and_lose_nothing() {
     tests::skip_without_root!();

@@ -1,4 +1,4 @@
-//! Backends on the balancer's own node: behind a bridge as containers are, and the node itself.
+//! Backends on the balancer's own node: containers behind a bridge, and the node itself.
 
 use std::net::SocketAddr;
 
@@ -88,7 +88,7 @@ fn a_way_to_a_backend_that_moves_to_another_device_is_followed() {
     let name = tests::addresses::server_name(0);
     let backend = Open::by_name(&scene, Family::V4, &name).backend;
     assert!(backend.starts_with("tenant-a/"));
-    // A second link to tenant a, preferred for its backends from now on.
+    // A second link to tenant a, over which its backends are reached from now on.
     let second = End { namespace: &scene.lab.balancer, device: "second", addresses: &["10.97.12.1/24"] };
     let far =
         End { namespace: &scene.lab.tenants[0].namespace, device: "second", addresses: &["10.97.12.2/24"] };

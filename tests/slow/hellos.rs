@@ -1,4 +1,4 @@
-//! Long hellos of many clients at once on all CPUs: every connection is answered, or a counter shows why not.
+//! Many clients at once send long hellos, on all CPUs: every connection is answered, or a counter shows why not.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -16,31 +16,31 @@ use tests::daemon::Daemon;
 use tests::hello::hello;
 use tests::net::{End, Namespace, veth};
 
-/// Bytes of a hello: it comes in many segments, all but the last acknowledged by us, and so undelivered until the backend
-/// acknowledges them, several times and from both CPUs.
+/// Bytes of a hello. It arrives in many segments. All but the last are acknowledged by us, and so are
+/// undelivered until the backend acknowledges them, several times and from both CPUs.
 const HELLO_BYTES: usize = 12_000;
-/// The offset of the client's number in its hello: in the random of the ClientHello.
+/// Offset of the client's number in its hello, in the random of the ClientHello.
 const NUMBER_AT: usize = 15;
 const HOST: &str = "slow.example.com";
 
-/// One of them takes about 2,900 connections a second: each holds its source port for 10 s behind its end.
+/// Number of backends. One takes about 2,900 connections a second: each keeps its source port for 10 s after its end.
 const BACKENDS: u16 = 8;
-/// Threads that answer at each.
+/// Threads that answer, per backend.
 const SERVERS: usize = 2;
-/// Clients at once: from the fewest to the most, and the same again.
+/// Numbers of clients at once, in ascending order; the list is repeated.
 const CLIENTS: [usize; 3] = [8, 16, 32];
-/// Own addresses of the clients: an ended connection holds its port for a minute.
+/// Number of client addresses: an ended connection keeps its port for a minute.
 const ADDRESSES: u32 = 32;
 const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 97, 1, 2);
 const FIRST_BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 97, 2, 2), 20_000);
 
-/// Connections, and with `VESTIBULE_SOAK=1`; `VESTIBULE_CONNECTIONS` overrides both.
+/// Number of connections; `SOAKED` with `VESTIBULE_SOAK=1`. `VESTIBULE_CONNECTIONS` overrides both.
 const CONNECTIONS: u64 = 3_000;
 const SOAKED: u64 = 1_000_000;
 /// How long a client waits for its answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Why a connection may fail here without a fault of ours: there are limits, and this many clients may meet them.
+/// Why a connection may fail here without a bug of ours: limits that this many clients may reach.
 const LIMITS: [Reason; 6] = [
     Reason::ConnectNoPort,
     Reason::ConnectTableFull,
@@ -50,7 +50,7 @@ const LIMITS: [Reason; 6] = [
     Reason::HelloTimeout,
 ];
 
-/// Fields drop in order: the daemon before its namespaces.
+/// Fields are dropped in order: the daemon before its namespaces.
 struct Rig {
     daemon: Daemon,
     client: Namespace,
@@ -99,14 +99,14 @@ fn config() -> Config {
 /// The IPv4 address of [`tests::addresses::vip`].
 const VIP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 97, 0, 10), 443);
 
-/// Serves until it is stopped: reads a hello, and gives back its number if every byte of the rest is right.
+/// Serves until it is stopped: reads a hello, and returns its number if every other byte is right.
 fn serve(server: &TcpListener, hello: &[u8], stop: &AtomicBool) {
     let mut came = vec![0; HELLO_BYTES];
     while let Ok((mut stream, _)) = server.accept() {
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        // A client that goes away is judged by the client.
+        // A client that disconnects reports its own errors.
         let _ = stream.set_read_timeout(Some(PATIENCE));
         if stream.read_exact(&mut came).is_err() {
             continue;
@@ -116,7 +116,7 @@ fn serve(server: &TcpListener, hello: &[u8], stop: &AtomicBool) {
             came[..NUMBER_AT] == hello[..NUMBER_AT] && came[NUMBER_AT + 8..] == hello[NUMBER_AT + 8..];
         let answer = if right { number.to_vec() } else { vec![0xff; 8] };
         let _ = stream.write_all(&answer);
-        // Until the client has ended it, so that its side waits the minute.
+        // Waits until the client has closed, so that its side keeps its port for a minute.
         let _ = stream.read(&mut [0]);
     }
 }
@@ -139,7 +139,7 @@ fn visit(n: u64, hello: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// An error in few words, so that equal ones are counted together.
+/// Describes an error in few words, so that equal ones are counted together.
 fn named(error: &anyhow::Error) -> String {
     match error.downcast_ref::<io::Error>() {
         Some(io) => format!("{error}: {:?}", io.kind()),
@@ -147,7 +147,7 @@ fn named(error: &anyhow::Error) -> String {
     }
 }
 
-/// Makes this many connections, this many at once; what failed, and how often.
+/// Makes the connections with these numbers, `clients` at once; returns what failed, and how often.
 fn load(rig: &Rig, clients: usize, numbers: std::ops::Range<u64>, hello: &[u8]) -> BTreeMap<String, u64> {
     let next = AtomicU64::new(numbers.start);
     let failures = Mutex::new(BTreeMap::new());
@@ -179,7 +179,8 @@ fn connections() -> u64 {
     told.unwrap_or(if soak { SOAKED } else { CONNECTIONS })
 }
 
-/// Two acknowledgements of one backend on two CPUs used to reset some 6 of 100,000 such connections, and no counter showed it.
+/// Two acknowledgements of one backend on two CPUs used to reset some 6 of 100,000 such connections, and no counter
+/// showed it.
 #[test]
 fn long_hellos_of_many_clients_are_answered_or_a_counter_tells_why() {
     tests::skip_without_root!();
@@ -200,7 +201,7 @@ fn long_hellos_of_many_clients_are_answered_or_a_counter_tells_why() {
                 scope.spawn(move || serve(&listener, bytes, stop));
             }
         }
-        // Six times, so that each number of clients starts and ends more than once.
+        // Six rounds, so that each number of clients starts and ends more than once.
         for (turn, clients) in CLIENTS.iter().cycle().take(6).enumerate() {
             let turn = turn as u64;
             let numbers = all * turn / 6..all * (turn + 1) / 6;
@@ -226,7 +227,7 @@ fn long_hellos_of_many_clients_are_answered_or_a_counter_tells_why() {
     let failed: u64 = failures.values().sum();
     eprintln!("{failed} failed: {failures:?}; {limits} met a limit");
     assert!(failed <= limits, "{failed} failed, and {limits} met a limit: {failures:?}");
-    // Memory for all is there: only an evicted hello may be missed.
+    // There is memory for all: only an evicted hello may lack its buffer.
     assert!(count(Reason::HelloBufferFailed) <= count(Reason::HelloEvicted), "{moved:?}");
 }
 
@@ -238,7 +239,7 @@ fn listen(at: SocketAddrV4) -> Result<TcpListener> {
     Ok(fd.into())
 }
 
-/// Ends the servers when dropped, also when a client panics: each that waits for a connection gets one.
+/// Stops the servers when dropped, also when a client panics: each that waits for a connection gets one.
 struct Stop<'a> {
     rig: &'a Rig,
     stop: &'a AtomicBool,

@@ -1,3 +1,3 @@
-//! Loads that take minutes: `cargo xtask test slow`. Whatever else runs the tests gets a short form of each.
+//! Loads that take minutes: `cargo xtask test slow`. Any other run of the tests uses a short form of each.
 
 mod hellos;

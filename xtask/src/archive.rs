@@ -1,10 +1,11 @@
-//! Writes tar archives (POSIX ustar) that depend on nothing but what is in them: no times, no owners, the order as given.
+//! Writes tar archives (POSIX ustar) that depend only on their content: no times, no owners, entries in the
+//! order given.
 
 use std::io::{self, Write};
 
 const BLOCK: usize = 512;
 
-/// An archive as it is written.
+/// An archive that is being written.
 pub(crate) struct Archive<W: Write> {
     output: W,
 }
@@ -14,7 +15,7 @@ impl<W: Write> Archive<W> {
         Self { output }
     }
 
-    /// Adds a folder, which must follow the one it is in.
+    /// Adds a folder. The folder that contains it must have been added before.
     pub(crate) fn folder(&mut self, path: &str, mode: u32) -> io::Result<()> {
         self.output.write_all(&header(&format!("{path}/"), mode, 0, b'5')?)
     }
@@ -26,7 +27,7 @@ impl<W: Write> Archive<W> {
         self.output.write_all(&vec![0; content.len().next_multiple_of(BLOCK) - content.len()])
     }
 
-    /// Writes the end, two empty blocks.
+    /// Writes the end marker, two empty blocks.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         self.output.write_all(&[0; 2 * BLOCK])?;
         self.output.flush()?;
@@ -34,7 +35,7 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Where the fields of a header begin, and how long they are.
+/// Offsets and lengths of the fields of a header.
 const NAME: (usize, usize) = (0, 100);
 const MODE: (usize, usize) = (100, 8);
 const OWNER: (usize, usize) = (108, 8);
@@ -58,14 +59,14 @@ fn header(name: &str, mode: u32, size: usize, kind: u8) -> io::Result<[u8; BLOCK
     octal(&mut block, TIME, 0)?;
     put(&mut block, KIND, &[kind]);
     put(&mut block, MAGIC.0, b"ustar\x0000");
-    // Summed with its own field as blanks.
+    // The sum is computed with blanks in its own field.
     put(&mut block, CHECKSUM.0, &[b' '; CHECKSUM.1]);
     let sum: u64 = block.iter().map(|byte| u64::from(*byte)).sum();
     put(&mut block, CHECKSUM.0, format!("{sum:06o}\0 ").as_bytes());
     Ok(block)
 }
 
-/// A number in octal digits with a NUL behind.
+/// Writes a number as octal digits followed by a NUL.
 fn octal(block: &mut [u8; BLOCK], (at, length): (usize, usize), number: u64) -> io::Result<()> {
     let digits = format!("{number:0width$o}", width = length - 1);
     if digits.len() >= length {

@@ -1,5 +1,5 @@
-//! Leaves `target/release/vestibule`: one file, the eBPF programs inside, and no library needed beside it: the image has
-//! nothing else, and what is tested is what is shipped.
+//! Builds `target/release/vestibule`: one static file that includes the eBPF programs. The image contains no
+//! libraries, and the tests use the same file that is shipped.
 
 use crate::failure::{Failure, Outcome};
 use crate::{process, setup};
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Instant;
 
-/// What was built.
+/// The result of a build.
 pub(crate) struct Built {
-    /// The one installed file.
+    /// The one file that is installed.
     pub(crate) binary: PathBuf,
-    /// The eBPF programs that are inside it, for tests that load them themselves.
+    /// The eBPF programs that the binary includes, for tests that load them themselves.
     pub(crate) object: PathBuf,
 }
 
@@ -24,12 +24,12 @@ pub(crate) fn run() -> Outcome<Built> {
     let begun = Instant::now();
     let mut command = process::cargo();
     command.args(["rustc", "--release", "--package", "userspace", "--bin", "vestibule"]);
-    // What cargo did goes to stdout as JSON, everything for people to stderr.
+    // cargo writes its messages as JSON to stdout, and the output for people to stderr.
     command.arg("--message-format=json-render-diagnostics").stderr(Stdio::inherit());
     if process::quiet() {
         command.arg("--quiet");
     }
-    // For the last link alone: dependencies are compiled once, for this and for the tests.
+    // Only for the final link, so that dependencies are compiled once, for this and for the tests.
     command.args(["--", "-C", "target-feature=+crt-static"]);
     let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
     if !output.status.success() {
@@ -50,12 +50,12 @@ pub(crate) fn run() -> Outcome<Built> {
     Ok(Built { binary, object: out.join("programs.o") })
 }
 
-/// The promised path is below the tree, wherever cargo builds.
+/// Copies the binary to its documented path below the tree, wherever cargo built it.
 fn in_place(built: &Path) -> Outcome<PathBuf> {
     let promised = process::root().join("target/release/vestibule");
     if built != promised {
         let copied = promised.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| {
-            // Moved over the old one in one step: a running binary cannot be written to.
+            // Renamed over the old one in one step: a running binary cannot be written to.
             let beside = promised.with_extension("new");
             fs::copy(built, &beside).and_then(|_| fs::rename(&beside, &promised))
         });
@@ -71,20 +71,20 @@ fn in_place(built: &Path) -> Outcome<PathBuf> {
     Ok(promised)
 }
 
-/// Where cargo left the binary.
+/// Where cargo put the binary.
 fn executable(messages: &str) -> Option<PathBuf> {
     let executables = messages.lines().filter_map(|line| text(line, "executable"));
     executables.map(PathBuf::from).find(|path| path.ends_with("vestibule"))
 }
 
-/// Where the build script of `userspace` left the eBPF object.
+/// Where the build script of `userspace` put the eBPF object.
 fn out_folder(messages: &str) -> Option<PathBuf> {
     let of_userspace = |line: &&str| text(line, "package_id").is_some_and(|id| id.contains("/userspace#"));
     messages.lines().filter(of_userspace).find_map(|line| text(line, "out_dir")).map(PathBuf::from)
 }
 
-/// A text member of one of cargo's messages, which are one line of JSON each. Paths with quotes or backslashes are
-/// not decoded.
+/// Returns a text member of a message of cargo, which is one line of JSON. Quotes and backslashes in paths
+/// are not decoded.
 fn text<'a>(message: &'a str, member: &str) -> Option<&'a str> {
     let value = message.split_once(&format!("\"{member}\":\""))?.1;
     value.split_once('"').map(|(value, _)| value)

@@ -1,5 +1,5 @@
-//! A Kubernetes cluster whose nodes are network namespaces: etcd, API server, kubelets and kube-proxies built from their
-//! Go modules, driven by the scripts in `tests/cluster/`.
+//! A Kubernetes cluster whose nodes are network namespaces: etcd, API server, kubelets and kube-proxies, built from
+//! their Go modules and driven by the scripts in `tests/cluster/`.
 
 use crate::failure::{Failure, Outcome};
 use crate::needs::{self, Needs};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// How many nodes a cluster has.
+/// Number of nodes of a cluster.
 const NODES: &str = "3";
 
-/// Runs `cargo xtask cluster ...`. `VESTIBULE_CLUSTER` names another cluster than `dev`.
+/// Runs `cargo xtask cluster ...`. `VESTIBULE_CLUSTER` selects a cluster other than `dev`.
 pub(crate) fn run(options: &[String]) -> Outcome {
     let name = env::var("VESTIBULE_CLUSTER").ok().filter(|name| !name.is_empty());
     let cluster = Cluster::named(name.as_deref().unwrap_or("dev"));
@@ -40,9 +40,9 @@ pub(crate) fn run(options: &[String]) -> Outcome {
 
 /// A cluster, running or not.
 pub(crate) struct Cluster {
-    /// What its namespaces and cgroups are called, before `-node1` and the like.
+    /// Prefix of its namespaces and cgroups, before `-node1` and the like.
     name: String,
-    /// Its certificates, logs and disks.
+    /// Folder of its certificates, logs and disks.
     folder: PathBuf,
 }
 
@@ -51,7 +51,7 @@ impl Cluster {
         Self { name: format!("vtc-{name}"), folder: process::target().join("cluster").join(name) }
     }
 
-    /// Installs what is missing and starts it.
+    /// Installs what is missing and starts the cluster.
     fn up(&self) -> Outcome {
         let step = format!("making cluster {}", self.name);
         if let Some(obstacle) = needs::obstacle(Needs::Cluster) {
@@ -65,7 +65,7 @@ impl Cluster {
         process::run(&step, &mut command, "cargo xtask cluster down, then up again")
     }
 
-    /// Ends it, and leaves nothing of it.
+    /// Stops the cluster and removes everything that belongs to it.
     fn down(&self) -> Outcome {
         self.script("down.sh", [""; 0])
     }
@@ -97,17 +97,17 @@ impl Cluster {
         self.script("load.sh", [archive.to_string_lossy().as_ref()])
     }
 
-    /// Runs a program in the network of `role`, as administrator of the cluster.
+    /// Runs a program in the network of `role`, as the cluster's administrator.
     fn enter(&self, role: &str, program: &Path, arguments: &[&str]) -> Outcome {
         let mut command = self.inside(role, program)?;
         command.current_dir(env::current_dir().unwrap_or_else(|_| process::root())).args(arguments);
         process::run(&format!("running {}", program.display()), &mut command, "see its output above")
     }
 
-    /// A program in the network of `role`, as administrator of the cluster.
+    /// Returns the command of a program in the network of `role`, run as the cluster's administrator.
     pub(crate) fn inside(&self, role: &str, program: &Path) -> Outcome<Command> {
         let namespace = PathBuf::from(format!("/run/netns/{}-{role}", self.name));
-        // The namespace alone may be of a cluster that another checkout made under the same name.
+        // The namespace alone may belong to a cluster of the same name that another checkout made.
         if !namespace.exists() || !self.folder.join("env").exists() {
             let step = format!("entering cluster {}", self.name);
             return Err(Failure::new(step, "it is not up", "cargo xtask cluster up"));
@@ -119,11 +119,11 @@ impl Cluster {
     }
 }
 
-/// What a test level finds around it; gone when dropped.
+/// What a test level needs around it; removed when dropped.
 pub(crate) struct Surroundings {
-    /// For the environment of the tests.
+    /// Environment variables for the tests.
     pub(crate) variables: Vec<(&'static str, OsString)>,
-    /// The one that was made for them.
+    /// The cluster that was made for them.
     pub(crate) cluster: Option<Cluster>,
 }
 
@@ -146,7 +146,7 @@ impl Surroundings {
             let cluster = Cluster::named(&format!("test-{}", std::process::id()));
             tell("VESTIBULE_CLUSTER_FOLDER", cluster.folder.clone());
             tell("VESTIBULE_IMAGE", image::run()?);
-            // Before it is up: what came half-way is taken away too.
+            // Stored before it is up, so that a cluster that failed to start completely is removed, too.
             let begun = Instant::now();
             surroundings.cluster.insert(cluster).up()?;
             println!("cluster: up in {:.1} s", begun.elapsed().as_secs_f64());
@@ -163,7 +163,7 @@ impl Drop for Surroundings {
     }
 }
 
-/// Takes away clusters of test runs that were killed.
+/// Removes the clusters of test runs that were killed.
 fn remove_stale() -> Outcome {
     let entries = fs::read_dir(process::target().join("cluster")).into_iter().flatten().flatten();
     for name in entries.map(|entry| entry.file_name().to_string_lossy().into_owned()) {

@@ -1,4 +1,4 @@
-//! The Gateway API conformance tests: upstream's, unmodified, and ours beside them, against the chart as it is installed.
+//! The Gateway API conformance tests: upstream's, unmodified, and our own, run against the installed chart.
 
 use crate::cluster::{Cluster, Surroundings};
 use crate::failure::{Failure, Outcome};
@@ -10,13 +10,13 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-/// As named on the command line.
+/// Its name on the command line.
 pub(crate) const NAME: &str = "conformance";
 
-/// Longest run of all tests together, as Go writes it.
+/// Time limit of all tests together, in Go's notation.
 const LIMIT: &str = "25m";
 
-/// Addresses that the router sends to the nodes (`tests/cluster/settings.sh`).
+/// Address ranges that the router sends to the nodes (`tests/cluster/settings.sh`).
 const RANGES: &[&str] = &["198.51.100.0/24", "2001:db8:51::/64"];
 
 /// What the report says about us, besides the version.
@@ -28,7 +28,7 @@ const ABOUT: &[&str] = &[
     "--gateway-class=vestibule",
 ];
 
-/// Installs the definitions and the chart in the cluster, then runs the tests beyond its router.
+/// Installs the definitions and the chart in the cluster, then runs the tests from beyond its router.
 pub(crate) fn run(surroundings: &Surroundings) -> Outcome<Report> {
     println!("\n== {NAME} ==");
     let begun = Instant::now();
@@ -69,7 +69,7 @@ pub(crate) fn run(surroundings: &Surroundings) -> Outcome<Report> {
     Ok(report)
 }
 
-/// The definitions of exactly the suite's version, the image on every node, the chart.
+/// Installs the definitions of exactly the suite's version, the image on every node, and the chart.
 fn install(cluster: &Cluster) -> Outcome {
     let crds = setup::go::gateway_crds()?;
     cluster.kubectl(&["apply", "--server-side", "-f", &crds.to_string_lossy()])?;
@@ -86,7 +86,7 @@ fn install(cluster: &Cluster) -> Outcome {
     }
     let installed = cluster.helm(&arguments);
     if installed.is_err() {
-        // Best effort: what a reader wants to see next.
+        // Best effort: show what a reader wants to see next.
         let pods = ["--namespace", "vestibule-system", "get", "pods,events", "-o", "wide"];
         let logs = [
             "--namespace",
@@ -104,7 +104,7 @@ fn install(cluster: &Cluster) -> Outcome {
     installed
 }
 
-/// Puts a report without failures where it is committed.
+/// Copies a report without failures to where it is committed.
 fn keep(written: &Path) -> Outcome {
     let report = fs::read_to_string(written).unwrap_or_default();
     if !report.contains("statistics:") || report.contains("failedTests:") {
@@ -117,8 +117,8 @@ fn keep(written: &Path) -> Outcome {
     })
 }
 
-/// Counts the tests that Go's verbose output names, those directly below its two functions, shows what was run, and
-/// keeps all of it in a file.
+/// Counts the tests in Go's verbose output, only those directly below the two test functions. Shows those
+/// that ran, and writes the whole output to `log`.
 fn read(report: &mut Report, output: impl BufRead, mut show: impl FnMut(&str), log: &Path) -> Outcome {
     let mut all = String::new();
     for line in output.lines().map_while(Result::ok) {
@@ -146,7 +146,7 @@ fn read(report: &mut Report, output: impl BufRead, mut show: impl FnMut(&str), l
     })
 }
 
-/// Reads a line like `    --- PASS: TestUpstream/TLSRouteSimpleSameNamespace (3.10s)`: verdict and test.
+/// Parses a line like `    --- PASS: TestUpstream/TLSRouteSimpleSameNamespace (3.10s)`; returns verdict and test.
 fn verdict(line: &str) -> Option<(&str, &str)> {
     let (verdict, rest) = line.trim_start().strip_prefix("--- ")?.split_once(": ")?;
     let (name, _) = rest.split_once(" (")?;
@@ -154,13 +154,13 @@ fn verdict(line: &str) -> Option<(&str, &str)> {
     (!test.contains('/')).then_some((verdict, test))
 }
 
-/// Reads why a test is not run: ours as `skip: TEST: REASON`, the suite's as `Skipping TEST: REASON`.
+/// Parses why a test is not run: `skip: TEST: REASON` from our tests, `Skipping TEST: REASON` from the suite.
 fn skip(line: &str) -> Option<(&str, &str)> {
     if let Some((_, ours)) = line.split_once(" skip: ") {
         return ours.split_once(": ");
     }
     let (test, reason) = line.split_once(" Skipping ")?.1.split_once(": ")?;
-    // Said by name already.
+    // The reason was already given in a `skip:` line.
     (reason != "test explicitly skipped").then_some((test, reason))
 }
 

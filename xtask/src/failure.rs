@@ -11,11 +11,11 @@ pub(crate) struct Failure {
     reason: String,
     /// What the reader can do about it.
     remedy: String,
-    /// Whether the reader knows it already.
+    /// Whether it has already been printed.
     told: bool,
 }
 
-/// How a step ends.
+/// The result of a step.
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 impl Failure {

@@ -1,4 +1,4 @@
-//! Fuzz targets: `tests/fuzz`, by cargo-fuzz on a dated nightly, because libFuzzer needs unstable flags.
+//! Runs the fuzz targets in `tests/fuzz` with cargo-fuzz on a dated nightly, because libFuzzer needs unstable flags.
 
 use crate::failure::{Failure, Outcome};
 use crate::process;
@@ -10,7 +10,7 @@ use std::process::Command;
 const NIGHTLY: &str = "nightly-2026-08-01";
 const SECONDS: u32 = 60;
 
-/// Runs one target, or each in turn; for some seconds each.
+/// Runs one target, or all of them in turn, for some seconds each.
 pub(crate) fn run(options: &[String]) -> Outcome {
     let (target, seconds) = options_of(options)?;
     setup::for_build()?;
@@ -54,7 +54,7 @@ fn options_of(options: &[String]) -> Outcome<(Option<String>, u32)> {
     Ok((target, seconds))
 }
 
-/// `cargo fuzz` of the nightly, the driver's folder first in PATH.
+/// Returns `cargo fuzz` of the nightly, with the driver's folder first in PATH.
 fn cargo_fuzz(driver: &Path) -> Command {
     let mut command = process::tool_of(NIGHTLY, "cargo");
     let path = env::var_os("PATH").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `target/vestibule-image.tar`: the image that the chart runs, made without a container engine. One static binary, from
-//! scratch, as a docker archive: `docker load`, `podman load` and `ctr images import` read it.
+//! Builds `target/vestibule-image.tar`, the image that the chart runs, without a container engine. It contains one
+//! static binary, from scratch. It is a docker archive: `docker load`, `podman load` and `ctr images import` read it.
 
 use crate::archive::Archive;
 use crate::failure::{Failure, Outcome};
@@ -9,10 +9,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// The name that the archive gives the image.
+/// Name of the image in the archive.
 const TAG: &str = "vestibule:dev";
 
-/// Where volumes are mounted and the kernel's file systems appear; the root is read-only for the pod.
+/// Folders of the image, most of them mount points of volumes and kernel file systems: the pod's root is read-only.
 const FOLDERS: &[(&str, u32)] = &[
     ("bin", 0o755),
     ("dev", 0o755),
@@ -43,7 +43,7 @@ pub(crate) fn run() -> Outcome<PathBuf> {
     let licence = fs::read(&licence).map_err(|error| failed(&licence, &error))?;
     let output = process::root().join("target/vestibule-image.tar");
     let archive = image(&binary, &licence).map_err(|error| failed(&output, &error))?;
-    // Moved over the old one in one step: someone may be reading it.
+    // Renamed over the old one in one step: another process may be reading it.
     let beside = output.with_extension("new");
     fs::write(&beside, &archive)
         .and_then(|()| fs::rename(&beside, &output))
@@ -57,7 +57,7 @@ fn failed(path: &Path, error: &io::Error) -> Failure {
     Failure::new(STEP, format!("{}: {error}", path.display()), "check the folder's owner and the free space")
 }
 
-/// The archive: one layer, the configuration, and the list that names both.
+/// Builds the archive: one layer, the configuration, and the list that names both.
 fn image(binary: &[u8], licence: &[u8]) -> io::Result<Vec<u8>> {
     let mut layer = Archive::new(Vec::with_capacity(binary.len() + (1 << 16)));
     for (path, mode) in FOLDERS {
@@ -79,7 +79,7 @@ fn image(binary: &[u8], licence: &[u8]) -> io::Result<Vec<u8>> {
     archive.finish()
 }
 
-/// What runtimes read (OCI image configuration). Nothing in it needs escaping.
+/// The configuration that container runtimes read (OCI image configuration). Nothing in it needs escaping.
 fn config(layer_digest: &str) -> String {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -91,7 +91,7 @@ fn config(layer_digest: &str) -> String {
         ("description", "TLS connections routed by server name in the kernel, never ended"),
         ("version", env!("CARGO_PKG_VERSION")),
         ("revision", &revision()),
-        // The binary, and the eBPF programs inside it.
+        // Licences of the binary, and of the eBPF programs inside it.
         ("licenses", "Apache-2.0 AND (MIT OR GPL-2.0-only)"),
     ];
     let labels = labels.map(|(name, value)| format!("\"org.opencontainers.image.{name}\":\"{value}\""));
@@ -111,7 +111,7 @@ fn config(layer_digest: &str) -> String {
     )
 }
 
-/// The commit it was built from, `-dirty` where files differ from it; empty outside of git.
+/// The commit that the image is built from, with `-dirty` if files differ from it; empty outside of git.
 fn revision() -> String {
     let mut describe = process::command("git");
     describe.args(["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]);
@@ -120,7 +120,7 @@ fn revision() -> String {
 
 fn sha256(bytes: &[u8]) -> io::Result<String> {
     let mut child = process::command("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    // It reads all before it answers, so it cannot wait for us to read.
+    // sha256sum reads all its input before it answers, so it never waits for us to read.
     child.stdin.take().map_or(Ok(()), |mut input| input.write_all(bytes))?;
     let output = child.wait_with_output()?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -130,7 +130,7 @@ fn sha256(bytes: &[u8]) -> io::Result<String> {
     }
 }
 
-/// Whether an ELF file asks for no dynamic loader (program header PT_INTERP). 64 bit, little endian.
+/// Whether an ELF file needs no dynamic loader, that is, has no program header PT_INTERP. 64 bit, little endian only.
 fn is_static(file: &[u8]) -> bool {
     const PT_INTERP: u64 = 3;
     let number = |at: usize, bytes: usize| -> Option<u64> {

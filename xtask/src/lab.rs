@@ -5,12 +5,12 @@ use crate::needs::{self, Needs};
 use crate::{process, setup};
 use std::time::Instant;
 
-/// Shows Vestibule at work; `--keep` leaves the lab running, `--timings` writes what cargo measured below `target`.
+/// Runs the demonstration; `--keep` leaves the lab running, `--timings` writes cargo's measurements below `target`.
 pub(crate) fn demo(options: &[String]) -> Outcome {
     start("demo", options)
 }
 
-/// Only makes the lab.
+/// Creates the lab only.
 pub(crate) fn lab(options: &[String]) -> Outcome {
     start("lab", options)
 }
@@ -31,8 +31,8 @@ fn start(what: &str, options: &[String]) -> Outcome {
     setup::for_lab()?;
     setup::for_build()?;
     step(2, "compiling vestibule and the lab (the first time: about four minutes; later: seconds)");
-    // Both at once and unoptimised: no crate is compiled twice, and none is worth optimising for a minute's work. The
-    // eBPF programs are optimised in any case.
+    // Both in one build and unoptimised: no crate is compiled twice, and none is worth optimising for a
+    // minute's work. The eBPF programs are always optimised.
     let mut command = process::cargo();
     command.args([
         "build",

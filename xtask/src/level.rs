@@ -1,4 +1,4 @@
-//! One level of tests, and how it runs.
+//! One level of tests, and how it is run.
 
 use crate::build::Built;
 use crate::cluster::Surroundings;
@@ -12,27 +12,27 @@ use std::time::Instant;
 
 /// A level of tests: one `cargo test` each.
 pub(crate) struct Level {
-    /// As named on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// The arguments for cargo.
+    /// Arguments for cargo.
     pub targets: &'static [&'static str],
-    /// What the machine must offer.
+    /// What the machine must provide.
     pub needs: Needs,
 }
 
-/// The level that runs only where it is named: loads of many minutes.
+/// The level that runs only if it is named: loads of many minutes.
 pub(crate) const SLOW: &str = "slow";
 
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";
-/// The same for the slow one.
+/// The same for the slow level.
 const SLOW_LIMIT: &str = "3h";
 
-/// Tests of a lab mostly wait, for time limits and repetitions: more of them at once than there are cores.
+/// Tests in the lab mostly wait, for timeouts and retransmissions, so more of them run at once than there are cores.
 const LAB_THREADS: &str = "6";
 
 impl Level {
-    /// Builds and runs the level's tests, shows them, counts them.
+    /// Builds and runs the level's tests, shows and counts them.
     pub(crate) fn run(&self, built: Option<&Built>, surroundings: &Surroundings) -> Outcome<Report> {
         println!("\n== {} ==", self.name);
         let begun = Instant::now();
@@ -82,7 +82,7 @@ impl Level {
         Ok(report)
     }
 
-    /// Whether the tests build; a level that does not is a failure of the level, and the others still run.
+    /// Returns whether the tests build. A level that does not build counts as failed, and the others still run.
     fn compile(&self, report: &mut Report) -> Outcome<bool> {
         let mut command = self.command(&["--no-run"]);
         if process::quiet() {
@@ -104,7 +104,7 @@ impl Level {
 
     fn command(&self, options: &[&str]) -> Command {
         let mut command = match process::quiet() {
-            // A test that hangs must not hold up CI for ever; at a terminal there is a person to see it.
+            // A test that hangs must not block CI for ever; at a terminal, a person notices it.
             true => process::command("timeout"),
             false => process::cargo(),
         };
@@ -112,7 +112,7 @@ impl Level {
             command.args(["--kill-after=10s", self.limit(), "rustup", "run", process::CHANNEL, "cargo"]);
         }
         if self.name == SLOW {
-            // Anybody else who runs these tests gets a short form.
+            // Without this variable, the tests run a short form.
             command.env("VESTIBULE_SOAK", "1");
         }
         command.arg("test").args(self.targets).args(options);

@@ -5,7 +5,7 @@ use crate::process;
 use crate::setup::{self, tools};
 use std::process::Command;
 
-/// Formatting and lints, for the host and for the eBPF target; all of them, whatever the first ones say.
+/// Runs formatting and lints, for the host and for the eBPF target; all of them, even if the first ones fail.
 pub(crate) fn run() -> Outcome {
     setup::for_lint()?;
     let mut format = process::cargo();
@@ -24,7 +24,7 @@ pub(crate) fn run() -> Outcome {
         "--target-dir",
     ]);
     kernel.arg(process::target().join("bpf-lint")).args(["--", "-D", "warnings"]);
-    // Its own settings for the target are in this folder. `core` is compiled from source.
+    // This folder has its own settings for the target. `core` is compiled from source.
     kernel.current_dir(process::root().join("xdp-ebpf")).env("RUSTC_BOOTSTRAP", "1");
     let checks = [
         process::run("checking the formatting", &mut format, &by_hand),
@@ -50,7 +50,7 @@ fn clippy() -> Command {
     command
 }
 
-/// Licences, bans and sources of the dependencies, as in `deny.toml`.
+/// Checks licences, bans and sources of the dependencies, as in `deny.toml`.
 pub(crate) fn licences() -> Outcome {
     setup::for_build()?;
     let deny = tools::cargo_deny()?;

@@ -1,7 +1,7 @@
-//! `cargo xtask`: installs what the tree needs, builds it, tests it, shows it at work.
+//! `cargo xtask`: installs what the tree needs, builds it, tests it and demonstrates it.
 //!
-//! Compiled by the machine's own cargo, and the only thing that is: without dependencies and for an older Rust than
-//! the rest, because it is what installs the pinned toolchain.
+//! xtask is the only crate that the machine's own cargo compiles. It has no dependencies and supports an
+//! older Rust than the rest, because it installs the pinned toolchain.
 
 use std::process::ExitCode;
 
@@ -11,7 +11,7 @@ mod failure;
 mod process;
 /// Installs what is missing.
 mod setup;
-/// Leaves `target/release/vestibule`.
+/// Builds `target/release/vestibule`.
 mod build;
 /// Tar archives.
 mod archive;
@@ -21,17 +21,17 @@ mod image;
 mod manifests;
 /// Runs the test levels and sums them up.
 mod test;
-/// What tests need of the machine.
+/// What tests need from the machine.
 mod needs;
-/// One level of tests, and how it runs.
+/// One level of tests, and how it is run.
 mod level;
-/// What came out of a level.
+/// The results of a level.
 mod report;
 /// The lab of network namespaces, and the demonstration in it.
 mod lab;
 /// A Kubernetes cluster whose nodes are network namespaces.
 mod cluster;
-/// The Gateway API conformance tests in it.
+/// The Gateway API conformance tests, run in a cluster.
 mod conformance;
 /// The benchmark.
 mod bench;

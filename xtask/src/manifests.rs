@@ -7,7 +7,7 @@ use std::fs;
 const CHART: &str = "deploy/charts/vestibule";
 const VALUES: &str = "deploy/manifests/values.yaml";
 
-/// What is rendered where. `tests/control/chart.rs` renders the same and compares.
+/// The rendered files, each with its options. `tests/control/chart.rs` renders the same and compares.
 const FILES: &[(&str, &[&str])] = &[
     ("deploy/manifests/vestibule.yaml", &[]),
     (
@@ -19,12 +19,12 @@ const FILES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Oldest Kubernetes that the chart is for.
+/// Oldest Kubernetes version that the chart supports.
 const KUBERNETES: &str = "--kube-version=1.31.0";
 
 const STEP: &str = "rendering the manifests";
 
-/// Renders them again.
+/// Renders the manifests.
 pub(crate) fn run() -> Outcome {
     let helm = setup::go::helm()?;
     for (path, options) in FILES {

@@ -1,25 +1,25 @@
-//! What tests need of the machine, and why it does not offer that.
+//! What tests need from the machine, and why it does not provide that.
 
 use crate::{process, setup};
 use std::fs;
 use std::path::Path;
 
-/// What the machine must offer.
+/// What the machine must provide.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Needs {
     /// Nothing.
     Nothing,
-    /// The right to load programs into a kernel that has what they use.
+    /// Permission to load programs, and a kernel that has what they use.
     Kernel,
-    /// Network namespaces and the programs that talk through them, too.
+    /// Also network namespaces and the programs that talk through them.
     Lab,
-    /// A Kubernetes API server, too, which Go builds.
+    /// Also a Kubernetes API server, which is built with Go.
     Control,
-    /// A whole cluster, too.
+    /// Also a whole cluster.
     Cluster,
 }
 
-/// Why this machine does not offer it, if it does not.
+/// Returns why this machine does not provide it; `None`: it does.
 pub(crate) fn obstacle(needs: Needs) -> Option<String> {
     if needs == Needs::Nothing {
         return None;
@@ -41,7 +41,7 @@ pub(crate) fn obstacle(needs: Needs) -> Option<String> {
     bpffs().or_else(|| setup::go::missing().filter(|_| needs >= Needs::Control))
 }
 
-/// Mounts the file system that pins live in, where it is not mounted.
+/// Mounts the BPF file system, which contains pins, if it is not mounted.
 fn bpffs() -> Option<String> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     if mounts.lines().any(|line| line.split(' ').nth(1) == Some("/sys/fs/bpf")) {
@@ -51,7 +51,7 @@ fn bpffs() -> Option<String> {
     mounted.is_none().then(|| "/sys/fs/bpf cannot be mounted".into())
 }
 
-/// Bits of `CapEff` as in linux/capability.h.
+/// Bits of `CapEff`, as in linux/capability.h.
 const CAPABILITIES: &[(u32, &str)] = &[(12, "CAP_NET_ADMIN"), (21, "CAP_SYS_ADMIN"), (39, "CAP_BPF")];
 
 fn missing_capability(status: &str) -> Option<&'static str> {
@@ -60,7 +60,7 @@ fn missing_capability(status: &str) -> Option<&'static str> {
     CAPABILITIES.iter().find(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| *name)
 }
 
-/// Major and minor number of a kernel release like `6.18.5-amd64`.
+/// Parses major and minor number of a kernel release like `6.18.5-amd64`.
 fn version(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))

@@ -6,16 +6,16 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The pinned Rust. The compiler wrapper reads the same file; nothing else names the version.
+/// The pinned Rust version. The compiler wrapper reads the same file; nothing else names the version.
 pub(crate) const CHANNEL: &str = include_str!("../toolchain/channel").trim_ascii_end();
 
-/// The tree this xtask was built from.
+/// The tree that this xtask was built from.
 pub(crate) fn root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     manifest.parent().unwrap_or(manifest).to_path_buf()
 }
 
-/// Where cargo leaves what it builds.
+/// Where cargo puts what it builds.
 pub(crate) fn target() -> PathBuf {
     match env::var_os("CARGO_TARGET_DIR") {
         // Relative to where cargo runs, which is always the root here.
@@ -24,12 +24,12 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// In CI only the outcome matters.
+/// Whether to reduce output to the outcome, as in CI.
 pub(crate) fn quiet() -> bool {
     env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
 }
 
-/// A program by name, without what `cargo run` left in the environment for xtask alone.
+/// A command for a program, without the variables that `cargo run` set in the environment for xtask alone.
 pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
@@ -39,7 +39,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
             command.env_remove(name.as_ref());
         }
     }
-    // The machine's own toolchain put its libraries in front; the pinned one must find its own.
+    // The machine's own toolchain put its libraries first; the pinned one must find its own.
     if let Some(path) = env::var_os("LD_LIBRARY_PATH") {
         let ours = |folder: &PathBuf| {
             let text = folder.to_string_lossy();
@@ -66,7 +66,7 @@ pub(crate) fn cargo() -> Command {
     tool_of(CHANNEL, "cargo")
 }
 
-/// Runs to the end, output shown; a status other than zero is a failure of `step`.
+/// Runs a command to its end and shows its output; a status other than zero is a failure of `step`.
 pub(crate) fn run(step: &str, command: &mut Command, remedy: &str) -> Outcome {
     let status = command.status().map_err(|error| not_run(step, command, &error))?;
     if status.success() {
@@ -76,13 +76,13 @@ pub(crate) fn run(step: &str, command: &mut Command, remedy: &str) -> Outcome {
     Err(Failure::new(step, reason, remedy))
 }
 
-/// What a program printed, or `None` when it cannot be run or fails.
+/// Returns what a program printed; `None` if it cannot be run or fails.
 pub(crate) fn answer(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The failure of a program that could not even be started.
+/// The failure of a program that could not be started.
 pub(crate) fn not_run(step: &str, command: &Command, error: &std::io::Error) -> Failure {
     let program = command.get_program().to_string_lossy();
     Failure::new(
@@ -92,21 +92,21 @@ pub(crate) fn not_run(step: &str, command: &Command, error: &std::io::Error) -> 
     )
 }
 
-/// The command as one would type it.
+/// The command as it would be typed.
 pub(crate) fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
     format!("`{}`", words.join(" "))
 }
 
-/// Whether a program is found in PATH (or where Debian keeps an administrator's programs).
+/// Whether a program is in PATH, or in one of Debian's folders for administrators' programs.
 pub(crate) fn found(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     env::split_paths(&path).chain(administrator).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether we may do what only root may.
+/// Whether we run as root.
 pub(crate) fn is_root() -> bool {
     answer(command("id").arg("-u")).is_some_and(|id| id == "0")
 }

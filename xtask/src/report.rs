@@ -1,10 +1,10 @@
-//! What came out of a level: reads what the test binaries print, and counts.
+//! The results of a level: reads the output of the test binaries, and counts.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;
 use std::time::Duration;
 
-/// How many tests ended how.
+/// Number of tests by result.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u32,
@@ -12,27 +12,27 @@ pub(crate) struct Tally {
     pub(crate) skipped: u32,
 }
 
-/// What came out of a level.
+/// The results of a level.
 pub(crate) struct Report {
     pub(crate) name: &'static str,
     pub(crate) tally: Tally,
     pub(crate) time: Duration,
-    /// Why something was skipped or could not be counted, and which tests.
+    /// Why tests were skipped or could not be counted, and which tests.
     pub(crate) notes: BTreeMap<String, Vec<String>>,
 }
 
-/// What a test prints when it cannot run here, with the reason behind it.
+/// What a test prints if it cannot run here, followed by the reason.
 const SKIPPED: &str = "SKIPPED: ";
 
 impl Tally {
-    /// Sums up.
+    /// Adds another tally.
     pub(crate) fn add(&mut self, other: Self) {
         self.passed += other.passed;
         self.failed += other.failed;
         self.skipped += other.skipped;
     }
 
-    /// Reads a line like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
+    /// Parses a line like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
     fn of_line(line: &str) -> Option<Self> {
         let counts = line.strip_prefix("test result: ")?;
         let count = |word: &str| {
@@ -44,7 +44,7 @@ impl Tally {
 }
 
 impl Report {
-    /// Nothing counted yet.
+    /// Makes a report without results.
     pub(crate) fn new(name: &'static str) -> Self {
         Self { name, tally: Tally::default(), time: Duration::ZERO, notes: BTreeMap::new() }
     }
@@ -55,15 +55,15 @@ impl Report {
         self.notes.entry(why).or_default();
     }
 
-    /// Reads what test binaries print under `--show-output`, and hands on the lines that people should see: of the
-    /// tests that passed only their names (not even those when `quiet`), of the others all.
+    /// Reads the output of test binaries under `--show-output`, and passes on the lines that people should
+    /// see: for tests that passed only their names (not even those if `quiet`), for all others everything.
     pub(crate) fn read(&mut self, output: impl BufRead, quiet: bool, mut show: impl FnMut(&str)) {
-        // The test whose kept output is being read; `None` outside the part about tests that passed.
+        // The test whose captured output is being read; `None` outside the section about tests that passed.
         let mut successful: Option<String> = None;
         let mut skipped = 0;
         for line in output.lines().map_while(Result::ok) {
             if let Some(mut tally) = Tally::of_line(&line) {
-                // The binary takes them for passed.
+                // The binary counts them as passed.
                 tally.passed = tally.passed.saturating_sub(skipped);
                 tally.skipped += std::mem::take(&mut skipped);
                 self.tally.add(tally);
@@ -80,7 +80,7 @@ impl Report {
                     name.clone_into(test);
                 } else if let Some(why) = line.strip_prefix(SKIPPED).filter(|_| !test.is_empty()) {
                     skipped += 1;
-                    // One count for a test, however often it says so.
+                    // A test counts once, however often it prints this.
                     self.notes.entry(why.to_owned()).or_default().push(std::mem::take(test));
                 }
                 continue;
@@ -95,7 +95,7 @@ impl Report {
         }
     }
 
-    /// The report's lines of the summary.
+    /// The report's lines in the summary.
     pub(crate) fn text(&self) -> String {
         let Tally { passed, failed, skipped } = self.tally;
         let (name, seconds) = (self.name, self.time.as_secs_f64());
@@ -111,7 +111,7 @@ impl Report {
     }
 }
 
-/// Reads a line like `test name ... ignored, reason`.
+/// Parses a line like `test name ... ignored, reason`.
 fn ignored(line: &str) -> Option<(&str, &str)> {
     let (test, why) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
     Some((test, why.strip_prefix(", ").unwrap_or("marked #[ignore]")))
@@ -121,7 +121,7 @@ fn ignored(line: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    /// Two binaries: one with an ignored test and one that skips itself, one with a failure.
+    /// Output of two binaries: one with an ignored test and a test that skips itself, one with a failure.
     const OUTPUT: &str = "
 running 3 tests
 test a ... ok

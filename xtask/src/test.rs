@@ -1,4 +1,4 @@
-//! Runs the test levels and sums them up. The last line is the count, alone.
+//! Runs the test levels and sums up their results. The last line is the count alone.
 
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
@@ -7,8 +7,8 @@ use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, conformance, process, setup};
 
-/// Every level, the quick ones first. Always of the whole workspace: with other packages chosen, dependencies would have
-/// other features and be compiled again.
+/// Every level, the quick ones first. Each builds the whole workspace: with fewer packages, dependencies
+/// would have other features and be compiled again.
 const LEVELS: &[Level] = &[
     Level { name: "unit", targets: &["--workspace", "--lib", "--bins"], needs: Needs::Nothing },
     Level { name: "corpus", targets: &["--workspace", "--test", "corpus"], needs: Needs::Kernel },
@@ -17,7 +17,7 @@ const LEVELS: &[Level] = &[
     Level { name: "path", targets: &["--workspace", "--test", "path"], needs: Needs::Lab },
     Level { name: "control", targets: &["--workspace", "--test", "control"], needs: Needs::Control },
     Level { name: "cluster", targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
-    // Upstream's tests, and not cargo's.
+    // Run by Go, not by cargo.
     Level { name: conformance::NAME, targets: &[], needs: Needs::Cluster },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
@@ -31,7 +31,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
         setup::for_tests()?;
     }
     if levels.iter().any(|level| level.needs >= Needs::Control) && process::quiet() {
-        // Elsewhere a skip; a CI that never ran them would look the same as one that did.
+        // Elsewhere these tests are skipped; in CI, a run that never runs them would look like one that does.
         if let Some(reason) = setup::go::missing() {
             return Err(Failure::new(
                 "preparing the tests with Kubernetes",
@@ -63,7 +63,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
         _ => {
             let again = format!("cargo xtask test {}", failed(&reports).join(" "));
             let mut failure = Failure::new("cargo xtask test", "tests failed; see their output above", again);
-            // Before the summary, whose last line is the last of all.
+            // Before the summary, because the count must be the last line.
             failure.tell();
             Err(failure)
         }
@@ -90,7 +90,7 @@ fn failed(reports: &[Report]) -> Vec<&'static str> {
     reports.iter().filter(|report| report.tally.failed > 0).map(|report| report.name).collect()
 }
 
-/// The table, and the closing line.
+/// Returns the table with its closing line, and the total.
 fn summary(reports: &[Report]) -> (String, Tally) {
     let mut text =
         format!("\n{:11} {:>7} {:>7} {:>7} {:>9}\n", "level", "passed", "failed", "skipped", "seconds");

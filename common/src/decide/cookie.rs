@@ -1,6 +1,6 @@
-//! SYN cookies of our own (SipHash-2-4), good on every node that has the key.
+//! Our SYN cookies (SipHash-2-4), valid on every node that has the key.
 //!
-//! Our initial sequence number, from the top bit down:
+//! A cookie is our initial sequence number. Its bits, from the highest to the lowest:
 //!
 //! | bits | what |
 //! | --- | --- |
@@ -9,17 +9,18 @@
 //! | 3 | index into [`MSS`] |
 //! | 4 | the client's window scale, 15 = not offered |
 //! | 1 | SACK permitted |
-//! | 11 | tag over all of the below, and the client's initial sequence number |
-//! | 11 | tag over tuple, epoch and options (timestamps among them) |
+//! | 11 | exact tag: over the same as the tuple tag, and the client's initial sequence number |
+//! | 11 | tuple tag: over tuple, epoch and options (including whether there are timestamps) |
 //!
-//! A client with timestamps (RFC 7323) also echoes the lowest byte of ours, which is eight bits more of the first tag: a
-//! second segment that comes first passes for a first one, and so is refused, once in 2,048 times without timestamps, once
-//! in 524,288 times with them.
+//! A client with timestamps (RFC 7323) also echoes the lowest byte of our timestamp, which holds eight more
+//! bits of the exact tag. A second segment of a hello that arrives first is mistaken for the first one, and
+//! refused, once in 2,048 times without timestamps and once in 524,288 times with them.
 //!
-//! The first tag makes a cookie good for exactly one first segment. The second alone distinguishes an early *second* segment
-//! of a hello (its sequence number says nothing about the first) from a packet of a lost connection: the one is
-//! dropped and repeated by the client, the other is answered with RST. It is lowest, so that a client that acknowledges the
-//! first byte of an answer is known for one of a lost connection.
+//! The exact tag makes a cookie valid for one first segment only. The tuple tag alone distinguishes an early
+//! *second* segment of a hello (whose sequence number does not reveal the initial one) from a packet of a
+//! lost connection: the former is dropped and the client repeats it, the latter is answered with RST. The
+//! tuple tag is in the lowest bits so that a client that has acknowledged the first byte of an answer is
+//! recognised as one of a lost connection.
 
 use core::hint::black_box;
 
@@ -29,8 +30,8 @@ use crate::maps::settings::CookieKey;
 /// The client's MSS is rounded down to one of these.
 pub const MSS: [u16; 8] = [216, 536, 1220, 1340, 1400, 1440, 1460, 8900];
 
-/// Nanoseconds of an epoch as a shift: 2^36 ns = 68.7 s. A cookie of the current or previous epoch is good, so for
-/// at least 68 s.
+/// The length of an epoch is 2^36 ns = 68.7 s. Cookies of the current and the previous epoch are valid, so
+/// each cookie is valid for at least 68 s.
 pub const EPOCH_SHIFT: u32 = 36;
 
 /// What the client offered in its SYN.
@@ -49,7 +50,7 @@ pub struct Offer {
 pub struct Cookie {
     /// Our initial sequence number.
     pub seq: u32,
-    /// Lowest byte of our timestamp, where the client offered timestamps.
+    /// The lowest byte of our timestamp; used only if the client offered timestamps.
     pub stamp: u8,
 }
 
@@ -58,19 +59,19 @@ pub struct Cookie {
 pub enum Verdict {
     /// The first data of the connection, or its third handshake packet.
     First(Offer),
-    /// Of this handshake, but not at its beginning.
+    /// A segment of this handshake, but not the first one.
     Later,
-    /// Not ours, or too old.
+    /// The cookie is not ours, or too old.
     Mismatch,
 }
 
-/// Epoch of a wall clock (CLOCK_TAI) in nanoseconds.
+/// Returns the epoch of a wall-clock time (CLOCK_TAI, nanoseconds).
 #[inline(always)]
 pub const fn epoch(tai_ns: u64) -> u32 {
     (tai_ns >> EPOCH_SHIFT) as u32
 }
 
-/// Largest index of [`MSS`] whose value is at most `mss`; 0 when all are larger.
+/// Returns the largest index into [`MSS`] whose value is at most `mss`; 0 when all are larger.
 #[inline(always)]
 const fn mss_index(mss: u16) -> u32 {
     let mut index = 0;
@@ -84,7 +85,7 @@ const fn mss_index(mss: u16) -> u32 {
     index
 }
 
-/// The answer to a SYN.
+/// Makes the cookie that answers a SYN.
 #[inline(always)]
 pub fn make(
     key: &CookieKey,
@@ -103,14 +104,15 @@ pub fn make(
     Cookie { seq: options | tags.seq, stamp: tags.stamp }
 }
 
-/// Which of the two keys signed `cookie`.
+/// Returns the index of the key that signed `cookie`.
 #[inline(always)]
 pub const fn key_index(cookie: u32) -> u32 {
     cookie >> 30 & 1
 }
 
-/// Judges a segment that acknowledges `cookie` + 1 and whose first byte has the sequence number `isn` + 1. `stamp`: the
-/// lowest byte of the timestamp it echoes; `None` where it has no timestamps.
+/// Checks a segment that acknowledges `cookie` + 1 and whose first byte has the sequence number `isn` + 1.
+/// `stamp` is the lowest byte of the timestamp that it echoes; `None` if it has no timestamps. The caller
+/// refuses the all-zero key: a map that is not filled yet must not verify anything.
 #[inline(always)]
 pub fn check(
     key: &CookieKey,
@@ -120,7 +122,7 @@ pub fn check(
     cookie: u32,
     stamp: Option<u8>,
 ) -> Verdict {
-    // The signing epoch is the newest with the cookie's lowest bit.
+    // The newest epoch whose lowest bit is the cookie's is the one that signed it.
     let epoch = now_epoch.wrapping_sub((now_epoch ^ cookie >> 31) & 1);
     let options = cookie & 0xffc0_0000;
     let tags = tags(key, tuple, isn, epoch, options, stamp.is_some());
@@ -136,7 +138,7 @@ pub fn check(
     if differs & 0x7ff == 0 { Verdict::Later } else { Verdict::Mismatch }
 }
 
-/// The tags, at their positions. The all-zero key is invalid: a map that is not filled yet must not verify anything.
+/// Returns both tags, at their bit positions in the cookie.
 #[inline(always)]
 fn tags(
     key: &CookieKey,
@@ -160,9 +162,9 @@ fn tags(
         isn as u64,
     ];
     let mut tags = [0; 2];
-    // Loops that stay loops: unrolled, the hash is the longest piece of the kernel's program, and at a low rate of
-    // connections the time to fetch it counts for more than the time to run it. (Counters of 64 bits: what the verifier
-    // finds on the stack it knows only of whole words.)
+    // The loops must not be unrolled: the hash would be the longest part of the kernel's program, and at a
+    // low rate of connections it takes longer to fetch than to run. The counters have 64 bits, because the
+    // verifier tracks values on the stack only as whole 64-bit words.
     let mut at = black_box(0usize);
     while at < words.len() {
         sip.word(words[at]);
@@ -220,7 +222,7 @@ impl SipState {
         self.v0 ^= word;
     }
 
-    /// The hash of the words so far, `bytes` long in all; the state stays usable for more words.
+    /// Returns the hash of the words so far, `bytes` long in total. The state stays usable for more words.
     #[inline(always)]
     fn finish(&self, bytes: u64) -> u64 {
         let mut end = *self;
@@ -305,8 +307,8 @@ mod tests {
         }
     }
 
-    /// A hello of two segments whose first is lost: of 80,000 connections three were refused as "not TLS", when 11 bits
-    /// alone distinguished the second from a first.
+    /// A hello of two segments whose first is lost. When only 11 bits distinguished the second segment from a
+    /// first one, three of 80,000 connections were refused as "not TLS".
     #[test]
     fn a_later_segment_hardly_ever_passes_for_the_first() {
         let offer = Offer { mss: 1440, window_scale: 7, sack: true, timestamps: true };
@@ -316,7 +318,7 @@ mod tests {
             verdicts.filter(|verdict| matches!(verdict, Verdict::First(_))).count()
         };
         assert!(firsts(seq, Some(stamp)) <= 1);
-        // Without timestamps one in two thousand.
+        // Without timestamps, about one in two thousand.
         let Cookie { seq, .. } = make(&KEY, 0, &tuple(), 77, 9, &Offer { timestamps: false, ..offer });
         assert!((25..100).contains(&firsts(seq, None)));
     }

@@ -3,13 +3,14 @@
 use crate::maps::address::Port;
 use crate::maps::flow::ClientTuple;
 
-/// Members looked at for one connection in one go: those that may not be dialled are passed over, and are no tries.
+/// The most members examined in one call of `pick`. Members that may not be dialled are skipped and are not
+/// tries.
 pub const LOOKS_MAX: u32 = 16;
 
-/// Backends dialled for one connection before its client is refused.
+/// The most backends dialled for one connection before its client is refused.
 pub const TRIES_MAX: u8 = 3;
 
-/// Hash of the client's address and port; the same on every node and after every restart.
+/// Returns a hash of the client's address and port. It is the same on every node and after every restart.
 #[inline(always)]
 pub fn flow_hash(tuple: &ClientTuple) -> u32 {
     let b = &tuple.client.bytes;
@@ -23,7 +24,8 @@ const fn port_word(port: Port) -> u64 {
     port.number() as u64
 }
 
-/// The finaliser of SplitMix64 (Steele et al. 2014): a bijection whose output bits all depend on all input bits.
+/// The finaliser of SplitMix64 (Steele et al. 2014): a bijection whose output bits all depend on all input
+/// bits.
 #[inline(always)]
 pub const fn mix(mut x: u64) -> u64 {
     x ^= x >> 30;
@@ -33,14 +35,14 @@ pub const fn mix(mut x: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// The slot of a table for a flow. `slots` is not 0.
+/// Returns the slot of a table for a flow's hash. `slots` is not 0.
 #[inline(always)]
 pub const fn slot(hash: u32, slots: u32) -> u32 {
-    // Scales instead of dividing: the hash is uniform.
+    // The hash is uniform, so scaling it replaces a division.
     ((hash as u64 * slots as u64) >> 32) as u32
 }
 
-/// The member for the given attempt: the slot's own first, then its successors, each once.
+/// Returns the member to try at `attempt`: first the slot's own member, then its successors, each once.
 #[inline(always)]
 pub const fn member(slot_member: u32, attempt: u32, members: u32) -> u32 {
     let next = slot_member + attempt;

@@ -1,18 +1,18 @@
-//! Pure decisions: given bytes and numbers, the same answer in the kernel, in tests and in `explain`.
+//! Pure decisions: the same input gives the same result in the kernel, in tests and in `explain`.
 
-/// SYN cookies of our own (SipHash-2-4), good on every node that has the key.
+/// Our SYN cookies (SipHash-2-4), valid on every node that has the key.
 pub mod cookie;
-/// What a server name may hold, and names nobody may claim.
+/// Which server names are valid, and which are reserved.
 pub mod server_name;
-/// From (listener, server name) to the keys looked up in the name maps.
+/// Keys of the name maps, built from listener and server name.
 pub mod route_key;
 /// Consistent hashing with weights.
 pub mod maglev;
-/// What a decision looks up.
+/// The tables that decisions read.
 pub mod tables;
-/// A listener and a server name lead to a route.
+/// Finds the route for a listener and a server name.
 pub mod route;
-/// A route and a client lead to a backend.
+/// Picks the backend for a route and a client.
 pub mod pick;
 /// Which packets are traced.
 pub mod trace;

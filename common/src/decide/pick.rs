@@ -1,4 +1,5 @@
-//! From a route to a backend: Maglev over the client's address and port, by the client's address family.
+//! Picks a route's backend by Maglev hashing of the client's address and port, among those of its address
+//! family.
 
 use super::maglev::{self, LOOKS_MAX, TRIES_MAX};
 use super::tables::{Tables, stable};
@@ -7,17 +8,17 @@ use crate::maps::flow::ClientTuple;
 use crate::maps::route::{MemberKey, Route, Table};
 use crate::reason::Reason;
 
-/// A connection's backend, and how far the choice of one has come: the next try goes on from here.
+/// The backend picked for a connection, and the state of the search: the next try continues from here.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Route id.
     pub route: u32,
-    /// Backend id; 0 = none was tried.
+    /// Backend id; 0 = none tried yet.
     pub backend: u32,
-    /// Backends tried so far, this one among them.
+    /// Backends tried so far, including this one.
     pub tries: u8,
-    /// Members of the table looked at so far, those passed over among them.
+    /// Members of the table examined so far, including skipped ones.
     pub offset: u8,
     /// Zero.
     pub reserved: [u8; 2],
@@ -26,18 +27,18 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Nothing tried yet.
+    /// Returns a choice for `route` with no backend tried yet.
     #[inline(always)]
     pub const fn of(route: u32) -> Self {
         Self { route, backend: 0, tries: 0, offset: 0, reserved: [0; 2], record: Backend::zeroed() }
     }
 }
 
-/// Picks the backend to be tried next: the client's own member of the table first, then its successors. `choice` then
-/// has it; of `client` address and port count.
+/// Picks the backend to try next and stores it in `choice`: first the member that the client hashes to, then
+/// its successors. Only the address and port of `client` are used.
 ///
-/// Err: the client is refused for this reason; with [`Reason::RouteChanged`] its packet is dropped, and `choice` is to be
-/// forgotten.
+/// Err: the client is refused for this reason. With [`Reason::RouteChanged`] its packet is dropped instead,
+/// and `choice` must not be used.
 #[inline(always)]
 pub fn pick(tables: &impl Tables, choice: &mut Choice, client: &ClientTuple) -> Result<(), Reason> {
     let table = table(tables, choice.route, client.client.is_v4())?;
@@ -45,7 +46,7 @@ pub fn pick(tables: &impl Tables, choice: &mut Choice, client: &ClientTuple) -> 
     pick_from(tables, choice, &table, first)
 }
 
-/// The table of a route for clients of a family; it has a member.
+/// Returns a route's table for clients of an address family. The table has at least one member.
 #[inline(always)]
 pub fn table(tables: &impl Tables, route: u32, is_v4: bool) -> Result<Table, Reason> {
     let mut record = Route::zeroed();
@@ -59,7 +60,7 @@ pub fn table(tables: &impl Tables, route: u32, is_v4: bool) -> Result<Table, Rea
     Ok(table)
 }
 
-/// The member whose share of connections the client's is.
+/// Returns the member that the client hashes to.
 #[inline(always)]
 fn share(tables: &impl Tables, table: &Table, client: &ClientTuple) -> Result<u32, Reason> {
     if table.is_single() {
@@ -71,7 +72,7 @@ fn share(tables: &impl Tables, table: &Table, client: &ClientTuple) -> Result<u3
     }
 }
 
-/// [`pick`] for a client in the share of member `first`.
+/// Like [`pick`], for a client that hashes to member `first`.
 #[inline(always)]
 pub fn pick_from(tables: &impl Tables, choice: &mut Choice, table: &Table, first: u32) -> Result<(), Reason> {
     let mut look = 0;
@@ -86,7 +87,7 @@ pub fn pick_from(tables: &impl Tables, choice: &mut Choice, table: &Table, first
                 choice.tries += 1;
                 return Ok(());
             }
-            // Only a client whose own share it is: one whose backend is down goes on to the next.
+            // Refuses only clients that hash to this member. A client whose own backend is down skips it.
             Member::Refusing if offset == 0 => return Err(Reason::PickRefused),
             Member::Refusing | Member::Unusable => {}
         }
@@ -95,17 +96,17 @@ pub fn pick_from(tables: &impl Tables, choice: &mut Choice, table: &Table, first
     Err(if choice.backend == 0 { Reason::PickNone } else { Reason::ConnectExhausted })
 }
 
-/// What a member is to a new connection.
+/// Whether a member takes a new connection.
 enum Member {
-    /// `choice` has it.
+    /// Yes; it is stored in `choice`.
     Taken,
-    /// Its share of connections is refused.
+    /// Connections that hash to it are refused.
     Refusing,
-    /// It takes none.
+    /// No; it is skipped.
     Unusable,
 }
 
-/// Takes the member if it may be dialled.
+/// Stores the member in `choice` if it may be dialled.
 #[inline(always)]
 fn member(tables: &impl Tables, choice: &mut Choice, table: &Table, member: u32) -> Result<Member, Reason> {
     let id = match table.is_single() {
@@ -116,7 +117,7 @@ fn member(tables: &impl Tables, choice: &mut Choice, table: &Table, member: u32)
     if id == 0 || !stable(backend, |to| tables.backend(id, to))? {
         return Ok(Member::Unusable);
     }
-    // A backend belongs to one route for ever: whatever was read from a table that changed under us ends here.
+    // A backend always belongs to the same route, so this catches a table that changed while it was read.
     if backend.route != choice.route || backend.flags & (BACKEND_RETIRED | BACKEND_UNREACHABLE) != 0 {
         return Ok(Member::Unusable);
     }

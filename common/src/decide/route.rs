@@ -1,4 +1,5 @@
-//! From a listener and a server name to a route: the exact name, then the longest wildcard, then the listener's own.
+//! Finds the route for a listener and a server name: by the exact name, then by the longest wildcard, then
+//! the listener's own route.
 
 use super::route_key::{self, NAME_BUFFER};
 use super::server_name;
@@ -7,47 +8,48 @@ use crate::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
 use crate::maps::route::{NameKey, SuffixKey};
 use crate::reason::Reason;
 
-/// A server name as a hello's parser leaves it: lower case, no trailing dot.
+/// A server name as the parser of the hello returns it: lower case, no trailing dot.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
-    /// Zero behind `length`.
+    /// Zero after `length`.
     pub bytes: &'a [u8; NAME_BUFFER],
     /// Bytes of the name, 1 to 253.
     pub length: u8,
 }
 
-/// Room for the keys of a name's look-ups; whatever it held does not matter.
+/// Memory for the keys of a name's lookups; its previous content does not matter.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
-    /// Of the exact name.
+    /// The key of the exact name.
     pub name: NameKey,
-    /// Of the wildcards over it.
+    /// The key of the wildcards that match it.
     pub suffix: SuffixKey,
 }
 
-/// What of a route took the connection.
+/// What matched the connection to its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matched {
     /// The name itself.
     Exact,
-    /// A wildcard over the name.
+    /// A wildcard that matches the name.
     Wildcard,
-    /// The listener leads to it: TLS by default, TCP always.
+    /// The listener's own route: the default with TLS, the only one with TCP.
     Listener,
 }
 
-/// Copies the listener of an address and port; `Ok(false)`: there is none.
+/// Copies the listener of an address and port. `Ok(false)`: there is none.
 #[inline(always)]
 pub fn listener(tables: &impl Tables, key: &ListenerKey, to: &mut Listener) -> Result<bool, Reason> {
     stable(to, |to| tables.listener(key, to))
 }
 
-/// The route of a connection, and what matched; never 0. `name` is what the hello asks for, if it names anything; a TCP
-/// listener does not look at it. `reverse` fills the key of the wildcards as [`route_key::suffix`] does: a name's length
-/// of steps is a loop of its own in the kernel.
+/// Returns the route id of a connection, which is never 0, and what matched. `name` is the server name in the
+/// hello, if any; it is ignored for a TCP listener. `reverse` fills the key of the wildcards as
+/// [`route_key::suffix`] does; the kernel passes its own, because it needs a separate loop over the bytes of
+/// the name.
 ///
-/// Err: the client is refused for this reason; with [`Reason::RouteChanged`] its packet is dropped.
+/// Err: the client is refused for this reason. With [`Reason::RouteChanged`] its packet is dropped instead.
 #[inline(always)]
 pub fn route(
     tables: &impl Tables,
@@ -76,7 +78,7 @@ pub fn route(
     own(listener, Reason::RouteNone)
 }
 
-/// The listener's own route, if it has one.
+/// Returns the listener's own route; `otherwise` is the error if it has none.
 #[inline(always)]
 fn own(listener: &Listener, otherwise: Reason) -> Result<(u32, Matched), Reason> {
     if listener.route == 0 { Err(otherwise) } else { Ok((listener.route, Matched::Listener)) }

@@ -1,8 +1,9 @@
-//! From (listener, server name) to the keys looked up in the name maps: exact first, then the longest wildcard.
+//! Keys of the name maps, built from listener and server name: first the exact name, then the longest
+//! wildcard.
 
 use crate::maps::route::{NAME_BYTES_MAX, NameKey, SHORT_NAME_BYTES_MAX, SuffixKey};
 
-/// Bytes of the buffer a server name is kept in: zero behind the name.
+/// The size of the buffer that holds a server name; the bytes after the name are zero.
 pub const NAME_BUFFER: usize = 256;
 
 /// Whether a name of this length is in `ROUTES_EXACT`; otherwise it is in `ROUTES_LONG`.
@@ -11,8 +12,8 @@ pub const fn is_short(length: u8) -> bool {
     length as usize <= SHORT_NAME_BYTES_MAX
 }
 
-/// Fills the key of an exact name. `name` is normalised (lower case, no trailing dot) and zero behind `length`. The rest of
-/// a short one ([`is_short`]) is left as it is.
+/// Fills the key of an exact name. `name` is normalised (lower case, no trailing dot) and zero after
+/// `length`. For a short name ([`is_short`]), [`NameKey::rest`] is left as it is.
 #[inline(always)]
 pub fn exact(key: &mut NameKey, listener: u32, name: &[u8; NAME_BUFFER], length: u8) {
     key.short.listener = (listener as u16).to_be_bytes();
@@ -31,7 +32,7 @@ pub fn exact(key: &mut NameKey, listener: u32, name: &[u8; NAME_BUFFER], length:
     }
 }
 
-/// Fills the key that finds the longest wildcard in `ROUTES_WILDCARD` for a server name.
+/// Fills the key that finds the longest wildcard for a server name in `ROUTES_WILDCARD`.
 #[inline(always)]
 pub fn suffix(key: &mut SuffixKey, listener: u32, name: &[u8; NAME_BUFFER], length: u8) {
     key.prefix_bits = 16 + 8 * length as u32;
@@ -43,17 +44,16 @@ pub fn suffix(key: &mut SuffixKey, listener: u32, name: &[u8; NAME_BUFFER], leng
     }
 }
 
-/// Byte `index` of the name back to front; 0 behind its end.
+/// Returns byte `index` of the reversed name; 0 after its end.
 #[inline(always)]
 pub fn reversed_byte(name: &[u8; NAME_BUFFER], length: u8, index: u32) -> u8 {
-    // Unsigned wrap puts everything behind the end at 255 and below, where the buffer is zero: byte 255 is never used
-    // by a name of at most 253 bytes.
+    // After the end of the reversed name the subtraction wraps to a huge position, for which the result is 0.
     let position = (length as u32).wrapping_sub(1).wrapping_sub(index);
     if position < NAME_BYTES_MAX as u32 { name[(position & 0xff) as usize] } else { 0 }
 }
 
-/// The key under which the wildcard `*.suffix` is stored; `suffix` is normalised and without the `*.`.
-/// `None` when the suffix is empty or longer than any name below it could be.
+/// Returns the key under which the wildcard `*.suffix` is stored. `suffix` is normalised and does not include
+/// the `*.`. `None` if the suffix is empty, or so long that no name could match.
 pub fn wildcard(listener: u32, suffix: &[u8]) -> Option<SuffixKey> {
     // At least one label and the dot precede the suffix.
     if suffix.is_empty() || suffix.len() > NAME_BYTES_MAX - 2 {
@@ -68,7 +68,7 @@ pub fn wildcard(listener: u32, suffix: &[u8]) -> Option<SuffixKey> {
     Some(key)
 }
 
-/// Copies a normalised name into a zeroed buffer; `None` when it is empty or too long.
+/// Copies a normalised name into a zeroed buffer; `None` if it is empty or too long.
 pub fn buffer(name: &[u8]) -> Option<([u8; NAME_BUFFER], u8)> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
         return None;
@@ -111,7 +111,7 @@ mod tests {
             let mut key = NameKey::zeroed();
             exact(&mut key, 300, &buffer, length);
             assert_eq!((key.listener(), key.name()), (300, &name[..bytes]));
-            // Read back from `ROUTES_EXACT`.
+            // As read back from `ROUTES_EXACT`.
             assert_eq!(NameKey::from(key.short) == key, short);
         }
     }

@@ -1,55 +1,55 @@
-//! What a server name may hold, and names nobody may claim.
+//! Which server names are valid, and which are reserved.
 //!
-//! One automaton judges names from the wire and from the configuration, byte by byte: `[A-Za-z0-9._-]`, labels of 1
-//! to 63 bytes, 253 bytes in all (RFC 1035 section 2.3.4), ASCII folded to lower case, one trailing dot dropped. IP
-//! literals are no server names (RFC 6066 section 3).
+//! One automaton checks names from the wire and from the configuration, byte by byte: `[A-Za-z0-9._-]`,
+//! labels of 1 to 63 bytes, at most 253 bytes in total (RFC 1035 section 2.3.4). It folds ASCII to lower case
+//! and drops one trailing dot. IP literals are not server names (RFC 6066 section 3).
 
 use super::route_key::NAME_BUFFER;
 use crate::maps::map_struct;
 use crate::maps::route::NAME_BYTES_MAX;
 
-/// Most bytes of a label (RFC 1035 section 2.3.4).
+/// The most bytes in a label (RFC 1035 section 2.3.4).
 pub const LABEL_BYTES_MAX: u8 = 63;
 
-/// Names of the cluster's own API server: every cluster has them, so no tenant may have them.
+/// Names of a cluster's own API server. Every cluster uses them, so no tenant may claim them.
 pub const RESERVED: [&str; 4] =
     ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
 
-/// Most bytes that [`Scan`] takes: the longest name and a trailing dot.
+/// The most bytes that [`Scan`] accepts: the longest name and a trailing dot.
 pub const SCAN_BYTES_MAX: u32 = NAME_BYTES_MAX as u32 + 1;
 
-/// [`Scan::flags`]: a byte that no name and no address holds.
+/// [`Scan::flags`]: a byte that is allowed neither in names nor in addresses.
 const ILLEGAL: u8 = 1;
-/// [`Scan::flags`]: a label without bytes.
+/// [`Scan::flags`]: an empty label.
 const EMPTY_LABEL: u8 = 2;
 /// [`Scan::flags`]: a label of more than 63 bytes.
 const LONG_LABEL: u8 = 4;
-/// [`Scan::flags`]: a byte that no dotted quad holds, or a part over 255 or of more than three digits.
+/// [`Scan::flags`]: not a dotted quad: another byte, or a part over 255 or of more than three digits.
 const NOT_IPV4: u8 = 8;
-/// [`Scan::flags`]: a byte that no IPv6 literal holds.
+/// [`Scan::flags`]: a byte that is not allowed in an IPv6 literal.
 const NOT_IPV6: u8 = 16;
-/// [`Scan::flags`]: a colon.
+/// [`Scan::flags`]: at least one colon.
 const COLON: u8 = 32;
-/// [`Scan::flags`]: two colons or more; every IPv6 literal has them, `host:port` has not.
+/// [`Scan::flags`]: at least two colons. Every IPv6 literal has them; `host:port` does not.
 const COLONS: u8 = 64;
 
 map_struct! {
-    /// The state of a check of a name.
+    /// The state of the check of a name.
     pub struct Scan = 5 {
-        /// What was seen so far.
+        /// What was seen so far, as bits.
         pub flags: u8,
-        /// Bytes seen.
+        /// Bytes seen so far.
         pub length: u8,
-        /// Bytes of the last label.
+        /// Bytes of the last label so far.
         pub label: u8,
-        /// Dots seen.
+        /// Dots seen so far.
         pub dots: u8,
-        /// The last label as a decimal number, while it can be part of a dotted quad.
+        /// The last label as a decimal number; valid while it can be part of a dotted quad.
         pub octet: u8,
     }
 }
 
-/// What a text is.
+/// The result of checking a text.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -62,7 +62,7 @@ pub enum Verdict {
 }
 
 impl Scan {
-    /// Takes the next byte, at most the 254th; gives it back in lower case.
+    /// Checks the next byte and returns it in lower case. Called at most [`SCAN_BYTES_MAX`] times.
     #[inline(always)]
     pub fn push(&mut self, byte: u8) -> u8 {
         let letter = (byte | 0x20).wrapping_sub(b'a');
@@ -99,12 +99,13 @@ impl Scan {
         if letter < 26 { byte | 0x20 } else { byte }
     }
 
-    /// Judges what was pushed.
+    /// Returns the result for the bytes pushed so far.
     #[inline(always)]
     pub fn verdict(&self) -> Verdict {
         let flags = self.flags;
         if flags & COLON != 0 {
-            // Labels say nothing here: `::` has none, a group after a dot is part of an embedded IPv4 address.
+            // Labels are not checked here: `::` has none, and labels after a dot are an embedded IPv4
+            // address.
             let address = flags & (COLONS | NOT_IPV6 | ILLEGAL) == COLONS;
             return if address { Verdict::Address } else { Verdict::Invalid };
         }
@@ -118,23 +119,23 @@ impl Scan {
         if flags & NOT_IPV4 == 0 && inner_dots == 3 { Verdict::Address } else { Verdict::Name }
     }
 
-    /// 1 when the last byte is a dot, else 0.
+    /// Returns 1 if the last byte is a dot, else 0.
     #[inline(always)]
     pub fn trailing_dot(&self) -> u8 {
         (self.length != 0 && self.label == 0) as u8
     }
 
-    /// Bytes without the trailing dot.
+    /// Returns the number of bytes without the trailing dot.
     #[inline(always)]
     pub fn name_length(&self) -> u8 {
         self.length.wrapping_sub(self.trailing_dot())
     }
 }
 
-/// Whether a normalised name (zero behind `length`) is one of [`RESERVED`].
+/// Whether a normalised name (zero after `length`) is one of [`RESERVED`].
 #[inline(always)]
 pub fn is_reserved(name: &[u8; NAME_BUFFER], length: u8) -> bool {
-    // Each reserved name is a prefix of the longest one: its parts are compared without a branch a byte.
+    // Each reserved name is a prefix of the longest one. Its parts are compared without a branch per byte.
     let known = length == 10 || length == 18 || length == 22 || length == 36;
     known
         && differs::<0, 10>(name) == 0
@@ -143,7 +144,7 @@ pub fn is_reserved(name: &[u8; NAME_BUFFER], length: u8) -> bool {
         && (length < 36 || differs::<22, 36>(name) == 0)
 }
 
-/// Not 0 when a byte from `FROM` up to `TO` differs from the longest reserved name's.
+/// Returns 0 if the bytes `FROM..TO` equal those of the longest reserved name.
 #[inline(always)]
 fn differs<const FROM: usize, const TO: usize>(name: &[u8; NAME_BUFFER]) -> u8 {
     let longest = RESERVED[3].as_bytes();
@@ -156,40 +157,40 @@ fn differs<const FROM: usize, const TO: usize>(name: &[u8; NAME_BUFFER]) -> u8 {
     difference
 }
 
-/// A server name as the maps hold it.
+/// A server name in the form that the maps store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerName {
-    /// Lower case, no trailing dot, zero behind `length`.
+    /// Lower case, no trailing dot, zero after `length`.
     pub bytes: [u8; NAME_BUFFER],
     /// Bytes in use, 1 to 253.
     pub length: u8,
 }
 
 impl ServerName {
-    /// The name.
+    /// Returns the name.
     pub fn as_bytes(&self) -> &[u8] {
         self.bytes.get(..self.length as usize).unwrap_or_default()
     }
 
-    /// The name as text; it is ASCII.
+    /// Returns the name as text, which is ASCII.
     pub fn as_str(&self) -> &str {
         core::str::from_utf8(self.as_bytes()).unwrap_or_default()
     }
 
-    /// Whether nobody may claim it.
+    /// Whether the name is one of [`RESERVED`].
     pub fn is_reserved(&self) -> bool {
         is_reserved(&self.bytes, self.length)
     }
 }
 
-/// Why a text is no server name.
+/// Why a text is not a valid server name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameError {
     /// No bytes.
     Empty,
     /// More than 253 bytes.
     TooLong,
-    /// A byte outside `[A-Za-z0-9._-]`, the first of them.
+    /// The first byte outside `[A-Za-z0-9._-]`.
     Byte(u8),
     /// A leading dot, two dots in a row, or only a dot.
     EmptyLabel,
@@ -218,7 +219,7 @@ impl core::fmt::Display for NameError {
 
 impl core::error::Error for NameError {}
 
-/// Judges and normalises a name as configured, by the rules for names from the wire.
+/// Checks and normalises a name from the configuration, by the same rules as names from the wire.
 pub fn normalise(text: &[u8]) -> Result<ServerName, NameError> {
     if text.is_empty() {
         return Err(NameError::Empty);
@@ -244,7 +245,7 @@ pub fn normalise(text: &[u8]) -> Result<ServerName, NameError> {
     }
 }
 
-/// Why `text`, scanned, is invalid.
+/// Returns why `text`, already scanned, is invalid.
 fn why(scan: &Scan, text: &[u8]) -> NameError {
     let illegal = |byte: &&u8| {
         let mut alone = Scan::zeroed();
@@ -292,7 +293,7 @@ mod tests {
                 false => assert_eq!(found, Err(NameError::Byte(byte))),
             }
         }
-        // Bytes that a blind `| 0x20` would turn into legal ones.
+        // Bytes that `| 0x20` alone would turn into legal ones, and other special characters.
         assert_eq!(name("a\rb"), Err(NameError::Byte(b'\r')));
         assert_eq!(name("[::1]"), Err(NameError::Byte(b'[')));
         assert_eq!(name("*.example.com"), Err(NameError::Byte(b'*')));
@@ -326,7 +327,7 @@ mod tests {
         for text in ["::", "::1", "FD97::10", "fe80:0:0:0:1:2:3:4", "::ffff:10.0.0.1", "64:ff9b::1.2.3.4"] {
             assert_eq!(name(text), Err(NameError::Address), "{text}");
         }
-        // Near misses are ordinary names, or nothing.
+        // Texts that resemble addresses are ordinary names or invalid.
         for text in
             ["1.2.3", "1.2.3.4.5", "1.2.3.256", "1.2.3.x", "1.2.3.0004", "1-2-3-4", "1.2.3.4.example.com"]
         {
@@ -342,7 +343,7 @@ mod tests {
         for text in RESERVED {
             assert!(normalise(text.as_bytes()).unwrap().is_reserved(), "{text}");
             assert!(normalise(format!("{}.", text.to_uppercase()).as_bytes()).unwrap().is_reserved());
-            // One byte more, less or other.
+            // A suffix added, a byte removed or a byte changed.
             assert!(!normalise(format!("{text}x").as_bytes()).unwrap().is_reserved());
             assert!(!normalise(format!("{text}.x").as_bytes()).unwrap().is_reserved());
             assert!(!normalise(&text.as_bytes()[..text.len() - 1]).unwrap().is_reserved());

@@ -1,4 +1,4 @@
-//! What a decision looks up: the kernel's maps, or an image of them in user space.
+//! The tables that decisions read: the kernel's maps, or an image of them in user space.
 
 use crate::maps::backend::Backend;
 use crate::maps::listener::{Listener, ListenerKey};
@@ -6,37 +6,39 @@ use crate::maps::route::{MemberKey, NameKey, Route, SuffixKey};
 use crate::reason::Reason;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
 
-/// The look-ups of a decision. Keys and records are in the caller's memory: a method copies a record there, or returns
-/// a number. The kernel's programs compile it into themselves, so every method is `#[inline(always)]`.
+/// The lookups of a decision. Keys and records are in the caller's memory: each method copies a record there
+/// or returns a number. The kernel programs inline the lookups, so every method is `#[inline(always)]`.
 pub trait Tables {
-    /// Copies the listener of an address and port. `false`: there is none, and `to` holds anything.
+    /// Copies the listener of an address and port. `false`: there is none, and the content of `to` is
+    /// undefined.
     fn listener(&self, key: &ListenerKey, to: &mut Listener) -> bool;
 
-    /// The route id of exactly this name; 0 = none. Of a short name's key ([`super::route_key::is_short`]) only
-    /// [`NameKey::short`] counts.
+    /// Returns the route id of exactly this name; 0 = none. For a short name ([`super::route_key::is_short`])
+    /// only [`NameKey::short`] is used.
     fn name(&self, key: &NameKey) -> u32;
 
-    /// The route id of the longest wildcard over the name that the key holds back to front; 0 = none.
+    /// Returns the route id of the longest wildcard that matches the reversed name in the key; 0 = none.
     fn wildcard(&self, key: &SuffixKey) -> u32;
 
-    /// Copies a route. `false`: there is none, and `to` holds anything.
+    /// Copies a route. `false`: there is none, and the content of `to` is undefined.
     fn route(&self, id: u32, to: &mut Route) -> bool;
 
-    /// 1 + the member that has this slot of a Maglev table; 0 = no such slot.
+    /// Returns 1 + the member in this slot of a Maglev table; 0 = no such slot.
     fn slot(&self, table: u32, slot: u32) -> u32;
 
-    /// The backend id of a table's member; 0 = no such member.
+    /// Returns the backend id of a table's member; 0 = no such member.
     fn member(&self, key: &MemberKey) -> u32;
 
-    /// Copies a backend. `false`: there is none, and `to` holds anything.
+    /// Copies a backend. `false`: there is none, and the content of `to` is undefined.
     fn backend(&self, id: u32, to: &mut Backend) -> bool;
 }
 
-/// Reads an entry that is believed: `look` copies it, and says whether there is one.
+/// Reads an entry reliably. `look` copies the entry and returns whether there is one.
 ///
-/// Elements of the kernel's hash maps are used again the moment they are removed, so a copy may be another key's entry.
-/// The entry is looked up again, and what was copied must be what is there now. Else [`Reason::RouteChanged`]: nothing
-/// was decided, the packet is dropped, and its sender's retransmission is decided again.
+/// The kernel reuses an element of a hash map as soon as it is removed, so a copy may contain another key's
+/// entry. The entry is therefore looked up twice, and both copies must be equal. Otherwise the result is
+/// [`Reason::RouteChanged`]: nothing was decided, the packet is dropped, and the sender's retransmission is
+/// decided from scratch.
 #[inline(always)]
 pub fn stable<R: FromZeros + IntoBytes + Immutable>(
     to: &mut R,
@@ -49,7 +51,7 @@ pub fn stable<R: FromZeros + IntoBytes + Immutable>(
     if look(&mut again) && is_same(to, &again) { Ok(true) } else { Err(Reason::RouteChanged) }
 }
 
-/// [`stable`] for a look-up that returns a number.
+/// Like [`stable`], for a lookup that returns a number.
 #[inline(always)]
 pub(super) fn stable_number(look: impl Fn() -> u32) -> Result<u32, Reason> {
     let mut number = 0;
@@ -60,7 +62,7 @@ pub(super) fn stable_number(look: impl Fn() -> u32) -> Result<u32, Reason> {
     Ok(number)
 }
 
-/// Whether two records are the same: word by word and without a branch each, for the kernel's verifier.
+/// Whether two records are equal. Compares word by word and without branches, for the kernel's verifier.
 #[inline(always)]
 fn is_same<R: IntoBytes + Immutable>(one: &R, other: &R) -> bool {
     const { assert!(size_of::<R>().is_multiple_of(4), "records are made of words") };
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// Looks that find these, one after the other.
+    /// Calls [`stable`] with lookups that return the elements of `found` in turn.
     fn looks(found: &[Option<Backend>]) -> Result<Option<Backend>, Reason> {
         let next = Cell::new(0);
         let mut to = Backend::zeroed();
@@ -91,7 +93,7 @@ mod tests {
         Ok(is_there.then_some(to))
     }
 
-    /// A change of any byte is seen. Packet tests force one between two look-ups of the programs.
+    /// A change of any byte is detected. Packet tests force a change between two lookups of the programs.
     #[test]
     fn what_changes_while_it_is_read_is_not_believed() {
         let one = Backend { route: 7, weight: 3, ..Backend::zeroed() };

@@ -7,7 +7,8 @@ use crate::maps::trace::{
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Whether the filter chooses the packet: by its connection's client and VIP, whichever side sent it.
+/// Whether the filter chooses the packet. It compares the client and the VIP of the connection, for packets
+/// of both directions.
 #[inline(always)]
 pub fn chooses(filter: &TraceFilter, packet: &TraceRecord) -> bool {
     let ends = &packet.client;
@@ -19,9 +20,11 @@ pub fn chooses(filter: &TraceFilter, packet: &TraceRecord) -> bool {
         && is_within(&ends.vip, &filter.vip, &filter.vip_mask)
 }
 
-/// Whether this packet may still be logged in this second. `number`: the chosen packets before it.
+/// Whether this packet may still be logged in the current second. `number` is the count of packets chosen
+/// before it.
 ///
-/// Two CPUs that start a second at the same moment may both log up to the limit from nearly the same number on.
+/// If two CPUs start a second at the same moment, the `second_first` of either may remain; both are nearly
+/// equal.
 #[inline(always)]
 pub fn is_within_limit(count: &mut TraceCount, number: u64, now_ns: u64) -> bool {
     if now_ns.wrapping_sub(count.second_ns) >= SECOND_NS {
@@ -66,7 +69,7 @@ mod tests {
         TraceRecord { client, known: KNOWN_CLIENT, reason: 20, ..TraceRecord::zeroed() }
     }
 
-    /// Clients 192.0.2.64/26, everything else open.
+    /// Chooses clients in 192.0.2.64/26, and anything in all other fields.
     fn filter() -> TraceFilter {
         let mut mask = ALL;
         mask.bytes[15] = 0b1100_0000;
@@ -112,7 +115,7 @@ mod tests {
             let filter = TraceFilter { vip_port: Port::new(port), ..filter() };
             chooses(&filter, &TraceRecord { known, ..packet() })
         };
-        // Left over from an earlier packet.
+        // The fields are left over from an earlier packet.
         assert!(!known(KNOWN_NOTHING, 0));
         assert!(known(KNOWN_ADDRESSES, 0));
         assert!(!known(KNOWN_ADDRESSES, 443));

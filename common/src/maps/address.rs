@@ -1,4 +1,4 @@
-//! The one address form, and TCP ports.
+//! Addresses in their only stored form, and TCP ports.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -26,13 +26,13 @@ pub struct Address {
 crate::maps::map_type!(Address = 16);
 
 impl Address {
-    /// The mapped form of an IPv4 address.
+    /// Returns the mapped form of an IPv4 address.
     #[inline(always)]
     pub const fn v4(o: [u8; 4]) -> Self {
         Self { bytes: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, o[0], o[1], o[2], o[3]] }
     }
 
-    /// An IPv6 address.
+    /// Returns an IPv6 address.
     #[inline(always)]
     pub const fn v6(bytes: [u8; 16]) -> Self {
         Self { bytes }
@@ -45,14 +45,14 @@ impl Address {
         (b[0] | b[1] | b[2] | b[3] | b[4] | b[5] | b[6] | b[7] | b[8] | b[9]) == 0 && (b[10] & b[11]) == 0xff
     }
 
-    /// The last four bytes, in memory order.
+    /// Returns the last four bytes as a word, in memory order.
     #[inline(always)]
     pub const fn low_word(&self) -> u32 {
         let b = &self.bytes;
         u32::from_ne_bytes([b[12], b[13], b[14], b[15]])
     }
 
-    /// What one source means for limits: the address itself for IPv4, its /64 for IPv6.
+    /// Returns what limits count as one source: the address itself for IPv4, its /64 for IPv6.
     #[inline(always)]
     pub const fn source_prefix(&self) -> Self {
         let mut prefix = *self;
@@ -111,13 +111,13 @@ pub struct Port {
 crate::maps::map_type!(Port = 2);
 
 impl Port {
-    /// From a number in host byte order.
+    /// Converts from a number in host byte order.
     #[inline(always)]
     pub const fn new(port: u16) -> Self {
         Self { bytes: port.to_be_bytes() }
     }
 
-    /// As a number in host byte order.
+    /// Returns the port as a number in host byte order.
     #[inline(always)]
     pub const fn number(self) -> u16 {
         u16::from_be_bytes(self.bytes)

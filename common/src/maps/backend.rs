@@ -1,34 +1,36 @@
-//! Where connections go.
+//! Backends.
 
 use super::address::{Address, Port};
 
-/// [`Backend::flags`]: removed; takes no flow, and flows that name it are being reset.
+/// [`Backend::flags`]: removed; takes no new flow, and its flows are being reset.
 pub const BACKEND_RETIRED: u8 = 1;
-/// [`Backend::flags`]: no device, or a device without our program, leads there; takes no new flow.
+/// [`Backend::flags`]: reachable through no device, or only through one without our program; takes no new
+/// flow.
 pub const BACKEND_UNREACHABLE: u8 = 2;
-/// [`Backend::flags`]: nothing is dialled; its share of new connections is refused (Gateway API: the share of a
-/// backendRef that leads nowhere). Address and port are zero.
+/// [`Backend::flags`]: not a real backend: its share of new connections is refused (Gateway API: the share of
+/// an invalid backendRef). Address and port are zero.
 pub const BACKEND_REFUSING: u8 = 4;
-/// [`Backend::flags`]: the node's probes find it down; its weight is 0. For people: the programs do not read it.
+/// [`Backend::flags`]: the node's probes fail; its weight is 0. Only for display: the programs do not read
+/// this flag.
 pub const BACKEND_FAILING: u8 = 8;
 
-/// [`Backend::delivery`]: source and destination are rewritten; the backend sees an address of ours.
+/// [`Backend::delivery`]: source and destination are rewritten; the backend sees one of our addresses.
 pub const DELIVERY_NAT: u8 = 0;
-/// [`Backend::delivery`]: the destination alone is rewritten; the backend sees the client's address, and its replies come
-/// back by a device that we are attached to.
+/// [`Backend::delivery`]: only the destination is rewritten. The backend sees the client's address, and its
+/// replies arrive on a device that our program is attached to.
 pub const DELIVERY_DNAT: u8 = 1;
 
 map_struct! {
-    /// Value of `BACKENDS`. An id belongs to one (route, address, port) for ever, so removing a backend from a route
-    /// touches no other route's flows to the same address.
+    /// Value of `BACKENDS`. An id always belongs to the same (route, address, port), so removing a backend
+    /// from a route does not affect other routes' flows to the same address.
     pub struct Backend = 48 {
-        /// Where it listens.
+        /// The address it listens on.
         pub address: Address,
-        /// Our address towards it (source NAT).
+        /// Our source address towards it (source NAT).
         pub source: Address,
-        /// Where it listens.
+        /// The port it listens on.
         pub port: Port,
-        /// Weight as configured; 0 takes no new flow. Host byte order.
+        /// Configured weight; 0 = takes no new flow. Host byte order.
         pub weight: u16,
         /// MTU of the device towards it, host byte order.
         pub mtu: u16,

@@ -5,7 +5,7 @@ use core::mem::offset_of;
 use super::address::{Address, Port};
 use crate::wire::client_hello::Parser;
 
-/// IP protocol number of TCP (RFC 9293), the transport of every connection so far.
+/// IP protocol number of TCP (RFC 9293), so far the only transport.
 pub const TRANSPORT_TCP: u32 = 6;
 
 map_struct! {
@@ -16,8 +16,8 @@ map_struct! {
         pub vip: Address,
         pub client_port: Port,
         pub vip_port: Port,
-        /// IP protocol number: [`TRANSPORT_TCP`]. Four bytes wide: a byte with three of zeros behind it is written to the
-        /// stack out of alignment, which the verifier refuses.
+        /// IP protocol number: [`TRANSPORT_TCP`]. Four bytes wide, because a byte followed by three zero
+        /// bytes is written to the stack unaligned, which the verifier refuses.
         pub transport: u32,
     }
 }
@@ -35,12 +35,13 @@ map_struct! {
     #[derive(Hash, PartialOrd, Ord)]
     pub struct BackendTuple = 40 {
         pub backend: Address,
-        /// Whom the backend believes to be its client: one of our addresses (`nat`), or the client's own (`dnat`).
+        /// The client's address as the backend sees it: one of our addresses (`nat`), or the client's own
+        /// (`dnat`).
         pub source: Address,
         pub backend_port: Port,
         pub source_port: Port,
-        /// IP protocol number: [`TRANSPORT_TCP`]. Four bytes wide: a byte with three of zeros behind it is written to the
-        /// stack out of alignment, which the verifier refuses.
+        /// IP protocol number: [`TRANSPORT_TCP`]. Four bytes wide, because a byte followed by three zero
+        /// bytes is written to the stack unaligned, which the verifier refuses.
         pub transport: u32,
     }
 }
@@ -54,26 +55,27 @@ impl BackendTuple {
 }
 
 map_struct! {
-    /// Value of `NATS`: whose connection a backend's packets belong to.
+    /// Value of `NATS`: the connection that a backend's packets belong to.
     pub struct Reply = 40 {
         pub client: Address,
         pub vip: Address,
         pub client_port: Port,
         pub vip_port: Port,
-        /// [`Connection::generation`] of the connection that the entry was made for.
+        /// [`Connection::generation`] of the connection that the entry was created for.
         pub generation: u32,
     }
 }
 
 impl Reply {
-    /// Replies to this client.
+    /// Returns the entry for replies to this client.
     #[inline(always)]
     pub const fn to(client: &ClientTuple, generation: u32) -> Self {
         let ClientTuple { client, vip, client_port, vip_port, .. } = *client;
         Self { client, vip, client_port, vip_port, generation }
     }
 
-    /// The connection's key; the transport is that of the entry's own key, and so far always the same.
+    /// Returns the connection's key. The transport is part of the entry's own key, and so far it is always
+    /// TCP.
     #[inline(always)]
     pub const fn tuple(&self) -> ClientTuple {
         ClientTuple::tcp(self.client, self.vip, self.client_port, self.vip_port)
@@ -81,21 +83,21 @@ impl Reply {
 }
 
 map_struct! {
-    /// The first part of every record of a connection: waiting, half-open or established. Filled by one function
-    /// (`connection::open` of the programs).
+    /// The first part of every record of a connection: waiting, half-open or established.
     ///
-    /// The first eight bytes are one word, aligned to 8 in every map: what distinguishes connections and their
-    /// state changes together.
+    /// The first eight bytes are one word, aligned to 8 in every map. It identifies the connection and
+    /// contains its state, so both can change together.
     pub struct Connection = 24 {
-        /// Distinguishes the connection from all others with the same addresses and ports. Counts up from 1 over
-        /// all connections of the node, and wraps.
+        /// Distinguishes the connection from all others with the same addresses and ports. Counts the
+        /// connections of the node from 1, and wraps.
         pub generation: u32,
-        /// Of the record: `FLOW_*`, `HELLO_*` or `HALF_OPEN_*`.
+        /// State of the record: one of the values for [`Flow`], [`Pending`] or [`HalfOpen`] below.
         pub state: u8,
-        /// Of a flow: [`FLOW_CLIENT_FIN`], [`FLOW_BACKEND_FIN_ACKED`], [`FLOW_SYN_SEEN`]; written by the client's direction
-        /// alone, so that both directions may run on two CPUs at once.
+        /// Of a flow: [`FLOW_CLIENT_FIN`], [`FLOW_BACKEND_FIN_ACKED`], [`FLOW_SYN_SEEN`]. Written only by the
+        /// client's direction, so that both directions may run on two CPUs at the same time.
         pub flags: u8,
-        /// Of a flow: [`FLOW_BACKEND_FIN`], [`FLOW_CLIENT_FIN_ACKED`], [`FLOW_UNDELIVERED`]; written by the backend's direction alone.
+        /// Of a flow: [`FLOW_BACKEND_FIN`], [`FLOW_CLIENT_FIN_ACKED`], [`FLOW_UNDELIVERED`]. Written only by
+        /// the backend's direction.
         pub backend_flags: u8,
         /// How packets reach the backend: [`super::backend::DELIVERY_NAT`] or
         /// [`super::backend::DELIVERY_DNAT`].
@@ -104,14 +106,15 @@ map_struct! {
         pub listener: u32,
         /// The route's id; 0 = not known yet.
         pub route: u32,
-        /// The backend's id; 0 = none picked yet.
+        /// The backend's id; 0 = not picked yet.
         pub backend: u32,
         /// Zero.
         pub reserved: [u8; 4],
     }
 }
 
-/// The word of generation, state and flags has to be exchanged in one piece: the kernel aligns values to 8.
+/// The word of generation, state and flags must be exchanged in one piece, so it is aligned to 8: the kernel
+/// aligns map values to 8.
 const _: () = assert!(
     offset_of!(Flow, connection).is_multiple_of(8)
         && offset_of!(Pending, connection).is_multiple_of(8)
@@ -120,7 +123,8 @@ const _: () = assert!(
 
 /// [`Connection::state`] of a [`Flow`]: data passes.
 pub const FLOW_ESTABLISHED: u8 = 1;
-/// [`Connection::state`] of a [`Flow`]: both ends sent FIN and acknowledged the other's; stragglers still pass.
+/// [`Connection::state`] of a [`Flow`]: both ends sent FIN and acknowledged the other's FIN; late packets
+/// still pass.
 pub const FLOW_CLOSED: u8 = 2;
 /// [`Connection::state`] of a [`Flow`]: reset; every packet is answered with RST.
 pub const FLOW_RESET: u8 = 3;
@@ -133,47 +137,50 @@ pub const FLOW_BACKEND_FIN: u8 = 2;
 pub const FLOW_CLIENT_FIN_ACKED: u8 = 4;
 /// [`Connection::flags`]: the client acknowledged the backend's FIN.
 pub const FLOW_BACKEND_FIN_ACKED: u8 = 8;
-/// [`Connection::backend_flags`]: bytes of the hello that we acknowledged are not yet acknowledged by the backend; `PENDING` holds them.
+/// [`Connection::backend_flags`]: we acknowledged bytes of the hello that the backend has not acknowledged
+/// yet; `PENDING` holds them.
 pub const FLOW_UNDELIVERED: u8 = 16;
-/// [`Connection::flags`]: a SYN came for this flow; the next packet with a valid cookie begins a new connection.
+/// [`Connection::flags`]: a SYN arrived for this flow; the next packet with a valid cookie starts a new
+/// connection.
 pub const FLOW_SYN_SEEN: u8 = 32;
 
-/// [`Flow::declined`]: the client was granted timestamps, and the backend has none: they are taken out of what the client
-/// sends.
+/// [`Flow::declined`]: the client was granted timestamps, but the backend does not use them. They are removed
+/// from what the client sends.
 pub const DECLINED_TIMESTAMPS: u8 = 1;
-/// [`Flow::declined`]: the same with SACK.
+/// [`Flow::declined`]: the same for SACK.
 pub const DECLINED_SACK: u8 = 2;
 
 map_struct! {
-    /// Value of `FLOWS`. Client sequence numbers reach the backend unchanged; backend sequence numbers are moved by
-    /// `seq_delta` (backend = client + delta).
+    /// Value of `FLOWS`. The client's sequence numbers reach the backend unchanged. The backend's sequence
+    /// numbers are shifted by `seq_delta`: the backend's own number = the number the client sees + delta.
     pub struct Flow = 112 {
         pub connection: Connection,
         /// The connection as its backend sees it.
         pub nat: BackendTuple,
-        /// Added to what the client acknowledges; subtracted from what the backend sends. 0 where the backend's own numbers
-        /// reach the client.
+        /// Added to the client's acknowledgement numbers; subtracted from the backend's sequence numbers. 0
+        /// if the backend's own numbers reach the client.
         pub seq_delta: u32,
         /// Added to the timestamps the client echoes; subtracted from the backend's own.
         pub ts_delta: u32,
-        /// Last acknowledgement by the client, as the client sent it.
+        /// Highest acknowledgement number from the client, as the client sent it.
         pub client_acked: u32,
-        /// Last acknowledgement by the backend.
+        /// Highest acknowledgement number from the backend.
         pub backend_acked: u32,
         /// End of the highest segment from the client.
         pub client_next: u32,
         /// End of the highest segment from the backend, as the backend sent it.
         pub backend_next: u32,
-        /// Sequence number behind the client's FIN.
+        /// Sequence number after the client's FIN.
         pub client_fin: u32,
-        /// Sequence number behind the backend's FIN, as the backend sent it.
+        /// Sequence number after the backend's FIN, as the backend sent it.
         pub backend_fin: u32,
         /// Monotonic clock of the last packet, seconds.
         pub seen_secs: u32,
-        /// The client's initial sequence number: distinguishes its repeated SYN from a new connection's.
+        /// The client's initial sequence number: distinguishes a repetition of its SYN from the SYN of a new
+        /// connection.
         pub client_isn: u32,
-        /// The initial sequence number that the client got from the VIP: distinguishes its late segments from a new
-        /// connection's.
+        /// The initial sequence number that the client got from the VIP: distinguishes its late segments from
+        /// those of a new connection.
         pub vip_isn: u32,
         /// The client's window scale, or `WINDOW_SCALE_NONE`.
         pub client_scale: u8,
@@ -186,39 +193,40 @@ map_struct! {
     }
 }
 
-/// [`Connection::state`] of a [`Pending`]: more bytes of the hello are awaited.
+/// [`Connection::state`] of a [`Pending`]: the hello is not complete.
 pub const PENDING_COLLECTING: u8 = 1;
-/// [`Connection::state`] of a [`Pending`]: the hello is complete, our SYN was sent to a backend.
+/// [`Connection::state`] of a [`Pending`]: the hello is complete, and a SYN was sent to a backend.
 pub const PENDING_CONNECTING: u8 = 2;
-/// [`Connection::state`] of a [`Pending`]: the flow is open, but bytes that we acknowledged are not yet acknowledged by the backend.
+/// [`Connection::state`] of a [`Pending`]: the flow is open, but we acknowledged bytes that the backend has
+/// not acknowledged yet.
 pub const PENDING_UNDELIVERED: u8 = 3;
 
-/// [`Pending::options`]: client and we agreed on SACK.
+/// [`Pending::options`]: SACK was agreed with the client.
 pub const OPTION_SACK: u8 = 1;
-/// [`Pending::options`]: client and we agreed on timestamps.
+/// [`Pending::options`]: timestamps were agreed with the client.
 pub const OPTION_TIMESTAMPS: u8 = 2;
 
 /// [`Pending::window_scale`]: the client did not offer window scaling.
 pub const WINDOW_SCALE_NONE: u8 = 15;
 
-/// The window scale that the SYN-ACK announces. The backend's is not known yet, and no segment can change
-/// the announced one later, so windows are converted between the two (RFC 7323, section 2.2).
+/// The window scale that our SYN-ACK announces. The backend's scale is not known at that time, and no later
+/// segment can change the announced one, so windows are converted between the two (RFC 7323 section 2.2).
 pub const WINDOW_SCALE_ANNOUNCED: u8 = 7;
 
-/// Bytes of one [`Buffer`].
+/// Stream bytes in one [`Buffer`].
 pub const BUFFER_BYTES: usize = 2048;
-/// [`Buffer::index`]: of no hello.
+/// [`Buffer::index`]: the buffer belongs to no hello.
 pub const BUFFER_FREE: u32 = u32::MAX;
-/// Most buffers of one hello.
+/// The most buffers of one hello.
 pub const PENDING_BUFFERS: usize = 8;
-/// Most bytes of a hello with its record headers.
+/// The most bytes of a hello, including its record headers.
 pub const HELLO_BYTES_MAX: usize = BUFFER_BYTES * PENDING_BUFFERS;
 
 map_struct! {
-    /// Value of `PENDING`: a connection between its first data and its backend.
+    /// Value of `PENDING`: a connection from its first data until its backend has the hello.
     pub struct Pending = 440 {
         pub connection: Connection,
-        /// Monotonic clock at the first byte.
+        /// Monotonic clock when the first byte arrived.
         pub started_ns: u64,
         /// The connection as its backend sees it; valid from [`PENDING_CONNECTING`] on.
         pub nat: BackendTuple,
@@ -226,37 +234,38 @@ map_struct! {
         pub isn: u32,
         /// Our initial sequence number towards the client.
         pub vip_isn: u32,
-        /// Bytes kept, without a gap; 0 where none have to be.
+        /// Bytes of the stream received so far, without a gap.
         pub have: u32,
-        /// Bytes we acknowledged: ours to deliver.
+        /// Bytes that we acknowledged and must therefore deliver.
         pub acked: u32,
         /// The client's last timestamp.
         pub client_tsval: u32,
-        /// Slots in `BUFFERS`, as many as `have` needs.
+        /// Indices of slots in `BUFFERS`; `have` determines how many are used.
         pub buffers: [u32; PENDING_BUFFERS],
         /// [`Source::epoch`] at creation.
         pub source_epoch: u32,
-        /// The last timestamp we sent to the client: the backend's clock is tied to it.
+        /// The last timestamp that we sent to the client. The backend's timestamps are translated to continue
+        /// from it.
         pub our_tsval: u32,
-        /// Segments taken since our last acknowledgement.
+        /// Segments accepted since our last acknowledgement.
         pub segments_unacked: u32,
         /// The client's MSS, host byte order.
         pub mss: u16,
-        /// The client's last window as sent, host byte order.
+        /// The client's last window as sent, not scaled, host byte order.
         pub window: u16,
         /// MTU of the device towards the backend, host byte order.
         pub mtu: u16,
-        /// Payload bytes a segment towards the backend may hold; valid once it answered.
+        /// The most payload bytes of a segment to the backend; valid after the backend has answered.
         pub backend_mss: u16,
         /// The client's window scale or [`WINDOW_SCALE_NONE`].
         pub window_scale: u8,
-        /// `OPTION_SACK`, `OPTION_TIMESTAMPS`.
+        /// [`OPTION_SACK`], [`OPTION_TIMESTAMPS`].
         pub options: u8,
         /// Backends tried so far.
         pub tries: u8,
-        /// Retransmissions by the client since the SYN to the first backend.
+        /// Retransmissions by the client since the first SYN to the current backend.
         pub retransmits: u8,
-        /// Members of the table looked at so far, those passed over among them.
+        /// Members of the table examined so far, including skipped ones.
         pub offset: u8,
         /// Zero.
         pub reserved: [u8; 3],
@@ -268,25 +277,26 @@ map_struct! {
 map_struct! {
     /// Element of `BUFFERS`.
     pub struct Buffer = 2096 {
-        /// The client whose bytes these are; the slot is free unless that hello's `buffers[index]` is this slot.
+        /// The connection that the bytes belong to. The slot is free unless `buffers[index]` of that hello is
+        /// this slot.
         pub owner: ClientTuple,
-        /// 0, or since when a CPU takes the slot or writes to it (monotonic clock, units of 2^20 ns, odd): until it has
-        /// stored the hello, nobody else may.
+        /// The lock: 0, or the time when a CPU took it (monotonic clock, units of 2^20 ns, made odd). The CPU
+        /// holds it while it takes or fills the slot, until it has stored the hello.
         pub locked: u32,
-        /// Which part of the hello; [`BUFFER_FREE`] = the hello was delivered, the slot is free.
+        /// Which part of the hello this is; [`BUFFER_FREE`] = the hello was delivered, and the slot is free.
         pub index: u32,
         pub bytes: [u8; BUFFER_BYTES],
     }
 }
 
 map_struct! {
-    /// Value of `SOURCES`: waiting hellos of one source.
+    /// Value of `SOURCES`: the number of waiting hellos of one source.
     pub struct Source = 16 {
-        /// Monotonic clock when the newest of them began.
+        /// Monotonic clock when the newest of them was counted.
         pub newest_ns: u64,
         /// Hellos in [`PENDING_COLLECTING`] and [`PENDING_CONNECTING`].
         pub waiting: u32,
-        /// Raised when the count restarts, so that hellos of an older count do not lower it.
+        /// Incremented when the count restarts, so that hellos of an older count do not lower the new one.
         pub epoch: u32,
     }
 }
@@ -308,9 +318,9 @@ map_struct! {
         pub isn: u32,
         /// The backend's initial sequence number; valid from [`HALF_OPEN_ANSWERED`] on.
         pub backend_isn: u32,
-        /// Bytes that came with the SYN.
+        /// Payload bytes in the SYN.
         pub syn_bytes: u32,
-        /// Slot in `HALF_OPEN_RING`.
+        /// Index of its slot in `HALF_OPEN_RING`.
         pub slot: u32,
     }
 }
@@ -321,7 +331,7 @@ map_struct! {
         pub owner: ClientTuple,
         /// [`Connection::generation`] of the owner.
         pub generation: u32,
-        /// Monotonic clock when it was filled; 0 = free.
+        /// Monotonic clock when the slot was filled, seconds; 0 = free.
         pub since_secs: u32,
     }
 }

@@ -1,9 +1,9 @@
-//! What answers: listeners, and what an address is to us.
+//! Listeners, and the roles of addresses.
 
 use super::address::{Address, Port};
 
 map_struct! {
-    /// Key of `LISTENERS`: where clients dial.
+    /// Key of `LISTENERS`: the address and port that clients dial.
     #[derive(Hash, PartialOrd, Ord)]
     pub struct ListenerKey = 20 {
         pub address: Address,
@@ -13,21 +13,21 @@ map_struct! {
     }
 }
 
-/// [`Listener::protocol`]: route by TLS server name, passthrough.
+/// [`Listener::protocol`]: route by TLS server name; TLS is passed through.
 pub const PROTOCOL_TLS: u8 = 1;
 /// [`Listener::protocol`]: route by address and port alone.
 pub const PROTOCOL_TCP: u8 = 2;
 
 map_struct! {
-    /// Value of `LISTENERS`. A listener of the configuration with several addresses has one entry an address, all with
+    /// Value of `LISTENERS`. A configured listener with several addresses has one entry per address, all with
     /// the same `id`.
     pub struct Listener = 16 {
-        /// Names the listener in name keys and flows; 1 to 65,535.
+        /// Identifies the listener in name keys and flows; 1 to 65,535.
         pub id: u32,
         /// TLS: the default route's id. TCP: the route's id. 0 = none.
         pub route: u32,
-        /// MSS announced in our SYN-ACK: the smallest device MTU towards the listener's backends, less the headers of
-        /// this address's family. Host byte order.
+        /// MSS announced in our SYN-ACK: the smallest device MTU towards the listener's backends, minus the
+        /// headers of this address's family. Host byte order.
         pub mss: u16,
         /// Id of its policy; 0 = none.
         pub policy: u16,
@@ -38,18 +38,20 @@ map_struct! {
     }
 }
 
-/// [`AddressRole::flags`]: some listener has this address.
+/// [`AddressRole::flags`]: at least one listener has this address.
 pub const ROLE_VIP: u32 = 1;
 /// [`AddressRole::flags`]: we dial backends from this address.
 pub const ROLE_SOURCE: u32 = 2;
-/// [`AddressRole::flags`]: the address is on a device of this node, so ports without a listener are the node's.
+/// [`AddressRole::flags`]: the address is on a device of this node, so ports without a listener belong to the
+/// node.
 pub const ROLE_OWN: u32 = 4;
 
-/// [`AddressRole::flags`]: packets from this address may be replies of a backend that sees its clients' own addresses.
+/// [`AddressRole::flags`]: packets from this address may be replies of a backend that sees its clients' own
+/// addresses.
 pub const ROLE_BACKEND: u32 = 8;
 
 map_struct! {
-    /// Value of `ADDRESSES`: one lookup shows whether a packet concerns us at all.
+    /// Value of `ADDRESSES`: one lookup shows whether we handle a packet at all.
     pub struct AddressRole = 4 {
         /// `ROLE_*` bits.
         pub flags: u32,

@@ -1,8 +1,8 @@
 //! Keys and values of every BPF map: the contract between kernel, daemon, CLI and `bpftool`.
 //!
-//! Fixed sizes, no implicit padding (proved by `zerocopy` at compile time), no `bool`, `Option` or enum in a stored
-//! value. Addresses and ports are in network byte order inside types of their own; every other number is in host
-//! byte order.
+//! Types have fixed sizes, no implicit padding (`zerocopy` proves that at compile time), and no `bool`,
+//! `Option` or enum in a stored value. Addresses and ports have their own types, in network byte order. Every
+//! other number is in host byte order unless its comment says otherwise.
 
 /// Proves the layout of a map type and, for user space, allows aya to copy it.
 macro_rules! map_type {
@@ -12,14 +12,15 @@ macro_rules! map_type {
             const fn proved<T: zerocopy::IntoBytes + zerocopy::FromBytes + zerocopy::Immutable + Copy>() {}
             proved::<$name>();
         };
-        // SAFETY: `IntoBytes + FromBytes` above prove that every byte is initialised and every bit pattern valid.
+        // SAFETY: `IntoBytes + FromBytes` above prove that every byte is initialised and every bit pattern is
+        // valid.
         #[cfg(feature = "user")]
         unsafe impl aya::Pod for $name {}
     };
 }
 pub(crate) use map_type;
 
-/// Derives shared by every map type.
+/// Defines a map type with the derives and checks that all map types share.
 macro_rules! map_struct {
     ($(#[$meta:meta])* pub struct $name:ident = $size:literal { $($(#[$fmeta:meta])* pub $field:ident : $ty:ty,)* }) => {
         $(#[$meta])*
@@ -28,7 +29,7 @@ macro_rules! map_struct {
         pub struct $name { $($(#[$fmeta])* pub $field: $ty,)* }
         $crate::maps::map_type!($name = $size);
         impl $name {
-            /// All bytes zero.
+            /// Returns the value with all bytes zero.
             pub const fn zeroed() -> Self {
                 // SAFETY: `FromBytes` (derived above) proves that all-zero is a valid value.
                 unsafe { core::mem::zeroed() }
@@ -41,25 +42,25 @@ macro_rules! map_struct {
 }
 pub(crate) use map_struct;
 
-/// The one address form.
+/// The only stored form of addresses.
 pub mod address;
-/// What answers: (address, port) and what an address is to us.
+/// Listeners, and the roles of addresses.
 pub mod listener;
 /// Names, routes, Maglev tables.
 pub mod route;
-/// Where connections go.
+/// Backends.
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
 pub mod flow;
-/// What is configured, and the cookie keys.
+/// Settings, cookie keys and cursors.
 pub mod settings;
-/// Counters, and what the kernel reports to the daemon.
+/// Counters of routes, and what the kernel reports to the daemon.
 pub mod event;
-/// What `vestibule trace` asks for, and what it gets.
+/// The filter and the records of `vestibule trace`.
 pub mod trace;
 
-/// Raised whenever a map's key, value or meaning changes. Pinned as map `ABI`; a mismatch is refused before anything
-/// is touched.
+/// Incremented whenever a map's key, value or meaning changes. Pinned in the map `ABI`. A mismatch is
+/// refused before anything is changed.
 pub const ABI_VERSION: u32 = 5;
 
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
@@ -74,7 +75,7 @@ pub mod name {
     pub const CURSORS: &str = "CURSORS";
     /// [`super::settings::Ids`], one element; user space only.
     pub const IDS: &str = "IDS";
-    /// `[u32; 1]`: not 0 = no new connections (`vestibule drain`). Written by the command line alone.
+    /// `[u32; 1]`: not 0 = no new connections (`vestibule drain`). Written only by the command line.
     pub const DRAIN: &str = "DRAIN";
     /// [`super::address::Address`] -> [`super::listener::AddressRole`].
     pub const ADDRESSES: &str = "ADDRESSES";
@@ -82,9 +83,10 @@ pub mod name {
     pub const LISTENERS: &str = "LISTENERS";
     /// [`super::route::ShortNameKey`] -> [`super::route::NameRoute`].
     pub const ROUTES_EXACT: &str = "ROUTES_EXACT";
-    /// [`super::route::NameKey`] -> [`super::route::NameRoute`]; the names too long for `ROUTES_EXACT`.
+    /// [`super::route::NameKey`] -> [`super::route::NameRoute`]; names too long for `ROUTES_EXACT`.
     pub const ROUTES_LONG: &str = "ROUTES_LONG";
-    /// [`super::route::SuffixKey`] -> [`super::route::NameRoute`]; longest prefix of the reversed name.
+    /// [`super::route::SuffixKey`] -> [`super::route::NameRoute`]; matches the longest prefix of the reversed
+    /// name.
     pub const ROUTES_WILDCARD: &str = "ROUTES_WILDCARD";
     /// route id -> [`super::route::Route`].
     pub const ROUTES: &str = "ROUTES";
@@ -110,9 +112,9 @@ pub mod name {
     pub const SOURCES: &str = "SOURCES";
     /// [`super::flow::ClientTuple`] -> [`super::flow::HalfOpen`].
     pub const HALF_OPENS: &str = "HALF_OPENS";
-    /// [`super::flow::Slot`]: the owner of each slot of `HALF_OPENS`, in order of age.
+    /// [`super::flow::Slot`]: the owners of the entries of `HALF_OPENS`, ordered by age.
     pub const HALF_OPEN_RING: &str = "HALF_OPEN_RING";
-    /// [`super::flow::Slot`]: closed flows in the order they closed.
+    /// [`super::flow::Slot`]: closed flows, in the order in which they closed.
     pub const CLOSED_RING: &str = "CLOSED_RING";
     /// reason number -> packets, per CPU.
     pub const COUNTERS: &str = "COUNTERS";
@@ -126,10 +128,10 @@ pub mod name {
     pub const TRACE: &str = "TRACE";
     /// [`super::trace::TraceCount`], one element.
     pub const TRACE_COUNT: &str = "TRACE_COUNT";
-    /// Ring buffer of `aya-log`; each line is a [`super::trace::TraceRecord`]. The name is the library's.
+    /// Ring buffer of `aya-log`; each line is a [`super::trace::TraceRecord`]. `aya-log` requires this name.
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
-    /// Every map that is pinned.
+    /// All pinned maps.
     pub const ALL: [&str; 32] = [
         ABI,
         SETTINGS,

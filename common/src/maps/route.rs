@@ -2,21 +2,22 @@
 
 use zerocopy::IntoBytes;
 
-/// Most bytes of a server name (RFC 1035 section 2.3.4, without the root's dot).
+/// The most bytes in a server name (RFC 1035 section 2.3.4, without the root's dot).
 pub const NAME_BYTES_MAX: usize = 253;
 
-/// Most bytes of a server name that [`ShortNameKey`] holds: nearly every name there is.
+/// The most bytes of a server name that fits in [`ShortNameKey`]. Nearly all names do.
 pub const SHORT_NAME_BYTES_MAX: usize = 61;
 
 map_struct! {
-    /// Key of `ROUTES_EXACT`: a server name of at most [`SHORT_NAME_BYTES_MAX`] bytes on one listener. Hashed and compared
-    /// for each new connection, and stored a million times: so it is one line of a cache, and not four.
+    /// Key of `ROUTES_EXACT`: a server name of at most [`SHORT_NAME_BYTES_MAX`] bytes on one listener. It is
+    /// hashed and compared for each new connection, and up to a million are stored, so it has the size of one
+    /// cache line, not four.
     pub struct ShortNameKey = 64 {
         /// Listener id, network byte order.
         pub listener: [u8; 2],
-        /// Bytes of the name, 1 to 61; in a [`NameKey`] of the whole of it, to 253.
+        /// Bytes of the name, 1 to 61. Inside a [`NameKey`]: bytes of the whole name, 1 to 253.
         pub length: u8,
-        /// Lower case, no trailing dot, zero behind `length`.
+        /// Lower case, no trailing dot, zero after `length`.
         pub name: [u8; SHORT_NAME_BYTES_MAX],
     }
 }
@@ -24,20 +25,20 @@ map_struct! {
 map_struct! {
     /// A whole server name on one listener; key of `ROUTES_LONG`. Build it with `decide::route_key`.
     pub struct NameKey = 256 {
-        /// Listener, length, and the beginning of the name: by itself the key of a short one.
+        /// Listener, length and the start of the name. For a short name, this is the key in `ROUTES_EXACT`.
         pub short: ShortNameKey,
-        /// The rest of the name, zero behind its end.
+        /// The rest of the name, zero after its end.
         pub rest: [u8; NAME_BYTES_MAX - SHORT_NAME_BYTES_MAX],
     }
 }
 
 impl NameKey {
-    /// Listener id.
+    /// Returns the listener id.
     pub fn listener(&self) -> u32 {
         u16::from_be_bytes(self.short.listener).into()
     }
 
-    /// The name; at most [`NAME_BYTES_MAX`] bytes, whatever length was read from a map.
+    /// Returns the name, at most [`NAME_BYTES_MAX`] bytes, even if the length read from a map is larger.
     pub fn name(&self) -> &[u8] {
         let name = self.as_bytes().get(3..).unwrap_or_default();
         name.get(..usize::from(self.short.length)).unwrap_or(name)
@@ -51,14 +52,15 @@ impl From<ShortNameKey> for NameKey {
 }
 
 map_struct! {
-    /// Key of `ROUTES_WILDCARD` (an LPM trie). The name is stored back to front with the wildcard's dot, so that the
-    /// longest matching wildcard is the longest matching prefix: `*.example.com` is `moc.elpmaxe.`.
+    /// Key of `ROUTES_WILDCARD` (an LPM trie). The name is stored reversed, with the wildcard's dot, so that
+    /// the longest matching wildcard is the longest matching prefix: `*.example.com` is stored as
+    /// `moc.elpmaxe.`.
     pub struct SuffixKey = 260 {
-        /// Bits of `listener` and `reversed` that count; host byte order.
+        /// Number of bits of `listener` and `reversed` to compare; host byte order.
         pub prefix_bits: u32,
         /// Listener id, network byte order.
         pub listener: [u8; 2],
-        /// The name back to front.
+        /// The reversed name.
         pub reversed: [u8; 254],
     }
 }
@@ -72,14 +74,14 @@ map_struct! {
 }
 
 map_struct! {
-    /// One family's backends of a route, as a Maglev table over members.
+    /// The backends of one address family of a route, as a Maglev table over members.
     #[derive(Hash)]
     pub struct Table = 12 {
-        /// Names the table in `MAGLEV` and `MEMBERS`; never reused. Where `slots` is 1: the id of its one backend. 0 = no
-        /// backend of this family.
+        /// Identifies the table in `MAGLEV` and `MEMBERS`; never reused. If `slots` is 1: the id of the only
+        /// backend. 0 = no backend of this family.
         pub id: u32,
-        /// Slots of the table (a prime); 1 = one member: neither member nor page is stored, which spares nearly every
-        /// new connection a look-up.
+        /// Slots of the table (a prime). 1 = one member: neither member nor page is stored, which saves
+        /// nearly every new connection a lookup.
         pub slots: u32,
         /// Backends in `MEMBERS` that take new flows.
         pub members: u32,
@@ -87,7 +89,7 @@ map_struct! {
 }
 
 impl Table {
-    /// Whether [`Table::id`] is a backend's.
+    /// Whether [`Table::id`] is the id of the only backend.
     #[inline(always)]
     pub const fn is_single(&self) -> bool {
         self.slots == 1
@@ -95,13 +97,13 @@ impl Table {
 }
 
 map_struct! {
-    /// Value of `ROUTES`. One write of it switches all backends of the route.
+    /// Value of `ROUTES`. A single write switches all backends of the route.
     pub struct Route = 32 {
-        /// For clients that come over IPv4.
+        /// For IPv4 clients.
         pub v4: Table,
-        /// For clients that come over IPv6.
+        /// For IPv6 clients.
         pub v6: Table,
-        /// Backends of any weight and family.
+        /// Number of backends of any weight and family.
         pub backends: u32,
         /// Id of its policy; 0 = none.
         pub policy: u16,
@@ -147,7 +149,7 @@ map_struct! {
     }
 }
 
-/// Most backends of one family in one route (a slot of [`Page`] is one byte).
+/// The most backends of one family in one route (a slot of [`Page`] is one byte).
 pub const MEMBERS_MAX: usize = 255;
 
 /// [`LabelKey::kind`]: the id is a route's.
@@ -166,11 +168,11 @@ map_struct! {
     }
 }
 
-/// Most bytes of a route's or listener's name.
+/// The most bytes in the name of a route or listener.
 pub const LABEL_BYTES_MAX: usize = 127;
 
 map_struct! {
-    /// Value of `LABELS`: the name people gave to an id.
+    /// Value of `LABELS`: the configured name of a route or listener.
     pub struct Label = 128 {
         /// Bytes of `text` in use.
         pub length: u8,

@@ -1,4 +1,4 @@
-//! What is configured, the cookie keys, and counters that assign slots and ids.
+//! Settings, the cookie keys, and the counters that assign slots and ids.
 
 map_struct! {
     /// Value of `SETTINGS`.
@@ -7,7 +7,7 @@ map_struct! {
         pub hello_timeout_ns: u64,
         /// A flow without packets for this long is reset.
         pub idle_timeout_secs: u32,
-        /// A closed flow is kept this long to answer stragglers.
+        /// A closed flow is kept this long for late packets.
         pub closed_timeout_secs: u32,
         /// First port of the source NAT range, host byte order.
         pub source_port_first: u16,
@@ -19,12 +19,13 @@ map_struct! {
         pub half_opens: u32,
         /// Entries of `CLOSED_RING`.
         pub closed: u32,
-        /// Most waiting hellos of one source.
+        /// The most waiting hellos of one source.
         pub source_hellos_max: u32,
-        /// Index of the cookie key that signs; both verify.
+        /// Index of the cookie key that signs; both keys verify.
         pub cookie_key: u32,
-        /// One bit for each delivery that some backend names: 1 << [`super::backend::DELIVERY_DNAT`] has the sources of
-        /// packets looked up too.
+        /// One bit for each delivery that any backend uses: bit 0 for delivery 0, and so on. If the bit of
+        /// [`super::backend::DELIVERY_DNAT`] is set, the programs also look up the source addresses of
+        /// packets.
         pub deliveries: u32,
         /// Zero.
         pub reserved: [u8; 4],
@@ -40,7 +41,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `CURSORS`: counted up by the programs, never down.
+    /// Value of `CURSORS`: the programs increment these and never decrement them.
     pub struct Cursors = 48 {
         /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
@@ -58,7 +59,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `IDS`: the next id of each kind. Ids are never reused. Written by the daemon alone.
+    /// Value of `IDS`: the next id of each kind. Ids are never reused. Written only by the daemon.
     pub struct Ids = 16 {
         pub route: u32,
         pub backend: u32,

@@ -1,4 +1,4 @@
-//! `vestibule trace`: which packets it prints, and what the programs log of each.
+//! The filter of `vestibule trace`, and what the programs log about each packet.
 
 use super::address::{Address, Port};
 use super::flow::ClientTuple;
@@ -6,23 +6,23 @@ use super::flow::ClientTuple;
 /// [`TraceFilter::reason`]: packets of every reason.
 pub const REASON_ANY: u32 = u32::MAX;
 
-/// Most packets that are logged in a second; the others are only counted.
+/// The most packets logged per second; the others are only counted.
 pub const LINES_PER_SECOND: u64 = 10_000;
 
-/// [`TraceRecord::known`]: nothing was read, the packet is not IP.
+/// [`TraceRecord::known`]: nothing; the packet is not IP.
 pub const KNOWN_NOTHING: u8 = 0;
 /// [`TraceRecord::known`]: `from` and `to`.
 pub const KNOWN_ADDRESSES: u8 = 1;
-/// [`TraceRecord::known`]: ports and TCP fields as well.
+/// [`TraceRecord::known`]: also ports and TCP fields.
 pub const KNOWN_SEGMENT: u8 = 2;
-/// [`TraceRecord::known`]: a TCP segment from a client.
+/// [`TraceRecord::known`]: also that the segment is from a client.
 pub const KNOWN_CLIENT: u8 = 3;
-/// [`TraceRecord::known`]: a TCP segment from a backend.
+/// [`TraceRecord::known`]: also that the segment is from a backend.
 pub const KNOWN_BACKEND: u8 = 4;
 
 /// [`TraceRecord::class`]: no connection was looked up.
 pub const CLASS_NONE: u8 = 0;
-/// [`TraceRecord::class`]: an established connection, or one that has ended and lingers.
+/// [`TraceRecord::class`]: an established connection, or an ended one that is still stored.
 pub const CLASS_FLOW: u8 = 1;
 /// [`TraceRecord::class`]: a TLS connection that waits for bytes of its hello or for its backend.
 pub const CLASS_PENDING: u8 = 2;
@@ -40,24 +40,24 @@ pub const HOOK_TCX: u8 = 0;
 
 /// [`TraceRecord::exit`]: handed to the next program, then to the node's own stack.
 pub const EXIT_NEXT: u8 = 0;
-/// [`TraceRecord::exit`]: dropped, or answered by a packet of its own.
+/// [`TraceRecord::exit`]: dropped, or answered with a separate packet.
 pub const EXIT_DROP: u8 = 1;
-/// [`TraceRecord::exit`]: the packet, or what it became, was sent.
+/// [`TraceRecord::exit`]: sent, possibly rewritten.
 pub const EXIT_SENT: u8 = 2;
 
 map_struct! {
-    /// Value of `TRACE`, one element: which packets are logged. Written by `vestibule trace`; the programs only set
-    /// `until_ns` to 0, a second after it has passed.
+    /// Value of `TRACE`, one element: which packets are logged. Written by `vestibule trace`. The programs
+    /// write only `until_ns`: they set it to 0 one second after that time has passed.
     pub struct TraceFilter = 80 {
-        /// Packets are logged until this time, monotonic clock; 0 = none is.
+        /// Packets are logged until this time (monotonic clock); 0 = no packet is logged.
         pub until_ns: u64,
-        /// The clients' network; IPv4 in its mapped form.
+        /// The network of the clients; IPv4 in mapped form.
         pub clients: Address,
-        /// Ones where an address must equal `clients`.
+        /// A 1 for each bit in which a client must equal `clients`.
         pub clients_mask: Address,
         /// The VIP.
         pub vip: Address,
-        /// Ones where an address must equal `vip`; all zero = every VIP.
+        /// A 1 for each bit in which a VIP must equal `vip`; all zero = every VIP.
         pub vip_mask: Address,
         /// The VIP's port; 0 = every port.
         pub vip_port: Port,
@@ -69,7 +69,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `TRACE_COUNT`, one element, written by the programs alone.
+    /// Value of `TRACE_COUNT`, one element. Written only by the programs.
     pub struct TraceCount = 24 {
         /// Packets that the filter chose, logged or not. Never reset.
         pub chosen: u64,
@@ -81,13 +81,15 @@ map_struct! {
 }
 
 map_struct! {
-    /// What is logged of a packet as it leaves. Numbers in host byte order.
+    /// What is logged about a packet as it leaves. Numbers are in host byte order.
     pub struct TraceRecord = 120 {
         /// Monotonic clock.
         pub time_ns: u64,
-        /// [`TraceCount::chosen`] before this packet: a gap between two records is what was not logged.
+        /// [`TraceCount::chosen`] before this packet. A gap between two records shows how many packets were
+        /// not logged.
         pub number: u64,
-        /// The connection as the client sees it. Before a connection was looked up: the packet's own addresses and ports.
+        /// The connection as the client sees it. If no connection was looked up: the packet's own addresses
+        /// and ports.
         pub client: ClientTuple,
         /// The sender, as received.
         pub from: Address,
@@ -97,9 +99,9 @@ map_struct! {
         pub to_port: Port,
         pub seq: u32,
         pub ack: u32,
-        /// Bytes of TCP payload; of what is not TCP, bytes of the frame.
+        /// Bytes of TCP payload; if the packet is not TCP, bytes of the frame.
         pub bytes: u32,
-        /// Index of the device that the packet came in by.
+        /// Index of the device that received the packet.
         pub device: u32,
         /// `Connection::generation` of the connection; 0 = unknown.
         pub generation: u32,
@@ -109,7 +111,7 @@ map_struct! {
         pub flags: u8,
         /// `HOOK_*`.
         pub hook: u8,
-        /// `KNOWN_*`: which of the fields above are of this packet.
+        /// `KNOWN_*`: which of the fields above are valid for this packet.
         pub known: u8,
         /// `CLASS_*`.
         pub class: u8,

@@ -8,8 +8,8 @@ pub const fn fold(sum: u32) -> u16 {
     sum as u16
 }
 
-/// Checksum of a 20-byte IPv4 header whose checksum field is zero, as stored in the header (network byte order when
-/// written with `to_be_bytes`).
+/// Returns the checksum of a 20-byte IPv4 header whose checksum field is zero, in host byte order
+/// (`to_be_bytes` gives the bytes of the header).
 #[inline(always)]
 pub const fn ipv4_header(header: &[u8; 20]) -> u16 {
     let mut sum = 0u32;

@@ -1,4 +1,4 @@
-//! Bytes on the wire, read and written.
+//! Reads and writes bytes on the wire.
 
 /// Internet checksum arithmetic (RFC 1071, RFC 1624).
 pub mod checksum;
@@ -6,5 +6,5 @@ pub mod checksum;
 pub mod seq;
 /// TLS ClientHello over any number of segments and records (RFC 8446, RFC 6066).
 pub mod client_hello;
-/// An open connection in words that another node understands.
+/// An established connection, described for another node.
 pub mod opening;

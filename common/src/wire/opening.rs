@@ -1,20 +1,21 @@
-//! An open connection in words that another node understands: addresses, names and numbers, and none of this node's ids.
+//! An established connection, described for another node by addresses, names and numbers, without this node's
+//! ids.
 
 use crate::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
 use crate::maps::map_struct;
 use crate::maps::route::Label;
 
 map_struct! {
-    /// What a node that goes on with a connection has to know. Numbers in host byte order; both nodes are of one byte order,
-    /// as their maps are.
+    /// What a node needs to continue another node's connection. Numbers are in host byte order, as in the
+    /// maps; both nodes have the same byte order.
     pub struct Opening = 252 {
         /// Also the listener's address and port.
         pub client: ClientTuple,
         /// Also the backend's address and port.
         pub nat: BackendTuple,
-        /// The route's name.
+        /// Name of the route.
         pub route: Label,
-        /// See [`Flow`], as all that follows.
+        /// See [`Flow`], also for the following fields.
         pub seq_delta: u32,
         pub ts_delta: u32,
         pub client_acked: u32,
@@ -35,7 +36,7 @@ map_struct! {
 }
 
 impl Opening {
-    /// What another node needs to know of a flow whose route has this name.
+    /// Describes a flow, whose route has the name `route`, for another node.
     pub const fn of(client: &ClientTuple, flow: &Flow, route: Label) -> Self {
         Self {
             client: *client,
@@ -58,8 +59,8 @@ impl Opening {
         }
     }
 
-    /// The flow on a node where listener, route and backend have these ids. Its generation is that node's to give; no end
-    /// has been seen of it.
+    /// Returns the flow for a node where listener, route and backend have these ids. Its generation is 0
+    /// until that node assigns one. No FIN has been seen.
     pub const fn flow(&self, listener: u32, route: u32, backend: u32) -> Flow {
         Flow {
             connection: Connection {

@@ -1,12 +1,12 @@
 //! TCP sequence numbers: arithmetic modulo 2^32 (RFC 9293 section 3.4).
 
-/// Whether `a` comes before `b`.
+/// Whether `a` is before `b`.
 #[inline(always)]
 pub const fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Whether `a` comes before `b` or is `b`.
+/// Whether `a` is before `b` or equal to it.
 #[inline(always)]
 pub const fn before_or_at(a: u32, b: u32) -> bool {
     !before(b, a)

@@ -21,7 +21,7 @@ fn the_last_state_serves_while_the_api_server_is_away_and_after_a_boot_without_i
     assert_eq!(scene.backends(), wanted);
     agent.end();
 
-    // Power off: the maps are gone, the disk is not, and the API server does not come back.
+    // Power is lost: the maps are gone, the disk is kept, and the API server does not return.
     scene.server.crash().unwrap();
     assert!(scene.vestibule().arg("detach").status().unwrap().success());
     assert_eq!(scene.backends(), [""; 0]);
@@ -30,7 +30,7 @@ fn the_last_state_serves_while_the_api_server_is_away_and_after_a_boot_without_i
     let (ready, why) = agent.probe("--readyz");
     assert!(!ready && why.contains("not synced"), "{why}");
 
-    // Back: what changed meanwhile is caught up with.
+    // The API server returns, and the agent catches up with the changes.
     scene.server.launch().unwrap();
     scene.tenant("b", "10.99.1.2");
     until("what is new is there too", &[&agent], || scene.backends().len() == 2 && agent.is_ready());

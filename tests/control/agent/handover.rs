@@ -24,14 +24,14 @@ fn the_next_agent_takes_over_and_a_dead_one_is_replaced() {
     let pod = |state: &Value| state["spec"]["pod"] == "second";
     scene.kubectl().wait_for("its word", &["nodestate", NODE], super::scene::SOON, pod).unwrap();
 
-    // Both follow; only one writes.
+    // Both watch the cluster; only one writes.
     scene.tenant("b", "10.99.1.2");
     until("the second programs", &[&first, &second], || scene.backends().len() == 2);
     first.end();
     assert!(is_writer(&second));
     assert_eq!(scene.backends().len(), 2);
 
-    // A third is there when the second dies without a word.
+    // A third agent is running when the second one dies without notice.
     let third = scene.agent("third");
     until("the third writes", &[&second, &third], || is_writer(&third));
     third.crash();

@@ -11,17 +11,17 @@ use userspace::dataplane::read;
 
 use super::scene::{Agent, RELEASE, SOON, Scene, tenant, until};
 
-/// What the maps hold in each state without a kill.
+/// The content of the maps in each state without a kill.
 type Golden = [(State, BTreeMap<&'static str, Vec<String>>)];
 
-/// How long an agent may need from its start to the desired maps.
+/// The longest time from an agent's start until the maps are as desired.
 const MEND: Duration = Duration::from_secs(20);
-/// After each kill of this number everything that is left in the maps is checked.
+/// After every kill whose number is a multiple of this, the complete content of the maps is checked.
 const WHOLE: u32 = 6;
-/// Most steps that a change may take.
+/// The largest number of steps that a change may take.
 const STEPS_MAX: u32 = 400;
 
-/// One of two states of the API server: in the second, route `b` is there, `a` has another backend and `c` is gone.
+/// The two states of the API server: in the second one route `b` exists, `a` has other backends and `c` is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     First,
@@ -36,7 +36,7 @@ impl State {
         }
     }
 
-    /// Makes the API server say it.
+    /// Changes the API server's objects to this state.
     fn write(self, api: &mut Connection) {
         let (gone, there, backends) = match self {
             Self::First => ("b", "c", json!(["10.99.1.1", "10.99.1.2"])),
@@ -53,7 +53,7 @@ impl State {
     }
 }
 
-/// What the maps hold, without ids: routes, listeners and backends are identified by their names.
+/// Returns the content of the maps, without ids: routes, listeners and backends are identified by their names.
 fn content(scene: &Scene) -> Option<BTreeMap<&'static str, Vec<String>>> {
     let maps = read::open(&Pins::new(scene.pins.path())).ok()?;
     let content = read::content(&maps).ok()?;
@@ -67,7 +67,7 @@ fn an_agent_killed_at_any_step_of_a_change_leaves_nothing_that_its_next_start_do
     let mut api = scene.server.rest().connect().unwrap();
     for (name, backend) in [("a", "10.99.1.1"), ("b", "10.99.2.1"), ("c", "10.99.2.1")] {
         for (path, object) in tenant(name, backend) {
-            // The route of `b` comes with the second state.
+            // The route of `b` is created with the second state.
             if object["kind"] != "TLSRoute" || name != "b" {
                 api.create(&path, &object).unwrap();
             }
@@ -78,7 +78,7 @@ fn an_agent_killed_at_any_step_of_a_change_leaves_nothing_that_its_next_start_do
     api.merge("/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices/a", &first).unwrap();
     let account = scene.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
 
-    // What an agent that lives makes of each state.
+    // The result of an agent that is not killed, for each state.
     let agent = start(&scene, &account, 0);
     let serves = |route: &'static str| {
         let scene = &scene;
@@ -119,17 +119,17 @@ fn is(scene: &Scene, golden: &Golden, state: State) -> bool {
     content(scene).as_ref() == wanted
 }
 
-/// Whether everything leads to the right backend, whatever is still to be removed.
+/// Returns whether everything leads to the right backend, regardless of entries still to be removed.
 fn leads(scene: &Scene, golden: &Golden, state: State) -> bool {
     let wanted = golden.iter().find(|(other, _)| *other == state).map(|(_, maps)| maps);
     let (Some(now), Some(wanted)) = (content(scene), wanted) else { return false };
     ["addresses", "listeners", "names", "wildcards", "routes"].iter().all(|map| now[map] == wanted[map])
 }
 
-/// Waits until the maps hold what they hold without a kill.
+/// Waits until the maps have the same content as without a kill.
 fn mended(scene: &Scene, golden: &Golden, state: State, agent: &Agent, step: u32) {
     let begun = Instant::now();
-    // What is removed goes a second later: most kills come before that.
+    // Removed entries are deleted a second later; most kills come before that.
     let holds: fn(&Scene, &Golden, State) -> bool = if step.is_multiple_of(WHOLE) { is } else { leads };
     while !holds(scene, golden, state) {
         if begun.elapsed() > MEND {
@@ -147,7 +147,8 @@ fn mended(scene: &Scene, golden: &Golden, state: State, agent: &Agent, step: u32
     }
 }
 
-/// Waits until what is removed is gone: it is ended once at once and once a second later.
+/// Waits until the maps have not changed for three seconds, since deletions follow a second later. Returns
+/// the content.
 fn settle(scene: &Scene) -> BTreeMap<&'static str, Vec<String>> {
     let (mut before, mut since) = (content(scene).unwrap(), Instant::now());
     while since.elapsed() < Duration::from_secs(3) {
@@ -160,10 +161,10 @@ fn settle(scene: &Scene) -> BTreeMap<&'static str, Vec<String>> {
     before
 }
 
-/// Kills the agent when it is about to make this bpf(2) call, counted from before the change. Whether it did: otherwise the
-/// change was through before.
+/// Kills the agent when it is about to make its bpf(2) call number `step`, counted from before the change.
+/// Returns whether it was killed; if not, the change was completed first.
 fn kill_at(agent: &mut Agent, step: u32, change: impl FnOnce(), is_through: impl Fn() -> bool) -> bool {
-    // It learns at once of what is written while it is stopped.
+    // The agent receives the changes made while it is stopped all at once.
     agent.signal(Signal::SIGSTOP);
     let inject = format!("inject=bpf:signal=KILL:when={step}");
     let mut tracer = Command::new("strace")
@@ -186,7 +187,7 @@ fn kill_at(agent: &mut Agent, step: u32, change: impl FnOnce(), is_through: impl
             break true;
         }
         if is_through() {
-            // It may be at its last calls.
+            // The agent may be making its last calls.
             std::thread::sleep(Duration::from_millis(1500));
             break !agent.is_running();
         }

@@ -1,16 +1,16 @@
-//! `vestibule agent` in a network namespace of its own, against a real API server, with the rights of the chart.
+//! `vestibule agent` in its own network namespace, against a real API server, with the rights of the chart.
 
 /// Namespace, API server, agents.
 pub(crate) mod scene;
-/// Objects reach the maps, and what the maps hold is reported.
+/// Objects reach the maps, and the content of the maps is reported.
 mod programs;
-/// The API server away, the node booted without it.
+/// The API server is away, and the node boots without it.
 mod away;
 /// Killed at every step of a change.
 mod killed;
-/// What maps hold, with names.
+/// The content of maps, with names.
 mod named;
-/// One agent after the other.
+/// One agent takes over from another.
 mod handover;
 /// Ten thousand routes.
 mod speed;

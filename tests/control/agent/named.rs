@@ -1,4 +1,4 @@
-//! What maps hold, with names instead of ids.
+//! The content of maps, with names instead of ids.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ impl Names<'_> {
         })
     }
 
-    /// Members and slots of a route's table.
+    /// Returns the members and slots of a route's table.
     fn table(&self, table: Table) -> String {
         if table.is_single() {
             return format!("{}, alone", self.backend(table.id));
@@ -48,7 +48,7 @@ fn at(address: Address, port: Port) -> SocketAddr {
     SocketAddr::new(IpAddr::from(address), port.number())
 }
 
-/// Map by map, sorted. What belongs to nothing that has a name is there too.
+/// Returns the sorted content of each map, including entries that belong to no named object.
 pub(super) fn named(content: &MapsContent) -> BTreeMap<&'static str, Vec<String>> {
     let labels = content.labels.iter().map(|(key, label)| {
         ((key.kind, key.id), String::from_utf8_lossy(&label.text[..usize::from(label.length)]).into_owned())

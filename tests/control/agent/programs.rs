@@ -31,10 +31,10 @@ fn what_objects_say_reaches_the_maps_and_what_the_maps_hold_is_told() {
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 10);
     assert_eq!(lease["metadata"]["labels"]["app.kubernetes.io/component"], "agent");
 
-    // One endpoint changes: nothing but its backend does, and the NodeState stays as it is.
+    // One endpoint changes: only its backend changes in the maps, and the NodeState stays the same.
     scene.tenant("b", "10.99.1.2");
     until("both routes are in the maps", &[&agent], || scene.backends().len() == 2);
-    // What the node holds is published at most once a second.
+    // The node's state is published at most once a second.
     std::thread::sleep(std::time::Duration::from_secs(2));
     let writes =
         |map: &str| agent.metric(&format!("vestibule_map_writes_total{{map=\"{map}\"}}")).unwrap_or(0.0);

@@ -12,13 +12,13 @@ use tests::temp::TempDir;
 use crate::process::{Controller, Process, refusals, server};
 pub(crate) use crate::process::{RELEASE, SOON};
 
-/// Name of the node.
+/// The name of the node.
 pub(crate) const NODE: &str = "node1";
 
 pub(crate) const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]},
     "settings": {"maxFlows": 10000, "maxNames": 40000, "maxHellos": 1024}}"#;
 
-/// A class, and a Gateway that the controller has given its address.
+/// A class, and a Gateway whose address the controller has assigned.
 const OBJECTS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -44,7 +44,7 @@ pub(crate) struct Scene {
     pub(crate) pins: Pins,
     pub(crate) folder: TempDir,
     pub(crate) namespace: Namespace,
-    /// Where clients and backends are.
+    /// The namespace of clients and backends.
     pub(crate) outside: Namespace,
 }
 
@@ -55,14 +55,14 @@ impl Scene {
         scene
     }
 
-    /// While no other test runs.
+    /// The same while no other test runs.
     pub(crate) fn alone() -> Self {
         let scene = Self::made(CONFIG, &[], true);
         scene.give_address();
         scene
     }
 
-    /// With this chart's file and these arguments of the API server, and nobody has given the Gateway its address.
+    /// Starts with this chart's file and these arguments of the API server. The Gateway's address is not assigned.
     pub(crate) fn bare(config: &str, arguments: &[&str]) -> Self {
         Self::made(config, arguments, false)
     }
@@ -70,7 +70,7 @@ impl Scene {
     fn made(config: &str, arguments: &[&str], alone: bool) -> Self {
         let namespace = Namespace::new("agent").unwrap();
         namespace.forward().unwrap();
-        // Every address of 10.99.0.0/16 is one of the outside's own.
+        // Every address of 10.99.0.0/16 is local to `outside`.
         let outside = Namespace::new("outside").unwrap();
         veth(
             End { namespace: &namespace, device: "uplink", addresses: &["10.98.0.1/24"] },
@@ -88,7 +88,7 @@ impl Scene {
         scene
     }
 
-    /// As the controller does it.
+    /// Assigns the Gateway's address, as the controller does.
     fn give_address(&self) {
         let status = json!({"status": {"addresses": [{"type": "IPAddress", "value": "192.0.2.5"}]}});
         let path = "/apis/gateway.networking.k8s.io/v1/namespaces/tenant/gateways/gw/status";
@@ -99,14 +99,14 @@ impl Scene {
         self.server.kubectl()
     }
 
-    /// A tenant's route to a backend: TLSRoute, Service, EndpointSlice.
+    /// Creates a tenant's route to a backend: TLSRoute, Service, EndpointSlice.
     pub(crate) fn tenant(&self, name: &str, backend: &str) {
         for (_, object) in tenant(name, backend) {
             self.kubectl().apply(&object.to_string()).unwrap();
         }
     }
 
-    /// An agent whose pod has this name, with the ServiceAccount's rights.
+    /// Starts an agent whose pod has this name, with the ServiceAccount's rights.
     pub(crate) fn agent(&self, pod: &str) -> Agent {
         let account = self.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
         self.agent_by(pod, account.kubeconfig())
@@ -116,7 +116,7 @@ impl Scene {
         self.agent_with(pod, kubeconfig, &[])
     }
 
-    /// With more flags.
+    /// The same with more flags.
     pub(crate) fn agent_with(&self, pod: &str, kubeconfig: &Path, flags: &[&str]) -> Agent {
         let path = |name: &str| self.folder.path().join(name);
         let socket = path(&format!("{pod}.sock"));
@@ -131,20 +131,20 @@ impl Scene {
         Agent { process: Process::start(command, &self.folder, pod, kubeconfig), socket }
     }
 
-    /// A controller beside the agents, with these flags.
+    /// Starts a controller next to the agents, with these flags.
     pub(crate) fn controller(&self, pod: &str, flags: &[&str]) -> Controller {
         let command = self.namespace.command(binary().unwrap());
         Controller::start(command, &self.server, &self.folder, pod, flags)
     }
 
-    /// The binary with our pins, in the namespace.
+    /// Returns a command for the binary with our pins, in the namespace.
     pub(crate) fn vestibule(&self) -> Command {
         let mut command = self.namespace.command(binary().unwrap());
         command.arg("--pins").arg(self.pins.path());
         command
     }
 
-    /// What a reading command prints; `None` where nothing is pinned.
+    /// Returns what a reading command prints, or `None` if nothing is pinned.
     pub(crate) fn read(&self, command: &str) -> Option<Vec<Value>> {
         let output = self.vestibule().args([command, "-o", "json"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -154,7 +154,7 @@ impl Scene {
             .then(|| text.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
     }
 
-    /// Backends in the maps that take new connections, `route address`.
+    /// Returns the backends in the maps that take new connections, as `route address`.
     pub(crate) fn backends(&self) -> Vec<String> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let backends = self.read("backends").unwrap_or_default();
@@ -162,7 +162,7 @@ impl Scene {
         usable.map(|backend| format!("{} {}", text(&backend["route"]), text(&backend["address"]))).collect()
     }
 
-    /// What was refused.
+    /// Returns the requests that the API server refused.
     pub(crate) fn refusals(&self) -> Vec<String> {
         refusals(&self.server)
     }
@@ -170,12 +170,12 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // Agents are gone by now: they borrow nothing but are dropped before.
+        // All agents have been dropped before this.
         let _ = self.vestibule().arg("detach").output();
     }
 }
 
-/// Waits until something holds.
+/// Waits until the condition is true.
 pub(crate) fn until(what: &str, agents: &[&Agent], wanted: impl Fn() -> bool) {
     let begun = Instant::now();
     while !wanted() {
@@ -187,7 +187,7 @@ pub(crate) fn until(what: &str, agents: &[&Agent], wanted: impl Fn() -> bool) {
     }
 }
 
-/// A tenant's objects, each with the collection it belongs to.
+/// Returns a tenant's objects, each with the collection it belongs to.
 pub(crate) fn tenant(name: &str, backend: &str) -> [(String, Value); 3] {
     let core = "/api/v1/namespaces/tenant/services".to_owned();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "tenant"},
@@ -201,7 +201,7 @@ pub(crate) fn tenant(name: &str, backend: &str) -> [(String, Value); 3] {
     [(core, service), (slices, slice(name, backend)), (routes, route)]
 }
 
-/// The one slice of a tenant's Service.
+/// Returns the one EndpointSlice of a tenant's Service.
 pub(crate) fn slice(name: &str, backend: &str) -> Value {
     json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": name, "namespace": "tenant", "labels": {"kubernetes.io/service-name": name}},
@@ -209,14 +209,14 @@ pub(crate) fn slice(name: &str, backend: &str) -> Value {
         "endpoints": [{"addresses": [backend], "conditions": {"ready": true}}]})
 }
 
-/// The process. Dropping it kills it.
+/// The agent's process. Dropping it kills it.
 pub(crate) struct Agent {
     process: Process,
     socket: PathBuf,
 }
 
 impl Agent {
-    /// The last lines of what it wrote.
+    /// Returns the last lines of its log.
     pub(crate) fn log(&self) -> String {
         let text = self.process.log();
         let lines: Vec<&str> = text.lines().collect();
@@ -246,7 +246,7 @@ impl Agent {
         self.process.end();
     }
 
-    /// What `vestibule probe` says.
+    /// Returns the result of `vestibule probe`.
     pub(crate) fn probe(&self, what: &str) -> (bool, String) {
         let mut command = Command::new(binary().unwrap());
         let output = command.args(["probe", what, "--socket"]).arg(&self.socket).output().unwrap();
@@ -258,7 +258,7 @@ impl Agent {
         self.probe("--readyz").0
     }
 
-    /// The value of a metric without labels, or with these.
+    /// Returns the value of a metric, without labels or with the ones in `name`.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let (_, text) = self.probe("--metrics");
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())

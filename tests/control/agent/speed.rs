@@ -14,25 +14,25 @@ use userspace::dataplane::read;
 use super::scene::{CONFIG, Scene, tenant, until};
 
 const ROUTES: usize = 10_000;
-/// Changes of one slice each, and how many a second.
+/// The number of changes, each of one slice, and their rate.
 const CHANGES: usize = 1500;
 const CHANGES_PER_SEC: u32 = 100;
-/// And once more with every backend probed.
+/// The number of changes in the second run, in which every backend is probed.
 const PROBED_CHANGES: usize = 600;
-/// Changes are judged in as many parts.
+/// The number of parts in which the changes are judged.
 const WINDOWS: usize = 3;
-/// Connections by which objects are made.
+/// The number of connections over which the objects are created.
 const HANDS: usize = 4;
 
-/// From a start to everything in the maps.
+/// The limit from a start to everything in the maps.
 const COLD: Duration = Duration::from_secs(10);
-/// From the answered write of a slice to its map entry, 99 of 100, in the best of [`WINDOWS`]: what else runs on the
-/// machine disturbs some of them.
+/// The limit from the answered write of a slice to its map entry, for 99 of 100 changes, in the best of
+/// [`WINDOWS`]: other work on the machine delays some of them.
 const P99: Duration = Duration::from_millis(100);
-/// What objects cost an agent, KiB.
+/// The limit for the agent's memory that the objects need, KiB.
 const MEMORY_KIB: u64 = 40 * 1024;
 
-/// A backend's address: tenants have one each, and another one after their change.
+/// Returns a backend's address. Each tenant has one, and another one after its change.
 fn backend(number: usize) -> String {
     format!("10.99.{}.{}", number / 250, number % 250 + 2)
 }
@@ -88,14 +88,14 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
     let turns = agent.metric("vestibule_compile_seconds_count").unwrap_or(0.0);
     let work = Duration::from_secs_f64((cpu_secs(agent.pid()) - worked.0) / (turns - worked.1).max(1.0));
     eprintln!("{} turns, CPU time of each {work:?}", turns - worked.1);
-    // At rest; a turn's working memory comes and goes.
+    // Measured at rest, since a turn's working memory is temporary.
     std::thread::sleep(Duration::from_secs(3));
     let more = resident_kib(agent.pid()).saturating_sub(idle);
     eprintln!(
         "{ROUTES} routes: cold start {cold:?}, a change {half:?} (p99 {p99:?}), {more} KiB over {idle} idle"
     );
     assert_eq!(untouched(&agent), before, "an endpoint touches no name, listener, address or label");
-    // The figures are promises of what is shipped, not of a build for debugging.
+    // The limits apply to release builds, not to debug builds.
     if binary().unwrap().ancestors().any(|folder| folder.ends_with("release")) {
         assert!(cold <= COLD, "cold start: {cold:?}");
         assert!(p99 <= P99, "a change: {p99:?}");
@@ -105,7 +105,7 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
     probed(&scene, &pins);
 }
 
-/// p99 and median of the best part.
+/// Returns p99 and median of the best part.
 fn judged(times: &mut [Duration], changes: usize, agent: &super::scene::Agent) -> (Duration, Duration) {
     assert_eq!(times.len(), changes, "{}", agent.log());
     let windows = times.chunks_mut(changes / WINDOWS).map(|window| {
@@ -118,7 +118,7 @@ fn judged(times: &mut [Duration], changes: usize, agent: &super::scene::Agent) -
     windows[0]
 }
 
-/// The same changes while every backend is probed, each once in two minutes.
+/// Runs the same changes while every backend is probed once in two minutes.
 fn probed(scene: &Scene, pins: &Pins) {
     let everywhere = "0.0.0.0:6443".parse().unwrap();
     let backends = Server::start(&scene.outside, everywhere, "backends", Speech::Plain).unwrap();
@@ -135,7 +135,7 @@ fn probed(scene: &Scene, pins: &Pins) {
     }
 }
 
-/// Changes one slice after the other; the times until their backends were in the map.
+/// Changes one slice after the other; returns the times until their backends were in the map.
 fn follow(scene: &Scene, pins: &Pins, numbers: Range<usize>) -> Vec<Duration> {
     let maps = read::open(pins).unwrap();
     let changes = numbers.len();
@@ -175,7 +175,7 @@ fn follow(scene: &Scene, pins: &Pins, numbers: Range<usize>) -> Vec<Duration> {
     })
 }
 
-/// CPU time that the process has used, all threads together.
+/// Returns the CPU time that all threads of the process have used.
 fn cpu_secs(pid: u32) -> f64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let used_ns = |task: std::io::Result<std::fs::DirEntry>| {

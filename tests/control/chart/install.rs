@@ -1,4 +1,4 @@
-//! The chart as a release: installed, upgraded, taken away.
+//! The chart as a release: installed, upgraded, uninstalled.
 
 use std::process::Command;
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::rendered::{EVERYTHING, items, object, objects, root};
 
-/// Every query of the alerts and of the dashboard, as the cluster is given them.
+/// Returns every query of the alerts and the dashboard, as installed in the cluster.
 fn queries() -> Vec<String> {
     let objects = objects(EVERYTHING);
     let rule = object(&objects, "PrometheusRule", "vestibule");
@@ -23,7 +23,7 @@ fn queries() -> Vec<String> {
     queries
 }
 
-/// Names of ours in a text.
+/// Returns our metric names in a text.
 fn names(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("vestibule_")).collect()

@@ -1,14 +1,15 @@
-//! The Helm chart: what it renders, what its schema refuses, which rights it gives, what an API server makes of it.
+//! The Helm chart: what it renders, what its schema refuses, which rights it grants, and how an API server
+//! handles it.
 
-/// Rendering, and finding things in what was rendered.
+/// Rendering, and finding objects in the result.
 mod rendered;
-/// What pods look like.
+/// Pods.
 mod pods;
-/// Which values are taken.
+/// Values that are accepted.
 mod values;
-/// A release: installed, upgraded, taken away.
+/// A release: installed, upgraded, uninstalled.
 mod install;
-/// Which rights are given.
+/// Rights that are granted.
 mod rights;
 /// Alerts, the dashboard and the list of metrics.
 mod metrics;

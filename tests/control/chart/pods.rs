@@ -1,4 +1,4 @@
-//! What pods look like.
+//! The pods of the chart.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use tests::cluster::ApiServer;
 
 use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, root, template};
 
-/// Pod templates with the kind and name they come from.
+/// Returns the pod templates with the kind and name of their objects.
 fn templates(objects: &[Value]) -> Vec<(String, &Value)> {
     let kinds = ["DaemonSet", "Deployment"].into_iter().flat_map(|kind| of_kind(objects, kind));
     let named = |object: &Value| {
@@ -60,7 +60,7 @@ fn an_agent_is_part_of_its_node_and_two_can_share_it() {
     let tolerated: Vec<_> = items(&pod["tolerations"]).iter().map(|toleration| &toleration["key"]).collect();
     assert_eq!(tolerated, ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"]);
     let container = &pod["containers"][0];
-    // They would be host ports, and the scheduler would keep the second pod away.
+    // They would be host ports, and the scheduler would keep the second pod off the node.
     assert!(container["ports"].is_null());
     for (probe, asks) in
         [("readinessProbe", "--readyz"), ("livenessProbe", "--livez"), ("startupProbe", "--livez")]
@@ -105,7 +105,7 @@ fn controllers_are_two_and_drains_leave_one() {
     let two = objects(&[]);
     assert_eq!(object(&two, "Deployment", "vestibule-controller")["spec"]["replicas"], 2);
     assert_eq!(object(&two, "PodDisruptionBudget", "vestibule-controller")["spec"]["minAvailable"], 1);
-    // One alone with a budget could never be drained.
+    // A single pod with a budget could never be drained.
     let one = objects(&["--set=controller.replicas=1"]);
     assert_eq!(of_kind(&one, "PodDisruptionBudget").count(), 0);
 }
@@ -215,7 +215,7 @@ fn an_api_server_takes_all_of_it_and_finds_the_controller_restricted() {
     for what in ["privileged containers", "hostPort", "hostPID"] {
         assert!(!refused.contains(what), "{refused}");
     }
-    // Examples are objects that this API server stores.
+    // The examples are objects that this API server accepts.
     for file in ["gateway.yaml", "service.yaml", "kamaji.yaml"] {
         kubectl.apply_files(&root("deploy/examples").join(file)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Rendering, and finding things in what was rendered.
+//! Rendering, and finding objects in the result.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -6,10 +6,10 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tests::cluster::helm;
 
-/// The namespace that everything is rendered for.
+/// The namespace for which everything is rendered.
 pub(super) const NAMESPACE: &str = "vestibule-system";
 
-/// Everything that can be switched on.
+/// Options that switch on everything.
 pub(super) const EVERYTHING: &[&str] = &[
     "--api-versions=gateway.networking.k8s.io/v1/GatewayClass",
     "--set=addresses.ranges={192.0.2.0/26,2001:db8::10-2001:db8::ff}",
@@ -18,12 +18,12 @@ pub(super) const EVERYTHING: &[&str] = &[
     "--set=capabilities.sysAdmin=true,seccompProfile.type=Unconfined,seLinuxOptions.type=spc_t",
 ];
 
-/// A path below the tree's root.
+/// Returns a path below the root of the tree.
 pub(super) fn root(path: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
 }
 
-/// What helm prints for the chart, or its words.
+/// Returns what helm prints for the chart, or its error message.
 pub(super) fn template(options: &[&str]) -> Result<String, String> {
     let output = run(options);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -37,14 +37,14 @@ fn run(options: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Every object that is rendered.
+/// Returns every rendered object.
 pub(super) fn objects(options: &[&str]) -> Vec<Value> {
     let text = template(options).unwrap();
     let documents = text.split("\n---\n").map(|document| serde_saphyr::from_str::<Value>(document).unwrap());
     documents.filter(|object| !object.is_null()).collect()
 }
 
-/// The one object of this kind and name.
+/// Returns the one object of this kind and name.
 pub(super) fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let fits = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
     let mut found = objects.iter().filter(fits);
@@ -53,17 +53,17 @@ pub(super) fn object<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Va
     object
 }
 
-/// All of this kind.
+/// Returns all objects of this kind.
 pub(super) fn of_kind<'a>(objects: &'a [Value], kind: &'a str) -> impl Iterator<Item = &'a Value> {
     objects.iter().filter(move |object| object["kind"] == kind)
 }
 
-/// The words of a list of strings.
+/// Returns the strings of a list.
 pub(super) fn words(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
 }
 
-/// The items of a list; none where there is no list.
+/// Returns the items of a list; none if there is no list.
 pub(super) fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }

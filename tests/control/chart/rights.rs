@@ -1,4 +1,4 @@
-//! Which rights are given.
+//! Rights that the chart grants.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, te
 
 const KEYS: &str = "vestibule-keys";
 
-/// Every rule, with the kind and name of its role.
+/// Returns every rule, with the kind and name of its role.
 fn rules(objects: &[Value]) -> Vec<(String, &Value)> {
     let roles = ["ClusterRole", "Role"].into_iter().flat_map(|kind| of_kind(objects, kind));
     let named = |role: &Value| {
@@ -38,11 +38,11 @@ fn no_rule_is_wider_than_a_purpose() {
             let by_name = rule["resourceNames"] == json!([KEYS]);
             assert!(by_name || verbs == ["create"], "{role}: {rule}");
         }
-        // Specs of others are never written.
+        // Specs of other controllers' objects are never written.
         let foreign = ["", "discovery.k8s.io", "gateway.networking.k8s.io", "apiextensions.k8s.io"];
         let objects_of_others = foreign.contains(&groups[0]) && !resources.contains(&"secrets");
         if objects_of_others && resources.iter().any(|resource| !resource.ends_with("/status")) {
-            // An agent looks at its own node once, for the zone; no rule can say which node that is.
+            // An agent reads its own node once, for the zone; a rule cannot express which node that is.
             let reads = if resources == ["nodes"] { &["get"][..] } else { &["list", "watch"] };
             assert_eq!(verbs, reads, "{role}: {rule}");
         }
@@ -61,7 +61,7 @@ fn roles_are_given_to_our_two_accounts_and_to_nobody_else() {
                 (subject["kind"].as_str(), subject["namespace"].as_str()),
                 (Some("ServiceAccount"), Some(NAMESPACE))
             );
-            // A token is in the pods that say so, and in no other.
+            // Only pods that request a token have one.
             assert_eq!(object(&objects, "ServiceAccount", name)["automountServiceAccountToken"], false);
             seen += 1;
         }
@@ -71,7 +71,7 @@ fn roles_are_given_to_our_two_accounts_and_to_nobody_else() {
     assert_eq!(seen, 6);
 }
 
-/// What an API server answers to `kubectl auth can-i`.
+/// Returns the API server's answer to `kubectl auth can-i`.
 fn can(account: &Kubectl, question: &str) -> bool {
     let words: Vec<&str> = ["auth", "can-i"].into_iter().chain(question.split(' ')).collect();
     let output = account.output(&words, "").unwrap();
@@ -168,7 +168,7 @@ fn an_agent_speaks_for_its_own_node_only() {
     let admin = server.kubectl();
     admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
     admin.wait_for_definitions().unwrap();
-    // The token of a pod on node1, as a kubelet would ask for it.
+    // The token of a pod on node1, as a kubelet would request it.
     admin.apply("{apiVersion: v1, kind: Node, metadata: {name: node1}}").unwrap();
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent", "namespace": NAMESPACE},
@@ -195,7 +195,7 @@ fn an_agent_speaks_for_its_own_node_only() {
             json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}),
         )
     };
-    // API servers take up a policy a moment after it was written.
+    // API servers apply a policy a moment after it is written.
     let refused = (2..60).find_map(|n| {
         std::thread::sleep(Duration::from_millis(200));
         state(&format!("node{n}")).err()

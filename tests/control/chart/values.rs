@@ -1,4 +1,4 @@
-//! Which values are taken, and what the binary reads of them.
+//! Values that are accepted, and what the binary reads from them.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use userspace::model::Settings;
 
 use super::rendered::{EVERYTHING, object, objects, root, template};
 
-/// The file that agents and the controller are given.
+/// Returns the file that agents and the controller receive.
 fn file(options: &[&str]) -> String {
     let objects = objects(options);
     object(&objects, "ConfigMap", "vestibule")["data"]["vestibule.yaml"].as_str().unwrap().to_owned()
@@ -111,7 +111,7 @@ fn the_definition_of_nodestates_is_the_trees() {
     let text = std::fs::read_to_string(root("deploy/crds/nodestates.yaml")).unwrap();
     let kept: Value = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(rendered["spec"], kept["spec"]);
-    // Uninstalling must not remove what nodes published.
+    // Uninstalling must not remove what the nodes published.
     assert_eq!(rendered["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
     assert!(
         template(&["--set=crds.enabled=false"]).is_ok_and(|text| !text.contains("CustomResourceDefinition"))

@@ -50,13 +50,13 @@ fn a_gateway_is_programmed_once_every_node_with_a_live_agent_holds_it() {
     let listener = &programmed["status"]["listeners"][0]["conditions"];
     assert_eq!(condition(listener, "Programmed")["status"], "True");
 
-    // Nothing is written while nothing changes, and the spec is never written.
+    // Nothing is written while nothing changes. The spec is never written.
     std::thread::sleep(Duration::from_secs(6));
     let after = kubectl.get(&["-n", "tenant", "gateway", "gw"]).unwrap();
     assert_eq!(after["metadata"]["resourceVersion"], programmed["metadata"]["resourceVersion"]);
     assert_eq!((&after["spec"], &after["metadata"]["generation"]), (&before["spec"], &json!(1)));
 
-    // A node whose agent is gone is not waited for, whatever it said last.
+    // A node without a running agent is not waited for, regardless of its last report.
     scene.report("n2", &[("Gateway/tenant/another".to_owned(), "0123456789abcdef".to_owned())].into());
     scene.wait("n2 lost it", GATEWAY, |gateway| message(gateway) == "waits for node n2");
     drop(second);
@@ -76,7 +76,7 @@ fn an_api_server_that_is_away_and_comes_back_changes_no_condition() {
     scene.server.stop().unwrap();
     std::thread::sleep(Duration::from_secs(25));
     scene.server.launch().unwrap();
-    // What changes after it is written, and only that.
+    // Only what changes after this is written.
     let patch = json!({"spec": {"listeners": [{"name": "tls", "port": 443, "protocol": "TLS",
         "tls": {"mode": "Passthrough"}, "allowedRoutes": {"namespaces": {"from": "All"}}}]}});
     let patch = patch.to_string();

@@ -27,7 +27,7 @@ fn change(scene: &Scene, port: u16) {
     scene.kubectl().run(&["-n", "tenant", "patch", "gateway", "gw", "--type=merge", "-p", &patch]).unwrap();
 }
 
-/// The one that leads, and the other.
+/// Returns the leader, then the other.
 fn roles(pair: [Controller; 2]) -> (Controller, Controller) {
     let [first, second] = pair;
     wait_until("one leads", SOON, || first.leads() || second.leads());
@@ -49,14 +49,14 @@ fn of_two_controllers_one_writes_and_the_other_takes_over() {
     assert_eq!(follower.writes(), 0, "a follower wrote");
     assert!(follower.ask("/readyz").unwrap().starts_with("HTTP/1.0 200"), "it could take over");
 
-    // One that ends gives the Lease back: the other leads within a look of its own.
+    // A controller that ends releases the Lease: the other one leads at its next check.
     leader.end();
     let took = wait_until("the other leads", SOON, || follower.leads());
     assert!(took < Duration::from_secs(6), "{took:?}");
     change(&scene, 446);
     generation(&scene, 4);
 
-    // One that is killed is followed when its Lease has ended, and not before.
+    // After a controller is killed, another one leads when the Lease has expired, and not before.
     let third = scene.controller("c");
     wait_until("the third is ready", SOON, || {
         third.ask("/readyz").is_some_and(|answer| answer.starts_with("HTTP/1.0 200"))

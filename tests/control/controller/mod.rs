@@ -1,6 +1,6 @@
-//! `vestibule controller` against a real API server, with the rights of the chart; agents are played by the test.
+//! `vestibule controller` against a real API server, with the rights of the chart. The tests simulate the agents.
 
-/// The controller's process, and agents that are none.
+/// The controller's process, and simulated agents.
 mod scene;
 /// Conditions and addresses of Gateways.
 mod gateways;
@@ -8,5 +8,5 @@ mod gateways;
 mod services;
 /// Entries of routes.
 mod routes;
-/// Who leads.
+/// Leader election.
 mod leader;

@@ -26,7 +26,7 @@ fn a_route_has_one_entry_of_ours_and_those_of_others_stay() {
     let kubectl = scene.kubectl();
     kubectl.apply(OBJECTS).unwrap();
     kubectl.apply(ROUTE).unwrap();
-    // Another controller was first, and another client wrote a condition into what will be ours.
+    // Another controller wrote first, and another client wrote a condition into the entry that will be ours.
     let foreign = json!({"type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
                          "lastTransitionTime": "2026-01-01T00:00:00Z"});
     let audited = json!({"type": "example.com/Audited", "status": "True", "reason": "Yes", "message": "",
@@ -55,7 +55,7 @@ fn a_route_has_one_entry_of_ours_and_those_of_others_stay() {
         gateway["status"]["listeners"][0]["attachedRoutes"] == 1
     });
 
-    // The route leaves us: what we said of it goes.
+    // The route no longer refers to our Gateway, so our entry is removed.
     let left = json!({"spec": {"parentRefs": [{"name": "other"}]}}).to_string();
     kubectl.run(&["-n", "tenant", "patch", "tlsroute", "r", "--type=merge", "-p", &left]).unwrap();
     let route = scene.wait("left", TLS_ROUTE, |route| entries(route, OURS).is_empty());

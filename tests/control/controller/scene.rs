@@ -21,7 +21,7 @@ use crate::process::{refusals, server};
 
 const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]}}"#;
 
-/// What tenants write: a class, a Gateway, and a Service of our class.
+/// The tenants' objects: a class, a Gateway, and a Service of our class.
 pub(super) const OBJECTS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -58,28 +58,28 @@ impl Scene {
         self.server.kubectl()
     }
 
-    /// A controller of this name, with the ServiceAccount's rights.
+    /// Starts a controller of this name, with the ServiceAccount's rights.
     pub(super) fn controller(&self, pod: &str) -> Controller {
         self.controller_with(pod, &[])
     }
 
-    /// With more flags.
+    /// The same with more flags.
     pub(super) fn controller_with(&self, pod: &str, flags: &[&str]) -> Controller {
         Controller::start(Command::new(binary().unwrap()), &self.server, &self.folder, pod, flags)
     }
 
-    /// Waits until an object of the tenant is as wanted.
+    /// Waits until an object of the tenant is as expected.
     pub(super) fn wait(&self, what: &str, object: [&str; 2], wanted: impl Fn(&Value) -> bool) -> Value {
         let arguments = ["-n", "tenant", object[0], object[1]];
         self.kubectl().wait_for(what, &arguments, SOON, wanted).unwrap()
     }
 
-    /// What the controller was refused.
+    /// Returns the controller's requests that were refused.
     pub(super) fn refusals(&self) -> Vec<String> {
         refusals(&self.server)
     }
 
-    /// What an agent that holds everything says of its node.
+    /// Writes the report of a node's agent that has applied everything.
     pub(super) fn report(&self, node: &str, digests: &BTreeMap<String, String>) {
         let spec = json!({"node": node, "pod": format!("agent-{node}"), "version": "0", "digests": digests});
         let state = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState",
@@ -88,7 +88,7 @@ impl Scene {
     }
 }
 
-/// Keeps the Lease of a node's agent until it is dropped. Its clock is years off.
+/// Renews the Lease of a node's agent until it is dropped. Its clock is years off.
 pub(super) struct Agent {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -107,7 +107,7 @@ impl Agent {
                 let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 10, "renewTime": renewed});
                 let labels = json!({"app.kubernetes.io/component": "agent"});
                 let lease = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
-                // An API server that is away is part of some stories: what fails is done again.
+                // In some tests the API server is away, so failed writes are repeated.
                 if let Ok(mut api) = rest.connect()
                     && api.merge(&format!("{leases}/{name}"), &lease).is_err()
                 {
@@ -130,7 +130,7 @@ impl Drop for Agent {
     }
 }
 
-/// What nodes hold that have everything of [`OBJECTS`], and of a Service `lb` with `address` and port 443.
+/// Returns the digests of nodes that have applied [`OBJECTS`], and a Service `lb` with `address` and port 443.
 pub(super) fn digests(gateway: &str, service: Option<&str>) -> BTreeMap<String, String> {
     let address = |text: &str| text.parse().unwrap();
     let mut cluster = Cluster {
@@ -185,13 +185,13 @@ pub(super) fn digests(gateway: &str, service: Option<&str>) -> BTreeMap<String, 
     digests.into_iter().map(text).collect()
 }
 
-/// A condition of an object, by type; null where it is not there.
+/// Returns a condition by type; null if it does not exist.
 pub(super) fn condition<'a>(conditions: &'a Value, kind: &str) -> &'a Value {
     let conditions = conditions.as_array().map_or(&[][..], Vec::as_slice);
     conditions.iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null)
 }
 
-/// Whether the object's condition has this status and reason.
+/// Returns whether the object's condition has this status and reason.
 pub(super) fn is(object: &Value, kind: &str, status: &str, reason: &str) -> bool {
     let condition = condition(&object["status"]["conditions"], kind);
     condition["status"] == status && condition["reason"] == reason

@@ -18,7 +18,7 @@ spec:
   ports: [{port: 443, protocol: TCP}]
 ";
 
-/// One that asks for no address.
+/// A Service that requests no address.
 const WITHOUT: &str = "
 apiVersion: v1
 kind: Service
@@ -29,7 +29,7 @@ spec:
   ports: [{port: 443, protocol: TCP}]
 ";
 
-/// One of another implementation.
+/// A Service of another implementation.
 const FOREIGN: &str = "
 apiVersion: v1
 kind: Service
@@ -79,7 +79,7 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
         |lease: &Value| lease["spec"]["holderIdentity"].as_str().is_some_and(|who| who.starts_with("b_"));
     let lease = ["-n", RELEASE, "lease", "vestibule-controller"];
     scene.kubectl().wait_for("the next leader", &lease, SOON, leads).unwrap();
-    // The next one judges the same, and reports nothing again.
+    // The next leader reaches the same result, and does not report it again.
     std::thread::sleep(Duration::from_secs(5));
     let told = events(&scene, "without");
     assert_eq!(told.len(), 1, "{told:#?}");
@@ -99,7 +99,7 @@ fn the_controller_makes_the_keys_and_keeps_them() {
     let arguments = ["-n", RELEASE, "secret", "vestibule-keys"];
     let secret = scene.kubectl().wait_for("keys", &arguments, SOON, |_| true).unwrap();
     assert_eq!(secret["type"], "Opaque");
-    // 16 bytes in base64.
+    // 16 bytes, encoded in base64.
     for name in ["cookie-0", "cookie-1"] {
         let key = secret["data"][name].as_str().unwrap();
         assert!(key.len() == 24 && key.ends_with("=="), "{name}: {key}");

@@ -6,7 +6,7 @@ use tests::skip_without_root;
 use crate::agent::scene::{CONFIG, Scene, until};
 use crate::process::RELEASE;
 
-/// A listener at the Gateway's own address and port.
+/// Returns a file with a listener at the Gateway's own address and port.
 fn file(routes: &str) -> String {
     format!(
         r#"{{"apiVersion": "vestibule.dev/v1alpha1", "kind": "StaticConfig",
@@ -17,11 +17,11 @@ fn file(routes: &str) -> String {
 
 const ROUTE: &str = r#"{"name": "of-the-file", "listeners": ["static"], "hostnames": ["a.example.com"],
     "backends": [{"address": "10.99.9.9", "port": 6443}]}"#;
-/// Another one, so that the file is never without.
+/// Another route, so that the file is never empty.
 const OTHER: &str = r#"{"name": "other", "listeners": ["static"], "hostnames": ["other.example.com"],
     "backends": [{"address": "10.99.9.8", "port": 6443}]}"#;
 
-/// What the cluster's route says of what it owns.
+/// Returns the condition in which the cluster's route reports what it owns.
 fn owned(scene: &Scene) -> Option<(String, String)> {
     let route = scene.kubectl().get(&["-n", "tenant", "tlsroute", "a"]).ok()?;
     let conditions = route["status"]["parents"][0]["conditions"].as_array()?;
@@ -55,12 +55,12 @@ fn a_static_file_beside_the_cluster_wins_and_gives_back() {
         owned(&scene).is_some_and(|(status, text)| status == "False" && text.contains("of-the-file"))
     });
 
-    // A file that is refused changes nothing.
+    // A refused file changes nothing.
     fs::write(&path, file(&ROUTE.replace("a.example.com", "a..example.com"))).unwrap();
     until("the refusal is reported", &[&agent], || agent.log().contains("is refused"));
     assert_eq!(backends(&scene), of_file);
 
-    // The file gives the name back, and the route has it again.
+    // The file no longer has the name, so the route gets it back.
     fs::write(&path, file(OTHER)).unwrap();
     until("the cluster's route serves", &[&agent], || {
         backends(&scene) == ["other 10.99.9.8:6443", "tlsroute/tenant/a 10.99.1.1:6443"]

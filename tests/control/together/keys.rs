@@ -20,7 +20,7 @@ use crate::process::RELEASE;
 const NAME: &str = "a.example.com";
 const VIP: &str = "192.0.2.5:443";
 
-/// What the Secret holds: both keys, which one makes cookies, and whether the other one is the next.
+/// The content of the Secret: both keys, and which one makes cookies.
 #[derive(Debug, PartialEq)]
 struct Keys {
     cookies: [u128; 2],
@@ -50,7 +50,7 @@ fn base64(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// What the kernel makes and checks cookies with.
+/// Returns the keys with which the kernel makes and checks cookies.
 fn in_maps(scene: &Scene) -> Option<Keys> {
     let maps = read::open(&Pins::new(scene.pins.path())).ok()?;
     let key = |place: u32| {
@@ -61,7 +61,7 @@ fn in_maps(scene: &Scene) -> Option<Keys> {
     Some(Keys { cookies: [key(0)?, key(1)?], current })
 }
 
-/// The copy on disk, for root alone.
+/// Returns the copy on disk, which only root can read.
 fn on_disk(file: &Path) -> Option<Keys> {
     let text = fs::read_to_string(file).ok()?;
     assert_eq!(fs::metadata(file).ok()?.mode() & 0o777, 0o600);
@@ -103,7 +103,7 @@ fn keys_change_and_connections_go_on() {
     until("agents have them", &[&agent], || {
         in_maps(&scene).as_ref() == Some(&second) && on_disk(&file).as_ref() == Some(&second)
     });
-    // Its cookie was made with the key of before, its hello comes now.
+    // Its cookie was made with the previous key, and its hello arrives now.
     let late = tls::handshake(begun, Arc::clone(&config), NAME).unwrap();
     assert_eq!(ask(late).unwrap(), "backend -");
     assert_eq!(ask(connect().unwrap()).unwrap(), "backend -");
@@ -111,7 +111,7 @@ fn keys_change_and_connections_go_on() {
     let mut back = [0; 11];
     std::io::Read::read_exact(&mut held, &mut back).unwrap();
     assert_eq!(&back, b"still there");
-    // Also with the keys swapped.
+    // The same with the keys swapped.
     until("keys change again", &[&agent], || {
         secret(&scene).is_some_and(|keys| keys.current == first.current)
     });
@@ -119,8 +119,8 @@ fn keys_change_and_connections_go_on() {
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
 }
 
-/// Waits until the other key makes cookies. `begin` is called again until then: the last time it was, the key of before
-/// made them.
+/// Waits until the other key makes cookies, and calls `begin` repeatedly. Returns its last result for which
+/// the previous key still made the cookie.
 fn until_current<T>(
     scene: &Scene,
     before: &Keys,

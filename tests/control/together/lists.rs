@@ -26,11 +26,11 @@ fn an_api_server_that_streams_no_lists_is_asked_for_them() {
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
 }
 
-/// What an account listed, and was given.
+/// Returns the resources that an account listed successfully.
 fn lists(scene: &Scene, account: &str) -> BTreeSet<String> {
     let user = format!("system:serviceaccount:{RELEASE}:vestibule-{account}");
     let log = fs::read_to_string(scene.server.audit_log()).unwrap();
-    // The last line may be half written.
+    // The last line may be incomplete.
     let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let listed = events.filter(|event| {
         event["user"]["username"] == user.as_str()

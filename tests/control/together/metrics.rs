@@ -8,7 +8,7 @@ use tests::skip_without_root;
 use super::probes::CONFIG;
 use crate::agent::scene::{Scene, until};
 
-/// Names and types of what a text of `/metrics` serves, as the list of metrics writes them.
+/// Returns names and types of the metrics in a `/metrics` text, as written in the list of metrics.
 fn served(text: &str) -> BTreeSet<(String, String)> {
     let declared = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
     declared
@@ -20,7 +20,7 @@ fn served(text: &str) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// What `deploy/metrics.md` says of this one: name and type.
+/// Returns names and types of this component's metrics in `deploy/metrics.md`.
 fn listed(by: &str) -> BTreeSet<(String, String)> {
     let list = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/metrics.md");
     let list = fs::read_to_string(list).unwrap();
@@ -32,7 +32,7 @@ fn listed(by: &str) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// One that requests no address, which is a problem.
+/// A Service that requests no address, which is reported as a problem.
 const WITHOUT: &str = "
 apiVersion: v1
 kind: Service
@@ -47,7 +47,7 @@ spec:
 fn what_is_served_is_what_is_listed() {
     skip_without_root!();
     let mut scene = Scene::bare(CONFIG, &[]);
-    // Nobody listens there: the probe fails.
+    // This backend has no listener, so its probe fails.
     scene.tenant("a", "10.99.1.1");
     scene.kubectl().apply(WITHOUT).unwrap();
     let controller = scene.controller("leader", &[]);
@@ -68,7 +68,7 @@ fn what_is_served_is_what_is_listed() {
         .outside
         .run(|| TcpStream::connect_timeout(&"192.0.2.5:443".parse().unwrap(), Duration::from_secs(5)))
         .unwrap();
-    // Some are there only while the API server is away.
+    // Some metrics exist only while the API server is away.
     scene.server.crash().unwrap();
     until("both are stale", &[&agent], || {
         [of_agent(), of_controller()].iter().all(|text| text.contains("vestibule_watch_errors_total{"))

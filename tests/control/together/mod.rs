@@ -1,12 +1,12 @@
 //! Agent and controller on one API server.
 
-/// What an API server that does not stream lists is asked for.
+/// The requests to an API server that does not stream lists.
 mod lists;
-/// Keys that change.
+/// Key rotation.
 mod keys;
 /// Backends that fail their probe.
 mod probes;
-/// What `/metrics` of both serves.
+/// The metrics that both serve.
 mod metrics;
-/// A static file beside the cluster.
+/// A static file next to the cluster's routes.
 mod file;

@@ -11,7 +11,7 @@ use crate::agent::scene::{Agent, NODE, Scene, slice, until};
 
 const NAME: &str = "a.example.com";
 
-/// Every backend is asked, often; the probe that finds more than half of them down is not believed.
+/// Every backend is probed often. If more than half of them fail, the results are ignored.
 pub(super) const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]},
     "settings": {"maxFlows": 10000, "maxNames": 1000, "maxHellos": 1024},
     "probe": {"enabled": true, "type": "tls", "interval": "200ms", "timeout": "200ms",
@@ -19,7 +19,8 @@ pub(super) const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]},
 
 const BACKENDS: [&str; 3] = ["10.99.1.1", "10.99.1.2", "10.99.1.3"];
 
-/// Backends of the route that new connections are given to, and those that fail their probe, by the maps.
+/// Returns the route's backends that receive new connections, and those that fail their probe, as read from
+/// the maps.
 fn picked(scene: &Scene) -> [Vec<String>; 2] {
     let backends = scene.read("backends").unwrap_or_default();
     let address = |backend: &Value| backend["address"].as_str().unwrap().trim_end_matches(":6443").to_owned();
@@ -43,7 +44,7 @@ impl Story {
         Server::start(&self.scene.outside, at, address, Speech::Tls(config)).unwrap()
     }
 
-    /// The servers that answer this many connections.
+    /// Makes this many connections and returns the servers that answered.
     fn answers(&self, count: usize) -> Vec<String> {
         let config = self.authority.client_config(None).unwrap();
         let one = || ask(tls::connect("192.0.2.5:443".parse().unwrap(), Arc::clone(&config), NAME)?);
@@ -51,7 +52,7 @@ impl Story {
         self.scene.outside.run(|| (0..count).map(|_| name(one().unwrap())).collect())
     }
 
-    /// What the controller says of failing backends: notes of Events, and how often each was written.
+    /// Returns the controller's Events about failing backends: their notes, and how often each was written.
     fn told(&self) -> Vec<(String, u64)> {
         let events = self.scene.kubectl().get(&["-n", "tenant", "events.events.k8s.io"]).unwrap();
         let events = events["items"].as_array().unwrap().iter();
@@ -66,7 +67,7 @@ impl Story {
         .collect()
     }
 
-    /// The condition on the route's entry.
+    /// Returns the condition on the route's entry.
     fn condition(&self) -> Option<(String, String)> {
         let route = self.scene.kubectl().get(&["-n", "tenant", "tlsroute", "a"]).ok()?;
         let conditions = route["status"]["parents"][0]["conditions"].as_array()?;
@@ -96,7 +97,7 @@ fn a_backend_that_fails_its_probe_leaves_and_comes_back() {
     let all = story.answers(40);
     assert!(BACKENDS.iter().all(|backend| all.iter().any(|who| who == backend)), "{all:?}");
 
-    // One goes: nobody is given to it, and the controller names it and the node that sees it down.
+    // One backend stops: no connection is sent to it, and the controller names it and the node that sees it down.
     servers[2] = None;
     let down = || {
         picked(scene)
@@ -112,24 +113,24 @@ fn a_backend_that_fails_its_probe_leaves_and_comes_back() {
         story.condition().is_some_and(|(status, text)| status == "False" && named(&text))
     });
 
-    // It comes back.
+    // The backend returns.
     servers[2] = Some(story.serve(BACKENDS[2]));
     until("all are picked again", &|| picked(scene) == [BACKENDS.map(str::to_owned).to_vec(), vec![]]);
     until("it is not counted any more", &|| metric().unwrap_or(0.0) == 0.0);
     until("its route says so", &|| story.condition().is_none_or(|(status, _)| status == "True"));
 
-    // The same once more: the same Event, a second time.
+    // The same again: the same Event is counted a second time.
     servers[2] = None;
     until("the one is not picked again", &down);
     until("it is reported again", &|| story.told().iter().any(|(note, count)| named(note) && *count == 2));
 
-    // Two of three: the probe itself is not believed.
+    // Two of three fail: the results of the probe are ignored.
     servers[1] = None;
     panic_share(&story, &agent);
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
 }
 
-/// Two of three are down: all are picked, and connections that meet a dead one are given to another.
+/// Two of three are down: all are picked, and connections that reach a dead one go to another.
 fn panic_share(story: &Story, agent: &Agent) {
     until("all are picked although two fail", &[agent], || {
         let [picked, failing] = picked(&story.scene);

@@ -1,13 +1,13 @@
-//! What holds for any bytes, cut anywhere, as the beginning of a TLS connection.
+//! Invariants for any bytes, cut anywhere, as the start of a TLS connection.
 
 use super::oracle::{self, Verdict};
 use common::wire::client_hello::{Outcome, Parser, STEPS_MAX, parse};
 use tls_parser::{SNIType, TlsExtension, TlsMessage, TlsMessageHandshake};
 
-/// Most cuts taken from an input.
+/// Maximum number of cuts taken from an input.
 const CUTS_MAX: u8 = 7;
 
-/// Input: number of cuts (its low bits), their offsets as 16-bit numbers, the stream.
+/// Input: the number of cuts (in the low bits), their offsets as 16-bit numbers, the stream.
 pub fn check(input: &[u8]) {
     let Some((cuts, stream)) = split(input) else { return };
     let (outcome, parser) = parse(stream);
@@ -20,7 +20,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// The cuts, ascending, and the stream.
+/// Returns the cuts in ascending order, and the stream.
 fn split(input: &[u8]) -> Option<(Vec<usize>, &[u8])> {
     let (count, rest) = input.split_first()?;
     let (places, stream) = rest.split_at_checked(usize::from(count & CUTS_MAX) * 2)?;
@@ -31,7 +31,7 @@ fn split(input: &[u8]) -> Option<(Vec<usize>, &[u8])> {
     Some((cuts, stream))
 }
 
-/// The name, after what must hold for it.
+/// Checks the invariants of a name, and returns it.
 fn judged(outcome: Outcome, parser: &Parser) -> &str {
     let (name, rest) = parser.name.split_at(usize::from(parser.name_length));
     assert_eq!(outcome == Outcome::Name, !name.is_empty());
@@ -45,7 +45,8 @@ fn judged(outcome: Outcome, parser: &Parser) -> &str {
     str::from_utf8(name).expect("ASCII")
 }
 
-/// Fed in segments, every old byte blanked, the parser ends in the same state; each step consumes or is the last.
+/// Fed in segments, with every old byte blanked, the parser must end in the same state. Each step must
+/// consume bytes or be the last.
 fn segments_give_the_same(stream: &[u8], cuts: &[usize], outcome: Outcome, whole: &Parser) {
     let mut parser = Parser::zeroed();
     let mut seen = stream.to_vec();
@@ -73,11 +74,11 @@ fn segments_give_the_same(stream: &[u8], cuts: &[usize], outcome: Outcome, whole
     }
 }
 
-/// The plain reference gives the same verdict.
+/// The plain reference parser must give the same verdict.
 fn oracle_agrees(stream: &[u8], outcome: Outcome, name: &str) {
     let verdict = oracle::stream(stream);
     let fits = match &verdict {
-        // A lie may show before the message is complete; a name never counts before.
+        // A violation may show before the message is complete; a name is never accepted before.
         Verdict::Incomplete => {
             matches!(outcome, Outcome::NeedMore | Outcome::Malformed | Outcome::TooLong)
         }
@@ -93,7 +94,7 @@ fn oracle_agrees(stream: &[u8], outcome: Outcome, name: &str) {
     assert!(fits, "{outcome:?} {name:?}, the reference says {verdict:?}");
 }
 
-/// Another parser, where it takes the message, finds this name and no other.
+/// Another parser, if it accepts the message, must find this name and no other.
 fn other_parser_sees_no_other_name(stream: &[u8], name: &str) {
     let body = oracle::message(stream).expect("a whole message");
     let length = u32::try_from(body.len()).expect("below 16 KiB").to_be_bytes();
@@ -116,7 +117,7 @@ fn other_parser_sees_no_other_name(stream: &[u8], name: &str) {
     }
 }
 
-/// The same message in records of another size has the same name.
+/// The same message in records of another size must have the same name.
 fn records_do_not_matter(stream: &[u8], cuts: &[usize], name: &str) {
     let body = oracle::message(stream).expect("a whole message");
     let length = u32::try_from(body.len()).expect("below 16 KiB").to_be_bytes();
@@ -131,7 +132,7 @@ fn records_do_not_matter(stream: &[u8], cuts: &[usize], name: &str) {
     let (outcome, parser) = parse(&other);
     match outcome {
         Outcome::Name => assert_eq!(judged(outcome, &parser), name),
-        // Smaller records have more headers.
+        // Smaller records add more headers.
         other_outcome => assert!(other_outcome == Outcome::TooLong && other.len() > 16_384),
     }
 }

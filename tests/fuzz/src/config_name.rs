@@ -1,4 +1,4 @@
-//! What holds for any bytes as a configured host name.
+//! Invariants for any bytes as a configured host name.
 
 use super::oracle::{self, Verdict};
 use common::decide::server_name::{NameError, RESERVED, normalise};

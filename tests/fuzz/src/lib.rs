@@ -1,8 +1,8 @@
-//! What the fuzz targets check. The tests' corpus level replays the corpus with the same checks.
+//! What the fuzz targets check. The corpus level of the tests replays the corpus with the same checks.
 
-/// The rules once more, as plainly as can be.
+/// The rules again, as plainly as possible.
 pub mod oracle;
-/// Any bytes, cut anywhere, as the beginning of a TLS connection.
+/// Any bytes, cut anywhere, as the start of a TLS connection.
 pub mod client_hello;
 /// Any bytes as a configured host name.
 pub mod config_name;

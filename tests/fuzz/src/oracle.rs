@@ -1,11 +1,11 @@
-//! The rules once more, as plainly as can be: whole buffers, slices, the standard library. No code under test.
+//! The rules again, as plainly as possible: whole buffers, slices, the standard library. Uses no code under test.
 
 use std::net::IpAddr;
 
-/// What a stream or a name amounts to.
+/// What a stream or a name is judged to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The hello is not complete, or no valid one any more.
+    /// The hello is incomplete, and possibly already invalid.
     Incomplete,
     /// Not a ClientHello, or one that breaks the rules.
     Broken,
@@ -13,18 +13,18 @@ pub enum Verdict {
     NoName,
     /// A name, normalised.
     Name(String),
-    /// No DNS name.
+    /// Not a DNS name.
     InvalidName,
-    /// Has the form of an IP literal, but is none: an address or an ordinary name, as one likes.
+    /// Looks like an IP literal but is not one: an address or an ordinary name, both are right.
     LikeIpv4(String),
-    /// The same with colons: an address or invalid.
+    /// The same with colons: an address or invalid, both are right.
     LikeIpv6,
 }
 
-/// Most bytes of a stream in which a hello must end.
+/// A hello must end within this many bytes of its stream.
 const STREAM_MAX: usize = 16_384;
 
-/// Judges the beginning of a stream.
+/// Judges the start of a stream.
 pub fn stream(bytes: &[u8]) -> Verdict {
     let end = bytes.len().min(STREAM_MAX);
     match message(&bytes[..end]) {
@@ -34,7 +34,7 @@ pub fn stream(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// The handshake message without its header, put together from its records.
+/// Returns the handshake message without its header, assembled from its records.
 pub fn message(mut stream: &[u8]) -> Result<Vec<u8>, Verdict> {
     let mut message = Vec::new();
     loop {
@@ -62,25 +62,25 @@ pub fn message(mut stream: &[u8]) -> Result<Vec<u8>, Verdict> {
     }
 }
 
-/// Takes `count` bytes off.
+/// Splits off `count` bytes.
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (taken, rest) = bytes.split_at_checked(count)?;
     *bytes = rest;
     Some(taken)
 }
 
-/// Takes a number of `size` bytes off.
+/// Splits off a number of `size` bytes.
 fn number(bytes: &mut &[u8], size: usize) -> Option<usize> {
     Some(take(bytes, size)?.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
 }
 
-/// Takes a vector with a length of `size` bytes off.
+/// Splits off a vector whose length has `size` bytes.
 fn vector<'a>(bytes: &mut &'a [u8], size: usize) -> Option<&'a [u8]> {
     let length = number(bytes, size)?;
     take(bytes, length)
 }
 
-/// Judges the body of a ClientHello; `None` = broken.
+/// Judges the body of a ClientHello; `None`: broken.
 fn hello(mut body: &[u8]) -> Option<Verdict> {
     let body = &mut body;
     take(body, 34)?;

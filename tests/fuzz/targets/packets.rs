@@ -1,7 +1,7 @@
 //! Any packets of clients and backends, run through the loaded programs. Needs root.
 //!
-//! The programs run in the kernel, where the fuzzer sees nothing; what it takes for coverage is how each connection
-//! got into which state.
+//! The programs run in the kernel, where the fuzzer sees nothing. Instead it uses as coverage how each
+//! connection got into which state.
 #![no_main]
 
 use std::cell::RefCell;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use vestibule_fuzz::packets::Bench;
 
-/// Transitions into states.
+/// Number of transitions into states.
 const WAYS: usize = 1 << 14;
 
 /// libFuzzer reads this section by its name.

@@ -6,15 +6,15 @@ use serde::{Deserialize, Serialize};
 pub const MESSAGE: usize = 64;
 /// First byte of a request.
 pub const ASK: u8 = b'R';
-/// Asks the server for data until the client says something again.
+/// First byte of a request for data, which the server sends until the client sends again.
 pub const DOWN: u8 = b'D';
-/// Announces data of the client until it ends its half.
+/// First byte before data that the client sends until it closes its direction.
 pub const UP: u8 = b'U';
 
 /// Digits of a tenant's number in its name.
 const DIGITS: usize = 7;
 
-/// A tenant's host name; all are of one length.
+/// A tenant's host name; all have the same length.
 pub fn host_name(tenant: u32) -> String {
     format!("t{tenant:0DIGITS$}.bench.example.com")
 }
@@ -27,14 +27,14 @@ pub struct Template {
 }
 
 impl Template {
-    /// From the hello for tenant 0; `None` when its name is not in it.
+    /// Makes a template from the hello for tenant 0; `None` if that does not contain its name.
     pub fn new(bytes: Vec<u8>) -> Option<Self> {
         let name = host_name(0);
         let name_at = bytes.windows(name.len()).position(|window| window == name.as_bytes())?;
         Some(Self { bytes, digits_at: name_at + 1 })
     }
 
-    /// The hello for a tenant.
+    /// Returns the hello for a tenant.
     pub fn of(&mut self, tenant: u32) -> &[u8] {
         let mut left = tenant;
         for digit in self.bytes[self.digits_at..self.digits_at + DIGITS].iter_mut().rev() {
@@ -45,13 +45,13 @@ impl Template {
     }
 }
 
-/// Bytes of the first record's hello, or `None` while its header is not there.
+/// Length of the first record with its header; `None` until the header is complete.
 pub fn hello_length(bytes: &[u8]) -> Option<usize> {
     let &[high, low] = bytes.get(3..)?.first_chunk()?;
     Some(5 + usize::from(u16::from_be_bytes([high, low])))
 }
 
-/// A hash of all bytes that distinguishes any two hellos of ours.
+/// A hash of all bytes; different for any two of our hellos.
 pub fn digest(bytes: &[u8]) -> u64 {
     let mut state = bytes.len() as u64;
     let (words, rest) = bytes.as_chunks();
@@ -64,7 +64,7 @@ pub fn digest(bytes: &[u8]) -> u64 {
     state
 }
 
-/// What the server says to a hello: a TLS record that names the server and proves every byte of the hello.
+/// The server's answer to a hello: a TLS record that names the server and proves every byte of the hello.
 pub fn answer(server: u32, hello: u64) -> [u8; MESSAGE] {
     let mut message = [0x5c; MESSAGE];
     message[..5].copy_from_slice(&[22, 3, 3, 0, MESSAGE as u8 - 5]);
@@ -73,7 +73,7 @@ pub fn answer(server: u32, hello: u64) -> [u8; MESSAGE] {
     message
 }
 
-/// Who gave an answer.
+/// The server that sent an answer.
 pub fn server_of(answer: &[u8; MESSAGE]) -> u32 {
     u32::from_be_bytes([answer[5], answer[6], answer[7], answer[8]])
 }
@@ -93,12 +93,12 @@ pub fn response(server: u32, request: &[u8; MESSAGE]) -> [u8; MESSAGE] {
     message
 }
 
-/// Bytes of one write or read of a stream.
+/// Bytes per write or read of a stream.
 pub const PIECE: usize = 64 * 1024;
-/// Not a multiple of any usual block: a block at the wrong offset is seen.
+/// Not a multiple of any usual block size, so that a block at the wrong offset is noticed.
 const PERIOD: usize = 262_144 - 13;
 
-/// The content of streams: a long pattern, each connection from an offset of its own on.
+/// The content of streams: a long pattern that each connection starts at its own offset.
 #[derive(Debug)]
 pub struct Pattern {
     bytes: Vec<u8>,
@@ -123,12 +123,12 @@ impl Pattern {
                 state as u8
             })
             .collect();
-        // The start again, so that every piece is contiguous.
+        // Repeats the start, so that every piece is contiguous.
         bytes.extend_from_within(..PIECE);
         Self { bytes }
     }
 
-    /// Bytes of the stream of `seed` from a position on: at least [`PIECE`] of them.
+    /// Returns the stream of `seed` from a position on: at least [`PIECE`] bytes.
     pub fn from(&self, seed: u32, position: u64) -> &[u8] {
         let at = (u64::from(seed) * 7919 + position) % PERIOD as u64;
         &self.bytes[at as usize..]

@@ -1,4 +1,4 @@
-//! One process of a load: `load serve FIRST COUNT` or `load dial`; the conductor in crate `tests` starts it in a rig.
+//! One load process: `load serve FIRST COUNT` or `load dial`. The conductor in crate `tests` starts it in a rig.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What the conductor orders of the loads, and what they answer: one JSON text a line.
+//! The conductor's orders to the load processes, and their answers: one JSON text per line.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::content::Template;
 
-/// Where clients dial a tenant.
+/// Where clients connect to reach a tenant.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Door {
-    /// All tenants at one address: by name.
+    /// All tenants share one address and are distinguished by name.
     Shared(SocketAddrV4),
-    /// Each tenant has an address of its own, counted up from this one.
+    /// Each tenant has its own address, counted up from this one.
     Addresses(SocketAddrV4),
-    /// Each server has a port of its own, counted up from this one.
+    /// Each server has its own port, counted up from this one.
     Ports(SocketAddrV4),
 }
 
@@ -40,35 +40,35 @@ pub enum Way {
     Up,
 }
 
-/// Whom clients dial, and from where.
+/// Where clients connect to, and from which addresses.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Aim {
     pub door: Door,
-    /// Host names.
+    /// Number of host names.
     pub tenants: u32,
-    /// Servers; tenant `t` is answered by server `t % servers`.
+    /// Number of servers; tenant `t` is answered by server `t % servers`.
     pub servers: u32,
-    /// Own addresses, counted up from the first.
+    /// The first own address, and how many there are.
     pub from: (Ipv4Addr, u32),
-    /// Where the walk over tenants begins, so that two clients and two runs do not ask alike.
+    /// Where the walk over tenants starts, so that two clients or two runs use different sequences.
     pub seed: u32,
 }
 
-/// Whom to dial, and what to do then.
+/// Where to connect, and what to do then.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
-    /// The hello to begin with.
+    /// The hello to start with.
     pub template: Template,
     pub aim: Aim,
     pub task: Task,
 }
 
-/// What a client is to do.
+/// What a client must do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// Connect, hello, answer, close: again and again on this many slots at once.
+    /// Connect, hello, answer, close: repeatedly, with this many connections at once.
     Connect { slots: u32, milliseconds: u64 },
-    /// The same, this many connections a second however long each takes.
+    /// The same with this many new connections per second, however long each takes.
     Arrive { rate: u32, milliseconds: u64 },
     /// Requests and responses, one at a time on each of this many connections.
     Ask { connections: u32, milliseconds: u64 },
@@ -76,32 +76,32 @@ pub enum Task {
     Stream { way: Way, connections: u32, milliseconds: u64 },
     /// Opens connections that stay open.
     Hold { connections: u32 },
-    /// Asks once on each connection that is held.
+    /// Sends one request on each held connection.
     Check,
-    /// Closes what is held.
+    /// Closes the held connections.
     Release,
-    /// Connects to tenant 0 until another server than `server` answers or the time is over.
+    /// Connects to tenant 0 until a server other than `server` answers or the time is over.
     Turn { server: u32, milliseconds: u64 },
 }
 
 /// What a client did.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
-    /// Connections answered rightly, or requests.
+    /// Connections or requests that were answered correctly.
     pub done: u64,
-    /// Bytes carried, each compared.
+    /// Bytes transferred; each was compared.
     pub bytes: u64,
     pub nanoseconds: u64,
-    /// Of connections that arrive: from `connect` to the answer, median and 99th percentile, nanoseconds.
+    /// For [`Task::Arrive`]: from `connect` to the answer, median and 99th percentile, in nanoseconds.
     pub total_ns: [u32; 2],
-    /// From `connect` to the established connection.
+    /// The same from `connect` to the established connection.
     pub connect_ns: [u32; 2],
     /// What went wrong, and how often.
     pub errors: BTreeMap<String, u64>,
 }
 
 impl Report {
-    /// Notes something that went wrong.
+    /// Records something that went wrong.
     pub fn wrong(&mut self, what: impl Into<String>) {
         *self.errors.entry(what.into()).or_default() += 1;
     }
@@ -121,7 +121,7 @@ impl Report {
         }
     }
 
-    /// How much went wrong.
+    /// The number of failures.
     pub fn failures(&self) -> u64 {
         self.errors.values().sum()
     }

@@ -1,4 +1,4 @@
-//! The backends' process: listens on a row of ports, one a server, and answers on one thread.
+//! The backends' process: listens on consecutive ports, one per server, and answers on one thread.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
@@ -10,9 +10,9 @@ use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, Sockadd
 
 use crate::content::{self, ASK, DOWN, MESSAGE, PIECE, Pattern, UP};
 
-/// Token of standard input: its end is ours.
+/// Epoll token of standard input: the process ends when it ends.
 const STDIN: u64 = u64::MAX;
-/// Connections that may wait for `accept`, of each server.
+/// Connections that may wait for `accept`, per server.
 const BACKLOG: i32 = 1024;
 
 /// Serves until standard input ends.
@@ -32,7 +32,7 @@ pub fn run(first: SocketAddrV4, count: u32) -> Result<()> {
     server.work()
 }
 
-/// Listens where the other process of the same backends listens too.
+/// Listens on an address where the other process of the same backends listens, too.
 fn listen(at: SocketAddrV4) -> Result<TcpListener> {
     let fd = socket::socket(
         AddressFamily::Inet,
@@ -55,13 +55,13 @@ struct Peer {
 }
 
 enum Stage {
-    /// What came of the hello so far.
+    /// What has been received of the hello.
     Hello(Vec<u8>),
-    /// What came of the next request so far.
+    /// What has been received of the next request.
     Asked(Vec<u8>),
     /// Bytes sent of the stream of a seed, and where it ends once the client has had enough.
     Down { seed: u32, position: u64, end: Option<u64> },
-    /// Bytes that came of the stream of a seed, and whether all were right.
+    /// Bytes received of the stream of a seed, and whether all were right.
     Up { seed: u32, position: u64, right: bool },
 }
 
@@ -99,7 +99,7 @@ impl Server {
     }
 
     fn accept(&mut self, server: usize) {
-        // The other process may have been quicker.
+        // The other process may have been faster.
         let Ok((stream, _)) = self.listeners[server].accept() else { return };
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -128,7 +128,7 @@ impl Server {
                 let mut event = EpollEvent::new(EpollFlags::EPOLLIN | also, token);
                 let _ = self.epoll.modify(&peer.stream, &mut event);
             }
-            // A client that goes away is judged by the client.
+            // A client that disconnects reports its own errors.
             Ok(false) | Err(_) => {
                 self.peers[place] = None;
                 self.free.push(place);
@@ -145,7 +145,7 @@ impl Stage {
 }
 
 impl Peer {
-    /// Takes what came, sends what is due; `false` = the connection is over.
+    /// Processes received data and sends what is pending; `false`: the connection is over.
     fn progress(&mut self, readable: bool, buffer: &mut [u8], pattern: &Pattern) -> io::Result<bool> {
         if !readable {
             return self.send(pattern);
@@ -201,7 +201,7 @@ impl Peer {
                     return self.send(pattern);
                 }
                 UP => {
-                    // Data may have come behind the request.
+                    // Data may have arrived with the request.
                     let rest = have[MESSAGE..].to_vec();
                     let right = pattern.from(count as u32, 0).starts_with(&rest);
                     self.stage = Stage::Up { seed: count as u32, position: rest.len() as u64, right };
@@ -213,7 +213,7 @@ impl Peer {
         Ok(true)
     }
 
-    /// Sends some pieces of the stream, as far as the socket has room; says goodbye at its end.
+    /// Sends some pieces of the stream while the socket has room; at the end, closes this direction.
     fn send(&mut self, pattern: &Pattern) -> io::Result<bool> {
         let Stage::Down { seed, position, end } = &mut self.stage else { return Ok(true) };
         for _ in 0..4 {

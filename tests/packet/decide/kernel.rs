@@ -1,4 +1,4 @@
-//! The loaded programs: maps written as the daemon writes them, and connections dialled packet by packet.
+//! The loaded programs: maps are written as the daemon writes them, and connections dialled packet by packet.
 
 use std::net::SocketAddr;
 
@@ -18,12 +18,12 @@ use super::tables::neighbours;
 
 const ISN: u32 = 0xffff_ff00;
 
-/// What a connection met with.
+/// One outcome of a connection attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Met {
     /// A SYN went to this backend.
     Backend(SocketAddr),
-    /// Not taken, for this reason.
+    /// Refused, for this reason.
     Refused(Reason),
 }
 
@@ -40,7 +40,7 @@ impl Kernel {
         Self { programs }
     }
 
-    /// Carries out one write, as far as it is about what packets look up.
+    /// Carries out one write if it is to a map that packets look up.
     pub(super) fn apply(&mut self, change: &Change) {
         let p = &mut self.programs;
         match change {
@@ -73,7 +73,8 @@ impl Kernel {
             Change::DeleteBackend(id) => self.forget::<_, [u8; 48]>(name::BACKENDS, *id),
             Change::PutRouteCounters(id) => p.insert(name::ROUTE_COUNTERS, *id, RouteCounters::zeroed()),
             Change::DeleteRouteCounters(id) => self.forget::<_, RouteCounters>(name::ROUTE_COUNTERS, *id),
-            // No packet reads the first three; the tests keep the settings of their sizes, and leave no connection open.
+            // Packets do not read the first three. The tests keep the settings for their map sizes, and leave
+            // no connection open.
             Change::PutIds(_)
             | Change::PutLabel(..)
             | Change::DeleteLabel(_)
@@ -91,15 +92,15 @@ impl Kernel {
         }
     }
 
-    /// Deleting what is not there is no error.
+    /// Deletes an entry; a missing one is no error.
     fn forget<K: Pod, V: Pod>(&mut self, map: &str, key: K) {
         if self.programs.entry::<K, V>(map, key).is_some() {
             self.programs.remove::<K, V>(map, key);
         }
     }
 
-    /// Dials a TLS listener with a hello in one segment. Each backend dialled refuses, up to `refusals` of them; gives
-    /// whom the client met, one after the other. Nothing of the connection stays.
+    /// Dials a TLS listener with a hello in one segment. Each dialled backend refuses, up to `refusals` of
+    /// them. Returns each outcome in order. Nothing of the connection remains.
     pub(super) fn tls(
         &mut self,
         client: SocketAddr,
@@ -142,7 +143,7 @@ impl Kernel {
         self.programs.ingress(Device::Client, &segment.bytes())
     }
 
-    /// The backend refuses the SYN that was sent to it.
+    /// Lets the backend refuse the SYN that was sent to it.
     fn refuse(&mut self, sent: &Outcome, ack: u32) -> Outcome {
         let syn = Segment::parse(&sent.packet).expect("a SYN");
         let rst = segment(syn.to, syn.from).ethernet(Device::Backend.near_mac(), Device::Backend.far_mac());
@@ -154,14 +155,14 @@ fn plain(client: SocketAddr, vip: SocketAddr) -> Segment {
     segment(client, vip).ethernet(Device::Client.near_mac(), Device::Client.far_mac())
 }
 
-/// Key of the trie, without its length.
+/// Returns the trie key without its prefix length.
 fn data(key: &SuffixKey) -> [u8; 256] {
     let mut data = [0; 256];
     data.copy_from_slice(&key.as_bytes()[4..]);
     data
 }
 
-/// What a run says: exactly one reason, and the SYN where there is one.
+/// Returns the outcome of a run, which has exactly one reason, and a SYN if a backend was dialled.
 fn met(outcome: &Outcome) -> Met {
     let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
     let dialled = [Reason::ConnectSyn, Reason::ConnectNext, Reason::SynForwarded].contains(&reason);

@@ -1,18 +1,18 @@
-//! One decision: the loaded programs, `explain` and an oracle of our own agree, for random tables, clients and
-//! server names.
+//! One decision: the loaded programs, `explain` and the tests' own oracle agree, for random tables, clients
+//! and server names.
 //!
-//! It was shown to fail, within the 10,000 cases, by each of these errors planted in `common::decide`:
-//! * the longest wildcard goes before the exact name;
-//! * a reserved name goes on where the listener has no route of its own;
-//! * the default route takes no unknown names; no name is treated as an unknown one;
-//! * the offset stays the same after the first try; one member fewer is looked at in one go;
-//! * clients over IPv6 get the IPv4 table where there is no other;
-//! * a refusing member refuses clients without a backend yet; members out of reach are dialled;
+//! Each of these errors, planted in `common::decide`, made it fail within the 10,000 cases:
+//! * the longest wildcard takes precedence over the exact name;
+//! * a reserved name is looked up further if the listener has no route of its own;
+//! * the default route does not take unknown names; a missing name is treated as an unknown one;
+//! * the offset does not change after the first try; each try examines one member fewer;
+//! * clients over IPv6 get the IPv4 table if there is no IPv6 one;
+//! * a refusing member refuses clients that have no backend so far; unreachable members are dialled;
 //!
-//! and by leaving out any one look-up, listener, short name, long name, wildcard, route, slot, member or backend, of the
-//! programs (`VESTIBULE_EBPF` names the object to be run) and of `plan::MapsImage`.
+//! So did leaving out any one lookup, listener, short name, long name, wildcard, route, slot, member or
+//! backend, in the programs (`VESTIBULE_EBPF` names the object to run) and in `plan::MapsImage`.
 //!
-//! `VESTIBULE_DECIDE_SECS=3600` goes on for an hour, `VESTIBULE_DECIDE_SEED` begins elsewhere.
+//! `VESTIBULE_DECIDE_SECS=3600` runs for an hour; `VESTIBULE_DECIDE_SEED` sets the first seed.
 
 mod kernel;
 mod names;
@@ -39,18 +39,18 @@ use oracle::{Answer, Oracle};
 use random::Random;
 use tables::Tables;
 
-/// Tables in a run, and cases on each of them.
+/// The number of tables in a run, and of cases on each of them.
 const ROUNDS: u64 = 125;
 const CASES: usize = 80;
 
-/// The maps of a kernel, and their image; what is desired changes from round to round.
+/// The maps of a kernel, and their image. The desired state changes from round to round.
 struct Scene {
     kernel: Kernel,
     image: MapsImage,
     applied: Applied,
-    /// What the last plan leaves for later.
+    /// Changes that the last plan deferred.
     later: Vec<Change>,
-    /// What became of connections, and how often.
+    /// How often each outcome occurred.
     seen: BTreeMap<String, u64>,
 }
 
@@ -62,7 +62,7 @@ impl Scene {
         }
     }
 
-    /// Goes on to other tables, as a daemon would; what was there before is left behind for a while now and then.
+    /// Changes to other tables, as a daemon would. Now and then the old entries are left for a while.
     fn change_to(&mut self, tables: &Tables, random: &mut Random) {
         let mut planned = plan(&self.applied, &tables.desired, &tables.hops(&self.kernel.programs));
         let later = std::mem::take(&mut self.later);
@@ -75,7 +75,7 @@ impl Scene {
         self.later = planned.later;
     }
 
-    /// Flags some backends beyond what is desired; gives them as they were.
+    /// Flags some backends beyond the desired state; returns their previous records.
     fn close_some(&mut self, random: &mut Random) -> Vec<(u32, Backend)> {
         let mut all: Vec<(u32, Backend)> = self.image.backends.iter().map(|(id, one)| (*id, *one)).collect();
         all.sort_by_key(|(id, _)| *id);
@@ -106,7 +106,7 @@ impl Scene {
                 name.as_deref().map(String::from_utf8_lossy)
             );
             let answers = match name.as_deref() {
-                // RFC 6066 section 3: a name has a byte at least.
+                // RFC 6066 section 3: a name has at least one byte.
                 Some([]) => oracle.answers(Some(b"-"), client, vip),
                 name => oracle.answers(name, client, vip),
             };
@@ -117,7 +117,7 @@ impl Scene {
         }
     }
 
-    /// Demands that the image leads to this listener; `explain` is asked by name.
+    /// Asserts that the image leads to this listener; `explain` is queried by the listener's name.
     fn finds(&self, told: &str, vip: SocketAddr, listener: Option<&DesiredListener>) {
         let key = ListenerKey { address: vip.ip().into(), port: Port::new(vip.port()), reserved: [0; 2] };
         let mut found = Listener::zeroed();
@@ -128,7 +128,7 @@ impl Scene {
         }
     }
 
-    /// Demands one of these answers of both.
+    /// Asserts that both the programs and `explain` give one of these answers.
     fn case(
         &mut self,
         told: &str,
@@ -150,13 +150,14 @@ impl Scene {
             true => self.kernel.tls(client, vip, &bytes, refusals),
             false => vec![self.kernel.tcp(client, vip)],
         };
-        // A hello whose name has no bytes is malformed, and no decision's.
+        // A hello whose name is empty is malformed, so nothing is decided.
         if is_tls && listener.is_some() && name == Some(&[]) {
             assert_eq!(met, [Met::Refused(Reason::HelloMalformed)], "{told}");
             return;
         }
         let refusals = if is_tls { refusals } else { 0 };
-        // Two answers may look alike to the programs: a text of digits and dots, taken for an address or for a name.
+        // Two answers may look the same to the programs: a text of digits and dots is taken as an address or
+        // as a name.
         let right: Vec<&Answer> = answers.iter().filter(|answer| expected(answer, refusals) == met).collect();
         let Some(first) = right.first() else {
             panic!("{told}: the programs say {met:?}, the oracle {answers:?} on {tables:#?}");
@@ -173,7 +174,8 @@ impl Scene {
     }
 }
 
-/// A client somewhere: 198.18.0.0/15 (RFC 2544) and 2001:db8::/32 (RFC 3849) are nobody's.
+/// Returns a random client from 198.18.0.0/15 (RFC 2544) or 2001:db8::/32 (RFC 3849), which are assigned to
+/// no host.
 fn client(random: &mut Random, is_v4: bool) -> SocketAddr {
     let number = random.number();
     let address: IpAddr = match is_v4 {
@@ -183,7 +185,7 @@ fn client(random: &mut Random, is_v4: bool) -> SocketAddr {
     SocketAddr::new(address, random.within(1, 65_535) as u16)
 }
 
-/// What the programs do by this answer when this many backends refuse.
+/// Returns what the programs do for this answer when this many backends refuse.
 fn expected(answer: &Answer, refusals: usize) -> Vec<Met> {
     match answer {
         Answer::NotOurs => vec![Met::Refused(Reason::NotOurs)],
@@ -197,7 +199,7 @@ fn expected(answer: &Answer, refusals: usize) -> Vec<Met> {
     }
 }
 
-/// What `explain` says by this answer: reason, route, pattern and backend.
+/// Returns what `explain` reports for this answer: reason, route, pattern and backend.
 fn told_of(
     answer: &Answer,
     is_tls: bool,
@@ -212,7 +214,7 @@ fn told_of(
     }
 }
 
-/// What to count it under.
+/// Returns the key under which the answer is counted.
 fn kind(answer: &Answer) -> String {
     match answer {
         Answer::NotOurs => "not ours".into(),
@@ -252,7 +254,7 @@ fn programs_explain_and_oracle_decide_alike() {
         done += CASES as u64;
     }
     eprintln!("{done} cases in {:.1} s: {:#?}", begun.elapsed().as_secs_f64(), scene.seen);
-    // Rare ones must come, too, or nothing is shown of them.
+    // Rare outcomes must occur too, otherwise the run says nothing about them.
     let least = |kind: &str| scene.seen.get(kind).copied().unwrap_or_default() * 1000 / done;
     for (kind, share) in [
         ("dialled by the name", 20),

@@ -1,9 +1,9 @@
-//! Random server names: those of patterns, and what clients may send instead.
+//! Random server names: those of patterns, and other names that clients may send.
 
 use super::random::Random;
 
 const LABELS: [&str; 8] = ["a", "b", "api", "x-1", "_c", "xn--bcher-kva", "default", "7"];
-/// Names of the cluster's own API server, which nobody may have; and what comes close.
+/// Names of the cluster's own API server, which no tenant may have, and similar names.
 const NEARLY_RESERVED: [&str; 8] = [
     "kubernetes",
     "kubernetes.default",
@@ -31,10 +31,10 @@ const ADDRESSES: [&str; 14] = [
     "fe80::1%eth0",
 ];
 
-/// A valid name, in lower case.
+/// Returns a valid name, in lower case.
 pub(super) fn name(random: &mut Random) -> String {
     match random.below(10) {
-        // What `ROUTES_EXACT` just takes, and what it does not.
+        // Lengths just within and just beyond what `ROUTES_EXACT` takes.
         0 | 1 => of_length(random, 58, 65),
         2 => of_length(random, 200, 253),
         3 => of_length(random, 250, 253),
@@ -46,14 +46,14 @@ pub(super) fn name(random: &mut Random) -> String {
     }
 }
 
-/// A name of this many bytes, in labels that are as long as they may be, or nearly.
+/// Returns a name of this many bytes; its labels have the maximum length, or nearly.
 fn of_length(random: &mut Random, least: usize, most: usize) -> String {
     let length = random.within(least, most);
     let mut name = String::new();
     while name.len() < length {
         let left = length - name.len();
         let label = left.min(random.within(60, 63));
-        // No dot at the end.
+        // Leaves no dot at the end.
         let label = if left == label + 1 { label - 1 } else { label };
         name.extend(std::iter::repeat_n(random.pick(&['n', 'm', '0']), label));
         if name.len() < length {
@@ -63,7 +63,7 @@ fn of_length(random: &mut Random, least: usize, most: usize) -> String {
     name
 }
 
-/// A name above this one, below it, or beside it.
+/// Returns a name above this one, below it, or next to it.
 pub(super) fn relative(random: &mut Random, name: &str) -> String {
     let (first, rest) = name.split_once('.').unwrap_or((name, ""));
     match random.below(6) {
@@ -71,13 +71,13 @@ pub(super) fn relative(random: &mut Random, name: &str) -> String {
         1 => format!("{}.{rest}", random.pick(&LABELS)),
         2 => format!("{}.{name}", random.pick(&LABELS)),
         3 => format!("{}.{}.{name}", random.pick(&LABELS), random.pick(&LABELS)),
-        // Only the ends are alike.
+        // Only the end is the same.
         4 => format!("{}{name}", random.pick(&LABELS)),
         _ => format!("{first}x.{rest}"),
     }
 }
 
-/// What a client asks for, where these names lead somewhere, or names below them; `None`: it names nothing.
+/// Returns the name a client asks for: one of `near`, or one related to them; `None` if it sends no name.
 pub(super) fn asked(random: &mut Random, near: &[&str]) -> Option<Vec<u8>> {
     let near = if near.is_empty() { "a.b".to_owned() } else { random.pick(near).to_owned() };
     let name = match random.below(20) {
@@ -92,7 +92,7 @@ pub(super) fn asked(random: &mut Random, near: &[&str]) -> Option<Vec<u8>> {
             let once = relative(random, &near);
             relative(random, &once)
         }
-        // A wildcard with as long a first label as there is.
+        // Below a wildcard, with a first label of about the maximum length.
         16 => format!("{}.{near}", "w".repeat(random.within(60, 64))),
         17 => longest_below(random, &near),
         _ => return Some(garbled(random, near.into_bytes())),
@@ -111,7 +111,7 @@ pub(super) fn asked(random: &mut Random, near: &[&str]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// A name below this one, about as long as names may be.
+/// Returns a name below this one, of about the maximum length.
 fn longest_below(random: &mut Random, name: &str) -> String {
     let length = random.within(251, 255);
     let Some(left) = length.checked_sub(name.len() + 1).filter(|left| *left > 0) else {
@@ -121,7 +121,7 @@ fn longest_below(random: &mut Random, name: &str) -> String {
     format!("{labels}.{name}")
 }
 
-/// With some bytes that were not there.
+/// Returns the name with some bytes changed, added or removed.
 fn garbled(random: &mut Random, mut name: Vec<u8>) -> Vec<u8> {
     const BYTES: [u8; 14] = *b".._-*: \0/@\xc3\xbcZ%";
     for _ in 0..random.within(1, 3) {

@@ -1,5 +1,5 @@
-//! What becomes of a connection, as the documentation of `model::Desired` has it, and as plainly as can be: no `Tables`,
-//! no maps, and nothing of `common::decide` but the hash.
+//! The expected outcome of a connection, as the documentation of `model::Desired` defines it, written as
+//! plainly as possible: no `Tables`, no maps, and nothing of `common::decide` but the hash.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -11,45 +11,45 @@ use common::reason::Reason;
 use userspace::compile::maglev::{Member, slots, table};
 use userspace::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol};
 
-/// Members looked at for one try.
+/// The number of members examined in one try.
 const LOOKS: usize = 16;
-/// Backends dialled for one connection.
+/// The number of backends dialled for one connection.
 const TRIES: usize = 3;
 
-/// What a client is to meet with.
+/// The expected outcome for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The address is nobody's.
+    /// The address is not ours.
     NotOurs,
-    /// Nobody listens on the port.
+    /// No listener has the port.
     NoListener,
-    /// Refused; with the route's name and what matched, once they are known.
+    /// Refused; with the route's name and the pattern that matched, once they are known.
     Refused { reason: Reason, route: Option<String>, pattern: Option<String> },
-    /// These backends are dialled one after the other as each of them refuses.
+    /// These backends are dialled in turn as each of them refuses.
     Dialled { route: String, pattern: Option<String>, backends: Vec<SocketAddr> },
 }
 
-/// What is desired, and what is known of its backends.
+/// The desired state, and what is known of its backends.
 #[derive(Debug)]
 pub(super) struct Oracle<'a> {
     pub(super) desired: &'a Desired,
     /// Addresses that the node has no route to.
     pub(super) unreachable: &'a BTreeSet<IpAddr>,
-    /// Backends that take no new connection, whatever else is known of them.
+    /// Backends that take no new connection, regardless of their other state.
     pub(super) closed: &'a BTreeSet<SocketAddr>,
 }
 
-/// What a text in a hello may be.
+/// How a text in a hello may be classified.
 #[derive(Debug)]
 enum Judged {
     Name(String),
-    /// An address is no name (RFC 6066 section 3).
+    /// The text is an address, which is no name (RFC 6066 section 3).
     Nothing,
     Invalid,
 }
 
 impl Oracle<'_> {
-    /// Every answer that is right: more than one where a text may be taken for an address, or not.
+    /// Returns every right answer: more than one if a text may or may not be taken for an address.
     pub(super) fn answers(&self, name: Option<&[u8]>, client: SocketAddr, vip: SocketAddr) -> Vec<Answer> {
         let listeners = &self.desired.listeners;
         let here = |listener: &&DesiredListener| listener.addresses.contains(&vip.ip());
@@ -101,7 +101,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// By the listener's own route.
+    /// Decides by the listener's own route.
     fn own(&self, listener: &DesiredListener, client: SocketAddr, otherwise: Reason) -> Answer {
         match listener.route {
             Some(route) => self.dial(&self.desired.routes[route], None, client),
@@ -117,7 +117,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// The client's own backend and the next ones, by the Maglev table over all of its family that have a weight.
+    /// Returns the client's own backend and the next ones, by the Maglev table over all backends of its
+    /// family that have a weight.
     fn backends(&self, route: &DesiredRoute, client: SocketAddr) -> Result<Vec<SocketAddr>, Reason> {
         let weighty = route.backends.iter().filter(|backend| backend.weight > 0);
         let (mut members, others): (Vec<&BackendSpec>, Vec<_>) =
@@ -167,12 +168,13 @@ fn refused(reason: Reason) -> Answer {
     Answer::Refused { reason, route: None, pattern: None }
 }
 
-/// Whether one label or more precede the suffix.
+/// Returns whether at least one label precedes the suffix.
 fn is_below(name: &str, suffix: &str) -> bool {
     name.strip_suffix(suffix).and_then(|above| above.strip_suffix('.')).is_some_and(|above| !above.is_empty())
 }
 
-/// RFC 1035 section 2.3.4, RFC 6066 section 3; underscores pass, and one dot at the end is dropped.
+/// Classifies a name (RFC 1035 section 2.3.4, RFC 6066 section 3). Underscores are accepted, and one dot at
+/// the end is dropped.
 fn judge(text: &[u8]) -> Vec<Judged> {
     let bare = text.strip_suffix(b".").unwrap_or(text);
     let Ok(string) = str::from_utf8(bare) else { return vec![Judged::Invalid] };

@@ -1,4 +1,4 @@
-//! Numbers that follow from a seed.
+//! Pseudo-random numbers derived from a seed.
 
 use common::decide::maglev::mix;
 
@@ -16,17 +16,17 @@ impl Random {
         mix(self.0)
     }
 
-    /// 0 to `end` - 1.
+    /// Returns a number from 0 to `end` - 1.
     pub(super) fn below(&mut self, end: usize) -> usize {
         (self.number() % end as u64) as usize
     }
 
-    /// `least` to `most`.
+    /// Returns a number from `least` to `most`.
     pub(super) fn within(&mut self, least: usize, most: usize) -> usize {
         least + self.below(most - least + 1)
     }
 
-    /// Once in this many times.
+    /// Returns true once in this many times.
     pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

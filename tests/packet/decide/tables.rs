@@ -1,4 +1,4 @@
-//! Random tables: what is desired, which backends a node can reach, and which are being removed.
+//! Random tables: the desired state, which backends a node can reach, and which are being removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -15,21 +15,22 @@ use userspace::plan::{Hop, Hops};
 use super::names;
 use super::random::Random;
 
-/// Hosts of tenant a's network that backends are on.
+/// The hosts of tenant a's network that have backends.
 const HOSTS: [u8; 6] = [2, 3, 4, 5, 6, 7];
-/// One of them, where a route of many backends has nearly all of them: out of reach, they are passed over in a row.
+/// One of these hosts. A route with many backends has nearly all of them on it; when it is unreachable, they
+/// are skipped in a row.
 const CROWDED: u8 = 4;
 const PORTS: [u16; 3] = [443, 8443, 20_001];
 
-/// What a node is to do, and what it finds.
+/// The desired state of a node, and its unreachable backends.
 #[derive(Clone, Debug)]
 pub(super) struct Tables {
     pub(super) desired: Desired,
-    /// Addresses of backends that it has no route to.
+    /// Addresses of backends that the node has no route to.
     pub(super) unreachable: BTreeSet<IpAddr>,
 }
 
-/// Addresses that clients may dial, with a listener or without.
+/// Returns addresses that clients may dial, with a listener or without.
 fn vips() -> [IpAddr; 4] {
     let other = |family| match vip(family) {
         IpAddr::V4(address) => IpAddr::from(u32::from(address).wrapping_add(1).to_be_bytes()),
@@ -70,7 +71,7 @@ impl Tables {
         Self { desired, unreachable }
     }
 
-    /// Where a client dials: mostly where something listens.
+    /// Returns what a client dials: in most cases a listener.
     pub(super) fn vip(&self, random: &mut Random) -> SocketAddr {
         let sockets = |listener: &DesiredListener| {
             let port = listener.port;
@@ -83,7 +84,7 @@ impl Tables {
         }
     }
 
-    /// What is matched there, wildcards without their `*.`.
+    /// Returns the names matched on this listener, wildcards without their `*.`.
     pub(super) fn patterns(&self, vip: SocketAddr) -> Vec<&str> {
         let listeners = &self.desired.listeners;
         let here =
@@ -94,7 +95,7 @@ impl Tables {
             .collect()
     }
 
-    /// The egress to each backend that can be reached.
+    /// Returns the next hop to each backend that can be reached.
     pub(super) fn hops(&self, programs: &Programs) -> Hops {
         let ifindex = programs.world.ifindex(Device::Backend);
         let reached = self.desired.backend_addresses().into_iter();
@@ -114,7 +115,7 @@ fn is_crowded(one: IpAddr) -> bool {
     FAMILIES.iter().any(|family| address(*family, CROWDED) == one)
 }
 
-/// Link addresses of all hosts that backends are on.
+/// Returns the `ip` commands that set the link addresses of all hosts that have backends.
 pub(super) fn neighbours() -> String {
     let mac = Device::Backend.far_mac().map(|byte| format!("{byte:02x}")).join(":");
     let device = Device::Backend.name();
@@ -122,7 +123,7 @@ pub(super) fn neighbours() -> String {
     hosts.map(|host| format!("neigh replace {host} lladdr {mac} dev {device} nud permanent\n")).collect()
 }
 
-/// Each (address, port) of one listener only.
+/// Returns random listeners. Each (address, port) belongs to one listener only.
 fn listeners(random: &mut Random, routes: usize) -> Vec<DesiredListener> {
     let mut free: BTreeSet<SocketAddr> = BTreeSet::new();
     for address in vips() {
@@ -146,12 +147,12 @@ fn listeners(random: &mut Random, routes: usize) -> Vec<DesiredListener> {
     each.collect()
 }
 
-/// What is matched on one listener.
+/// Returns the patterns of one listener.
 fn patterns(random: &mut Random) -> Vec<Pattern> {
     let count = random.within(1, 16);
     let mut patterns: Vec<Pattern> = Vec::new();
     for _ in 0..count {
-        // Above or below one that is there, so that they overlap.
+        // Above or below an existing one, so that they overlap.
         let name = match patterns.last() {
             Some(Pattern::Exact(near) | Pattern::Wildcard(near)) if random.once_in(2) => {
                 names::relative(random, near.as_str())
@@ -164,7 +165,7 @@ fn patterns(random: &mut Random) -> Vec<Pattern> {
     patterns
 }
 
-/// The backends of a route. A port belongs to one route alone, so a backend identifies the route.
+/// Returns the backends of a route. A port belongs to one route only, so a backend identifies the route.
 fn backends(random: &mut Random, route: usize) -> Vec<BackendSpec> {
     let mut backends = BTreeMap::new();
     for family in FAMILIES {

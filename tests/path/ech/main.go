@@ -1,5 +1,5 @@
 // Server and client of TLS with an encrypted ClientHello (RFC 9849): the outer hello names the public name, the inner one,
-// encrypted, the name that is meant.
+// which is encrypted, names the real one.
 //
 //	ech serve ADDRESS PUBLIC INNER   prints a line: certificate, stale and current configurations, each in base64
 //	ech dial ADDRESS INNER CERTIFICATE CONFIGURATIONS
@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// What a hello, an answer and a handshake may take.
+// Time limit of a hello, an answer and a handshake.
 const patience = 20 * time.Second
 
 func main() {
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// Answers each connection with the name that it was asked for and whether the hello was encrypted, until its standard input ends.
+// Answers each connection with its server name and whether the hello was encrypted, until standard input ends.
 func serve(address, public, inner string) error {
 	certificate, err := selfSigned(public, inner)
 	if err != nil {
@@ -86,14 +86,14 @@ func answer(conn *tls.Conn) {
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(patience))
 	if conn.Handshake() != nil {
-		// Also whoever had a stale configuration: it goes, and comes again with the current one.
+		// A client with a stale configuration ends up here, too: it connects again with the current one.
 		return
 	}
 	state := conn.ConnectionState()
 	fmt.Fprintf(conn, "%s %t\n", state.ServerName, state.ECHAccepted)
 }
 
-// Prints what the server answers; or "retry" and the configurations to come again with.
+// Prints the server's answer, or "retry" and the configurations to connect again with.
 func dial(address, inner, certificate, configurations string) error {
 	decode := base64.StdEncoding.DecodeString
 	der, err := decode(certificate)

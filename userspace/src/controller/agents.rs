@@ -1,4 +1,4 @@
-//! The agents: which of them live, and what their nodes hold.
+//! The agents: which of them are alive, and what their nodes hold.
 
 use super::liveness::{AgentLease, Liveness, PERIOD};
 use super::writes::short;
@@ -15,18 +15,18 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-/// Agents' Leases are those with this label.
+/// Label selector of the agents' Leases.
 const LABEL: &str = "app.kubernetes.io/component=agent";
-/// And are named so, followed by the node's name.
+/// Prefix of these Leases' names; the node's name follows.
 const PREFIX: &str = "vestibule-agent-";
-/// How long one look may take.
+/// Time limit of one request for the Leases.
 const LOOK: Duration = Duration::from_secs(5);
-/// After this time without a list of NodeStates it is taken for granted that there is none to be had.
+/// After this time without a list of NodeStates, judging starts without them.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// A watch that is silent for this long is restarted, in seconds.
+/// Maximum duration of a watch, in seconds; it is then restarted, so that a silent one does not last.
 const WATCH_SECS: u32 = 45;
 
-/// What an agent says of its node.
+/// What an agent reports about its node.
 #[derive(Clone, Debug)]
 pub(super) struct Reported {
     pub(super) spec: NodeStateSpec,
@@ -34,14 +34,14 @@ pub(super) struct Reported {
     pub(super) version: String,
 }
 
-/// All that is known of agents.
+/// Everything known about the agents.
 pub(super) struct Agents {
     liveness: Liveness,
     states: BTreeMap<String, Reported>,
     is_listed: bool,
     since: Instant,
     news: mpsc::Receiver<News>,
-    /// Ends the watches with this.
+    /// Aborts the watches when dropped.
     _watches: JoinSet<()>,
 }
 
@@ -53,7 +53,7 @@ enum News {
 }
 
 impl Agents {
-    /// Begins to watch. Needs a tokio runtime.
+    /// Starts the watches. Needs a tokio runtime.
     pub(super) fn start(client: &Client, namespace: &str) -> Self {
         let (outbox, news) = mpsc::channel(256);
         let mut watches = JoinSet::new();
@@ -69,7 +69,7 @@ impl Agents {
         }
     }
 
-    /// Returns when other agents live than before, or one said something new. May be dropped at any time.
+    /// Returns when the set of live agents changed, or an agent reported something. Cancel-safe.
     pub(super) async fn changed(&mut self) {
         loop {
             let Some(news) = self.news.recv().await else { return std::future::pending().await };
@@ -100,23 +100,23 @@ impl Agents {
         true
     }
 
-    /// Whether enough is known to judge by it.
+    /// Whether enough is known for a judgement.
     pub(super) fn is_known(&self) -> bool {
         self.liveness.is_known() && (self.is_listed || self.since.elapsed() > PATIENCE)
     }
 
-    /// What the live ones hold.
+    /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
         let held = |node: &str| (node.to_owned(), self.states.get(node).map(|state| held(&state.spec)));
         Nodes { live: self.liveness.live().map(held).collect() }
     }
 
-    /// What the live ones say.
+    /// The reports of live agents, by node.
     pub(super) fn reports(&self) -> impl Iterator<Item = (&str, &Reported)> {
         self.liveness.live().filter_map(|node| Some((node, self.states.get(node)?)))
     }
 
-    /// A node whose agent has been silent for this long but whose NodeState is still there.
+    /// Returns a node whose agent has been silent for this long but whose NodeState still exists.
     pub(super) fn gone(&self, silence: Duration) -> Option<(&str, &Reported)> {
         let is_gone = |node: &str| self.liveness.is_silent_for(node, silence);
         self.states.iter().find(|(node, _)| is_gone(node)).map(|(node, state)| (node.as_str(), state))
@@ -132,8 +132,8 @@ fn held(spec: &NodeStateSpec) -> Held {
     Held { digests: spec.digests.clone(), complaints: complaints.collect() }
 }
 
-/// Asks again and again instead of watching: Leases change all the time, and an answer is also the proof that the API
-/// server answers, which a silent watch does not show.
+/// Polls instead of watching: Leases change all the time, and an answer also proves that the API server is
+/// reachable, which a silent watch does not show.
 async fn look_at_leases(api: Api<Lease>, outbox: mpsc::Sender<News>) {
     let params = ListParams::default().labels(LABEL);
     let mut trouble = None;

@@ -1,4 +1,4 @@
-//! Takes and keeps the leader's Lease.
+//! Acquires and renews the leader's Lease.
 
 use super::lease::{Candidate, DURATION, MARGIN, PERIOD, Record, Step};
 use super::writes::short;
@@ -13,22 +13,22 @@ use tracing::{info, warn};
 
 /// Name of the Lease.
 const NAME: &str = "vestibule-controller";
-/// Longest time that one request may take: well below [`MARGIN`].
+/// Time limit of one request: well below [`MARGIN`].
 pub(super) const REQUEST: Duration = MARGIN.saturating_sub(Duration::from_secs(1));
 
-/// Runs for the Lease until `stop`, then gives it back.
+/// Competes for the Lease until `stop`, then releases it.
 pub(super) struct Election {
     api: Api<Lease>,
     candidate: Candidate,
-    /// `acquireTime`, while it is ours.
+    /// `acquireTime`, while this process holds the Lease.
     acquired: Option<MicroTime>,
     told: watch::Sender<Option<Instant>>,
-    /// The last error, so that it is reported once.
+    /// The last error, so that the same one is logged only once.
     trouble: Option<String>,
 }
 
 impl Election {
-    /// Also gives until when this one leads; `None`: it does not.
+    /// Also returns a receiver of the time until which this process leads; `None`: it does not lead.
     pub(super) fn new(
         client: Client,
         namespace: &str,
@@ -39,7 +39,7 @@ impl Election {
         (Self { api, candidate, acquired: None, told, trouble: None }, leads)
     }
 
-    /// The loop.
+    /// Acquires or renews the Lease every [`PERIOD`] until `stop`.
     pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
         loop {
             let outcome = tokio::time::timeout(REQUEST, self.round()).await;
@@ -97,7 +97,7 @@ impl Election {
                 self.acquired = lease.spec.and_then(|spec| spec.acquire_time);
                 Ok(())
             }
-            // Another controller was faster, or the Lease was taken away: look first.
+            // Another controller was faster, or the Lease was deleted: look first.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
                 self.candidate.refused();
                 let lease = self.api.get_opt(NAME).await?;

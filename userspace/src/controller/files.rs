@@ -1,5 +1,5 @@
-//! The content of files: the chart's settings, and listeners and routes besides those of the cluster. Agents are given
-//! the same, so that both judge alike.
+//! Content of the configuration files: the chart's settings, and the listeners and routes of a static file,
+//! which add to those of the cluster. Agents are given the same files, so that both compile the same configuration.
 
 use crate::model::{Facts, Problem};
 use crate::sources::file;
@@ -10,17 +10,17 @@ use tracing::{info, warn};
 /// Most problems of a file that are logged.
 const LOGGED: usize = 20;
 
-/// The files, as they were when last looked at.
+/// The files as last read.
 pub(super) struct Files {
-    /// Of the chart's file.
+    /// Content of the chart's file.
     chart: Facts,
-    /// The other file.
+    /// Path of the static file.
     path: Option<PathBuf>,
     watch: FileWatch,
 }
 
 impl Files {
-    /// Reads the other file, if there is one. At the start one that is refused is an error.
+    /// Reads the static file, if there is one. At start, a refused file is an error.
     pub(super) fn read(chart: Facts, path: Option<PathBuf>) -> Result<(Self, Facts), Vec<Problem>> {
         let watch = FileWatch::new(path.clone());
         let this = Self { chart, path, watch };
@@ -28,7 +28,8 @@ impl Files {
         Ok((this, facts))
     }
 
-    /// What they say, if the other file has changed. One that is refused leaves what it said before in force.
+    /// Returns the files' content if the static file has changed. If its new version is refused, the previous
+    /// content stays in effect.
     pub(super) fn changed(&mut self) -> Option<Facts> {
         let path = self.path.clone()?;
         if !self.watch.look() {

@@ -1,7 +1,7 @@
-//! What a route's status says of its backends' probes. Pure; the time is an argument.
+//! The condition of a route's status that reports failing probes of its backends. Pure: time is an argument.
 //!
-//! Each node judges for itself and a backend may come and go several times a second somewhere: what is said of a route
-//! changes at most once in [`GAP`].
+//! Each node probes for itself, and on some node a backend may go up and down several times a second. So the
+//! message of a route changes at most once per [`GAP`].
 
 use crate::model::cluster::{ClusterRoute, Endpoint};
 use crate::model::verdict::{Condition, Status};
@@ -12,21 +12,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Type of the condition; it is there while a backend fails.
+/// Type of the condition, which is present only while a backend fails.
 pub(super) const HEALTHY: &str = "vestibule.dev/BackendsHealthy";
-/// From one thing said of a route to the next.
+/// Minimum time between two changes of a route's message.
 const GAP: Duration = Duration::from_secs(5);
-/// Most backends that one message names.
+/// Maximum number of backends that one message names.
 const NAMED: usize = 8;
 
-/// Backends that live nodes see down, by node.
+/// Backends that are down, each with the live nodes that see it down.
 pub(super) type Failing = BTreeMap<SocketAddr, Vec<String>>;
 
-/// What is said of routes.
+/// The current message of each route.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     said: BTreeMap<ObjectRef, Said>,
-    /// When the next route may be said something else of.
+    /// When the next message that is held back may be written.
     again: Option<Instant>,
 }
 
@@ -37,12 +37,12 @@ struct Said {
 }
 
 impl Health {
-    /// Begins a round.
+    /// Starts a round.
     pub(super) fn begin(&mut self) {
         self.again = None;
     }
 
-    /// What is to be said of the route now: the message, or nothing where all is well.
+    /// Returns the message that the route's status must have now; `None`: no condition.
     pub(super) fn of(&mut self, route: &ObjectRef, message: Option<String>, now: Instant) -> Option<String> {
         let Some(said) = self.said.get_mut(route) else {
             if message.is_some() {
@@ -52,7 +52,7 @@ impl Health {
         };
         let due = said.since + GAP;
         if said.message == message {
-            // Well for long enough: forgotten.
+            // Healthy for long enough: forget the route.
             if message.is_none() && due <= now {
                 self.said.remove(route);
             }
@@ -66,14 +66,15 @@ impl Health {
         said.message.clone()
     }
 
-    /// Ends a round: routes that are gone are forgotten. Gives when there is something else to say of one.
+    /// Ends a round and forgets routes that no longer exist. Returns when the next message that is held back
+    /// may be written.
     pub(super) fn end(&mut self, is_there: impl Fn(&ObjectRef) -> bool) -> Option<Instant> {
         self.said.retain(|route, _| is_there(route));
         self.again
     }
 }
 
-/// Which backends of a route fail, and where; `None`: none.
+/// Describes which backends of a route fail, and on which nodes; `None`: none fails.
 pub(super) fn message(
     route: &ClusterRoute,
     endpoints: &BTreeMap<ObjectName, Arc<[Endpoint]>>,
@@ -105,7 +106,7 @@ pub(super) fn message(
     Some(text)
 }
 
-/// As a condition.
+/// Returns the condition with this message.
 pub(super) fn condition(message: String) -> Condition {
     Condition { kind: HEALTHY, status: Status::False, reason: "ProbeFailed", message }
 }

@@ -1,5 +1,5 @@
-//! From what is known to what must be written. Pure but for what it remembers: which objects were judged as they are, so
-//! that one change costs one object's comparison and not that of all.
+//! Computes what must be written from what is known. Pure, except that it remembers how each object was last
+//! judged, so that one change costs the comparison of one object instead of all.
 
 use super::health::{self, Failing, Health};
 use super::queue::Write;
@@ -15,61 +15,62 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is known.
+/// Everything that a judgement is based on.
 pub(super) struct View<'a> {
-    /// What objects say.
+    /// The objects of the cluster.
     pub(super) cluster: &'a Cluster,
     /// Their status as last received.
     pub(super) status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
-    /// The release that the Gateway API's CRDs are of.
+    /// Release of the installed Gateway API CRDs.
     pub(super) bundle: Option<&'a str>,
-    /// What live nodes hold.
+    /// What the nodes with live agents hold.
     pub(super) nodes: &'a Nodes,
     /// Backends that live nodes see down.
     pub(super) failing: &'a Failing,
-    /// RFC 3339, UTC.
+    /// The current time, in RFC 3339, UTC.
     pub(super) now: &'a str,
-    /// The same moment.
+    /// The same time.
     pub(super) at: Instant,
 }
 
-/// What comes of it.
+/// The result of a judgement.
 #[derive(Debug, Default)]
 pub(super) struct Judgement {
-    /// Of objects that were judged again; `None`: the status is up to date. For others the last judgement holds.
+    /// Objects that were judged again; `None`: the status is up to date. For all others the previous result
+    /// still applies.
     pub(super) writes: Vec<(ObjectRef, Option<Write>)>,
-    /// All objects that there are.
+    /// All objects that were considered, judged again or not.
     pub(super) objects: BTreeSet<ObjectRef>,
-    /// What is wrong.
+    /// Problems that were found.
     pub(super) problems: Vec<Problem>,
-    /// Routes that win something by their write, with what they had lost.
+    /// Routes that regain something with their write, each with the message about what it had lost.
     pub(super) won: BTreeMap<ObjectRef, String>,
-    /// Addresses that Gateways and Services have.
+    /// Addresses in use by Gateways and Services.
     pub(super) in_use: BTreeSet<IpAddr>,
-    /// When there is more to say, even if nothing changes.
+    /// When to judge again even if nothing changes.
     pub(super) again: Option<Instant>,
 }
 
-/// Judges, and remembers what it judged.
+/// Judges objects, and remembers what it judged.
 #[derive(Debug)]
 pub(super) struct Judge {
-    /// Settings, listeners and routes of the file.
+    /// Settings, listeners and routes of the files.
     file: Facts,
     judged: HashMap<ObjectRef, Judged>,
     last: Verdicts,
     bundle: Option<String>,
-    /// Addresses that were written, for the version that they were written to: until the watch reports the newer one.
+    /// Addresses that were written, with the version they were written for, until the watch reports a newer version.
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
     health: Health,
 }
 
-/// What an object was judged by, its verdict apart.
+/// What an object was judged by, besides its verdict.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Judged {
     version: String,
     progress: Option<Progress>,
     addresses: Vec<IpAddr>,
-    /// Of a route: what is said of its backends.
+    /// For a route: its message about failing backends.
     health: Option<String>,
 }
 
@@ -85,30 +86,31 @@ impl Judge {
         }
     }
 
-    /// From now on the files say this.
+    /// Replaces the content of the files.
     pub(super) fn reads(&mut self, file: Facts) {
         self.file = file;
     }
 
-    /// Judges everything again.
+    /// Forgets all results, so that every object is judged again.
     pub(super) fn forget_all(&mut self) {
         self.judged.clear();
         self.given.clear();
     }
 
-    /// Judges the object again.
+    /// Forgets the result of one object, so that it is judged again.
     pub(super) fn forget(&mut self, object: &ObjectRef) {
         self.judged.remove(object);
     }
 
-    /// A write of a Gateway's addresses is in flight: until the watch reports it, no other object gets them.
+    /// Records a Gateway's addresses whose write is in flight, so that no other object gets them before the
+    /// watch reports the write.
     pub(super) fn gives(&mut self, gateway: &ObjectName, write: &Write) {
         let Some(addresses) = write.status.get("addresses").and_then(Value::as_array) else { return };
         let addresses = addresses.iter().filter_map(|one| one.get("value")?.as_str()?.parse().ok()).collect();
         self.given.insert(gateway.clone(), (write.version.clone(), addresses));
     }
 
-    /// Compiles what is known and compares it with what objects' status says.
+    /// Compiles the configuration and compares the result with the objects' status.
     pub(super) fn judge(&mut self, view: &View<'_>) -> Judgement {
         let cluster = self.with_given(view);
         let assignment = ipam::assign(&cluster);
@@ -132,7 +134,7 @@ impl Judge {
         out
     }
 
-    /// The objects, with the addresses that were written but not reported yet.
+    /// Returns the objects, with addresses that were written but not reported yet.
     fn with_given(&mut self, view: &View<'_>) -> Cluster {
         let mut cluster = view.cluster.clone();
         self.given.retain(|name, (version, addresses)| {
@@ -210,7 +212,7 @@ impl Round<'_, '_> {
         }
     }
 
-    /// All routes, those too that are none of ours any more: what we said of them goes.
+    /// Judges all routes, including those that are no longer ours: our entries are removed from their status.
     fn routes(&mut self, verdicts: &Verdicts) {
         let cluster = self.view.cluster;
         let kinds = [
@@ -282,7 +284,7 @@ mod tests {
         StoredStatus { resource_version: version.to_owned(), uid: "u".to_owned(), status }
     }
 
-    /// A judgement of `cluster`, whose objects have these statuses.
+    /// Judges `cluster`, whose objects have these statuses.
     fn judge(
         judge: &mut Judge,
         cluster: &Cluster,
@@ -317,11 +319,11 @@ mod tests {
         let [(written, Some(write))] = first.writes.as_slice() else { panic!("{:?}", first.writes) };
         assert_eq!((written, write.version.as_str()), (&route, "5"));
         assert_eq!(write.status, json!({"parents": []}));
-        // Nothing is new: what was said before holds.
+        // Nothing is new: the previous result still applies.
         assert_eq!(judge(&mut this, &cluster, &statuses).writes, []);
         statuses.insert(route.clone(), stored("6", write.status.clone()));
         assert_eq!(judge(&mut this, &cluster, &statuses).writes, [(route.clone(), None)]);
-        // Another controller writes it back, or the judgement is requested again.
+        // Another controller restores the old status, or the judgement is requested again.
         statuses.insert(route.clone(), stored("7", ours));
         assert!(judge(&mut this, &cluster, &statuses).writes[0].1.is_some());
         this.forget(&route);

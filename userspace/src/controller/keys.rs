@@ -1,8 +1,8 @@
-//! The keys of the release: what the Secret holds, and when which key is changed. Pure: time and random bytes come as
-//! arguments.
+//! The keys of the release: what the Secret contains, and when each key changes. Pure: time and random bytes
+//! are arguments.
 //!
-//! Agents accept cookies made with either key and make them with the current one. So the spare key is replaced first,
-//! and made current only when every agent has had the time to see it.
+//! Agents accept cookies made with either key and make new ones with the current key. So the spare key is
+//! replaced first, and becomes current only after every agent has had time to see it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,9 +13,9 @@ pub const SECRET: &str = "vestibule-keys";
 /// How often keys change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// How long a key stays current, and after that is still accepted.
+    /// How long a key is current; it is then still accepted for as long.
     pub rotation: Duration,
-    /// How long agents have to see a new spare key before it makes cookies.
+    /// How long agents have to see a new spare key before it becomes current.
     pub spread: Duration,
 }
 
@@ -26,26 +26,26 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// How long a key that makes no more cookies must be accepted: a cookie is good for 68 to 137 s.
+    /// How long a key must be accepted after its last cookie: a cookie is valid for 68 to 137 s.
     pub const LEAST: Duration = Duration::from_secs(137);
 }
 
-/// Keys of SipHash for cookies.
+/// SipHash keys for cookies.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
     /// 16 random bytes each.
     pub cookies: [[u8; 16]; 2],
-    /// Which of them makes new cookies: 0 or 1.
+    /// Index of the key that makes new cookies: 0 or 1.
     pub current: usize,
-    /// When it became that, seconds since 1970 by the clock of who led then.
+    /// When the current key became current, in seconds since 1970 by the clock of the leader at that time.
     pub rotated_at: u64,
-    /// The other one is newer than the current one: it is the next.
+    /// Whether the spare key is newer than the current one, and so becomes current next.
     pub is_spare_new: bool,
 }
 
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Keys are in no log.
+        // Keys must not appear in any log.
         f.debug_struct("Keys").field("current", &self.current).field("rotated_at", &self.rotated_at).finish()
     }
 }
@@ -56,12 +56,12 @@ const ROTATED_AT: &str = "rotated-at";
 const SPARE: &str = "spare";
 
 impl Keys {
-    /// Fresh ones.
+    /// Makes new keys.
     pub(super) fn new(now: u64, mut random: impl FnMut() -> [u8; 16]) -> Self {
         Self { cookies: [random(), random()], current: 0, rotated_at: now, is_spare_new: false }
     }
 
-    /// From the Secret's data, base64 undone; `None`: it is not what a controller wrote.
+    /// Reads the keys from the Secret's data, already base64-decoded; `None`: a controller did not write it.
     pub fn read<'a>(data: impl Fn(&str) -> Option<&'a [u8]>) -> Option<Self> {
         let cookie = |name| <[u8; 16]>::try_from(data(name)?).ok();
         let text = |name| std::str::from_utf8(data(name)?).ok();
@@ -77,7 +77,7 @@ impl Keys {
         })
     }
 
-    /// The Secret's data, without base64.
+    /// Returns the Secret's data, not base64-encoded.
     pub fn data(&self) -> BTreeMap<&'static str, Vec<u8>> {
         let spare = if self.is_spare_new { "new" } else { "old" };
         BTreeMap::from([
@@ -89,7 +89,8 @@ impl Keys {
         ])
     }
 
-    /// What the keys should be now; `None`: unchanged. `known` is for how long this controller has known the spare key.
+    /// Returns what the keys should be now; `None`: unchanged. `known` is how long this controller has known
+    /// the spare key.
     pub(super) fn next(
         &self,
         schedule: Schedule,
@@ -109,7 +110,7 @@ impl Keys {
             return Some(next);
         }
         let rotation = schedule.rotation.as_secs();
-        // A clock that was days ahead when it wrote must not keep a key for ever.
+        // A clock that was days ahead at the last rotation must not keep a key current for ever.
         if self.rotated_at > now.saturating_add(rotation) {
             next.rotated_at = now;
             return Some(next);
@@ -170,7 +171,7 @@ mod tests {
         assert_eq!(second.next(EVERY, 1000 + 2 * day, Duration::from_secs(599), never), None);
         let third = second.next(EVERY, 2000 + day, EVERY.spread, never).unwrap();
         assert_eq!((third.current, third.cookies, third.rotated_at), (1, second.cookies, 2000 + day));
-        // The old key is good until the next rotation begins.
+        // The old key is accepted until the next rotation starts.
         assert_eq!(third.next(EVERY, 2000 + day, Duration::MAX, never), None);
         let fourth = third.next(EVERY, 2000 + 2 * day, EVERY.spread, || [8; 16]).unwrap();
         assert_eq!(fourth.cookies, [[8; 16], [9; 16]]);
@@ -181,7 +182,7 @@ mod tests {
         let ahead = Keys { rotated_at: u64::MAX - 1, ..keys() };
         let corrected = ahead.next(EVERY, 1000, Duration::MAX, || [7; 16]).unwrap();
         assert_eq!(corrected, keys());
-        // Hours are waited for.
+        // A clock that was only hours ahead delays the next rotation.
         let hours = Keys { rotated_at: 1000 + 20 * 3600, ..keys() };
         assert_eq!(hours.next(EVERY, 1000, Duration::MAX, || [7; 16]), None);
         let late = Keys { rotated_at: 1000, ..keys() };

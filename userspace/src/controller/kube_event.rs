@@ -1,19 +1,19 @@
-//! Decides which Events are written: each once for as long as its cause lasts, and counted up when it returns. Pure: time comes
-//! as an argument.
+//! Decides which Events are written: each once while its cause lasts, with a higher count when the cause
+//! returns. Pure: time is an argument.
 
 use super::queue::Bucket;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Events a second, over time, and at once.
+/// Events per second on average, and in a burst.
 const RATE: f64 = 5.0;
 const BURST: f64 = 50.0;
-/// Most bytes of an Event's `note`.
+/// Maximum length of an Event's `note`, in bytes.
 const NOTE_BYTES_MAX: usize = 1024;
-/// Most bytes of a name, less the dot and the digits that follow it.
+/// Maximum length of the object's name in an Event's name, in bytes. A dot and digits follow it.
 const NAME_BYTES_MAX: usize = 253 - 17;
-/// Most things that are remembered after they ended.
+/// Above this number of counts, those of causes that have ended are forgotten.
 const PAST_MAX: usize = 4096;
 /// Wait after an Event could not be written.
 const FAILURE_WAIT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub(super) struct Regarding {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Note {
     pub(super) regarding: Regarding,
-    /// Else normal.
+    /// Whether the type is `Warning` instead of `Normal`.
     pub(super) is_warning: bool,
     pub(super) reason: &'static str,
     /// What is wrong, and what to do about it.
@@ -43,12 +43,12 @@ pub(super) struct Note {
 }
 
 impl Note {
-    /// As the API takes it.
+    /// The text, cut to the length that the API accepts.
     pub(super) fn text(&self) -> &str {
         crate::status::cut(&self.text, NOTE_BYTES_MAX)
     }
 
-    /// The Event's name: the same for the same thing under every leader.
+    /// The Event's name. It depends only on the content, so that every leader uses the same.
     pub(super) fn name(&self) -> String {
         let mut hash = Sha256::new();
         for part in [self.regarding.kind, &self.regarding.uid, self.reason, &self.text] {
@@ -61,25 +61,25 @@ impl Note {
     }
 }
 
-/// What to do.
+/// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next {
     /// Write it with this count.
     Tell(Note, u32),
-    /// Come again then.
+    /// Call again at this time.
     At(Instant),
     /// Everything is written.
     Idle,
 }
 
-/// What was written and what is to be written.
+/// What was written and what is still to be written.
 #[derive(Debug)]
 pub(super) struct Teller {
-    /// What lasts, and whether it was written.
+    /// Notes whose cause lasts, and whether each was written.
     lasting: BTreeMap<Note, bool>,
-    /// What happened and does not last.
+    /// Notes about one-time occurrences, still to be written.
     happened: VecDeque<Note>,
-    /// How often the Events of these names were written.
+    /// How often each Event was written, by its name.
     counts: BTreeMap<String, u32>,
     bucket: Bucket,
     not_before: Option<Instant>,
@@ -96,7 +96,7 @@ impl Teller {
         }
     }
 
-    /// Sets what lasts now; what is new in it will be written.
+    /// Sets the notes whose cause lasts now. New ones will be written.
     pub(super) fn lasts(&mut self, notes: BTreeSet<Note>) {
         let mut before = std::mem::take(&mut self.lasting);
         self.lasting = notes
@@ -112,12 +112,12 @@ impl Teller {
         }
     }
 
-    /// This happened.
+    /// Adds a note about something that happened once.
     pub(super) fn happened(&mut self, note: Note) {
         self.happened.push_back(note);
     }
 
-    /// What to do now.
+    /// Returns what to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next {
         let lasting = || self.lasting.iter().find(|(_, told)| !**told).map(|(note, _)| note);
         let Some(note) = self.happened.front().or_else(lasting).cloned() else { return Next::Idle };
@@ -130,13 +130,13 @@ impl Teller {
         Next::Tell(note, count.saturating_add(1))
     }
 
-    /// What [`Teller::next`] returned was written, or was there already.
+    /// Records that the note returned by [`Teller::next`] was written, or already existed.
     pub(super) fn told(&mut self, note: &Note) {
         *self.counts.entry(note.name()).or_default() += 1;
         self.leave(note);
     }
 
-    /// It could not be written; `again`: it may work later.
+    /// Records that the note could not be written; `again`: it may work later.
     pub(super) fn failed(&mut self, note: &Note, again: bool, now: Instant) {
         if again {
             self.not_before = Some(now + FAILURE_WAIT);
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    /// What is written until nothing is left.
+    /// Everything that is written until nothing is left.
     fn told(teller: &mut Teller, now: &mut Instant) -> Vec<(String, u32)> {
         let mut log = Vec::new();
         loop {

@@ -1,4 +1,4 @@
-//! What is written as Events: problems of objects, what nodes complain about, backends that nodes see down. Pure.
+//! What is written as Events: problems of objects, complaints of nodes, backends that nodes see down. Pure.
 
 use super::health::Failing;
 use super::kube_event::{Note, Regarding};
@@ -13,17 +13,17 @@ use std::sync::Arc;
 /// What notes are made from.
 pub(super) struct Evidence<'a> {
     pub(super) cluster: &'a Cluster,
-    /// Served version of a kind.
+    /// Returns the served version of a kind.
     pub(super) version: &'a dyn Fn(Kind) -> Option<&'static str>,
     pub(super) nodes: &'a Nodes,
-    /// Backends that live nodes see down, by node.
+    /// Backends that are down, each with the live nodes that see it down.
     pub(super) failing: &'a Failing,
     /// `metadata.uid` of NodeStates, by node.
     pub(super) node_uids: &'a BTreeMap<String, String>,
 }
 
 impl Evidence<'_> {
-    /// Everything that lasts.
+    /// Returns the notes about everything that lasts.
     pub(super) fn notes(&self, problems: &[Problem]) -> BTreeSet<Note> {
         let mut notes: BTreeSet<Note> = problems.iter().filter_map(|problem| self.problem(problem)).collect();
         self.complaints(&mut notes);
@@ -46,7 +46,7 @@ impl Evidence<'_> {
         Some(Note { regarding: self.regarding(object), is_warning: true, reason, text })
     }
 
-    /// A route has again what it had lost.
+    /// Returns the note that a route has regained what it had lost.
     pub(super) fn won(&self, object: &ObjectRef, before: &str) -> Note {
         Note {
             regarding: self.regarding(object),
@@ -132,7 +132,7 @@ fn uid(cluster: &Cluster, object: &ObjectRef) -> Option<Arc<str>> {
     Some(Arc::clone(&meta.uid))
 }
 
-/// `Gateway/namespace/name`, as NodeStates name objects.
+/// Parses `Gateway/namespace/name`, the form in which NodeStates name objects.
 fn parse(text: &str) -> Option<ObjectRef> {
     let kinds =
         [Kind::Gateway, Kind::GatewayClass, Kind::ListenerSet, Kind::Service, Kind::TcpRoute, Kind::TlsRoute];
@@ -143,7 +143,8 @@ fn parse(text: &str) -> Option<ObjectRef> {
         .then(|| ObjectRef { kind, name: ObjectName::new(namespace, name) })
 }
 
-/// What a route had lost by its old status and has by the new one; `None`: nothing was won.
+/// Returns the message about what a route had lost by its old status and owns by the new one; `None`: nothing
+/// was regained.
 pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
     let lost = |status: &Value| -> Vec<(Value, String)> {
         let parents = status.get("parents").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -156,7 +157,7 @@ pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
         lost.collect()
     };
     let still = lost(new);
-    // A parent that is gone altogether was not won.
+    // A parent that is gone was not regained.
     let is_there = |parent: &Value| {
         let parents = new.get("parents").and_then(Value::as_array);
         parents.is_some_and(|parents| parents.iter().any(|one| one.get("parentRef") == Some(parent)))

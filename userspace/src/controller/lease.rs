@@ -1,28 +1,28 @@
-//! Who leads: one candidate's view of the Lease. Pure: time comes as an argument, and only a clock that never goes back
-//! is asked; what others' clocks say is compared for equality alone, so any skew is harmless.
+//! Who leads: one candidate's view of the Lease. Pure: time is an argument and comes from a monotonic clock.
+//! Times written by other clocks are only compared for equality, so any clock skew is harmless.
 //!
 //! ```text
-//! leader    sends a renewal at t ──── writes until t + 10 s ─┐ 5 s in which nobody writes
+//! leader    sends a renewal at t ──── writes until t + 10 s ─┐ 5 s without a writer
 //! follower  sees it at t' >= t ─────────────────────────────┴─ takes it at t' + 15 s at the earliest
 //! ```
 
 use std::time::{Duration, Instant};
 
-/// How long the Lease is good after a renewal.
+/// How long the Lease is valid after a renewal.
 pub(super) const DURATION: Duration = Duration::from_secs(15);
-/// How long before the Lease could be taken its holder stops to write.
+/// How long before the Lease expires its holder stops writing.
 pub(super) const MARGIN: Duration = Duration::from_secs(5);
-/// From one renewal, or one look of a follower, to the next.
+/// Interval between two renewals, or between two looks of a follower.
 pub(super) const PERIOD: Duration = Duration::from_secs(2);
 
-/// What the Lease says.
+/// Content of the Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// `holderIdentity`; empty: it was given back.
+    /// `holderIdentity`; empty: the Lease was released.
     pub(super) holder: String,
     /// `leaseDurationSeconds`.
     pub(super) duration: Duration,
-    /// `renewTime` as written: only whether it changes is looked at.
+    /// `renewTime` as written; only compared for equality.
     pub(super) renewed: String,
     /// `leaseTransitions`.
     pub(super) transitions: i32,
@@ -33,27 +33,27 @@ pub(super) struct Record {
 /// What to do with the Lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Look at it: another has it, or nothing is known yet.
+    /// Read it: another candidate holds it, or nothing is known yet.
     Look,
-    /// There is none: make it.
+    /// Create it: it does not exist.
     Create,
-    /// Take or keep it, only if it is still this version.
+    /// Take or renew it, provided that it still has this version.
     Update {
         /// `metadata.resourceVersion`.
         version: String,
         /// `leaseTransitions` to write.
         transitions: i32,
-        /// It was another's until now.
+        /// Whether this candidate did not hold it before.
         takes: bool,
     },
 }
 
-/// One who would lead.
+/// A process that competes for the Lease.
 #[derive(Debug)]
 pub(super) struct Candidate {
     identity: String,
     seen: Seen,
-    /// When the last renewal that succeeded was sent.
+    /// When the last successful renewal was sent.
     held: Option<Instant>,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Candidate {
 enum Seen {
     Nothing,
     NoLease,
-    /// And since when it is as it is.
+    /// The Lease, and since when it has been unchanged.
     Record(Record, Instant),
 }
 
@@ -74,7 +74,7 @@ impl Candidate {
         &self.identity
     }
 
-    /// What to do now.
+    /// Returns what to do now.
     pub(super) fn step(&self, now: Instant) -> Step {
         let (record, since) = match &self.seen {
             Seen::Nothing => return Step::Look,
@@ -90,7 +90,7 @@ impl Candidate {
         Step::Update { version: record.version.clone(), transitions, takes: !keeps }
     }
 
-    /// The Lease is so.
+    /// Records the Lease as it was read; `None`: there is none.
     pub(super) fn looked(&mut self, record: Option<Record>, now: Instant) {
         let ours = record.as_ref().is_some_and(|record| record.holder == self.identity);
         if !ours {
@@ -103,23 +103,23 @@ impl Candidate {
         };
     }
 
-    /// An update sent at `sent` succeeded, and the Lease is so.
+    /// Records the Lease as it is after a successful update that was sent at `sent`.
     pub(super) fn wrote(&mut self, record: Record, sent: Instant) {
         self.held = (record.holder == self.identity).then_some(sent);
         self.seen = Seen::Record(record, sent);
     }
 
-    /// Another process wrote it, or it is gone: what is known of it is old.
+    /// Records that an update was refused: another process wrote the Lease, or it is gone. It must be read again.
     pub(super) fn refused(&mut self) {
         self.seen = Seen::Nothing;
     }
 
-    /// Until when this one may write; `None`: it does not lead.
+    /// Until when this candidate may write; `None`: it does not lead.
     pub(super) fn leads_until(&self) -> Option<Instant> {
         self.held.map(|sent| sent + (DURATION - MARGIN))
     }
 
-    /// The version to give back, where it is ours.
+    /// The version and `leaseTransitions` to release the Lease with; `None`: this candidate does not hold it.
     pub(super) fn to_give_back(&self) -> Option<(&str, i32)> {
         match &self.seen {
             Seen::Record(record, _) if record.holder == self.identity => {
@@ -130,7 +130,7 @@ impl Candidate {
     }
 }
 
-/// A Lease that says nothing sensible is good for as long as ours.
+/// How long a Lease is valid: as long as ours if it does not say, and at most four times as long.
 fn good_for(record: &Record) -> Duration {
     match record.duration {
         Duration::ZERO => DURATION,
@@ -142,7 +142,7 @@ fn good_for(record: &Record) -> Duration {
 mod tests {
     use super::*;
 
-    /// An API server with one Lease, and a wall clock of each client's own.
+    /// An API server with one Lease. Each client has its own wall clock.
     #[derive(Default)]
     struct Server {
         lease: Option<Record>,
@@ -152,7 +152,7 @@ mod tests {
 
     struct Client {
         candidate: Candidate,
-        /// Seconds that its wall clock is wrong by.
+        /// Error of its wall clock, in seconds.
         skew: i64,
     }
 
@@ -161,7 +161,7 @@ mod tests {
             Self { candidate: Candidate::new(identity.to_owned()), skew }
         }
 
-        /// One round as `election` does it.
+        /// Runs one round, as `election` does.
         fn round(&mut self, server: &mut Server, start: Instant, now: Instant) {
             if server.is_away {
                 return;
@@ -198,7 +198,8 @@ mod tests {
 
     const STEP: Duration = Duration::from_millis(100);
 
-    /// Runs clients against a server; `story` may change it before each tenth of a second. Gives who may write when.
+    /// Runs clients against a server. `story` may change the server and stop clients before each tenth of a
+    /// second. Returns which clients may write at each tick.
     fn run(
         clients: &mut [Client],
         seconds: u32,
@@ -212,7 +213,7 @@ mod tests {
             let now = start + tick * STEP;
             story(tick, &mut server, &mut runs);
             for (index, client) in clients.iter_mut().enumerate() {
-                // Each in its own rhythm.
+                // Each client has its own phase.
                 if runs[index] && (tick + 7 * u32::try_from(index).unwrap()) % 20 == 0 {
                     client.round(&mut server, start, now);
                 }
@@ -222,7 +223,7 @@ mod tests {
         log
     }
 
-    /// Never two writers, and at least [`MARGIN`] (less one rhythm) of nobody between two that did not hand over.
+    /// Asserts that there are never two writers.
     fn assert_one_writer(log: &[Vec<usize>]) {
         for (tick, writers) in log.iter().enumerate() {
             assert!(writers.len() <= 1, "two write at {tick}: {writers:?}");
@@ -250,7 +251,7 @@ mod tests {
         let log = run(&mut clients, 60, |tick, _, runs| runs[0] = tick < 100);
         assert_one_writer(&log);
         assert_eq!(writer_at(&log, 5), Some(0));
-        // Its last renewal was at 8 s: it writes until 18 s at most, the other from 23 s on and by 27 s.
+        // Its last renewal was at 8 s. It writes until 18 s at most; the other starts between 23 s and 27 s.
         assert_eq!(writer_at(&log, 18), None);
         assert_eq!(writer_at(&log, 22), None);
         assert_eq!(writer_at(&log, 27), Some(1));
@@ -291,7 +292,7 @@ mod tests {
                 lease.version = "given back".to_owned();
             }
         });
-        // The one that gave it back has ended; what it could have written is not looked at.
+        // The one that released the Lease has ended, so what it could have written is not checked.
         assert!(log[125].contains(&1), "{:?}", &log[90..130]);
     }
 

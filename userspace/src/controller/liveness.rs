@@ -1,23 +1,23 @@
-//! Which agents live: those whose Lease changes. Pure; each Lease is judged by the time that passed here between looks
-//! that succeeded, so neither skew nor an API server that was away makes an agent look dead.
+//! Which agents are alive: those whose Lease changes. Pure. A Lease is judged by the local time between
+//! successful looks, so neither clock skew nor an unreachable API server makes an agent look dead.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// From one look to the next.
+/// Interval between two looks.
 pub(super) const PERIOD: Duration = Duration::from_secs(2);
-/// How good a Lease is that does not say it.
+/// Validity of a Lease that does not state any.
 const DURATION: Duration = Duration::from_secs(10);
-/// Time without a look counts as at most this much.
+/// Upper bound of the time that counts between two looks.
 const LOOK_MAX: Duration = Duration::from_secs(4);
-/// How long a Lease that is gone is remembered.
+/// How long a deleted Lease is remembered.
 const GONE_MAX: Duration = Duration::from_secs(3600);
 
 /// An agent's Lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AgentLease {
     pub(super) node: String,
-    /// `holderIdentity`; empty: the agent gave it back.
+    /// `holderIdentity`; empty: the agent released it.
     pub(super) holder: String,
     /// `renewTime` as written.
     pub(super) renewed: String,
@@ -25,24 +25,25 @@ pub(super) struct AgentLease {
     pub(super) duration: Duration,
 }
 
-/// What was seen of all of them.
+/// What was seen of all agents' Leases.
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     seen: BTreeMap<String, Seen>,
     looked: Option<Instant>,
-    /// For how long it was looked at all.
+    /// Total time covered by looks.
     watched: Duration,
 }
 
 #[derive(Debug)]
 struct Seen {
     lease: AgentLease,
-    /// For how long, as far as looked at, it did not change.
+    /// How long it has not changed, counting only time covered by looks.
     silent: Duration,
 }
 
 impl Liveness {
-    /// Takes all Leases of agents. Returns whether the set of live agents changed.
+    /// Takes the list of all agents' Leases. Returns whether the set of live agents changed; always true the
+    /// first time.
     pub(super) fn looked(&mut self, leases: impl IntoIterator<Item = AgentLease>, now: Instant) -> bool {
         let passed = self.looked.map_or(Duration::ZERO, |before| now.saturating_duration_since(before));
         let passed = passed.min(LOOK_MAX);
@@ -67,18 +68,18 @@ impl Liveness {
         is_first || !self.live().eq(before.iter().map(String::as_str))
     }
 
-    /// Whether there was a look at all.
+    /// Whether Leases have been listed at all.
     pub(super) fn is_known(&self) -> bool {
         self.looked.is_some()
     }
 
-    /// Nodes whose agents live.
+    /// Nodes whose agents are alive.
     pub(super) fn live(&self) -> impl Iterator<Item = &str> {
         let lives = |seen: &&Seen| !seen.lease.holder.is_empty() && seen.silent < good_for(&seen.lease);
         self.seen.values().filter(lives).map(|seen| seen.lease.node.as_str())
     }
 
-    /// Whether the node's agent has been silent, or without Lease, for this long.
+    /// Whether the node's agent has been silent, or without a Lease, for at least this long.
     pub(super) fn is_silent_for(&self, node: &str, least: Duration) -> bool {
         self.seen.get(node).map_or(self.watched, |seen| seen.silent) >= least
     }
@@ -113,7 +114,7 @@ mod tests {
         let (mut liveness, start) = (Liveness::default(), Instant::now());
         assert!(!liveness.is_known());
         for second in (0..40).step_by(2) {
-            // The clock of the node is years off; only that it goes on counts.
+            // The node's clock is years off; all that matters is that it advances.
             let now = start + Duration::from_secs(second);
             let second = u32::try_from(second).unwrap();
             let changed = liveness.looked([lease("a", second), lease("b", second.min(10))], now);
@@ -131,7 +132,7 @@ mod tests {
     fn an_api_server_that_was_away_kills_nobody() {
         let (mut liveness, start) = (Liveness::default(), Instant::now());
         liveness.looked([lease("a", 1)], start);
-        // Ten minutes later: the agent could not renew it either.
+        // Ten minutes later, after an outage of the API server: the agent could not renew its Lease either.
         let back = start + Duration::from_secs(600);
         assert!(!liveness.looked([lease("a", 1)], back));
         assert_eq!(live(&liveness), ["a"]);

@@ -1,26 +1,28 @@
-//! `vestibule controller`: alone writes conditions, addresses, ingress and Events, as leader of those that run.
+//! `vestibule controller`: the only writer of conditions, addresses, ingress and Events. Of several
+//! controllers, only the leader writes.
 //!
 //! ```text
 //! Store, agents ──► judge (ipam, compile, status) ──► queue ──► writes
 //!                                               └──► events ───┘
 //! ```
-//! Compiles the same facts with the same code as the agents; what is programmed is for their NodeStates to say.
+//! It compiles the same facts with the same code as the agents. Whether something is programmed follows from
+//! the agents' NodeStates.
 
 /// Who leads: the Lease as one candidate sees it. Pure.
 mod lease;
-/// Takes and keeps the Lease.
+/// Acquires and renews the Lease.
 mod election;
-/// Which agents live. Pure.
+/// Which agents are alive. Pure.
 mod liveness;
-/// The agents: which live, and what they hold.
+/// The agents: which are alive, and what their nodes hold.
 mod agents;
-/// The content of files.
+/// Content of the configuration files.
 mod files;
-/// What must be written.
+/// Computes what must be written.
 mod judge;
 /// Which status is written next, and when. Pure.
 mod queue;
-/// What routes say of their backends. Pure.
+/// What a route's status says about its backends. Pure.
 mod health;
 /// What is written as Events. Pure.
 mod kube_events;
@@ -41,19 +43,19 @@ use std::time::Duration;
 
 pub use run::run;
 
-/// What `vestibule controller` is given.
+/// Options of `vestibule controller`.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The chart's file.
     pub config: PathBuf,
-    /// A static file with listeners and routes besides those of the cluster, the one that agents have; read again when it
-    /// changes.
+    /// A static file with listeners and routes that add to those of the cluster. Agents have the same file.
+    /// It is read again when it changes.
     pub file: Option<PathBuf>,
-    /// Name of its pod: the leader, and the source of Events.
+    /// Name of the controller's pod: identifies the leader and the source of Events.
     pub pod: String,
-    /// Namespace of the release: of Leases and of the Secret.
+    /// Namespace of the release, with the Leases and the Secret.
     pub namespace: String,
-    /// Where `/metrics`, `/readyz` and `/livez` are; 0: nowhere.
+    /// Port of `/metrics`, `/readyz` and `/livez`; 0: none.
     pub metrics_port: u16,
     /// How often cookie keys change.
     pub keys: keys::Schedule,
@@ -67,18 +69,18 @@ pub enum ControllerError {
     /// A file is refused.
     #[error("{} is refused", file.display())]
     Problems {
-        /// Which one.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         problems: Vec<Problem>,
     },
-    /// Neither in a pod nor with a KUBECONFIG.
+    /// It runs neither in a pod nor with a KUBECONFIG.
     #[error("the address of the API server is not known: {0}")]
     Where(#[from] kube::config::InferConfigError),
-    /// No client can be made.
+    /// The client of the API server cannot be created.
     #[error("no client of the API server: {0}")]
     Client(#[source] Box<kube::Error>),
-    /// Signals, sockets, the runtime.
+    /// An error of signals, sockets or the runtime.
     #[error("{0}")]
     Io(#[from] std::io::Error),
 }

@@ -1,20 +1,21 @@
-//! Which status is written next, and when. Pure: time comes as an argument. One entry an object, always the newest; what
-//! failed waits; what was written waits until the object comes back as written.
+//! Which status is written next, and when. Pure: time is an argument. Each object has one entry with its
+//! newest status. A failed write waits before it is retried. After a successful write, nothing is sent for
+//! the same version of the object.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Writes a second, over time.
+/// Writes per second on average.
 const RATE: f64 = 50.0;
-/// Writes at once.
+/// Writes in a burst.
 const BURST: f64 = 100.0;
-/// How long after a conflict the newer object is waited for.
+/// How long to wait for the newer object after a conflict.
 const NEWER_WAIT: Duration = Duration::from_secs(5);
 /// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
 const FAILURE_WAIT: Duration = Duration::from_secs(1);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
 
-/// Tokens that come at a rate.
+/// A token bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
     rate: f64,
@@ -28,7 +29,7 @@ impl Bucket {
         Self { rate, burst, tokens: burst, filled: None }
     }
 
-    /// When the next token is there; now, where one is.
+    /// When the next token is available; `now` if there is one.
     pub(super) fn ready(&mut self, now: Instant) -> Instant {
         let passed = self.filled.replace(now).map_or(0.0, |then| (now - then).as_secs_f64());
         self.tokens = (self.tokens + passed * self.rate).min(self.burst);
@@ -48,49 +49,49 @@ impl Bucket {
 pub(super) struct Write {
     /// `status` of a merge patch.
     pub(super) status: serde_json::Value,
-    /// The `metadata.resourceVersion` that it was made for.
+    /// The `metadata.resourceVersion` that it was computed for.
     pub(super) version: String,
-    /// Before others: addresses, for which agents wait.
+    /// Sent before others: addresses, which agents wait for.
     pub(super) is_urgent: bool,
 }
 
-/// What became of a write.
+/// The result of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is in the API server.
+    /// The API server accepted it.
     Written,
-    /// The object is newer, or gone.
+    /// The object has a newer version, or is gone.
     Conflict,
-    /// Anything else; it is tried again.
+    /// Any other error; the write is retried.
     Failed,
 }
 
-/// What waits, by object.
+/// Waiting writes, by object.
 #[derive(Debug)]
 pub(super) struct Queue<K> {
     objects: BTreeMap<K, Object>,
     bucket: Bucket,
-    /// Counts up: who waits longest goes first.
+    /// Increases with each [`Queue::want`], so that the write that has waited longest is sent first.
     turn: u64,
 }
 
 #[derive(Debug, Default)]
 struct Object {
     waiting: Option<(u64, Write)>,
-    /// The version that was sent last, and until when no write for it is sent again; `None`: ever.
+    /// The version that was sent last, and until when no write for it is sent again; `None`: for ever.
     sent: Option<(String, Option<Instant>)>,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-/// What to do.
+/// What to do next.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next<K> {
-    /// Send this one.
+    /// Send this write.
     Send(K, Write),
-    /// Come again then.
+    /// Call again at this time.
     At(Instant),
-    /// Nothing waits.
+    /// Nothing can be sent.
     Idle,
 }
 
@@ -99,7 +100,7 @@ impl<K: Ord + Clone> Queue<K> {
         Self { objects: BTreeMap::new(), bucket: Bucket::new(RATE, BURST), turn: 0 }
     }
 
-    /// The status to be written to the object; `None`: it is up to date.
+    /// Sets the status to write to the object; `None`: it is up to date.
     pub(super) fn want(&mut self, key: &K, write: Option<Write>) {
         let Some(write) = write else {
             if let Some(object) = self.objects.get_mut(key) {
@@ -115,22 +116,22 @@ impl<K: Ord + Clone> Queue<K> {
         object.waiting = Some((turn, write));
     }
 
-    /// The object is gone.
+    /// Forgets objects that are gone.
     pub(super) fn forget(&mut self, gone: impl Fn(&K) -> bool) {
         self.objects.retain(|key, _| !gone(key));
     }
 
-    /// Nothing is to be written.
+    /// Drops all writes.
     pub(super) fn clear(&mut self) {
         self.objects.clear();
     }
 
-    /// How many wait.
+    /// The number of waiting writes.
     pub(super) fn len(&self) -> usize {
         self.objects.values().filter(|object| object.waiting.is_some()).count()
     }
 
-    /// What to do now.
+    /// Returns what to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next<K> {
         let mut best: Option<(bool, u64, &K)> = None;
         let mut soonest: Option<Instant> = None;
@@ -158,7 +159,7 @@ impl<K: Ord + Clone> Queue<K> {
         write.map_or(Next::Idle, |(_, write)| Next::Send(key, write))
     }
 
-    /// What became of a write that [`Queue::next`] gave.
+    /// Records the outcome of a write that [`Queue::next`] returned.
     pub(super) fn done(&mut self, key: &K, write: Write, outcome: Outcome, now: Instant) {
         let object = self.objects.entry(key.clone()).or_default();
         match outcome {
@@ -179,7 +180,7 @@ impl<K: Ord + Clone> Queue<K> {
 }
 
 impl Object {
-    /// When the write may go; `None`: not before the object is another.
+    /// When the write may be sent; `None`: never for this version of the object.
     fn free_at(&self, write: &Write, now: Instant) -> Option<Instant> {
         let mut at = self.not_before.unwrap_or(now);
         if let Some((version, until)) = &self.sent

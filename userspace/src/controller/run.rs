@@ -1,4 +1,4 @@
-//! The loop: what is known in, one request at a time out.
+//! The controller's loop: collects what is known, and sends one request at a time.
 
 use super::agents::Agents;
 use super::election::{Election, REQUEST};
@@ -27,14 +27,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
-/// Least pause between two judgements: what changes together is judged together.
+/// Minimum pause between two judgements, so that changes that arrive together are judged together.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest time that the loop does not come round.
+/// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
-/// Longest time from one look at the Secret to the next.
+/// Maximum time between two looks at the Secret.
 const KEYS: Duration = Duration::from_secs(60);
 
-/// Runs until SIGTERM or SIGINT; the Lease is given back then.
+/// Runs until SIGTERM or SIGINT, then releases the Lease.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
     let refused = |file: &PathBuf, problems| ControllerError::Problems { file: file.clone(), problems };
     let mut chart = chart::load(&options.config).map_err(|problems| refused(&options.config, problems))?;
@@ -100,7 +100,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
             _ = interrupt.recv() => break,
         }
     }
-    // A request in flight ends before another controller may lead.
+    // The request in flight must end before another controller may lead.
     if controller.in_flight.is_some() {
         land(&mut controller.in_flight).await;
     }
@@ -114,7 +114,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
 
 type Flight = Pin<Box<dyn Future<Output = Done> + Send>>;
 
-/// What became of a request.
+/// The result of a request.
 enum Done {
     Status(ObjectRef, Write, Outcome),
     Event(Note, Told),
@@ -136,19 +136,19 @@ struct Controller {
     store: Store,
     agents: Agents,
     files: Files,
-    /// When files were last looked at.
+    /// When the files were last checked for changes.
     looked: Instant,
     judge: Judge,
     queue: Queue<ObjectRef>,
     teller: Teller,
-    /// What routes win by the write that waits for them.
+    /// What each route regains with its waiting write.
     won: BTreeMap<ObjectRef, String>,
     leads: watch::Receiver<Option<Instant>>,
     was_leading: bool,
-    /// Something changed since it was judged.
+    /// Whether something changed since the last judgement.
     is_touched: bool,
     rest_until: Instant,
-    /// When there is more to judge, even if nothing changes.
+    /// When to judge again even if nothing changes.
     again: Option<Instant>,
     in_flight: Option<Flight>,
     keys_due: Instant,
@@ -157,7 +157,7 @@ struct Controller {
 }
 
 impl Controller {
-    /// Does what can be done now. Gives when to come again, if nothing happens before.
+    /// Does what can be done now. Returns when to call it again if nothing happens before.
     fn act(&mut self) -> Instant {
         let now = Instant::now();
         let until = *self.leads.borrow();
@@ -203,7 +203,7 @@ impl Controller {
         self.spare = None;
     }
 
-    /// What must be known before anything is judged.
+    /// What is not known yet but needed for a judgement.
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         if !self.store.is_complete() {
@@ -258,11 +258,11 @@ impl Controller {
         self.won.retain(|object, _| judged.objects.contains(object));
         let took = begun.elapsed();
         self.telemetry.judged(&judged.problems, &judged.in_use, took);
-        // Most of the time is left to others, however much changes.
+        // However much changes, judging takes at most a third of the time.
         self.rest_until = Instant::now() + PAUSE.max(2 * took);
     }
 
-    /// Begins the next request, if there is one. Gives when to come again.
+    /// Starts the next request, if there is one. Returns when to call it again.
     fn send(&mut self, now: Instant) -> Instant {
         let mut wake = now + TICK;
         loop {
@@ -318,7 +318,7 @@ impl Controller {
         wake.min(self.keys_due)
     }
 
-    /// Whether it could be sent: not when its kind is not served any more.
+    /// Sends a status. Returns false if the object's kind is no longer served.
     fn send_status(&mut self, object: ObjectRef, write: Write) -> bool {
         let version = match object.kind {
             Kind::Service => Some("v1"),
@@ -358,7 +358,7 @@ impl Controller {
                     self.teller.happened(note);
                 }
                 if outcome == Outcome::Conflict {
-                    // The newer one may be reported later; the queue waits for it.
+                    // The newer object may be reported later; the queue waits for it.
                     self.judge.forget(&object);
                     self.is_touched = true;
                 }

@@ -1,4 +1,4 @@
-//! What the controller reports of itself: readiness, liveness, metrics.
+//! What the controller reports about itself: readiness, liveness, metrics.
 
 use crate::admin::{Answer, Asked};
 use crate::metrics::{self, Counters, Gauges};
@@ -14,29 +14,29 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A loop that did not come round for so long hangs.
+/// A loop that has not run for this long counts as hanging.
 const HANGS: Duration = Duration::from_secs(60);
-/// Largest whole number that a Prometheus sample holds exactly.
+/// Largest integer up to which a Prometheus sample is exact.
 const EXACT_MAX: u128 = 1 << 53;
 
 /// Counters by kind and outcome.
 type Writes = Family<[(&'static str, &'static str); 2], Counter>;
 
-/// Its state.
+/// State of the controller's loop.
 #[derive(Debug)]
 pub(super) struct State {
-    /// When the loop last came round.
+    /// When the loop last ran.
     pub(super) beat: Instant,
     /// What is not known yet.
     pub(super) missing: Vec<String>,
-    /// What may be old.
+    /// Sources whose content may be outdated, and why.
     pub(super) stale: BTreeMap<String, String>,
     pub(super) leads: bool,
-    /// Writes that wait.
+    /// Number of waiting writes.
     pub(super) waiting: usize,
 }
 
-/// Shared with those who ask.
+/// Shared with the server of metrics and probes.
 pub(super) struct Telemetry {
     registry: Registry,
     state: Mutex<State>,
@@ -104,7 +104,7 @@ impl Telemetry {
         this
     }
 
-    /// The loop came round.
+    /// Records that the loop ran, and its state.
     pub(super) fn beats(&self, missing: Vec<String>, stale: BTreeMap<String, String>, waiting: usize) {
         let gauges = stale.keys().map(|source| (source.clone(), 1)).collect();
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ impl Telemetry {
         self.writes.get_or_create(&[("kind", kind), ("outcome", outcome)]).inc();
     }
 
-    /// What came of a judgement.
+    /// Records the result of a judgement.
     pub(super) fn judged(&self, problems: &[Problem], in_use: &BTreeSet<IpAddr>, took: Duration) {
         metrics::observe(&self.compile_seconds, took);
         let mut kinds: BTreeMap<String, i64> = BTreeMap::new();
@@ -195,7 +195,7 @@ mod tests {
         let telemetry = Telemetry::new(&ranges);
         assert!(!telemetry.ready().is_ok && telemetry.live().is_ok);
         telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
-        // It lasts: that is no other failure.
+        // The failure lasts: it is not counted again.
         telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
         telemetry.leads(true);
         let ready = telemetry.ready();

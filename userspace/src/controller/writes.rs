@@ -19,9 +19,9 @@ use std::io::Read;
 use std::time::Instant;
 use tracing::{debug, warn};
 
-/// Who writes, for `managedFields`.
+/// The field manager, for `managedFields`.
 const MANAGER: &str = "vestibule-controller";
-/// The source of Events.
+/// The reporting controller of Events.
 const REPORTER: &str = "vestibule.dev/controller";
 /// API group of the Gateway API.
 const GROUP: &str = "gateway.networking.k8s.io";
@@ -55,7 +55,7 @@ fn resource(kind: Kind, version: &str) -> ApiResource {
     }
 }
 
-/// Writes a status, only if the object is still the version that it was made for.
+/// Writes a status, provided that the object still has the version it was computed for.
 pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, write: &Write) -> Outcome {
     let resource = resource(object.kind, version);
     let api: Api<DynamicObject> = match object.kind {
@@ -77,7 +77,7 @@ pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, w
     }
 }
 
-/// An answer of the API server in one line.
+/// Returns an error of the API server as one line.
 pub(super) fn short(error: &Error) -> String {
     match error {
         Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
@@ -85,14 +85,14 @@ pub(super) fn short(error: &Error) -> String {
     }
 }
 
-/// What became of an Event.
+/// The result of writing an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
-    /// It is there, perhaps by another's hand.
+    /// It exists, perhaps written by another controller.
     Yes,
-    /// The API server does not want it.
+    /// The API server refuses it.
     Refused,
-    /// It may work later.
+    /// It failed, but may work later.
     Failed,
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn event(client: &Client, instance: &str, note: &Note, count: u
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
         match api.patch(&note.name(), &params, &Patch::Merge(&series)).await {
             Ok(_) => return Told::Yes,
-            // The API server forgets Events after a while.
+            // The API server deletes Events after a while.
             Err(Error::Api(status)) if status.code == 404 => {}
             Err(error) => return told(&error, note),
         }
@@ -164,10 +164,10 @@ fn new_event(note: &Note, namespace: &str, instance: &str, now: MicroTime) -> Ev
     }
 }
 
-/// The spare key that is being given to agents, and since when this process knows it.
+/// The new spare key that agents need time to see, and since when this process has known it.
 pub(super) type Spare = Option<([u8; 16], Instant)>;
 
-/// Makes the Secret, or changes keys whose time has come.
+/// Creates the Secret, or changes the keys that are to be rotated.
 pub(super) async fn keys(
     client: &Client,
     namespace: &str,
@@ -232,7 +232,7 @@ fn new_secret(namespace: &str) -> Secret {
     }
 }
 
-/// 32 bytes of the kernel's generator, enough for two keys.
+/// 32 bytes of the kernel's random number generator, enough for two keys.
 struct Randomness([[u8; 16]; 2]);
 
 impl Randomness {
@@ -245,14 +245,14 @@ impl Randomness {
         Ok(Self(bytes))
     }
 
-    /// Gives each key once.
+    /// Returns each key once.
     fn keys(self) -> impl FnMut() -> [u8; 16] {
         let mut keys = self.0.into_iter();
         move || keys.next().expect("nobody needs more than two keys")
     }
 }
 
-/// Takes away what the agent of a node that is gone said.
+/// Deletes the NodeState of a node that is gone.
 pub(super) async fn forget_node(client: &Client, node: &str, uid: &str, version: &str) -> Result<(), Error> {
     let api: Api<NodeState> = Api::all(client.clone());
     let as_seen = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };

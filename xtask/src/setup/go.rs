@@ -1,5 +1,5 @@
-//! Programs of Go modules: Kubernetes, helm, the Gateway API conformance suite. Built here, versions pinned by the
-//! modules under `tests/`, kept outside the tree as in [`super::tools`].
+//! Programs from Go modules: Kubernetes, helm, the Gateway API conformance suite. They are built here, in
+//! versions pinned by the modules under `tests/`, and kept outside the tree as in [`super::tools`].
 
 use super::tools::folder;
 use crate::failure::{Failure, Outcome};
@@ -15,10 +15,10 @@ const IMAGES: &str = "tests/cluster/images";
 const CONFORMANCE: &str = "tests/conformance";
 const ECH: &str = "tests/path/ech";
 
-/// What decides the suite's version, and no test of ours.
+/// The file that determines the suite's version. Changes of our tests do not affect it.
 const SUITE_PIN: &str = "tests/conformance/go.mod";
 
-/// Names that the one binary is called by.
+/// Names by which the one binary is called.
 const PROGRAMS: &[&str] = &[
     "etcd",
     "kube-apiserver",
@@ -29,17 +29,17 @@ const PROGRAMS: &[&str] = &[
     "kubectl",
 ];
 
-/// Image names of ours; those of the suite are read from its manifests.
+/// Names of our images; those of the suite are read from its manifests.
 const PAUSE: &str = "vestibule.test/pause:1";
 const ECHO: &str = "vestibule.test/echo:1";
 
-/// Why Go programs cannot be built here, if they cannot. A Go that is too old counts as none.
+/// Returns why Go programs cannot be built here; `None`: they can. A Go that is too old counts as missing.
 pub(crate) fn missing() -> Option<String> {
     let answer = process::answer(go(CONFORMANCE).args(["list", "-m"]));
     answer.is_none().then(|| format!("no Go toolchain that {CONFORMANCE}/go.mod accepts"))
 }
 
-/// All of what follows.
+/// Builds everything below.
 pub(crate) fn everything() -> Outcome {
     for program in [ech, kubernetes, helm, images, gateway_crds, conformance] {
         program()?;
@@ -47,7 +47,7 @@ pub(crate) fn everything() -> Outcome {
     Ok(())
 }
 
-/// Server and client of TLS with an encrypted ClientHello, which no library of ours speaks on both sides.
+/// Server and client for TLS with an encrypted ClientHello, which no library of ours supports on both sides.
 pub(crate) fn ech() -> Outcome<PathBuf> {
     let program = folder("ech")?.join("bin/ech");
     let step = "building server and client of encrypted ClientHellos";
@@ -57,7 +57,7 @@ pub(crate) fn ech() -> Outcome<PathBuf> {
     Ok(program)
 }
 
-/// The folder of `etcd`, `kube-apiserver`, `kubectl`, and of those of a node.
+/// The folder of `etcd`, `kube-apiserver`, `kubectl` and the programs of a node.
 pub(crate) fn kubernetes() -> Outcome<PathBuf> {
     let version = pinned(KUBERNETES, "k8s.io/kubernetes")?;
     let prefix = folder(&format!("kubernetes-{version}"))?;
@@ -75,7 +75,7 @@ pub(crate) fn kubernetes() -> Outcome<PathBuf> {
     Ok(bin)
 }
 
-/// `etcd`, `kube-apiserver` and `kubectl`: those in `KUBEBUILDER_ASSETS` where it is set.
+/// The folder of `etcd`, `kube-apiserver` and `kubectl`: `KUBEBUILDER_ASSETS` if it is set.
 pub(crate) fn api_server() -> Outcome<PathBuf> {
     let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) else {
         return kubernetes();
@@ -118,7 +118,7 @@ pub(crate) fn images() -> Outcome<PathBuf> {
         let named = |part: &str| manifests.iter().filter(|name| name.contains(part)).cloned().collect();
         let mut echoes: Vec<String> = named("echo-basic");
         echoes.push(ECHO.to_owned());
-        // The suite's DNS server is for UDP routes only: a process that stays is enough.
+        // The suite's DNS server is for UDP routes only: a process that stays alive is enough.
         let mut pauses: Vec<String> = named("coredns");
         pauses.push(PAUSE.to_owned());
         fs::create_dir_all(&folder).map_err(|error| unwritable(step, &folder, &error))?;
@@ -143,7 +143,7 @@ pub(crate) fn gateway_crds() -> Outcome<PathBuf> {
             fs::create_dir_all(&folder)?;
             for entry in fs::read_dir(&source)? {
                 let entry = entry?;
-                // Not `fs::copy`: the module cache is read-only, and the copy would be.
+                // Not `fs::copy`: the module cache is read-only, and the copy would be, too.
                 fs::write(folder.join(entry.file_name()), fs::read(entry.path())?)?;
             }
             Ok(())
@@ -153,7 +153,7 @@ pub(crate) fn gateway_crds() -> Outcome<PathBuf> {
     Ok(folder)
 }
 
-/// The conformance tests: the suite's and ours, one test binary.
+/// The conformance tests, the suite's and ours, as one test binary.
 pub(crate) fn conformance() -> Outcome<PathBuf> {
     let program = gateway_api()?.join("bin/conformance.test");
     let step = "building the conformance tests";
@@ -169,7 +169,7 @@ fn gateway_api() -> Outcome<PathBuf> {
     folder(&format!("gateway-api-{}", pinned(CONFORMANCE, SUITE)?))
 }
 
-/// Version of `module` in a `go.mod` of ours, without the `v`.
+/// Version of `module` in one of our `go.mod` files, without the `v`.
 fn pinned(ours: &str, module: &str) -> Outcome<String> {
     let file = process::root().join(ours).join("go.mod");
     let text = fs::read_to_string(&file).unwrap_or_default();
@@ -185,7 +185,7 @@ fn version_in(text: &str, module: &str) -> Option<String> {
     version.split(' ').next().map(str::to_owned)
 }
 
-/// What `kubectl version`, the nodes and the API server say they are.
+/// Linker flags with the version that `kubectl version`, the nodes and the API server report.
 fn stamp(version: &str) -> String {
     let mut flags = "-s -w".to_owned();
     let mut numbers = version.split('.');
@@ -200,7 +200,7 @@ fn stamp(version: &str) -> String {
     flags
 }
 
-/// Runs `make` unless it ran before with the same sources; `result.sources` remembers them.
+/// Runs `make` unless it already ran with the same sources, which are recorded in `result.sources`.
 fn once(step: &str, result: &Path, sources: &[&str], time: &str, make: impl FnOnce() -> Outcome) -> Outcome {
     let now: String = sources.iter().map(|folder| read(&process::root().join(folder))).collect();
     let name = result.file_name().unwrap_or_default().to_string_lossy();
@@ -213,7 +213,7 @@ fn once(step: &str, result: &Path, sources: &[&str], time: &str, make: impl FnOn
     fs::write(&remembered, now).map_err(|error| unwritable(step, &remembered, &error))
 }
 
-/// The texts of a Go package and its pins, or of one file.
+/// Text of a Go package and its pins, or of one file.
 fn read(path: &Path) -> String {
     if path.is_file() {
         return fs::read_to_string(path).unwrap_or_default();
@@ -227,14 +227,14 @@ fn read(path: &Path) -> String {
     files.iter().filter(ours).filter_map(|path| fs::read_to_string(path).ok()).collect()
 }
 
-/// `go` in a folder of the tree, without a C compiler: the programs are static, and one build cache serves all.
+/// `go` in a folder of the tree, without a C compiler: the programs are static, and all share one build cache.
 fn go(ours: &str) -> Command {
     let mut command = process::command("go");
     command.current_dir(process::root().join(ours)).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
     command
 }
 
-/// Builds beside the old program and moves it over: that one may be running.
+/// Builds next to the old program and renames over it, because that one may be running.
 fn build(step: &str, ours: &str, package: &str, output: &Path, arguments: &[&str]) -> Outcome {
     let beside = output.with_extension("new");
     let mut command = go(ours);
@@ -251,7 +251,7 @@ fn link(step: &str, path: &Path) -> Outcome {
     made.map_err(|error| unwritable(step, path, &error))
 }
 
-/// Where a module that `tests/conformance` uses lies in the module cache.
+/// Where a module that `tests/conformance` uses is in the module cache.
 fn module(step: &str, name: &str) -> Outcome<PathBuf> {
     process::run(step, go(CONFORMANCE).args(["mod", "download", name]), "check the network, then again")?;
     let folder = process::answer(go(CONFORMANCE).args(["list", "-m", "-f", "{{.Dir}}", name]));

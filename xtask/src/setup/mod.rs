@@ -1,10 +1,10 @@
-//! Installs what is missing, says what and why, and leaves alone what is there.
+//! Installs what is missing, and prints what and why. Leaves alone what is already there.
 
-/// Programs and headers of the distribution.
+/// Programs and headers from the distribution.
 mod packages;
-/// The pinned Rust.
+/// The pinned Rust toolchain.
 mod toolchain;
-/// Programs of Go modules.
+/// Programs from Go modules.
 pub(crate) mod go;
 /// Programs built by cargo and kept outside the tree.
 pub(crate) mod tools;
@@ -14,51 +14,51 @@ use crate::process::CHANNEL;
 
 pub(crate) use toolchain::install as toolchain;
 
-/// For building.
+/// Installs what building needs.
 pub(crate) fn for_build() -> Outcome {
     packages::install(packages::BUILD)?;
     toolchain::install(CHANNEL, &["rust-src"])?;
     tools::bpf_linker().map(|_| ())
 }
 
-/// For formatting and lints, building included.
+/// Installs what formatting and lints need, including building.
 pub(crate) fn for_lint() -> Outcome {
     toolchain::install(CHANNEL, &["rust-src", "clippy", "rustfmt"])?;
     for_build()
 }
 
-/// For the lab, besides building.
+/// Installs what the lab needs, besides building.
 pub(crate) fn for_lab() -> Outcome {
     packages::install(packages::LAB)
 }
 
-/// For tests in the lab, besides building.
+/// Installs what tests in the lab need, besides building.
 pub(crate) fn for_tests() -> Outcome {
     for_lab()?;
     packages::install(packages::TESTS)
 }
 
-/// What the benchmark compares with.
+/// Installs what the benchmark compares with.
 pub(crate) fn for_bench() -> Outcome {
     packages::install(packages::PEERS)
 }
 
-/// What the nodes of a cluster take on top.
+/// Installs what the nodes of a cluster need in addition.
 pub(crate) fn for_cluster() -> Outcome {
     packages::install(packages::CLUSTER)
 }
 
-/// What a fuzzer's runtime takes on top.
+/// Installs what a fuzzer's runtime needs in addition.
 pub(crate) fn for_fuzzing() -> Outcome {
     packages::install(packages::FUZZ)
 }
 
-/// What any command needs, but for what only licence checks and fuzzing use.
+/// Installs what any command needs, except for what only licence checks and fuzzing use.
 pub(crate) fn everything() -> Outcome {
     for_lint()?;
     for_tests()?;
     match go::missing() {
-        // Before anything else is compiled: two big builds beside each other take longer than one after the other.
+        // Before anything else is compiled: two big builds at the same time take longer than one after the other.
         None => {
             for_cluster()?;
             go::everything()?;

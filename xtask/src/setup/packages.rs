@@ -1,23 +1,24 @@
-//! Programs and headers of the distribution. Debian's names; elsewhere, or without root, it says what to install.
+//! Programs and headers from the distribution: installs Debian's packages. On other systems, or without root,
+//! says what to install.
 
 use crate::failure::{Failure, Outcome};
 use crate::process;
 use std::path::Path;
 
-/// One package, how to see that it is there, and what for.
+/// A package, how to detect it, and what it is for.
 pub(crate) struct Package {
     debian: &'static str,
     sign: Sign,
     why: &'static str,
 }
 
-/// What shows that a package is installed, however it came.
+/// What shows that a package is installed, whatever installed it.
 enum Sign {
     Program(&'static str),
     File(&'static str),
 }
 
-/// To compile and link.
+/// Packages to compile and link.
 pub(crate) const BUILD: &[Package] = &[
     Package { debian: "gcc", sign: Sign::Program("cc"), why: "links every Rust program" },
     Package {
@@ -27,7 +28,7 @@ pub(crate) const BUILD: &[Package] = &[
     },
 ];
 
-/// To make network namespaces and connect through them.
+/// Packages to create network namespaces and connect through them.
 pub(crate) const LAB: &[Package] = &[
     Package { debian: "iproute2", sign: Sign::Program("ip"), why: "creates the lab's namespaces" },
     Package { debian: "ethtool", sign: Sign::Program("ethtool"), why: "sets offloads of the lab's devices" },
@@ -39,7 +40,7 @@ pub(crate) const LAB: &[Package] = &[
     Package { debian: "curl", sign: Sign::Program("curl"), why: "a TLS client" },
 ];
 
-/// What tests in the lab need as well.
+/// Packages that tests in the lab need as well.
 pub(crate) const TESTS: &[Package] = &[
     Package {
         debian: "strace",
@@ -50,7 +51,7 @@ pub(crate) const TESTS: &[Package] = &[
     Package { debian: "python3", sign: Sign::Program("python3"), why: "a TLS client and server" },
 ];
 
-/// To compare with. Their services are of no use here: stop them where the installation starts them.
+/// Packages to compare with. Their services are not used here: stop them if the installation starts them.
 pub(crate) const PEERS: &[Package] = &[
     Package { debian: "nftables", sign: Sign::Program("nft"), why: "a peer in the benchmark" },
     Package { debian: "haproxy", sign: Sign::Program("haproxy"), why: "a peer in the benchmark" },
@@ -62,7 +63,7 @@ pub(crate) const PEERS: &[Package] = &[
     },
 ];
 
-/// To run pods on nodes that are network namespaces.
+/// Packages to run pods on nodes that are network namespaces.
 pub(crate) const CLUSTER: &[Package] = &[
     Package { debian: "containerd", sign: Sign::Program("containerd"), why: "runs the pods of a node" },
     Package { debian: "runc", sign: Sign::Program("runc"), why: "starts their containers" },
@@ -79,11 +80,11 @@ pub(crate) const CLUSTER: &[Package] = &[
     Package { debian: "util-linux", sign: Sign::Program("nsenter"), why: "enters a node" },
 ];
 
-/// To link libFuzzer.
+/// Packages to link libFuzzer.
 pub(crate) const FUZZ: &[Package] =
     &[Package { debian: "g++", sign: Sign::Program("c++"), why: "compiles the fuzzer's runtime" }];
 
-/// Installs those of `packages` that are not there.
+/// Installs those of `packages` that are missing.
 pub(crate) fn install(packages: &[Package]) -> Outcome {
     let missing: Vec<&Package> = packages.iter().filter(|package| !package.is_there()).collect();
     if missing.is_empty() {

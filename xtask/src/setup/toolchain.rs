@@ -1,10 +1,10 @@
-//! The pinned Rust, by rustup.
+//! Installs the pinned Rust with rustup.
 
 use crate::failure::{Failure, Outcome};
 use crate::process;
 use std::path::Path;
 
-/// What shows that a component is there: a path below the toolchain.
+/// A path below the toolchain that exists if a component is installed.
 fn sign(component: &str) -> &'static str {
     match component {
         "rust-src" => "lib/rustlib/src/rust/library/core/Cargo.toml",
@@ -14,7 +14,7 @@ fn sign(component: &str) -> &'static str {
     }
 }
 
-/// Installs toolchain `channel` with `components`, or what is missing of them.
+/// Installs toolchain `channel` with `components`, or those of them that are missing.
 pub(crate) fn install(channel: &str, components: &[&str]) -> Outcome {
     let step = format!("installing Rust {channel}");
     if !process::found("rustup") {
@@ -48,7 +48,7 @@ pub(crate) fn install(channel: &str, components: &[&str]) -> Outcome {
     }
 }
 
-/// Which parts are not there. An interrupted installation has no compiler that runs.
+/// Returns the missing parts. After an interrupted installation, the compiler does not run.
 fn missing<'a>(channel: &str, components: &[&'a str]) -> Vec<&'a str> {
     let sysroot = process::answer(process::tool_of(channel, "rustc").args(["--print", "sysroot"]));
     let Some(sysroot) = sysroot else {

@@ -1,5 +1,4 @@
-//! Programs built by cargo and kept outside the tree, one folder for each version: found again next time, shared by
-//! every checkout.
+//! Programs built by cargo and kept outside the tree, one folder per version: built once and shared by every checkout.
 
 use crate::failure::{Failure, Outcome};
 use crate::process::{self, CHANNEL};
@@ -13,8 +12,8 @@ pub(crate) const BPF_LINKER: &str = "0.13.0";
 const CARGO_DENY: &str = "0.20.2";
 const CARGO_FUZZ: &str = "0.13.2";
 
-/// Links the eBPF object. It is itself linked to the very LLVM that the pinned rustc uses, so the two never disagree.
-/// `userspace/build.rs` looks for it in the same folder.
+/// Installs the linker for the eBPF object. It is linked to the LLVM of the pinned rustc, so that both always
+/// have the same version. `userspace/build.rs` looks for it in the same folder.
 pub(crate) fn bpf_linker() -> Outcome<PathBuf> {
     let step = format!("installing bpf-linker {BPF_LINKER}");
     let prefix = folder(&format!("bpf-linker-{BPF_LINKER}-{CHANNEL}"))?;
@@ -33,16 +32,16 @@ pub(crate) fn bpf_linker() -> Outcome<PathBuf> {
     let feature = format!("llvm-{major}");
     let mut command = cargo_install("bpf-linker", BPF_LINKER, &prefix);
     command.env("LLVM_PREFIX", &prefix).args(["--no-default-features", "--features", &feature]);
-    // LLVM, which does the work, is optimised in any case.
+    // LLVM, which does the work, is always optimised.
     finish(&step, command.arg("--debug"), program, BPF_LINKER)
 }
 
-/// Checks licences and sources of the dependencies.
+/// Installs the tool that checks licences and sources of the dependencies.
 pub(crate) fn cargo_deny() -> Outcome<PathBuf> {
     by_cargo("cargo-deny", CARGO_DENY, "checks the licences of the dependencies; compiled here, some minutes")
 }
 
-/// Drives libFuzzer.
+/// Installs the driver of libFuzzer.
 pub(crate) fn cargo_fuzz() -> Outcome<PathBuf> {
     by_cargo("cargo-fuzz", CARGO_FUZZ, "builds and runs the fuzz targets; compiled here, one minute")
 }
@@ -55,17 +54,17 @@ fn by_cargo(name: &str, version: &str, why: &str) -> Outcome<PathBuf> {
     }
     super::announce(&format!("{name} {version}"), why);
     let mut command = cargo_install(name, version, &prefix);
-    // They run for seconds: an unoptimised build, ready in half the time, is the faster one.
+    // These tools run for seconds, so an unoptimised build, ready in half the time, is faster overall.
     finish(&format!("installing {name} {version}"), command.arg("--debug"), program, version)
 }
 
-/// `cargo install` moves a program to its folder in one step, at the very end. It runs outside the tree, whose settings
-/// are not meant for it.
+/// Returns `cargo install`, which moves a program to its folder in one step, at the very end. It runs outside
+/// the tree, whose settings must not apply to it.
 fn cargo_install(name: &str, version: &str, prefix: &Path) -> Command {
     let mut command = process::cargo();
     command.args(["install", name, "--version", version, "--locked", "--force", "--root"]).arg(prefix);
     command.current_dir("/").env_remove("CARGO_TARGET_DIR").env_remove("RUSTFLAGS");
-    // With its folder in PATH cargo does not advise to put it there.
+    // If the folder is in PATH, cargo does not advise adding it.
     let path = env::var_os("PATH").unwrap_or_default();
     if let Ok(path) = env::join_paths(env::split_paths(&path).chain([prefix.join("bin")])) {
         command.env("PATH", path);
@@ -85,13 +84,13 @@ fn finish(step: &str, command: &mut Command, program: PathBuf, version: &str) ->
     Err(Failure::new(step, reason, "remove its folder, then run the command again"))
 }
 
-/// The only sign of a finished installation: the program runs and prints its version.
+/// Whether the program runs and prints its version, which is the only proof of a finished installation.
 fn answers(program: &Path, version: &str) -> bool {
     let told = process::answer(process::command(program).arg("--version"));
     told.is_some_and(|text| text.split_whitespace().any(|word| word == version))
 }
 
-/// A folder of ours below the user's data.
+/// A folder of xtask below the user's data folder.
 pub(super) fn folder(name: &str) -> Outcome<PathBuf> {
     let set = |variable| env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
     let data = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")));
@@ -101,7 +100,7 @@ pub(super) fn folder(name: &str) -> Outcome<PathBuf> {
     })
 }
 
-/// The pinned rustc's own libLLVM, and LLVM's major version.
+/// The libLLVM of the pinned rustc, and LLVM's major version.
 fn llvm(step: &str) -> Outcome<(PathBuf, String)> {
     let failure = |reason: &str| {
         Failure::new(step, reason, format!("rustup toolchain uninstall {CHANNEL}, then again"))
@@ -125,7 +124,7 @@ fn llvm(step: &str) -> Outcome<(PathBuf, String)> {
     }
 }
 
-/// Two links to rustc's LLVM: one found by `-lLLVM`, one by the run-time path that `bpf-linker` keeps.
+/// Makes two links to rustc's LLVM: one found by `-lLLVM`, one by the run-time path that `bpf-linker` keeps.
 fn link_llvm(prefix: &Path, library: &Path) -> std::io::Result<()> {
     let folder = prefix.join("lib");
     fs::create_dir_all(&folder)?;

@@ -1,12 +1,12 @@
-//! Which folder may use what. An arrow of the architecture that is not drawn is a rule here.
+//! Which folder may use what. A dependency that the architecture does not show is forbidden by a rule here.
 
 use super::{File, Tree, in_word, words};
 
-/// A word that only some files may use.
+/// Words that only some files may use.
 struct Boundary {
-    /// A word or a path, as in code.
+    /// Words or paths, as in code.
     words: &'static [&'static str],
-    /// Where the rule holds.
+    /// Where the rule applies.
     within: &'static [&'static str],
     /// The files that may use the words.
     except: &'static [&'static str],
@@ -33,7 +33,7 @@ const BOUNDARIES: &[Boundary] = &[
         except: &[
             "userspace/src/dataplane/",
             "userspace/src/outputs/",
-            // People and scrapers look at the maps with nobody else running.
+            // These read the maps even when no daemon runs.
             "userspace/src/cli/",
             "userspace/src/metrics.rs",
         ],
@@ -87,12 +87,12 @@ const BOUNDARIES: &[Boundary] = &[
         words: &["unsafe"],
         within: &[""],
         except: &[
-            // The panic handler, which calls what is not there.
+            // The panic handler, which calls a function that does not exist.
             "xdp-ebpf/src/main.rs",
             "xdp-ebpf/src/packet.rs",
             "xdp-ebpf/src/maps.rs",
             "xdp-ebpf/src/kernel/",
-            // What the verifier makes of a function of its own: it checks its pointers for null.
+            // Functions that the verifier checks separately; they must check their pointers for null.
             "xdp-ebpf/src/verified.rs",
             "common/src/maps/mod.rs",
             "userspace/src/dataplane/",
@@ -154,7 +154,7 @@ const BOUNDARIES: &[Boundary] = &[
     },
 ];
 
-/// Words in files that may not use them.
+/// Returns the words in files that may not use them.
 pub(super) fn check(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for boundary in BOUNDARIES {
@@ -176,7 +176,7 @@ pub(super) fn check(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Whether `word` is used in `line`; `unsafe(...)` is an attribute, no unsafe code.
+/// Whether `word` is used in `line`; `unsafe(...)` is an attribute, not unsafe code.
 fn stands(line: &str, word: &str) -> bool {
     match word.ends_with(in_word) {
         true => words(line, word).any(|at| word != "unsafe" || !line[at + word.len()..].starts_with('(')),
@@ -184,7 +184,7 @@ fn stands(line: &str, word: &str) -> bool {
     }
 }
 
-/// A source without its `mod tests`, and the rest.
+/// Splits a source into the part before its `mod tests`, and the rest.
 pub(super) fn split_tests(text: &str) -> (&str, &str) {
     text.split_at(text.find("#[cfg(test)]\nmod ").unwrap_or(text.len()))
 }

@@ -1,11 +1,11 @@
-//! What documents say about the tree must be so.
+//! What documents say about the tree must be true.
 
 use super::{Tree, words};
 use std::collections::BTreeSet;
 
 const DOCUMENTS: &[&str] = &["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"];
 
-/// Every path that a document names exists. A path is what begins with a folder of the root, or ends like a source.
+/// Checks that every path in a document exists. A path starts with a folder of the root, or ends like a source.
 pub(super) fn paths(tree: &Tree) -> Vec<String> {
     let folders: BTreeSet<&str> =
         tree.files.iter().filter_map(|file| Some(file.path.split_once('/')?.0)).collect();
@@ -23,7 +23,7 @@ pub(super) fn paths(tree: &Tree) -> Vec<String> {
                 let source = [".rs", ".toml"].iter().any(|end| word.ends_with(end) && word.len() > end.len());
                 let plain =
                     !word.contains(['*', '$', '<', '=', '{']) && !word.starts_with(['/', '~', '.', '-']);
-                // A decision may say that there is none.
+                // A document may say that a path does not exist.
                 let denied = line.contains(&format!("no `{word}`"));
                 if plain && (below_root || source) && !denied && !exists(tree, word) {
                     problems.push(format!("{document}:{}: there is no {word}", index + 1));
@@ -34,7 +34,7 @@ pub(super) fn paths(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// `a/{b,c}.rs` names two paths.
+/// Expands `a/{b,c}.rs` to two paths.
 fn spelled_out(word: &str) -> Vec<String> {
     let braces = word.find('{').and_then(|open| Some((open, open + word[open..].find('}')?)));
     match braces {
@@ -46,7 +46,7 @@ fn spelled_out(word: &str) -> Vec<String> {
     }
 }
 
-/// A whole path, a folder, or the end of a path.
+/// Whether `path` is a file, a folder, or the end of a path.
 fn exists(tree: &Tree, path: &str) -> bool {
     let (folder, end) = (format!("{path}/"), format!("/{path}"));
     tree.files
@@ -56,7 +56,7 @@ fn exists(tree: &Tree, path: &str) -> bool {
 
 const MAPS: &str = "common/src/maps/mod.rs";
 
-/// Every map has its row in the map table.
+/// Checks that every map has a row in the map table.
 pub(super) fn maps(tree: &Tree) -> Vec<String> {
     let (Some(maps), Some(document)) = (tree.text(MAPS), tree.text("ARCHITECTURE.md")) else {
         return vec![format!("the map table: {MAPS} or ARCHITECTURE.md is missing")];

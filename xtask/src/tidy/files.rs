@@ -3,7 +3,7 @@
 use super::{Tree, boundaries::split_tests};
 use std::path::Path;
 
-/// Drawers: names that say nothing about what is inside.
+/// Catch-all names, which say nothing about what is inside.
 const DRAWERS: &[&str] =
     &["utils", "util", "helpers", "misc", "types", "consts", "traits", "manager", "handler", "info", "data"];
 
@@ -15,7 +15,7 @@ const LONGER: &[(&str, &str)] = &[
     ("tests/path/", "one story after the other, each read alone"),
 ];
 
-/// Words in a sense no reader expects, each with the field's own word; refused as names of files, types and maps.
+/// Words in a sense that no reader expects, each with the usual term; refused as names of files, types and maps.
 const RETIRED: &[(&str, &str)] = &[
     ("stash", "buffer"),
     ("chunk", "buffer"),
@@ -40,10 +40,11 @@ const RETIRED: &[(&str, &str)] = &[
     ("CHUNKS", "BUFFERS"),
 ];
 
-/// Where a retired word names something else: the network around a test, what a test asks.
+/// Where retired words are refused. Elsewhere they may mean something else: the network around a test, what a
+/// test asks.
 const RETIRED_WITHIN: &[&str] = &["userspace/src/", "xdp-ebpf/src/", "common/src/maps/"];
 
-/// Names that were retired do not come back.
+/// Checks that retired names are not used again.
 pub(super) fn retired(tree: &Tree) -> Vec<String> {
     let concerned = |file: &&super::File| RETIRED_WITHIN.iter().any(|place| file.path.starts_with(place));
     let mut problems = Vec::new();
@@ -68,7 +69,7 @@ pub(super) fn retired(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// A folder or a file must say what is inside.
+/// Checks that names of folders and files say what is inside.
 pub(super) fn names(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for file in &tree.files {
@@ -84,7 +85,7 @@ pub(super) fn names(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Tests at the end of a file do not count.
+/// Checks the length of files. Tests at the end of a file do not count.
 pub(super) fn lengths(tree: &Tree) -> Vec<String> {
     let may_be_longer = |path: &str| LONGER.iter().any(|(prefix, _)| path.starts_with(prefix));
     let mut problems = Vec::new();
@@ -100,7 +101,7 @@ pub(super) fn lengths(tree: &Tree) -> Vec<String> {
 /// Folders that exist on one machine only.
 const PLACES: &[&str] = &[concat!("/ro", "ot/"), concat!("/wo", "rk/"), concat!("/ho", "me/")];
 
-/// Nothing committed may know the machine it was written on.
+/// Checks that nothing committed depends on the machine it was written on.
 pub(super) fn places(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for file in &tree.files {

@@ -1,15 +1,15 @@
-//! Who imports whom below `userspace/src`: arrows have one direction. What the files of a folder share may be in its
-//! `mod.rs`, which also uses them; any other circle is refused.
+//! Which module imports which below `userspace/src`: cycles are refused. Only a folder's `mod.rs` may contain
+//! what the folder's files share and also use these files.
 
 use super::{Tree, boundaries::split_tests, in_word, without_comment};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ROOT: &str = "userspace/src/";
 
-/// The words of a module's path: `node::role` is `["node", "role"]`.
+/// The parts of a module's path: `node::role` is `["node", "role"]`.
 type Module = Vec<String>;
 
-/// Circles of imports.
+/// Returns the cycles of imports.
 pub(super) fn circles(tree: &Tree) -> Vec<String> {
     let files: BTreeMap<Module, (&str, &str)> = tree
         .sources()
@@ -30,7 +30,7 @@ pub(super) fn circles(tree: &Tree) -> Vec<String> {
     for (own, used) in &uses {
         for next in used.iter().filter(|next| *next > own) {
             if let Some(circle) = shortest(&uses, next, own) {
-                // Each circle is reported once, at the first of its files.
+                // Each cycle is reported once, at the first of its files.
                 let members: BTreeSet<&Module> = circle.iter().copied().chain([*own]).collect();
                 if known.insert(members) {
                     let names: Vec<&str> = circle.iter().map(|module| files[*module].0).collect();
@@ -42,7 +42,7 @@ pub(super) fn circles(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// The modules of a shortest chain of imports, the last one left out.
+/// Returns the modules of a shortest chain of imports, without the last one.
 fn shortest<'a>(
     uses: &BTreeMap<&'a Module, BTreeSet<&'a Module>>,
     from: &'a Module,
@@ -73,14 +73,14 @@ fn shortest<'a>(
     None
 }
 
-/// The module of a file, by its path below the root; the crate's own files are none.
+/// The module of a file, by its path below the root; `None` for `lib.rs` and `main.rs`.
 fn module(path: &str) -> Option<Module> {
     let path = path.strip_suffix(".rs")?;
     let path = path.strip_suffix("/mod").unwrap_or(path);
     (!["lib", "main"].contains(&path)).then(|| path.split('/').map(str::to_owned).collect())
 }
 
-/// Every path in a file that begins with `crate::` or `super::`, from the root.
+/// Returns every path in a file that starts with `crate::` or `super::`, as seen from the root.
 fn paths(text: &str, own: &[String]) -> Vec<Module> {
     let code: Vec<&str> = split_tests(text).0.lines().map(without_comment).collect();
     let code = code.join("\n");
@@ -102,7 +102,7 @@ fn paths(text: &str, own: &[String]) -> Vec<Module> {
     found
 }
 
-/// Adds the paths at the beginning of `text`: one, or one for each branch in braces. Gives what is behind them.
+/// Adds the paths at the start of `text`: one, or one for each branch in braces. Returns the rest of the text.
 fn branch<'t>(text: &'t str, mut path: Module, found: &mut Vec<Module>) -> &'t str {
     let mut rest = text.trim_start();
     loop {
@@ -128,7 +128,7 @@ fn branch<'t>(text: &'t str, mut path: Module, found: &mut Vec<Module>) -> &'t s
             None => {}
         }
         let rest = branch(list, path.clone(), found);
-        // `as name`, `*`: no path of its own.
+        // `as name` and `*` are not paths.
         let end = rest.find([',', '}']).unwrap_or(rest.len());
         list = if rest.len() == list.len() { &rest[end.max(1).min(rest.len())..] } else { &rest[end..] };
     }

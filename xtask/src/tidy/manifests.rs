@@ -1,10 +1,10 @@
-//! Manifests: a licence everywhere, and one version where several files name it.
+//! Manifests: a licence in each, and the same version wherever several files name one.
 
 use super::Tree;
 use crate::process::CHANNEL;
 use crate::setup::tools::BPF_LINKER;
 
-/// Every package says its licence, and its text is there.
+/// Checks that every package states its licence, and that the licence's text exists.
 pub(super) fn licences(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     if tree.text("LICENSE").is_none() {
@@ -20,7 +20,7 @@ pub(super) fn licences(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Versions that several files name must agree.
+/// Checks that versions named in several files agree.
 pub(super) fn versions(tree: &Tree) -> Vec<String> {
     let minor = CHANNEL.rsplit_once('.').map_or(CHANNEL, |(minor, _)| minor);
     let agree = [

@@ -1,4 +1,5 @@
-//! Rules of the tree that no compiler checks: who may know what, how long a file may be, what documents promise.
+//! Rules of the tree that no compiler checks: which files may use what, how long a file may be, what
+//! documents promise.
 
 use crate::failure::{Failure, Outcome};
 use crate::process;
@@ -7,13 +8,13 @@ use std::path::{Path, PathBuf};
 
 /// Which folder may use what.
 mod boundaries;
-/// Who calls whom in the eBPF programs.
+/// Calls between stages of the eBPF programs.
 mod stages;
-/// Who imports whom in user space.
+/// Imports between modules of user space.
 mod imports;
 /// Names and lengths of files.
 mod files;
-/// How much a struct of the loop may hold.
+/// How many fields a struct of the loop may have.
 mod structs;
 /// What documents say about the tree.
 mod documents;
@@ -21,10 +22,10 @@ mod documents;
 mod prose;
 /// Reasons and the tests that reach them.
 mod reasons;
-/// Manifests: licence, versions that must agree.
+/// Manifests: licences, and versions that must agree.
 mod manifests;
 
-/// Every file of the tree that would be committed.
+/// All files of the tree that would be committed.
 pub(crate) struct Tree {
     files: Vec<File>,
 }
@@ -36,7 +37,7 @@ struct File {
     text: String,
 }
 
-/// Checks every rule; prints what breaks one.
+/// Checks every rule; prints what violates one.
 pub(crate) fn run() -> Outcome {
     let problems = check(&Tree::read(&process::root())?);
     for problem in &problems {
@@ -79,14 +80,14 @@ impl Tree {
         list.args(["ls-files", "--cached", "--others", "--exclude-standard"]).current_dir(root);
         let paths = match process::answer(&mut list) {
             Some(list) => list.lines().map(PathBuf::from).collect(),
-            // A source archive has no history.
+            // A source archive has no git history.
             None => {
                 let mut paths = Vec::new();
                 walk(root, Path::new(""), &mut paths).map_err(|error| failure(error.to_string()))?;
                 paths
             }
         };
-        // A file that git still lists may be gone; a binary one is no text.
+        // Skips files that git still lists but that are gone, and binary files.
         let file = |path: PathBuf| {
             let text = fs::read_to_string(root.join(&path)).ok()?;
             Some(File { path: path.to_string_lossy().into_owned(), text })
@@ -98,7 +99,7 @@ impl Tree {
         }
     }
 
-    /// A file by its path.
+    /// The text of a file, by its path.
     fn text(&self, path: &str) -> Option<&str> {
         self.files.iter().find(|file| file.path == path).map(|file| file.text.as_str())
     }

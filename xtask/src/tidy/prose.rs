@@ -2,7 +2,7 @@
 
 use super::{File, Tree};
 
-/// Each word with what to write instead. Quotations (`> ...`, "...") and `code` may have them.
+/// Each word with its replacements. Quotations (`> ...`, "...") and `code` may contain them.
 const WORDS: &[(&str, &str)] = &[
     ("told", "report, say, show, distinguish"),
     ("tell", "report, say, show, distinguish"),
@@ -45,14 +45,14 @@ const WORDS: &[(&str, &str)] = &[
     ("dwell", "stay"),
 ];
 
-/// Phrases that may have a word of the list.
+/// Phrases that may contain a word of the list.
 const PHRASES: &[&str] =
     &["in place", "take place", "takes place", "stands for", "stand for", "two-way", "three-way"];
 
-/// This file names the words.
+/// This file, which lists the words.
 const OWN: &str = "xtask/src/tidy/prose.rs";
 
-/// No document, comment or string has a word of the list.
+/// Checks that no document, comment or string contains a word of the list.
 pub(super) fn words(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for file in tree.files.iter().filter(|file| file.path != OWN) {
@@ -66,7 +66,7 @@ pub(super) fn words(tree: &Tree) -> Vec<String> {
     problems
 }
 
-/// Pieces of prose with their lines: paragraphs of a document, comments and strings of a source.
+/// Returns pieces of prose with their lines: paragraphs of a document, comments and strings of a source.
 fn prose(file: &File) -> Vec<(usize, String)> {
     if file.path.ends_with(".md") {
         return document(&file.text);
@@ -74,7 +74,7 @@ fn prose(file: &File) -> Vec<(usize, String)> {
     if file.path.ends_with(".rs") { source(&file.text) } else { Vec::new() }
 }
 
-/// Lines of a document, without blocks of code and quotations.
+/// Returns the lines of a document, without code blocks and quotations.
 fn document(text: &str) -> Vec<(usize, String)> {
     let mut fenced = false;
     let mut lines = Vec::new();
@@ -89,11 +89,11 @@ fn document(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Comments and strings of a source. A string without a space is a name, not prose.
+/// Returns the comments and strings of a source. A string without a space is a name, not prose.
 fn source(text: &str) -> Vec<(usize, String)> {
     let mut pieces = Vec::new();
     let mut string: Option<(usize, String)> = None;
-    // Inside `r#"..."#`, which is data.
+    // Whether we are inside `r#"..."#`, which is data.
     let mut raw = false;
     for (index, line) in text.lines().enumerate() {
         let mut characters = line.char_indices().peekable();
@@ -114,7 +114,7 @@ fn source(text: &str) -> Vec<(usize, String)> {
                 (Some(_), '"') => pieces.extend(string.take().filter(|(_, text)| text.trim().contains(' '))),
                 (Some(open), c) => open.1.push(c),
                 (None, '"') => string = Some((index + 1, String::new())),
-                // A quote as a character.
+                // A quote as a character literal.
                 (None, '\'') if line[at..].starts_with("'\"'") || line[at..].starts_with("'\\\"'") => {
                     while characters.next_if(|(_, c)| *c != '"').is_some() {}
                     characters.next();
@@ -130,7 +130,7 @@ fn source(text: &str) -> Vec<(usize, String)> {
     pieces
 }
 
-/// The text without `code`, quotations, what a format string inserts, and phrases that are plain English.
+/// Returns the text without `code`, quotations, what a format string inserts, and phrases that are plain English.
 fn plain(text: &str) -> String {
     let mut rest = text.to_lowercase();
     for (open, close) in [('`', '`'), ('"', '"'), ('{', '}')] {

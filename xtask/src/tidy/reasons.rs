@@ -1,10 +1,10 @@
-//! Every reason is reached, by name, in a test below `tests/`.
+//! Every reason must be reached, by name, in a test below `tests/`.
 
 use super::{Tree, words};
 
 const REASONS: &str = "common/src/reason.rs";
 
-/// Reasons that no test names.
+/// Returns the reasons that no test names.
 pub(super) fn reached(tree: &Tree) -> Vec<String> {
     let names: Vec<&str> = tree.text(REASONS).into_iter().flat_map(str::lines).filter_map(name).collect();
     if names.is_empty() {

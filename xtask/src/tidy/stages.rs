@@ -1,4 +1,4 @@
-//! Only `path/` calls stages. Between stages types and constants may pass, functions not.
+//! Only `path/` calls stages. A stage may use types and constants of another, but not its functions.
 
 use super::{Tree, boundaries::split_tests, in_word, without_comment};
 
@@ -6,7 +6,7 @@ const KERNEL: &str = "xdp-ebpf/src/";
 const STAGES: &str = "xdp-ebpf/src/stage/";
 const PATHS: &str = "xdp-ebpf/src/path/";
 
-/// Functions of a stage that are used where they may not.
+/// Returns uses of a stage's functions where they are not allowed.
 pub(super) fn check(tree: &Tree) -> Vec<String> {
     let concerned = |path: &str| path.starts_with(KERNEL) && !path.starts_with(PATHS);
     let mut problems = Vec::new();
@@ -29,7 +29,7 @@ fn is_type(used: &str) -> bool {
     used.rsplit("::").next().unwrap_or(used).starts_with(char::is_uppercase)
 }
 
-/// The paths at the beginning of `text`: one, or one for each name in braces.
+/// The paths at the start of `text`: one, or one for each name in braces.
 fn paths(text: &str) -> Vec<String> {
     let plain = text.find(|c: char| !in_word(c) && c != ':').unwrap_or(text.len());
     match text[plain..].strip_prefix('{') {
@@ -37,7 +37,7 @@ fn paths(text: &str) -> Vec<String> {
             let names = list[..list.find('}').unwrap_or(list.len())].split(',').map(str::trim);
             names.filter(|name| !name.is_empty()).map(|name| format!("{}{name}", &text[..plain])).collect()
         }
-        // `stage::parse::*` brings the functions, too.
+        // `stage::parse::*` also imports the functions.
         None if text[plain..].starts_with('*') => vec![format!("{}*", &text[..plain])],
         None => vec![text[..plain].to_owned()],
     }

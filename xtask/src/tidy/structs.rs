@@ -1,14 +1,14 @@
-//! How much a struct of the loop may hold.
+//! How many fields a struct of the loop may have.
 
 use super::{Tree, boundaries::split_tests, without_comment};
 
 /// The folders of the loop and of what it drives.
 const FOLDERS: &[&str] = &["userspace/src/node/", "userspace/src/outputs/"];
 
-/// What is more belongs together in parts, by subject.
+/// A struct with more fields must be split into parts by subject.
 const FIELDS_MAX: usize = 12;
 
-/// Structs with too many fields.
+/// Returns the structs with too many fields.
 pub(super) fn sizes(tree: &Tree) -> Vec<String> {
     let mut problems = Vec::new();
     for file in tree.sources().filter(|file| FOLDERS.iter().any(|folder| file.path.starts_with(folder))) {
@@ -20,7 +20,7 @@ pub(super) fn sizes(tree: &Tree) -> Vec<String> {
                     problems.push(format!("{path}: `{name}` has {fields} fields, at most {FIELDS_MAX}"));
                 }
             } else if let Some((_, fields)) = &mut open {
-                // A field begins at the first indent and is the only thing there that ends its name with a colon.
+                // A field starts at the first indent, and nothing else there has a colon after its name.
                 let is_field = line.strip_prefix("    ").is_some_and(|field| {
                     field.starts_with(|c: char| c.is_alphabetic()) && field.contains(": ")
                 });

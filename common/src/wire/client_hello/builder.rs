@@ -1,6 +1,6 @@
-//! ClientHellos by meaning, for the tests.
+//! Builds ClientHellos from their fields, for the tests.
 
-/// A ClientHello, field by field; every field can be made wrong.
+/// The fields of a ClientHello. Each of them can be set to an invalid value.
 #[derive(Clone, Debug)]
 pub(super) struct Hello {
     pub(super) kind: u8,
@@ -9,12 +9,12 @@ pub(super) struct Hello {
     pub(super) compression: Vec<u8>,
     /// `None`: the message ends before the extensions' length.
     pub(super) extensions: Option<Vec<(u16, Vec<u8>)>>,
-    /// Bytes behind the extensions, inside the message.
+    /// Bytes after the extensions, inside the message.
     pub(super) trailer: Vec<u8>,
 }
 
 impl Hello {
-    /// As a TLS 1.3 client sends it, with these extensions.
+    /// Returns a hello as a TLS 1.3 client sends it, with these extensions.
     pub(super) fn with(extensions: Vec<(u16, Vec<u8>)>) -> Self {
         Self {
             kind: 1,
@@ -26,12 +26,12 @@ impl Hello {
         }
     }
 
-    /// With a server name between two other extensions.
+    /// Returns a hello with a server name between two other extensions.
     pub(super) fn named(name: &[u8]) -> Self {
         Self::with(vec![(23, vec![]), server_name(&[(0, name)]), (16, b"\0\x03\x02h2".to_vec())])
     }
 
-    /// The handshake message.
+    /// Returns the handshake message.
     pub(super) fn message(&self) -> Vec<u8> {
         let mut body = vec![3, 3];
         body.extend([9; 32]);
@@ -52,28 +52,28 @@ impl Hello {
         [&[self.kind], &length[1..], &body].concat()
     }
 
-    /// The stream, in records of `size` bytes; the last may be shorter.
+    /// Returns the stream in records of `size` bytes; the last one may be shorter.
     pub(super) fn records(&self, size: usize) -> Vec<u8> {
         self.message().chunks(size).flat_map(|part| record(22, part)).collect()
     }
 
-    /// The stream, in one record.
+    /// Returns the stream in one record.
     pub(super) fn stream(&self) -> Vec<u8> {
         record(22, &self.message())
     }
 }
 
-/// A record.
+/// Returns a record.
 pub(super) fn record(kind: u8, payload: &[u8]) -> Vec<u8> {
     [&[kind, 3, 1], prefixed(payload).as_slice()].concat()
 }
 
-/// Bytes behind their 16-bit length.
+/// Returns the bytes preceded by their 16-bit length.
 pub(super) fn prefixed(bytes: &[u8]) -> Vec<u8> {
     [&(bytes.len() as u16).to_be_bytes(), bytes].concat()
 }
 
-/// A server_name extension with these entries of (type, name).
+/// Returns a server_name extension with these entries of (type, name).
 pub(super) fn server_name(entries: &[(u8, &[u8])]) -> (u16, Vec<u8>) {
     let list: Vec<u8> =
         entries.iter().flat_map(|(kind, name)| [vec![*kind], prefixed(name)].concat()).collect();

@@ -7,14 +7,14 @@ use crate::decide::server_name::SCAN_BYTES_MAX;
 const CLIENT_HELLO: u32 = 1;
 /// Bytes of legacy_version and random.
 const VERSION_AND_RANDOM: u32 = 2 + 32;
-/// Most bytes of legacy_session_id.
+/// The most bytes in legacy_session_id.
 const SESSION_ID_MAX: u32 = 32;
 /// Extension type (RFC 6066 section 3).
 const SERVER_NAME: u32 = 0;
 /// NameType (RFC 6066 section 3).
 const HOST_NAME: u32 = 0;
 
-// `Parser::field`, in the order of the message.
+// Values of `Parser::field`, in the order of the message.
 /// Handshake type and length, 4 bytes.
 const MESSAGE: u8 = 0;
 /// Length of legacy_session_id, 1 byte.
@@ -28,18 +28,18 @@ const EXTENSIONS: u8 = 4;
 const EXTENSION: u8 = 5;
 /// Length of the server_name list, 2 bytes.
 const NAME_LIST: u8 = 6;
-/// Type and length of an entry of that list, 3 bytes.
+/// Type and length of an entry of the server_name list, 3 bytes.
 const NAME_ENTRY: u8 = 7;
 
-/// Bytes of each field: four bits a field, the first one lowest.
+/// Bytes of each field: four bits per field, the first field in the lowest bits.
 const FIELD_BYTES: u32 = 0x3242_1214;
 
-/// Most bytes of the name that one step takes.
+/// The most bytes of the name that one step reads.
 const NAME_STEP: u32 = 4;
 
 impl Parser {
-    /// Before a field is read: is the message at its end, is there room for the field in what encloses it? `true` =
-    /// decided.
+    /// Checks before a field is read whether the message has ended, and whether the field fits in what
+    /// encloses it. `true` = decided.
     #[inline(always)]
     pub(super) fn settle(&mut self) -> bool {
         let field = self.field;
@@ -55,7 +55,7 @@ impl Parser {
         (room as u32) < field_bytes(field) && self.decide(Outcome::Malformed)
     }
 
-    /// Takes some bytes of the name, as far as record and data reach.
+    /// Reads up to [`NAME_STEP`] bytes of the name, limited by the record and the available data.
     #[inline(always)]
     pub(super) fn read_name<S: Stream + ?Sized>(&mut self, stream: &S, left: u32) {
         let mut count = if (self.name_left as u32) < left { self.name_left as u32 } else { left };
@@ -75,7 +75,7 @@ impl Parser {
         self.consume(count as u16);
     }
 
-    /// Reads a field: all of it, or one byte of it.
+    /// Reads a whole field if it is available, otherwise one byte of it. `true` = decided.
     #[inline(always)]
     pub(super) fn read_field<S: Stream + ?Sized>(&mut self, stream: &S, left: u32) -> bool {
         let field = self.field;
@@ -97,7 +97,8 @@ impl Parser {
         self.take(field, bytes, value)
     }
 
-    /// Acts on a field that was read. [`Self::settle`] has made sure that it fits in what encloses it.
+    /// Processes a field that was read. [`Self::settle`] has checked that it fits in what encloses it.
+    /// `true` = decided.
     #[inline(always)]
     fn take(&mut self, field: u8, bytes: u32, value: u32) -> bool {
         match field {
@@ -110,7 +111,7 @@ impl Parser {
         }
     }
 
-    /// Handshake type and length.
+    /// Processes the handshake type and length.
     #[inline(always)]
     fn take_message(&mut self, value: u32) -> bool {
         let length = value & 0x00ff_ffff;
@@ -129,7 +130,7 @@ impl Parser {
         false
     }
 
-    /// Length of a vector whose content does not matter.
+    /// Processes the length of a vector whose content is skipped.
     #[inline(always)]
     fn take_vector(&mut self, field: u8, bytes: u32, length: u32) -> bool {
         let rest = (self.message as u32).wrapping_sub(bytes);
@@ -143,14 +144,14 @@ impl Parser {
         bad && self.decide(Outcome::Malformed)
     }
 
-    /// Length of the extensions block.
+    /// Processes the length of the extensions block.
     #[inline(always)]
     fn take_extensions(&mut self, length: u32) -> bool {
         let rest = (self.message as u32).wrapping_sub(2);
         self.message = rest as u16;
         self.field = EXTENSION;
         if length < rest {
-            // Broken for certain, but only the end of the message shows that nothing else is meant.
+            // The message is malformed, but that is only reported at its end.
             self.flags |= TRAILING_BYTES;
             self.skip = rest as u16;
             self.message = 0;
@@ -158,7 +159,7 @@ impl Parser {
         length > rest && self.decide(Outcome::Malformed)
     }
 
-    /// Type and length of an extension.
+    /// Processes the type and length of an extension.
     #[inline(always)]
     fn take_extension(&mut self, value: u32) -> bool {
         let length = value & 0xffff;
@@ -178,7 +179,7 @@ impl Parser {
         twice && self.decide(Outcome::Malformed)
     }
 
-    /// Length of the server_name list.
+    /// Processes the length of the server_name list.
     #[inline(always)]
     fn take_list(&mut self, length: u32) -> bool {
         let rest = (self.list as u32).wrapping_sub(2);
@@ -187,8 +188,8 @@ impl Parser {
         length != rest && self.decide(Outcome::Malformed)
     }
 
-    /// Type and length of an entry of the server_name list. Types but host_name are passed over: what they would
-    /// mean is not defined.
+    /// Processes the type and length of an entry of the server_name list. Types other than host_name are
+    /// skipped: their meaning is not defined.
     #[inline(always)]
     fn take_entry(&mut self, value: u32) -> bool {
         let length = value & 0xffff;
@@ -206,7 +207,7 @@ impl Parser {
         let twice = self.flags & SEEN_HOST_NAME != 0;
         self.flags |= SEEN_HOST_NAME;
         if length > SCAN_BYTES_MAX {
-            // Nothing of it is scanned, and a scan of nothing is no name.
+            // None of it is scanned, and an empty scan is an invalid name.
             self.skip = length as u16;
         } else {
             self.name_left = length as u8;
@@ -215,7 +216,7 @@ impl Parser {
     }
 }
 
-/// Bytes of a field.
+/// Returns the number of bytes of a field.
 #[inline(always)]
 const fn field_bytes(field: u8) -> u32 {
     FIELD_BYTES >> ((field & 7) << 2) & 7

@@ -1,14 +1,15 @@
 //! TLS ClientHello over any number of segments and records (RFC 8446 section 4.1.2, RFC 6066 section 3).
 //!
-//! A push parser: it consumes every byte it is offered, keeps partial fields in [`Parser`], and never looks back. The
-//! same code runs in the kernel, in `vestibule explain`, in tests and in fuzzers. It fails closed: the whole hello is
-//! walked, every length must fit, and only then the name counts. Names are judged by `decide::server_name`.
+//! A push parser: it consumes all bytes that are available, keeps partial fields in [`Parser`], and never
+//! reads a consumed byte again. The same code runs in the kernel, in `vestibule explain`, in tests and in
+//! fuzzers. It fails closed: a name is accepted only at the end of the hello, and only if every length fits.
+//! `decide::server_name` checks the name.
 //!
-//! Work is cut in steps of bounded cost, so that the kernel can run it by `bpf_loop`: each step consumes at least one
-//! byte or is the last.
+//! The work is divided into steps of bounded cost, so that the kernel can run it with `bpf_loop`. Each step
+//! consumes at least one byte or is the last one.
 //!
-//! The shape that the verifier takes (the context of `bpf_loop` must be on the stack; a global function is verified
-//! once, for all its callers):
+//! The verifier accepts a caller of this form (the context of `bpf_loop` must be on the stack; a global
+//! function is verified once for all its callers):
 //!
 //! ```text
 //! #[repr(C)]
@@ -32,8 +33,8 @@
 //! }
 //! ```
 //!
-//! A segment is copied to `window.bytes[have & 0x3fff]`, then `end` is `have` + its length. A `Parser` is started in
-//! its final memory: a copy by value does not fit on the stack.
+//! The caller copies a segment to `window.bytes[have & 0x3fff]`; `end` is then `have` + the segment's length.
+//! A `Parser` is initialised in its final memory, because a copy by value does not fit on the stack.
 
 use crate::decide::server_name::{Scan, Verdict};
 use crate::maps::map_struct;
@@ -43,21 +44,21 @@ mod record;
 /// The handshake message: fields and what they enclose.
 mod message;
 
-/// Most bytes of a stream, record headers included, in which a ClientHello must end.
+/// A ClientHello must end within this number of bytes of the stream, including record headers.
 pub const STREAM_BYTES_MAX: u32 = 16384;
 
-/// Bytes of [`Window`]: the stream and room for what a copy of fixed size writes behind its end.
+/// The size of [`Window`]: the stream, and room for a copy of fixed size that writes beyond its end.
 pub const WINDOW_BYTES: usize = 25600;
 
-/// Steps that any stream is done in: each consumes a byte, and the last one may consume none.
+/// The most steps that a stream takes: each consumes at least one byte, except possibly the last one.
 pub const STEPS_MAX: u32 = STREAM_BYTES_MAX + 1;
 
-/// Bytes of a stream at their position in it.
+/// Access to the bytes of a stream by their position.
 pub trait Stream {
-    /// The byte at `position`, which is below [`STREAM_BYTES_MAX`]; any value where no byte is.
+    /// Returns the byte at `position`, which is below [`STREAM_BYTES_MAX`]; any value if there is no byte.
     fn at(&self, position: u32) -> u8;
 
-    /// Four bytes from `position` on, network byte order.
+    /// Returns the four bytes from `position` on, read in network byte order.
     #[inline(always)]
     fn word(&self, position: u32) -> u32 {
         u32::from_be_bytes([
@@ -69,14 +70,15 @@ pub trait Stream {
     }
 }
 
-/// The stream as the kernel keeps it, every byte at its absolute position. Only bytes not yet consumed matter.
+/// The stream as the kernel stores it, with every byte at its absolute position. Consumed bytes are not read
+/// again.
 #[repr(C)]
 pub struct Window {
     pub bytes: [u8; WINDOW_BYTES],
 }
 
 impl Stream for Window {
-    // The mask is what the verifier and LLVM see as the bound.
+    // The verifier and LLVM derive the bound from the mask.
     #[inline(always)]
     fn at(&self, position: u32) -> u8 {
         self.bytes[(position & 0x3fff) as usize]
@@ -95,21 +97,21 @@ impl Stream for [u8] {
     }
 }
 
-/// What the bytes so far amount to.
+/// The result of parsing the bytes so far.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// The hello is not complete.
     NeedMore = 0,
-    /// Complete; [`Parser::name`] holds the name.
+    /// Complete; the name is in [`Parser::name`].
     Name = 1,
-    /// Complete, without a server name or with an IP literal instead.
+    /// Complete, without a server name, or with an IP literal instead of one.
     NoName = 2,
     /// The first record is not a TLS handshake record.
     NotTls = 3,
-    /// Not a ClientHello, or one that breaks the rules.
+    /// Not a ClientHello, or an invalid one.
     Malformed = 4,
-    /// It cannot end within [`STREAM_BYTES_MAX`].
+    /// The hello cannot end within [`STREAM_BYTES_MAX`].
     TooLong = 5,
     /// Complete, but its server name is not a DNS name.
     NameInvalid = 6,
@@ -117,7 +119,7 @@ pub enum Outcome {
 
 /// [`Parser::flags`]: the server_name extension was seen.
 const SEEN_SERVER_NAME: u8 = 1;
-/// [`Parser::flags`]: its host name was seen.
+/// [`Parser::flags`]: a host name in that extension was seen.
 const SEEN_HOST_NAME: u8 = 2;
 /// [`Parser::flags`]: bytes follow the extensions inside the message.
 const TRAILING_BYTES: u8 = 4;
@@ -125,13 +127,13 @@ const TRAILING_BYTES: u8 = 4;
 map_struct! {
     /// The state of the parser. All zero is the start of a stream.
     pub struct Parser = 288 {
-        /// The server name, lower case, without trailing dot, zero behind it. Valid with [`Outcome::Name`].
+        /// The server name: lower case, no trailing dot, followed by zeros. Valid with [`Outcome::Name`].
         pub name: [u8; 256],
         /// Bytes of the stream consumed.
         pub position: u32,
-        /// The bytes read of a field that is cut by the end of a record or of the data.
+        /// The bytes read so far of a field that is split by the end of a record or of the available data.
         pub value: u32,
-        /// Bytes to pass over.
+        /// Bytes to skip.
         pub skip: u16,
         /// Bytes of the record not yet consumed.
         pub record: u16,
@@ -139,19 +141,19 @@ map_struct! {
         pub message: u16,
         /// Bytes of the server_name list that no entry has claimed yet.
         pub list: u16,
-        /// Judgement of the name so far.
+        /// State of the name's check.
         pub scan: Scan,
         /// The field read next.
         pub field: u8,
         /// Bytes in `value`.
         pub value_bytes: u8,
-        /// Bytes read of a record header that is cut by the end of the data.
+        /// Number of bytes read so far of a record header that is split by the end of the available data.
         pub header_bytes: u8,
-        /// Upper byte of the record length in such a header.
+        /// Upper byte of the record length in that header.
         pub header_length: u8,
-        /// Bytes of the name to come.
+        /// Bytes of the name not yet read.
         pub name_left: u8,
-        /// What was seen.
+        /// What was seen so far, as bits.
         pub flags: u8,
         /// An [`Outcome`].
         pub outcome: u8,
@@ -163,13 +165,13 @@ map_struct! {
 }
 
 impl Parser {
-    /// Begins a stream.
+    /// Resets the parser to the start of a stream.
     #[inline(always)]
     pub fn begin(&mut self) {
         *self = Self::zeroed();
     }
 
-    /// What the bytes so far amount to.
+    /// Returns the result of parsing the bytes so far.
     #[inline(always)]
     pub fn outcome(&self) -> Outcome {
         match self.outcome {
@@ -183,7 +185,8 @@ impl Parser {
         }
     }
 
-    /// Goes one step on in a stream of which `end` bytes are there. `true` = stop: decided, or all is consumed.
+    /// Runs one step on a stream of which `end` bytes are available. `true` = stop: decided, or all bytes are
+    /// consumed.
     #[inline(always)]
     pub fn step<S: Stream + ?Sized>(&mut self, stream: &S, end: u32) -> bool {
         if self.outcome != 0 {
@@ -211,8 +214,8 @@ impl Parser {
         self.read_field(stream, left)
     }
 
-    /// Takes steps until `stream`, of which `end` bytes are there, is consumed or decided. User space only: the
-    /// kernel loops with `bpf_loop`.
+    /// Runs steps on a stream of which `end` bytes are available, until they are consumed or the outcome is
+    /// decided. User space only: the kernel loops with `bpf_loop`.
     pub fn run<S: Stream + ?Sized>(&mut self, stream: &S, end: u32) -> Outcome {
         let mut steps = 0;
         while !self.step(stream, end) {
@@ -224,7 +227,7 @@ impl Parser {
         self.outcome()
     }
 
-    /// Consumes what is to be passed over, as far as record and data reach.
+    /// Consumes bytes to skip, limited by the record and the available data.
     #[inline(always)]
     fn pass_over(&mut self, left: u32) {
         let mut count = self.skip;
@@ -241,14 +244,14 @@ impl Parser {
         self.position = self.position.wrapping_add(count as u32);
     }
 
-    /// Stores the outcome. Always `true`: stop.
+    /// Stores the outcome. Returns `true`, which means stop.
     #[inline(always)]
     fn decide(&mut self, outcome: Outcome) -> bool {
         self.outcome = outcome as u8;
         true
     }
 
-    /// The message ended where it should: judges what was found.
+    /// Decides the outcome after the message ended where it should. Returns `true`.
     #[inline(always)]
     fn conclude(&mut self) -> bool {
         if self.flags & TRAILING_BYTES != 0 {
@@ -262,7 +265,7 @@ impl Parser {
             Verdict::Invalid => self.decide(Outcome::NameInvalid),
             Verdict::Name => {
                 let length = self.scan.name_length();
-                // The trailing dot, or a byte behind the name that is zero anyway.
+                // Clears the trailing dot. Without one, this byte is already zero.
                 self.name[length as usize] = 0;
                 self.name_length = length;
                 self.decide(Outcome::Name)
@@ -271,7 +274,7 @@ impl Parser {
     }
 }
 
-/// Parses the beginning of a stream at one go.
+/// Parses the start of a stream in one call.
 pub fn parse(bytes: &[u8]) -> (Outcome, Parser) {
     let mut parser = Parser::zeroed();
     let end = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

@@ -4,18 +4,18 @@ use super::{Outcome, Parser, Stream};
 
 /// Content type of handshake records (RFC 8446 section 5.1).
 const RECORD_HANDSHAKE: u8 = 22;
-/// Most bytes of a plaintext record (RFC 8446 section 5.1).
+/// The most bytes in a plaintext record (RFC 8446 section 5.1).
 const RECORD_BYTES_MAX: u32 = 1 << 14;
 /// Bytes of a record's header.
 const RECORD_HEADER: u32 = 5;
-/// Major version of every TLS record, whatever the minor (RFC 5246 appendix E.1).
+/// Major version of every TLS record; the minor version is ignored (RFC 5246 appendix E.1).
 const RECORD_MAJOR: u8 = 3;
 
 impl Parser {
-    /// Reads a record header: all of it, or one byte of it.
+    /// Reads a whole record header if it is available, otherwise one byte of it. `true` = decided.
     #[inline(always)]
     pub(super) fn read_header<S: Stream + ?Sized>(&mut self, stream: &S, left: u32) -> bool {
-        // A client whose first record is none does not speak TLS at all.
+        // If the stream does not start with a record header, the client does not use TLS.
         let refusal = if self.position < RECORD_HEADER { Outcome::NotTls } else { Outcome::Malformed };
         let byte = stream.at(self.position);
         let read = self.header_bytes;
@@ -44,7 +44,7 @@ impl Parser {
         false
     }
 
-    /// Begins a record of `length` bytes.
+    /// Starts a record of `length` bytes. `true` = decided.
     #[inline(always)]
     fn begin_record(&mut self, length: u32) -> bool {
         self.record = length as u16;

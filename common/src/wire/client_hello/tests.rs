@@ -1,13 +1,13 @@
 use super::builder::{Hello, prefixed, record, server_name};
 use super::*;
 
-/// The outcome and the name, in words.
+/// Parses the bytes and returns the outcome and the name as text.
 fn read(bytes: &[u8]) -> (Outcome, String) {
     let (outcome, parser) = parse(bytes);
     checked(outcome, &parser)
 }
 
-/// The same, after what must hold for every parser that stopped.
+/// Checks what must hold for every parser that stopped, then returns the outcome and the name.
 fn checked(outcome: Outcome, parser: &Parser) -> (Outcome, String) {
     let (name, rest) = parser.name.split_at(parser.name_length as usize);
     assert_eq!(outcome == Outcome::Name, !name.is_empty());
@@ -25,7 +25,8 @@ fn no(outcome: Outcome) -> (Outcome, String) {
     (outcome, String::new())
 }
 
-/// A small hello, one in several records, and a large one with the name behind a post-quantum key share.
+/// Returns a small hello, one in several records, and a large one with the name after a post-quantum key
+/// share.
 fn three() -> [Vec<u8>; 3] {
     let mut large = Hello::named(b"Tenant-A.k8s.example.com.");
     large.extensions.as_mut().unwrap().insert(0, (51, vec![0x5a; 1263]));
@@ -48,7 +49,7 @@ fn every_cut_waits_and_every_split_in_two_gives_the_same() {
             let mut parser = Parser::zeroed();
             assert_eq!(parser.run(&stream[..cut], cut as u32), Outcome::NeedMore, "cut at {cut}");
             assert_eq!(parser.position as usize, cut, "every byte is consumed");
-            // Old bytes are not needed again: they are blanked.
+            // Consumed bytes are not read again, so they are overwritten.
             let mut rest = stream.clone();
             rest[..cut].fill(0xee);
             assert_eq!(parser.run(rest.as_slice(), rest.len() as u32), whole.0);
@@ -81,7 +82,7 @@ fn each_step_consumes_a_byte_or_is_the_last() {
 
 #[test]
 fn the_worst_stream_ends_within_the_limit_of_steps() {
-    // Records of one byte: every byte is read on its own.
+    // Records of one byte: every byte is read separately.
     let mut hello = Hello::named(b"a.example.com");
     hello.extensions.as_mut().unwrap().push((21, vec![0; 2300]));
     let stream = hello.records(1);
@@ -145,7 +146,7 @@ fn empty_and_oversized_records_are_malformed() {
     assert_eq!(read(b"\x16\x03\x01\x40\x00"), no(Outcome::NeedMore));
     assert_eq!(read(b"\x16\x03\x01\x40\x01"), no(Outcome::Malformed));
     assert_eq!(read(b"\x16\x03\x01\x80\x00"), no(Outcome::Malformed));
-    // A byte at a time takes the other path through the header.
+    // One byte at a time, the header is read by the other branch.
     let mut parser = Parser::zeroed();
     let stream = b"\x16\x03\x01\x40\x01";
     let outcomes: Vec<_> = (1..=5).map(|have| parser.run(&stream[..], have)).collect();
@@ -179,7 +180,7 @@ fn the_largest_hello_fits_and_a_byte_more_does_not() {
     assert_eq!(stream.len(), STREAM_BYTES_MAX as usize);
     assert_eq!(read(&stream), name("a.example.com"));
     assert_eq!(read(&stream[..stream.len() - 1]), no(Outcome::NeedMore));
-    // In two records it is five bytes longer: known only when the stream gets there.
+    // In two records the stream is five bytes longer, which shows only when its end is reached.
     let stream = hello.records(16_000);
     assert_eq!(read(&stream), no(Outcome::TooLong));
     assert_eq!(read(&stream[..STREAM_BYTES_MAX as usize - 1]), no(Outcome::NeedMore));
@@ -207,7 +208,7 @@ fn every_message_cut_short_is_malformed() {
     for length in 0..body.len() {
         let header = (length as u32 | 1 << 24).to_be_bytes();
         let outcome = read(&record(22, &[&header, &body[..length]].concat()));
-        // A hello may end where its extensions would begin.
+        // A hello may end where its extensions would start.
         let before_extensions = 2 + 32 + 33 + 8 + 2;
         let expected = if length == before_extensions { Outcome::NoName } else { Outcome::Malformed };
         assert_eq!(outcome, no(expected), "message of {length} bytes");
@@ -278,16 +279,16 @@ fn the_server_name_list_must_fit_exactly() {
         b"\0",                       // half a length
         b"\0\0",                     // empty list
         b"\0\0\0\0\x01a",            // list length 0 but data
-        b"\0\x03\0\0\x01a",          // list one short
-        b"\0\x05\0\0\x01a",          // list one long
+        b"\0\x03\0\0\x01a",          // list length one too small
+        b"\0\x05\0\0\x01a",          // list length one too large
         b"\xff\xff\0\0\x01a",        // list of 64 KiB
         b"\0\x03\0\0\0",             // empty name
-        b"\0\x04\0\0\x02a",          // name one long
-        b"\0\x05\0\0\x01ab",         // name one short
+        b"\0\x04\0\0\x02a",          // name length one too large
+        b"\0\x05\0\0\x01ab",         // name length one too small
         b"\0\x04\0\xff\xffa",        // name of 64 KiB
         b"\0\x01\0",                 // entry is only a type
-        b"\0\x02\0\0",               // entry is cut in its length
-        b"\0\x04\0\0\x01ab",         // byte behind the list
+        b"\0\x02\0\0",               // entry ends inside its length
+        b"\0\x04\0\0\x01ab",         // byte after the list
         b"\0\x08\0\0\x01a\0\0\x01b", // two host names
         b"\0\x07\x01\0\0\0\0\x01a",  // unknown type with an empty name
     ] {
@@ -311,7 +312,7 @@ fn a_second_server_name_is_malformed() {
         let hello = Hello::with(vec![sni(b"a.example.com"), (23, vec![]), second]);
         assert_eq!(read(&hello.stream()), no(Outcome::Malformed));
     }
-    // Also where neither holds a host name.
+    // Also if neither of them contains a host name.
     let unknown = server_name(&[(1, b"x")]);
     assert_eq!(read(&Hello::with(vec![unknown.clone(), unknown]).stream()), no(Outcome::Malformed));
 }

@@ -1,46 +1,47 @@
-//! From bytes to what happens: any bytes mean something, and a changed byte changes little.
+//! Decodes bytes into steps: any bytes are valid, and a changed byte changes little.
 //!
-//! Two bytes of settings, then steps. A step is a kind, whom it concerns, and what its kind needs; see [`step`].
+//! Two bytes of settings, then steps. A step consists of a kind, whom it concerns, and what its kind needs;
+//! see [`step`].
 
 use super::hosts::{BACKENDS, CONNECTIONS};
 
-/// Most steps of one input.
+/// Maximum number of steps of one input.
 const STEPS_MAX: usize = 24;
-/// Most payload bytes of a packet: BPF_PROG_TEST_RUN takes a frame of one page.
+/// Maximum payload of a packet, in bytes: BPF_PROG_TEST_RUN accepts a frame of one page.
 const PAYLOAD_MAX: u16 = 2800;
 
-/// Settings in force for one input; small, so that tables fill.
+/// Settings of one input; small, so that tables fill.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub buffers: u32,
     pub closed_timeout_secs: u32,
     pub source_hellos_max: u32,
-    /// The VIPs are addresses of the node.
+    /// The VIPs are also addresses of the node.
     pub own: bool,
-    /// Hellos are over as soon as time goes on.
+    /// Hellos expire as soon as any time passes.
     pub impatient: bool,
-    /// Only four source ports.
+    /// There are only four source ports.
     pub few_ports: bool,
 }
 
-/// What happens.
+/// One event.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// A client sends on its connection.
+    /// A client sends a segment on its connection.
     Client(usize, Shape),
-    /// The backend dialled last for this connection, or before (how many dials back), sends.
+    /// A backend dialled for this connection sends a segment: the last one, or one before (how many dials back).
     Backend(usize, usize, Shape),
-    /// The last frame again, with other bytes at some offsets; checksums put right or not.
+    /// The last frame arrives again, with other bytes at some offsets; checksums are repaired or not.
     Mangle(Vec<(usize, u8)>, bool),
-    /// Any bytes, on the backends' device or the clients'.
+    /// Any bytes arrive, on the clients' device (`true`) or the backends'.
     Raw(bool, Vec<u8>),
     /// The daemon runs `expire` for a connection.
     Expire(usize, u8),
-    /// The daemon gives a backend these flags.
+    /// The daemon sets these flags of a backend.
     Flag(usize, u8),
 }
 
-/// A segment by meaning.
+/// A segment, described by its meaning.
 #[derive(Debug, Clone)]
 pub struct Shape {
     pub flags: u8,
@@ -53,7 +54,7 @@ pub struct Shape {
     pub bad_checksum: bool,
 }
 
-/// A sequence number relative to one that the sender knows.
+/// A sequence number, relative to one that the sender knows.
 #[derive(Debug, Clone, Copy)]
 pub struct Number {
     pub base: Base,
@@ -62,11 +63,11 @@ pub struct Number {
 
 #[derive(Debug, Clone, Copy)]
 pub enum Base {
-    /// What an honest sender would take.
+    /// What an honest sender would use.
     Natural,
-    /// The first of the connection.
+    /// The first sequence number of the connection.
     First,
-    /// Another address's.
+    /// A number from elsewhere; for a client's acknowledgement, from another connection.
     Other,
     Zero,
 }
@@ -74,7 +75,7 @@ pub enum Base {
 #[derive(Debug, Clone)]
 pub enum Payload {
     None,
-    /// Bytes of a hello: which, from where (`None` = behind what was sent), how many.
+    /// Bytes of a hello: which hello, from which offset (`None`: after what was sent), how many bytes.
     Pending(usize, Option<u16>, u16),
     /// Application data.
     Data(u16),
@@ -100,7 +101,7 @@ const NUMBERS: [(Base, i64); 16] = [
     (Base::Zero, 0),
 ];
 
-/// Settings and steps of an input.
+/// Returns the settings and steps of an input.
 pub fn input(bytes: &[u8]) -> (Setting, Vec<Step>) {
     let mut reader = Reader(bytes);
     let setting = setting(reader.byte().unwrap_or(0), reader.byte().unwrap_or(0));
@@ -187,12 +188,12 @@ impl<'a> Reader<'a> {
         Some(u16::from_be_bytes([self.byte()?, self.byte()?]))
     }
 
-    /// A number of payload bytes.
+    /// A payload length.
     fn length(&mut self) -> Option<u16> {
         Some(self.word()? % (PAYLOAD_MAX + 1))
     }
 
-    /// The next bytes, or as many as there are.
+    /// The next bytes, or those that are left.
     fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (bytes, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;

@@ -1,4 +1,4 @@
-//! Who takes part: three clients, two tenants with two backends of each family, five ports of the VIP.
+//! The participants: three clients, two tenants with two backends of each family, five ports of the VIP.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,18 +13,18 @@ use super::super::oracle::{self, Verdict};
 /// Clients by family and host number.
 pub const CLIENTS: [(Family, u8); 3] =
     [(FAMILIES[0], CLIENT), (FAMILIES[0], CLIENT + 1), (FAMILIES[1], CLIENT)];
-/// Ports of each client.
+/// Source ports of each client.
 const CLIENT_PORTS: [u16; 2] = [40_000, 40_001];
 
-/// TLS, no default route; TLS, default route tenant b; TCP to tenant a; TCP to tenant b; nothing.
+/// TLS without default route; TLS with default route to tenant b; TCP to tenant a; TCP to tenant b; nothing.
 pub const VIP_PORTS: [u16; 5] = [443, 8443, 20_001, 20_002, 9];
 
-/// Connections there can be.
+/// Number of possible connections.
 pub const CONNECTIONS: usize = CLIENTS.len() * CLIENT_PORTS.len() * VIP_PORTS.len();
 
 /// Host numbers of the backends of tenants a and b.
 pub const TENANT_HOSTS: [[u8; 2]; 2] = [[2, 3], [12, 13]];
-/// Backends of both tenants and families.
+/// Number of backends, of both tenants and families.
 pub const BACKENDS: usize = 8;
 
 /// A connection as the client sees it: client and VIP.
@@ -38,46 +38,46 @@ pub fn ends(connection: usize) -> Ends {
     (client, SocketAddr::new(vip(family), VIP_PORTS[connection % VIP_PORTS.len()]))
 }
 
-/// Key of a connection in the maps.
+/// The key of a connection in the maps.
 pub fn tuple((client, vip): Ends) -> ClientTuple {
     client_tuple(client, vip)
 }
 
-/// The ends of a connection in the maps.
+/// Returns the client and the VIP of a connection in the maps.
 pub fn ends_of_client(tuple: &ClientTuple) -> Ends {
     let client = SocketAddr::new(tuple.client.into(), tuple.client_port.number());
     (client, SocketAddr::new(tuple.vip.into(), tuple.vip_port.number()))
 }
 
-/// The ends of a backend's connection: backend, and our address.
+/// The ends of a connection to a backend: the backend, and our address.
 pub fn ends_of(nat: &BackendTuple) -> (SocketAddr, SocketAddr) {
     let backend = SocketAddr::new(nat.backend.into(), nat.backend_port.number());
     (backend, SocketAddr::new(nat.source.into(), nat.source_port.number()))
 }
 
-/// Tenant, family and address of backend `index`; its id is one more.
+/// Tenant, family and address of backend `index`, whose id is `index + 1`.
 pub fn backend(index: usize) -> (usize, Family, IpAddr) {
     let (tenant, family) = (index / 4 % 2, FAMILIES[index / 2 % 2]);
     (tenant, family, host(family, TENANT_NETS[0], TENANT_HOSTS[tenant][index % 2]))
 }
 
-/// Whose backend listens here.
+/// The tenant whose backend listens at this address.
 pub fn tenant_of(address: SocketAddr) -> Option<usize> {
     let found = (0..BACKENDS).map(backend).find(|(_, _, backend)| *backend == address.ip());
     found.filter(|_| address.port() == BACKEND_PORT).map(|(tenant, _, _)| tenant)
 }
 
-/// Whether we dial from this address.
+/// Whether we connect to backends from this address.
 pub fn is_source(address: IpAddr) -> bool {
     FAMILIES.iter().any(|family| balancer(*family, TENANT_NETS[0]) == address)
 }
 
-/// Whether clients dial this address.
+/// Whether clients connect to this address.
 pub fn is_vip(address: IpAddr) -> bool {
     FAMILIES.iter().any(|family| vip(*family) == address)
 }
 
-/// To which tenant the beginning of a connection belongs, by the reference; `None` = nobody.
+/// The tenant that the start of a connection belongs to, by the reference parser; `None`: no tenant.
 pub fn owner(vip_port: u16, stream: &[u8]) -> Option<usize> {
     let default = match vip_port {
         8443 => Some(1),

@@ -1,4 +1,4 @@
-//! What the ends know of their connections: numbers to build packets with, and what went where.
+//! What the ends know of their connections: sequence numbers to build packets with, and what was sent where.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use tests::world::Device;
 use super::decode::{Base, Number, Payload, Shape};
 use super::hosts::{self, Ends};
 
-/// First sequence numbers; the client's wraps in the middle of the hello.
+/// Initial sequence numbers; the client's wraps in the middle of the hello.
 const ISN: u32 = 0xffff_ff00;
 const BACKEND_ISN: u32 = 0x1000_0000;
-/// First timestamps.
+/// Initial timestamps.
 const TIME: u32 = 5_000;
 const BACKEND_TIME: u32 = 900_000;
 
@@ -27,30 +27,30 @@ pub struct Client {
     next: Option<u32>,
     /// Whether anything was sent at all.
     pub spoke: bool,
-    /// The first number of the other side, and the one expected next.
+    /// The other side's initial sequence number, and the one expected next.
     first: u32,
     expected: u32,
     /// The other side's last timestamp.
     time: u32,
-    /// All that was sent: sequence number of the first byte, and the bytes.
+    /// Everything that was sent: the sequence number of the first byte, and the bytes.
     sent: Vec<(u32, Vec<u8>)>,
-    /// Backends dialled for it, in order.
+    /// Backends that were dialled for it, in order.
     pub dialled: Vec<BackendTuple>,
 }
 
 /// A backend's end of a connection.
 #[derive(Debug, Clone)]
 pub struct Backend {
-    /// For whom it was dialled.
+    /// The connection that it was dialled for.
     pub connection: Ends,
-    /// The client's first number, as the SYN had it.
+    /// The client's initial sequence number, as in the SYN.
     isn: u32,
     /// End of the highest segment sent.
     next: u32,
     time: u32,
-    /// What has come in without a gap.
+    /// What was received without a gap.
     pub stream: Vec<u8>,
-    /// By how much its sequence numbers are moved towards the client, once seen.
+    /// The distance by which its sequence numbers are moved towards the client, once seen.
     pub delta: Option<u32>,
 }
 
@@ -60,7 +60,7 @@ impl Client {
         self.sent.iter().any(|(from, bytes)| bytes.get(seq.wrapping_sub(*from) as usize) == Some(&byte))
     }
 
-    /// Notes a segment that was sent to it.
+    /// Records a segment that was sent to it.
     pub fn receives(&mut self, segment: &Segment) {
         if segment.flags & flag::RST != 0 {
             return;
@@ -76,7 +76,7 @@ impl Client {
         self.time = time_of(segment).unwrap_or(self.time);
     }
 
-    /// Notes a segment that it sends.
+    /// Records a segment that it sends.
     pub fn sends(&mut self, segment: &Segment) {
         let end = segment.end();
         if self.next.is_none_or(|next| end.wrapping_sub(next) < 1 << 31) {
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// Notes a frame of its, well-formed or not: the bytes behind the TCP header.
+    /// Records a frame that it sends, well-formed or not: the bytes after the TCP header.
     pub fn speaks(&mut self, frame: &[u8]) {
         self.spoke = true;
         let at = transport_at(frame);
@@ -101,12 +101,12 @@ impl Backend {
         Self { connection, isn, next: BACKEND_ISN, time: 0, stream: Vec::new(), delta: None }
     }
 
-    /// Whether it was dialled for this connection, with this first number.
+    /// Whether it was dialled for this connection, with this initial sequence number.
     pub fn is(&self, connection: Ends, isn: u32) -> bool {
         self.connection == connection && self.isn == isn
     }
 
-    /// Notes a segment that was sent to it, as a receiver takes it: in order, the first copy counts.
+    /// Records a segment that was sent to it, like a receiver: in order, and only the first copy counts.
     pub fn receives(&mut self, segment: &Segment) {
         self.time = time_of(segment).unwrap_or(self.time);
         let expected = self.isn.wrapping_add(1).wrapping_add(self.stream.len() as u32);
@@ -116,7 +116,7 @@ impl Backend {
         }
     }
 
-    /// Notes a segment that it sends.
+    /// Records a segment that it sends.
     pub fn sends(&mut self, segment: &Segment) {
         let end = segment.end();
         if end.wrapping_sub(self.next) < 1 << 31 {
@@ -132,8 +132,8 @@ fn time_of(segment: &Segment) -> Option<u32> {
     })
 }
 
-/// The hellos that clients have: tenants a and b by name, a by wildcard, an unknown and a reserved name, no name, and
-/// long ones of a and b.
+/// The hellos that clients send: for tenants a and b by name, for a by wildcard, with an unknown and a
+/// reserved name, without a name, and long ones for a and b.
 pub fn hellos() -> [Vec<u8>; 8] {
     [
         hello().name(server_name(0)).bytes(),
@@ -147,7 +147,7 @@ pub fn hellos() -> [Vec<u8>; 8] {
     ]
 }
 
-/// Everybody.
+/// All clients and backends.
 #[derive(Debug)]
 pub struct Known {
     pub clients: BTreeMap<Ends, Client>,
@@ -160,7 +160,7 @@ impl Known {
         Self { clients: BTreeMap::new(), backends: BTreeMap::new(), hellos: hellos() }
     }
 
-    /// A segment that a client sends.
+    /// Builds a segment that a client sends.
     pub fn client_sends(&mut self, connection: usize, shape: &Shape) -> Segment {
         let ends = hosts::ends(connection);
         let known = self.clients.entry(ends).or_default().clone();
@@ -181,7 +181,7 @@ impl Known {
         segment
     }
 
-    /// A segment of the backend dialled for a connection, the last one or one before.
+    /// Builds a segment of the backend dialled for a connection, the last one or one before.
     pub fn backend_sends(&mut self, connection: usize, back: usize, shape: &Shape) -> Option<Segment> {
         let dialled = &self.clients.get(&hosts::ends(connection))?.dialled;
         let tuple = *dialled.get(dialled.len().checked_sub(1 + back)?)?;
@@ -200,7 +200,7 @@ impl Known {
         Some(segment)
     }
 
-    /// The payload, and its offset in the hello it is part of.
+    /// Returns the payload, and its offset in the hello that it is part of.
     fn payload(&self, payload: &Payload, sent: u32) -> (Vec<u8>, Option<u32>) {
         match payload {
             Payload::None => (Vec::new(), None),
@@ -240,14 +240,14 @@ fn finish(
     segment.seq = seq;
     segment.flags = shape.flags;
     segment.window = 502;
-    // The field is there without the flag, too.
+    // The field is set even without the flag.
     segment.ack = ack;
     segment.options = options(shape.options, shape.flags & flag::SYN != 0, time, ack);
     segment.payload = payload;
     segment
 }
 
-/// Options by kind and parameter: as honest ends have them, none, and those that no end should send.
+/// Returns options by kind and parameter: those of honest ends, none, and those that no end should send.
 fn options((kind, parameter): (u8, u8), syn: bool, (value, echo): (u32, u32), ack: u32) -> Vec<TcpOption> {
     use TcpOption::{Mss, Nop, Raw, Sack, SackPermitted, Timestamps, WindowScale};
     let linux = [Mss(1440), SackPermitted, Timestamps(value, echo), Nop, WindowScale(7)];
@@ -265,12 +265,12 @@ fn options((kind, parameter): (u8, u8), syn: bool, (value, echo): (u32, u32), ac
             [&stamp[..], &[Nop, Nop, Sack((1..=1 + u32::from(parameter % 3)).map(block).collect())]].concat()
         }
         7 => vec![Nop, Sack(vec![block(1)]), Timestamps(value, echo)],
-        // Lengths that lie: none, one, beyond the header.
+        // Wrong lengths: zero, one, beyond the header.
         8 => vec![Raw(vec![parameter, 0, 0, 0])],
         9 => vec![Raw(vec![8, 1, 1, 1])],
         10 => vec![Nop, Nop, Raw(vec![8, 10 + parameter, 0, 0, 0, 1])],
         11 => vec![Raw(vec![5, parameter, 0, 0, 0, 1, 0, 0])],
-        // Twice, and forty bytes of one.
+        // Options twice, and one option forty times.
         12 => vec![Timestamps(1, 2), Timestamps(value, echo), Mss(100), Mss(1400)],
         13 => vec![Nop; 40],
         14 => vec![Raw(vec![parameter, 4, 1, 2]), SackPermitted, Nop, Nop],
@@ -278,12 +278,12 @@ fn options((kind, parameter): (u8, u8), syn: bool, (value, echo): (u32, u32), ac
     }
 }
 
-/// Offset of the transport header, were there no IP options.
+/// Offset of the transport header if there are no IP options.
 pub fn transport_at(frame: &[u8]) -> usize {
     if frame.get(12..14) == Some(&[0x86, 0xdd]) { 54 } else { 34 }
 }
 
-/// What a frame says of its sender and receiver, whatever else is wrong with it.
+/// Returns sender and receiver of a frame, whatever else is wrong with it.
 pub fn addresses(frame: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
     let port = |at: usize| frame.get(at..at + 2).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     match frame.get(12..14)? {

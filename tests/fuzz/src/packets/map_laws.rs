@@ -1,4 +1,4 @@
-//! What holds for the maps between any two packets.
+//! Invariants of the maps between any two packets.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ use common::maps::flow::{
 use common::maps::name;
 use tests::program::Programs;
 
-/// Counts of sources that the map has room for.
+/// Number of sources for whose counts the map has room.
 const SOURCES_MAX: usize = super::SIZES.hellos as usize;
 
-/// Every connection that the maps hold.
+/// All connections in the maps.
 #[derive(Debug)]
 pub struct Held {
     pub flows: BTreeMap<ClientTuple, Flow>,
@@ -36,7 +36,7 @@ impl Held {
         }
     }
 
-    /// Counts of sources stay: the daemon forgets those of quiet ones.
+    /// Whether no connection is left. Counts of sources may remain: the daemon removes those of idle sources.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty() && self.hellos.is_empty() && self.half_opens.is_empty() && self.nats.is_empty()
     }
@@ -54,7 +54,7 @@ impl Held {
         flow ^ hello << 8 ^ usize::from(self.half_opens.contains_key(client)) << 11
     }
 
-    /// All laws. `lasting`: no hello is over by its time alone.
+    /// Checks all invariants. `lasting`: no hello has expired by its time alone.
     pub fn check(&self, programs: &Programs, source_hellos_max: u32, lasting: bool) {
         self.ports();
         for (client, flow) in &self.flows {
@@ -79,7 +79,7 @@ impl Held {
         self.counts(source_hellos_max, lasting);
     }
 
-    /// Each NAT entry is held by one connection, and each connection has its own.
+    /// Each NAT entry must belong to one connection, and each connection must have its own.
     fn ports(&self) {
         let flows = self.flows.iter().map(|(client, flow)| (flow.nat, *client));
         let connecting = self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_CONNECTING);
@@ -98,7 +98,7 @@ impl Held {
         }
     }
 
-    /// No source has more waiting hellos than it may; each is counted once.
+    /// No source may have more waiting hellos than its limit; each must be counted once.
     fn counts(&self, max: u32, lasting: bool) {
         let waits =
             |hello: &Pending| matches!(hello.connection.state, PENDING_COLLECTING | PENDING_CONNECTING);
@@ -110,7 +110,7 @@ impl Held {
             assert_eq!(source.waiting as usize, count, "waiting hellos of {address:?}");
             assert!(source.waiting <= max, "too many waiting hellos of {address:?}");
         }
-        // A source for whose count there is no room is not refused.
+        // A source whose count has no room in the map is not refused.
         let full = self.sources.len() >= SOURCES_MAX;
         let counted = |client: &ClientTuple| self.sources.contains_key(&client.client.source_prefix());
         let all = waiting().all(|(client, _)| counted(client));
@@ -118,7 +118,7 @@ impl Held {
     }
 }
 
-/// The bytes of a hello are where it says.
+/// The bytes of a hello must be where its entry says.
 fn keep(programs: &Programs, client: &ClientTuple, hello: &Pending) {
     for (index, _, chunk) in chunks(programs, hello) {
         let owner = chunk.map(|chunk| (chunk.owner, chunk.index as usize));
@@ -126,7 +126,7 @@ fn keep(programs: &Programs, client: &ClientTuple, hello: &Pending) {
     }
 }
 
-/// Parts of a hello: index, bytes in use, and what is kept.
+/// Returns the parts of a hello: index, bytes in use, and the buffer.
 fn chunks(programs: &Programs, hello: &Pending) -> Vec<(usize, usize, Option<Buffer>)> {
     let have = hello.have as usize;
     let parts = hello.buffers.iter().enumerate().take(have.div_ceil(BUFFER_BYTES));
@@ -138,7 +138,7 @@ fn chunks(programs: &Programs, hello: &Pending) -> Vec<(usize, usize, Option<Buf
         .collect()
 }
 
-/// What is kept of the hello of a connection.
+/// Returns the buffered bytes of a connection's hello.
 pub fn content(programs: &Programs, client: ClientTuple) -> Vec<u8> {
     let Some(hello) = programs.entry::<_, Pending>(name::PENDING, client) else { return Vec::new() };
     let parts = chunks(programs, &hello);

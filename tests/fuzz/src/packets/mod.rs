@@ -1,14 +1,14 @@
-//! What holds for any packets of three clients and two tenants' backends, run through the loaded programs.
+//! Invariants for any packets of three clients and two tenants' backends, run through the loaded programs.
 
-/// From bytes to what happens.
+/// Decodes bytes into steps.
 mod decode;
-/// Who takes part.
+/// The participants.
 mod hosts;
-/// What the ends know.
+/// What the ends know of their connections.
 mod known;
-/// What holds for every packet that leaves.
+/// Invariants of every packet that leaves.
 mod packet_laws;
-/// What holds for the maps.
+/// Invariants of the maps.
 mod map_laws;
 
 use anyhow::Result;
@@ -33,7 +33,7 @@ use self::known::Known;
 use self::map_laws::Held;
 use self::packet_laws::Given;
 
-/// Small enough to fill.
+/// Sizes of the maps, small enough to fill.
 const SIZES: Sizes = Sizes { flows: 5, hellos: 6, names: 256, closed: 4 };
 /// Payload bytes of a segment in a super-packet.
 const GSO_BYTES: u32 = 100;
@@ -84,8 +84,8 @@ impl Bench {
         Ok(Self { programs, backends })
     }
 
-    /// Runs an input; a law that is broken panics. `note` is called with each state of a connection and the transition
-    /// to it, as a number: what a fuzzer may take for coverage.
+    /// Runs an input; a violated invariant panics. `note` is called with a number for each state of a
+    /// connection and the transition to it, which a fuzzer may use as coverage.
     pub fn check(&mut self, input: &[u8], note: impl FnMut(usize)) {
         let (setting, steps) = decode::input(input);
         self.begin(setting);
@@ -96,7 +96,7 @@ impl Bench {
         run.end();
     }
 
-    /// Everything as it was before the first packet, with these settings.
+    /// Restores the state before the first packet, with these settings.
     fn begin(&mut self, setting: Setting) {
         let default = default_settings(SIZES);
         self.programs.settings(Settings {
@@ -168,7 +168,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
                 let reasons =
                     [ExpireIdle, ExpireRemoved, ExpireClosed, ExpireHello, HelloEvicted, ExpireHalfOpen];
                 let ends = hosts::ends(*connection);
-                // The daemon learns of connections from the maps: each has an owner.
+                // The daemon learns of connections from the maps, so each was started by a client.
                 let spoke = self.known.clients.get(&ends).is_some_and(|client| client.spoke);
                 if let Some(reason) = reasons.get(usize::from(*kind % 8)).filter(|_| spoke) {
                     self.expire(ends, *reason);
@@ -178,7 +178,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         }
     }
 
-    /// A frame comes in.
+    /// Runs a frame that arrives.
     fn give(&mut self, device: Device, frame: Vec<u8>, gso: bool) {
         let given = Given::new(&self.known, &frame);
         if let Some(ends) = given.ends.filter(|(_, to)| hosts::is_vip(to.ip())) {
@@ -224,7 +224,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         self.look(reason, Some(ends));
     }
 
-    /// Looks at the maps.
+    /// Checks the maps.
     fn look(&mut self, reason: Reason, connection: Option<Ends>) {
         let held = Held::read(&self.bench.programs);
         held.check(&self.bench.programs, self.setting.source_hellos_max, !self.setting.impatient);
@@ -233,7 +233,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         (self.note)(state << 7 | reason as usize);
     }
 
-    /// Everything can be ended.
+    /// Checks that every connection can be ended.
     fn end(mut self) {
         let held = Held::read(&self.bench.programs);
         let ends = [
@@ -255,7 +255,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
     }
 }
 
-/// Whether BPF_PROG_TEST_RUN takes a frame: it refuses those that end within the IP header.
+/// Whether BPF_PROG_TEST_RUN accepts a frame: it refuses those that end within the IP header.
 fn runs(frame: &[u8]) -> bool {
     let least = match frame.get(12..14) {
         Some([0x08, 0x00] | [0x86, 0xdd]) => known::transport_at(frame),
@@ -264,7 +264,7 @@ fn runs(frame: &[u8]) -> bool {
     frame.len() >= least
 }
 
-/// The frame of a segment; its TCP checksum wrong if asked for.
+/// Returns the frame of a segment, with a wrong TCP checksum if requested.
 fn built(segment: &Segment, bad_checksum: bool) -> Vec<u8> {
     let mut frame = segment.bytes();
     if bad_checksum {
@@ -274,7 +274,7 @@ fn built(segment: &Segment, bad_checksum: bool) -> Vec<u8> {
     frame
 }
 
-/// The frame with other bytes; lengths and checksums follow where it is still a TCP segment and `repair` says so.
+/// Replaces bytes of a frame. If it is still a TCP segment and `repair` is set, lengths and checksums are repaired.
 fn mangled(mut frame: Vec<u8>, patches: &[(usize, u8)], repair: bool) -> Vec<u8> {
     for (at, value) in patches {
         let at = at % frame.len();

@@ -1,4 +1,4 @@
-//! What holds for every run and every packet that leaves.
+//! Invariants of every run and of every packet that leaves.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,13 +15,13 @@ use super::known::{Backend, Known, addresses, transport_at};
 /// Offset of the IP header.
 const IP_AT: usize = 14;
 
-/// Counted besides a packet's own reason.
+/// Whether a reason is counted in addition to a packet's own.
 pub fn is_event(reason: Reason) -> bool {
-    // The packet that proves the new connection has a reason of its own.
+    // The packet that proves the new connection also has its own reason.
     reason.text().contains("(event)") || reason == Reason::SynFlowReplaced
 }
 
-/// A packet that went in.
+/// A packet that arrives.
 #[derive(Debug)]
 pub struct Given<'a> {
     pub frame: &'a [u8],
@@ -48,7 +48,7 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The one reason of a packet, after what holds for any run of `ingress`.
+/// Returns the packet's own reason, after checking the invariants of any run of `ingress`.
 pub fn reason(given: &Given<'_>, outcome: &Outcome) -> Reason {
     let own: Vec<_> = outcome.counted.iter().filter(|(reason, _)| !is_event(*reason)).collect();
     let [(reason, 1)] = own.as_slice() else {
@@ -66,14 +66,14 @@ pub fn reason(given: &Given<'_>, outcome: &Outcome) -> Reason {
     *reason
 }
 
-/// Packets that leave, in order.
+/// Returns the packets that leave, in order.
 pub fn packets(outcome: &Outcome) -> impl Iterator<Item = &[u8]> {
     let last = (outcome.verdict == verdict::REDIRECT).then_some(outcome.packet.as_slice());
     outcome.emitted.iter().map(|(_, frame)| frame.as_slice()).chain(last)
 }
 
-/// A packet that leaves: whole, and for those it may be for. `content` returns what the program keeps of the hello of a
-/// connection.
+/// Checks that a packet that leaves is well-formed and goes to an allowed receiver. `content` returns the
+/// buffered bytes of a connection's hello.
 pub fn check(
     known: &mut Known,
     given: &Given<'_>,
@@ -86,7 +86,7 @@ pub fn check(
     lengths(given, frame, passed);
     let answer = given.ends == Some((to, from));
     if matches!(reason, Reason::IcmpToBackend | Reason::IcmpToClient) {
-        // To the other end of the connection that it quotes.
+        // It goes to the other end of the connection that it quotes.
         assert!(passed && is_icmp(frame), "{reason:?} sends\n{}", describe(frame));
         return;
     }
@@ -100,7 +100,7 @@ pub fn check(
         content_is_unchanged(given, frame);
     }
     let Some(segment) = Segment::parse(frame) else {
-        // An IP length of zero stands for "as long as the packet".
+        // An IP length of zero means "as long as the packet".
         assert!(passed && told(frame).is_none(), "{reason:?} sends\n{}", describe(frame));
         return;
     };
@@ -117,7 +117,7 @@ pub fn check(
     }
 }
 
-/// Whether packets counted so are those that came in, rewritten.
+/// Whether packets counted under this reason are packets that arrived, rewritten.
 fn is_passed(reason: Reason) -> bool {
     use Reason::{ConnectRefused, ForwardBackend, ForwardClient, ForwardReset, SynForwarded};
     use Reason::{IcmpEcho, IcmpToBackend, IcmpToClient};
@@ -130,7 +130,7 @@ fn is_icmp(frame: &[u8]) -> bool {
     if v6 { frame.get(IP_AT + 6) == Some(&58) } else { frame.get(IP_AT + 9) == Some(&1) }
 }
 
-/// Length of the frame by its IP header; `None` = it says zero.
+/// Length of the frame by its IP header; `None`: the header says zero.
 fn told(frame: &[u8]) -> Option<usize> {
     let v6 = transport_at(frame) == 54;
     let at = if v6 { IP_AT + 4 } else { IP_AT + 2 };
@@ -138,7 +138,7 @@ fn told(frame: &[u8]) -> Option<usize> {
     (told != 0).then_some(told + if v6 { IP_AT + 40 } else { IP_AT })
 }
 
-/// Lengths and checksums are right; where the packet was only passed on, as right as they were.
+/// Checks lengths and checksums. If the packet was only forwarded, they must be as right or wrong as before.
 fn lengths(given: &Given<'_>, frame: &[u8], passed: bool) {
     let as_before = |same: bool| passed && same;
     assert!(
@@ -171,7 +171,7 @@ fn from_be(frame: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
 }
 
-/// Flags, header length and payload are those that came in.
+/// Checks that flags, header length and payload are unchanged.
 fn content_is_unchanged(given: &Given<'_>, frame: &[u8]) {
     let at = transport_at(frame) + 12;
     let payload = transport_at(frame) + usize::from(frame[at] >> 4) * 4;
@@ -182,7 +182,7 @@ fn content_is_unchanged(given: &Given<'_>, frame: &[u8]) {
     }
 }
 
-/// Sequence numbers of a backend are moved by the same amount as long as its connection lasts.
+/// Checks that a backend's sequence numbers are moved by the same distance for as long as its connection lasts.
 fn same_delta(known: &mut Known, given: &Given<'_>, (backend, client): (u32, u32)) {
     let tuples = given.ends.map(|(from, to)| backend_tuple(from, to));
     let Some(tuple) = tuples.filter(|tuple| known.backends.contains_key(tuple)) else { return };
@@ -224,7 +224,7 @@ fn to_backend(
     }
 }
 
-/// A SYN to a backend: of the tenant to whom the hello that is kept belongs.
+/// Checks a SYN to a backend, which must be of the tenant that the buffered hello names.
 fn dialled(
     known: &mut Known,
     given: &Given<'_>,
@@ -246,7 +246,7 @@ fn dialled(
     }
 }
 
-/// What each backend has received on a TLS listener begins with a whole hello that names its own tenant.
+/// Checks that what each backend of a TLS listener received starts with a whole hello that names its tenant.
 pub fn streams(known: &Known) {
     for (tuple, backend) in known.backends.iter().filter(|(_, backend)| !backend.stream.is_empty()) {
         let (address, _) = hosts::ends_of(tuple);

@@ -1,4 +1,4 @@
-//! One connection: whom to ask, from which address, and whether the right server answered.
+//! One connection: where to connect, from which address, and whether the right server answered.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -11,7 +11,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrIn, sock
 use crate::content::{self, MESSAGE, Template};
 use crate::order::Aim;
 
-/// How long a connection may take; the client's own repetitions come after 1 s.
+/// How long a connection may take; the client's own retransmissions start after 1 s.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The next connection to make.
@@ -23,7 +23,7 @@ pub(crate) struct Next {
     pub(crate) from: Ipv4Addr,
 }
 
-/// Walks over all tenants and all own addresses.
+/// Iterates over all tenants and all own addresses.
 #[derive(Debug)]
 pub(crate) struct Walk {
     aim: Aim,
@@ -36,19 +36,19 @@ impl Walk {
         Self { aim, template, count: 0 }
     }
 
-    /// Distinguishes this order's streams from another's.
+    /// Distinguishes the streams of this order from those of others.
     pub(crate) fn seed(&self) -> u32 {
         self.aim.seed
     }
 
-    /// The hello of a tenant.
+    /// Returns the hello for a tenant.
     pub(crate) fn hello(&mut self, tenant: u32) -> &[u8] {
         self.template.of(tenant)
     }
 
     pub(crate) fn next(&mut self) -> Next {
         let aim = &self.aim;
-        // A prime that divides no number of tenants in use: all of them come.
+        // A prime that divides no number of tenants in use, so that all tenants are reached.
         let tenant = ((u64::from(aim.seed) + self.count * 7919) % u64::from(aim.tenants)) as u32;
         let server = tenant % aim.servers;
         let from = Ipv4Addr::from(u32::from(aim.from.0) + (self.count % u64::from(aim.from.1)) as u32);
@@ -57,7 +57,7 @@ impl Walk {
     }
 }
 
-/// Begins to connect.
+/// Starts to connect.
 pub(crate) fn begin(next: &Next) -> io::Result<TcpStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket::socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
@@ -70,7 +70,7 @@ pub(crate) fn begin(next: &Next) -> io::Result<TcpStream> {
     }
 }
 
-/// What is wrong with an answer to this hello, if anything.
+/// Returns what is wrong with an answer to this hello, if anything.
 pub(crate) fn fault(answer: &[u8; MESSAGE], next: &Next, hello: &[u8]) -> Option<&'static str> {
     let digest = content::digest(hello);
     if *answer == content::answer(next.server, digest) {
@@ -82,7 +82,7 @@ pub(crate) fn fault(answer: &[u8; MESSAGE], next: &Next, hello: &[u8]) -> Option
     }
 }
 
-/// An error in few words.
+/// Describes an error in few words.
 pub(crate) fn named(stage: &str, error: &io::Error) -> String {
     let kind = match error.kind() {
         ErrorKind::ConnectionReset => "reset",
@@ -94,12 +94,12 @@ pub(crate) fn named(stage: &str, error: &io::Error) -> String {
     format!("{stage}: {kind}")
 }
 
-/// Connects, greets and checks the answer; the socket blocks, for a bounded time.
+/// Connects, sends the hello and checks the answer. The socket blocks, but not longer than [`PATIENCE`].
 pub(crate) fn open(next: &Next, walk: &mut Walk) -> Result<TcpStream, String> {
     let of = |stage: &'static str| move |error: io::Error| named(stage, &error);
     let mut stream = begin(next).map_err(of("connect"))?;
     stream.set_nonblocking(false).map_err(of("connect"))?;
-    // Of both directions: a blocking write also waits for the connection.
+    // For both directions: a blocking write also waits for the connection.
     stream.set_read_timeout(Some(PATIENCE)).map_err(of("connect"))?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(of("connect"))?;
     stream.set_nodelay(true).map_err(of("connect"))?;

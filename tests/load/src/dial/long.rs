@@ -1,4 +1,4 @@
-//! Few long connections: requests and responses, streams, and such that are only held.
+//! A few long connections: requests and responses, streams, and connections that are only held.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use super::connection::{self, Next, PATIENCE, Walk};
 use crate::content::{self, DOWN, MESSAGE, PIECE, Pattern, UP};
 use crate::order::{Report, Way};
 
-/// Opens connections and puts them into an epoll set.
+/// Opens connections and adds them to an epoll set.
 fn open_all(
     walk: &mut Walk,
     connections: u32,
@@ -34,7 +34,7 @@ fn open_all(
     Ok((epoll, open))
 }
 
-/// Waits for events; for at most [`PATIENCE`].
+/// Waits for events, for at most [`PATIENCE`].
 fn wait(epoll: &Epoll, events: &mut [EpollEvent]) -> Result<usize> {
     loop {
         match epoll.wait(events, EpollTimeout::try_from(PATIENCE)?) {
@@ -44,7 +44,7 @@ fn wait(epoll: &Epoll, events: &mut [EpollEvent]) -> Result<usize> {
     }
 }
 
-/// One request at a time on each connection.
+/// Sends one request at a time on each connection.
 pub(crate) fn ask(walk: &mut Walk, connections: u32, milliseconds: u64) -> Result<Report> {
     let mut report = Report::default();
     let (epoll, mut open) = open_all(walk, connections, EpollFlags::EPOLLIN, &mut report)?;
@@ -67,7 +67,7 @@ pub(crate) fn ask(walk: &mut Walk, connections: u32, milliseconds: u64) -> Resul
             let place = event.data() as usize;
             let (next, stream) = &mut open[place];
             let count = &mut sent[place];
-            // A response is one segment.
+            // A response arrives in one segment.
             let came = stream.read(&mut buffer);
             let expected = content::response(next.server, &content::request(*count));
             if !matches!(came, Ok(MESSAGE)) || buffer != expected {
@@ -93,7 +93,7 @@ pub(crate) fn ask(walk: &mut Walk, connections: u32, milliseconds: u64) -> Resul
     Ok(report)
 }
 
-/// Streams on all connections at once, each byte compared by its receiver.
+/// Runs streams on all connections at once; the receiver compares each byte.
 pub(crate) fn stream(
     walk: &mut Walk,
     way: Way,

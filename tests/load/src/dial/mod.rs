@@ -4,7 +4,7 @@
 mod connection;
 /// Many short connections.
 mod short;
-/// Few long ones.
+/// A few long ones.
 mod long;
 
 use std::io::{self, BufRead, Write};
@@ -15,7 +15,7 @@ use self::connection::Walk;
 use crate::content::Pattern;
 use crate::order::{Order, Report, Task};
 
-/// Obeys until standard input ends.
+/// Carries out orders until standard input ends.
 pub fn run() -> Result<()> {
     let pattern = Pattern::new();
     let mut held = long::Held::default();

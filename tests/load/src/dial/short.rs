@@ -14,7 +14,7 @@ use super::connection::{self, Next, PATIENCE, Walk};
 use crate::content::MESSAGE;
 use crate::order::Report;
 
-/// Token of the clock of arrivals.
+/// Epoll token of the timer for arrivals.
 const CLOCK: u64 = u64::MAX;
 
 /// A connection in progress.
@@ -28,7 +28,7 @@ struct Visit {
     have: usize,
 }
 
-/// What becomes of a visit.
+/// The state of a visit after a step.
 enum Progress {
     Waits,
     Done,
@@ -41,7 +41,7 @@ struct Load {
     free: Vec<usize>,
     walk: Walk,
     report: Report,
-    /// From `connect` to the answer and to the established connection, where they are wanted.
+    /// Times from `connect` to the answer and to the established connection, if they are wanted.
     times_ns: Option<(Vec<u32>, Vec<u32>)>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn connect(walk: Walk, slots: u32, milliseconds: u64) -> Result<Repor
     })
 }
 
-/// Starts this many connections a second, whatever the earlier ones do.
+/// Starts this many connections per second, however long the earlier ones take.
 pub(crate) fn arrive(walk: Walk, rate: u32, milliseconds: u64) -> Result<Report> {
     let mut load = Load::new(walk)?;
     load.times_ns = Some(Default::default());
@@ -81,8 +81,9 @@ pub(crate) fn arrive(walk: Walk, rate: u32, milliseconds: u64) -> Result<Report>
     })
 }
 
-/// Connects at most a thousand times a second until another server than `server` answers; the report has the time
-/// until then. Faster, one backend's source ports would be used up: each is kept for a while behind its connection.
+/// Connects at most a thousand times a second until a server other than `server` answers; the report has the
+/// time until then. At a higher rate, one backend's source ports would be used up: each is kept for a while
+/// after its connection has ended.
 pub(crate) fn turn(walk: &mut Walk, server: u32, milliseconds: u64) -> Report {
     let (begun, mut report) = (Instant::now(), Report::default());
     while begun.elapsed() < Duration::from_millis(milliseconds) {
@@ -116,8 +117,8 @@ impl Load {
         })
     }
 
-    /// Works until `more`, called with the number of connections that just ended, says that no more will start and
-    /// all have ended.
+    /// Works until `more` says that no more connections will start, and all have ended. `more` is called with
+    /// the number of connections that have just ended.
     fn until(mut self, begun: Instant, mut more: impl FnMut(&mut Self, usize) -> bool) -> Result<Report> {
         let mut events = [EpollEvent::empty(); 128];
         let mut last = Instant::now();
@@ -168,7 +169,7 @@ impl Load {
             Some(Visit { stream, next, begun, greeted: None, answer: [0; MESSAGE], have: 0 });
     }
 
-    /// Whether the connection in this slot has ended.
+    /// Advances the connection in this slot; returns whether it has ended.
     fn progress(&mut self, token: u64) -> bool {
         let place = token as usize;
         let Some(visit) = self.visits.get_mut(place).and_then(Option::as_mut) else { return false };
