@@ -6,7 +6,7 @@ use super::{NO_BUFFER, place};
 use crate::kernel;
 use crate::maps;
 use crate::scratch::{Cursors, Received, Waiting};
-use crate::verified::verified;
+use crate::verified::{looped, verified};
 
 /// Limits a number of bytes, counted from a buffer's start, to what one buffer holds.
 #[inline(always)]
@@ -52,24 +52,37 @@ verified! {
     /// Copies the hello's bytes from stream byte `cursors.from` on back into the window. Returns `false` when
     /// some are gone.
     pub(crate) fn fetch as buffer_fetch(received: Received, waiting: Waiting, cursors: Cursors) -> bool {
-        let mut index = 0;
-        while index < PENDING_BUFFERS {
-            let begin = (index * BUFFER_BYTES) as u32;
-            if begin < waiting.pending.have && begin + BUFFER_BYTES as u32 > cursors.from {
-                let Some(buffer) = maps::buffer(waiting.pending.buffers[index]) else { return false };
-                // Another client may have taken the buffer: its bytes must not be delivered as this client's.
-                if buffer.owner != received.client || buffer.index != index as u32 {
-                    return false;
-                }
-                let to = cursors.window.bytes.as_mut_ptr().wrapping_add(index * BUFFER_BYTES);
-                kernel::copy(to, buffer.bytes.as_ptr(), in_buffer(waiting.pending.have - begin));
-                // Check again: the buffer may have been taken during the copy.
-                if buffer.owner != received.client || buffer.index != index as u32 {
-                    return false;
-                }
-            }
-            index += 1;
+        cursors.at = cursors.from;
+        fetch_each(received, waiting, cursors);
+        cursors.at >= waiting.pending.have
+    }
+}
+
+looped! {
+    /// Copies one buffer, the one of stream byte `cursors.at`; ends after the hello's last one, or at one that is
+    /// gone.
+    fn fetch_each(received: Received, waiting: Waiting, cursors: Cursors) times PENDING_BUFFERS as u32, |_round| {
+        let have = waiting.pending.have;
+        if cursors.at >= have {
+            return true;
         }
-        true
+        let index = core::hint::black_box(cursors.at) / BUFFER_BYTES as u32;
+        if index >= PENDING_BUFFERS as u32 {
+            return true;
+        }
+        let begin = index * BUFFER_BYTES as u32;
+        let Some(buffer) = maps::buffer(place::slot_of(&waiting.pending, index)) else { return true };
+        // Another client may have taken the buffer: its bytes must not be delivered as this client's.
+        if buffer.owner != received.client || buffer.index != index {
+            return true;
+        }
+        let to = cursors.window.bytes.as_mut_ptr().wrapping_add(begin as usize);
+        kernel::copy(to, buffer.bytes.as_ptr(), in_buffer(have - begin));
+        // Check again: the buffer may have been taken during the copy.
+        if buffer.owner != received.client || buffer.index != index {
+            return true;
+        }
+        cursors.at = begin + BUFFER_BYTES as u32;
+        false
     }
 }

@@ -34,6 +34,12 @@ fn lock(buffer: &mut Buffer, now_ns: u64) -> bool {
         && !is_locked(maps::exchange(&mut buffer.locked, (now_ns >> 20) as u32 | 1), now_ns)
 }
 
+/// Returns the slot of the hello's buffer `index`; `NO_BUFFER` when it has none.
+#[inline(always)]
+pub(super) fn slot_of(pending: &Pending, index: u32) -> u32 {
+    pending.buffers.get(index as usize).copied().unwrap_or(NO_BUFFER)
+}
+
 /// Locks a buffer of `owner`; `false` when it has another owner now, or another CPU holds the lock.
 #[inline(always)]
 pub(super) fn lock_of(buffer: &mut Buffer, owner: &ClientTuple, now_ns: u64) -> bool {
@@ -96,13 +102,13 @@ fn probe(
     // A copy: the buffer may get another owner meanwhile.
     kernel::assign(&mut waiting.victim, &buffer.owner);
     let own = waiting.victim == received.segment.tuple;
-    let part = (buffer.index & 7) as usize;
+    let part = buffer.index;
     // The hello in hand uses the slot, though its entry in the map does not show it yet.
-    if own && waiting.pending.buffers[part] == place {
+    if own && slot_of(&waiting.pending, part) == place {
         return false;
     }
     if let Some(pending) = maps::pending(&waiting.victim)
-        && pending.buffers[part] == place
+        && slot_of(pending, part) == place
     {
         if own {
             return false;
@@ -171,7 +177,7 @@ verified! {
             return false;
         }
         let Some(pending) = maps::pending(&waiting.victim) else { return true };
-        if pending.buffers[(buffer.index & 7) as usize] != place {
+        if slot_of(pending, buffer.index) != place {
             return true;
         }
         // The slot got another hello during the search, and that one is not the oldest.
@@ -199,7 +205,7 @@ verified! {
 looped! {
     /// Releases one buffer's lock; ends after the hello's last buffer.
     fn release_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
-        let Some(buffer) = maps::buffer(waiting.pending.buffers[(round & 7) as usize]) else { return true };
+        let Some(buffer) = maps::buffer(slot_of(&waiting.pending, round)) else { return true };
         if buffer.owner == received.client {
             buffer.locked = 0;
         }
@@ -217,7 +223,7 @@ verified! {
 looped! {
     /// Frees one buffer; ends after the hello's last one.
     fn free_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
-        let place = waiting.pending.buffers[(round & 7) as usize];
+        let place = slot_of(&waiting.pending, round);
         let Some(buffer) = maps::buffer(place) else { return true };
         if lock_of(buffer, &received.client, received.now_ns) {
             buffer.index = BUFFER_FREE;
