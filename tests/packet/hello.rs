@@ -224,6 +224,34 @@ fn acknowledgements_of_ours_are_absorbed_while_the_hello_waits() {
     }
 }
 
+#[test]
+fn a_hello_is_whole_once_its_record_is() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        // A byte, bytes that are no message, and another hello behind this one in its record.
+        let second = usual_hello()[5..].to_vec();
+        for (port, behind) in (40_000..).zip([vec![0], vec![0xff; 300], second]) {
+            let mut bytes = [&usual_hello()[..], &behind].concat();
+            let length = (bytes.len() as u16 - 5).to_be_bytes();
+            bytes[3..5].copy_from_slice(&length);
+            let client = dial(family).port(port).shake(&mut programs);
+            assert_dropped(&client.send(&mut programs, 0, &bytes[..517]), Reason::HelloBuffered);
+            let end = bytes.len() as u32;
+            for (offset, byte) in (517..end - 1).zip(&behind) {
+                let outcome = client.give(&mut programs, &client.at(offset).psh().payload([*byte]));
+                assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)], "byte {offset}");
+            }
+            let last = [behind[behind.len() - 1], 0x17];
+            let outcome = client.send(&mut programs, end - 1, &last);
+            assert_complete(&programs, client, &outcome, bytes.len() + 1);
+            // The record passes as it arrived, with what follows it.
+            let outcome = Backend::of(&sent(&outcome)).accept(&mut programs);
+            assert_eq!(crate::delivery::delivered(&outcome, ISN), [&bytes[..], &[0x17]].concat());
+        }
+    }
+}
+
 /// Returns hellos that are refused, each with the reason.
 fn refused() -> Vec<(Vec<u8>, Reason)> {
     let good = hello().name(server_name(0)).bytes();

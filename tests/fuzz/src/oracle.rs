@@ -5,7 +5,7 @@ use std::net::IpAddr;
 /// What a stream or a name is judged to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The hello is incomplete, and possibly already invalid.
+    /// The hello or its last record is incomplete, and possibly already invalid.
     Incomplete,
     /// Not a ClientHello, or one that breaks the rules.
     Broken,
@@ -21,7 +21,7 @@ pub enum Verdict {
     LikeIpv6,
 }
 
-/// A hello must end within this many bytes of its stream.
+/// The record in which a hello ends must end within this many bytes of its stream.
 const STREAM_MAX: usize = 16_384;
 
 /// Judges the start of a stream.
@@ -34,31 +34,32 @@ pub fn stream(bytes: &[u8]) -> Verdict {
     }
 }
 
-/// Returns the handshake message without its header, assembled from its records.
-pub fn message(mut stream: &[u8]) -> Result<Vec<u8>, Verdict> {
-    let mut message = Vec::new();
+/// Returns the handshake message without its header, assembled from its records, all of which must be complete.
+pub fn message(stream: &[u8]) -> Result<Vec<u8>, Verdict> {
+    let (mut message, mut rest, mut end) = (Vec::new(), stream, 0);
     loop {
         if let [kind, high, middle, low, body @ ..] = message.as_slice() {
             let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
             if *kind != 1 || 9 + length > STREAM_MAX {
                 return Err(Verdict::Broken);
             }
-            if let Some(body) = body.get(..length) {
+            if let Some(body) = body.get(..length).filter(|_| end <= stream.len()) {
                 return Ok(body.to_vec());
             }
         }
         let expected = [(0, 22), (1, 3)];
-        if expected.iter().any(|(at, value)| stream.get(*at).is_some_and(|byte| byte != value)) {
+        if expected.iter().any(|(at, value)| rest.get(*at).is_some_and(|byte| byte != value)) {
             return Err(Verdict::Broken);
         }
-        let Some((header, rest)) = stream.split_first_chunk::<5>() else { return Err(Verdict::Incomplete) };
+        let Some((header, behind)) = rest.split_first_chunk::<5>() else { return Err(Verdict::Incomplete) };
         let length = u16::from_be_bytes([header[3], header[4]]) as usize;
+        end += 5 + length;
         if length == 0 || length > 16_384 {
             return Err(Verdict::Broken);
         }
-        let (payload, rest) = rest.split_at(length.min(rest.len()));
+        let (payload, next) = behind.split_at(length.min(behind.len()));
         message.extend(payload);
-        stream = rest;
+        rest = next;
     }
 }
 

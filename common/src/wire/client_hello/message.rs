@@ -39,9 +39,9 @@ const NAME_STEP: u32 = 4;
 
 impl Parser {
     /// Checks before a field is read whether the message has ended, and whether the field fits in what
-    /// encloses it. `true` = decided.
+    /// encloses it. `end` is the number of available bytes. `true` = decided.
     #[inline(always)]
-    pub(super) fn settle(&mut self) -> bool {
+    pub(super) fn settle(&mut self, end: u32) -> bool {
         let field = self.field;
         if field == MESSAGE {
             return false;
@@ -50,7 +50,7 @@ impl Parser {
         let room = if in_list { self.list } else { self.message };
         // A hello of TLS 1.2 may end before the extensions' length (RFC 5246 section 7.4.1.2).
         if room == 0 && (field == EXTENSIONS || field == EXTENSION) {
-            return self.conclude();
+            return self.finish(end);
         }
         (room as u32) < field_bytes(field) && self.decide(Outcome::Malformed)
     }
@@ -151,7 +151,7 @@ impl Parser {
         self.message = rest as u16;
         self.field = EXTENSION;
         if length < rest {
-            // The message is malformed, but that is only reported at its end.
+            // The message is malformed, but that is only reported at the end of its record.
             self.flags |= TRAILING_BYTES;
             self.skip = rest as u16;
             self.message = 0;

@@ -2,8 +2,8 @@
 //!
 //! A push parser: it consumes all bytes that are available, keeps partial fields in [`Parser`], and never
 //! reads a consumed byte again. The same code runs in the kernel, in `vestibule explain`, in tests and in
-//! fuzzers. It fails closed: a name is accepted only at the end of the hello, and only if every length fits.
-//! `decide::server_name` checks the name.
+//! fuzzers. It fails closed: a name is accepted only at the end of the record that the hello ends in, and only
+//! if every length fits. `decide::server_name` checks the name.
 //!
 //! The work is divided into steps of bounded cost, so that the kernel can run it with `bpf_loop`. Each step
 //! consumes at least one byte or is the last one.
@@ -44,7 +44,8 @@ mod record;
 /// The handshake message: fields and what they enclose.
 mod message;
 
-/// A ClientHello must end within this number of bytes of the stream, including record headers.
+/// The record in which a ClientHello ends must end within this number of bytes of the stream, including record
+/// headers.
 pub const STREAM_BYTES_MAX: u32 = 16384;
 
 /// The size of [`Window`]: the stream, and room for a copy of fixed size that writes beyond its end.
@@ -101,7 +102,7 @@ impl Stream for [u8] {
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The hello is not complete.
+    /// The hello is not complete, or the record in which it ends is not.
     NeedMore = 0,
     /// Complete; the name is in [`Parser::name`].
     Name = 1,
@@ -194,7 +195,7 @@ impl Parser {
         }
         let end = if end < STREAM_BYTES_MAX { end } else { STREAM_BYTES_MAX };
         self.pass_over(end.saturating_sub(self.position));
-        if self.skip == 0 && self.name_left == 0 && self.settle() {
+        if self.skip == 0 && self.name_left == 0 && self.settle(end) {
             return true;
         }
         let left = end.saturating_sub(self.position);
@@ -251,6 +252,15 @@ impl Parser {
         true
     }
 
+    /// Passes over what follows the message in its record, then decides. The record is complete before the hello is,
+    /// and passes to the backend as a whole (RFC 8446 section 5.1). `true` = decided.
+    #[inline(always)]
+    fn finish(&mut self, end: u32) -> bool {
+        self.skip = self.record;
+        self.pass_over(end.saturating_sub(self.position));
+        self.skip == 0 && self.conclude()
+    }
+
     /// Decides the outcome after the message ended where it should. Returns `true`.
     #[inline(always)]
     fn conclude(&mut self) -> bool {
@@ -283,5 +293,7 @@ pub fn parse(bytes: &[u8]) -> (Outcome, Parser) {
 
 #[cfg(test)]
 mod builder;
+#[cfg(test)]
+mod limits;
 #[cfg(test)]
 mod tests;
