@@ -72,7 +72,7 @@ reasons! {
     35 HelloEvicted "hello" "evicted" "the oldest waiting hello was evicted (event); its client is reset";
     36 HelloNotTls "hello" "not_tls" "the client does not speak TLS; answered with RST";
     37 HelloMalformed "hello" "malformed" "malformed ClientHello; answered with RST";
-    38 HelloTooLong "hello" "too_long" "ClientHello over 16 KiB; answered with RST";
+    38 HelloTooLong "hello" "too_long" "ClientHello over 16 KiB, or over 18 KiB with record headers; answered with RST";
     39 HelloNameInvalid "hello" "name_invalid" "server name is not a DNS name; answered with RST";
     40 HelloReset "hello" "reset" "client reset while its hello was waiting";
     41 HelloAbandoned "hello" "abandoned" "client closed while its hello was incomplete; answered with RST";

@@ -9,7 +9,7 @@ use userspace::model::facts::Settings;
 const ENTRY_BYTES: [(&str, u64); 16] = [
     (name::FLOWS, 200),
     (name::NATS, 128),
-    (name::PENDING, 528),
+    (name::PENDING, 536),
     (name::BUFFERS, 2096),
     (name::SOURCES, 80),
     (name::HALF_OPENS, 176),

@@ -438,20 +438,73 @@ fn places_of_hellos_that_are_over_are_taken_again_without_a_reset() {
     }
 }
 
+/// Returns a hello that fills nine buffers.
+fn largest() -> Vec<u8> {
+    hello().name(server_name(0)).length(18_432).records_of(40).bytes()
+}
+
+#[test]
+fn each_of_nine_buffers_is_its_hellos_until_that_gives_way() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(10);
+        let bytes = largest();
+        let first = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, first, &bytes, 1_400);
+        let held = first.waiting(&programs).expect("it waits for its backend").buffers;
+        for (index, place) in (0..).zip(held) {
+            let buffer = places(&programs, 10)[place as usize];
+            assert_eq!((buffer.index, buffer.locked), (index, 0), "slot {place}");
+        }
+        // The one slot that is left passes from hello to hello; the nine are another's.
+        begin(&mut programs, family, far(family, 2, 1), 40_000);
+        for port in 40_001..40_012 {
+            let client = dial(family).host(far(family, 2, 1)).port(port).shake(&mut programs);
+            let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+            assert_eq!(outcome.counted, [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)]);
+        }
+        let outcome = backend.accept(&mut programs);
+        assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
+    }
+}
+
+#[test]
+fn a_hello_whose_ninth_buffer_is_taken_gives_way_as_a_whole() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = small(17);
+        let first = dial(family).shake(&mut programs);
+        collect(&mut programs, first, &largest(), 1_400);
+        assert_eq!(first.waiting(&programs).expect("it waits").buffers, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        for port in 40_001..40_009 {
+            begin(&mut programs, family, far(family, 2, 1), port);
+        }
+        // The next search is among the nine, from the last one on.
+        let sizes = Sizes { hellos: 17, ..Sizes::default() };
+        programs.settings(Settings { buffers: 9, ..default_settings(sizes) });
+        let client = dial(family).host(far(family, 3, 1)).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+        assert_eq!(outcome.counted, [(Reason::HelloBuffered, 1), (Reason::HelloEvicted, 1)]);
+        assert_eq!(client.waiting(&programs).expect("it waits").buffers[0], 8);
+        assert_eq!(first.waiting(&programs), None);
+        assert_eq!(programs.evictions().len(), 1);
+    }
+}
+
 #[test]
 fn large_hellos_share_the_buffers_with_small_ones() {
     tests::skip_without_root!();
     for family in FAMILIES {
-        let mut programs = small(9);
-        let bytes = hello().name(server_name(0)).length(16_384).bytes();
+        let mut programs = small(10);
+        let bytes = largest();
         let first = dial(family).shake(&mut programs);
         let backend = collect(&mut programs, first, &bytes, 1_400);
         let second = begin(&mut programs, family, far(family, 2, 1), 40_000);
-        // Nine slots are taken. The delivery leaves all bytes unchanged and frees eight slots once all bytes
+        // Ten slots are taken. The delivery leaves all bytes unchanged and frees nine slots once all bytes
         // are delivered.
         let outcome = backend.accept(&mut programs);
         assert_eq!(crate::delivery::delivered(&outcome, ISN), bytes);
-        let outcome = backend.give(&mut programs, &backend.at(0, 16_384));
+        let outcome = backend.give(&mut programs, &backend.at(0, 18_432));
         assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
         assert_eq!(hellos(&programs), [second.dial.tuple()]);
         let third = dial(family).port(40_001).shake(&mut programs);

@@ -85,19 +85,38 @@ fn room(dial: Dial) -> usize {
 }
 
 #[test]
-fn sixteen_kibibytes_arrive_byte_for_byte() {
+fn the_longest_hellos_arrive_byte_for_byte() {
     tests::skip_without_root!();
     let mut programs = ready();
-    let bytes = hello().name(server_name(0)).length(16_384).bytes();
-    for family in FAMILIES {
-        for (port, offer) in (40_000..).zip([Offer::linux(1440, 7), Offer::plain(1440)]) {
-            let dial = dial(family).port(port).offer(offer);
-            let client = dial.shake(&mut programs);
-            let backend = collect(&mut programs, client, &bytes, room(dial));
-            let outcome = backend.give(&mut programs, &backend.syn_ack());
-            assert_eq!(delivered(&outcome, ISN), bytes);
-            assert_pieces(&outcome, client, backend, &bytes, room(dial), CLIENT_WINDOW);
+    let mut ports = 40_000..;
+    // The longest message in one record and in the shortest records; the longest streams.
+    let longest = [(16_389, 16_384), (18_384, 41), (18_431, 40), (18_432, 40)];
+    for (length, record) in longest {
+        // The last bytes are not zero, as padding would be: each counts in a checksum.
+        let bytes = hello().name(server_name(0)).name_last().length(length).records_of(record).bytes();
+        for family in FAMILIES {
+            for offer in [Offer::linux(1440, 7), Offer::plain(1440)] {
+                let dial = dial(family).port(ports.next().expect("a port")).offer(offer);
+                let client = dial.shake(&mut programs);
+                let backend = collect(&mut programs, client, &bytes, room(dial));
+                let outcome = backend.give(&mut programs, &backend.syn_ack());
+                assert_eq!(delivered(&outcome, ISN), bytes);
+                assert_pieces(&outcome, client, backend, &bytes, room(dial), CLIENT_WINDOW);
+            }
         }
+    }
+}
+
+#[test]
+fn the_longest_hello_arrives_in_the_smallest_segments() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(18_432).records_of(40).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, client, &bytes, 1_428);
+        let outcome = backend.give(&mut programs, &backend.syn_ack_with(Offer::linux(1, 9)));
+        assert_pieces(&outcome, client, backend, &bytes, 76, CLIENT_WINDOW);
     }
 }
 
@@ -178,23 +197,23 @@ fn data_behind_the_hello_is_kept_and_delivered() {
 }
 
 #[test]
-fn no_more_than_sixteen_kibibytes_are_kept() {
+fn no_more_than_nine_buffers_are_kept() {
     tests::skip_without_root!();
     let mut programs = ready();
-    let bytes = hello().name(server_name(0)).length(15_000).bytes();
+    let bytes = hello().name(server_name(0)).length(16_389).bytes();
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
         let backend = collect(&mut programs, client, &bytes, 1_428);
         let mut stream = bytes.clone();
-        stream.extend([0x17; 3_000]);
-        for at in [15_000, 16_000, 16_384] {
+        stream.extend([0x17; 4_000]);
+        for at in [16_389, 17_389, 18_389, 18_432] {
             let part = &stream[at..at + 1_000];
             let outcome = client.send(&mut programs, at as u32, part);
             assert_dropped(&outcome, Reason::HelloBuffered);
         }
-        assert_dropped(&client.send(&mut programs, 17_000, &[0x17; 500]), Reason::HelloBeyond);
+        assert_dropped(&client.send(&mut programs, 19_000, &[0x17; 500]), Reason::HelloBeyond);
         let outcome = backend.accept(&mut programs);
-        assert_eq!(delivered(&outcome, ISN), stream[..16_384]);
+        assert_eq!(delivered(&outcome, ISN), stream[..18_432]);
     }
 }
 

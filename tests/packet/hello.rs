@@ -12,6 +12,9 @@ use crate::check::{assert_dropped, assert_sent, reset_of, sent};
 use crate::scene::{Backend, Client, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{hellos, waiting_of};
 
+/// The longest ClientHello without record headers.
+const MESSAGE: usize = 1 << 14;
+
 /// Cuts the stream at these offsets; returns the offset and the bytes of each part.
 fn cut<'h>(bytes: &'h [u8], at: &[usize]) -> Vec<(u32, &'h [u8])> {
     let ends = at.iter().copied().chain([bytes.len()]);
@@ -252,6 +255,37 @@ fn a_hello_is_whole_once_its_record_is() {
     }
 }
 
+/// Returns a hello whose message has this many bytes, in records of at most `record` bytes.
+fn of_message(message: usize, record: usize) -> Vec<u8> {
+    let length = message + 5 * message.div_ceil(record);
+    hello().name(server_name(0)).length(length).records_of(record).bytes()
+}
+
+#[test]
+fn record_headers_may_bring_the_longest_hello_to_nine_buffers_and_no_further() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let bytes = of_message(MESSAGE, 40);
+        assert_eq!(bytes.len(), 18_434);
+        // The last record begins here; its header shows where it ends.
+        let last = bytes.len() - MESSAGE % 40 - 5;
+        let mut at = 0;
+        while at < last {
+            let end = last.min(at + 1_400);
+            let outcome = client.give(&mut programs, &client.at(at as u32).psh().payload(&bytes[at..end]));
+            assert_eq!(outcome.counted, [(Reason::HelloAcked, 1)], "up to {end}");
+            client.assert_acknowledged(&outcome, end as u32);
+            at = end;
+        }
+        let outcome = client.send(&mut programs, last as u32, &bytes[last..]);
+        assert_sent(&outcome, Reason::HelloTooLong, &client.refusal());
+        assert_eq!(hellos(&programs), []);
+        assert_eq!(waiting_of(&programs, client.dial.host), 0);
+    }
+}
+
 /// Returns hellos that are refused, each with the reason.
 fn refused() -> Vec<(Vec<u8>, Reason)> {
     let good = hello().name(server_name(0)).bytes();
@@ -271,7 +305,8 @@ fn refused() -> Vec<(Vec<u8>, Reason)> {
         ([&[22, 3, 1, 0, 0], &good[5..]].concat(), Reason::HelloMalformed),
         (hello().name("bad name").bytes(), Reason::HelloNameInvalid),
         (hello().name(".a").bytes(), Reason::HelloNameInvalid),
-        (hello().name(server_name(0)).length(16_385).bytes(), Reason::HelloTooLong),
+        (of_message(MESSAGE + 1, MESSAGE), Reason::HelloTooLong),
+        (of_message(MESSAGE + 1, 1_000), Reason::HelloTooLong),
     ]
 }
 

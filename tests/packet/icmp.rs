@@ -326,6 +326,26 @@ fn a_hello_that_we_owe_goes_once_more_in_smaller_segments() {
 }
 
 #[test]
+fn the_end_of_the_longest_hello_goes_once_more_in_smaller_segments() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let name = tests::addresses::server_name(0);
+    let hello = tests::hello::hello().name(name).length(18_432).records_of(40).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = crate::delivery::collect(&mut programs, client, &hello, 1_300);
+        let delivered = crate::delivery::pieces(&backend.accept(&mut programs));
+        let about = delivered.last().expect("thirteen pieces").clone();
+        backend.give(&mut programs, &backend.at(0, 16_500));
+        let error = error(Device::Backend, too_big(family), &about, 20).rest(1_300);
+        let outcome = programs.ingress(Device::Backend, &error.bytes());
+        assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
+        let bytes = crate::delivery::delivered(&outcome, ISN.wrapping_add(16_500));
+        assert!(bytes == hello[16_500..], "{} bytes", bytes.len());
+    }
+}
+
+#[test]
 fn a_vip_answers_pings() {
     tests::skip_without_root!();
     let mut programs = ready();

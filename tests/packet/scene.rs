@@ -234,7 +234,7 @@ impl Client {
             .to_client()
             .seq(self.cookie.wrapping_add(1))
             .ack(behind(ISN, bytes))
-            .window((16_384 - bytes).div_ceil(unit) as u16);
+            .window((18_432 - bytes).div_ceil(unit) as u16);
         let expected = match timestamps(&answer) {
             Some((value, _)) if self.dial.offer.timestamps => {
                 assert!(value.wrapping_sub(self.time) < 60_000, "time goes on: {} {value}", self.time);

@@ -60,7 +60,7 @@ fn a_syn_is_answered_with_the_options_offered() {
             }
             let listener_mss = if family.is_v4() { 1460 } else { 1440 };
             let ours = Offer { mss: Some(listener_mss), scale: offer.scale.map(|_| 7), ..offer };
-            let answer = dial.to_client().syn(sent(&outcome).seq).ack(behind(ISN, 0)).window(16_384);
+            let answer = dial.to_client().syn(sent(&outcome).seq).ack(behind(ISN, 0)).window(18_432);
             let expected = ours.put_fixed(answer, value, CLIENT_TIME);
             assert_sent(&outcome, Reason::SynAnswered, &expected);
             assert_nothing_stored(&programs, client);

@@ -124,6 +124,32 @@ fn a_repetition_by_the_client_brings_what_is_missing() {
 }
 
 #[test]
+fn the_end_of_the_longest_hello_is_repeated_from_where_it_is_missing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(18_432).records_of(40).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, client, &bytes, PART);
+        backend.accept(&mut programs);
+        for have in [16_383, 16_384, 17_001, 17_999] {
+            let outcome = backend.give(&mut programs, &backend.at(0, have));
+            assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+            let outcome = backend.give(&mut programs, &backend.at(0, have));
+            let mss = if family.is_v4() { 1_448 } else { 1_428 };
+            let end = bytes.len().min(have as usize + mss);
+            assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
+            assert_eq!(delivered(&outcome, ISN.wrapping_add(have)), bytes[have as usize..end]);
+            let outcome = client.send(&mut programs, 18_000, &bytes[18_000..]);
+            assert_eq!(outcome.counted, [(Reason::ConnectRepeated, 1)]);
+            assert_eq!(delivered(&outcome, ISN.wrapping_add(have)), bytes[have as usize..]);
+        }
+        backend.give(&mut programs, &backend.at(0, 18_000));
+        assert_settled(&programs, client);
+    }
+}
+
+#[test]
 fn what_the_backend_acknowledged_is_owed_no_more() {
     tests::skip_without_root!();
     let mut programs = ready();

@@ -1,5 +1,8 @@
 //! Builds ClientHellos (RFC 8446 section 4.1.2), well-formed or not, without a TLS library.
 
+/// Bytes of a record's header.
+const RECORD_HEADER: usize = 5;
+
 /// A builder of a ClientHello.
 #[derive(Clone, Debug)]
 pub struct Hello {
@@ -43,26 +46,19 @@ impl Hello {
 
     /// Returns the bytes as a client would send them.
     pub fn bytes(&self) -> Vec<u8> {
-        let plain = self.encode(None);
-        match self.length {
-            None => plain,
-            Some(length) => {
-                let missing = length.checked_sub(plain.len()).expect("longer than without padding");
-                // Subtract the padding extension's own header; the loop subtracts headers of records that the
-                // padding adds.
-                let mut padding = missing.checked_sub(4).expect("room for a padding extension");
-                let mut padded = self.encode(Some(padding));
-                while padded.len() > length {
-                    padding -= padded.len() - length;
-                    padded = self.encode(Some(padding));
-                }
-                assert_eq!(padded.len(), length, "the length falls into a record header");
-                padded
-            }
-        }
+        let plain = self.message(None);
+        let Some(length) = self.length else { return self.records(&plain) };
+        let message = length - RECORD_HEADER * length.div_ceil(RECORD_HEADER + self.record_bytes);
+        let missing = message.checked_sub(plain.len()).expect("longer than without padding");
+        // The padding extension has a header of its own.
+        let padding = missing.checked_sub(4).expect("room for a padding extension");
+        let padded = self.records(&self.message(Some(padding)));
+        assert_eq!(padded.len(), length, "the length falls into a record header");
+        padded
     }
 
-    fn encode(&self, padding: Option<usize>) -> Vec<u8> {
+    /// Returns the handshake message.
+    fn message(&self, padding: Option<usize>) -> Vec<u8> {
         let mut extensions = Vec::new();
         if !self.name_last {
             self.server_name(&mut extensions);
@@ -86,6 +82,11 @@ impl Hello {
         let mut message = vec![1];
         message.extend(&(body.len() as u32).to_be_bytes()[1..]);
         message.extend(body);
+        message
+    }
+
+    /// Returns the message in records.
+    fn records(&self, message: &[u8]) -> Vec<u8> {
         let mut stream = Vec::new();
         for part in message.chunks(self.record_bytes) {
             stream.extend([22, 3, 1]);
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(accepted(&hello().bytes()), None);
         let named = hello().name("a.example.com");
         assert_eq!(accepted(&named.bytes()).as_deref(), Some("a.example.com"));
-        for length in [600, 1500, 16_384] {
+        for length in [600, 1500, 16_389] {
             let padded = named.clone().length(length).bytes();
             assert_eq!(padded.len(), length);
             assert_eq!(accepted(&padded).as_deref(), Some("a.example.com"));
@@ -143,8 +144,10 @@ mod tests {
         let last = named.clone().name_last().length(1800).bytes();
         assert_eq!(last.len(), 1800);
         assert_eq!(accepted(&last).as_deref(), Some("a.example.com"));
-        let cut = named.clone().length(1000).records_of(100).bytes();
-        assert_eq!(cut.len(), 1000);
-        assert_eq!(accepted(&cut).as_deref(), Some("a.example.com"));
+        for (length, record) in [(1000, 100), (18_432, 40)] {
+            let cut = named.clone().length(length).records_of(record).bytes();
+            assert_eq!(cut.len(), length);
+            assert_eq!(accepted(&cut).as_deref(), Some("a.example.com"));
+        }
     }
 }

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use super::address::{Address, Port};
-use crate::wire::client_hello::Parser;
+use crate::wire::client_hello::{Parser, STREAM_BYTES_MAX};
 
 /// IP protocol number of TCP (RFC 9293), so far the only transport.
 pub const TRANSPORT_TCP: u32 = 6;
@@ -217,14 +217,19 @@ pub const WINDOW_SCALE_ANNOUNCED: u8 = 7;
 pub const BUFFER_BYTES: usize = 2048;
 /// [`Buffer::index`]: the buffer belongs to no hello.
 pub const BUFFER_FREE: u32 = u32::MAX;
-/// The most buffers of one hello.
-pub const PENDING_BUFFERS: usize = 8;
+/// The most buffers of one hello. The largest message, of 2^14 bytes, fits in records of 41 bytes and more.
+pub const PENDING_BUFFERS: usize = 9;
 /// The most bytes of a hello, including its record headers.
 pub const HELLO_BYTES_MAX: usize = BUFFER_BYTES * PENDING_BUFFERS;
+/// Mask of an offset in a hello's stream: the lowest bits, up to those of [`HELLO_BYTES_MAX`].
+pub const HELLO_OFFSET_MASK: u32 = HELLO_BYTES_MAX.next_power_of_two() as u32 - 1;
+
+const _: () =
+    assert!(HELLO_BYTES_MAX == STREAM_BYTES_MAX as usize, "the parser accepts what the buffers can take");
 
 map_struct! {
     /// Value of `PENDING`: a connection from its first data until its backend has the hello.
-    pub struct Pending = 440 {
+    pub struct Pending = 448 {
         pub connection: Connection,
         /// Monotonic clock when the first byte arrived.
         pub started_ns: u64,
@@ -268,7 +273,7 @@ map_struct! {
         /// Members of the table examined so far, including skipped ones.
         pub offset: u8,
         /// Zero.
-        pub reserved: [u8; 3],
+        pub reserved: [u8; 7],
         /// The state of the parser.
         pub parser: Parser,
     }

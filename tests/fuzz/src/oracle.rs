@@ -21,8 +21,10 @@ pub enum Verdict {
     LikeIpv6,
 }
 
-/// The record in which a hello ends must end within this many bytes of its stream.
-const STREAM_MAX: usize = 16_384;
+/// The record in which a hello ends must end within this many bytes of its stream: nine buffers.
+const STREAM_MAX: usize = 18_432;
+/// The most bytes of a record, and of the handshake message with its header of four bytes.
+const RECORD_MAX: usize = 16_384;
 
 /// Judges the start of a stream.
 pub fn stream(bytes: &[u8]) -> Verdict {
@@ -40,7 +42,7 @@ pub fn message(stream: &[u8]) -> Result<Vec<u8>, Verdict> {
     loop {
         if let [kind, high, middle, low, body @ ..] = message.as_slice() {
             let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
-            if *kind != 1 || 9 + length > STREAM_MAX {
+            if *kind != 1 || 4 + length > RECORD_MAX {
                 return Err(Verdict::Broken);
             }
             if let Some(body) = body.get(..length).filter(|_| end <= stream.len()) {
@@ -54,7 +56,7 @@ pub fn message(stream: &[u8]) -> Result<Vec<u8>, Verdict> {
         let Some((header, behind)) = rest.split_first_chunk::<5>() else { return Err(Verdict::Incomplete) };
         let length = u16::from_be_bytes([header[3], header[4]]) as usize;
         end += 5 + length;
-        if length == 0 || length > 16_384 {
+        if length == 0 || length > RECORD_MAX || end > STREAM_MAX {
             return Err(Verdict::Broken);
         }
         let (payload, next) = behind.split_at(length.min(behind.len()));

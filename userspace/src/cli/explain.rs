@@ -17,7 +17,7 @@ use crate::model::NodeFacts;
 use crate::plan::MapsImage;
 use crate::sources::file;
 
-/// The number of bytes read of a hello's file. Far more than the 16 KiB at which a hello is refused.
+/// The number of bytes read of a hello's file. Far more than the 18 KiB at which a hello is refused.
 const HELLO_FILE_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, clap::Args)]

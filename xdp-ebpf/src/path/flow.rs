@@ -1,6 +1,8 @@
 //! Packets of an established connection, or of one that is over and lingers.
 
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, PENDING_UNDELIVERED};
+use common::maps::flow::{
+    FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK, PENDING_UNDELIVERED,
+};
 use common::reason::Reason;
 
 use crate::buffer::bytes;
@@ -177,7 +179,7 @@ fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
         return stray;
     }
     let acked = s.received.segment.ack.wrapping_sub(s.waiting.pending.isn.wrapping_add(1));
-    s.cursors.from = acked & 0x3fff;
+    s.cursors.from = acked & HELLO_OFFSET_MASK;
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
         // Another CPU received the acknowledgement meanwhile: the buffers may have other owners now.
         if !end::has_undelivered(&s.received.client, &s.flow) {
@@ -203,7 +205,7 @@ fn is_same(s: &Scratch) -> bool {
 /// Returns the first byte of the hello that the backend has not acknowledged.
 #[inline(always)]
 fn undelivered(s: &Scratch) -> u32 {
-    s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & 0x3fff
+    s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK
 }
 
 #[inline(always)]

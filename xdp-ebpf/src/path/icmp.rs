@@ -1,6 +1,6 @@
 //! ICMP: errors from routers and hosts on either side, and pings.
 
-use common::maps::flow::{FLOW_UNDELIVERED, PENDING_CONNECTING, PENDING_UNDELIVERED};
+use common::maps::flow::{FLOW_UNDELIVERED, HELLO_OFFSET_MASK, PENDING_CONNECTING, PENDING_UNDELIVERED};
 use common::maps::listener::ROLE_VIP;
 use common::maps::trace::CLASS_ICMP;
 use common::reason::Reason;
@@ -167,7 +167,8 @@ fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
     if s.waiting.pending.connection.generation != s.flow.connection.generation {
         return Err(stray);
     }
-    s.cursors.from = s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & 0x3fff;
+    s.cursors.from =
+        s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK;
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
         return Err(stray);
     }

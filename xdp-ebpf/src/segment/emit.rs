@@ -1,5 +1,6 @@
 //! Sends packets: writes headers and checksums, and finds the next hop. No other code sends.
 
+use common::maps::flow::{HELLO_BYTES_MAX, HELLO_OFFSET_MASK};
 use common::reason::Reason;
 use common::wire::checksum;
 
@@ -181,7 +182,7 @@ fn store(skb: Skb, received: &mut Received, draft: &mut Draft, cursors: &mut Cur
     let tcp_bytes = received.segment.tcp_bytes & 60;
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
     let payload = core::hint::black_box(draft.payload_bytes);
-    let from = core::hint::black_box(draft.payload_from) & 0x3fff;
+    let from = core::hint::black_box(draft.payload_from) & HELLO_OFFSET_MASK;
     let sum = sums::transport(received, draft, tcp_bytes);
     let field = match received.partial {
         true => checksum::fold(sum),
@@ -197,8 +198,11 @@ fn store(skb: Skb, received: &mut Received, draft: &mut Draft, cursors: &mut Cur
         return Err(failed);
     }
     if payload > 0 {
+        if from > HELLO_BYTES_MAX as u32 || payload > sums::PAYLOAD_MAX {
+            return Err(failed);
+        }
         let at = cursors.window.bytes.as_ptr().wrapping_add(from as usize);
-        if payload > sums::PAYLOAD_MAX || !skb.store(fixed + tcp_bytes, at, payload) {
+        if !skb.store(fixed + tcp_bytes, at, payload) {
             return Err(failed);
         }
     }

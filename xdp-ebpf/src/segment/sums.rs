@@ -3,6 +3,7 @@
 use common::maps::address::Address;
 use common::maps::flow::ClientTuple;
 use common::wire::checksum;
+use common::wire::client_hello::{STREAM_BYTES_MAX, Stream, WINDOW_BYTES};
 use network_types::ip::IpProto;
 
 use crate::kernel::{self, Skb};
@@ -10,8 +11,10 @@ use crate::packet::{Headers, Segment, TCP_AT};
 use crate::scratch::{Cursors, Draft, Received};
 use crate::verified::looped;
 
-/// The maximum payload of one draft, in bytes: what the window holds after its last stream position.
+/// The maximum payload of one draft, in bytes. The window has room for it behind any stream position.
 pub(crate) const PAYLOAD_MAX: u32 = 8960;
+
+const _: () = assert!(WINDOW_BYTES - STREAM_BYTES_MAX as usize >= PAYLOAD_MAX as usize);
 
 /// Bytes of a packet summed at a time: the maximum that older kernels take.
 const PIECE: u32 = 512;
@@ -153,15 +156,8 @@ looped! {
             cursors.sum += to_network(sum);
         }
         // The last one to three bytes, as if zeros followed.
-        let mut i = 0;
-        while i < 3 {
-            let offset = (piece & !3) + i;
-            if offset < piece {
-                let byte = u32::from(cursors.window.bytes[((at + offset) & 0x3fff) as usize]);
-                cursors.sum += if i & 1 == 0 { byte << 8 } else { byte };
-            }
-            i += 1;
-        }
+        let rest = cursors.window.word(at + (piece & !3)) & !(u32::MAX >> (8 * (piece & 3)));
+        cursors.sum += (rest >> 16) + (rest & 0xffff);
         cursors.at += piece;
         cursors.left -= piece;
         false

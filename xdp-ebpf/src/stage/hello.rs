@@ -2,8 +2,8 @@
 //! hellos are limited.
 
 use common::maps::flow::{
-    BUFFER_BYTES, HELLO_BYTES_MAX, OPTION_TIMESTAMPS, PENDING_COLLECTING, PENDING_CONNECTING, Pending,
-    WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+    BUFFER_BYTES, HELLO_BYTES_MAX, OPTION_TIMESTAMPS, PENDING_BUFFERS, PENDING_COLLECTING,
+    PENDING_CONNECTING, Pending, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
 use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser, STEPS_MAX};
@@ -18,6 +18,9 @@ use crate::packet::{ACK, FIN, PSH, RST, Segment};
 use crate::scratch::{Cursors, Draft, Received, Waiting};
 use crate::segment::draft;
 use crate::verified::{looped, verified};
+
+/// The most bytes of one copy into the window, which has this much room behind the longest hello.
+const PIECE: u32 = HELLO_BYTES_MAX as u32 / 2;
 
 /// Segments without PSH that are acknowledged together (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
@@ -46,7 +49,7 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.nat = common::maps::flow::BackendTuple::zeroed();
     p.have = 0;
     p.acked = 0;
-    p.buffers = [NO_BUFFER; 8];
+    p.buffers = [NO_BUFFER; PENDING_BUFFERS];
     p.segments_unacked = 0;
     p.tries = 0;
     p.offset = 0;
@@ -55,7 +58,7 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.our_tsval = 0;
     p.mtu = 0;
     p.backend_mss = 0;
-    p.reserved = [0; 3];
+    p.reserved = [0; 7];
     p.parser = Parser::zeroed();
 }
 
@@ -172,8 +175,8 @@ fn load(
     let room = HELLO_BYTES_MAX as u32 - have;
     let length = new.min(room);
     let from = received.segment.payload_at + skip;
-    // In two halves: a copy of 8 KiB to any offset below 16 KiB stays inside the window.
-    let first = length.min(8192);
+    // In two pieces: each stays inside the window, wherever it begins.
+    let first = length.min(PIECE);
     if !load_piece(skb, cursors, from, have, first)
         || !load_piece(skb, cursors, from + first, have + first, length - first)
     {
@@ -189,10 +192,10 @@ fn load_piece(skb: Skb, cursors: &mut Cursors, from: u32, to: u32, length: u32) 
     if length == 0 {
         return true;
     }
-    if length > 8192 {
+    let to = core::hint::black_box(to);
+    if length > PIECE || to > HELLO_BYTES_MAX as u32 {
         return false;
     }
-    let to = core::hint::black_box(to) & 0x3fff;
     let at = cursors.window.bytes.as_mut_ptr().wrapping_add(to as usize);
     skb.load(from, at, length)
 }

@@ -1,10 +1,12 @@
 //! The handshake message: fields and what they enclose (RFC 8446 section 4.1.2, RFC 6066 section 3).
 
-use super::{Outcome, Parser, SEEN_HOST_NAME, SEEN_SERVER_NAME, STREAM_BYTES_MAX, Stream, TRAILING_BYTES};
+use super::{MESSAGE_BYTES_MAX, Outcome, Parser, SEEN_HOST_NAME, SEEN_SERVER_NAME, Stream, TRAILING_BYTES};
 use crate::decide::server_name::SCAN_BYTES_MAX;
 
 /// Handshake message type (RFC 8446 section 4).
 const CLIENT_HELLO: u32 = 1;
+/// Bytes of handshake type and length.
+const MESSAGE_HEADER: u32 = 4;
 /// Bytes of legacy_version and random.
 const VERSION_AND_RANDOM: u32 = 2 + 32;
 /// The most bytes in legacy_session_id.
@@ -118,7 +120,7 @@ impl Parser {
         if value >> 24 != CLIENT_HELLO {
             return self.decide(Outcome::Malformed);
         }
-        if self.position.wrapping_add(length) > STREAM_BYTES_MAX {
+        if length > MESSAGE_BYTES_MAX - MESSAGE_HEADER {
             return self.decide(Outcome::TooLong);
         }
         if length < VERSION_AND_RANDOM {

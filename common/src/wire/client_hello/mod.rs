@@ -33,7 +33,7 @@
 //! }
 //! ```
 //!
-//! The caller copies a segment to `window.bytes[have & 0x3fff]`; `end` is then `have` + the segment's length.
+//! The caller copies a segment to `window.bytes[have..]`; `end` is then `have` + the segment's length.
 //! A `Parser` is initialised in its final memory, because a copy by value does not fit on the stack.
 
 use crate::decide::server_name::{Scan, Verdict};
@@ -44,12 +44,16 @@ mod record;
 /// The handshake message: fields and what they enclose.
 mod message;
 
+/// The most bytes of a ClientHello without record headers. The four bytes of its own header count: such a message
+/// fills the largest record (RFC 8446 section 5.1).
+pub const MESSAGE_BYTES_MAX: u32 = 1 << 14;
+
 /// The record in which a ClientHello ends must end within this number of bytes of the stream, including record
 /// headers.
-pub const STREAM_BYTES_MAX: u32 = 16384;
+pub const STREAM_BYTES_MAX: u32 = 18_432;
 
-/// The size of [`Window`]: the stream, and room for a copy of fixed size that writes beyond its end.
-pub const WINDOW_BYTES: usize = 25600;
+/// The size of [`Window`]: the stream, and room for half of it behind any position.
+pub const WINDOW_BYTES: usize = STREAM_BYTES_MAX as usize * 3 / 2;
 
 /// The most steps that a stream takes: each consumes at least one byte, except possibly the last one.
 pub const STEPS_MAX: u32 = STREAM_BYTES_MAX + 1;
@@ -79,15 +83,20 @@ pub struct Window {
 }
 
 impl Stream for Window {
-    // The verifier and LLVM derive the bound from the mask.
+    // The verifier must see the bound of each access: `black_box` keeps LLVM from leaving out a check that an earlier
+    // one makes superfluous.
     #[inline(always)]
     fn at(&self, position: u32) -> u8 {
-        self.bytes[(position & 0x3fff) as usize]
+        let at = core::hint::black_box(position) as usize;
+        self.bytes.get(at).copied().unwrap_or(0)
     }
 
     #[inline(always)]
     fn word(&self, position: u32) -> u32 {
-        let at = (position & 0x3fff) as usize;
+        let at = core::hint::black_box(position) as usize;
+        if at > WINDOW_BYTES - 4 {
+            return 0;
+        }
         u32::from_be_bytes([self.bytes[at], self.bytes[at + 1], self.bytes[at + 2], self.bytes[at + 3]])
     }
 }
@@ -112,7 +121,7 @@ pub enum Outcome {
     NotTls = 3,
     /// Not a ClientHello, or an invalid one.
     Malformed = 4,
-    /// The hello cannot end within [`STREAM_BYTES_MAX`].
+    /// The message is longer than [`MESSAGE_BYTES_MAX`], or its records do not end within [`STREAM_BYTES_MAX`].
     TooLong = 5,
     /// Complete, but its server name is not a DNS name.
     NameInvalid = 6,

@@ -1,6 +1,6 @@
 //! The record layer: headers (RFC 8446 section 5.1).
 
-use super::{Outcome, Parser, Stream};
+use super::{Outcome, Parser, STREAM_BYTES_MAX, Stream};
 
 /// Content type of handshake records (RFC 8446 section 5.1).
 const RECORD_HANDSHAKE: u8 = 22;
@@ -49,6 +49,10 @@ impl Parser {
     fn begin_record(&mut self, length: u32) -> bool {
         self.record = length as u16;
         // Empty handshake records are forbidden (RFC 8446 section 5.1).
-        (length == 0 || length > RECORD_BYTES_MAX) && self.decide(Outcome::Malformed)
+        if length == 0 || length > RECORD_BYTES_MAX {
+            return self.decide(Outcome::Malformed);
+        }
+        // A hello is complete only at the end of a record, so all of this one is needed.
+        self.position.wrapping_add(length) > STREAM_BYTES_MAX && self.decide(Outcome::TooLong)
     }
 }

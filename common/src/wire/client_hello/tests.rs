@@ -81,20 +81,6 @@ fn each_step_consumes_a_byte_or_is_the_last() {
 }
 
 #[test]
-fn the_worst_stream_ends_within_the_limit_of_steps() {
-    // Records of one byte: every byte is read separately.
-    let mut hello = Hello::named(b"a.example.com");
-    hello.extensions.as_mut().unwrap().push((21, vec![0; 2300]));
-    let stream = hello.records(1);
-    assert!(stream.len() > 13_000 && stream.len() < STREAM_BYTES_MAX as usize);
-    let mut parser = Parser::zeroed();
-    for have in 1..stream.len() {
-        assert_eq!(parser.run(stream.as_slice(), have as u32), Outcome::NeedMore);
-    }
-    assert_eq!(read(&stream), name("a.example.com"));
-}
-
-#[test]
 fn what_is_not_tls_is_told_by_its_first_bytes() {
     for stream in
         [&b"G"[..], b"GET / HTTP/1.1\r\n", b"\x80\x2e\x01\x03", b"\r\n", b"\x15\x03\x01\0\x02\x01\0"]
@@ -147,30 +133,6 @@ fn other_handshake_messages_are_malformed() {
         let hello = Hello { kind, ..Hello::named(b"a.example.com") };
         assert_eq!(read(&hello.stream()), no(Outcome::Malformed), "handshake type {kind}");
     }
-}
-
-#[test]
-fn a_hello_that_cannot_end_in_16_kib_is_too_long_at_once() {
-    assert_eq!(read(b"\x16\x03\x01\x40\x00\x01\x00\x40\x01"), no(Outcome::TooLong));
-    assert_eq!(read(b"\x16\x03\x01\x40\x00\x01\xff\xff\xff"), no(Outcome::TooLong));
-    // 9 bytes of headers and 16375 of message are 16384.
-    assert_eq!(read(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xf7"), no(Outcome::NeedMore));
-    assert_eq!(read(b"\x16\x03\x01\x40\x00\x01\x00\x3f\xf8"), no(Outcome::TooLong));
-}
-
-#[test]
-fn the_largest_hello_fits_and_a_byte_more_does_not() {
-    let mut hello = Hello::named(b"a.example.com");
-    let room = STREAM_BYTES_MAX as usize - hello.stream().len() - 4;
-    hello.extensions.as_mut().unwrap().insert(0, (21, vec![0; room]));
-    let stream = hello.stream();
-    assert_eq!(stream.len(), STREAM_BYTES_MAX as usize);
-    assert_eq!(read(&stream), name("a.example.com"));
-    assert_eq!(read(&stream[..stream.len() - 1]), no(Outcome::NeedMore));
-    // In two records the stream is five bytes longer, which shows only when its end is reached.
-    let stream = hello.records(16_000);
-    assert_eq!(read(&stream), no(Outcome::TooLong));
-    assert_eq!(read(&stream[..STREAM_BYTES_MAX as usize - 1]), no(Outcome::NeedMore));
 }
 
 #[test]
