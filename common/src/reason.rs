@@ -45,6 +45,7 @@ reasons! {
     6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP; dropped";
     7 ParseIpChecksum "parse" "ip_checksum" "IPv4 header checksum wrong; dropped";
     8 ParseTcpChecksum "parse" "tcp_checksum" "TCP checksum wrong where a segment would be believed; dropped";
+    9 ParseBusy "parse" "busy" "another packet was being handled on this CPU (PREEMPT_RT); dropped, the sender repeats";
 
     10 ClassifyOwnPort "classify" "own_port" "VIP is the node's own address and the port has no listener; handed on";
     11 ClassifyOwnTraffic "classify" "own_traffic" "the node's own traffic on a source address; handed on";
@@ -52,6 +53,7 @@ reasons! {
     13 ClassifyUnreachable "classify" "unreachable" "not TCP and the VIP is not the node's; answered with ICMP unreachable";
     14 ClassifyDropped "classify" "dropped" "nothing may be answered (ICMP, RST) and the VIP is not the node's; dropped";
 
+    18 SynChallenged "syn" "challenged" "SYN on an open connection; answered with a challenge ACK, and with a cookie if it comes again";
     19 SynDraining "syn" "draining" "the node takes no new connections (`vestibule drain`); answered with RST";
     20 SynAnswered "syn" "answered" "SYN answered with a cookie";
     21 SynForwarded "syn" "forwarded" "SYN of a TCP listener passed to its backend";
@@ -108,6 +110,8 @@ reasons! {
     73 ForwardLinger "forward" "after_reset" "packet of a reset flow; answered with RST";
     74 ForwardStray "forward" "stray" "packet from a backend for a connection that is gone; answered with RST";
 
+    75 ForwardTrial "forward" "reset_on_trial" "RST ahead of what the other end acknowledged; passed on, and the other end is asked";
+
     80 EmitNoRoute "emit" "no_route" "no route to the destination; dropped";
     81 EmitTooBig "emit" "too_big" "ICMP or a segment of ours is larger than the device's MTU; dropped";
     82 EmitHopLimit "emit" "hop_limit" "hop limit or TTL of an ICMP error used up; dropped";
@@ -120,6 +124,10 @@ reasons! {
     92 ExpireClosed "expire" "closed" "closed flow forgotten (event)";
     93 ExpireHello "expire" "hello" "waiting hello ended by time limit or removal; client reset (event)";
     94 ExpireHalfOpen "expire" "half_open" "half-open connection forgotten (event)";
+
+    95 ExpireTrial "expire" "trial" "an end did not answer three probes after a RST for it; both sides reset (event)";
+    96 ExpireProbe "expire" "probe" "an end asked by a keep-alive probe whether it accepted a RST (event)";
+    97 ExpireHeld "expire" "held" "bytes or an end stayed unacknowledged, or half closed, for too long; both sides reset (event)";
 
     100 IcmpEcho "icmp" "echo" "ping of a VIP; answered";
     101 IcmpToBackend "icmp" "to_backend" "ICMP error about a segment to the client; passed to the backend";

@@ -7,12 +7,12 @@ use userspace::model::facts::Settings;
 
 /// Bytes per entry in the kernel: key and value, each rounded up to eight bytes, plus what the map adds.
 const ENTRY_BYTES: [(&str, u64); 16] = [
-    (name::FLOWS, 200),
+    (name::FLOWS, 216),
     (name::NATS, 128),
     (name::PENDING, 536),
     (name::BUFFERS, 2096),
     (name::SOURCES, 80),
-    (name::HALF_OPENS, 176),
+    (name::HALF_OPENS, 184),
     (name::HALF_OPEN_RING, 48),
     (name::CLOSED_RING, 48),
     (name::ROUTES_EXACT, 120),
@@ -28,10 +28,10 @@ const ENTRY_BYTES: [(&str, u64); 16] = [
 /// Maximum for the maps that are allocated before the first packet, at the default capacities.
 const PREALLOCATED_BYTES: u64 = 700 << 20;
 /// Maximum for these and for the maps that grow with the configuration, with every map full.
-const FULL_BYTES: u64 = 2650 << 20;
+const FULL_BYTES: u64 = 2700 << 20;
 
 /// Maximum that the maps may take for an idle connection.
-const IDLE_BYTES: f64 = 400.0;
+const IDLE_BYTES: f64 = 420.0;
 
 /// Bytes of `struct htab_elem`, and of a bucket (kernel/bpf/hashtab.c).
 const HASH_ENTRY: u64 = 48;

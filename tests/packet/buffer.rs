@@ -165,8 +165,7 @@ fn the_places_of_a_delivered_hello_are_free() {
             assert_eq!(held.len(), bytes.len().div_ceil(BUFFER_BYTES));
             let outcome = backend.give(&mut programs, &backend.syn_ack());
             assert_eq!(outcome.counted.last(), Some(&(Reason::ConnectHello, 1)));
-            let owed =
-                client.flow(&programs).expect("it is open").connection.backend_flags & FLOW_UNDELIVERED != 0;
+            let owed = client.flow(&programs).expect("it is open").connection.flags & FLOW_UNDELIVERED != 0;
             for place in held {
                 let chunk = places(&programs, 8)[place as usize];
                 assert_eq!((chunk.index == BUFFER_FREE, chunk.locked), (!owed, 0), "slot {place}");
@@ -335,7 +334,7 @@ fn when_the_buffers_are_full_the_oldest_gives_way() {
             assert_eq!(hellos(&programs).len(), 4);
             // The eviction is reported to the daemon, which resets the client.
             let seq = oldest.cookie.wrapping_add(1);
-            let told = Expiry { client: oldest.dial.tuple(), seq, reason: Reason::HelloEvicted as u32 };
+            let told = Expiry { seq, ..order(oldest.dial.tuple(), Reason::HelloEvicted) };
             assert_eq!(programs.evictions(), [told]);
             let outcome = programs.expire(&told);
             assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[][..]));

@@ -78,5 +78,5 @@ pub(crate) fn reset_of(segment: &Segment) -> Segment {
 
 /// Returns an order of the daemon.
 pub(crate) fn order(client: ClientTuple, reason: Reason) -> Expiry {
-    Expiry { client, seq: 0, reason: reason as u32 }
+    Expiry { client, seq: 0, reason: reason as u32, generation: 0, seen_secs: 0 }
 }

@@ -191,7 +191,7 @@ fn data_behind_the_hello_is_kept_and_delivered() {
         assert_dropped(&client.send(&mut programs, 1_900, &stream[1_900..]), Reason::HelloBuffered);
         let outcome = backend.accept(&mut programs);
         assert_eq!(delivered(&outcome, ISN), stream);
-        assert_eq!(client.flow(&programs).unwrap().client_next, behind(ISN, stream.len() as u32));
+        assert_eq!(client.flow(&programs).unwrap().client.sent.next, behind(ISN, stream.len() as u32));
         assert_eq!(client.waiting(&programs), None, "nothing was acknowledged, so nothing is undelivered");
     }
 }

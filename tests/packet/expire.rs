@@ -64,6 +64,49 @@ fn idle_and_removed_flows_are_reset_on_both_sides_and_linger() {
     }
 }
 
+/// The daemon looks, then orders: what it saw may be over by then.
+#[test]
+fn an_order_is_not_carried_out_on_what_changed_since() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let flow = open(&mut programs, family);
+        let seen = flow.flow(&programs);
+        let (generation, seen_secs) = (seen.connection.generation, seen.seen_secs);
+        let progress = seen.client.acked.number.wrapping_add(seen.backend.acked.number);
+        let asked = |reason| Expiry { generation, seen_secs, ..order(flow.client.dial.tuple(), reason) };
+        let refused = [
+            // Another connection of the same client.
+            Expiry { generation: generation + 1, ..asked(Reason::ExpireIdle) },
+            Expiry { generation: generation + 1, ..asked(Reason::ExpireRemoved) },
+            Expiry { generation: generation + 1, seq: progress, ..asked(Reason::ExpireHeld) },
+            // A packet arrived since.
+            Expiry { seen_secs: seen_secs.wrapping_sub(1), ..asked(Reason::ExpireIdle) },
+            // An end acknowledged more since.
+            Expiry { seq: progress.wrapping_sub(1), ..asked(Reason::ExpireHeld) },
+            // It is open, and no RST is on trial.
+            asked(Reason::ExpireClosed),
+            asked(Reason::ExpireTrial),
+            asked(Reason::ExpireProbe),
+        ];
+        for expiry in refused {
+            let outcome = programs.expire(&expiry);
+            assert_eq!(
+                (outcome.verdict, outcome.counted, outcome.emitted),
+                (1, vec![], vec![]),
+                "{expiry:?}"
+            );
+        }
+        assert_eq!(flow.flow(&programs), seen);
+        let held = programs.expire(&Expiry { seq: progress, ..asked(Reason::ExpireHeld) });
+        assert_eq!((held.counted, held.emitted.len()), (vec![(Reason::ExpireHeld, 1)], 2));
+        assert_eq!(flow.flow(&programs).connection.state, FLOW_RESET);
+        let over = programs.expire(&Expiry { generation: generation + 1, ..asked(Reason::ExpireClosed) });
+        assert_eq!(over.verdict, 1);
+        assert_eq!(programs.expire(&asked(Reason::ExpireClosed)).counted, [(Reason::ExpireClosed, 1)]);
+    }
+}
+
 #[test]
 fn a_flow_without_data_is_reset_behind_its_hello() {
     tests::skip_without_root!();

@@ -172,7 +172,7 @@ fn padding_travels_with_the_packet_and_counts_for_nothing() {
         let outcome = programs.ingress(Device::Client, &padded(&segment));
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         assert_bytes(&outcome.packet, &padded(&open.at_backend(&segment)));
-        assert_eq!(open.flow(&programs).client_next, behind(ISN, HELLO));
+        assert_eq!(open.flow(&programs).client.sent.next, behind(ISN, HELLO));
     }
 }
 
@@ -195,7 +195,7 @@ fn super_packets_pass_whole() {
         let down = open.backend_segment(0, HELLO).psh().payload(vec![0xa5; 2_800]);
         assert_whole(&mut programs, Device::Client, &up, &open.at_backend(&up));
         assert_whole(&mut programs, Device::Backend, &down, &open.at_client(&down));
-        assert_eq!(open.flow(&programs).client_next, behind(ISN, HELLO + 2_800));
+        assert_eq!(open.flow(&programs).client.sent.next, behind(ISN, HELLO + 2_800));
     }
 }
 

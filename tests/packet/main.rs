@@ -33,3 +33,7 @@ mod emit;
 mod icmp;
 mod icmp_error;
 mod trace;
+mod trial;
+mod busy;
+mod late;
+mod stranger;

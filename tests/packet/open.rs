@@ -1,6 +1,8 @@
 //! An open connection, and the expected translation of its segments.
 
 use common::maps::flow::Flow;
+use common::maps::name;
+use common::maps::word::SYN_AGAIN;
 use common::reason::Reason;
 use tests::addresses::Family;
 use tests::packet::{Segment, flag};
@@ -155,9 +157,17 @@ impl Open {
         self.client.flow(programs).expect("the flow is there")
     }
 
-    /// Resets from the client's side, so that the flow lingers.
+    /// Lets the SYN noted on the flow be so old that it is believed when it comes again.
+    pub(crate) fn age_syn(self, programs: &mut Programs) {
+        let mut flow = self.flow(programs);
+        flow.syn.time = flow.syn.time.wrapping_sub(SYN_AGAIN);
+        programs.insert(name::FLOWS, self.client.dial.tuple(), flow);
+    }
+
+    /// Resets from the client's side, at what the backend acknowledged, so that the flow lingers.
     #[track_caller]
     pub(crate) fn reset(self, programs: &mut Programs) {
+        self.pass_to_client(programs, &self.backend_segment(0, HELLO));
         let rst = self.client_segment(HELLO, 0).rst();
         let outcome = self.client.give(programs, &rst);
         assert_sent(&outcome, Reason::ForwardReset, &self.at_backend(&rst));

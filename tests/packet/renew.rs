@@ -3,9 +3,11 @@
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_SYN_SEEN};
 use common::maps::listener::{Listener, ListenerKey, PROTOCOL_TCP};
 use common::maps::name;
+use common::maps::word::SYN_AGAIN;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, TLS_PORT, vip};
 use tests::hello::hello;
+use tests::packet::{Segment, flag};
 use tests::program::Programs;
 
 use crate::check::{assert_dropped, sent};
@@ -29,14 +31,104 @@ fn with_other_tenant(programs: &mut Programs) {
     programs.name(1, OTHER_NAME, 2);
 }
 
-/// Sends the SYN of a new connection on the same four-tuple; it is answered and marks the flow.
+/// Sends the SYN of a new connection on the same four-tuple, and again a second later: it is answered and marks the flow.
 #[track_caller]
 fn begin_anew(programs: &mut Programs, open: Open) -> Client {
-    let outcome = open.client.give(programs, &open.client.dial.syn().seq(NEXT_ISN));
+    let syn = open.client.dial.syn().seq(NEXT_ISN);
+    if open.flow(programs).connection.state == FLOW_ESTABLISHED {
+        challenged(programs, open, &syn);
+        open.age_syn(programs);
+    }
+    let outcome = open.client.give(programs, &syn);
     assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
     let answer = sent(&outcome);
     assert_eq!(answer.ack, behind(NEXT_ISN, 0));
     open.client.told(&answer)
+}
+
+/// Sends a SYN on an open flow, and asserts that it gets a challenge ACK (RFC 5961 section 4.2).
+#[track_caller]
+fn challenged(programs: &mut Programs, open: Open, syn: &Segment) {
+    let outcome = open.client.give(programs, syn);
+    assert_eq!(outcome.counted, [(Reason::SynChallenged, 1)]);
+    let challenge = sent(&outcome);
+    let flow = open.flow(programs);
+    let seq = flow.backend.sent.next.wrapping_sub(flow.seq_delta);
+    assert_eq!((challenge.flags, challenge.payload.len()), (flag::ACK, 0));
+    assert_eq!((challenge.seq, challenge.ack), (seq, flow.backend.acked.number));
+    assert_eq!((challenge.from, challenge.to), (syn.to, syn.from));
+}
+
+/// A client that has lost the connection answers the challenge with a RST at the number that it acknowledges. That ends
+/// the flow, and the repeated SYN is answered.
+#[test]
+fn a_syn_is_challenged_and_the_answer_ends_the_flow() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).payload(*b"data"));
+        let syn = open.client.dial.syn().seq(NEXT_ISN);
+        for _ in 0..3 {
+            challenged(&mut programs, open, &syn);
+            assert_eq!(open.flow(&programs).connection.flags, 0);
+        }
+        let rst = open.client_segment(HELLO, 0).flags(flag::RST);
+        let outcome = open.client.give(&mut programs, &Segment { flags: flag::RST, ..rst });
+        assert_eq!(outcome.counted, [(Reason::ForwardReset, 1)]);
+        assert_eq!(open.client.give(&mut programs, &syn).counted, [(Reason::SynAnswered, 1)]);
+        assert_eq!(open.client.flow(&programs), None);
+    }
+}
+
+/// Other SYNs meanwhile keep no client from its own.
+#[test]
+fn other_syns_do_not_push_out_the_one_that_is_repeated() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let syn = open.client.dial.syn().seq(NEXT_ISN);
+        challenged(&mut programs, open, &syn);
+        for other in 1..50 {
+            challenged(&mut programs, open, &open.client.dial.syn().seq(NEXT_ISN + other));
+        }
+        open.age_syn(&mut programs);
+        challenged(&mut programs, open, &open.client.dial.syn().seq(NEXT_ISN + 1));
+        assert_eq!(open.client.give(&mut programs, &syn).counted, [(Reason::SynAnswered, 1)]);
+        assert_eq!(open.flow(&programs).connection.flags, FLOW_SYN_SEEN);
+    }
+}
+
+/// Cookies have 32 bits: a stranger who may guess for long is right in the end.
+#[test]
+fn after_eight_wrong_cookies_none_is_believed() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = open(&mut programs, family);
+        let client = begin_anew(&mut programs, open);
+        let right = client.at(0).seq(behind(NEXT_ISN, 0)).payload(usual_hello());
+        let wrong = |programs: &Programs| open.flow(programs).connection.wrong_cookies.count_ones();
+        for guess in 1..=100 {
+            let before = wrong(&programs);
+            if before == 8 {
+                break;
+            }
+            let outcome = client.give(&mut programs, &right.clone().ack(right.ack.wrapping_add(guess << 8)));
+            // One guess in 2,048 looks like a later segment of the new hello.
+            let is_early = outcome.counted == [(Reason::SynEarly, 1)];
+            assert_eq!(wrong(&programs), before + u32::from(!is_early));
+        }
+        assert_eq!(wrong(&programs), 8);
+        let outcome = client.give(&mut programs, &right);
+        assert_dropped(&outcome, Reason::SynStray);
+        // The old connection goes on, and its own end still makes room.
+        open.pass_to_client(&mut programs, &open.backend_segment(0, HELLO).payload(*b"data"));
+        open.reset(&mut programs);
+        begin_anew(&mut programs, open);
+        assert_eq!(client.flow(&programs), None);
+    }
 }
 
 #[test]
@@ -212,6 +304,7 @@ fn the_new_connection_is_not_forgotten_with_the_old_one() {
         // Others close: the old slot in the ring is examined, but its four-tuple now has an open flow.
         for port in [40_001, 40_002] {
             let other = crate::open::open_with(&mut programs, old.client.dial.port(port), old.offer);
+            other.pass_to_client(&mut programs, &other.backend_segment(0, HELLO));
             let outcome = other.client.give(&mut programs, &other.client_segment(HELLO, 0).rst());
             assert_eq!(outcome.counted[0], (Reason::ForwardReset, 1));
         }
@@ -236,6 +329,8 @@ fn on_a_tcp_listener_the_new_handshake_is_the_proof() {
         let tls: Listener = programs.entry(name::LISTENERS, key(TLS_PORT)).unwrap();
         programs.insert(name::LISTENERS, key(TLS_PORT), Listener { protocol: PROTOCOL_TCP, route: 1, ..tls });
         let syn = open.client.dial.syn().seq(NEXT_ISN);
+        challenged(&mut programs, open, &syn);
+        open.age_syn(&mut programs);
         let outcome = open.client.give(&mut programs, &syn);
         assert_eq!(outcome.counted, [(Reason::SynForwarded, 1)]);
         let backend = Backend::of(&sent(&outcome));
@@ -267,7 +362,12 @@ fn a_flow_that_owes_bytes_is_replaced_with_them() {
         let old = Backend::of(&sent(&outcome));
         old.accept(&mut programs);
         assert!(client.waiting(&programs).is_some(), "300 bytes are undelivered");
-        let answer = sent(&client.give(&mut programs, &client.dial.syn().seq(NEXT_ISN)));
+        let syn = client.dial.syn().seq(NEXT_ISN);
+        assert_eq!(client.give(&mut programs, &syn).counted, [(Reason::SynChallenged, 1)]);
+        let mut flow = client.flow(&programs).unwrap();
+        flow.syn.time = flow.syn.time.wrapping_sub(SYN_AGAIN);
+        programs.insert(name::FLOWS, client.dial.tuple(), flow);
+        let answer = sent(&client.give(&mut programs, &syn));
         let anew = client.told(&answer);
         let first = anew.at(0).seq(behind(NEXT_ISN, 0)).payload(&usual_hello()[..200]);
         let outcome = client.give(&mut programs, &first);
@@ -284,8 +384,9 @@ fn the_syn_that_opened_a_flow_does_not_mark_it_when_it_comes_again() {
     let mut programs = ready();
     for family in FAMILIES {
         let open = open(&mut programs, family);
-        let outcome = open.client.give(&mut programs, &open.client.dial.syn());
-        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        challenged(&mut programs, open, &open.client.dial.syn());
+        open.age_syn(&mut programs);
+        challenged(&mut programs, open, &open.client.dial.syn());
         assert_eq!(open.flow(&programs).connection.flags, 0);
         // Its cookie is still valid, but the retransmitted hello belongs to the flow.
         open.pass_to_backend(&mut programs, &open.client_segment(0, 0).payload(usual_hello()));

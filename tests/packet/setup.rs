@@ -86,8 +86,11 @@ pub(crate) fn remove_flow(programs: &mut Programs, client: ClientTuple) {
     programs.remove::<_, Flow>(name::FLOWS, client);
 }
 
-/// Removes all connections that wait for their backend.
+/// Removes all connections, and the counts of sources.
 pub(crate) fn forget_all(programs: &mut Programs) {
+    for (client, _) in programs.entries::<ClientTuple, Flow>(name::FLOWS) {
+        programs.remove::<_, Flow>(name::FLOWS, client);
+    }
     for (tuple, _) in nats(programs) {
         programs.remove::<_, Reply>(name::NATS, tuple);
     }

@@ -34,10 +34,7 @@ fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
     assert_eq!(delivered(&outcome, ISN), bytes);
     let waiting = client.waiting(programs).expect("the hello is kept");
     assert_eq!((waiting.connection.state, waiting.acked), (PENDING_UNDELIVERED, 4_000));
-    assert_ne!(
-        client.flow(programs).expect("the flow is there").connection.backend_flags & FLOW_UNDELIVERED,
-        0
-    );
+    assert_ne!(client.flow(programs).expect("the flow is there").connection.flags & FLOW_UNDELIVERED, 0);
     (client, backend, bytes)
 }
 
@@ -64,10 +61,7 @@ fn assert_repeated(outcome: &Outcome, bytes: &[u8], from: usize) {
 #[track_caller]
 fn assert_settled(programs: &Programs, client: Client) {
     assert_eq!(client.waiting(programs), None);
-    assert_eq!(
-        client.flow(programs).expect("the flow is there").connection.backend_flags & FLOW_UNDELIVERED,
-        0
-    );
+    assert_eq!(client.flow(programs).expect("the flow is there").connection.flags & FLOW_UNDELIVERED, 0);
 }
 
 #[test]
@@ -257,9 +251,9 @@ fn order_closed(programs: &mut Programs, client: Client) {
 /// Returns the changes made by a CPU that processes the backend's acknowledgement of all undelivered bytes.
 fn settle(programs: &Programs, client: Client) -> Vec<Change> {
     let (tuple, flow) = (client.dial.tuple(), client.flow(programs).expect("it is open"));
-    let flags = flow.connection.backend_flags & !FLOW_UNDELIVERED;
+    let flags = flow.connection.flags & !FLOW_UNDELIVERED;
     vec![
-        Change::write(name::FLOWS, &tuple, offset_of!(Flow, connection.backend_flags), &flags),
+        Change::write(name::FLOWS, &tuple, offset_of!(Flow, connection.flags), &flags),
         Change::remove(name::PENDING, &tuple),
     ]
 }
@@ -275,7 +269,7 @@ fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
 
 /// Returns the location of the flag for undelivered bytes.
 fn flags(client: Client) -> Place {
-    Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.backend_flags))
+    Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.flags))
 }
 
 /// Returns the location of a byte of the hello's entry that is read before the hello's bytes.

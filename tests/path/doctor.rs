@@ -1,8 +1,11 @@
 //! `vestibule doctor` next to other programs on the same devices, as root on the host: their names and their order.
 
+use std::net::TcpStream;
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
+use tests::addresses::{FAMILIES, TLS_PORT};
 use tests::config::Config;
 use tests::program::pinned_program;
 use tests::topology::CLIENT_DEVICE;
@@ -69,4 +72,23 @@ fn programs_of_others_are_named_in_their_order() {
     drop(other);
     let (_, all) = findings(&scene);
     assert_eq!(found(&all, "client tcx/ingress")["verdict"], "ok");
+}
+
+/// A kernel with PREEMPT_RT handles two packets on one CPU at once: the second is dropped, and an operator has to know.
+#[test]
+fn packets_that_met_another_on_their_cpu_are_told() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    let (_, all) = findings(&scene);
+    assert!(all.iter().all(|one| one["what"] != "packets at once"), "{all:#?}");
+    let pins = scene.daemon.pins().to_owned();
+    tests::busy::set_pinned_busy(&pins, true).unwrap();
+    let vip = scene.lab.vip(FAMILIES[0], TLS_PORT);
+    let refused = scene.lab.client.run(|| TcpStream::connect_timeout(&vip, Duration::from_millis(300)));
+    tests::busy::set_pinned_busy(&pins, false).unwrap();
+    assert!(refused.is_err(), "no packet passes meanwhile");
+    let (is_well, all) = findings(&scene);
+    assert!(is_well, "{all:#?}");
+    let met = found(&all, "packets at once");
+    assert!(met["found"].as_str().unwrap().ends_with("were dropped") && met["verdict"] == "note", "{met}");
 }

@@ -29,6 +29,8 @@ pub mod program;
 mod map_facts;
 /// Their counters.
 mod counters;
+/// The mark of a run that uses a CPU's working memory.
+pub mod busy;
 /// Map changes by another CPU, forced at one point of a program.
 pub mod schedule;
 /// Their maps, filled in terms of the configuration.

@@ -300,7 +300,8 @@ fn load(kind: u32, code: Code) -> Result<OwnedFd> {
 
 /// Commands and constants of bpf(2) (include/uapi/linux/bpf.h).
 const MAP_CREATE: libc::c_int = 0;
-const MAP_LOOKUP_ELEM: libc::c_int = 1;
+pub(crate) const MAP_LOOKUP_ELEM: libc::c_int = 1;
+pub(crate) const MAP_UPDATE_ELEM: libc::c_int = 2;
 const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
 const MAP_TYPE_ARRAY: u32 = 2;
@@ -319,7 +320,7 @@ macro_rules! arguments {
     ($($name:ident { $($field:ident: $type:ty,)* })*) => { $(
         #[repr(C)]
         #[derive(Clone, Copy, Default)]
-        struct $name { $($field: $type,)* }
+        pub(crate) struct $name { $(pub(crate) $field: $type,)* }
     )* };
 }
 
@@ -340,7 +341,7 @@ arguments! {
 }
 
 /// Calls bpf(2).
-fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
+pub(crate) fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> {
     // SAFETY: `T` is one of the argument structs above, and every address in it points to memory that the
     // caller holds.
     let answer = unsafe {

@@ -16,6 +16,7 @@ use aya_ebpf::programs::TcContext;
 mod kernel;
 mod packet;
 mod scratch;
+mod atomic;
 mod maps;
 mod verified;
 mod exit;
@@ -27,27 +28,39 @@ mod stage;
 mod path;
 mod trace;
 
+use common::maps::event::{EXPIRE_BUSY, EXPIRE_NOTHING};
+use common::reason::Reason;
 use kernel::{Context, Skb};
 
 /// Runs for every packet: attached by TCX to the ingress of each device concerned.
 #[classifier]
 pub(crate) fn ingress(ctx: TcContext) -> i32 {
     let Some(scratch) = maps::scratch(0) else { return TCX_NEXT };
+    if !scratch.enter() {
+        return exit::leave(exit::Exit::drop(Reason::ParseBusy));
+    }
     let skb = Skb::of(ctx.as_ptr().cast());
     scratch.exit = path::run(skb, scratch).number();
     // Read back, because the verifier would follow each known exit to the end; what it reads from memory it does not know.
-    let exit = exit::Exit::from_number(maps::read_now(&scratch.exit));
+    let exit = exit::Exit::from_number(atomic::read_now(&scratch.exit));
     if trace::is_on() {
         trace::log(skb, &mut scratch.received, exit.number());
     }
-    exit::leave(exit)
+    let code = exit::leave(exit);
+    scratch.leave();
+    code
 }
 
 /// Runs only for the daemon (`BPF_PROG_RUN`); not attached anywhere.
 #[classifier]
 pub(crate) fn expire(ctx: TcContext) -> i32 {
-    let Some(scratch) = maps::scratch(0) else { return 1 };
-    path::expire::run(Skb::of(ctx.as_ptr().cast()), scratch)
+    let Some(scratch) = maps::scratch(0) else { return EXPIRE_NOTHING as i32 };
+    if !scratch.enter() {
+        return EXPIRE_BUSY as i32;
+    }
+    let code = path::expire::run(Skb::of(ctx.as_ptr().cast()), scratch);
+    scratch.leave();
+    code
 }
 
 #[cfg(not(target_arch = "bpf"))]

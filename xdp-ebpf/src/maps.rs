@@ -20,6 +20,7 @@ use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::trace::{TraceCount, TraceFilter};
 use common::reason::{REASONS_MAX, Reason};
 
+use crate::atomic;
 use crate::kernel;
 use crate::scratch::{NextHop, Scratch};
 
@@ -225,68 +226,20 @@ pub(crate) fn cursors() -> Option<&'static mut Cursors> {
     CURSORS.get_ptr_mut(0).map(|p| unsafe { &mut *p })
 }
 
-/// Adds 1 and returns the previous value, atomically across all CPUs.
+/// Whether bytes of the flow are still undelivered, read again after a lookup of those bytes failed. A CPU that
+/// receives the backend's acknowledgement first clears the flag, by an exchange, and then removes the hello.
 #[inline(always)]
-pub(crate) fn advance(counter: &mut u64) -> u64 {
-    // The target reports no atomics (true before cpu v3), so core offers no `fetch_add`; the intrinsic
-    // compiles to one BPF instruction.
-    #[cfg(target_arch = "bpf")]
-    // SAFETY: the reference is valid and aligned, and the access is atomic, so other CPUs may change the value too.
-    return unsafe {
-        core::intrinsics::atomic_xadd::<u64, u64, { core::intrinsics::AtomicOrdering::SeqCst }>(counter, 1)
-    };
-    #[cfg(not(target_arch = "bpf"))]
-    core::mem::replace(counter, counter.wrapping_add(1))
-}
-
-/// Adds modulo 2^32 and returns the previous value, atomically across all CPUs.
-#[inline(always)]
-pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
-    #[cfg(target_arch = "bpf")]
-    // SAFETY: as in `advance`.
-    return unsafe {
-        core::intrinsics::atomic_xadd::<u32, u32, { core::intrinsics::AtomicOrdering::SeqCst }>(
-            counter, value,
-        )
-    };
-    #[cfg(not(target_arch = "bpf"))]
-    core::mem::replace(counter, counter.wrapping_add(value))
-}
-
-/// Writes `new` and returns the previous value, atomically across all CPUs.
-#[inline(always)]
-pub(crate) fn exchange(word: &mut u32, new: u32) -> u32 {
-    #[cfg(target_arch = "bpf")]
-    // SAFETY: as in `advance`.
-    return unsafe {
-        core::intrinsics::atomic_xchg::<u32, { core::intrinsics::AtomicOrdering::SeqCst }>(word, new)
-    };
-    #[cfg(not(target_arch = "bpf"))]
-    core::mem::replace(word, new)
-}
-
-/// Whether bytes of the flow are still undelivered, read again after a lookup of those bytes failed. A CPU
-/// that receives the backend's acknowledgement first clears the flag and then removes the hello.
-#[inline(always)]
-pub(crate) fn is_undelivered(flow: &mut Flow) -> bool {
+pub(crate) fn is_undelivered(flow: &mut Flow, generation: u32) -> bool {
     // A full barrier: the failed lookup comes before the read below.
-    add(&mut flow.seen_secs, 0);
-    // SAFETY: a reference is valid. Volatile, because other CPUs write the flags: an earlier read must not be reused.
-    let flags = unsafe { core::ptr::read_volatile(&raw const flow.connection.backend_flags) };
-    flags & FLOW_UNDELIVERED != 0
-}
-
-/// Reads a word that another CPU may be writing. The read is volatile: an earlier value is not reused.
-#[inline(always)]
-pub(crate) fn read_now(word: &u32) -> u32 {
-    // SAFETY: a reference is valid and aligned.
-    unsafe { core::ptr::from_ref(word).read_volatile() }
+    atomic::add(&mut flow.seen_secs, 0);
+    let head = atomic::word(atomic::head(&mut flow.connection));
+    head.generation == generation && head.flags & FLOW_UNDELIVERED != 0
 }
 
 /// Returns a number that no other connection of the node has.
 #[inline(always)]
 pub(crate) fn next_generation() -> u32 {
-    cursors().map_or(0, |cursors| (advance(&mut cursors.generation) as u32).wrapping_add(1))
+    cursors().map_or(0, |cursors| (atomic::advance(&mut cursors.generation) as u32).wrapping_add(1))
 }
 
 /// Counts a reason on this CPU.

@@ -9,11 +9,14 @@ use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow, HalfOpen, 
 use common::maps::listener::Listener;
 use common::wire::client_hello::Window;
 
+use crate::atomic;
 use crate::packet::{Headers, Segment};
 
 /// All parts. Only `main`, `maps` and `path` name the whole. The kernel allows at most 32 KiB.
 #[repr(C)]
 pub(crate) struct Scratch {
+    /// Not 0: a run uses the memory; see [`Scratch::enter`].
+    busy: u32,
     pub(crate) received: Received,
     pub(crate) draft: Draft,
     pub(crate) dial: Dial,
@@ -24,6 +27,21 @@ pub(crate) struct Scratch {
     pub(crate) cursors: Cursors,
     /// The packet's exit, as [`crate::exit::Exit::number`].
     pub(crate) exit: u32,
+}
+
+impl Scratch {
+    /// Takes the working memory for a run; `false`: another run has it. Under PREEMPT_RT, from Linux 6.18 on, a packet
+    /// may interrupt the handling of another one on the same CPU.
+    #[inline(always)]
+    pub(crate) fn enter(&mut self) -> bool {
+        atomic::exchange(&mut self.busy, 1) == 0
+    }
+
+    /// Gives the working memory back.
+    #[inline(always)]
+    pub(crate) fn leave(&mut self) {
+        atomic::write_last(&mut self.busy, 0);
+    }
 }
 
 const _: () = assert!(size_of::<Scratch>() <= 32_768, "a per-CPU value is at most 32 KiB");

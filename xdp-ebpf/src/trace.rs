@@ -6,6 +6,7 @@ use common::maps::trace::{
 };
 use zerocopy::IntoBytes;
 
+use crate::atomic;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Context, Skb};
 use crate::maps;
@@ -38,7 +39,7 @@ verified! {
         if !trace::chooses(filter, &record) {
             return;
         }
-        record.number = maps::advance(&mut count.chosen);
+        record.number = atomic::advance(&mut count.chosen);
         if !trace::is_within_limit(count, record.number, now_ns) {
             return;
         }

@@ -14,5 +14,7 @@ pub mod tables;
 pub mod route;
 /// Picks the backend for a route and a client.
 pub mod pick;
+/// Which segments of a flow are believed, and which end it.
+pub mod track;
 /// Which packets are traced.
 pub mod trace;

@@ -14,14 +14,26 @@ map_struct! {
     }
 }
 
+/// Result of the program `expire`: done.
+pub const EXPIRE_DONE: u32 = 0;
+/// The same: there was nothing to do, or the connection is not what the daemon saw any more.
+pub const EXPIRE_NOTHING: u32 = 1;
+/// The same: a packet was being handled on this CPU (PREEMPT_RT); the daemon repeats the request.
+pub const EXPIRE_BUSY: u32 = 2;
+
 map_struct! {
     /// Record of the ring buffer `EVICTIONS` (an evicted hello, whose client the daemon resets). Also what
     /// the daemon passes to the program `expire`, after 14 bytes of Ethernet header.
-    pub struct Expiry = 48 {
+    pub struct Expiry = 56 {
         pub client: ClientTuple,
-        /// Sequence number that the client expects next; used if no map entry has it.
+        /// Sequence number that the client expects next; used if no map entry has it. With `Reason::ExpireHeld`:
+        /// the sum of what both ends had acknowledged when the daemon looked.
         pub seq: u32,
         /// Reason number.
         pub reason: u32,
+        /// [`super::flow::Connection::generation`] of the flow that the daemon saw; 0: any flow of the client.
+        pub generation: u32,
+        /// [`super::flow::Flow::seen_secs`] that the daemon saw: a flow with a later packet is not idle.
+        pub seen_secs: u32,
     }
 }

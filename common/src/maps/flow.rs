@@ -3,6 +3,7 @@
 use core::mem::offset_of;
 
 use super::address::{Address, Port};
+use super::word::{Acked, Sent, SynSeen};
 use crate::wire::client_hello::{Parser, STREAM_BYTES_MAX};
 
 /// IP protocol number of TCP (RFC 9293), so far the only transport.
@@ -85,20 +86,19 @@ impl Reply {
 map_struct! {
     /// The first part of every record of a connection: waiting, half-open or established.
     ///
-    /// The first eight bytes are one word, aligned to 8 in every map. It identifies the connection and
-    /// contains its state, so both can change together.
+    /// The first eight bytes are one word, [`super::word::Head`], aligned to 8 in every map. It identifies the
+    /// connection and contains its state, so both can change together.
     pub struct Connection = 24 {
         /// Distinguishes the connection from all others with the same addresses and ports. Counts the
         /// connections of the node from 1, and wraps.
         pub generation: u32,
         /// State of the record: one of the values for [`Flow`], [`Pending`] or [`HalfOpen`] below.
         pub state: u8,
-        /// Of a flow: [`FLOW_CLIENT_FIN`], [`FLOW_BACKEND_FIN_ACKED`], [`FLOW_SYN_SEEN`]. Written only by the
-        /// client's direction, so that both directions may run on two CPUs at the same time.
+        /// Of a flow: [`FLOW_UNDELIVERED`] and the flags after it.
         pub flags: u8,
-        /// Of a flow: [`FLOW_BACKEND_FIN`], [`FLOW_CLIENT_FIN_ACKED`], [`FLOW_UNDELIVERED`]. Written only by
-        /// the backend's direction.
-        pub backend_flags: u8,
+        /// Of a flow: a bit for each segment after a SYN that acknowledged neither this flow nor a cookie of ours.
+        /// With all eight bits set, no cookie starts a new connection in place of the flow: a stranger is guessing.
+        pub wrong_cookies: u8,
         /// How packets reach the backend: [`super::backend::DELIVERY_NAT`] or
         /// [`super::backend::DELIVERY_DNAT`].
         pub delivery: u8,
@@ -121,28 +121,32 @@ const _: () = assert!(
         && offset_of!(HalfOpen, connection).is_multiple_of(8)
 );
 
-/// [`Connection::state`] of a [`Flow`]: data passes.
+/// [`Connection::state`] of a [`Flow`]: data passes. The states of a flow follow each other in this order, and each has
+/// the bits of those before it: a flow takes a state by setting bits, and never goes back.
 pub const FLOW_ESTABLISHED: u8 = 1;
 /// [`Connection::state`] of a [`Flow`]: both ends sent FIN and acknowledged the other's FIN; late packets
 /// still pass.
-pub const FLOW_CLOSED: u8 = 2;
+pub const FLOW_CLOSED: u8 = 3;
 /// [`Connection::state`] of a [`Flow`]: reset; every packet is answered with RST.
-pub const FLOW_RESET: u8 = 3;
+pub const FLOW_RESET: u8 = 7;
 
-/// [`Connection::flags`]: the client sent FIN ([`Flow::client_fin`]).
-pub const FLOW_CLIENT_FIN: u8 = 1;
-/// [`Connection::backend_flags`]: the backend sent FIN ([`Flow::backend_fin`]).
-pub const FLOW_BACKEND_FIN: u8 = 2;
-/// [`Connection::backend_flags`]: the backend acknowledged the client's FIN.
-pub const FLOW_CLIENT_FIN_ACKED: u8 = 4;
-/// [`Connection::flags`]: the client acknowledged the backend's FIN.
-pub const FLOW_BACKEND_FIN_ACKED: u8 = 8;
-/// [`Connection::backend_flags`]: we acknowledged bytes of the hello that the backend has not acknowledged
-/// yet; `PENDING` holds them.
-pub const FLOW_UNDELIVERED: u8 = 16;
-/// [`Connection::flags`]: a SYN arrived for this flow; the next packet with a valid cookie starts a new
-/// connection.
-pub const FLOW_SYN_SEEN: u8 = 32;
+/// [`Connection::state`] of a [`Flow`]: a CPU is removing the record; no other may change it.
+pub const FLOW_REMOVED: u8 = 15;
+
+/// [`Connection::flags`]: we acknowledged bytes of the hello that the backend has not acknowledged yet;
+/// `PENDING` holds them.
+pub const FLOW_UNDELIVERED: u8 = 1;
+/// [`Connection::flags`]: the client repeated a SYN on this flow; the next packet with a valid cookie starts a
+/// new connection.
+pub const FLOW_SYN_SEEN: u8 = 2;
+/// [`Connection::flags`]: the client sent a RST that its backend may not have accepted; the daemon asks the
+/// backend.
+pub const FLOW_CLIENT_ON_TRIAL: u8 = 4;
+/// [`Connection::flags`]: the same for a RST of the backend; the daemon asks the client.
+pub const FLOW_BACKEND_ON_TRIAL: u8 = 8;
+/// [`Connection::flags`]: the daemon asked; a segment of the end that was asked clears this flag and the one
+/// of the trial.
+pub const FLOW_PROBED: u8 = 16;
 
 /// [`Flow::declined`]: the client was granted timestamps, but the backend does not use them. They are removed
 /// from what the client sends.
@@ -151,30 +155,36 @@ pub const DECLINED_TIMESTAMPS: u8 = 1;
 pub const DECLINED_SACK: u8 = 2;
 
 map_struct! {
+    /// One end of a flow.
+    pub struct End = 16 {
+        /// What it sent, in its own sequence numbers.
+        pub sent: Sent,
+        /// What it acknowledged, in the other end's own sequence numbers.
+        pub acked: Acked,
+    }
+}
+
+map_struct! {
     /// Value of `FLOWS`. The client's sequence numbers reach the backend unchanged. The backend's sequence
     /// numbers are shifted by `seq_delta`: the backend's own number = the number the client sees + delta.
-    pub struct Flow = 112 {
+    pub struct Flow = 128 {
         pub connection: Connection,
         /// The connection as its backend sees it.
         pub nat: BackendTuple,
+        /// What the client sent and acknowledged.
+        pub client: End,
+        /// What the backend sent and acknowledged.
+        pub backend: End,
+        /// The last SYN on this flow.
+        pub syn: SynSeen,
         /// Added to the client's acknowledgement numbers; subtracted from the backend's sequence numbers. 0
         /// if the backend's own numbers reach the client.
         pub seq_delta: u32,
         /// Added to the timestamps the client echoes; subtracted from the backend's own.
         pub ts_delta: u32,
-        /// Highest acknowledgement number from the client, as the client sent it.
-        pub client_acked: u32,
-        /// Highest acknowledgement number from the backend.
-        pub backend_acked: u32,
-        /// End of the highest segment from the client.
-        pub client_next: u32,
-        /// End of the highest segment from the backend, as the backend sent it.
-        pub backend_next: u32,
-        /// Sequence number after the client's FIN.
-        pub client_fin: u32,
-        /// Sequence number after the backend's FIN, as the backend sent it.
-        pub backend_fin: u32,
-        /// Monotonic clock of the last packet, seconds.
+        /// Monotonic clock of the last packet that was believed, seconds. A late write into a record that
+        /// already belongs to another connection does no harm: it is the current time, and that connection
+        /// is not older.
         pub seen_secs: u32,
         /// The client's initial sequence number: distinguishes a repetition of its SYN from the SYN of a new
         /// connection.
@@ -182,16 +192,38 @@ map_struct! {
         /// The initial sequence number that the client got from the VIP: distinguishes its late segments from
         /// those of a new connection.
         pub vip_isn: u32,
-        /// The client's window scale, or `WINDOW_SCALE_NONE`.
+        /// The client's window scale, [`WINDOW_SCALE_NONE`] or [`WINDOW_SCALE_UNKNOWN`].
         pub client_scale: u8,
-        /// The backend's window scale, or `WINDOW_SCALE_NONE`. Both `NONE`: windows pass unchanged.
+        /// The same of the backend.
         pub backend_scale: u8,
         /// [`DECLINED_TIMESTAMPS`], [`DECLINED_SACK`].
         pub declined: u8,
-        /// Zero.
-        pub reserved: u8,
+        /// 1: the client was given our window scale, and windows are converted between the scales; 0: they
+        /// pass unchanged.
+        pub scaled: u8,
     }
 }
+
+impl Flow {
+    /// Makes all of its words those of the connection with this generation.
+    #[inline(always)]
+    pub const fn set_generation(&mut self, generation: u32) {
+        let half = generation as u16;
+        self.connection.generation = generation;
+        self.client.sent.generation = half;
+        self.client.acked.generation = half;
+        self.backend.sent.generation = half;
+        self.backend.acked.generation = half;
+        self.syn.generation = half;
+    }
+}
+
+/// The words of a flow that are exchanged in one piece.
+const _: () = assert!(
+    offset_of!(Flow, client).is_multiple_of(8)
+        && offset_of!(Flow, backend).is_multiple_of(8)
+        && offset_of!(Flow, syn).is_multiple_of(8)
+);
 
 /// [`Connection::state`] of a [`Pending`]: the hello is not complete.
 pub const PENDING_COLLECTING: u8 = 1;
@@ -208,6 +240,9 @@ pub const OPTION_TIMESTAMPS: u8 = 2;
 
 /// [`Pending::window_scale`]: the client did not offer window scaling.
 pub const WINDOW_SCALE_NONE: u8 = 15;
+
+/// The window scale of an end whose handshake was not seen: the largest (RFC 7323 section 2.3).
+pub const WINDOW_SCALE_UNKNOWN: u8 = 14;
 
 /// The window scale that our SYN-ACK announces. The backend's scale is not known at that time, and no later
 /// segment can change the announced one, so windows are converted between the two (RFC 7323 section 2.2).
@@ -313,7 +348,7 @@ pub const HALF_OPEN_ANSWERED: u8 = 2;
 
 map_struct! {
     /// Value of `HALF_OPENS`: a SYN passed to a backend of a TCP listener.
-    pub struct HalfOpen = 88 {
+    pub struct HalfOpen = 96 {
         pub connection: Connection,
         /// Monotonic clock at the first SYN.
         pub started_ns: u64,
@@ -327,6 +362,14 @@ map_struct! {
         pub syn_bytes: u32,
         /// Index of its slot in `HALF_OPEN_RING`.
         pub slot: u32,
+        /// The client's window scale or [`WINDOW_SCALE_NONE`].
+        pub client_scale: u8,
+        /// The backend's window scale or [`WINDOW_SCALE_NONE`]; valid from [`HALF_OPEN_ANSWERED`] on.
+        pub backend_scale: u8,
+        /// Window of the backend's SYN-ACK, host byte order; valid from [`HALF_OPEN_ANSWERED`] on.
+        pub backend_window: u16,
+        /// Zero.
+        pub reserved: [u8; 4],
     }
 }
 

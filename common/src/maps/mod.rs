@@ -52,6 +52,8 @@ pub mod route;
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
 pub mod flow;
+/// Words of connections that several CPUs change at the same time.
+pub mod word;
 /// Settings, cookie keys and cursors.
 pub mod settings;
 /// Counters of routes, and what the kernel reports to the daemon.
@@ -61,7 +63,7 @@ pub mod trace;
 
 /// Incremented whenever a map's key, value or meaning changes. Pinned in the map `ABI`. A mismatch is
 /// refused before anything is changed.
-pub const ABI_VERSION: u32 = 5;
+pub const ABI_VERSION: u32 = 6;
 
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
 pub mod name {

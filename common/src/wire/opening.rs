@@ -1,14 +1,15 @@
 //! An established connection, described for another node by addresses, names and numbers, without this node's
 //! ids.
 
-use crate::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
+use crate::maps::flow::{BackendTuple, ClientTuple, Connection, End, FLOW_ESTABLISHED, Flow};
 use crate::maps::map_struct;
 use crate::maps::route::Label;
+use crate::maps::word::{Acked, Sent, SynSeen};
 
 map_struct! {
     /// What a node needs to continue another node's connection. Numbers are in host byte order, as in the
     /// maps; both nodes have the same byte order.
-    pub struct Opening = 252 {
+    pub struct Opening = 256 {
         /// Also the listener's address and port.
         pub client: ClientTuple,
         /// Also the backend's address and port.
@@ -18,9 +19,13 @@ map_struct! {
         /// See [`Flow`], also for the following fields.
         pub seq_delta: u32,
         pub ts_delta: u32,
+        /// [`Acked::number`] of the client.
         pub client_acked: u32,
+        /// [`Acked::number`] of the backend.
         pub backend_acked: u32,
+        /// [`Sent::next`] of the client.
         pub client_next: u32,
+        /// [`Sent::next`] of the backend.
         pub backend_next: u32,
         pub client_isn: u32,
         pub vip_isn: u32,
@@ -30,8 +35,14 @@ map_struct! {
         pub declined: u8,
         /// [`Connection::delivery`].
         pub delivery: u8,
+        /// [`Acked::window`] of the client.
+        pub client_window: u16,
+        /// [`Acked::window`] of the backend.
+        pub backend_window: u16,
+        /// See [`Flow`].
+        pub scaled: u8,
         /// Zero.
-        pub reserved: [u8; 4],
+        pub reserved: [u8; 3],
     }
 }
 
@@ -44,10 +55,10 @@ impl Opening {
             route,
             seq_delta: flow.seq_delta,
             ts_delta: flow.ts_delta,
-            client_acked: flow.client_acked,
-            backend_acked: flow.backend_acked,
-            client_next: flow.client_next,
-            backend_next: flow.backend_next,
+            client_acked: flow.client.acked.number,
+            backend_acked: flow.backend.acked.number,
+            client_next: flow.client.sent.next,
+            backend_next: flow.backend.sent.next,
             client_isn: flow.client_isn,
             vip_isn: flow.vip_isn,
             seen_secs: flow.seen_secs,
@@ -55,7 +66,10 @@ impl Opening {
             backend_scale: flow.backend_scale,
             declined: flow.declined,
             delivery: flow.connection.delivery,
-            reserved: [0; 4],
+            client_window: flow.client.acked.window,
+            backend_window: flow.backend.acked.window,
+            scaled: flow.scaled,
+            reserved: [0; 3],
         }
     }
 
@@ -74,19 +88,20 @@ impl Opening {
             nat: self.nat,
             seq_delta: self.seq_delta,
             ts_delta: self.ts_delta,
-            client_acked: self.client_acked,
-            backend_acked: self.backend_acked,
-            client_next: self.client_next,
-            backend_next: self.backend_next,
-            client_fin: 0,
-            backend_fin: 0,
+            client: end(self.client_next, self.client_acked, self.client_window),
+            backend: end(self.backend_next, self.backend_acked, self.backend_window),
+            syn: SynSeen::zeroed(),
             seen_secs: self.seen_secs,
             client_isn: self.client_isn,
             vip_isn: self.vip_isn,
             client_scale: self.client_scale,
             backend_scale: self.backend_scale,
             declined: self.declined,
-            reserved: 0,
+            scaled: self.scaled,
         }
     }
+}
+
+const fn end(next: u32, number: u32, window: u16) -> End {
+    End { sent: Sent { next, generation: 0, fin: 0 }, acked: Acked { number, generation: 0, window } }
 }

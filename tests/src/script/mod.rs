@@ -29,6 +29,7 @@
 //! | `use open` | runs the steps of tests/script/open.inc |
 //! | `stream backend 1:100001 by 1000 ack 518` | sends segments of 1,000 bytes; each must arrive as it was sent |
 //! | `anew client tenant-b` | the client starts a new connection on its port, with other numbers |
+//! | `challenged client` | the next packet that the end gets is a challenge ACK (RFC 5961), whatever its numbers |
 //! | `age 7200` | lets this many seconds pass for all entries |
 //! | `sweep` | expires what the daemon would expire |
 //! | `counts ForwardClient=2` | all that was counted since the last such line |
@@ -93,6 +94,9 @@ pub enum Step {
     Anew {
         end: String,
         tenant: usize,
+    },
+    Challenged {
+        end: String,
     },
     Age {
         seconds: u32,

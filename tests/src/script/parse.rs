@@ -52,6 +52,7 @@ fn step(text: &str) -> Result<Step> {
         "use" => Step::Use(words.need("name")?.into()),
         "stream" => stream(&mut words)?,
         "anew" => Step::Anew { end: words.need("end")?.into(), tenant: tenant(words.need("tenant")?)? },
+        "challenged" => Step::Challenged { end: words.need("end")?.into() },
         "age" => Step::Age { seconds: number(words.need("seconds")?)? as u32 },
         "sweep" => Step::Sweep,
         "counts" => Step::Counts(pairs(&mut words, reason)?),

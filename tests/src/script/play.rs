@@ -11,6 +11,7 @@ use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Rep
 use common::maps::listener::{Listener, PROTOCOL_TLS};
 use common::maps::name;
 use common::maps::settings::Settings;
+use common::maps::word::SynSeen;
 use common::reason::Reason;
 use userspace::dataplane::expire::{flow_is_due, half_open_is_due, hello_is_due};
 
@@ -107,6 +108,7 @@ impl Player<'_> {
             Step::Gets { end, packet } => self.expect(end, packet)?,
             Step::Stream { end, begin, until, by, ack } => self.stream(end, *begin, *until, *by, *ack)?,
             Step::Anew { end, tenant } => self.anew(end, *tenant)?,
+            Step::Challenged { end } => self.challenged(end)?,
             Step::Age { seconds } => self.age(*seconds),
             Step::Sweep => self.sweep()?,
             Step::Counts(expected) => self.counts(expected)?,
@@ -182,6 +184,16 @@ impl Player<'_> {
         let end = self.end(name)?;
         let shown = show::arrived(end, &got);
         end.check(packet, &got).with_context(|| format!("got {shown}\n(or {told})"))
+    }
+
+    /// Takes a challenge ACK that this end gets.
+    fn challenged(&mut self, name: &str) -> Result<()> {
+        self.receive()?;
+        let (device, own) = (self.end(name)?.device, self.end(name)?.own);
+        let got = self.arrived[device as usize].pop_front().context("nothing arrived")?;
+        let is_challenge = got.flags == flag::ACK && got.payload.is_empty() && got.to == own;
+        ensure!(is_challenge, "got {}", self.told(&got));
+        Ok(())
     }
 
     /// Lets an end learn from a SYN, and records for both ends which stream they must receive.
@@ -273,7 +285,11 @@ impl Player<'_> {
             };
             let seen_secs = flow.seen_secs.wrapping_sub(1);
             self.aged.insert(client, (before + seconds, seen_secs));
-            self.programs.insert(name::FLOWS, client, Flow { seen_secs, ..flow });
+            let mut flow = Flow { seen_secs, ..flow };
+            if flow.syn.time != 0 {
+                flow.syn.time = flow.syn.time.wrapping_sub(SynSeen::time(u64::from(seconds) * 1_000_000_000));
+            }
+            self.programs.insert(name::FLOWS, client, flow);
         }
         let ns = u64::from(seconds) * 1_000_000_000;
         for (client, hello) in self.programs.entries::<ClientTuple, Pending>(name::PENDING) {
@@ -311,7 +327,13 @@ impl Player<'_> {
             due.extend(over.then_some((client, Reason::ExpireHalfOpen)));
         }
         for (client, reason) in due {
-            let outcome = self.programs.expire(&Expiry { client, seq: 0, reason: reason as u32 });
+            let outcome = self.programs.expire(&Expiry {
+                client,
+                seq: 0,
+                reason: reason as u32,
+                generation: 0,
+                seen_secs: 0,
+            });
             self.take(outcome.emitted)?;
         }
         Ok(())

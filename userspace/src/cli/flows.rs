@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 use common::maps::flow::{
-    BackendTuple, ClientTuple, FLOW_BACKEND_FIN, FLOW_CLIENT_FIN, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET,
-    Flow, PENDING_COLLECTING, PENDING_UNDELIVERED, Pending,
+    BackendTuple, ClientTuple, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Flow, PENDING_COLLECTING,
+    PENDING_UNDELIVERED, Pending,
 };
 use serde_json::json;
 
@@ -96,11 +96,7 @@ fn hello_state(hello: &Pending) -> (&'static str, Option<BackendTuple>) {
 fn flow_state(flow: &Flow) -> &'static str {
     let connection = &flow.connection;
     match connection.state {
-        FLOW_ESTABLISHED
-            if (connection.flags | connection.backend_flags) & (FLOW_CLIENT_FIN | FLOW_BACKEND_FIN) != 0 =>
-        {
-            "closing"
-        }
+        FLOW_ESTABLISHED if flow.client.sent.fin | flow.backend.sent.fin != 0 => "closing",
         FLOW_ESTABLISHED => "established",
         FLOW_CLOSED => "closed",
         FLOW_RESET => "reset",
@@ -115,14 +111,17 @@ mod tests {
 
     #[test]
     fn each_state_has_its_word() {
-        let connection = |state, flags| Connection { state, flags, ..Connection::zeroed() };
-        let state =
-            |state, flags| flow_state(&Flow { connection: connection(state, flags), ..Flow::zeroed() });
+        let connection = |state| Connection { state, ..Connection::zeroed() };
+        let state = |state, fin| {
+            let mut flow = Flow { connection: connection(state), ..Flow::zeroed() };
+            flow.client.sent.fin = fin;
+            flow_state(&flow)
+        };
         assert_eq!(state(FLOW_ESTABLISHED, 0), "established");
-        assert_eq!(state(FLOW_ESTABLISHED, FLOW_CLIENT_FIN), "closing");
+        assert_eq!(state(FLOW_ESTABLISHED, 1), "closing");
         assert_eq!(state(FLOW_CLOSED, 0), "closed");
         assert_eq!(state(FLOW_RESET, 0), "reset");
-        let waiting = Pending { connection: connection(PENDING_COLLECTING, 0), ..Pending::zeroed() };
+        let waiting = Pending { connection: connection(PENDING_COLLECTING), ..Pending::zeroed() };
         assert_eq!(hello_state(&waiting), ("hello", None));
     }
 }

@@ -2,21 +2,23 @@
 //! selects the connections; the pinned program `expire` ends them, one per run.
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use common::maps::event::Expiry;
+use common::maps::event::{EXPIRE_BUSY, EXPIRE_DONE, Expiry};
 use common::maps::flow::{
-    ClientTuple, Connection, FLOW_BACKEND_FIN, FLOW_CLIENT_FIN, FLOW_ESTABLISHED, Flow, HalfOpen,
-    PENDING_UNDELIVERED, Pending,
+    ClientTuple, Connection, FLOW_ESTABLISHED, Flow, HalfOpen, PENDING_UNDELIVERED, Pending,
 };
 use common::maps::settings::Settings;
 use common::reason::Reason;
 use zerocopy::IntoBytes;
 
+use super::held::{self, Held};
 use super::maps::Maps;
 use super::pin::{Pins, program};
 use super::read::{now_ns, now_secs};
 use super::syscall;
 use super::table::TableError;
+use super::trials::Trials;
 use crate::plan::Selector;
 
 /// Bytes of an Ethernet header.
@@ -31,6 +33,10 @@ const CONTEXT_IFINDEX: usize = 40;
 /// A flow with a FIN from both ends but without all acknowledgements is ended after this many seconds.
 const HALF_CLOSED_SECS: u32 = 120;
 
+/// Tries while the CPU is busy with a packet, and the pause after each.
+const BUSY_TRIES: u32 = 1_000;
+const BUSY_PAUSE: Duration = Duration::from_micros(100);
+
 /// Why no connection could be ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ExpireError {
@@ -40,6 +46,11 @@ pub enum ExpireError {
     /// The kernel refused to run the program.
     #[error("program expire cannot be run: {0}")]
     Run(std::io::Error),
+    /// Working memory stayed marked as busy.
+    #[error(
+        "program expire cannot be run: packets are being handled on this CPU all the time; see `vestibule doctor`"
+    )]
+    Busy,
     /// A map cannot be read.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -54,6 +65,8 @@ pub struct Expirer {
     ifindex: u32,
     /// First position of `CLOSED_RING` not yet examined. Counts like the programs' cursors, without wrapping.
     closed_seen: u64,
+    trials: Trials,
+    held: Held,
 }
 
 /// The numbers of connections that were ended.
@@ -74,7 +87,14 @@ impl Expirer {
     pub fn open(pins: &Pins, ifindex: u32) -> Result<Self, ExpireError> {
         let program =
             syscall::open_pinned(&pins.programs().join(program::EXPIRE)).map_err(ExpireError::Open)?;
-        Ok(Self { maps: Maps::open(pins)?, program, ifindex, closed_seen: 0 })
+        Ok(Self {
+            maps: Maps::open(pins)?,
+            program,
+            ifindex,
+            closed_seen: 0,
+            trials: Trials::default(),
+            held: Held::default(),
+        })
     }
 
     /// The maps that this uses.
@@ -92,7 +112,14 @@ impl Expirer {
         let data = packet(expiry);
         let mut context = [0u8; CONTEXT_IFINDEX + 4];
         context[CONTEXT_IFINDEX..].copy_from_slice(&self.ifindex.to_ne_bytes());
-        Ok(syscall::test_run(&self.program, &data, &context).map_err(ExpireError::Run)? == 0)
+        // Under PREEMPT_RT the CPU's working memory may be in use by a packet, which takes microseconds.
+        for _ in 0..BUSY_TRIES {
+            match syscall::test_run(&self.program, &data, &context).map_err(ExpireError::Run)? {
+                EXPIRE_BUSY => std::thread::sleep(BUSY_PAUSE),
+                code => return Ok(code == EXPIRE_DONE),
+            }
+        }
+        Err(ExpireError::Busy)
     }
 
     fn run_all(&self, expiries: &[Expiry]) -> Result<u32, ExpireError> {
@@ -130,7 +157,7 @@ impl Expirer {
         // Flows are last, so that a connection that became a flow during the other walks is found here.
         self.maps.flows.walk(|client, flow| {
             if flow.connection.state == FLOW_ESTABLISHED && takes_it(client, &flow.connection) {
-                flows.push(expiry(client, Reason::ExpireRemoved));
+                flows.push(of_flow(client, flow, Reason::ExpireRemoved));
             }
         })?;
         Ok(Ended {
@@ -141,7 +168,8 @@ impl Expirer {
         })
     }
 
-    /// Ends waiting hellos, half-open connections and closed flows at their time limits. Run every second.
+    /// Ends waiting hellos, half-open connections and closed flows at their time limits, and goes on with trials. Run
+    /// every second.
     pub fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_ns();
         let (mut hellos, mut half_opens) = (Vec::new(), Vec::new());
@@ -159,8 +187,22 @@ impl Expirer {
             hellos: self.run_all(&hellos)?,
             half_opens: self.run_all(&half_opens)?,
             closed: self.sweep_closed(settings)?,
-            flows: 0,
+            flows: self.sweep_trials()?,
         })
+    }
+
+    /// Asks the ends of flows with a RST on trial, or ends these flows. Run every second.
+    fn sweep_trials(&mut self) -> Result<u32, ExpireError> {
+        let mut flows = Vec::new();
+        for client in self.trials.clients() {
+            flows.extend(self.maps.flows.look_up(&client)?.map(|flow| (client, flow)));
+        }
+        let mut ended = 0;
+        for (client, flow, reason) in self.trials.next(&flows) {
+            let done = self.run(&of_flow(&client, &flow, reason))?;
+            ended += u32::from(done && reason == Reason::ExpireTrial);
+        }
+        Ok(ended)
     }
 
     /// Removes flows that have been closed for long enough, in the order they closed.
@@ -179,21 +221,29 @@ impl Expirer {
             self.closed_seen += 1;
             let Some(flow) = self.maps.flows.look_up(&slot.owner)? else { continue };
             if flow_is_due(&flow, now_secs(), settings) == Some(Reason::ExpireClosed) {
-                done += u32::from(self.run(&expiry(&slot.owner, Reason::ExpireClosed))?);
+                done += u32::from(self.run(&of_flow(&slot.owner, &flow, Reason::ExpireClosed))?);
             }
         }
         Ok(done)
     }
 
-    /// Checks every flow: ends idle ones and removes closed ones that are left over.
-    pub fn sweep_flows(&self, settings: &Settings) -> Result<Ended, ExpireError> {
+    /// Checks every flow: ends idle ones and those that are held, removes closed ones that are left over, and notes
+    /// those on trial.
+    pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed) = (Vec::new(), Vec::new());
+        let (trials, held) = (&mut self.trials, &mut self.held);
+        held.begin();
         self.maps.flows.walk(|client, flow| match flow_is_due(flow, now, settings) {
-            Some(Reason::ExpireClosed) => closed.push(expiry(client, Reason::ExpireClosed)),
-            Some(reason) => idle.push(expiry(client, reason)),
-            None => {}
+            Some(Reason::ExpireClosed) => closed.push(of_flow(client, flow, Reason::ExpireClosed)),
+            Some(reason) => idle.push(of_flow(client, flow, reason)),
+            None if held.is_over(client, flow, now) => {
+                let seq = held::progress(flow);
+                idle.push(Expiry { seq, ..of_flow(client, flow, Reason::ExpireHeld) });
+            }
+            None => trials.note(client, flow),
         })?;
+        held.end();
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
         self.sweep_sources(settings)?;
         Ok(Ended { flows, closed, hellos: self.sweep_owed()?, half_opens: 0 })
@@ -231,7 +281,13 @@ impl Expirer {
 }
 
 fn expiry(client: &ClientTuple, reason: Reason) -> Expiry {
-    Expiry { client: *client, seq: 0, reason: reason as u32 }
+    Expiry { client: *client, seq: 0, reason: reason as u32, generation: 0, seen_secs: 0 }
+}
+
+/// Names the flow as it was seen here: the program ends no other one, and none with a later packet.
+fn of_flow(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expiry {
+    let (generation, seen_secs) = (flow.connection.generation, flow.seen_secs);
+    Expiry { generation, seen_secs, ..expiry(client, reason) }
 }
 
 /// Returns an Ethernet header with the ethertype of the client's family, followed by the `Expiry`.
@@ -246,10 +302,9 @@ fn packet(expiry: &Expiry) -> [u8; DATA] {
 /// Returns why a flow is to be ended, or `None`. `now` is the monotonic clock in seconds.
 pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     let idle = now.saturating_sub(flow.seen_secs);
-    let both_fin = FLOW_CLIENT_FIN | FLOW_BACKEND_FIN;
     if flow.connection.state != FLOW_ESTABLISHED {
         (idle >= settings.closed_timeout_secs).then_some(Reason::ExpireClosed)
-    } else if (flow.connection.flags | flow.connection.backend_flags) & both_fin == both_fin {
+    } else if flow.client.sent.fin & flow.backend.sent.fin != 0 {
         (idle >= HALF_CLOSED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
     } else {
         (idle >= settings.idle_timeout_secs).then_some(Reason::ExpireIdle)
@@ -283,20 +338,22 @@ mod tests {
         }
     }
 
-    fn flow(state: u8, flags: u8) -> Flow {
-        let connection = Connection { state, flags, ..Connection::zeroed() };
-        Flow { connection, seen_secs: 1000, ..Flow::zeroed() }
+    fn flow(state: u8, client_fin: u16, backend_fin: u16) -> Flow {
+        let connection = Connection { state, ..Connection::zeroed() };
+        let mut flow = Flow { connection, seen_secs: 1000, ..Flow::zeroed() };
+        (flow.client.sent.fin, flow.backend.sent.fin) = (client_fin, backend_fin);
+        flow
     }
 
     #[test]
     fn each_state_of_a_flow_has_its_time_limit() {
         let due = |flow: Flow, now| flow_is_due(&flow, now, &settings());
-        let open = flow(FLOW_ESTABLISHED, FLOW_CLIENT_FIN);
+        let open = flow(FLOW_ESTABLISHED, 1, 0);
         assert_eq!((due(open, 1299), due(open, 1300)), (None, Some(Reason::ExpireIdle)));
-        let closing = flow(FLOW_ESTABLISHED, FLOW_CLIENT_FIN | FLOW_BACKEND_FIN);
+        let closing = flow(FLOW_ESTABLISHED, 1, 1);
         assert_eq!((due(closing, 1119), due(closing, 1120)), (None, Some(Reason::ExpireIdle)));
         for state in [FLOW_CLOSED, FLOW_RESET] {
-            let closed = flow(state, 0);
+            let closed = flow(state, 0, 0);
             assert_eq!((due(closed, 1004), due(closed, 1005)), (None, Some(Reason::ExpireClosed)));
         }
         assert_eq!(due(open, 10), None, "a packet newer than our clock reading");
@@ -316,7 +373,7 @@ mod tests {
     fn the_order_stands_behind_an_ethernet_header_of_the_clients_family() {
         let tuple = |client| ClientTuple::tcp(client, Address::default(), Port::new(0), Port::new(443));
         let client = tuple(Address::v4([192, 0, 2, 1]));
-        let order = Expiry { client, seq: 7, reason: Reason::HelloEvicted as u32 };
+        let order = Expiry { seq: 7, ..expiry(&client, Reason::HelloEvicted) };
         let data = packet(&order);
         assert_eq!(data[12..14], [0x08, 0x00]);
         assert_eq!(&data[14..][..size_of::<Expiry>()], order.as_bytes());

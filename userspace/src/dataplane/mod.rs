@@ -24,6 +24,10 @@ pub mod read;
 pub mod evictions;
 /// Ends connections where no packet triggers it.
 pub mod expire;
+/// Flows held open without progress.
+mod held;
+/// Flows with a RST on trial.
+mod trials;
 /// Packets as they leave.
 pub mod trace;
 

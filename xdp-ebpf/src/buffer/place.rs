@@ -7,6 +7,7 @@ use common::maps::flow::{
 use common::reason::Reason;
 
 use super::NO_BUFFER;
+use crate::atomic;
 use crate::connection::forget;
 use crate::kernel;
 use crate::maps;
@@ -31,7 +32,13 @@ fn is_locked(since: u32, now_ns: u64) -> bool {
 fn lock(buffer: &mut Buffer, now_ns: u64) -> bool {
     // A held lock is left alone: a newer time would make it look held for longer.
     !is_locked(buffer.locked, now_ns)
-        && !is_locked(maps::exchange(&mut buffer.locked, (now_ns >> 20) as u32 | 1), now_ns)
+        && !is_locked(atomic::exchange(&mut buffer.locked, (now_ns >> 20) as u32 | 1), now_ns)
+}
+
+/// Releases a buffer's lock, after everything that was written while it was held.
+#[inline(always)]
+fn release(buffer: &mut Buffer) {
+    atomic::exchange(&mut buffer.locked, 0);
 }
 
 /// Returns the slot of the hello's buffer `index`; `NO_BUFFER` when it has none.
@@ -47,7 +54,7 @@ pub(super) fn lock_of(buffer: &mut Buffer, owner: &ClientTuple, now_ns: u64) -> 
         return false;
     }
     if buffer.owner != *owner {
-        buffer.locked = 0;
+        release(buffer);
         return false;
     }
     true
@@ -93,7 +100,7 @@ fn probe(
             return false;
         }
         if buffer.index != BUFFER_FREE {
-            buffer.locked = 0;
+            release(buffer);
             return false;
         }
         cursors.found = place;
@@ -142,7 +149,7 @@ verified! {
     ) -> u32 {
         let (Some(settings), Some(shared)) = (maps::settings(), maps::cursors()) else { return NO_BUFFER };
         let start = match waiting.freed {
-            0 => maps::advance(&mut shared.buffer) as u32,
+            0 => atomic::advance(&mut shared.buffer) as u32,
             freed => freed - 1,
         };
         waiting.freed = 0;
@@ -182,13 +189,14 @@ verified! {
         }
         // The slot got another hello during the search, and that one is not the oldest.
         if gives_way_by(pending, timeout_ns) != since_ns {
-            buffer.locked = 0;
+            release(buffer);
             return false;
         }
         let seq = pending.vip_isn.wrapping_add(1);
         if forget::pending(&mut waiting.victim) {
             maps::count_event(Reason::HelloEvicted);
-            waiting.eviction = Expiry { client: waiting.victim, seq, reason: Reason::HelloEvicted as u32 };
+            let reason = Reason::HelloEvicted as u32;
+            waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation: 0, seen_secs: 0 };
             maps::report(&waiting.eviction);
         }
         true
@@ -207,7 +215,7 @@ looped! {
     fn release_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
         let Some(buffer) = maps::buffer(slot_of(&waiting.pending, round)) else { return true };
         if buffer.owner == received.client {
-            buffer.locked = 0;
+            release(buffer);
         }
         false
     }
@@ -227,7 +235,7 @@ looped! {
         let Some(buffer) = maps::buffer(place) else { return true };
         if lock_of(buffer, &received.client, received.now_ns) {
             buffer.index = BUFFER_FREE;
-            buffer.locked = 0;
+            release(buffer);
             waiting.freed = place + 1;
         }
         false

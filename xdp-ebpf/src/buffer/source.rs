@@ -2,6 +2,7 @@
 
 use common::maps::flow::{ClientTuple, Source};
 
+use crate::atomic;
 use crate::maps;
 use crate::scratch::{Received, Waiting};
 
@@ -11,8 +12,8 @@ pub(crate) fn lower(tuple: &ClientTuple, epoch: u32) {
     let prefix = tuple.client.source_prefix();
     if let Some(source) = maps::source(&prefix) {
         // The entry stays even at zero: the daemon removes it once the source has been quiet.
-        if source.epoch == epoch && maps::add(&mut source.waiting, 1u32.wrapping_neg()) == 0 {
-            maps::add(&mut source.waiting, 1);
+        if source.epoch == epoch && atomic::add(&mut source.waiting, 1u32.wrapping_neg()) == 0 {
+            atomic::add(&mut source.waiting, 1);
         }
     }
 }
@@ -37,8 +38,8 @@ pub(crate) fn raise(received: &Received, waiting: &mut Waiting) -> bool {
         source.waiting = 0;
         source.epoch += 1;
     }
-    if maps::add(&mut source.waiting, 1) >= settings.source_hellos_max {
-        maps::add(&mut source.waiting, 1u32.wrapping_neg());
+    if atomic::add(&mut source.waiting, 1) >= settings.source_hellos_max {
+        atomic::add(&mut source.waiting, 1u32.wrapping_neg());
         return false;
     }
     source.newest_ns = now_ns;

@@ -4,6 +4,7 @@ use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED};
 use common::reason::Reason;
 
 use super::forget;
+use crate::atomic;
 use crate::maps;
 use crate::verified::verified;
 
@@ -19,7 +20,7 @@ verified! {
             return;
         }
         let now = (now_ns / 1_000_000_000) as u32;
-        let head = maps::advance(&mut cursors.closed_head);
+        let head = atomic::advance(&mut cursors.closed_head);
         let mut freed = 0;
         while freed < FREED_PER_CLOSE {
             let tail = cursors.closed_tail;
@@ -31,7 +32,7 @@ verified! {
                 break;
             }
             // Two CPUs may have seen the same slot: each of them frees a different one.
-            free_place((maps::advance(&mut cursors.closed_tail) % places) as u32, generation);
+            free_place((atomic::advance(&mut cursors.closed_tail) % places) as u32, generation);
             freed += 1;
         }
         let place = (head % places) as u32;
@@ -59,7 +60,7 @@ verified! {
         if flow.connection.state == FLOW_ESTABLISHED || flow.connection.generation != generation {
             return;
         }
-        if forget::flow(&mut owner) {
+        if forget::flow(&mut owner, generation) {
             maps::count_event(Reason::ExpireClosed);
         }
     }

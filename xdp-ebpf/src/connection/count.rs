@@ -1,12 +1,13 @@
 //! Counts the outcomes of a route's connections.
 
+use crate::atomic;
 use crate::maps;
 
 /// Counts a connection that reached its backend.
 #[inline(always)]
 pub(crate) fn connected(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {
-        maps::advance(&mut counters.connected);
+        atomic::advance(&mut counters.connected);
     }
 }
 
@@ -14,7 +15,7 @@ pub(crate) fn connected(route: u32) {
 #[inline(always)]
 pub(crate) fn refused(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {
-        maps::advance(&mut counters.refused);
+        atomic::advance(&mut counters.refused);
     }
 }
 
@@ -22,6 +23,6 @@ pub(crate) fn refused(route: u32) {
 #[inline(always)]
 pub(crate) fn retried(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {
-        maps::advance(&mut counters.retried);
+        atomic::advance(&mut counters.retried);
     }
 }

@@ -1,34 +1,47 @@
 //! Ends a flow. Its entry lingers, to answer packets that still arrive.
 
-use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, Flow};
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, FLOW_REMOVED, FLOW_RESET, Flow};
 
 use super::closed;
+use super::exchange::{self, Marks};
 use crate::maps;
 
-/// Ends a flow: `state` is `FLOW_CLOSED` or `FLOW_RESET`. The entry lingers, to answer packets that still arrive.
+/// Ends the flow with this generation: `state` is `FLOW_CLOSED` or `FLOW_RESET`. The entry lingers, to answer packets
+/// that still arrive.
 #[inline(always)]
-pub(crate) fn flow(client: &mut ClientTuple, flow: &mut Flow, state: u8, now_ns: u64) {
-    // A flow that was over before is already in the ring.
-    let listed = flow.connection.state != FLOW_ESTABLISHED;
-    flow.connection.state = state;
-    if !listed {
-        closed::put(client, flow.connection.generation, now_ns);
+pub(crate) fn flow(client: &mut ClientTuple, flow: &mut Flow, generation: u32, state: u8, now_ns: u64) {
+    let was = exchange::mark(&mut flow.connection, generation, Marks::state(state), Marks::NONE);
+    // Exactly one CPU finds it established. A flow that was over before is already in the ring.
+    if was.is_some_and(|was| was.its_state() == FLOW_ESTABLISHED) {
+        closed::put(client, generation, now_ns);
     }
 }
 
-/// Ends the client's flow with state `FLOW_RESET`.
+/// Ends the client's flow with this generation, with state `FLOW_RESET`.
 #[inline(always)]
-pub(crate) fn reset(client: &mut ClientTuple, now_ns: u64) {
+pub(crate) fn reset(client: &mut ClientTuple, generation: u32, now_ns: u64) {
     if let Some(flow) = maps::flow(client) {
-        self::flow(client, flow, FLOW_RESET, now_ns);
+        self::flow(client, flow, generation, FLOW_RESET, now_ns);
     }
+}
+
+/// Marks the flow as removed, so that no other CPU removes it, too; returns its flags. `None`: it is gone already.
+#[inline(always)]
+pub(super) fn claim(flow: &mut Flow, generation: u32) -> Option<u8> {
+    let was = exchange::mark(&mut flow.connection, generation, Marks::state(FLOW_REMOVED), Marks::NONE);
+    was.filter(|was| was.its_state() != FLOW_REMOVED).map(Marks::its_flags)
+}
+
+/// Clears a flag of the flow; `true` when this call cleared it.
+#[inline(always)]
+pub(crate) fn clear(flow: &mut Flow, generation: u32, flag: u8) -> bool {
+    let was = exchange::mark(&mut flow.connection, generation, Marks::NONE, Marks::flags(flag));
+    was.is_some_and(|was| was.its_flags() & flag != 0)
 }
 
 /// Whether the client's flow still has undelivered bytes, after a lookup of those bytes failed. `copy` is an
 /// earlier copy of the flow.
 #[inline(always)]
 pub(crate) fn has_undelivered(client: &ClientTuple, copy: &Flow) -> bool {
-    maps::flow(client).is_some_and(|flow| {
-        flow.connection.generation == copy.connection.generation && maps::is_undelivered(flow)
-    })
+    maps::flow(client).is_some_and(|flow| maps::is_undelivered(flow, copy.connection.generation))
 }

@@ -2,25 +2,35 @@
 
 use common::maps::flow::{ClientTuple, FLOW_UNDELIVERED, PENDING_COLLECTING, PENDING_CONNECTING};
 
+use super::end;
 use crate::buffer::source;
 use crate::delivery;
 use crate::maps;
 use crate::verified::verified;
 
 verified! {
-    /// Removes a flow's entries, in any state; `false` when they were already removed.
-    pub(crate) fn flow as forget_flow(client: ClientTuple) -> bool {
+    /// Removes the entries of the flow with this generation, in any state; `false` when they were already removed.
+    pub(crate) fn flow as forget_flow(client: ClientTuple; generation: u32) -> bool {
         let Some(flow) = maps::flow(client) else { return false };
-        let (nat, generation) = (flow.nat, flow.connection.generation);
-        let undelivered = flow.connection.backend_flags & FLOW_UNDELIVERED != 0;
-        if !maps::remove_flow(client) {
-            return false;
-        }
-        delivery::release(&nat, client, generation);
-        if undelivered {
+        // Only the CPU that marked it removes it. Until then no other connection has the key.
+        let Some(flags) = end::claim(flow, generation) else { return false };
+        let nat = flow.nat;
+        // While the flow is there, no hello of a new connection is kept.
+        if flags & FLOW_UNDELIVERED != 0 {
             maps::remove_pending(client);
         }
-        true
+        delivery::release(&nat, client, generation);
+        maps::remove_flow(client)
+    }
+}
+
+/// Removes a flow that was just made, and nothing else of its connection.
+#[inline(always)]
+pub(crate) fn flow_alone(client: &ClientTuple, generation: u32) {
+    if let Some(flow) = maps::flow(client)
+        && end::claim(flow, generation).is_some()
+    {
+        maps::remove_flow(client);
     }
 }
 

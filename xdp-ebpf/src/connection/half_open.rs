@@ -1,9 +1,10 @@
 //! Half-open connections of TCP listeners, in a ring in order of age: the oldest is evicted.
 
-use common::maps::flow::HALF_OPEN_DIALLED;
+use common::maps::flow::{HALF_OPEN_DIALLED, WINDOW_SCALE_NONE};
 use common::reason::Reason;
 
 use super::forget;
+use crate::atomic;
 use crate::delivery;
 use crate::kernel;
 use crate::maps;
@@ -32,6 +33,10 @@ verified! {
         half_open.started_ns = received.now_ns;
         half_open.syn_bytes = received.segment.payload_bytes;
         half_open.backend_isn = 0;
+        half_open.client_scale = received.segment.window_scale;
+        half_open.backend_scale = WINDOW_SCALE_NONE;
+        half_open.backend_window = 0;
+        half_open.reserved = [0; 4];
         if slot == NO_PLACE || !maps::insert_half_open(&received.client, half_open) {
             return false;
         }
@@ -85,7 +90,7 @@ fn claim(received: &mut Received, dial: &mut Dial, cursors: &mut Cursors) -> u32
     if places == 0 {
         return NO_PLACE;
     }
-    let start = maps::advance(&mut shared.half_open) as u32;
+    let start = atomic::advance(&mut shared.half_open) as u32;
     cursors.found = NO_PLACE;
     search(received, dial, cursors, start, places, settings.hello_timeout_ns);
     let mut place = cursors.found;

@@ -6,6 +6,12 @@ pub(crate) mod cookie;
 pub(crate) mod open;
 /// Half-open connections of TCP listeners.
 pub(crate) mod half_open;
+/// Changes of words that several CPUs change at the same time.
+pub(crate) mod exchange;
+/// A new connection on the addresses and ports of an open flow.
+pub(crate) mod renew;
+/// What a segment teaches about its flow.
+pub(crate) mod track;
 /// Ends a flow, whose entry lingers.
 pub(crate) mod end;
 /// Removes entries.

@@ -27,7 +27,7 @@ pub(crate) enum Opened {
     Full,
 }
 
-/// Makes the flow of a connection. Its numbers, scales and options are already in `flow`.
+/// Makes the flow of a connection. Its numbers, scales and options are already in `flow`, its flags in `connection`.
 #[inline(always)]
 pub(crate) fn open(
     client: &ClientTuple,
@@ -38,11 +38,13 @@ pub(crate) fn open(
 ) -> Opened {
     flow.connection = *connection;
     flow.connection.state = FLOW_ESTABLISHED;
-    flow.connection.flags = 0;
+    flow.connection.wrong_cookies = 0;
+    flow.client.sent.fin = 0;
+    flow.backend.sent.fin = 0;
+    flow.syn.isn = 0;
+    flow.syn.time = 0;
+    flow.set_generation(connection.generation);
     flow.nat = *nat;
-    flow.client_fin = 0;
-    flow.backend_fin = 0;
-    flow.reserved = 0;
     flow.seen_secs = (now_ns / 1_000_000_000) as u32;
     if maps::insert_flow(client, flow) {
         return Opened::Flow;

@@ -4,6 +4,7 @@
 use common::maps::flow::{BackendTuple, TRANSPORT_TCP};
 
 use super::reply;
+use crate::atomic;
 use crate::kernel::Skb;
 use crate::maps;
 use crate::scratch::{Dial, Received};
@@ -37,7 +38,7 @@ looped! {
         }
         // Ports are used in turn, so that the time until a port is used again (TIME_WAIT at the backend) is
         // the longest.
-        let port = first + maps::advance(&mut shared.source_port) as u32 % (ports - first);
+        let port = first + atomic::advance(&mut shared.source_port) as u32 % (ports - first);
         dial.nat.source_port.bytes = (port as u16).to_be_bytes();
         let generation = dial.connection.generation;
         if !reply::claim(&dial.nat, &received.client, generation, &mut dial.victim) {

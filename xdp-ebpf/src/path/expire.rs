@@ -2,10 +2,14 @@
 //! the program `expire` with an [`Expiry`] in the packet.
 
 use common::maps::event::Expiry;
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, PENDING_UNDELIVERED};
+use common::maps::flow::{
+    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
+    Flow, PENDING_UNDELIVERED,
+};
 use common::reason::Reason;
 use zerocopy::FromBytes;
 
+use crate::connection::exchange::{self, Marks};
 use crate::connection::{end, forget};
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -15,11 +19,16 @@ use crate::segment::emit;
 use crate::stage::{connect, forward};
 use crate::verified::verified;
 
+/// A RST of either end is on trial.
+const ON_TRIAL: u8 = FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL;
+
 /// The daemon's request.
 #[derive(Clone, Copy)]
 struct Request {
     seq: u32,
     reason: u32,
+    generation: u32,
+    seen_secs: u32,
 }
 
 /// Handles one request. Returns 0 when it is done, 1 when there was nothing to do.
@@ -29,10 +38,13 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     s.received.now_ns = kernel::monotonic_ns();
     let Some(request) = read(skb, s) else { return 1 };
     let is = |reason: Reason| request.reason == reason as u32;
-    let done = if is(Reason::ExpireIdle) || is(Reason::ExpireRemoved) {
-        flow(skb, s)
+    let ends_flow = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved);
+    let done = if ends_flow || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) {
+        flow(skb, s, request)
+    } else if is(Reason::ExpireProbe) {
+        probe(skb, s, request)
     } else if is(Reason::ExpireClosed) {
-        closed(s)
+        closed(s, request)
     } else if is(Reason::ExpireHello) || is(Reason::HelloTimeout) {
         pending(skb, s)
     } else if is(Reason::HelloEvicted) {
@@ -63,21 +75,22 @@ fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
     received.segment.tuple = expiry.client;
     // The daemon made this packet: no device has to complete its checksum.
     received.partial = false;
-    Some(Request { seq: expiry.seq, reason: expiry.reason })
+    let Expiry { seq, reason, generation, seen_secs, .. } = expiry;
+    Some(Request { seq, reason, generation, seen_secs })
 }
 
 verified! {
-    /// Resets both sides of a flow, whose entry lingers.
+    /// Resets both sides of the flow in `received`, whose entry lingers.
     fn reset_flow as expire_flow[Skb, skb](received: Received, draft: Draft, copy: Flow, cursors: Cursors) -> bool {
         let Some(flow) = maps::flow(&received.client) else { return false };
-        if flow.connection.state == FLOW_RESET {
+        let generation = received.generation;
+        if flow.connection.generation != generation || flow.connection.state == FLOW_RESET {
             return false;
         }
         kernel::assign(copy, flow);
         // First of all, so that no other CPU passes a segment or ends the flow as well.
-        end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
-        if flow.connection.backend_flags & FLOW_UNDELIVERED != 0 {
-            flow.connection.backend_flags &= !FLOW_UNDELIVERED;
+        end::flow(&mut received.client, flow, generation, FLOW_RESET, received.now_ns);
+        if end::clear(flow, generation, FLOW_UNDELIVERED) {
             maps::remove_pending(&received.client);
         }
         flow.seen_secs = (received.now_ns / 1_000_000_000) as u32;
@@ -89,22 +102,60 @@ verified! {
     }
 }
 
-/// Resets both sides of the requested flow.
+/// Finds the requested flow, and puts its generation in `received`. `None`: it is not what the daemon saw any more.
 #[inline(always)]
-fn flow(skb: Skb, s: &mut Scratch) -> bool {
+fn find(s: &mut Scratch, request: Request) -> Option<&'static mut Flow> {
+    let flow = maps::flow(&s.received.client)?;
+    let generation = flow.connection.generation;
+    s.received.generation = generation;
+    (request.generation == 0 || request.generation == generation).then_some(flow)
+}
+
+/// Resets both sides of the requested flow, if there is still the reason to.
+#[inline(always)]
+fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
+    let Some(flow) = find(s, request) else { return false };
+    let heard = request.reason == Reason::ExpireIdle as u32 && flow.seen_secs != request.seen_secs;
+    let acquitted = request.reason == Reason::ExpireTrial as u32 && flow.connection.flags & ON_TRIAL == 0;
+    let progress = flow.client.acked.number.wrapping_add(flow.backend.acked.number);
+    let moved = request.reason == Reason::ExpireHeld as u32 && progress != request.seq;
+    if heard && request.generation != 0 || acquitted || moved {
+        return false;
+    }
     reset_flow(skb, &mut s.received, &mut s.draft, &mut s.flow, &mut s.cursors)
+}
+
+/// Asks the end that may have accepted a RST whether it still has the connection. Its next segment ends the trial.
+#[inline(always)]
+fn probe(skb: Skb, s: &mut Scratch, request: Request) -> bool {
+    let Some(flow) = find(s, request) else { return false };
+    let (flags, generation) = (flow.connection.flags, s.received.generation);
+    if flags & ON_TRIAL == 0 || flow.connection.state != FLOW_ESTABLISHED {
+        return false;
+    }
+    if exchange::mark(&mut flow.connection, generation, Marks::flags(FLOW_PROBED), Marks::NONE).is_none() {
+        return false;
+    }
+    kernel::assign(&mut s.flow, flow);
+    if flags & FLOW_CLIENT_ON_TRIAL != 0 {
+        forward::draft_backend_probe(&mut s.draft, &s.flow);
+        emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
+    }
+    if flags & FLOW_BACKEND_ON_TRIAL != 0 {
+        forward::draft_client_probe(&s.received.client, &mut s.draft, &s.flow);
+        emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
+    }
+    true
 }
 
 /// Removes a flow that is over.
 #[inline(always)]
-fn closed(s: &mut Scratch) -> bool {
-    let client = &mut s.received.client;
-    let Some(flow) = maps::flow(client) else { return false };
+fn closed(s: &mut Scratch, request: Request) -> bool {
+    let Some(flow) = find(s, request) else { return false };
     if flow.connection.state == FLOW_ESTABLISHED {
         return false;
     }
-    forget::flow(client);
-    true
+    forget::flow(&mut s.received.client, s.received.generation)
 }
 
 /// Resets the client of a pending connection and forgets it.
@@ -136,10 +187,10 @@ fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
         // Only a flow whose undelivered bytes were evicted with the hello is lost; any other flow started
         // later. The flag is read after the lookup: a CPU that receives the acknowledgement clears it before
         // it removes the hello.
-        if maps::pending(client).is_some() || flow.connection.backend_flags & FLOW_UNDELIVERED == 0 {
+        if maps::pending(client).is_some() || flow.connection.flags & FLOW_UNDELIVERED == 0 {
             return false;
         }
-        return self::flow(skb, s);
+        return self::flow(skb, s, request);
     }
     if maps::pending(client).is_some() {
         // The client started a new connection, which waits.

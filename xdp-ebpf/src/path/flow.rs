@@ -5,9 +5,10 @@ use common::maps::flow::{
 };
 use common::reason::Reason;
 
+use crate::atomic;
 use crate::buffer::bytes;
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
-use crate::connection::{count, end, forget};
+use crate::connection::{count, end, forget, renew};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -22,40 +23,55 @@ use crate::stage::{checksum, connect, half_open};
 /// the flow. Stage `forward` looks the flow up again and compares the generation. Only then is it certain that both
 /// were read from this client's entry, because the entry may become another client's at any time.
 ///
-/// A SYN only marks the flow, since it may be forged. If the flow is over, the SYN removes it. After a SYN, a
-/// segment starts a new connection if it does not acknowledge what this flow's backend sent and proves the
+/// A SYN may be forged: it is challenged, and only if it comes again is it answered. If the flow is over, the SYN
+/// removes it. After a repeated SYN, a segment starts a new connection if it does not acknowledge what this flow's backend sent and proves the
 /// new handshake. That segment never follows the old flow to the previous tenant.
 #[inline(always)]
 pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
     let Some(flow) = maps::flow(&received.client) else { return Ok(false) };
-    received.generation = flow.connection.generation;
+    let head = atomic::word(atomic::head(&mut flow.connection));
+    received.generation = head.generation;
     delivery::address(&mut s.draft, &flow.nat);
     let segment = &received.segment;
     let syn = segment.is_syn();
-    let known = flow.connection.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, segment);
+    let known = head.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, segment);
     if !syn && known && segment.flags & (FIN | RST) == 0 {
         return Ok(true);
     }
     // A segment that may start or end a connection must be what its sender sent.
     checksum::tcp(skb, received, &mut s.cursors)?;
     if syn {
-        if flow.connection.state != FLOW_ESTABLISHED {
-            forget::flow(&mut received.client);
-        } else if received.segment.seq != flow.client_isn {
-            flow.connection.flags |= FLOW_SYN_SEEN;
+        if head.state != FLOW_ESTABLISHED {
+            forget::flow(&mut received.client, head.generation);
+            return Ok(false);
         }
-        return Ok(false);
+        if renew::is_repeated(received, flow) {
+            return Ok(false);
+        }
+        kernel::assign(&mut s.flow, flow);
+        if s.flow.connection.generation != head.generation {
+            // The entry belongs to another connection now: the client repeats its SYN.
+            return Err(Exit::drop(Reason::SynStray));
+        }
+        forward::draft_challenge(received, &mut s.draft, &s.flow);
+        return Err(emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynChallenged));
     }
     if known {
         return Ok(true);
     }
     let own = received.segment.ack == flow.vip_isn.wrapping_add(1);
     match handshake(s, flow.client_isn) {
-        Handshake::New => {}
+        Handshake::New if head.wrong_cookies != u8::MAX => {}
+        // A stranger guesses cookies. Nor must a hello reach the old backend.
+        Handshake::New => return Err(Exit::drop(Reason::SynStray)),
         // A later segment of the new hello, which must not reach the old backend.
         Handshake::Ahead if !own => return Err(Exit::drop(Reason::SynEarly)),
-        Handshake::Ahead | Handshake::Old => return Ok(true),
+        Handshake::Ahead => return Ok(true),
+        Handshake::Old => {
+            renew::count_wrong(flow, head.generation);
+            return Ok(true);
+        }
     }
     replace(skb, s)
 }
@@ -66,7 +82,10 @@ fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
     let Some(old) = maps::flow(&received.client) else { return Ok(false) };
     kernel::assign(&mut s.flow, old);
-    forget::flow(&mut received.client);
+    if !forget::flow(&mut received.client, received.generation) {
+        // Another CPU does the same with another segment: the client repeats this one.
+        return Err(Exit::drop(Reason::SynEarly));
+    }
     maps::count_event(Reason::SynFlowReplaced);
     if received.segment.payload_bytes == 0 && maps::half_open(&received.client).is_none() {
         // On a TLS listener the bare ACK of the new handshake has no other use: it is replaced by the RST
@@ -113,6 +132,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     match forward::from_client(received, &mut s.flow) {
         Step::Pass => delivery::to_backend(skb, received, draft, Reason::ForwardBackend),
         Step::PassReset => delivery::to_backend(skb, received, draft, Reason::ForwardReset),
+        Step::PassTrial => delivery::to_backend(skb, received, draft, Reason::ForwardTrial),
         // RFC 5961: the client accepts a RST only at the exact number that its segment acknowledges.
         Step::Linger | Step::AckBackend | Step::Lost => Exit::reset(Reason::ForwardLinger),
         Step::Stray => Exit::drop(Reason::SynStray),
@@ -128,14 +148,15 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
         flow.connection.generation == received.generation && delivery::is_own(&flow.nat, &received.segment)
     })?;
     // A segment that may end a connection, or that frees undelivered bytes, must be what the backend sent.
-    let believed = received.segment.flags & (SYN | FIN | RST) != 0
-        || flow.connection.backend_flags & FLOW_UNDELIVERED != 0;
+    let believed =
+        received.segment.flags & (SYN | FIN | RST) != 0 || flow.connection.flags & FLOW_UNDELIVERED != 0;
     if believed && let Err(exit) = checksum::tcp(skb, received, &mut s.cursors) {
         return Some(exit);
     }
     Some(match forward::from_backend(received, &mut s.flow, flow) {
         Step::Pass => delivery::to_client(skb, received, draft, Reason::ForwardClient),
         Step::PassReset => delivery::to_client(skb, received, draft, Reason::ForwardReset),
+        Step::PassTrial => delivery::to_client(skb, received, draft, Reason::ForwardTrial),
         Step::Linger => Exit::reset(Reason::ForwardLinger),
         Step::Lost => Exit::reset(Reason::HelloBufferFailed),
         Step::AckBackend => {
@@ -205,7 +226,7 @@ fn is_same(s: &Scratch) -> bool {
 /// Returns the first byte of the hello that the backend has not acknowledged.
 #[inline(always)]
 fn undelivered(s: &Scratch) -> u32 {
-    s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK
+    s.flow.backend.acked.number.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK
 }
 
 #[inline(always)]
@@ -221,7 +242,7 @@ fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn lost(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
-    end::reset(&mut received.client, received.now_ns);
+    end::reset(&mut received.client, received.generation, received.now_ns);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;
     }
@@ -234,7 +255,7 @@ fn lost(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn lost_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
-    end::reset(&mut received.client, received.now_ns);
+    end::reset(&mut received.client, received.generation, received.now_ns);
     count::refused(s.waiting.pending.connection.route);
     forget::pending(&mut received.client);
     connect::draft_client_reset(received, &mut s.draft, s.waiting.pending.vip_isn);

@@ -137,9 +137,7 @@ fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
 #[inline(always)]
 fn is_undelivered(s: &mut Scratch) -> bool {
     let Some(flow) = maps::flow(&s.received.client) else { return false };
-    if flow.connection.generation != s.received.generation
-        || flow.connection.backend_flags & FLOW_UNDELIVERED == 0
-    {
+    if flow.connection.generation != s.received.generation || flow.connection.flags & FLOW_UNDELIVERED == 0 {
         return false;
     }
     kernel::assign(&mut s.flow, flow);
@@ -168,7 +166,7 @@ fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
         return Err(stray);
     }
     s.cursors.from =
-        s.flow.backend_acked.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK;
+        s.flow.backend.acked.number.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK;
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
         return Err(stray);
     }

@@ -1,13 +1,16 @@
 //! The second handshake: our SYN to the backend, its answer, and the bytes of the hello once it accepts.
 //! Addresses and ports belong to `delivery`.
 
+use common::decide::track;
 use common::maps::flow::{
-    DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_UNDELIVERED, Flow, OPTION_SACK, OPTION_TIMESTAMPS,
-    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, WINDOW_SCALE_NONE,
+    DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_UNDELIVERED, Flow, HELLO_BYTES_MAX, OPTION_SACK,
+    OPTION_TIMESTAMPS, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, WINDOW_SCALE_NONE,
 };
+use common::maps::word::units;
 use common::reason::Reason;
 
 use crate::buffer::{place, source};
+use crate::connection::forget;
 use crate::connection::open::{self, Opened};
 use crate::delivery;
 use crate::exit::Exit;
@@ -117,7 +120,7 @@ verified! {
         agree(&received.segment, flow, p);
         let undelivered = p.acked > 0;
         let mut connection = p.connection;
-        connection.backend_flags = if undelivered { FLOW_UNDELIVERED } else { 0 };
+        connection.flags = if undelivered { FLOW_UNDELIVERED } else { 0 };
         match open::open(&received.client, flow, &connection, &p.nat, received.now_ns) {
             Opened::Flow => {}
             Opened::Twice => return Err(Exit::drop(Reason::ConnectStray)),
@@ -130,7 +133,7 @@ verified! {
         };
         if !ours {
             // On a repetition by the client, the hello was moved to another backend meanwhile.
-            maps::remove_flow(&received.client);
+            forget::flow_alone(&received.client, connection.generation);
             return Err(Exit::drop(Reason::ConnectStray));
         }
         let epoch = p.source_epoch;
@@ -152,14 +155,18 @@ fn agree(seg: &Segment, f: &mut Flow, p: &mut Pending) {
     // Tied to the last timestamp we sent, so that its echo becomes the timestamp of the backend's own
     // SYN-ACK: Linux from 6.15 on accepts no other while it waits for our ACK.
     f.ts_delta = if timestamps { seg.tsval.wrapping_sub(p.our_tsval) } else { 0 };
-    f.client_acked = p.vip_isn.wrapping_add(1);
-    f.backend_acked = p.isn.wrapping_add(1);
-    f.client_next = p.isn.wrapping_add(1).wrapping_add(p.have);
-    f.backend_next = seg.seq.wrapping_add(1);
+    f.client.acked.number = seg.seq.wrapping_add(1);
+    f.client.acked.window = units(track::window(p.window, p.window_scale));
+    f.client.sent.next = p.isn.wrapping_add(1).wrapping_add(p.have);
+    f.backend.acked.number = p.isn.wrapping_add(1);
+    // The window that we announced to the client may be larger than the backend's.
+    f.backend.acked.window = units((HELLO_BYTES_MAX as u32).max(seg.window.into()));
+    f.backend.sent.next = seg.seq.wrapping_add(1);
     f.client_isn = p.isn;
     f.vip_isn = p.vip_isn;
     f.client_scale = p.window_scale;
     f.backend_scale = seg.window_scale;
+    f.scaled = u8::from(p.window_scale != WINDOW_SCALE_NONE);
     f.declined = 0;
     if !timestamps && p.options & OPTION_TIMESTAMPS != 0 {
         f.declined |= DECLINED_TIMESTAMPS;
@@ -188,7 +195,7 @@ pub(crate) fn draft_delivery(draft: &mut Draft, pending: &Pending, flow: &Flow, 
     delivery::address(draft, &flow.nat);
     let (d, p) = (draft, pending);
     // Acknowledges what the client has, not what was sent to it: the backend has to repeat what the client lost.
-    d.ack = flow.client_acked.wrapping_add(flow.seq_delta);
+    d.ack = flow.client.acked.number;
     // When the backend declined scaling, our window must be unscaled.
     let unscaled = p.window_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE;
     let window = if unscaled { u32::from(p.window) << (p.window_scale & 15) } else { u32::from(p.window) };

@@ -2,13 +2,14 @@
 //! connection to its end. Addresses and ports belong to `delivery`.
 
 use common::maps::flow::{
-    ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_BACKEND_FIN, FLOW_BACKEND_FIN_ACKED,
-    FLOW_CLIENT_FIN, FLOW_CLIENT_FIN_ACKED, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED,
-    Flow, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
+    ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_REMOVED, FLOW_RESET, FLOW_UNDELIVERED, Flow,
+    WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
 use common::wire::seq;
 
+use crate::atomic;
 use crate::connection::end;
+use crate::connection::track::{self, Heard};
 use crate::delivery;
 use crate::kernel;
 use crate::maps;
@@ -24,6 +25,8 @@ pub(crate) enum Step {
     Pass,
     /// The headers are rewritten: send it; the RST ended the flow.
     PassReset,
+    /// The headers are rewritten: send it; the flow ends if the receiver accepts the RST.
+    PassTrial,
     /// Bytes that we acknowledged may be missing at the backend: repeat them.
     Repeat,
     /// The entry lingers: answer with RST.
@@ -47,11 +50,24 @@ impl Code for Step {
         match code {
             0 => Self::Pass,
             1 => Self::PassReset,
-            2 => Self::Repeat,
-            4 => Self::AckBackend,
-            5 => Self::Stray,
-            6 => Self::Lost,
+            2 => Self::PassTrial,
+            3 => Self::Repeat,
+            5 => Self::AckBackend,
+            6 => Self::Stray,
+            7 => Self::Lost,
             _ => Self::Linger,
+        }
+    }
+}
+
+impl Step {
+    /// Returns how a segment passes that meant this for its flow.
+    #[inline(always)]
+    fn of_heard(heard: Heard) -> Self {
+        match heard {
+            Heard::Reset => Self::PassReset,
+            Heard::OnTrial => Self::PassTrial,
+            _ => Self::Pass,
         }
     }
 }
@@ -67,53 +83,35 @@ verified! {
 
 #[inline(always)]
 fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> Step {
-    // Not the entry that `path` found: it was freed meanwhile and may belong to another connection.
-    if maps::read_now(&flow.connection.generation) != received.generation {
-        return Step::Stray;
-    }
-    if flow.connection.state == FLOW_RESET {
-        return Step::Linger;
+    if let Some(step) = not_open(received, flow) {
+        return step;
     }
     emit::keep_received(received);
     let seg = &received.segment;
-    touch(flow, received.now_ns);
-    let known = flow.backend_next.wrapping_sub(flow.seq_delta);
-    let credible = is_credible(seg, flow.client_acked, known);
-    if credible {
-        if seq::before(flow.client_acked, seg.ack) {
-            flow.client_acked = seg.ack;
-        }
-        let acked = seg.ack.wrapping_add(flow.seq_delta);
-        if flow.connection.backend_flags & FLOW_BACKEND_FIN != 0
-            && flow.connection.flags & FLOW_BACKEND_FIN_ACKED == 0
-            && seq::before_or_at(flow.backend_fin, acked)
-        {
-            flow.connection.flags |= FLOW_BACKEND_FIN_ACKED;
-            in_order(flow);
-        }
-    }
     // A repeated segment while bytes are undelivered: the backend may have lost them, and will never request
     // them from the client.
-    if flow.connection.backend_flags & FLOW_UNDELIVERED != 0
-        && seg.payload_bytes > 0
-        && seq::before(seg.seq, flow.client_next)
-    {
+    let repeated = seg.payload_bytes > 0 && seq::before(seg.seq, flow.client.sent.next);
+    let heard = track::hear(received, flow, 1);
+    if !track::settle(received, flow, heard, true) {
+        return Step::Stray;
+    }
+    if repeated && flow.connection.flags & FLOW_UNDELIVERED != 0 {
         kernel::assign(copy, flow);
         return Step::Repeat;
     }
-    // Checked against the numbers of earlier segments: a RST must not confirm its own number.
-    let reset = seg.has(RST) && (seg.seq == flow.client_next || seg.seq == flow.backend_acked);
-    let end = seg.end();
-    if credible && !seg.has(RST) && seq::before(flow.client_next, end) {
-        flow.client_next = end;
-    }
-    if seg.has(FIN) && end == flow.client_next {
-        flow.connection.flags |= FLOW_CLIENT_FIN;
-        flow.client_fin = end;
-    }
-    finish(received, flow, reset);
     translate_client(received, flow);
-    if reset { Step::PassReset } else { Step::Pass }
+    Step::of_heard(heard)
+}
+
+/// Returns the step for a segment of a flow that is not open. `None`: it is open, or closed and lingers.
+#[inline(always)]
+fn not_open(received: &Received, flow: &mut Flow) -> Option<Step> {
+    let head = atomic::word(atomic::head(&mut flow.connection));
+    // Not the entry that `path` found: it was freed meanwhile and may belong to another connection.
+    if head.generation != received.generation || head.state == FLOW_REMOVED {
+        return Some(Step::Stray);
+    }
+    (head.state == FLOW_RESET).then_some(Step::Linger)
 }
 
 /// Rewrites the client's numbers to the backend's.
@@ -133,7 +131,7 @@ fn translate_client(received: &mut Received, flow: &Flow) {
     if flow.declined != 0 {
         decline(received, flow.declined.into());
     }
-    if flow.client_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE {
+    if flow.scaled != 0 && flow.backend_scale == WINDOW_SCALE_NONE {
         let window = (u32::from(received.segment.window) << (flow.client_scale & 15)).min(65_535);
         received.headers.set_be16(TCP_AT + 14, window as u16);
     }
@@ -149,24 +147,21 @@ verified! {
 
 #[inline(always)]
 fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> Step {
-    // The entry may belong to another connection now.
-    if maps::read_now(&flow.connection.generation) != received.generation {
-        return Step::Stray;
-    }
-    if flow.connection.state == FLOW_RESET {
-        return Step::Linger;
+    if let Some(step) = not_open(received, flow) {
+        return step;
     }
     emit::keep_received(received);
     let seg = &received.segment;
-    touch(flow, received.now_ns);
     let repeated_ack =
-        seg.ack == flow.backend_acked && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
-    if flow.connection.backend_flags & FLOW_UNDELIVERED != 0 {
-        match settle_undelivered(received, flow) {
+        seg.ack == flow.backend.acked.number && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
+    let heard = track::hear(received, flow, 0);
+    if flow.connection.flags & FLOW_UNDELIVERED != 0 {
+        match settle_undelivered(received, flow, heard == Heard::Believed) {
             Undelivered::Settled => {}
             Undelivered::Lost => {
                 // The client considers these bytes delivered, but they are lost and neither side can repeat them.
-                end::flow(&mut received.client, flow, FLOW_RESET, received.now_ns);
+                let (generation, now_ns) = (received.generation, received.now_ns);
+                end::flow(&mut received.client, flow, generation, FLOW_RESET, now_ns);
                 return Step::Lost;
             }
             Undelivered::Still if repeated_ack || received.segment.has(SYN) => {
@@ -176,37 +171,15 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
             Undelivered::Still => {}
         }
     }
-    let seg = &received.segment;
-    if seg.has(SYN) {
+    if received.segment.has(SYN) {
         kernel::assign(copy, flow);
         return Step::AckBackend;
     }
-    let credible = is_credible(seg, flow.backend_acked, flow.client_next);
-    if credible {
-        if seq::before(flow.backend_acked, seg.ack) {
-            flow.backend_acked = seg.ack;
-        }
-        if flow.connection.flags & FLOW_CLIENT_FIN != 0
-            && flow.connection.backend_flags & FLOW_CLIENT_FIN_ACKED == 0
-            && seq::before_or_at(flow.client_fin, seg.ack)
-        {
-            flow.connection.backend_flags |= FLOW_CLIENT_FIN_ACKED;
-            in_order(flow);
-        }
+    if !track::settle(received, flow, heard, false) {
+        return Step::Stray;
     }
-    let asked = flow.client_acked.wrapping_add(flow.seq_delta);
-    let reset = seg.has(RST) && (seg.seq == flow.backend_next || seg.seq == asked);
-    let end = seg.end();
-    if credible && !seg.has(RST) && seq::before(flow.backend_next, end) {
-        flow.backend_next = end;
-    }
-    if seg.has(FIN) && end == flow.backend_next {
-        flow.connection.backend_flags |= FLOW_BACKEND_FIN;
-        flow.backend_fin = end;
-    }
-    finish(received, flow, reset);
     translate_backend(received, flow);
-    if reset { Step::PassReset } else { Step::Pass }
+    Step::of_heard(heard)
 }
 
 /// The effect of a backend's segment on bytes of the hello that were undelivered until now.
@@ -220,19 +193,21 @@ enum Undelivered {
     Lost,
 }
 
-/// Removes the hello once the backend has acknowledged its bytes.
+/// Removes the hello once the backend has acknowledged its bytes, in a segment that is believed.
 #[inline(always)]
-fn settle_undelivered(received: &Received, flow: &mut Flow) -> Undelivered {
+fn settle_undelivered(received: &Received, flow: &mut Flow, believed: bool) -> Undelivered {
     let Some(pending) = maps::pending(&received.client) else {
         // Another CPU may have received an acknowledgement too: it clears the flag and removes the bytes.
-        return if maps::is_undelivered(flow) { Undelivered::Lost } else { Undelivered::Settled };
+        let lost = maps::is_undelivered(flow, received.generation);
+        return if lost { Undelivered::Lost } else { Undelivered::Settled };
     };
     let until = pending.isn.wrapping_add(1).wrapping_add(pending.acked);
-    if received.segment.has(ACK) && seq::before_or_at(until, received.segment.ack) {
-        flow.connection.backend_flags &= !FLOW_UNDELIVERED;
-        // The flag must be seen as cleared by any CPU that no longer finds the hello.
-        in_order(flow);
-        maps::remove_pending(&received.client);
+    if believed && seq::before_or_at(until, received.segment.ack) {
+        // Only one CPU clears the flag, and only that one removes the bytes. Any CPU that no longer finds them sees
+        // the flag as cleared.
+        if end::clear(flow, received.generation, FLOW_UNDELIVERED) {
+            maps::remove_pending(&received.client);
+        }
         return Undelivered::Settled;
     }
     Undelivered::Still
@@ -246,25 +221,13 @@ fn translate_backend(received: &mut Received, flow: &Flow) {
     if seg.timestamps_at != 0 {
         h.set_tcp_be32(seg.timestamps_at, seg.tsval.wrapping_sub(flow.ts_delta));
     }
-    if flow.client_scale != WINDOW_SCALE_NONE {
+    if flow.scaled != 0 {
         let scale = if flow.backend_scale == WINDOW_SCALE_NONE { 0 } else { flow.backend_scale & 15 };
         let window = u32::from(seg.window) << scale >> WINDOW_SCALE_ANNOUNCED;
         // An open window must not look closed.
         let window = if window == 0 && seg.window > 0 { 1 } else { window.min(65_535) };
         h.set_be16(TCP_AT + 14, window as u16);
     }
-}
-
-/// An acknowledgement this far behind the newest one may still be in transit.
-const ACK_SLACK: u32 = 1 << 24;
-
-/// Whether the sender of a segment receives what the other side sends (RFC 5961 section 5): it acknowledges
-/// data that was sent to it, which ends at `known`, and nothing long past. Other segments pass too, but the
-/// flow takes nothing from them: neither the numbers by which a RST is judged, nor an end.
-#[inline(always)]
-fn is_credible(segment: &Segment, acked: u32, known: u32) -> bool {
-    let open = known.wrapping_sub(acked).wrapping_add(ACK_SLACK);
-    segment.has(ACK) && known.wrapping_sub(segment.ack) <= open
 }
 
 verified! {
@@ -292,15 +255,6 @@ fn blank(h: &mut Headers, at: u32, bytes: u32) {
     }
 }
 
-/// A full barrier: the other direction can see what was written before, and only then are its flags read. When both
-/// directions see a FIN acknowledged at the same moment, on two CPUs, at least one of them must see both.
-#[inline(always)]
-fn in_order(flow: &mut Flow) {
-    // Adds nothing, but an atomic addition that returns the previous value is a full barrier (kernel:
-    // Documentation/atomic_t.txt).
-    maps::add(&mut flow.seen_secs, 0);
-}
-
 /// Shifts the edges of the client's SACK blocks (RFC 2018) to the backend's numbers.
 #[inline(always)]
 fn shift_sack(h: &mut Headers, seg: &Segment, delta: u32) {
@@ -316,37 +270,14 @@ fn shift_sack(h: &mut Headers, seg: &Segment, delta: u32) {
     }
 }
 
-/// Records that the flow is alive. Written only once a second, to spare the cache line.
-#[inline(always)]
-fn touch(flow: &mut Flow, now_ns: u64) {
-    let now = (now_ns / 1_000_000_000) as u32;
-    if flow.seen_secs != now {
-        flow.seen_secs = now;
-    }
-}
-
-/// Ends the flow when both sides are done or one of them was reset.
-#[inline(always)]
-fn finish(received: &mut Received, flow: &mut Flow, reset: bool) {
-    let done = FLOW_CLIENT_FIN_ACKED | FLOW_BACKEND_FIN_ACKED;
-    let (client, now_ns) = (&mut received.client, received.now_ns);
-    if reset {
-        end::flow(client, flow, FLOW_RESET, now_ns);
-    } else if flow.connection.state == FLOW_ESTABLISHED
-        && (flow.connection.flags | flow.connection.backend_flags) & done == done
-    {
-        end::flow(client, flow, FLOW_CLOSED, now_ns);
-    }
-}
-
 /// Whether a client's segment acknowledges something that this flow's backend sent. The cookie of a new
 /// connection is not in that range.
 #[inline(always)]
 pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
     let acked = segment.ack.wrapping_add(flow.seq_delta);
     segment.has(ACK)
-        && seq::before_or_at(flow.client_acked, segment.ack)
-        && seq::before_or_at(acked, flow.backend_next)
+        && seq::before_or_at(flow.client.acked.number, acked)
+        && seq::before_or_at(acked, flow.backend.sent.next)
 }
 
 /// Drafts the acknowledgement of a SYN-ACK that the backend repeats. The client has to repeat the hello itself.
@@ -354,8 +285,8 @@ pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
 pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
     let seg = &received.segment;
     draft::answer(d, seg);
-    d.seq = f.backend_acked;
-    d.ack = f.client_acked.wrapping_add(f.seq_delta);
+    d.seq = f.backend.acked.number;
+    d.ack = f.client.acked.number;
     d.flags = ACK;
     // The backend scales this field by the client's scale; its own window is only a floor.
     d.window = seg.window >> (f.client_scale & 15).min(14);
@@ -364,13 +295,52 @@ pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
     d.tsecr = seg.tsval;
 }
 
+/// Drafts the challenge to the client's SYN on an open flow (RFC 5961 section 4.2): a client that has lost the
+/// connection answers it with a RST that ends the flow.
+#[inline(always)]
+pub(crate) fn draft_challenge(received: &Received, d: &mut Draft, f: &Flow) {
+    draft::to_client(d, &received.client);
+    d.seq = f.backend.sent.next.wrapping_sub(f.seq_delta);
+    d.ack = f.backend.acked.number;
+    d.flags = ACK;
+    d.payload_bytes = 0;
+    d.window = 0;
+    d.timestamps = false;
+}
+
+/// Drafts the keep-alive probe that asks the backend whether it still has the connection.
+#[inline(always)]
+pub(crate) fn draft_backend_probe(d: &mut Draft, f: &Flow) {
+    delivery::address(d, &f.nat);
+    draft_probe(d, f.backend.acked.number, f.client.acked.number);
+}
+
+/// Drafts the same for the client.
+#[inline(always)]
+pub(crate) fn draft_client_probe(client: &ClientTuple, d: &mut Draft, f: &Flow) {
+    draft::to_client(d, client);
+    let delta = f.seq_delta;
+    draft_probe(d, f.client.acked.number.wrapping_sub(delta), f.backend.acked.number);
+}
+
+/// A segment without data, one byte before what its receiver expects: it is answered at once (RFC 9293 section 3.8.4).
+#[inline(always)]
+fn draft_probe(d: &mut Draft, expected: u32, ack: u32) {
+    d.seq = expected.wrapping_sub(1);
+    d.ack = ack;
+    d.flags = ACK;
+    d.payload_bytes = 0;
+    d.window = 0;
+    d.timestamps = false;
+}
+
 /// Drafts the RST to the backend of a flow that is over.
 #[inline(always)]
 pub(crate) fn draft_backend_reset(d: &mut Draft, f: &Flow) {
     delivery::address(d, &f.nat);
     // Never behind what the backend has received: a RST behind that is dropped silently. One ahead of it is
     // answered with a challenge ACK, which we answer.
-    draft::reset_at(d, f.client_next);
+    draft::reset_at(d, f.client.sent.next);
 }
 
 /// Drafts the RST to the client of a flow that is over.
@@ -378,5 +348,5 @@ pub(crate) fn draft_backend_reset(d: &mut Draft, f: &Flow) {
 pub(crate) fn draft_client_reset(client: &ClientTuple, d: &mut Draft, f: &Flow) {
     draft::to_client(d, client);
     // As in `draft_backend_reset`.
-    draft::reset_at(d, f.backend_next.wrapping_sub(f.seq_delta));
+    draft::reset_at(d, f.backend.sent.next.wrapping_sub(f.seq_delta));
 }

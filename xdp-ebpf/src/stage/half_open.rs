@@ -2,6 +2,7 @@
 //! opening of its flow.
 
 use common::maps::flow::{Flow, HALF_OPEN_ANSWERED, HALF_OPEN_DIALLED, HalfOpen, WINDOW_SCALE_NONE};
+use common::maps::word::units;
 use common::reason::Reason;
 use common::wire::seq;
 
@@ -32,6 +33,8 @@ pub(crate) fn answered(received: &Received, o: &HalfOpen) {
         && let Some(held) = maps::half_open(&received.client)
     {
         held.backend_isn = seg.seq;
+        held.backend_scale = seg.window_scale;
+        held.backend_window = seg.window;
         held.connection.state = HALF_OPEN_ANSWERED;
     }
 }
@@ -56,18 +59,24 @@ verified! {
         let seg = &received.segment;
         f.seq_delta = 0;
         f.ts_delta = 0;
-        f.client_acked = seg.ack;
-        f.backend_acked = seg.seq;
-        f.client_next = seg.seq;
-        f.backend_next = seg.ack;
+        let first = o.isn.wrapping_add(1);
+        f.client.acked.number = seg.ack;
+        f.client.acked.window = 0;
+        f.client.sent.next = first;
+        f.backend.acked.number = first;
+        f.backend.acked.window = units(o.backend_window.into());
+        f.backend.sent.next = seg.ack;
         f.client_isn = o.isn;
         f.vip_isn = o.backend_isn;
-        // No scale on either side: windows pass unchanged.
-        f.client_scale = WINDOW_SCALE_NONE;
-        f.backend_scale = WINDOW_SCALE_NONE;
+        // Both ends must offer scaling (RFC 7323 section 2.2).
+        let scaled = o.client_scale != WINDOW_SCALE_NONE && o.backend_scale != WINDOW_SCALE_NONE;
+        f.client_scale = if scaled { o.client_scale } else { WINDOW_SCALE_NONE };
+        f.backend_scale = if scaled { o.backend_scale } else { WINDOW_SCALE_NONE };
+        // Windows pass unchanged.
+        f.scaled = 0;
         f.declined = 0;
         let mut connection = o.connection;
-        connection.backend_flags = 0;
+        connection.flags = 0;
         match open::open(&received.client, f, &connection, &o.nat, received.now_ns) {
             Opened::Flow => {}
             // The same ACK, received twice on two CPUs: this one belongs to the flow, too.

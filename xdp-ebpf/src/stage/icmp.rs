@@ -8,6 +8,7 @@ use common::reason::Reason;
 use common::wire::{checksum, seq};
 use network_types::ip::IpProto;
 
+use crate::atomic;
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -144,9 +145,12 @@ pub(crate) fn mtu(received: &Received) -> u32 {
 #[inline(always)]
 pub(crate) fn for_backend(received: &Received, draft: &mut Draft, quote: &mut Quote) -> bool {
     let Some(flow) = maps::flow(&received.client) else { return false };
-    let (seq, sent) = (quote.seq, flow.backend_next.wrapping_sub(flow.seq_delta));
+    let seq = quote.seq.wrapping_add(flow.seq_delta);
     delivery::address_error_to_backend(draft, flow);
-    if is_over(received, flow) || seq::before(seq, flow.client_acked) || seq::before(sent, seq) {
+    if is_over(received, flow)
+        || seq::before(seq, flow.client.acked.number)
+        || seq::before(flow.backend.sent.next, seq)
+    {
         return false;
     }
     quote.seq_shift = flow.seq_delta;
@@ -159,7 +163,10 @@ pub(crate) fn for_backend(received: &Received, draft: &mut Draft, quote: &mut Qu
 pub(crate) fn for_client(received: &Received, draft: &mut Draft, quote: &mut Quote) -> bool {
     let Some(flow) = maps::flow(&received.client) else { return false };
     let seq = quote.seq;
-    if is_over(received, flow) || seq::before(seq, flow.backend_acked) || seq::before(flow.client_next, seq) {
+    if is_over(received, flow)
+        || seq::before(seq, flow.backend.acked.number)
+        || seq::before(flow.client.sent.next, seq)
+    {
         return false;
     }
     to_client(received, draft, quote, 0u32.wrapping_sub(flow.seq_delta));
@@ -169,7 +176,8 @@ pub(crate) fn for_client(received: &Received, draft: &mut Draft, quote: &mut Quo
 /// Whether the flow was reset, or its entry now belongs to another connection.
 #[inline(always)]
 fn is_over(received: &Received, flow: &Flow) -> bool {
-    maps::read_now(&flow.connection.generation) != received.generation || flow.connection.state == FLOW_RESET
+    atomic::read_now(&flow.connection.generation) != received.generation
+        || flow.connection.state == FLOW_RESET
 }
 
 /// Addresses an error to the client; `ack_shift` is added to the quoted segment's acknowledgement number.

@@ -45,7 +45,8 @@ impl Held {
     pub fn state(&self, client: &ClientTuple) -> usize {
         let flow = self.flows.get(client).map_or(0, |flow| {
             usize::from(flow.connection.state) << 6
-                | usize::from(flow.connection.flags | flow.connection.backend_flags)
+                | usize::from(flow.connection.flags)
+                | usize::from(flow.client.sent.fin | flow.backend.sent.fin << 1) << 4
         });
         let hello = self
             .hellos
@@ -71,7 +72,7 @@ impl Held {
             if hello.connection.state == PENDING_UNDELIVERED {
                 let flow = self.flows.get(client).expect("a hello that nobody waits for");
                 assert!(
-                    flow.connection.backend_flags & FLOW_UNDELIVERED != 0,
+                    flow.connection.flags & FLOW_UNDELIVERED != 0,
                     "an undelivered hello without a backend"
                 );
             }

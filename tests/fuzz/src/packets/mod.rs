@@ -203,7 +203,8 @@ impl<N: FnMut(usize)> Run<'_, N> {
 
     /// The daemon ends a connection.
     fn expire(&mut self, ends: Ends, reason: Reason) {
-        let order = Expiry { client: hosts::tuple(ends), seq: 1, reason: reason as u32 };
+        let order =
+            Expiry { client: hosts::tuple(ends), seq: 1, reason: reason as u32, generation: 0, seen_secs: 0 };
         let outcome = self.bench.programs.expire(&order);
         let moved = outcome.counted.iter().find(|(counted, _)| *counted == reason).map_or(0, |(_, by)| *by);
         match outcome.verdict {

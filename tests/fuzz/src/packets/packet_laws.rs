@@ -119,10 +119,12 @@ pub fn check(
 
 /// Whether packets counted under this reason are packets that arrived, rewritten.
 fn is_passed(reason: Reason) -> bool {
-    use Reason::{ConnectRefused, ForwardBackend, ForwardClient, ForwardReset, SynForwarded};
+    use Reason::{ConnectRefused, ForwardBackend, ForwardClient, ForwardReset, ForwardTrial, SynForwarded};
     use Reason::{IcmpEcho, IcmpToBackend, IcmpToClient};
-    matches!(reason, SynForwarded | ForwardBackend | ForwardClient | ForwardReset | ConnectRefused)
-        || matches!(reason, IcmpEcho | IcmpToBackend | IcmpToClient)
+    matches!(
+        reason,
+        SynForwarded | ForwardBackend | ForwardClient | ForwardReset | ForwardTrial | ConnectRefused
+    ) || matches!(reason, IcmpEcho | IcmpToBackend | IcmpToClient)
 }
 
 fn is_icmp(frame: &[u8]) -> bool {

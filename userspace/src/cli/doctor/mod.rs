@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use common::reason::Reason;
 use serde_json::json;
 
 use super::Format;
@@ -115,7 +116,22 @@ fn pinned(pins: &Pins) -> Vec<Finding> {
             "`vestibule drain --cancel` takes them again",
         ));
     }
+    findings.extend(busy(pins));
     findings
+}
+
+/// Reports packets that met another one on the same CPU.
+fn busy(pins: &Pins) -> Option<Finding> {
+    let counted = read::reasons(pins).ok()?;
+    let (_, packets) = counted.into_iter().find(|(reason, _)| *reason == Reason::ParseBusy)?;
+    (packets > 0).then(|| {
+        finding(
+            Verdict::Note,
+            "packets at once",
+            format!("{packets} packets came while the same CPU handled another one, and were dropped"),
+            "a kernel without PREEMPT_RT; the senders repeat these packets",
+        )
+    })
 }
 
 /// Returns the process that has a flock(2) lock on this file, according to `/proc/locks`.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::plan::opening::Unknown;
-use common::maps::flow::{BackendTuple, Connection, FLOW_ESTABLISHED, FLOW_SYN_SEEN, Flow};
+use common::maps::flow::{BackendTuple, Connection, End, FLOW_ESTABLISHED, FLOW_SYN_SEEN, Flow};
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::route::LABEL_ROUTE;
 use common::wire::opening::Opening;
@@ -57,18 +57,23 @@ fn flow(image: &MapsImage, name: &str) -> Flow {
         nat: BackendTuple::tcp(record.address, ip("10.97.2.1").into(), record.port, Port::new(50_000)),
         seq_delta: 5,
         ts_delta: 6,
-        client_acked: 7,
-        backend_acked: 8,
-        client_next: 9,
-        backend_next: 10,
+        client: end(7, 8, 1),
+        backend: end(9, 10, 2),
         client_isn: 11,
         vip_isn: 12,
         seen_secs: 13,
         client_scale: 7,
         backend_scale: 9,
         declined: 1,
+        scaled: 1,
         ..Flow::zeroed()
     }
+}
+
+fn end(next: u32, number: u32, window: u16) -> End {
+    let mut end = End::zeroed();
+    (end.sent.next, end.acked.number, end.acked.window) = (next, number, window);
+    end
 }
 
 #[test]

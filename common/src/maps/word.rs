@@ -1,0 +1,163 @@
+//! Words of eight bytes that several CPUs change at the same time, each by compare-and-exchange.
+//!
+//! The record of a connection that is over is used again for another one, possibly while a slow CPU still holds a
+//! pointer to it. So each word has the connection's generation, or its low half: an exchange that comes too late does
+//! not find the word that it expects, and changes nothing.
+
+use crate::wire::seq;
+
+/// A word that is exchanged in one piece.
+pub trait Word: Copy + PartialEq {
+    /// Returns the word's bits.
+    fn bits(self) -> u64;
+    /// Makes the word from its bits.
+    fn of(bits: u64) -> Self;
+    /// Whether the word belongs to the connection with this generation.
+    fn belongs_to(self, generation: u32) -> bool;
+}
+
+macro_rules! word {
+    ($name:ident, $half:ty) => {
+        impl Word for $name {
+            #[inline(always)]
+            fn bits(self) -> u64 {
+                zerocopy::transmute!(self)
+            }
+
+            #[inline(always)]
+            fn of(bits: u64) -> Self {
+                zerocopy::transmute!(bits)
+            }
+
+            #[inline(always)]
+            fn belongs_to(self, generation: u32) -> bool {
+                self.generation == generation as $half
+            }
+        }
+    };
+}
+
+map_struct! {
+    /// The first eight bytes of [`super::flow::Connection`], which has the meaning of the fields.
+    pub struct Head = 8 {
+        pub generation: u32,
+        pub state: u8,
+        pub flags: u8,
+        pub wrong_cookies: u8,
+        pub delivery: u8,
+    }
+}
+word!(Head, u32);
+
+map_struct! {
+    /// What an end of a flow sent.
+    pub struct Sent = 8 {
+        /// Sequence number after its last byte.
+        pub next: u32,
+        /// The low half of the connection's generation.
+        pub generation: u16,
+        /// 1: its last byte is a FIN.
+        pub fin: u16,
+    }
+}
+word!(Sent, u16);
+
+impl Sent {
+    /// Returns the word after a segment that ends at `end`. Bytes after a FIN prove that the FIN was forged.
+    #[inline(always)]
+    pub const fn extended(mut self, end: u32, fin: bool) -> Self {
+        if seq::before(self.next, end) {
+            self.next = end;
+            self.fin = fin as u16;
+        } else if fin && self.next == end {
+            self.fin = 1;
+        }
+        self
+    }
+}
+
+/// Unit of [`Acked::window`], in bytes: the largest window (RFC 7323 section 2.3) fits into 16 bits.
+pub const WINDOW_UNIT: u32 = 1 << 14;
+
+map_struct! {
+    /// What an end of a flow acknowledged.
+    pub struct Acked = 8 {
+        /// Its highest acknowledgement number, in the other end's own sequence numbers.
+        pub number: u32,
+        /// The low half of the connection's generation.
+        pub generation: u16,
+        /// The largest window that it ever announced, in units of [`WINDOW_UNIT`] bytes, rounded up. No right edge that
+        /// it ever announced is further ahead of `number`.
+        pub window: u16,
+    }
+}
+word!(Acked, u16);
+
+impl Acked {
+    /// Returns the word after an acknowledgement that announces a window of `window` bytes.
+    #[inline(always)]
+    pub const fn raised(mut self, ack: u32, window: u32) -> Self {
+        if seq::before(self.number, ack) {
+            self.number = ack;
+        }
+        let window = units(window);
+        if self.window < window {
+            self.window = window;
+        }
+        self
+    }
+}
+
+/// Returns a window of `bytes` in units of [`WINDOW_UNIT`], rounded up.
+#[inline(always)]
+pub const fn units(bytes: u32) -> u16 {
+    let units = bytes.div_ceil(WINDOW_UNIT);
+    if units > u16::MAX as u32 { u16::MAX } else { units as u16 }
+}
+
+map_struct! {
+    /// The last SYN that arrived for an open flow.
+    pub struct SynSeen = 8 {
+        /// Its initial sequence number.
+        pub isn: u32,
+        /// The low half of the connection's generation.
+        pub generation: u16,
+        /// Monotonic clock when it arrived first, in units of 2^26 ns, which wrap after 73 minutes. 0: none arrived.
+        pub time: u16,
+    }
+}
+word!(SynSeen, u16);
+
+/// A SYN is believed when it arrives again after this time: just under a second, the time after which hosts repeat
+/// it (RFC 6298 section 2.1). In units of [`SynSeen::time`].
+pub const SYN_AGAIN: u16 = 14;
+/// A SYN is forgotten after this time, some ten seconds.
+pub const SYN_OVER: u16 = 149;
+
+impl SynSeen {
+    /// Returns the clock in units of [`SynSeen::time`]; never 0.
+    #[inline(always)]
+    pub const fn time(now_ns: u64) -> u16 {
+        let time = (now_ns >> 26) as u16;
+        if time == 0 { 1 } else { time }
+    }
+
+    /// Whether the SYN arrived long enough ago to be believed when it arrives again.
+    #[inline(always)]
+    pub const fn is_repeated(self, isn: u32, time: u16) -> bool {
+        let age = time.wrapping_sub(self.time);
+        self.time != 0 && self.isn == isn && age >= SYN_AGAIN && age < SYN_OVER
+    }
+
+    /// Returns the word after a SYN that is not a repetition. A younger SYN does not push out an older one that may
+    /// still be repeated.
+    #[inline(always)]
+    pub const fn noted(mut self, isn: u32, time: u16) -> Self {
+        let age = time.wrapping_sub(self.time);
+        if self.time == 0 || age >= SYN_OVER {
+            self.isn = isn;
+            self.time = time;
+        }
+        self
+    }
+}

@@ -1,0 +1,153 @@
+//! A stranger who knows addresses and ports of a flow, but none of its numbers.
+
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, Flow, WINDOW_SCALE_NONE};
+use common::maps::name;
+use tests::addresses::{FAMILIES, Family};
+use tests::packet::{Segment, flag};
+use tests::program::{Programs, Sizes};
+use tests::world::Device;
+
+use crate::half_open::{caller, from_client, knock, tcp};
+use crate::open::{HELLO, Open, open_with};
+use crate::scene::{Offer, dial, ready};
+
+/// Opens a connection in which both ends sent and acknowledged 100 bytes.
+fn talked(programs: &mut Programs, family: Family, port: u16) -> Open {
+    let open = open_with(programs, dial(family).port(port), Offer::linux(1460, 7));
+    open.pass_to_client(programs, &open.backend_segment(0, HELLO).payload([1; 100]));
+    open.pass_to_backend(programs, &open.client_segment(HELLO, 100).payload([1; 100]));
+    open.pass_to_client(programs, &open.backend_segment(100, HELLO + 100));
+    open
+}
+
+/// The flow without the time of its last packet.
+fn known(programs: &Programs, open: Open) -> Flow {
+    Flow { seen_secs: 0, ..open.flow(programs) }
+}
+
+/// One step of the search: a segment that might be learned from, then a RST and a FIN at its end.
+fn step(segment: &Segment, bytes: usize) -> [Segment; 3] {
+    let end = segment.seq.wrapping_add(bytes as u32);
+    let at_end = |flags| Segment { seq: end, flags, ..segment.clone() };
+    [segment.clone().payload(vec![7; bytes]), at_end(flag::RST | flag::ACK), at_end(flag::FIN | flag::ACK)]
+}
+
+/// An acknowledgement up to 2^24 behind was believed, whatever its sequence number, so 2^8 guesses of the one taught the
+/// flow the stranger's number, and a RST at that number ended it.
+#[test]
+fn every_acknowledgement_in_steps_of_two_to_the_24th_teaches_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = talked(&mut programs, family, 40_000);
+        let before = known(&programs, open);
+        for far in [0x2000_0000, 0xe000_0000] {
+            for guess in 0..=255u32 {
+                for segment in step(&open.client_segment(HELLO.wrapping_add(far), guess << 24), 10) {
+                    open.client.give(&mut programs, &segment);
+                }
+                for segment in step(&open.backend_segment(far, HELLO.wrapping_add(guess << 24)), 10) {
+                    open.backend.give(&mut programs, &segment);
+                }
+            }
+        }
+        assert_eq!(known(&programs, open), before, "{family:?}");
+        // The connection itself goes on, to its orderly end.
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 100, 100).fin());
+        open.pass_to_client(&mut programs, &open.backend_segment(100, HELLO + 101).fin());
+        // It may free an older flow, too: the search took longer than closed flows are kept.
+        open.client.give(&mut programs, &open.client_segment(HELLO + 101, 101));
+        assert_eq!(open.flow(&programs).connection.state, FLOW_CLOSED);
+    }
+}
+
+/// Asserts what the flow learns from a client's and a backend's segment that are each alike but for their numbers.
+#[track_caller]
+fn assert_learned(programs: &mut Programs, port: u16, seq: u32, ack: u32, learned: bool) {
+    for family in FAMILIES {
+        for from_client in [true, false] {
+            let open = talked(programs, family, port);
+            let before = known(programs, open);
+            if from_client {
+                let segment = open.client_segment((HELLO + 100).wrapping_add(seq), 100u32.wrapping_add(ack));
+                open.pass_to_backend(programs, &segment.payload([9; 10]));
+            } else {
+                let segment = open.backend_segment(100u32.wrapping_add(seq), (HELLO + 100).wrapping_add(ack));
+                open.pass_to_client(programs, &segment.payload([9; 10]));
+            }
+            let after = known(programs, open);
+            assert_eq!(after != before, learned, "{family:?} {from_client} {seq:#x} {ack:#x}: {after:?}");
+            crate::setup::forget_all(programs);
+        }
+    }
+}
+
+#[test]
+fn only_segments_inside_both_windows_are_learned_from() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    // The largest window of either end is 65,535 << 7; the one announced last is smaller than 8 MiB.
+    let window = 65_535 << 7;
+    let below = |bytes: u32| 0u32.wrapping_sub(bytes);
+    for (seq, ack, learned) in [
+        (0, 0, true),
+        // Data behind a gap, and an acknowledgement of what was acknowledged before.
+        (2_000, 0, true),
+        (0, below(100), true),
+        (0, below(window), true),
+        (0, below(window + 200), false),
+        // An acknowledgement of what was never sent.
+        (0, 1, false),
+        (0, 1 << 24, false),
+        // Beyond every window announced.
+        (1 << 23, 0, false),
+        (1 << 31, 0, false),
+    ] {
+        assert_learned(&mut programs, 40_000, seq, ack, learned);
+    }
+}
+
+/// A forged FIN at the right number is overtaken by the data that follows, and the flow is not held as half closed.
+#[test]
+fn bytes_behind_a_fin_show_that_it_was_forged() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = talked(&mut programs, family, 40_000);
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 100, 100).fin());
+        assert_eq!(open.flow(&programs).client.sent.fin, 1);
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 100, 100).payload([2; 50]));
+        let flow = open.flow(&programs);
+        assert_eq!((flow.connection.state, flow.client.sent.fin), (FLOW_ESTABLISHED, 0));
+    }
+}
+
+/// On a TCP listener, too: the scales of both handshakes are kept, though windows pass unchanged.
+#[test]
+fn a_flow_of_a_tcp_listener_has_windows_too() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        for (port, client, backend, kept) in [
+            (40_000, Some(3), Some(11), (3, 11)),
+            // An end alone does not scale (RFC 7323 section 2.2).
+            (40_001, Some(3), None, (WINDOW_SCALE_NONE, WINDOW_SCALE_NONE)),
+            (40_002, None, Some(11), (WINDOW_SCALE_NONE, WINDOW_SCALE_NONE)),
+        ] {
+            let offer = |scale| Offer { scale, ..Offer::plain(1_440) };
+            let dial = caller(family).port(port).offer(offer(client));
+            let held = knock(&mut programs, dial);
+            held.give(&mut programs, &held.syn_ack_with(offer(backend)).window(20_000));
+            programs.ingress(Device::Client, &from_client(dial, 0, 0).window(1_000).bytes());
+            let flow: Flow = programs.entry(name::FLOWS, dial.tuple()).expect("it is open");
+            assert_eq!((flow.client_scale, flow.backend_scale, flow.scaled), (kept.0, kept.1, 0));
+            // 1,000 << 3 and 20,000 bytes, in units of 16 KiB.
+            assert_eq!((flow.client.acked.window, flow.backend.acked.window), (1, 2));
+            let before = Flow { seen_secs: 0, ..flow };
+            let far = from_client(dial, 1 << 24, 0).payload(*b"stranger");
+            programs.ingress(Device::Client, &far.bytes());
+            let after: Flow = programs.entry(name::FLOWS, dial.tuple()).expect("it is open");
+            assert_eq!(Flow { seen_secs: 0, ..after }, before);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A RST ahead of what its receiver acknowledged: the receiver may have accepted it or not, so it is asked.
+
+use common::maps::flow::{
+    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET,
+};
+use common::reason::Reason;
+use tests::addresses::{FAMILIES, Family};
+use tests::packet::{Segment, flag};
+use tests::program::Programs;
+use tests::world::Device;
+
+use crate::check::{assert_sent, order};
+use crate::open::{HELLO, Open, open};
+use crate::scene::{BACKEND_ISN, ISN, behind, ready};
+
+/// The end that sent the RST.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Client,
+    Backend,
+}
+
+/// Opens a connection whose client (or backend) sends 100 bytes and then a RST, which arrives before any ACK.
+fn aborted(programs: &mut Programs, family: Family, from: From) -> Open {
+    let open = open(programs, family);
+    open.pass_to_client(programs, &open.backend_segment(0, HELLO));
+    if from == From::Client {
+        open.pass_to_backend(programs, &open.client_segment(HELLO, 0).payload([1; 100]));
+        let rst = open.client_segment(HELLO + 100, 0).rst();
+        assert_sent(&open.client.give(programs, &rst), Reason::ForwardTrial, &open.at_backend(&rst));
+    } else {
+        open.pass_to_client(programs, &open.backend_segment(0, HELLO).payload([1; 100]));
+        let rst = open.backend_segment(100, HELLO).rst();
+        assert_sent(&open.backend.give(programs, &rst), Reason::ForwardTrial, &open.at_client(&rst));
+    }
+    assert_state(programs, open, FLOW_ESTABLISHED, trial(from));
+    open
+}
+
+const fn trial(from: From) -> u8 {
+    match from {
+        From::Client => FLOW_CLIENT_ON_TRIAL,
+        From::Backend => FLOW_BACKEND_ON_TRIAL,
+    }
+}
+
+#[track_caller]
+fn assert_state(programs: &Programs, open: Open, state: u8, flags: u8) {
+    let connection = open.flow(programs).connection;
+    assert_eq!((connection.state, connection.flags), (state, flags));
+}
+
+/// Has the other end asked, and asserts that it gets a keep-alive probe (RFC 9293 section 3.8.4).
+#[track_caller]
+fn ask(programs: &mut Programs, open: Open, from: From) {
+    let outcome = programs.expire(&order(open.client.dial.tuple(), Reason::ExpireProbe));
+    assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[(Reason::ExpireProbe, 1)][..]));
+    let [(device, frame)] = &outcome.emitted[..] else { panic!("one probe: {:?}", outcome.emitted) };
+    let probe = Segment::parse(frame).expect("a TCP segment");
+    assert_eq!((probe.flags, probe.payload.len()), (flag::ACK, 0));
+    let (expected_device, from, to, seq, ack) = match from {
+        From::Client => {
+            let (seq, ack) = (behind(ISN, HELLO - 1), behind(BACKEND_ISN, 0));
+            (Device::Backend, open.backend.source, open.backend.address, seq, ack)
+        }
+        From::Backend => {
+            let dial = open.client.dial;
+            (Device::Client, dial.vip(), dial.client(), open.client.cookie, behind(ISN, HELLO))
+        }
+    };
+    assert_eq!(*device, expected_device);
+    assert_eq!((probe.from, probe.to, probe.seq, probe.ack), (from, to, seq, ack));
+}
+
+#[test]
+fn an_end_that_is_gone_answers_the_probe_with_rst_and_the_flow_ends() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for from in [From::Client, From::Backend] {
+            let open = aborted(&mut programs, family, from);
+            ask(&mut programs, open, from);
+            assert_state(&programs, open, FLOW_ESTABLISHED, trial(from) | FLOW_PROBED);
+            // A closed port answers at the number that the probe acknowledges (RFC 9293 section 3.10.7.1).
+            let outcome = match from {
+                From::Client => {
+                    open.backend.give(&mut programs, &open.backend_segment(0, 0).flags(flag::RST))
+                }
+                From::Backend => {
+                    open.client.give(&mut programs, &open.client_segment(HELLO, 0).flags(flag::RST))
+                }
+            };
+            assert_eq!(outcome.counted, [(Reason::ForwardReset, 1)]);
+            assert_eq!(open.flow(&programs).connection.state, FLOW_RESET);
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}
+
+/// The RST was forged, or bytes before it were lost.
+#[test]
+fn an_answer_to_the_probe_ends_the_trial_and_the_flow_goes_on() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for from in [From::Client, From::Backend] {
+            let open = aborted(&mut programs, family, from);
+            let answer = |programs: &mut Programs| match from {
+                From::Client => open.pass_to_client(programs, &open.backend_segment(0, HELLO)),
+                From::Backend => open.pass_to_backend(programs, &open.client_segment(HELLO, 0)),
+            };
+            // A segment sent before the RST came is no answer.
+            answer(&mut programs);
+            assert_state(&programs, open, FLOW_ESTABLISHED, trial(from));
+            ask(&mut programs, open, from);
+            // Nor is what the end under suspicion sends.
+            match from {
+                From::Client => open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 100, 0)),
+                From::Backend => open.pass_to_client(&mut programs, &open.backend_segment(100, HELLO)),
+            }
+            assert_state(&programs, open, FLOW_ESTABLISHED, trial(from) | FLOW_PROBED);
+            answer(&mut programs);
+            assert_state(&programs, open, FLOW_ESTABLISHED, 0);
+            // The daemon is late: no trial, no probe and no end.
+            for reason in [Reason::ExpireProbe, Reason::ExpireTrial] {
+                let outcome = programs.expire(&order(open.client.dial.tuple(), reason));
+                assert_eq!((outcome.verdict, outcome.emitted), (1, vec![]));
+            }
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}
+
+#[test]
+fn silence_ends_the_flow_by_the_daemons_order() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for from in [From::Client, From::Backend] {
+            let open = aborted(&mut programs, family, from);
+            for _ in 0..3 {
+                ask(&mut programs, open, from);
+            }
+            let flow = open.flow(&programs);
+            let asked = order(open.client.dial.tuple(), Reason::ExpireTrial);
+            // Another connection of the same client is not meant.
+            let generation = flow.connection.generation;
+            let other = common::maps::event::Expiry { generation: generation + 1, ..asked };
+            assert_eq!(programs.expire(&other).verdict, 1);
+            let outcome = programs.expire(&common::maps::event::Expiry { generation, ..asked });
+            assert_eq!(outcome.counted, [(Reason::ExpireTrial, 1)]);
+            assert_eq!(outcome.emitted.len(), 2, "both ends get a RST");
+            assert_eq!(open.flow(&programs).connection.state, FLOW_RESET);
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}

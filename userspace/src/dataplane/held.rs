@@ -1,0 +1,179 @@
+//! Flows that an end holds open without taking part: bytes or a FIN stay without acknowledgement, or one direction is
+//! closed and the other silent.
+//!
+//! Packets alone keep no flow: a stranger, or a client that only sends, could hold 28,976 source ports of a backend
+//! for 25 hours each. What counts is progress of the acknowledgements. The clocks are the daemon's own; while it is
+//! dead they stop, and they begin again when it starts.
+
+use std::collections::HashMap;
+
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, Flow};
+use common::wire::seq;
+
+/// Lifetime of a flow whose client never acknowledged a byte of the backend, from the backend's first byte on.
+const SILENT_SECS: u32 = 60;
+/// Lifetime of a flow with one direction closed, after its last progress.
+const HALF_CLOSED_SECS: u32 = 300;
+/// Lifetime of a flow with unacknowledged bytes or FIN, after its last progress: longer than the 15 retransmissions of
+/// Linux (`tcp_retries2`).
+const UNACKNOWLEDGED_SECS: u32 = 1_200;
+
+/// The flows that are being watched.
+#[derive(Debug, Default)]
+pub(super) struct Held(HashMap<ClientTuple, Watched>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Watched {
+    generation: u32,
+    progress: u32,
+    limit_secs: u32,
+    since_secs: u32,
+    /// Found by the current walk.
+    found: bool,
+}
+
+impl Held {
+    /// Begins a walk over all flows.
+    pub(super) fn begin(&mut self) {
+        for watched in self.0.values_mut() {
+            watched.found = false;
+        }
+    }
+
+    /// Takes a flow up as it is now; `true` when it was held for too long. `now`: monotonic clock in seconds.
+    pub(super) fn is_over(&mut self, client: &ClientTuple, flow: &Flow, now: u32) -> bool {
+        let Some((limit_secs, progress)) = limit(flow) else { return false };
+        let generation = flow.connection.generation;
+        let new = Watched { generation, progress, limit_secs, since_secs: now, found: true };
+        let watched = self.0.entry(*client).or_insert(new);
+        if (watched.generation, watched.progress, watched.limit_secs) != (generation, progress, limit_secs) {
+            *watched = new;
+        }
+        watched.found = true;
+        now.saturating_sub(watched.since_secs) >= limit_secs
+    }
+
+    /// Ends a walk: forgets the flows that it did not find, or that are not held any more.
+    pub(super) fn end(&mut self) {
+        self.0.retain(|_, watched| watched.found);
+    }
+}
+
+/// Returns the time for which a flow may stay as it is, in seconds, and what has to change meanwhile. `None`: nobody
+/// has to answer anything.
+fn limit(flow: &Flow) -> Option<(u32, u32)> {
+    if flow.connection.state != FLOW_ESTABLISHED {
+        return None;
+    }
+    let (client, backend) = (&flow.client, &flow.backend);
+    let to_client = seq::before(client.acked.number, backend.sent.next);
+    let to_backend = seq::before(backend.acked.number, client.sent.next);
+    let first = flow.vip_isn.wrapping_add(1).wrapping_add(flow.seq_delta);
+    if to_client && client.acked.number == first {
+        return Some((SILENT_SECS, first));
+    }
+    if to_client || to_backend {
+        return Some((UNACKNOWLEDGED_SECS, progress(flow)));
+    }
+    // Every byte is acknowledged, so bytes of either direction show as progress.
+    (client.sent.fin != backend.sent.fin).then_some((HALF_CLOSED_SECS, progress(flow)))
+}
+
+/// A number that changes when either end acknowledges more.
+pub(super) fn progress(flow: &Flow) -> u32 {
+    flow.client.acked.number.wrapping_add(flow.backend.acked.number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::maps::address::{Address, Port};
+    use common::maps::flow::{Connection, FLOW_CLOSED};
+
+    const ISN: u32 = u32::MAX - 5;
+    const DELTA: u32 = 77;
+
+    fn client() -> ClientTuple {
+        ClientTuple::tcp(Address::v4([192, 0, 2, 1]), Address::default(), Port::new(1), Port::new(443))
+    }
+
+    /// A flow whose client sent 500 bytes, which are acknowledged. `sent` and `acked` count the backend's bytes.
+    fn flow(generation: u32, sent: u32, acked: u32) -> Flow {
+        let connection = Connection { generation, state: FLOW_ESTABLISHED, ..Connection::zeroed() };
+        let mut flow = Flow { connection, vip_isn: ISN, seq_delta: DELTA, ..Flow::zeroed() };
+        let first = ISN.wrapping_add(1).wrapping_add(DELTA);
+        (flow.client.sent.next, flow.backend.acked.number) = (500, 500);
+        (flow.backend.sent.next, flow.client.acked.number) =
+            (first.wrapping_add(sent), first.wrapping_add(acked));
+        flow
+    }
+
+    /// Looks at a flow as the walk at this time does.
+    fn look(held: &mut Held, flow: &Flow, now: u32) -> bool {
+        held.begin();
+        let over = held.is_over(&client(), flow, now);
+        held.end();
+        over
+    }
+
+    #[test]
+    fn a_client_that_never_acknowledges_has_a_minute_whatever_it_sends() {
+        let mut held = Held::default();
+        let mut silent = flow(1, 100, 0);
+        for now in 0..60 {
+            // Both ends go on sending.
+            silent.client.sent.next += 1;
+            silent.backend.acked.number += 1;
+            silent.backend.sent.next = silent.backend.sent.next.wrapping_add(1);
+            silent.seen_secs = now;
+            assert!(!look(&mut held, &silent, 1_000 + now));
+        }
+        assert!(look(&mut held, &silent, 1_060));
+        // Nothing to acknowledge yet: the backend is silent, too.
+        assert!(!look(&mut held, &flow(1, 0, 0), 5_000));
+        assert!(held.0.is_empty());
+    }
+
+    #[test]
+    fn unacknowledged_bytes_live_twenty_minutes_after_the_last_progress() {
+        let mut held = Held::default();
+        assert!(!look(&mut held, &flow(1, 100, 1), 0));
+        assert!(!look(&mut held, &flow(1, 100, 1), 1_199));
+        assert!(look(&mut held, &flow(1, 100, 1), 1_200));
+        assert!(!look(&mut held, &flow(1, 100, 2), 1_201), "progress");
+        assert!(look(&mut held, &flow(1, 100, 2), 2_401));
+        // The same of the client's bytes, and of a FIN.
+        let mut fin = flow(2, 5, 5);
+        (fin.client.sent.next, fin.client.sent.fin) = (501, 1);
+        assert!(!look(&mut held, &fin, 3_000));
+        assert!(look(&mut held, &fin, 4_200));
+    }
+
+    #[test]
+    fn a_half_closed_flow_lives_five_minutes_after_the_last_progress() {
+        let mut held = Held::default();
+        let mut half = flow(1, 5, 5);
+        half.client.sent.fin = 1;
+        assert!(!look(&mut held, &half, 0));
+        assert!(!look(&mut held, &half, 299));
+        assert!(look(&mut held, &half, 300));
+        half.backend.sent.next = half.backend.sent.next.wrapping_add(9);
+        half.client.acked.number = half.client.acked.number.wrapping_add(9);
+        assert!(!look(&mut held, &half, 301));
+    }
+
+    #[test]
+    fn each_connection_has_its_own_clock() {
+        let mut held = Held::default();
+        assert!(!look(&mut held, &flow(1, 100, 0), 0));
+        assert!(!look(&mut held, &flow(2, 100, 0), 59), "a new connection of the same client");
+        assert!(!look(&mut held, &flow(2, 100, 0), 118));
+        held.begin();
+        held.end();
+        assert!(!look(&mut held, &flow(2, 100, 0), 119), "it was gone meanwhile");
+        let mut closed = flow(2, 100, 0);
+        closed.connection.state = FLOW_CLOSED;
+        assert!(!look(&mut held, &closed, 9_999));
+        assert!(!look(&mut held, &flow(3, 100, 100), 9_999), "an idle connection");
+    }
+}

@@ -1,0 +1,139 @@
+//! Flows with a RST on trial: the end that may have accepted it is asked by keep-alive probes.
+//!
+//! An end that aborts sends a RST at the end of its data, which may be ahead of what the other end acknowledged. The
+//! other end accepts it only if it has all the data before it, and says nothing when it does. Anybody may send such a
+//! RST. So the other end is asked: it answers with a RST if the connection is gone, which ends the flow, and with an
+//! acknowledgement if not, which ends the trial.
+
+use std::collections::HashMap;
+
+use common::maps::flow::{
+    ClientTuple, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, Flow,
+};
+use common::reason::Reason;
+
+/// Probes without an answer before the flow is ended, one a second.
+const PROBES: u32 = 3;
+
+/// The trials known so far.
+#[derive(Debug, Default)]
+pub(super) struct Trials(HashMap<ClientTuple, Trial>);
+
+/// A flow on trial.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    generation: u32,
+    /// Probes sent.
+    probes: u32,
+}
+
+impl Trials {
+    /// Takes a flow up if it is on trial.
+    pub(super) fn note(&mut self, client: &ClientTuple, flow: &Flow) {
+        if is_on_trial(flow) {
+            let generation = flow.connection.generation;
+            self.0.entry(*client).or_insert(Trial { generation, probes: 0 });
+        }
+    }
+
+    /// Returns the clients of all flows noted.
+    pub(super) fn clients(&self) -> Vec<ClientTuple> {
+        self.0.keys().copied().collect()
+    }
+
+    /// Returns what is to be done with the flows noted, as they are now: send a probe, or end the flow. Those that are no
+    /// longer on trial are forgotten.
+    pub(super) fn next(&mut self, flows: &[(ClientTuple, Flow)]) -> Vec<(ClientTuple, Flow, Reason)> {
+        let before = std::mem::take(&mut self.0);
+        let mut orders = Vec::with_capacity(flows.len());
+        for (client, flow) in flows.iter().filter(|(_, flow)| is_on_trial(flow)) {
+            let generation = flow.connection.generation;
+            // A flow without the flag was acquitted since, and is on trial for another RST.
+            let same =
+                |trial: &&Trial| trial.generation == generation && flow.connection.flags & FLOW_PROBED != 0;
+            let sent = before.get(client).filter(same).map_or(0, |trial| trial.probes);
+            if sent == PROBES {
+                orders.push((*client, *flow, Reason::ExpireTrial));
+                continue;
+            }
+            self.0.insert(*client, Trial { generation, probes: sent + 1 });
+            orders.push((*client, *flow, Reason::ExpireProbe));
+        }
+        orders
+    }
+}
+
+/// Whether a RST of either end is on trial.
+fn is_on_trial(flow: &Flow) -> bool {
+    let connection = &flow.connection;
+    connection.state == FLOW_ESTABLISHED
+        && connection.flags & (FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::maps::address::{Address, Port};
+    use common::maps::flow::Connection;
+
+    fn client(port: u16) -> ClientTuple {
+        ClientTuple::tcp(Address::v4([192, 0, 2, 1]), Address::default(), Port::new(port), Port::new(443))
+    }
+
+    fn flow(generation: u32, flags: u8) -> Flow {
+        let connection = Connection { generation, state: FLOW_ESTABLISHED, flags, ..Connection::zeroed() };
+        Flow { connection, ..Flow::zeroed() }
+    }
+
+    fn reasons(trials: &mut Trials, flows: &[(ClientTuple, Flow)]) -> Vec<Reason> {
+        trials.next(flows).into_iter().map(|(.., reason)| reason).collect()
+    }
+
+    #[test]
+    fn three_silences_end_a_flow() {
+        let mut trials = Trials::default();
+        let new = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL))];
+        let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED))];
+        assert_eq!(reasons(&mut trials, &new), [Reason::ExpireProbe]);
+        assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
+        assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
+        assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireTrial]);
+    }
+
+    /// A second RST after an answer, or a new connection of the client, is a trial of its own.
+    #[test]
+    fn each_trial_has_its_own_probes() {
+        let mut trials = Trials::default();
+        let flows = |generation, flags| [(client(1), flow(generation, FLOW_BACKEND_ON_TRIAL | flags))];
+        for _ in 0..3 {
+            assert_eq!(reasons(&mut trials, &flows(7, FLOW_PROBED)), [Reason::ExpireProbe]);
+        }
+        assert_eq!(reasons(&mut trials, &flows(7, 0)), [Reason::ExpireProbe]);
+        for _ in 0..2 {
+            assert_eq!(reasons(&mut trials, &flows(7, FLOW_PROBED)), [Reason::ExpireProbe]);
+        }
+        assert_eq!(reasons(&mut trials, &flows(8, FLOW_PROBED)), [Reason::ExpireProbe]);
+        assert_eq!(reasons(&mut trials, &[]), []);
+        assert_eq!(reasons(&mut trials, &flows(8, FLOW_PROBED)), [Reason::ExpireProbe]);
+    }
+
+    #[test]
+    fn a_flow_is_noted_until_it_is_acquitted() {
+        let mut trials = Trials::default();
+        trials.note(&client(1), &flow(7, 0));
+        assert_eq!(trials.clients(), []);
+        trials.note(&client(1), &flow(7, FLOW_CLIENT_ON_TRIAL));
+        assert_eq!(trials.clients(), [client(1)]);
+        assert_eq!(reasons(&mut trials, &[(client(1), flow(7, 0))]), []);
+        assert_eq!(trials.clients(), []);
+    }
+
+    #[test]
+    fn only_open_flows_are_on_trial() {
+        assert!(is_on_trial(&flow(1, FLOW_CLIENT_ON_TRIAL)));
+        assert!(!is_on_trial(&flow(1, FLOW_PROBED)));
+        let mut over = flow(1, FLOW_BACKEND_ON_TRIAL);
+        over.connection.state = common::maps::flow::FLOW_RESET;
+        assert!(!is_on_trial(&over));
+    }
+}

@@ -1,0 +1,92 @@
+//! Changes of the words that several CPUs change at the same time. Each change is made completely or not at all, and only
+//! in the record of the connection that has the given generation.
+
+use common::maps::flow::Connection;
+use common::maps::word::{Acked, Head, Sent, SynSeen, Word};
+
+use crate::atomic;
+use crate::verified::verified;
+
+/// Bits of [`Head`] behind the generation, as [`mark`] takes and returns them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Marks(u32);
+
+impl Marks {
+    /// No bits.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// These bits of the state.
+    #[inline(always)]
+    pub(crate) const fn state(bits: u8) -> Self {
+        Self(bits as u32)
+    }
+
+    /// These flags.
+    #[inline(always)]
+    pub(crate) const fn flags(bits: u8) -> Self {
+        Self((bits as u32) << 8)
+    }
+
+    /// These bits of the wrong cookies.
+    #[inline(always)]
+    pub(crate) const fn wrong_cookies(bits: u8) -> Self {
+        Self((bits as u32) << 16)
+    }
+
+    /// Returns the state.
+    #[inline(always)]
+    pub(crate) const fn its_state(self) -> u8 {
+        self.0 as u8
+    }
+
+    /// Returns the flags.
+    #[inline(always)]
+    pub(crate) const fn its_flags(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+}
+
+/// Sets and clears bits of state and flags of a flow; returns what they were before. `None`: the record belongs to another
+/// connection now, and was not changed.
+#[inline(always)]
+pub(crate) fn mark(connection: &mut Connection, generation: u32, set: Marks, clear: Marks) -> Option<Marks> {
+    // A flow always has a state.
+    match exchange(atomic::head(connection), generation, set.0, clear.0) {
+        0 => None,
+        was => Some(Marks(was)),
+    }
+}
+
+verified! {
+    /// Exchanges the bits of a flow's head that are behind its generation. Returns what they were; 0: not changed.
+    fn exchange as exchange_mark(head: Head; generation: u32, set: u32, clear: u32) -> u32 {
+        let marked = |was: u64| (was & !(u64::from(clear) << 32)) | u64::from(set) << 32;
+        atomic::change(head, generation, marked).map_or(0, |was| (was >> 32) as u32)
+    }
+}
+
+verified! {
+    /// Raises what an end acknowledged; `false`: the record belongs to another connection now.
+    pub(crate) fn raise as exchange_raise(acked: Acked; generation: u32, ack: u32, window: u32) -> bool {
+        atomic::change(acked, generation, |was| Acked::of(was).raised(ack, window).bits()).is_some()
+    }
+}
+
+verified! {
+    /// Extends what an end sent; `false`: the record belongs to another connection now.
+    pub(crate) fn extend as exchange_extend(sent: Sent; generation: u32, end: u32, fin: u32) -> bool {
+        atomic::change(sent, generation, |was| Sent::of(was).extended(end, fin != 0).bits()).is_some()
+    }
+}
+
+verified! {
+    /// Notes a SYN; `true` when it is the repetition of the one noted before.
+    pub(crate) fn note_syn as exchange_note_syn(syn: SynSeen; generation: u32, isn: u32, time: u32) -> bool {
+        let time = time as u16;
+        let noted = |was| {
+            let was = SynSeen::of(was);
+            if was.is_repeated(isn, time) { was.bits() } else { was.noted(isn, time).bits() }
+        };
+        atomic::change(syn, generation, noted).is_some_and(|was| SynSeen::of(was).is_repeated(isn, time))
+    }
+}
