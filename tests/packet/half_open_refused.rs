@@ -1,5 +1,6 @@
 //! TCP listeners: connections that do not open.
 
+use common::decide::source_port;
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::{ClientTuple, HalfOpen};
 use common::maps::name;
@@ -32,8 +33,13 @@ fn without_a_place_or_a_port_the_client_is_refused() {
         assert_eq!(nats(&programs), []);
         let held = knock(&mut programs, dial);
         let second = dial.port(40_001);
+        let searches = |programs: &Programs| -> u64 {
+            programs.element(name::PORT_CURSORS, source_port::position(&held.tuple()).cursor)
+        };
+        let before = searches(&programs);
         let outcome = programs.ingress(Device::Client, &second.syn().bytes());
         assert_sent(&outcome, Reason::ConnectNoPort, &reset_of(&second.syn()));
+        assert_eq!(searches(&programs), before + 1, "one search for a port");
         assert_eq!(nats(&programs), [(held.tuple(), dial.tuple())]);
         assert_eq!(route_counts(&programs).1, refused + 2);
         held.refuse(&mut programs);

@@ -2,20 +2,27 @@
 
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
-use common::maps::flow::PENDING_CONNECTING;
+use common::decide::maglev::mix;
+use common::decide::source_port::strides;
+use common::maps::address::Address;
+use common::maps::flow::{Flow, PENDING_CONNECTING, Reply, Source};
+use common::maps::name;
 use common::maps::settings::Settings;
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, TENANT_NETS, balancer};
+use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer};
 use tests::fill::default_settings;
-use tests::program::Sizes;
+use tests::program::{Programs, Sizes};
+use tests::tuple::backend_tuple;
 
 use crate::check::{assert_sent, sent};
-use crate::scene::{Backend, dial, ready, usual_hello};
-use crate::setup::{forget_all, nats, remove_hello, route_counts, with_backends};
+use crate::scene::{Backend, Client, dial, ready, usual_hello};
+use crate::setup::{backend_socket, forget_all, nats, remove_hello, route_counts, with_backends};
 
 /// Returns settings with the source ports from `first` to `last`.
 fn ports(first: u16, last: u16) -> Settings {
-    Settings { source_port_first: first, source_port_last: last, ..default_settings(Sizes::default()) }
+    let source_port_strides = strides(first, last);
+    let usual = default_settings(Sizes::default());
+    Settings { source_port_first: first, source_port_last: last, source_port_strides, ..usual }
 }
 
 #[test]
@@ -134,7 +141,7 @@ fn a_connection_of_the_node_to_the_backend_keeps_its_port() {
     let mut programs = ready();
     for family in FAMILIES {
         // The kernel dials the backend itself; nothing answers, and the socket waits in SYN_SENT.
-        let to = crate::setup::backend_socket(family, 0);
+        let to = backend_socket(family, 0);
         let socket = programs.world.node.run(|| dial_without_waiting(to)).unwrap();
         let port = socket.local_addr().unwrap().port();
         programs.settings(ports(port, port));
@@ -195,5 +202,116 @@ fn running_out_of_ports_is_a_refusal_and_no_collision() {
         assert_eq!(nats(&programs), before);
         assert_eq!(route_counts(&programs), (connected, refused + 1, retried));
         forget_all(&mut programs);
+    }
+}
+
+/// The range of a configuration without settings.
+const USUAL: std::ops::RangeInclusive<u16> = 1024..=29_999;
+
+/// Loads programs with room for a NAT entry of each port.
+fn roomy() -> Programs {
+    let mut programs =
+        Programs::with_sizes(Sizes { flows: 30_000, ..Sizes::default() }).expect("the programs load");
+    programs.tls_with_one_route();
+    programs
+}
+
+/// Has a backend dialled for a client and forgets the connection; `None` when there is no port for it.
+#[track_caller]
+fn passing(programs: &mut Programs, client: Client) -> Option<Backend> {
+    let outcome = client.send(programs, 0, &usual_hello());
+    if outcome.counted == [(Reason::ConnectNoPort, 1)] {
+        return None;
+    }
+    assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+    let backend = Backend::of(&sent(&outcome));
+    programs.remove::<_, Reply>(name::NATS, backend.tuple());
+    remove_hello(programs, client.dial.tuple());
+    programs.clear::<Address, Source>(name::SOURCES);
+    Some(backend)
+}
+
+/// Gives ports towards the first backend to a connection that stays.
+fn occupy(programs: &mut Programs, family: Family, ports: impl Iterator<Item = u16>) {
+    let holder = dial(family).port(39_999).tuple();
+    programs.insert(name::FLOWS, holder, Flow::zeroed());
+    for port in ports {
+        let source = SocketAddr::new(balancer(family, TENANT_NETS[0]), port);
+        let tuple = backend_tuple(backend_socket(family, 0), source);
+        programs.insert(name::NATS, tuple, Reply::to(&holder, 1));
+    }
+}
+
+#[test]
+fn with_nine_ports_of_ten_in_use_at_random_fewer_than_one_in_a_thousand_are_refused() {
+    tests::skip_without_root!();
+    const CONNECTIONS: usize = 5_000;
+    for family in FAMILIES {
+        let mut programs = roomy();
+        let mut shuffled: Vec<u16> = USUAL.collect();
+        shuffled.sort_by_key(|port| mix(u64::from(*port)));
+        occupy(&mut programs, family, shuffled[..shuffled.len() * 9 / 10].iter().copied());
+        let client = dial(family).shake(&mut programs);
+        let refused = (0..CONNECTIONS).filter(|_| passing(&mut programs, client).is_none()).count();
+        assert!(refused * 1_000 < CONNECTIONS, "{refused} of {CONNECTIONS} refused");
+    }
+}
+
+#[test]
+fn the_ports_of_a_burst_are_jumped_over() {
+    tests::skip_without_root!();
+    /// 17 % of the range.
+    const BURST: u16 = 4_926;
+    for family in FAMILIES {
+        let mut programs = roomy();
+        let client = dial(family).shake(&mut programs);
+        let first = passing(&mut programs, client).unwrap().source.port();
+        // The ports that come next.
+        let (begin, count) = (*USUAL.start(), USUAL.len() as u16);
+        occupy(&mut programs, family, (1..=BURST).map(|step| begin + (first - begin + step) % count));
+        let refused = (0..100).filter(|_| passing(&mut programs, client).is_none()).count();
+        assert_eq!(refused, 0);
+    }
+}
+
+#[test]
+fn a_port_comes_again_after_all_others() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        for count in [1, 2, 7, 8, 12] {
+            programs.settings(ports(2_000, 2_000 + count - 1));
+            let mut next = || passing(&mut programs, client).unwrap().source.port();
+            let first: Vec<u16> = (0..count).map(|_| next()).collect();
+            let mut sorted = first.clone();
+            sorted.sort_unstable();
+            assert_eq!(sorted, (2_000..2_000 + count).collect::<Vec<u16>>());
+            let second: Vec<u16> = (0..count).map(|_| next()).collect();
+            assert_eq!(first, second);
+        }
+    }
+}
+
+#[test]
+fn each_backend_has_its_own_next_port() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 2);
+    for family in FAMILIES {
+        let [one, other] = [0, 1].map(|index| {
+            let mut clients = (40_000..).map(|port| dial(family).port(port));
+            loop {
+                let client = clients.next().unwrap().shake(&mut programs);
+                if passing(&mut programs, client).unwrap().address == backend_socket(family, index) {
+                    break client;
+                }
+            }
+        });
+        let before = passing(&mut programs, one).unwrap().source.port();
+        for _ in 0..20 {
+            passing(&mut programs, other).unwrap();
+        }
+        assert_eq!(passing(&mut programs, one).unwrap().source.port(), before + 1);
     }
 }

@@ -1,10 +1,13 @@
 //! The daemon is killed, stopped and restarted; the pinned programs keep serving.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
 use tests::config::Config;
+use tests::program::pinned_elements;
 use tests::topology::Options;
 
 use crate::open::Open;
@@ -55,6 +58,19 @@ fn the_commands_read_the_maps_without_the_daemon() {
         tests::report::objects(&scene.daemon.cli_text(&["backends", "-o", "json"]).unwrap()).unwrap().len(),
         12
     );
+}
+
+#[test]
+fn source_ports_start_at_random_and_go_on_after_a_restart() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let cursors = scene.daemon.pins().join(name::PORT_CURSORS);
+    let before = pinned_elements::<u64>(&cursors).unwrap();
+    let distinct = before.iter().collect::<BTreeSet<_>>().len();
+    assert!(distinct > before.len() - 10, "{distinct} of {}", before.len());
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    assert_eq!(pinned_elements::<u64>(&cursors).unwrap(), before);
 }
 
 #[test]

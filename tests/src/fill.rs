@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use common::decide::route_key;
+use common::decide::source_port::strides;
 use common::maps::address::{Address, Port};
 use common::maps::backend::{Backend, DELIVERY_NAT};
 use common::maps::event::RouteCounters;
@@ -43,7 +44,7 @@ pub fn default_settings(sizes: Sizes) -> Settings {
         source_hellos_max: 64,
         cookie_key: 0,
         deliveries: 0,
-        reserved: [0; 4],
+        source_port_strides: strides(1024, 29_999),
     }
 }
 

@@ -360,6 +360,14 @@ pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
     Ok(map.iter().filter_map(Result::ok).collect())
 }
 
+/// Returns every element of a pinned array.
+pub fn pinned_elements<V: Pod>(path: &Path) -> Result<Vec<V>> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let map: Array<_, V> = map.try_into().context("not an array of this type")?;
+    map.iter().collect::<Result<_, _>>().with_context(|| format!("reading {}", path.display()))
+}
+
 /// Writes an element of a pinned array.
 pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
     let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;

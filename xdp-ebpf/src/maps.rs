@@ -4,8 +4,8 @@ use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use common::decide::route_key;
 use common::decide::tables::Tables;
+use common::decide::{route_key, source_port};
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
@@ -42,6 +42,8 @@ pub(crate) static SETTINGS: Array<Settings, 1> = Array::new();
 pub(crate) static COOKIE_KEYS: Array<CookieKey, 2> = Array::new();
 #[btf_map]
 pub(crate) static CURSORS: Array<Cursors, 1> = Array::new();
+#[btf_map]
+pub(crate) static PORT_CURSORS: Array<u64, { source_port::CURSORS }> = Array::new();
 #[btf_map]
 pub(crate) static IDS: Array<Ids, 1> = Array::new();
 #[btf_map]
@@ -201,6 +203,7 @@ array_access! {
     half_open_slot HALF_OPEN_RING => Slot;
     closed_slot CLOSED_RING => Slot;
     cookie_key COOKIE_KEYS => CookieKey;
+    port_cursor PORT_CURSORS => u64;
     scratch SCRATCH => Scratch;
     next_hop NEXT_HOPS => NextHop;
     trace_filter TRACE => TraceFilter;

@@ -13,9 +13,7 @@ pub const TRIES_MAX: u8 = 3;
 /// Returns a hash of the client's address and port. It is the same on every node and after every restart.
 #[inline(always)]
 pub fn flow_hash(tuple: &ClientTuple) -> u32 {
-    let b = &tuple.client.bytes;
-    let high = u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
-    let low = u64::from_le_bytes([b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]]);
+    let (high, low) = tuple.client.halves();
     mix(mix(mix(0x9e37_79b9_7f4a_7c15 ^ high) ^ low) ^ port_word(tuple.client_port)) as u32
 }
 

@@ -14,6 +14,8 @@ pub mod tables;
 pub mod route;
 /// Picks the backend for a route and a client.
 pub mod pick;
+/// Chooses our port towards a backend.
+pub mod source_port;
 /// Which segments of a flow are believed, and which end it.
 pub mod track;
 /// Which packets are traced.

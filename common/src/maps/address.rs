@@ -52,6 +52,16 @@ impl Address {
         u32::from_ne_bytes([b[12], b[13], b[14], b[15]])
     }
 
+    /// Returns both halves as numbers, for hashes.
+    #[inline(always)]
+    pub const fn halves(&self) -> (u64, u64) {
+        let b = &self.bytes;
+        (
+            u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
+            u64::from_le_bytes([b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]]),
+        )
+    }
+
     /// Returns what limits count as one source: the address itself for IPv4, its /64 for IPv6.
     #[inline(always)]
     pub const fn source_prefix(&self) -> Self {

@@ -75,6 +75,8 @@ pub mod name {
     pub const COOKIE_KEYS: &str = "COOKIE_KEYS";
     /// [`super::settings::Cursors`], one element.
     pub const CURSORS: &str = "CURSORS";
+    /// Connections to a destination, `[u64;` [`crate::decide::source_port::CURSORS`]`]`.
+    pub const PORT_CURSORS: &str = "PORT_CURSORS";
     /// [`super::settings::Ids`], one element; user space only.
     pub const IDS: &str = "IDS";
     /// `[u32; 1]`: not 0 = no new connections (`vestibule drain`). Written only by the command line.
@@ -134,11 +136,12 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 32] = [
+    pub const ALL: [&str; 33] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
         CURSORS,
+        PORT_CURSORS,
         IDS,
         DRAIN,
         ADDRESSES,

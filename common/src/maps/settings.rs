@@ -27,8 +27,8 @@ map_struct! {
         /// [`super::backend::DELIVERY_DNAT`] is set, the programs also look up the source addresses of
         /// packets.
         pub deliveries: u32,
-        /// Zero.
-        pub reserved: [u8; 4],
+        /// Steps from a busy source port to the next one tried: [`crate::decide::source_port::strides`].
+        pub source_port_strides: [u16; 2],
     }
 }
 
@@ -42,7 +42,7 @@ map_struct! {
 
 map_struct! {
     /// Value of `CURSORS`: the programs increment these and never decrement them.
-    pub struct Cursors = 48 {
+    pub struct Cursors = 40 {
         /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
         /// Next slot to try in `HALF_OPEN_RING`.
@@ -51,8 +51,6 @@ map_struct! {
         pub closed_head: u64,
         /// Oldest slot not yet freed in `CLOSED_RING`.
         pub closed_tail: u64,
-        /// Next source port to try.
-        pub source_port: u64,
         /// Next generation of a connection.
         pub generation: u64,
     }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use common::decide::source_port::strides;
 use common::maps::address::Address;
 use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Source};
@@ -101,6 +102,7 @@ impl Player<'_> {
             Step::Ports { first, last } => {
                 self.settings.source_port_first = *first;
                 self.settings.source_port_last = *last;
+                self.settings.source_port_strides = strides(*first, *last);
                 self.programs.settings(self.settings);
             }
             Step::Use(name) => bail!("{name} is used elsewhere"),

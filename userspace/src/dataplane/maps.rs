@@ -41,6 +41,7 @@ pub struct Maps {
     pub drain: Table<u32, u32>,
     pub cookie_keys: Table<u32, CookieKey>,
     pub cursors: Table<u32, Cursors>,
+    pub port_cursors: Table<u32, u64>,
     pub addresses: Table<Address, AddressRole>,
     pub listeners: Table<ListenerKey, Listener>,
     pub routes_exact: Table<ShortNameKey, NameRoute>,
@@ -69,6 +70,7 @@ impl Maps {
             drain: Table::open(folder, name::DRAIN)?,
             cookie_keys: Table::open(folder, name::COOKIE_KEYS)?,
             cursors: Table::open(folder, name::CURSORS)?,
+            port_cursors: Table::open(folder, name::PORT_CURSORS)?,
             addresses: Table::open(folder, name::ADDRESSES)?,
             listeners: Table::open(folder, name::LISTENERS)?,
             routes_exact: Table::open(folder, name::ROUTES_EXACT)?,
@@ -104,6 +106,18 @@ impl Maps {
             if self.cookie_keys.look_up(&index)?.unwrap_or_default() == CookieKey::zeroed() {
                 let key = CookieKey { k0: random(), k1: random() };
                 self.cookie_keys.put(&index, &key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the sequences of source ports at random positions at the very first start. Otherwise a node that was
+    /// booted again would use the same ports as after its last boot, and backends may still have connections on
+    /// them. Later starts continue the sequences.
+    pub fn make_port_cursors(&self) -> Result<(), TableError> {
+        for index in 0..self.port_cursors.capacity() {
+            if self.port_cursors.look_up(&index)?.unwrap_or_default() == 0 {
+                self.port_cursors.put(&index, &(random() >> 32))?;
             }
         }
         Ok(())

@@ -35,6 +35,7 @@ pub use image::MapsImage;
 
 use crate::model::{Desired, Pattern, Problem, Settings};
 use applied::Basis;
+use common::decide::source_port;
 use common::maps::settings::{self, Ids};
 use order::Steps;
 use std::collections::HashSet;
@@ -131,12 +132,14 @@ impl Planner<'_> {
 
     fn settings(&mut self, desired: &Settings) {
         let before = &self.before.settings;
+        let (first, last) = desired.source_ports;
         let settings = settings::Settings {
             hello_timeout_ns: u64::try_from(desired.hello_timeout.as_nanos()).unwrap_or(u64::MAX),
             idle_timeout_secs: u32::try_from(desired.idle_timeout.as_secs()).unwrap_or(u32::MAX),
             closed_timeout_secs: CLOSED_TIMEOUT_SECS,
-            source_port_first: desired.source_ports.0,
-            source_port_last: desired.source_ports.1,
+            source_port_first: first,
+            source_port_last: last,
+            source_port_strides: source_port::strides(first, last),
             buffers: desired.max_hellos,
             half_opens: half_opens(desired),
             closed: closed_ring(desired.max_flows),
@@ -145,7 +148,6 @@ impl Planner<'_> {
             cookie_key: before.cookie_key,
             // Every backend is reached by `nat`.
             deliveries: 0,
-            ..settings::Settings::zeroed()
         };
         if settings != *before {
             self.steps.settings.push(Change::PutSettings(settings));

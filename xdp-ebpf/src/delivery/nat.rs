@@ -1,6 +1,7 @@
 //! Source and destination are rewritten: works for every backend that the node can reach. The backend sees
 //! one of our addresses and a port that only this connection uses.
 
+use common::decide::source_port::{self, Sequence, TRIES_MAX};
 use common::maps::flow::{BackendTuple, TRANSPORT_TCP};
 
 use super::reply;
@@ -9,9 +10,6 @@ use crate::kernel::Skb;
 use crate::maps;
 use crate::scratch::{Dial, Received};
 use crate::verified::{looped, verified};
-
-/// Source ports tried before the connection is refused.
-const PORTS_TRIED: u32 = 32;
 
 verified! {
     /// Claims a source port towards the picked backend.
@@ -22,24 +20,26 @@ verified! {
         nat.backend_port = backend.port;
         nat.transport = TRANSPORT_TCP;
         dial.claimed = 0;
-        try_ports(skb, received, dial);
+        if let Some(sequence) = sequence(&dial.nat) {
+            try_ports(skb, received, dial, sequence);
+        }
         dial.claimed == 1
     }
 }
 
+/// Returns the ports that the next connection to the backend tries.
+#[inline(always)]
+fn sequence(nat: &BackendTuple) -> Option<Sequence> {
+    let position = source_port::position(nat);
+    let cursor = maps::port_cursor(position.cursor)?;
+    Sequence::new(maps::settings()?, position.offset, atomic::advance(cursor))
+}
+
 looped! {
-    /// Tries the next port of the range.
-    fn try_ports[Skb, skb](received: Received, dial: Dial) times PORTS_TRIED, |_round| {
-        let (Some(settings), Some(shared)) = (maps::settings(), maps::cursors()) else { return true };
-        let ports = u32::from(settings.source_port_last) + 1;
-        let first = u32::from(settings.source_port_first);
-        if ports <= first {
-            return true;
-        }
-        // Ports are used in turn, so that the time until a port is used again (TIME_WAIT at the backend) is
-        // the longest.
-        let port = first + atomic::advance(&mut shared.source_port) as u32 % (ports - first);
-        dial.nat.source_port.bytes = (port as u16).to_be_bytes();
+    /// Tries the next port of the sequence.
+    fn try_ports[Skb, skb](received: Received, dial: Dial; sequence: Sequence) times TRIES_MAX, |round| {
+        let Some(port) = sequence.port(round) else { return true };
+        dial.nat.source_port.bytes = port.to_be_bytes();
         let generation = dial.connection.generation;
         if !reply::claim(&dial.nat, &received.client, generation, &mut dial.victim) {
             return false;

@@ -39,13 +39,17 @@ pub(super) fn claim(
     victim: &mut ClientTuple,
 ) -> bool {
     let reply = Reply::to(client, generation);
-    maps::claim_reply(nat, &reply) || take_over(nat, &reply, victim)
+    // Looked up first: with most ports in use, a look-up costs less than an attempt to store.
+    match maps::reply(nat) {
+        None => maps::claim_reply(nat, &reply),
+        Some(holder) => take_over(nat, holder, &reply, victim),
+    }
 }
 
-/// Takes over the replies of a connection that is gone (its record was reclaimed, but the replies were not released).
+/// Takes over the replies of `holder` if its connection is gone (its record was reclaimed, but the replies were not
+/// released).
 #[inline(always)]
-fn take_over(nat: &BackendTuple, reply: &Reply, victim: &mut ClientTuple) -> bool {
-    let Some(holder) = maps::reply(nat) else { return false };
+fn take_over(nat: &BackendTuple, holder: &Reply, reply: &Reply, victim: &mut ClientTuple) -> bool {
     let generation = holder.generation;
     *victim = holder.tuple();
     if has_connection(victim) || !maps::take_reply(nat, reply) {

@@ -15,6 +15,9 @@ use crate::segment::emit;
 use crate::stage::classify::Class;
 use crate::stage::{checksum, hello, pick, route, syn};
 
+/// The exit of a half-open connection that got no slot.
+const NO_SLOT: Exit = Exit::reset(Reason::SynHalfOpenFull);
+
 /// Handles a client's segment. `Ok`: the class of its connection from now on.
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
@@ -72,8 +75,11 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     route::of_listener(&mut s.dial)?;
     let chosen = pick::next(&mut s.received, &mut s.dial);
-    // Tried twice: another CPU may have taken the same free slot at the same moment.
-    let held = chosen.and_then(|()| hold(skb, s).or_else(|_| hold(skb, s)));
+    let mut held = chosen.and_then(|()| hold(skb, s));
+    if held == Err(NO_SLOT) {
+        // Tried twice: another CPU may have taken the same free slot at the same moment.
+        held = hold(skb, s);
+    }
     if let Err(exit) = held {
         if exit.verdict() == Verdict::Reset {
             count::refused(s.dial.choice.route);
@@ -89,7 +95,7 @@ fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     delivery::open(skb, &mut s.received, &mut s.dial)?;
     if !half_open::store(&mut s.received, &mut s.dial, &mut s.half_open, &mut s.cursors) {
         delivery::release(&s.dial.nat, &s.received.client, s.dial.connection.generation);
-        return Err(Exit::reset(Reason::SynHalfOpenFull));
+        return Err(NO_SLOT);
     }
     Ok(())
 }

@@ -12,9 +12,11 @@ mod packet_laws;
 mod map_laws;
 
 use anyhow::Result;
+use common::decide::source_port::{self, position};
+use common::maps::address::Port;
 use common::maps::backend::Backend;
 use common::maps::event::Expiry;
-use common::maps::flow::Source;
+use common::maps::flow::{BackendTuple, Source};
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
@@ -99,15 +101,22 @@ impl Bench {
     /// Restores the state before the first packet, with these settings.
     fn begin(&mut self, setting: Setting) {
         let default = default_settings(SIZES);
+        let (first, last) =
+            (default.source_port_first, if setting.few_ports { 1027 } else { default.source_port_last });
         self.programs.settings(Settings {
             buffers: setting.buffers,
             closed_timeout_secs: setting.closed_timeout_secs,
             source_hellos_max: setting.source_hellos_max,
             hello_timeout_ns: if setting.impatient { 0 } else { default.hello_timeout_ns },
-            source_port_last: if setting.few_ports { 1027 } else { default.source_port_last },
+            source_port_last: last,
+            source_port_strides: source_port::strides(first, last),
             ..default
         });
         self.programs.set(name::CURSORS, 0, Cursors::zeroed());
+        for backend in &self.backends {
+            let nat = BackendTuple::tcp(backend.address, backend.source, backend.port, Port::default());
+            self.programs.set(name::PORT_CURSORS, position(&nat).cursor, 0u64);
+        }
         for family in FAMILIES {
             self.programs.address(vip(family), ROLE_VIP | if setting.own { ROLE_OWN } else { 0 });
         }

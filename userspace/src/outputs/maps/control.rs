@@ -133,6 +133,7 @@ impl Control {
         programs.pin()?;
         let maps = Maps::open(pins)?;
         maps.make_cookie_keys()?;
+        maps.make_port_cursors()?;
         let applied = Applied::from_maps(read::content(&maps)?);
         let reaper = Reaper::start(pins, LOOPBACK)?;
         if !Arc::ptr_eq(egress.node(), &order.node.network) {
