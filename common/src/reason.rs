@@ -53,6 +53,7 @@ reasons! {
     13 ClassifyUnreachable "classify" "unreachable" "not TCP and the VIP is not the node's; answered with ICMP unreachable";
     14 ClassifyDropped "classify" "dropped" "nothing may be answered (ICMP, RST) and the VIP is not the node's; dropped";
 
+    17 SynBusy "syn" "busy" "another packet of the half-open connection is being handled; dropped, the client repeats";
     18 SynChallenged "syn" "challenged" "SYN on an open connection; answered with a challenge ACK, and with a cookie if it comes again";
     19 SynDraining "syn" "draining" "the node takes no new connections (`vestibule drain`); answered with RST";
     20 SynAnswered "syn" "answered" "SYN answered with a cookie";
@@ -80,6 +81,7 @@ reasons! {
     41 HelloAbandoned "hello" "abandoned" "client closed while its hello was incomplete; answered with RST";
     42 HelloTimeout "hello" "timeout" "hello not complete in time; client reset";
     43 HelloBeyond "hello" "beyond" "data behind the hello, or a repeated hello, while the backend answers; the client repeats";
+    44 HelloBusy "hello" "busy" "another packet of the connection is being handled, or every buffer is being taken; dropped, the client repeats";
 
     45 RouteNone "route" "unknown_name" "no route for this server name; answered with RST";
     46 RouteNoName "route" "no_name" "no server name and no default route; answered with RST";
@@ -103,6 +105,7 @@ reasons! {
     65 ConnectRefused "connect" "refused" "backend of a TCP listener refused; client reset";
     66 ConnectDeclined "connect" "declined_option" "backend declined an option that the client was granted (event)";
     67 ConnectOld "connect" "old_connection" "backend answered for an old connection on our port; reset, and the SYN repeated";
+    68 ConnectBusy "connect" "busy" "another packet of the waiting connection is being handled; dropped, the sender repeats";
 
     70 ForwardBackend "forward" "to_backend" "passed to the backend";
     71 ForwardClient "forward" "to_client" "passed to the client";

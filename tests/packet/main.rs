@@ -36,4 +36,5 @@ mod trace;
 mod trial;
 mod busy;
 mod late;
+mod locked;
 mod stranger;

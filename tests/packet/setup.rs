@@ -73,7 +73,7 @@ pub(crate) fn hellos(programs: &Programs) -> Vec<ClientTuple> {
 pub(crate) fn waiting_of(programs: &Programs, source: IpAddr) -> u32 {
     let prefix = Address::from(source).source_prefix();
     let source: Option<Source> = programs.entry(name::SOURCES, prefix);
-    source.map_or(0, |source| source.waiting)
+    source.map_or(0, |source| source.count.waiting)
 }
 
 /// Removes a hello from the map, as if it had been evicted.

@@ -4,6 +4,7 @@ use std::mem::offset_of;
 
 use common::maps::flow::{
     Buffer, ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, PENDING_UNDELIVERED, Pending,
+    RECORD_OVER,
 };
 use common::maps::name;
 use common::reason::Reason;
@@ -15,7 +16,7 @@ use tests::program::{Outcome, Programs};
 use tests::schedule::{Change, Place};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_emitted, assert_sent, reset_of, sent, timestamps};
+use crate::check::{assert_emitted, assert_sent, reset_of, sent, timestamps};
 use crate::delivery::{collect, delivered, pieces};
 use crate::scene::{
     BACKEND_ISN, BACKEND_TIME, Backend, CLIENT_TIME, Client, ISN, behind, dial, ready, stamped, usual_hello,
@@ -267,6 +268,16 @@ fn settle_and_take(programs: &Programs, client: Client) -> Vec<Change> {
     changes
 }
 
+/// Returns the changes of a CPU that settles what is undelivered while another one holds the record: it marks the record,
+/// and the one that holds it removes it.
+fn settle_held(programs: &Programs, client: Client) -> Vec<Change> {
+    let mut changes = settle(programs, client);
+    changes.pop();
+    let tuple = client.dial.tuple();
+    changes.push(Change::write(name::PENDING, &tuple, offset_of!(Pending, connection.flags), &RECORD_OVER));
+    changes
+}
+
 /// Returns the location of the flag for undelivered bytes.
 fn flags(client: Client) -> Place {
     Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.flags))
@@ -303,6 +314,7 @@ fn behind_each_access(
             assert_eq!(state, FLOW_ESTABLISHED, "{family:?}, access {nth}: {:?}", outcome.counted);
             let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
             assert!(allowed.contains(&reason), "{family:?}, access {nth}: {reason:?}");
+            crate::locked::end_unlocked(&mut programs, client);
             assert_settled(&programs, client);
             end(&mut programs, client, backend);
         }
@@ -330,23 +342,16 @@ fn an_acknowledgement_passes_when_another_settles_what_is_owed() {
 fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
     tests::skip_without_root!();
     let again = |p: &mut Programs, client: Client, _, bytes: &[u8]| client.send(p, 4_000, &bytes[4_000..]);
-    for place in [flags, stored] {
+    for (place, change) in [
+        (flags as fn(Client) -> Place, settle_and_take as fn(&Programs, Client) -> Vec<Change>),
+        (stored, settle_held),
+    ] {
         let allowed = [Reason::ForwardClient, Reason::ForwardStray, Reason::ConnectRepeated];
-        behind_each_access(
-            place,
-            settle_and_take,
-            |p, _, backend, _| backend.give(p, &backend.at(0, 0)),
-            &allowed,
-        );
+        behind_each_access(place, change, |p, _, backend, _| backend.give(p, &backend.at(0, 0)), &allowed);
         let allowed = [Reason::ForwardBackend, Reason::ForwardStray, Reason::ConnectRepeated];
-        behind_each_access(
-            place,
-            settle_and_take,
-            |p, _, backend, _| backend.give(p, &backend.syn_ack()),
-            &allowed,
-        );
+        behind_each_access(place, change, |p, _, backend, _| backend.give(p, &backend.syn_ack()), &allowed);
         let allowed = [Reason::ForwardBackend, Reason::HelloBeyond, Reason::ConnectRepeated];
-        behind_each_access(place, settle_and_take, again, &allowed);
+        behind_each_access(place, change, again, &allowed);
     }
 }
 
@@ -387,12 +392,15 @@ fn bytes_of_another_connection_are_not_repeated() {
         pending.connection.generation += 1;
         programs.insert(name::PENDING, client.dial.tuple(), pending);
         let outcome = client.send(&mut programs, 3_000, &bytes[3_000..]);
-        assert_dropped(&outcome, Reason::HelloBeyond);
-        let outcome = backend.give(&mut programs, &backend.at(0, 1_000));
+        // We acknowledged them to the client, so nobody can send them again.
+        assert_eq!(outcome.counted, [(Reason::HelloBufferFailed, 1)]);
         let asks_again = backend.give(&mut programs, &backend.at(0, 1_000));
-        assert_eq!(asks_again.emitted, []);
-        for counted in [outcome.counted, asks_again.counted] {
-            assert!(counted.iter().all(|(reason, _)| *reason != Reason::ConnectRepeated), "{counted:?}");
+        assert_eq!(asks_again.counted, [(Reason::ForwardLinger, 1)]);
+        for frame in outcome.emitted.iter().chain(&asks_again.emitted) {
+            let segment = tests::packet::Segment::parse(&frame.1).expect("a TCP segment");
+            assert_eq!(segment.payload, b"");
         }
+        assert_eq!(client.waiting(&programs), Some(pending));
+        crate::setup::forget_all(&mut programs);
     }
 }

@@ -31,6 +31,12 @@ pub(crate) fn add(counter: &mut u32, value: u32) -> u32 {
     core::mem::replace(counter, counter.wrapping_add(value))
 }
 
+/// Orders all reads and writes before it and after it; `word` stays as it is.
+#[inline(always)]
+pub(crate) fn fence(word: &mut u32) {
+    add(word, 0);
+}
+
 /// Writes `new` and returns the previous value, atomically across all CPUs.
 #[inline(always)]
 pub(crate) fn exchange(word: &mut u32, new: u32) -> u32 {
@@ -111,6 +117,12 @@ pub(crate) fn change<T: Word>(at: &mut T, generation: u32, changed: impl Fn(u64)
         tried += 1;
     }
     None
+}
+
+/// Replaces a word if it still is as it was `seen`.
+#[inline(always)]
+pub(crate) fn replace<T: Word>(at: &mut T, seen: T, new: T) -> bool {
+    compare_exchange(core::ptr::from_mut(at).cast(), seen.bits(), new.bits()) == seen.bits()
 }
 
 /// Returns the word of generation, state and flags of a connection's record in a map.

@@ -1,6 +1,6 @@
 //! All maps, and the only code that accesses them.
 
-use aya_ebpf::bindings::{BPF_ANY, BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST};
+use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
@@ -233,8 +233,8 @@ pub(crate) fn cursors() -> Option<&'static mut Cursors> {
 /// receives the backend's acknowledgement first clears the flag, by an exchange, and then removes the hello.
 #[inline(always)]
 pub(crate) fn is_undelivered(flow: &mut Flow, generation: u32) -> bool {
-    // A full barrier: the failed lookup comes before the read below.
-    atomic::add(&mut flow.seen_secs, 0);
+    // The failed lookup comes before the read below.
+    atomic::fence(&mut flow.seen_secs);
     let head = atomic::word(atomic::head(&mut flow.connection));
     head.generation == generation && head.flags & FLOW_UNDELIVERED != 0
 }
@@ -266,12 +266,6 @@ pub(crate) fn claim_reply(key: &BackendTuple, reply: &Reply) -> bool {
     NATS.insert(key, reply, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Stores the connection that a backend's replies belong to, and replaces any other.
-#[inline(always)]
-pub(crate) fn take_reply(key: &BackendTuple, reply: &Reply) -> bool {
-    NATS.insert(key, reply, u64::from(BPF_ANY)).is_ok()
-}
-
 /// Removes the connection that a backend's replies belong to.
 #[inline(always)]
 pub(crate) fn remove_reply(key: &BackendTuple) {
@@ -290,22 +284,16 @@ pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
     FLOWS.remove(key).is_ok()
 }
 
-/// Replaces a hello; `false` when there is none.
+/// Stores a hello unless the client has one.
 #[inline(always)]
-pub(crate) fn update_pending(key: &ClientTuple, hello: &Pending) -> bool {
-    PENDING.insert(key, hello, u64::from(BPF_EXIST)).is_ok()
+pub(crate) fn insert_pending(key: &ClientTuple, hello: &Pending) -> bool {
+    PENDING.insert(key, hello, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Stores a hello, and replaces any earlier one.
+/// Removes a hello.
 #[inline(always)]
-pub(crate) fn put_pending(key: &ClientTuple, hello: &Pending) -> bool {
-    PENDING.insert(key, hello, u64::from(BPF_ANY)).is_ok()
-}
-
-/// Removes a hello; `false` when it was already removed.
-#[inline(always)]
-pub(crate) fn remove_pending(key: &ClientTuple) -> bool {
-    PENDING.remove(key).is_ok()
+pub(crate) fn remove_pending(key: &ClientTuple) {
+    let _ = PENDING.remove(key);
 }
 
 /// Stores a half-open connection unless there is one.
@@ -314,16 +302,16 @@ pub(crate) fn insert_half_open(key: &ClientTuple, half_open: &HalfOpen) -> bool 
     HALF_OPENS.insert(key, half_open, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Removes a half-open connection; `false` when it was already removed.
+/// Removes a half-open connection.
 #[inline(always)]
-pub(crate) fn remove_half_open(key: &ClientTuple) -> bool {
-    HALF_OPENS.remove(key).is_ok()
+pub(crate) fn remove_half_open(key: &ClientTuple) {
+    let _ = HALF_OPENS.remove(key);
 }
 
-/// Stores the count of waiting hellos of a source.
+/// Stores the count of waiting hellos of a source, unless it has one.
 #[inline(always)]
 pub(crate) fn insert_source(key: &Address, source: &Source) -> bool {
-    SOURCES.insert(key, source, u64::from(BPF_ANY)).is_ok()
+    SOURCES.insert(key, source, u64::from(BPF_NOEXIST)).is_ok()
 }
 
 /// Reports an evicted hello to the daemon.

@@ -22,7 +22,7 @@ pub(crate) struct Scratch {
     pub(crate) dial: Dial,
     pub(crate) waiting: Waiting,
     pub(crate) flow: Flow,
-    pub(crate) half_open: HalfOpen,
+    pub(crate) half_open: Held,
     pub(crate) quote: Quote,
     pub(crate) cursors: Cursors,
     /// The packet's exit, as [`crate::exit::Exit::number`].
@@ -107,7 +107,7 @@ pub(crate) struct Dial {
     pub(crate) keys: Keys,
     /// What the client has proved: `cookie::PROOF_*`.
     pub(crate) proof: u32,
-    /// The client that held the replies being claimed, or the half-open slot being looked at.
+    /// The client of the half-open slot being looked at.
     pub(crate) victim: ClientTuple,
     /// A four-tuple as `bpf_sock_tuple`.
     pub(crate) socket: [u8; 36],
@@ -120,14 +120,25 @@ pub(crate) struct Dial {
 pub(crate) struct Waiting {
     /// A copy of its record, or the record to be stored.
     pub(crate) pending: Pending,
-    /// Whether the record existed before this packet.
-    pub(crate) found: bool,
+    /// Whether this CPU holds the record of the client in `Received::client`.
+    pub(crate) held: bool,
+    /// The parts of the hello for which this CPU took a slot of `BUFFERS` and still holds its lock: bits.
+    pub(crate) claimed: u32,
     /// Kept from packet to packet: 1 + the `BUFFERS` slot that this CPU freed last, still in its cache; 0 = none.
     pub(crate) freed: u32,
     /// Owner of the buffer that is being looked at.
     pub(crate) victim: ClientTuple,
     /// The report to the daemon about an evicted hello.
     pub(crate) eviction: Expiry,
+}
+
+/// A half-open connection.
+#[repr(C)]
+pub(crate) struct Held {
+    /// A copy of its record, or the record to be stored.
+    pub(crate) record: HalfOpen,
+    /// Whether this CPU holds the record of the client in `Received::client`.
+    pub(crate) held: bool,
 }
 
 /// The segment that an ICMP error quotes.
@@ -158,6 +169,8 @@ pub(crate) struct Cursors {
     pub(crate) found: u32,
     pub(crate) oldest: u32,
     pub(crate) oldest_ns: u64,
+    /// Whether the search met a slot, or a record, that another CPU holds.
+    pub(crate) busy: bool,
     pub(crate) window: Window,
 }
 

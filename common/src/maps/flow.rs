@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use super::address::{Address, Port};
-use super::word::{Acked, Sent, SynSeen};
+use super::word::{Acked, Sent, SynSeen, Taken, Waiting};
 use crate::wire::client_hello::{Parser, STREAM_BYTES_MAX};
 
 /// IP protocol number of TCP (RFC 9293), so far the only transport.
@@ -94,7 +94,8 @@ map_struct! {
         pub generation: u32,
         /// State of the record: one of the values for [`Flow`], [`Pending`] or [`HalfOpen`] below.
         pub state: u8,
-        /// Of a flow: [`FLOW_UNDELIVERED`] and the flags after it.
+        /// Of a flow: [`FLOW_UNDELIVERED`] and the flags after it. Of other records: [`RECORD_LOCKED`],
+        /// [`RECORD_OVER`].
         pub flags: u8,
         /// Of a flow: a bit for each segment after a SYN that acknowledged neither this flow nor a cookie of ours.
         /// With all eight bits set, no cookie starts a new connection in place of the flow: a stranger is guessing.
@@ -147,6 +148,12 @@ pub const FLOW_BACKEND_ON_TRIAL: u8 = 8;
 /// [`Connection::flags`]: the daemon asked; a segment of the end that was asked clears this flag and the one
 /// of the trial.
 pub const FLOW_PROBED: u8 = 16;
+
+/// [`Connection::flags`] of a [`Pending`] or [`HalfOpen`]: a CPU holds the record. It alone writes and removes it.
+pub const RECORD_LOCKED: u8 = 64;
+/// [`Connection::flags`] of a [`Pending`] or [`HalfOpen`]: the connection is over. The CPU that holds the record removes
+/// it when it is done.
+pub const RECORD_OVER: u8 = 128;
 
 /// [`Flow::declined`]: the client was granted timestamps, but the backend does not use them. They are removed
 /// from what the client sends.
@@ -282,7 +289,7 @@ map_struct! {
         pub client_tsval: u32,
         /// Indices of slots in `BUFFERS`; `have` determines how many are used.
         pub buffers: [u32; PENDING_BUFFERS],
-        /// [`Source::epoch`] at creation.
+        /// [`Waiting::epoch`] of the source's count at creation.
         pub source_epoch: u32,
         /// The last timestamp that we sent to the client. The backend's timestamps are translated to continue
         /// from it.
@@ -320,8 +327,8 @@ map_struct! {
         /// The connection that the bytes belong to. The slot is free unless `buffers[index]` of that hello is
         /// this slot.
         pub owner: ClientTuple,
-        /// The lock: 0, or the time when a CPU took it (monotonic clock, units of 2^20 ns, made odd). The CPU
-        /// holds it while it takes or fills the slot, until it has stored the hello.
+        /// 1: a CPU takes the slot; no other may, until it has stored the hello whose record names the slot. 0: free
+        /// to be taken.
         pub locked: u32,
         /// Which part of the hello this is; [`BUFFER_FREE`] = the hello was delivered, and the slot is free.
         pub index: u32,
@@ -332,12 +339,10 @@ map_struct! {
 map_struct! {
     /// Value of `SOURCES`: the number of waiting hellos of one source.
     pub struct Source = 16 {
-        /// Monotonic clock when the newest of them was counted.
+        /// Monotonic clock when the newest of them was counted. A late write into the element of another source does
+        /// no harm: it is the current time.
         pub newest_ns: u64,
-        /// Hellos in [`PENDING_COLLECTING`] and [`PENDING_CONNECTING`].
-        pub waiting: u32,
-        /// Incremented when the count restarts, so that hellos of an older count do not lower the new one.
-        pub epoch: u32,
+        pub count: Waiting,
     }
 }
 
@@ -376,10 +381,8 @@ map_struct! {
 map_struct! {
     /// Element of `HALF_OPEN_RING` and `CLOSED_RING`.
     pub struct Slot = 48 {
+        /// May be read while it is written: only a record that has the generation of `taken` is the owner's.
         pub owner: ClientTuple,
-        /// [`Connection::generation`] of the owner.
-        pub generation: u32,
-        /// Monotonic clock when the slot was filled, seconds; 0 = free.
-        pub since_secs: u32,
+        pub taken: Taken,
     }
 }

@@ -161,3 +161,56 @@ impl SynSeen {
         self
     }
 }
+
+map_struct! {
+    /// Who took a slot of a ring, and when.
+    pub struct Taken = 8 {
+        /// The connection's generation; 0: nobody did yet.
+        pub generation: u32,
+        /// Monotonic clock, seconds.
+        pub since_secs: u32,
+    }
+}
+word!(Taken, u32);
+
+map_struct! {
+    /// The waiting hellos of a source. Its generation is `epoch`.
+    pub struct Waiting = 8 {
+        pub waiting: u32,
+        /// Another number each time that the count begins at zero: hellos of an older count do not lower this one.
+        pub epoch: u32,
+    }
+}
+
+impl Word for Waiting {
+    #[inline(always)]
+    fn bits(self) -> u64 {
+        zerocopy::transmute!(self)
+    }
+
+    #[inline(always)]
+    fn of(bits: u64) -> Self {
+        zerocopy::transmute!(bits)
+    }
+
+    #[inline(always)]
+    fn belongs_to(self, generation: u32) -> bool {
+        self.epoch == generation
+    }
+}
+
+impl Waiting {
+    /// Returns the word after one more, or one fewer.
+    #[inline(always)]
+    pub const fn raised(mut self) -> Self {
+        self.waiting = self.waiting.saturating_add(1);
+        self
+    }
+
+    /// See [`Self::raised`].
+    #[inline(always)]
+    pub const fn lowered(mut self) -> Self {
+        self.waiting = self.waiting.saturating_sub(1);
+        self
+    }
+}

@@ -14,6 +14,7 @@ use zerocopy::IntoBytes;
 
 use super::held::{self, Held};
 use super::maps::Maps;
+use super::orphans::Orphans;
 use super::pin::{Pins, program};
 use super::read::{now_ns, now_secs};
 use super::syscall;
@@ -67,6 +68,7 @@ pub struct Expirer {
     closed_seen: u64,
     trials: Trials,
     held: Held,
+    orphans: Orphans,
 }
 
 /// The numbers of connections that were ended.
@@ -94,6 +96,7 @@ impl Expirer {
             closed_seen: 0,
             trials: Trials::default(),
             held: Held::default(),
+            orphans: Orphans::default(),
         })
     }
 
@@ -215,7 +218,7 @@ impl Expirer {
         while self.closed_seen < cursors.closed_head {
             let place = (self.closed_seen % places) as u32;
             let Some(slot) = self.maps.closed_ring.look_up(&place)? else { break };
-            if slot.since_secs.saturating_add(settings.closed_timeout_secs) > now_secs() {
+            if slot.taken.since_secs.saturating_add(settings.closed_timeout_secs) > now_secs() {
                 break;
             }
             self.closed_seen += 1;
@@ -246,6 +249,10 @@ impl Expirer {
         held.end();
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
         self.sweep_sources(settings)?;
+        let orphans = self.orphans.sweep(&self.maps, now)?;
+        if orphans > 0 {
+            tracing::warn!(orphans, "removed source ports that belonged to no connection");
+        }
         Ok(Ended { flows, closed, hellos: self.sweep_owed()?, half_opens: 0 })
     }
 

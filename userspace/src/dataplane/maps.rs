@@ -5,7 +5,7 @@ use std::fmt;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending, Slot, Source};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Slot, Source};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{
@@ -53,6 +53,7 @@ pub struct Maps {
     pub backends: Table<u32, Backend>,
     pub labels: Table<LabelKey, Label>,
     pub route_counters: Table<u32, RouteCounters>,
+    pub nats: Table<BackendTuple, Reply>,
     pub flows: Table<ClientTuple, Flow>,
     pub hellos: Table<ClientTuple, Pending>,
     pub sources: Table<Address, Source>,
@@ -82,6 +83,7 @@ impl Maps {
             backends: Table::open(folder, name::BACKENDS)?,
             labels: Table::open(folder, name::LABELS)?,
             route_counters: Table::open(folder, name::ROUTE_COUNTERS)?,
+            nats: Table::open(folder, name::NATS)?,
             flows: Table::open(folder, name::FLOWS)?,
             hellos: Table::open(folder, name::PENDING)?,
             sources: Table::open(folder, name::SOURCES)?,

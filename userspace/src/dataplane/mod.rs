@@ -26,6 +26,8 @@ pub mod evictions;
 pub mod expire;
 /// Flows held open without progress.
 mod held;
+/// Source ports without a connection.
+mod orphans;
 /// Flows with a RST on trial.
 mod trials;
 /// Packets as they leave.

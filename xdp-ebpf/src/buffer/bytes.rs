@@ -1,8 +1,10 @@
 //! Bytes of a waiting hello: from the window into buffers, and back.
 
 use common::maps::flow::{BUFFER_BYTES, PENDING_BUFFERS};
+use common::reason::Reason;
 
 use super::{NO_BUFFER, place};
+use crate::exit::Exit;
 use crate::kernel;
 use crate::maps;
 use crate::scratch::{Cursors, Received, Waiting};
@@ -15,42 +17,40 @@ fn in_buffer(bytes: u32) -> u32 {
 }
 
 verified! {
-    /// Stores stream bytes `cursors.from` to `pending.have` of the window in the hello's buffers. Returns
-    /// `false` when not all were stored. In both cases [`place::settle`] must follow.
-    pub(crate) fn keep as buffer_keep(received: Received, waiting: Waiting, cursors: Cursors) -> bool {
+    /// Stores stream bytes `cursors.from` to `pending.have` of the window in the hello's buffers. The record is new, or
+    /// this CPU holds it.
+    pub(crate) fn keep as buffer_keep(
+        received: Received, waiting: Waiting, cursors: Cursors
+    ) -> Result<(), Exit> {
         let mut index = 0;
         while index < PENDING_BUFFERS {
             let begin = (index * BUFFER_BYTES) as u32;
             if begin < waiting.pending.have && begin + BUFFER_BYTES as u32 > cursors.from {
-                let begun = waiting.pending.buffers[index] != NO_BUFFER;
-                if !begun {
+                if waiting.pending.buffers[index] == NO_BUFFER {
                     waiting.pending.buffers[index] = place::claim(received, waiting, cursors, index as u32);
                 }
                 // Another CPU took the same slot at the same moment: try again.
                 if waiting.pending.buffers[index] == NO_BUFFER {
                     waiting.pending.buffers[index] = place::claim(received, waiting, cursors, index as u32);
                 }
-                let Some(buffer) = maps::buffer(waiting.pending.buffers[index]) else { return false };
-                // Another client may have taken the buffer since, or be taking it now: these bytes must not
-                // become part of another hello.
-                if buffer.owner != received.client
-                    || buffer.index != index as u32
-                    || begun && !place::lock_of(buffer, &received.client, received.now_ns)
-                {
-                    return false;
-                }
+                let Some(buffer) = maps::buffer(waiting.pending.buffers[index]) else {
+                    return Err(match cursors.busy {
+                        true => Exit::drop(Reason::HelloBusy),
+                        false => Exit::reset(Reason::HelloBufferFailed),
+                    });
+                };
                 let from = cursors.window.bytes.as_ptr().wrapping_add(index * BUFFER_BYTES);
                 kernel::copy(buffer.bytes.as_mut_ptr(), from, in_buffer(waiting.pending.have - begin));
             }
             index += 1;
         }
-        true
+        Ok(())
     }
 }
 
 verified! {
-    /// Copies the hello's bytes from stream byte `cursors.from` on back into the window. Returns `false` when
-    /// some are gone.
+    /// Copies the hello's bytes from stream byte `cursors.from` on back into the window. This CPU holds the record.
+    /// Returns `false` when some are gone.
     pub(crate) fn fetch as buffer_fetch(received: Received, waiting: Waiting, cursors: Cursors) -> bool {
         cursors.at = cursors.from;
         fetch_each(received, waiting, cursors);
@@ -72,13 +72,9 @@ looped! {
         }
         let begin = index * BUFFER_BYTES as u32;
         let Some(buffer) = maps::buffer(place::slot_of(&waiting.pending, index)) else { return true };
-        // Another client may have taken the buffer: its bytes must not be delivered as this client's.
-        if buffer.owner != received.client || buffer.index != index {
-            return true;
-        }
         let to = cursors.window.bytes.as_mut_ptr().wrapping_add(begin as usize);
         kernel::copy(to, buffer.bytes.as_ptr(), in_buffer(have - begin));
-        // Check again: the buffer may have been taken during the copy.
+        // Whatever happens, another client's bytes must not be delivered as this client's.
         if buffer.owner != received.client || buffer.index != index {
             return true;
         }

@@ -2,13 +2,13 @@
 
 use common::maps::event::Expiry;
 use common::maps::flow::{
-    BUFFER_FREE, Buffer, ClientTuple, PENDING_BUFFERS, PENDING_COLLECTING, PENDING_UNDELIVERED, Pending,
+    BUFFER_FREE, Buffer, PENDING_BUFFERS, PENDING_COLLECTING, PENDING_UNDELIVERED, Pending,
 };
 use common::reason::Reason;
 
 use super::NO_BUFFER;
 use crate::atomic;
-use crate::connection::forget;
+use crate::connection::pending;
 use crate::kernel;
 use crate::maps;
 use crate::scratch::{Cursors, Received, Waiting};
@@ -17,22 +17,16 @@ use crate::verified::{looped, verified};
 /// Slots examined before one of them is evicted.
 const PROBES: u32 = 64;
 
-/// The longest time between lock and release, in units of [`Buffer::locked`]. A CPU that takes longer has stopped.
-const LOCK_UNITS: i32 = 64;
-
 /// Whether a CPU holds the lock.
 #[inline(always)]
-fn is_locked(since: u32, now_ns: u64) -> bool {
-    let now = (now_ns >> 20) as u32;
-    since != 0 && (now.wrapping_sub(since) as i32) < LOCK_UNITS
+fn is_locked(buffer: &Buffer) -> bool {
+    atomic::read_now(&buffer.locked) != 0
 }
 
 /// Locks a buffer; `false` when another CPU holds the lock. [`settle`] releases it.
 #[inline(always)]
-fn lock(buffer: &mut Buffer, now_ns: u64) -> bool {
-    // A held lock is left alone: a newer time would make it look held for longer.
-    !is_locked(buffer.locked, now_ns)
-        && !is_locked(atomic::exchange(&mut buffer.locked, (now_ns >> 20) as u32 | 1), now_ns)
+fn lock(buffer: &mut Buffer) -> bool {
+    atomic::exchange(&mut buffer.locked, 1) == 0
 }
 
 /// Releases a buffer's lock, after everything that was written while it was held.
@@ -45,19 +39,6 @@ fn release(buffer: &mut Buffer) {
 #[inline(always)]
 pub(super) fn slot_of(pending: &Pending, index: u32) -> u32 {
     pending.buffers.get(index as usize).copied().unwrap_or(NO_BUFFER)
-}
-
-/// Locks a buffer of `owner`; `false` when it has another owner now, or another CPU holds the lock.
-#[inline(always)]
-pub(super) fn lock_of(buffer: &mut Buffer, owner: &ClientTuple, now_ns: u64) -> bool {
-    if !lock(buffer, now_ns) {
-        return false;
-    }
-    if buffer.owner != *owner {
-        release(buffer);
-        return false;
-    }
-    true
 }
 
 looped! {
@@ -92,49 +73,60 @@ fn probe(
     place: u32,
     timeout_ns: u64,
 ) -> bool {
-    let now_ns = received.now_ns;
     let Some(buffer) = maps::buffer(place) else { return false };
-    // The usual case: no hello has to be looked up.
-    if buffer.index == BUFFER_FREE {
-        if !lock(buffer, now_ns) {
-            return false;
-        }
-        if buffer.index != BUFFER_FREE {
-            release(buffer);
-            return false;
-        }
-        cursors.found = place;
-        return true;
+    if is_locked(buffer) {
+        cursors.busy = true;
+        return false;
     }
     // A copy: the buffer may get another owner meanwhile.
     kernel::assign(&mut waiting.victim, &buffer.owner);
-    let own = waiting.victim == received.segment.tuple;
     let part = buffer.index;
+    // The usual case: no hello has to be looked up.
+    if part == BUFFER_FREE {
+        return take(buffer, waiting, cursors, place, part);
+    }
+    let own = waiting.victim == received.segment.tuple;
     // The hello in hand uses the slot, though its entry in the map does not show it yet.
     if own && slot_of(&waiting.pending, part) == place {
         return false;
     }
-    if let Some(pending) = maps::pending(&waiting.victim)
-        && slot_of(pending, part) == place
-    {
-        if own {
-            return false;
+    let Some(pending) = maps::pending(&waiting.victim).filter(|pending| slot_of(pending, part) == place)
+    else {
+        return take(buffer, waiting, cursors, place, part);
+    };
+    if own {
+        return false;
+    }
+    let (state, generation) = (pending.connection.state, pending.connection.generation);
+    if pending.started_ns + timeout_ns >= received.now_ns || state == PENDING_UNDELIVERED {
+        let since_ns = gives_way_by(pending, timeout_ns);
+        if since_ns < cursors.oldest_ns {
+            cursors.oldest_ns = since_ns;
+            cursors.oldest = place;
         }
-        let state = pending.connection.state;
-        if pending.started_ns + timeout_ns >= now_ns || state == PENDING_UNDELIVERED {
-            let since_ns = gives_way_by(pending, timeout_ns);
-            if since_ns < cursors.oldest_ns && !is_locked(buffer.locked, now_ns) {
-                cursors.oldest_ns = since_ns;
-                cursors.oldest = place;
-            }
-            return false;
-        }
-        // Past its time limit: the CPU that gets the slot forgets the hello.
-        if !lock_of(buffer, &waiting.victim, now_ns) {
-            return false;
-        }
-        forget::pending(&mut waiting.victim);
-    } else if !lock_of(buffer, &waiting.victim, now_ns) {
+        return false;
+    }
+    // Past its time limit: the CPU that gets the slot forgets the hello.
+    if !pending::evict(&mut waiting.victim, generation) {
+        cursors.busy = true;
+        return false;
+    }
+    take(buffer, waiting, cursors, place, part)
+}
+
+/// Locks a slot that belonged to no hello a moment ago; `false` when that is no longer so.
+#[inline(always)]
+fn take(buffer: &mut Buffer, waiting: &mut Waiting, cursors: &mut Cursors, place: u32, part: u32) -> bool {
+    if !lock(buffer) {
+        cursors.busy = true;
+        return false;
+    }
+    // Another CPU may have taken the slot, stored its hello, and released the lock meanwhile.
+    let used = part != BUFFER_FREE
+        && maps::pending(&waiting.victim).is_some_and(|pending| slot_of(pending, part) == place);
+    if buffer.index != part || buffer.owner != waiting.victim || used {
+        release(buffer);
+        cursors.busy = true;
         return false;
     }
     cursors.found = place;
@@ -143,7 +135,8 @@ fn probe(
 
 verified! {
     /// Takes a slot for buffer `index` of the client's hello: a free one, or else that of the oldest hello,
-    /// which is evicted. Returns `NO_BUFFER` when another CPU was quicker.
+    /// which is evicted. Returns `NO_BUFFER` when there is none, or, with `cursors.busy`, when another CPU was
+    /// quicker.
     pub(super) fn claim as buffer_claim(
         received: Received, waiting: Waiting, cursors: Cursors; index: u32
     ) -> u32 {
@@ -156,65 +149,70 @@ verified! {
         cursors.found = NO_BUFFER;
         cursors.oldest = NO_BUFFER;
         cursors.oldest_ns = u64::MAX;
+        cursors.busy = false;
         search(received, waiting, cursors, start, settings.buffers, settings.hello_timeout_ns);
         let mut place = cursors.found;
         if place == NO_BUFFER {
             place = cursors.oldest;
-            if !evict(received, waiting, place, cursors.oldest_ns, settings.hello_timeout_ns) {
+            if place == NO_BUFFER {
+                return NO_BUFFER;
+            }
+            if !evict(waiting, place, cursors.oldest_ns, settings.hello_timeout_ns) {
+                cursors.busy = true;
                 return NO_BUFFER;
             }
         }
         let Some(buffer) = maps::buffer(place) else { return NO_BUFFER };
         buffer.owner = received.segment.tuple;
         buffer.index = index;
+        waiting.claimed |= 1 << (index & 31);
         place
     }
 }
 
 verified! {
     /// Locks slot `place` and evicts its hello: forgets it, counts it, and reports it so that the daemon
-    /// resets its client. Returns `false` when the slot is locked or its hello is not the one that the search
-    /// found: another CPU was quicker.
-    fn evict as buffer_evict(
-        received: Received, waiting: Waiting; place: u32, since_ns: u64, timeout_ns: u64
-    ) -> bool {
+    /// resets its client. Returns `false` when the slot or the hello is locked, or the hello is not the one that the
+    /// search found: another CPU was quicker.
+    fn evict as buffer_evict(waiting: Waiting; place: u32, since_ns: u64, timeout_ns: u64) -> bool {
         let Some(buffer) = maps::buffer(place) else { return false };
-        kernel::assign(&mut waiting.victim, &buffer.owner);
-        if !lock_of(buffer, &waiting.victim, received.now_ns) {
+        if !lock(buffer) {
             return false;
         }
+        kernel::assign(&mut waiting.victim, &buffer.owner);
         let Some(pending) = maps::pending(&waiting.victim) else { return true };
         if slot_of(pending, buffer.index) != place {
             return true;
         }
-        // The slot got another hello during the search, and that one is not the oldest.
-        if gives_way_by(pending, timeout_ns) != since_ns {
+        let generation = pending.connection.generation;
+        let seq = pending.vip_isn.wrapping_add(1);
+        // The slot may have got another hello during the search, and that one is not the oldest.
+        if gives_way_by(pending, timeout_ns) != since_ns || !pending::evict(&mut waiting.victim, generation) {
             release(buffer);
             return false;
         }
-        let seq = pending.vip_isn.wrapping_add(1);
-        if forget::pending(&mut waiting.victim) {
-            maps::count_event(Reason::HelloEvicted);
-            let reason = Reason::HelloEvicted as u32;
-            waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation: 0, seen_secs: 0 };
-            maps::report(&waiting.eviction);
-        }
+        maps::count_event(Reason::HelloEvicted);
+        let reason = Reason::HelloEvicted as u32;
+        waiting.eviction = Expiry { client: waiting.victim, seq, reason, generation, seen_secs: 0 };
+        maps::report(&waiting.eviction);
         true
     }
 }
 
 verified! {
-    /// Releases the locks of the hello in hand, once it is stored or refused.
-    pub(crate) fn settle as buffer_settle(received: Received, waiting: Waiting) -> () {
-        release_each(received, waiting);
+    /// Releases the locks that this CPU still holds.
+    pub(crate) fn settle as buffer_settle(waiting: Waiting) -> () {
+        release_each(waiting);
+        waiting.claimed = 0;
     }
 }
 
 looped! {
     /// Releases one buffer's lock; ends after the hello's last buffer.
-    fn release_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
-        let Some(buffer) = maps::buffer(slot_of(&waiting.pending, round)) else { return true };
-        if buffer.owner == received.client {
+    fn release_each(waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
+        if waiting.claimed & 1 << (round & 31) != 0
+            && let Some(buffer) = maps::buffer(slot_of(&waiting.pending, round))
+        {
             release(buffer);
         }
         false
@@ -222,18 +220,19 @@ looped! {
 }
 
 verified! {
-    /// Frees the buffers of the hello in hand, which is delivered.
-    pub(crate) fn free as buffer_free(received: Received, waiting: Waiting) -> () {
-        free_each(received, waiting);
+    /// Frees the buffers of the hello in hand, which is delivered. This CPU holds its record.
+    pub(crate) fn free as buffer_free(waiting: Waiting) -> () {
+        free_each(waiting);
     }
 }
 
 looped! {
     /// Frees one buffer; ends after the hello's last one.
-    fn free_each(received: Received, waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
+    fn free_each(waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
         let place = slot_of(&waiting.pending, round);
         let Some(buffer) = maps::buffer(place) else { return true };
-        if lock_of(buffer, &received.client, received.now_ns) {
+        // A slot that another CPU examines at this moment is left to the search.
+        if lock(buffer) {
             buffer.index = BUFFER_FREE;
             release(buffer);
             waiting.freed = place + 1;

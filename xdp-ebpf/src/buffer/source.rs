@@ -1,6 +1,7 @@
 //! The number of waiting hellos of each source.
 
 use common::maps::flow::{ClientTuple, Source};
+use common::maps::word::{self, Word};
 
 use crate::atomic;
 use crate::maps;
@@ -12,9 +13,7 @@ pub(crate) fn lower(tuple: &ClientTuple, epoch: u32) {
     let prefix = tuple.client.source_prefix();
     if let Some(source) = maps::source(&prefix) {
         // The entry stays even at zero: the daemon removes it once the source has been quiet.
-        if source.epoch == epoch && atomic::add(&mut source.waiting, 1u32.wrapping_neg()) == 0 {
-            atomic::add(&mut source.waiting, 1);
-        }
+        atomic::change(&mut source.count, epoch, |was| word::Waiting::of(was).lowered().bits());
     }
 }
 
@@ -24,25 +23,38 @@ pub(crate) fn raise(received: &Received, waiting: &mut Waiting) -> bool {
     let Some(settings) = maps::settings() else { return false };
     let now_ns = received.now_ns;
     let prefix = received.segment.tuple.client.source_prefix();
-    let epoch = &mut waiting.pending.source_epoch;
-    let Some(source) = maps::source(&prefix) else {
-        *epoch = (now_ns >> 20) as u32;
-        let first = Source { newest_ns: now_ns, waiting: 1, epoch: *epoch };
-        // If the map is full, that is due to counts that were never lowered: no reason to refuse a source
-        // that has none.
-        maps::insert_source(&prefix, &first);
-        return true;
-    };
-    // All of its hellos are past their time limit, even any that were not counted down.
-    if source.newest_ns + settings.hello_timeout_ns < now_ns {
-        source.waiting = 0;
-        source.epoch += 1;
+    let counted = &mut waiting.pending.source_epoch;
+    let mut found = maps::source(&prefix);
+    if found.is_none() {
+        let count = word::Waiting { waiting: 1, epoch: (now_ns >> 20) as u32 };
+        if maps::insert_source(&prefix, &Source { newest_ns: now_ns, count }) {
+            *counted = count.epoch;
+            return true;
+        }
+        found = maps::source(&prefix);
     }
-    if atomic::add(&mut source.waiting, 1) >= settings.source_hellos_max {
-        atomic::add(&mut source.waiting, 1u32.wrapping_neg());
+    // If the map is full, that is due to counts that were never lowered: no reason to refuse a source that has none.
+    let Some(source) = found else { return true };
+    let (max, epoch) = (settings.source_hellos_max, atomic::word(&source.count).epoch);
+    // All of its hellos are past their time limit, even any that were not counted down.
+    let over = source.newest_ns + settings.hello_timeout_ns < now_ns;
+    let raised = |was| {
+        let was = word::Waiting::of(was);
+        match over {
+            true => word::Waiting { waiting: 1, epoch: epoch.wrapping_add(1) },
+            false if was.waiting >= max => was,
+            false => was.raised(),
+        }
+        .bits()
+    };
+    // An epoch in which this hello is not counted, so that it is not counted down.
+    *counted = epoch.wrapping_sub(1);
+    // If another CPU begins a new count at this moment, this hello is not part of it.
+    let Some(was) = atomic::change(&mut source.count, epoch, raised) else { return true };
+    if !over && word::Waiting::of(was).waiting >= max {
         return false;
     }
     source.newest_ns = now_ns;
-    *epoch = source.epoch;
+    *counted = if over { epoch.wrapping_add(1) } else { epoch };
     true
 }

@@ -1,6 +1,7 @@
 //! Flows that are over: kept for a while in the order in which they ended, then freed.
 
 use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED};
+use common::maps::word::Taken;
 use common::reason::Reason;
 
 use super::forget;
@@ -28,7 +29,7 @@ verified! {
                 break;
             }
             let Some(slot) = maps::closed_slot((tail % places) as u32) else { break };
-            if slot.since_secs.wrapping_add(timeout_secs) > now {
+            if slot.taken.since_secs.wrapping_add(timeout_secs) > now {
                 break;
             }
             // Two CPUs may have seen the same slot: each of them frees a different one.
@@ -39,9 +40,9 @@ verified! {
         // When the ring is full, its oldest flow is freed early.
         free_place(place, generation);
         if let Some(slot) = maps::closed_slot(place) {
+            // Another CPU that reads the owner half written finds no flow of this generation there.
             slot.owner = *client;
-            slot.generation = generation;
-            slot.since_secs = now;
+            slot.taken = Taken { generation, since_secs: now };
         }
     }
 }
@@ -51,7 +52,7 @@ verified! {
     fn free_place as closed_free(; place: u32, putting: u32) -> () {
         let Some(slot) = maps::closed_slot(place) else { return };
         // Copies: another CPU may be filling the slot.
-        let (mut owner, generation, since_secs) = (slot.owner, slot.generation, slot.since_secs);
+        let (mut owner, Taken { generation, since_secs }) = (slot.owner, atomic::word(&slot.taken));
         if since_secs == 0 || generation == putting {
             return;
         }

@@ -1,7 +1,7 @@
 //! Changes of the words that several CPUs change at the same time. Each change is made completely or not at all, and only
 //! in the record of the connection that has the given generation.
 
-use common::maps::flow::Connection;
+use common::maps::flow::{Connection, RECORD_LOCKED, RECORD_OVER};
 use common::maps::word::{Acked, Head, Sent, SynSeen, Word};
 
 use crate::atomic;
@@ -46,11 +46,11 @@ impl Marks {
     }
 }
 
-/// Sets and clears bits of state and flags of a flow; returns what they were before. `None`: the record belongs to another
-/// connection now, and was not changed.
+/// Sets and clears bits of state and flags of a record; returns what they were before. `None`: the record belongs to
+/// another connection now, and was not changed.
 #[inline(always)]
 pub(crate) fn mark(connection: &mut Connection, generation: u32, set: Marks, clear: Marks) -> Option<Marks> {
-    // A flow always has a state.
+    // A record always has a state.
     match exchange(atomic::head(connection), generation, set.0, clear.0) {
         0 => None,
         was => Some(Marks(was)),
@@ -58,10 +58,26 @@ pub(crate) fn mark(connection: &mut Connection, generation: u32, set: Marks, cle
 }
 
 verified! {
-    /// Exchanges the bits of a flow's head that are behind its generation. Returns what they were; 0: not changed.
+    /// Exchanges the bits of a record's head that are behind its generation. Returns what they were; 0: not changed.
     fn exchange as exchange_mark(head: Head; generation: u32, set: u32, clear: u32) -> u32 {
         let marked = |was: u64| (was & !(u64::from(clear) << 32)) | u64::from(set) << 32;
         atomic::change(head, generation, marked).map_or(0, |was| (was >> 32) as u32)
+    }
+}
+
+verified! {
+    /// Unlocks a record with this state, unless it is over: then it stays locked. Returns its flags as they were before;
+    /// 0: not changed.
+    pub(crate) fn unlock as exchange_unlock(head: Head; generation: u32, state: u32) -> u32 {
+        let unlocked = |was: u64| {
+            let mut head = Head::of(was);
+            if head.flags & RECORD_OVER == 0 {
+                head.flags &= !RECORD_LOCKED;
+                head.state = state as u8;
+            }
+            head.bits()
+        };
+        atomic::change(head, generation, unlocked).map_or(0, |was| Head::of(was).flags.into())
     }
 }
 

@@ -4,6 +4,10 @@
 pub(crate) mod cookie;
 /// Makes the flow of an established connection.
 pub(crate) mod open;
+/// The lock of a waiting or half-open connection's record.
+pub(crate) mod record;
+/// Waiting connections of TLS listeners.
+pub(crate) mod pending;
 /// Half-open connections of TCP listeners.
 pub(crate) mod half_open;
 /// Changes of words that several CPUs change at the same time.

@@ -17,5 +17,5 @@ pub(super) fn claim(received: &Received, dial: &mut Dial) -> bool {
         return false;
     }
     dial.nat = BackendTuple::tcp(backend.address, client.client, backend.port, client.client_port);
-    reply::claim(&dial.nat, client, dial.connection.generation, &mut dial.victim)
+    reply::claim(&dial.nat, client, dial.connection.generation)
 }

@@ -44,17 +44,21 @@ pub(crate) fn role_of_source(source: &Address) -> u32 {
     maps::role(source).map_or(0, |role| role.flags & ROLE_BACKEND)
 }
 
-/// Claims the backend's side of the connection to the picked backend, under a new generation. It is then in
-/// `dial.nat` and `dial.connection`, and replies are found. The handshake with the backend comes next.
+/// Claims the backend's side of the connection to the picked backend, for the generation in `dial.connection`. It is
+/// then in `dial.nat`, and replies are found. The handshake with the backend comes next.
 #[inline(always)]
 pub(crate) fn open(skb: Skb, received: &mut Received, dial: &mut Dial) -> Result<(), Exit> {
-    dial.connection.generation = maps::next_generation();
     dial.connection.delivery = dial.choice.record.delivery;
     let claimed = match dial.connection.delivery {
         DELIVERY_DNAT => dnat::claim(received, dial),
         _ => nat::claim(skb, received, dial),
     };
-    if claimed { Ok(()) } else { Err(Exit::reset(Reason::ConnectNoPort)) }
+    match claimed {
+        true => Ok(()),
+        // The same packet may have arrived twice, at the same moment on two CPUs.
+        false if reply::is_of(&dial.nat, &received.client) => Err(Exit::drop(Reason::ConnectBusy)),
+        false => Err(Exit::reset(Reason::ConnectNoPort)),
+    }
 }
 
 /// Whether the segment is a reply to the connection with this backend's side. An element of the map of
@@ -72,14 +76,7 @@ pub(crate) fn owns_source(connection: &Connection) -> bool {
     connection.delivery != DELIVERY_DNAT
 }
 
-/// Whether the connection still receives its replies. If another connection took over the backend's side,
-/// that one keeps it.
-#[inline(always)]
-pub(crate) fn is_held(nat: &BackendTuple, generation: u32) -> bool {
-    reply::is_held(nat, generation)
-}
-
-/// Releases the backend's side of a client's connection, unless another connection has it now.
+/// Releases the backend's side of a client's connection, if it still has it.
 #[inline(always)]
 pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {
     reply::release(nat, client, generation);

@@ -41,7 +41,7 @@ looped! {
         let Some(port) = sequence.port(round) else { return true };
         dial.nat.source_port.bytes = port.to_be_bytes();
         let generation = dial.connection.generation;
-        if !reply::claim(&dial.nat, &received.client, generation, &mut dial.victim) {
+        if !reply::claim(&dial.nat, &received.client, generation) {
             return false;
         }
         if has_socket(skb, &dial.nat, received.segment.v4, &mut dial.socket) {

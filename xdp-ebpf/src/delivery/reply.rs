@@ -30,42 +30,12 @@ pub(crate) fn is_reply(segment: &Segment) -> bool {
     maps::reply(&key(segment)).is_some()
 }
 
-/// Claims the replies of a four-tuple; `false` when another connection has them.
+/// Claims the replies of a four-tuple; `false` when another connection has them. An entry is removed only with the record
+/// of its connection, or by the daemon when it belongs to none.
 #[inline(always)]
-pub(super) fn claim(
-    nat: &BackendTuple,
-    client: &ClientTuple,
-    generation: u32,
-    victim: &mut ClientTuple,
-) -> bool {
-    let reply = Reply::to(client, generation);
+pub(super) fn claim(nat: &BackendTuple, client: &ClientTuple, generation: u32) -> bool {
     // Looked up first: with most ports in use, a look-up costs less than an attempt to store.
-    match maps::reply(nat) {
-        None => maps::claim_reply(nat, &reply),
-        Some(holder) => take_over(nat, holder, &reply, victim),
-    }
-}
-
-/// Takes over the replies of `holder` if its connection is gone (its record was reclaimed, but the replies were not
-/// released).
-#[inline(always)]
-fn take_over(nat: &BackendTuple, holder: &Reply, reply: &Reply, victim: &mut ClientTuple) -> bool {
-    let generation = holder.generation;
-    *victim = holder.tuple();
-    if has_connection(victim) || !maps::take_reply(nat, reply) {
-        return false;
-    }
-    // The previous holder may have stored its entry just now: give the replies back.
-    if has_connection(victim) {
-        maps::take_reply(nat, &Reply::to(victim, generation));
-        return false;
-    }
-    true
-}
-
-#[inline(always)]
-fn has_connection(client: &ClientTuple) -> bool {
-    maps::flow(client).is_some() || maps::pending(client).is_some() || maps::half_open(client).is_some()
+    maps::reply(nat).is_none() && maps::claim_reply(nat, &Reply::to(client, generation))
 }
 
 /// Whether this connection has the replies.
@@ -74,9 +44,14 @@ pub(super) fn is_held(nat: &BackendTuple, generation: u32) -> bool {
     maps::reply(nat).is_some_and(|holder| holder.generation == generation)
 }
 
-/// Releases the replies of a client's connection, unless another connection has them now. The client is
-/// compared as well as the generation, because `nat` and `generation` may have been read from an element that
-/// already belonged to another client.
+/// Whether a connection of this client has the replies.
+#[inline(always)]
+pub(super) fn is_of(nat: &BackendTuple, client: &ClientTuple) -> bool {
+    maps::reply(nat).is_some_and(|holder| holder.tuple() == *client)
+}
+
+/// Releases the replies of a client's connection. No other connection ever has an entry with its generation, so what is
+/// compared here is still so when the entry is removed.
 #[inline(always)]
 pub(super) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {
     if maps::reply(nat).is_some_and(|holder| *holder == Reply::to(client, generation)) {

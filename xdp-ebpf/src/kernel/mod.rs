@@ -78,6 +78,13 @@ pub(crate) fn assign<T: Copy>(to: &mut T, from: &T) {
     copy(core::ptr::from_mut(to).cast(), core::ptr::from_ref(from).cast(), size_of::<T>() as u32);
 }
 
+/// Copies all of `*from` but its first eight bytes, which other CPUs may exchange in `*to`.
+#[inline(always)]
+pub(crate) fn assign_behind_head<T: Copy>(to: &mut T, from: &T) {
+    let (to, from) = (core::ptr::from_mut(to).cast::<u8>(), core::ptr::from_ref(from).cast::<u8>());
+    copy(to.wrapping_add(8), from.wrapping_add(8), size_of::<T>() as u32 - 8);
+}
+
 /// Runs `step(index, context)` up to `times` times, until it returns 1.
 #[inline(always)]
 pub(crate) fn repeat(

@@ -10,7 +10,8 @@ use common::reason::Reason;
 use zerocopy::FromBytes;
 
 use crate::connection::exchange::{self, Marks};
-use crate::connection::{end, forget};
+use crate::connection::record::Found;
+use crate::connection::{end, forget, half_open as half_open_record, pending as pending_record};
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::ETH_BYTES;
@@ -51,7 +52,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
         // Already counted when the hello was evicted.
         return i32::from(!evicted(skb, s, request));
     } else if is(Reason::ExpireHalfOpen) {
-        forget::half_open(&mut s.received.client)
+        half_open(s)
     } else {
         false
     };
@@ -91,7 +92,7 @@ verified! {
         // First of all, so that no other CPU passes a segment or ends the flow as well.
         end::flow(&mut received.client, flow, generation, FLOW_RESET, received.now_ns);
         if end::clear(flow, generation, FLOW_UNDELIVERED) {
-            maps::remove_pending(&received.client);
+            pending_record::end(&mut received.client, generation);
         }
         flow.seen_secs = (received.now_ns / 1_000_000_000) as u32;
         forward::draft_client_reset(&received.client, draft, copy);
@@ -158,20 +159,32 @@ fn closed(s: &mut Scratch, request: Request) -> bool {
     forget::flow(&mut s.received.client, s.received.generation)
 }
 
+/// Removes a half-open connection.
+#[inline(always)]
+fn half_open(s: &mut Scratch) -> bool {
+    let held = half_open_record::lock(&mut s.received, &mut s.half_open, 0) == Found::Held;
+    if held {
+        half_open_record::remove_held(&mut s.received, &mut s.half_open);
+    }
+    held
+}
+
 /// Resets the client of a pending connection and forgets it.
 #[inline(always)]
 fn pending(skb: Skb, s: &mut Scratch) -> bool {
+    if pending_record::lock(&mut s.received, &mut s.waiting, 0) != Found::Held {
+        return false;
+    }
     let received = &mut s.received;
-    let Some(pending) = maps::pending(&received.client) else { return false };
     let open = maps::flow(&received.client).is_some_and(|flow| flow.connection.state == FLOW_ESTABLISHED);
-    if open && pending.connection.state == PENDING_UNDELIVERED {
+    let pending = &s.waiting.pending;
+    let (state, vip_isn) = (pending.connection.state, pending.vip_isn);
+    if open && state == PENDING_UNDELIVERED {
         // Its backend answered after the daemon listed it.
+        super::settle(s);
         return false;
     }
-    let vip_isn = pending.vip_isn;
-    if !forget::pending(&mut received.client) {
-        return false;
-    }
+    pending_record::remove_held(received, &mut s.waiting);
     if !open {
         reset_client(skb, s, vip_isn);
     }
@@ -184,13 +197,10 @@ fn pending(skb: Skb, s: &mut Scratch) -> bool {
 fn evicted(skb: Skb, s: &mut Scratch, request: Request) -> bool {
     let client = &s.received.client;
     if let Some(flow) = maps::flow(client) {
-        // Only a flow whose undelivered bytes were evicted with the hello is lost; any other flow started
-        // later. The flag is read after the lookup: a CPU that receives the acknowledgement clears it before
-        // it removes the hello.
-        if maps::pending(client).is_some() || flow.connection.flags & FLOW_UNDELIVERED == 0 {
-            return false;
-        }
-        return self::flow(skb, s, request);
+        // Only a flow whose undelivered bytes were evicted with the hello is lost; any other flow started later.
+        let is_lost =
+            flow.connection.generation == request.generation && flow.connection.flags & FLOW_UNDELIVERED != 0;
+        return is_lost && self::flow(skb, s, request);
     }
     if maps::pending(client).is_some() {
         // The client started a new connection, which waits.

@@ -1,14 +1,14 @@
 //! Packets of an established connection, or of one that is over and lingers.
 
-use common::maps::flow::{
-    FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK, PENDING_UNDELIVERED,
-};
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
 use common::reason::Reason;
 
 use crate::atomic;
 use crate::buffer::bytes;
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
-use crate::connection::{count, end, forget, renew};
+use crate::connection::half_open as half_open_record;
+use crate::connection::record::Found;
+use crate::connection::{count, end, forget, pending, renew};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -68,6 +68,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         // A later segment of the new hello, which must not reach the old backend.
         Handshake::Ahead if !own => return Err(Exit::drop(Reason::SynEarly)),
         Handshake::Ahead => return Ok(true),
+        Handshake::Busy => return Err(Exit::drop(Reason::SynBusy)),
         Handshake::Old => {
             renew::count_wrong(flow, head.generation);
             return Ok(true);
@@ -104,6 +105,8 @@ enum Handshake {
     New,
     /// A new connection whose proof has not arrived yet.
     Ahead,
+    /// Not known: another CPU holds the half-open record.
+    Busy,
 }
 
 /// Returns what the segment belongs to; `isn` is the client's initial sequence number in the existing flow.
@@ -111,12 +114,16 @@ enum Handshake {
 fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
     let received = &mut s.received;
     // On a TCP listener, the proof is an acknowledgement of the SYN-ACK to the new SYN.
-    if let Some(held) = maps::half_open(&received.client) {
-        kernel::assign(&mut s.half_open, held);
-        let proof = s.half_open.isn != isn
-            && !received.segment.has(RST)
-            && half_open::acknowledged(&received.segment, &s.half_open);
-        return if proof { Handshake::New } else { Handshake::Old };
+    match half_open_record::lock(received, &mut s.half_open, 0) {
+        Found::None => {}
+        Found::Busy => return Handshake::Busy,
+        Found::Held => {
+            let record = &s.half_open.record;
+            let proof = record.isn != isn
+                && !received.segment.has(RST)
+                && half_open::acknowledged(&received.segment, record);
+            return if proof { Handshake::New } else { Handshake::Old };
+        }
     }
     match cookie::proof(received, &mut s.waiting) {
         PROOF_FIRST if s.waiting.pending.isn != isn => Handshake::New,
@@ -171,41 +178,32 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
 /// Sends the undelivered bytes to the backend again, because the client repeats them.
 #[inline(always)]
 fn repeat_for_client(skb: Skb, s: &mut Scratch) -> Exit {
-    let Some(waiting) = maps::pending(&s.received.client) else { return Exit::drop(Reason::HelloBeyond) };
-    kernel::assign(&mut s.waiting.pending, waiting);
-    if !is_same(s) {
-        return Exit::drop(Reason::HelloBeyond);
-    }
-    s.cursors.from = undelivered(s);
-    if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        // Another CPU received the backend's acknowledgement meanwhile: the buffers may have other owners now.
-        if !end::has_undelivered(&s.received.client, &s.flow) {
-            return Exit::drop(Reason::HelloBeyond);
+    match undelivered_bytes(s) {
+        Bytes::Settled => Exit::drop(Reason::HelloBeyond),
+        Bytes::Busy => Exit::drop(Reason::HelloBusy),
+        Bytes::Lost => lost(skb, s),
+        Bytes::Held => {
+            s.cursors.from = undelivered(s);
+            match bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
+                true => deliver(skb, s),
+                false => lost(skb, s),
+            }
         }
-        return lost(skb, s);
     }
-    deliver(skb, s)
 }
 
 /// Sends bytes to the backend again that we acknowledged to the client and that the backend is missing.
 #[inline(always)]
 fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
-    let stray = Exit::drop(Reason::ForwardStray);
-    let Some(waiting) = maps::pending(&s.received.client) else { return stray };
-    if waiting.connection.state != PENDING_UNDELIVERED {
-        return stray;
-    }
-    kernel::assign(&mut s.waiting.pending, waiting);
-    if !is_same(s) {
-        return stray;
+    match undelivered_bytes(s) {
+        Bytes::Settled => return Exit::drop(Reason::ForwardStray),
+        Bytes::Busy => return Exit::drop(Reason::ConnectBusy),
+        Bytes::Lost => return lost_for_backend(skb, s),
+        Bytes::Held => {}
     }
     let acked = s.received.segment.ack.wrapping_sub(s.waiting.pending.isn.wrapping_add(1));
     s.cursors.from = acked & HELLO_OFFSET_MASK;
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        // Another CPU received the acknowledgement meanwhile: the buffers may have other owners now.
-        if !end::has_undelivered(&s.received.client, &s.flow) {
-            return stray;
-        }
         return lost_for_backend(skb, s);
     }
     // A duplicate ACK requests only the first gap; the client's own retransmissions still cause all to be repeated.
@@ -216,11 +214,27 @@ fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     deliver(skb, s)
 }
 
-/// Whether the bytes in `s.waiting` are those of the flow in `s.flow`: its client may have started a new
-/// connection since.
+/// The bytes of the hello that a flow's backend may be missing.
+enum Bytes {
+    /// Their record is held, and copied to `s.waiting`.
+    Held,
+    /// Another CPU holds it.
+    Busy,
+    /// The backend has them: another CPU received its acknowledgement meanwhile.
+    Settled,
+    /// They were evicted.
+    Lost,
+}
+
+/// Locks the undelivered bytes of the flow in `s.flow`.
 #[inline(always)]
-fn is_same(s: &Scratch) -> bool {
-    s.waiting.pending.connection.generation == s.flow.connection.generation
+fn undelivered_bytes(s: &mut Scratch) -> Bytes {
+    match pending::lock(&mut s.received, &mut s.waiting, s.flow.connection.generation) {
+        Found::Held => Bytes::Held,
+        Found::Busy => Bytes::Busy,
+        Found::None if end::has_undelivered(&s.received.client, &s.flow) => Bytes::Lost,
+        Found::None => Bytes::Settled,
+    }
 }
 
 /// Returns the first byte of the hello that the backend has not acknowledged.
@@ -243,6 +257,7 @@ fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
 fn lost(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
     end::reset(&mut received.client, received.generation, received.now_ns);
+    pending::end(&mut received.client, s.flow.connection.generation);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;
     }
@@ -256,9 +271,9 @@ fn lost(skb: Skb, s: &mut Scratch) -> Exit {
 fn lost_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     let received = &mut s.received;
     end::reset(&mut received.client, received.generation, received.now_ns);
-    count::refused(s.waiting.pending.connection.route);
-    forget::pending(&mut received.client);
-    connect::draft_client_reset(received, &mut s.draft, s.waiting.pending.vip_isn);
+    count::refused(s.flow.connection.route);
+    pending::end(&mut received.client, s.flow.connection.generation);
+    connect::draft_client_reset(received, &mut s.draft, s.flow.vip_isn);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;
     }

@@ -2,7 +2,7 @@
 
 use common::reason::Reason;
 
-use crate::connection::{count, forget};
+use crate::connection::{count, half_open as record};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::Skb;
@@ -19,21 +19,21 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     checksum::tcp(skb, received, &mut s.cursors)?;
     let segment = &received.segment;
     if segment.is_syn() {
-        if s.half_open.isn == segment.seq {
+        if s.half_open.record.isn == segment.seq {
             return Ok(Class::HalfOpen);
         }
-        forget::half_open(&mut received.client);
+        record::remove_held(received, &mut s.half_open);
         return Ok(Class::New);
     }
     if segment.has(RST) {
         return Err(reset(skb, s));
     }
-    if !half_open::acknowledged(segment, &s.half_open) {
+    if !half_open::acknowledged(segment, &s.half_open.record) {
         return Err(Exit::reset(Reason::SynCookieMismatch));
     }
     match half_open::open(received, &mut s.half_open, &mut s.flow) {
         Ok(()) => {
-            delivery::address(&mut s.draft, &s.half_open.nat);
+            delivery::address(&mut s.draft, &s.half_open.record.nat);
             Ok(Class::Flow)
         }
         Err(exit) => Err(refuse_both(skb, s, exit)),
@@ -48,7 +48,7 @@ pub(super) fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
     if received.segment.tcp_bytes > 20 {
         fast_open::take_out(received, &mut s.cursors);
     }
-    delivery::address(draft, &s.half_open.nat);
+    delivery::address(draft, &s.half_open.record.nat);
     delivery::to_backend(skb, received, draft, Reason::SynForwarded)
 }
 
@@ -56,12 +56,12 @@ pub(super) fn pass_syn(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn reset(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
-    if !half_open::abandoned(&received.segment, &s.half_open) {
+    if !half_open::abandoned(&received.segment, &s.half_open.record) {
         return Exit::drop(Reason::SynStray);
     }
-    forget::half_open(&mut received.client);
+    record::remove_held(received, &mut s.half_open);
     emit::keep_received(received);
-    delivery::address(draft, &s.half_open.nat);
+    delivery::address(draft, &s.half_open.record.nat);
     delivery::to_backend(skb, received, draft, Reason::ForwardReset)
 }
 
@@ -70,12 +70,12 @@ fn reset(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
-    forget::half_open(&mut received.client);
-    count::refused(s.half_open.connection.route);
+    record::remove_held(received, &mut s.half_open);
+    count::refused(s.half_open.record.connection.route);
     if let Err(failed) = emit::learn_partial(skb, received) {
         return failed;
     }
-    delivery::address(draft, &s.half_open.nat);
+    delivery::address(draft, &s.half_open.record.nat);
     draft::reset_at(draft, received.segment.seq);
     emit::copy(skb, received, draft, &mut s.cursors);
     exit
@@ -85,11 +85,11 @@ fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
-    half_open::answered(received, &s.half_open);
-    let refused = half_open::refused(&received.segment, &s.half_open);
+    half_open::answered(received, &mut s.half_open);
+    let refused = half_open::refused(&received.segment, &s.half_open.record);
     if refused {
-        forget::half_open(&mut received.client);
-        count::refused(s.half_open.connection.route);
+        record::remove_held(received, &mut s.half_open);
+        count::refused(s.half_open.record.connection.route);
     }
     emit::keep_received(received);
     let reason = if refused { Reason::ConnectRefused } else { Reason::ForwardClient };

@@ -6,7 +6,8 @@ use common::maps::trace::CLASS_ICMP;
 use common::reason::Reason;
 
 use crate::buffer::bytes;
-use crate::connection::{count, forget};
+use crate::connection::record::Found;
+use crate::connection::{count, half_open, pending};
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -87,11 +88,8 @@ fn about_backend(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
         maps::count_event(Reason::IcmpRefused);
         return Ok(Came::Refused);
     }
-    if let Some(held) = maps::half_open(&s.received.client)
-        && held.connection.generation == generation
-        && held.isn == s.quote.seq
-    {
-        kernel::assign(&mut s.half_open, held);
+    let found = half_open::lock(&mut s.received, &mut s.half_open, generation);
+    if found == Found::Held && s.half_open.record.isn == s.quote.seq {
         return half_opened(skb, s, kind);
     }
     Err(Exit::drop(Reason::IcmpStray))
@@ -106,18 +104,13 @@ fn whole(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     }
 }
 
-/// Whether the error quotes our SYN of a pending connection; that connection is then in `s.waiting`.
+/// Whether the error quotes our SYN of a pending connection; this CPU then holds its record.
 #[inline(always)]
 fn is_dialled(s: &mut Scratch) -> bool {
-    let Some(pending) = maps::pending(&s.received.client) else { return false };
-    if pending.connection.state != PENDING_CONNECTING
-        || pending.connection.generation != s.received.generation
-        || pending.isn != s.quote.seq
-    {
-        return false;
-    }
-    kernel::assign(&mut s.waiting.pending, pending);
-    true
+    let generation = s.received.generation;
+    pending::lock(&mut s.received, &mut s.waiting, generation) == Found::Held
+        && s.waiting.pending.connection.state == PENDING_CONNECTING
+        && s.waiting.pending.isn == s.quote.seq
 }
 
 /// Passes the error to the client of a TCP listener, which waits for the backend itself.
@@ -125,8 +118,8 @@ fn is_dialled(s: &mut Scratch) -> bool {
 fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     if kind == Kind::Unreachable {
         whole(skb, s)?;
-        forget::half_open(&mut s.received.client);
-        count::refused(s.half_open.connection.route);
+        half_open::remove_held(&mut s.received, &mut s.half_open);
+        count::refused(s.half_open.record.connection.route);
         maps::count_event(Reason::IcmpRefused);
     }
     icmp::to_client(&s.received, &mut s.draft, &mut s.quote, 0);
@@ -150,21 +143,17 @@ fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
     let stray = Exit::drop(Reason::IcmpStray);
     let (least, headers) = if s.received.segment.v4 { (MTU_LEAST_V4, 52) } else { (MTU_LEAST_V6, 72) };
     let room = icmp::mtu(&s.received).max(least) - headers;
-    let Some(pending) = maps::pending(&s.received.client) else { return Err(stray) };
-    let offset = s.quote.seq.wrapping_sub(pending.isn.wrapping_add(1));
-    if pending.connection.state != PENDING_UNDELIVERED
-        || offset >= pending.have
-        || room >= u32::from(pending.backend_mss)
-    {
+    if pending::lock(&mut s.received, &mut s.waiting, s.flow.connection.generation) != Found::Held {
         return Err(stray);
     }
+    let p = &mut s.waiting.pending;
+    let offset = s.quote.seq.wrapping_sub(p.isn.wrapping_add(1));
+    if p.connection.state != PENDING_UNDELIVERED || offset >= p.have || room >= u32::from(p.backend_mss) {
+        return Err(stray);
+    }
+    p.backend_mss = room as u16;
     whole(skb, s)?;
-    pending.backend_mss = room as u16;
-    kernel::assign(&mut s.waiting.pending, pending);
-    // Its client may have started a new connection since.
-    if s.waiting.pending.connection.generation != s.flow.connection.generation {
-        return Err(stray);
-    }
+    pending::write(&s.received, &s.waiting);
     s.cursors.from =
         s.flow.backend.acked.number.wrapping_sub(s.waiting.pending.isn.wrapping_add(1)) & HELLO_OFFSET_MASK;
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {

@@ -23,6 +23,8 @@ use common::maps::trace::{
 };
 use common::reason::Reason;
 
+use crate::connection::half_open as half_open_record;
+use crate::connection::pending as pending_record;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::packet::RST;
@@ -38,12 +40,26 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> Exit {
         Ok(exit) | Err(exit) => exit,
     };
     let (received, draft, cursors) = (&mut s.received, &mut s.draft, &mut s.cursors);
-    match exit.verdict() {
+    let exit = match exit.verdict() {
         // Each exit with this verdict is answered with RST here.
         Verdict::Reset => emit::reset(skb, received, draft, cursors, exit),
         // The sender of a segment that cannot be passed on is answered with ICMP here.
         Verdict::IcmpError => icmp_error::about_segment(skb, received, draft, cursors, exit.reason()),
         _ => exit,
+    };
+    settle(s);
+    exit
+}
+
+/// Gives back what the packet's handling still holds.
+#[inline(always)]
+pub(super) fn settle(s: &mut Scratch) {
+    let (received, waiting, half_open) = (&mut s.received, &mut s.waiting, &mut s.half_open);
+    if waiting.held || waiting.claimed != 0 {
+        pending_record::settle(received, waiting);
+    }
+    if half_open.held {
+        half_open_record::settle(received, half_open);
     }
 }
 
@@ -151,7 +167,7 @@ fn backend(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         return Ok(exit);
     }
     checksum::tcp(skb, &mut s.received, &mut s.cursors)?;
-    let class = classify::backend(&s.received, &mut s.waiting, &mut s.half_open);
+    let class = classify::backend(&mut s.received, &mut s.waiting, &mut s.half_open)?;
     Ok(match note(s, class) {
         Class::Pending => pending::backend(skb, s),
         Class::HalfOpen => half_open::backend(skb, s),

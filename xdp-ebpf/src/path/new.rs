@@ -4,7 +4,7 @@ use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 
 use crate::connection::cookie::PROOF_FIRST;
-use crate::connection::{count, forget, half_open};
+use crate::connection::{count, half_open, pending};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
@@ -14,9 +14,6 @@ use crate::scratch::Scratch;
 use crate::segment::emit;
 use crate::stage::classify::Class;
 use crate::stage::{checksum, hello, pick, route, syn};
-
-/// The exit of a half-open connection that got no slot.
-const NO_SLOT: Exit = Exit::reset(Reason::SynHalfOpenFull);
 
 /// Handles a client's segment. `Ok`: the class of its connection from now on.
 #[inline(always)]
@@ -49,9 +46,9 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
             false => Exit::drop(Reason::SynAcked),
         });
     }
-    if s.waiting.found {
+    if s.waiting.held {
         // Another connection is pending on the same ports: the segment's own cookie admits the new one.
-        forget::pending(&mut s.received.client);
+        pending::remove_held(&mut s.received, &mut s.waiting);
     }
     hello::begin(&s.received, &mut s.waiting, s.dial.listener.id);
     Ok(Class::Pending)
@@ -75,12 +72,7 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     route::of_listener(&mut s.dial)?;
     let chosen = pick::next(&mut s.received, &mut s.dial);
-    let mut held = chosen.and_then(|()| hold(skb, s));
-    if held == Err(NO_SLOT) {
-        // Tried twice: another CPU may have taken the same free slot at the same moment.
-        held = hold(skb, s);
-    }
-    if let Err(exit) = held {
+    if let Err(exit) = chosen.and_then(|()| hold(skb, s)) {
         if exit.verdict() == Verdict::Reset {
             count::refused(s.dial.choice.route);
         }
@@ -92,10 +84,11 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
 /// Claims the backend's side of the connection, and a slot for it while it is half-open.
 #[inline(always)]
 fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    s.dial.connection.generation = maps::next_generation();
     delivery::open(skb, &mut s.received, &mut s.dial)?;
-    if !half_open::store(&mut s.received, &mut s.dial, &mut s.half_open, &mut s.cursors) {
+    let stored = half_open::store(&mut s.received, &mut s.dial, &mut s.half_open, &mut s.cursors);
+    if stored.is_err() {
         delivery::release(&s.dial.nat, &s.received.client, s.dial.connection.generation);
-        return Err(NO_SLOT);
     }
-    Ok(())
+    stored
 }

@@ -3,12 +3,11 @@
 use common::maps::flow::PENDING_CONNECTING;
 use common::reason::Reason;
 
-use crate::buffer::{bytes, place, source};
-use crate::connection::{count, forget};
+use crate::buffer::{bytes, source};
+use crate::connection::{count, pending as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
-use crate::maps;
 use crate::packet::RST;
 use crate::scratch::Scratch;
 use crate::segment::{draft, emit};
@@ -27,8 +26,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         // A RST that is not the connection's own neither ends nor starts anything.
         return Ok(own || reset);
     }
-    forget::pending(&mut received.client);
-    s.waiting.found = false;
+    record::remove_held(received, &mut s.waiting);
     match (own, reset) {
         (false, _) => Ok(false),
         (true, true) => Err(Exit::drop(Reason::HelloReset)),
@@ -41,9 +39,8 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
 #[inline(always)]
 pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     let exit = collect(skb, s);
-    let client = &mut s.received.client;
-    if exit.verdict() == Verdict::Reset && maps::pending(client).is_some() {
-        forget::pending(client);
+    if exit.verdict() == Verdict::Reset && s.waiting.held {
+        record::remove_held(&mut s.received, &mut s.waiting);
     }
     exit
 }
@@ -77,16 +74,23 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         }
     })?;
     // A hello that had to wait for bytes is already counted. This one starts to wait now, for its backend.
-    if !s.waiting.found && !source::raise(&s.received, &mut s.waiting) {
+    let new = !s.waiting.held;
+    if new && !source::raise(&s.received, &mut s.waiting) {
         return Err(Exit::reset(Reason::HelloSourceFull));
     }
+    s.dial.connection.generation = s.waiting.pending.connection.generation;
     // Only now, so that a refused hello does not take a slot from another one.
-    let exit = match bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        true => dial(skb, s, Reason::ConnectSyn),
-        false => Exit::reset(Reason::HelloBufferFailed),
+    let kept = bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors);
+    let exit = match kept.and_then(|()| dial(skb, s)) {
+        Ok(()) => return Ok(send_syn(skb, s, Reason::ConnectSyn)),
+        Err(exit) => exit,
     };
-    place::settle(&mut s.received, &mut s.waiting);
-    Ok(dialled(s, exit))
+    // The count of a stored record is lowered with its removal.
+    if new {
+        source::lower(&s.received.client, s.waiting.pending.source_epoch);
+    }
+    count_refused(s, exit);
+    Err(exit)
 }
 
 /// Handles a repetition of a complete hello: the backend has not answered. The first time, the same backend
@@ -96,43 +100,40 @@ fn repeated(skb: Skb, s: &mut Scratch) -> Exit {
     let p = &mut s.waiting.pending;
     p.retransmits = p.retransmits.saturating_add(1);
     if p.retransmits < 2 {
-        // If there is no entry any more, the backend answered meanwhile.
-        if !maps::update_pending(&s.received.client, p) {
-            return Exit::drop(Reason::HelloBeyond);
-        }
-        return send_syn(skb, s, Reason::ConnectAgain);
+        return match record::write_back(&mut s.received, &mut s.waiting) {
+            true => send_syn(skb, s, Reason::ConnectAgain),
+            false => Exit::drop(Reason::HelloBeyond),
+        };
     }
-    connect::resume(&mut s.dial, p);
-    // Before the hello is removed from the map: if nothing can be decided now, it stays for the next repetition.
-    let picked = pick::next(&mut s.received, &mut s.dial);
-    if let Err(exit) = picked
-        && exit.verdict() == Verdict::Drop
-    {
-        return exit;
-    }
-    // Exactly one CPU can remove it: this one, or the one that has the backend's answer.
-    if !maps::remove_pending(&s.received.client) {
-        return Exit::drop(Reason::HelloBeyond);
-    }
-    give_up_backend(s);
-    if let Err(exit) = picked {
-        count::refused(s.dial.choice.route);
-        source::lower(&s.received.client, s.waiting.pending.source_epoch);
-        return exit;
-    }
-    let exit = dial(skb, s, Reason::ConnectNext);
-    dialled(s, exit)
-}
-
-/// Sends the SYN of the connection in `s.waiting` to the backend in `s.dial`.
-#[inline(always)]
-fn dial(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
-    let opened = delivery::open(skb, &mut s.received, &mut s.dial)
-        .and_then(|()| connect::store(&s.received, &s.dial, &mut s.waiting));
-    match opened {
-        Ok(()) => send_syn(skb, s, reason),
+    match dial_next(skb, s) {
+        Ok(()) => send_syn(skb, s, Reason::ConnectNext),
         Err(exit) => exit,
     }
+}
+
+/// Gives up the backend that was tried last and claims the next one. If that is refused, the record is still held.
+#[inline(always)]
+fn dial_next(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    connect::resume(&mut s.dial, &s.waiting.pending);
+    let picked = pick::next(&mut s.received, &mut s.dial);
+    // If nothing can be decided now, the hello stays for the next repetition.
+    if picked.is_ok() || picked.is_err_and(|exit| exit.verdict() == Verdict::Reset) {
+        let p = &s.waiting.pending;
+        delivery::release(&p.nat, &s.received.client, p.connection.generation);
+        count::retried(p.connection.route);
+    }
+    let dialled = picked.and_then(|()| dial(skb, s));
+    if let Err(exit) = dialled {
+        count_refused(s, exit);
+    }
+    dialled
+}
+
+/// Claims the backend in `s.dial` for the connection in `s.waiting`, which is then stored.
+#[inline(always)]
+fn dial(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    delivery::open(skb, &mut s.received, &mut s.dial)?;
+    connect::store(&mut s.received, &s.dial, &mut s.waiting)
 }
 
 #[inline(always)]
@@ -141,25 +142,12 @@ fn send_syn(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, reason)
 }
 
-/// Counts the outcome of dialling: a refusal counts for the route.
+/// Counts a refusal for the route.
 #[inline(always)]
-fn dialled(s: &mut Scratch, exit: Exit) -> Exit {
+fn count_refused(s: &Scratch, exit: Exit) {
     if exit.verdict() == Verdict::Reset {
         count::refused(s.dial.choice.route);
-        // If there is an entry, the code that forgets it lowers the count.
-        if maps::pending(&s.received.client).is_none() {
-            source::lower(&s.received.client, s.waiting.pending.source_epoch);
-        }
     }
-    exit
-}
-
-/// Gives up the backend that was tried last.
-#[inline(always)]
-fn give_up_backend(s: &Scratch) {
-    let p = &s.waiting.pending;
-    delivery::release(&p.nat, &s.received.client, p.connection.generation);
-    count::retried(p.connection.route);
 }
 
 /// Handles the backend's segment while we wait for its SYN-ACK.
@@ -187,7 +175,7 @@ fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
         return Exit::reset(Reason::ConnectStray);
     }
     p.retransmits = 1;
-    if !maps::update_pending(&s.received.client, p) {
+    if !record::write_back(&mut s.received, &mut s.waiting) {
         return Exit::reset(Reason::ConnectStray);
     }
     let (received, draft) = (&mut s.received, &mut s.draft);
@@ -200,39 +188,26 @@ fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
     send_syn(skb, s, Reason::ConnectOld)
 }
 
-/// The backend of the connection in `s.waiting` refused or is unreachable: dials the next one.
+/// The backend of the connection in `s.waiting`, whose record this CPU holds, refused or is unreachable: dials the next
+/// one.
 #[inline(always)]
 pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
-    connect::resume(&mut s.dial, &s.waiting.pending);
-    // Before the hello is removed from the map: if nothing can be decided now, it stays for the client's repetition.
-    let picked = pick::next(&mut s.received, &mut s.dial);
-    if let Err(exit) = picked
-        && exit.verdict() == Verdict::Drop
-    {
-        return exit;
-    }
-    // Exactly one CPU can remove it: this one, or the one that has the client's repetition.
-    if !maps::remove_pending(&s.received.client) {
-        return Exit::drop(Reason::ConnectStray);
-    }
-    give_up_backend(s);
-    let exit = match picked {
-        Ok(()) => dial(skb, s, Reason::ConnectNext),
+    match dial_next(skb, s) {
+        Ok(()) => send_syn(skb, s, Reason::ConnectNext),
+        Err(exit) if exit.verdict() == Verdict::Reset => {
+            record::remove_held(&mut s.received, &mut s.waiting);
+            connect::draft_client_reset(&s.received, &mut s.draft, s.waiting.pending.vip_isn);
+            emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
+        }
         Err(exit) => exit,
-    };
-    if exit.verdict() == Verdict::Reset { refuse_client(skb, s, exit) } else { exit }
+    }
 }
 
 /// The backend accepted: establishes the connection and sends the hello to the backend.
 #[inline(always)]
 fn accepted(skb: Skb, s: &mut Scratch) -> Exit {
     s.cursors.from = 0;
-    // While the entry still owns the buffers: once it is gone, they may get other owners.
     if !bytes::fetch(&mut s.received, &mut s.waiting, &mut s.cursors) {
-        // Another CPU received the same SYN-ACK, delivered the hello and freed the buffers.
-        if maps::pending(&s.received.client).is_none() {
-            return Exit::drop(Reason::ConnectStray);
-        }
         return refuse_both(skb, s, Exit::reset(Reason::HelloBufferFailed));
     }
     match connect::establish(&mut s.received, &mut s.waiting, &mut s.flow) {
@@ -251,18 +226,11 @@ fn deliver(skb: Skb, s: &mut Scratch) -> Exit {
     connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)
 }
 
-/// Resets the client, on a segment of its backend.
-#[inline(always)]
-fn refuse_client(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
-    forget(s);
-    connect::draft_client_reset(&s.received, &mut s.draft, s.waiting.pending.vip_isn);
-    emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
-}
-
 /// Resets the client, and also the backend, which has a connection.
 #[inline(always)]
 fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
-    forget(s);
+    count::refused(s.waiting.pending.connection.route);
+    record::remove_held(&mut s.received, &mut s.waiting);
     let (received, draft) = (&mut s.received, &mut s.draft);
     connect::draft_client_reset(received, draft, s.waiting.pending.vip_isn);
     if let Err(failed) = emit::learn_partial(skb, received) {
@@ -272,15 +240,4 @@ fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     draft::answer(draft, &received.segment);
     draft::reset_numbers(draft, &received.segment);
     emit::send_for(skb, received, draft, &mut s.cursors, exit)
-}
-
-/// Forgets a connection that is refused although its route is known.
-#[inline(always)]
-fn forget(s: &mut Scratch) {
-    let p = &s.waiting.pending;
-    count::refused(p.connection.route);
-    // If the entry was already removed to try another backend, the source's count is lowered here.
-    if !forget::pending(&mut s.received.client) && p.connection.state == PENDING_CONNECTING {
-        source::lower(&s.received.client, p.source_epoch);
-    }
 }

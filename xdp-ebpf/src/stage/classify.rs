@@ -1,18 +1,19 @@
 //! Decides whether a packet is ours, which side and connection it belongs to, and what state that connection is in.
 
 use common::decide::route;
-use common::maps::flow::{ClientTuple, HalfOpen, PENDING_CONNECTING};
+use common::maps::flow::{ClientTuple, PENDING_CONNECTING};
 use common::maps::listener::{ListenerKey, PROTOCOL_TCP, ROLE_BACKEND, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::trace;
 use common::reason::Reason;
 
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_NONE};
+use crate::connection::record::Found;
+use crate::connection::{half_open, pending};
 use crate::delivery::{self, ROLES_OF_REPLIES};
 use crate::exit::Exit;
-use crate::kernel;
 use crate::maps;
 use crate::packet::Segment;
-use crate::scratch::{Dial, Received, Waiting};
+use crate::scratch::{Dial, Held, Received, Waiting};
 use crate::verified::verified;
 
 /// The side that a packet comes from.
@@ -98,19 +99,20 @@ pub(crate) fn own(segment: &Segment) -> Result<(), Exit> {
     if is(segment, ROLE_OWN) { Err(Exit::next(Reason::ClassifyOwnPort)) } else { Ok(()) }
 }
 
-/// Returns the class of a client's segment that belongs to no flow, at the listener in `dial`. Changes only copies.
+/// Returns the class of a client's segment that belongs to no flow, at the listener in `dial`. A record that it belongs
+/// to is locked and copied.
 #[inline(always)]
 pub(crate) fn client(
     received: &mut Received,
     dial: &mut Dial,
     waiting: &mut Waiting,
-    half_open: &mut HalfOpen,
+    held: &mut Held,
 ) -> Result<Class, Exit> {
-    waiting.found = false;
     if dial.listener.protocol == PROTOCOL_TCP {
-        if let Some(held) = maps::half_open(&received.client) {
-            kernel::assign(half_open, held);
-            return Ok(Class::HalfOpen);
+        match half_open::lock(received, held, 0) {
+            Found::Held => return Ok(Class::HalfOpen),
+            Found::Busy => return Err(Exit::drop(Reason::SynBusy)),
+            Found::None => {}
         }
         return Ok(if received.segment.is_syn() { Class::New } else { Class::Stray });
     }
@@ -122,12 +124,11 @@ pub(crate) fn client(
         dial.proof = PROOF_FIRST;
         return Ok(Class::New);
     }
-    if let Some(pending) = maps::pending(&received.client) {
-        kernel::assign(&mut waiting.pending, pending);
-        waiting.found = true;
-        return Ok(Class::Pending);
+    match pending::lock(received, waiting, 0) {
+        Found::Held => Ok(Class::Pending),
+        Found::Busy => Err(Exit::drop(Reason::HelloBusy)),
+        Found::None => unknown(received, dial, waiting),
     }
-    unknown(received, dial, waiting)
 }
 
 /// Returns the class of a TLS listener's segment that belongs to no entry, by its cookie.
@@ -146,28 +147,32 @@ pub(crate) fn unknown(
     Ok(if dial.proof == PROOF_NONE { Class::Stray } else { Class::New })
 }
 
-/// Returns the class of a backend's segment, by the connection whose reply it is. Changes only copies. A flow
-/// is not copied: code that needs it looks it up again.
+/// Returns the class of a backend's segment, by the connection whose reply it is. Its record is locked and copied; a
+/// flow is not copied: code that needs it looks it up again.
 #[inline(always)]
-pub(crate) fn backend(received: &Received, waiting: &mut Waiting, half_open: &mut HalfOpen) -> Class {
+pub(crate) fn backend(
+    received: &mut Received,
+    waiting: &mut Waiting,
+    held: &mut Held,
+) -> Result<Class, Exit> {
     let generation = received.generation;
-    if let Some(pending) = maps::pending(&received.client)
-        && pending.connection.state == PENDING_CONNECTING
-        && pending.connection.generation == generation
-        && delivery::is_own(&pending.nat, &received.segment)
-    {
-        kernel::assign(&mut waiting.pending, pending);
-        return Class::Pending;
+    match pending::lock(received, waiting, generation) {
+        Found::Busy => return Err(Exit::drop(Reason::ConnectBusy)),
+        Found::Held
+            if waiting.pending.connection.state == PENDING_CONNECTING
+                && delivery::is_own(&waiting.pending.nat, &received.segment) =>
+        {
+            return Ok(Class::Pending);
+        }
+        _ => {}
     }
-    if let Some(held) = maps::half_open(&received.client)
-        && held.connection.generation == generation
-        && delivery::is_own(&held.nat, &received.segment)
-    {
-        kernel::assign(half_open, held);
-        return Class::HalfOpen;
+    match half_open::lock(received, held, generation) {
+        Found::Busy => return Err(Exit::drop(Reason::ConnectBusy)),
+        Found::Held if delivery::is_own(&held.record.nat, &received.segment) => return Ok(Class::HalfOpen),
+        _ => {}
     }
     // Another CPU may have made the flow after the first lookup, and before the hello was removed.
-    if is_flow(&received.client, generation) { Class::Flow } else { Class::Stray }
+    Ok(if is_flow(&received.client, generation) { Class::Flow } else { Class::Stray })
 }
 
 /// Whether the connection is a flow.

@@ -10,8 +10,8 @@ use common::maps::word::units;
 use common::reason::Reason;
 
 use crate::buffer::{place, source};
-use crate::connection::forget;
 use crate::connection::open::{self, Opened};
+use crate::connection::pending;
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::Skb;
@@ -21,9 +21,9 @@ use crate::scratch::{Cursors, Dial, Draft, Received, Waiting};
 use crate::segment::{draft, emit};
 use crate::verified::{looped, verified};
 
-/// Stores the pending connection, over any earlier entry. From now on it waits for the backend in `dial`.
+/// Stores the pending connection. From now on it waits for the backend in `dial`.
 #[inline(always)]
-pub(crate) fn store(received: &Received, dial: &Dial, waiting: &mut Waiting) -> Result<(), Exit> {
+pub(crate) fn store(received: &mut Received, dial: &Dial, waiting: &mut Waiting) -> Result<(), Exit> {
     let p = &mut waiting.pending;
     p.connection = dial.connection;
     p.connection.state = PENDING_CONNECTING;
@@ -32,13 +32,11 @@ pub(crate) fn store(received: &Received, dial: &Dial, waiting: &mut Waiting) -> 
     p.tries = dial.choice.tries;
     p.offset = dial.choice.offset;
     p.retransmits = 0;
-    let generation = dial.connection.generation;
-    if !maps::put_pending(&received.client, p) {
-        delivery::release(&dial.nat, &received.client, generation);
-        return Err(Exit::reset(Reason::HelloBufferFailed));
+    let stored = pending::store(received, waiting);
+    if stored.is_err() {
+        delivery::release(&dial.nat, &received.client, dial.connection.generation);
     }
-    // Another connection may have taken over the port meanwhile: that one keeps it.
-    if delivery::is_held(&dial.nat, generation) { Ok(()) } else { Err(Exit::reset(Reason::ConnectNoPort)) }
+    stored
 }
 
 /// Restores the pending connection's choice, so that the next backend is picked from there.
@@ -110,8 +108,8 @@ pub(crate) fn answer(seg: &Segment, pending: &Pending) -> Answer {
 }
 
 verified! {
-    /// Makes the flow after the backend accepted; the hello is then ours to deliver. `Err` with a reset
-    /// verdict: both sides must be reset.
+    /// Makes the flow after the backend accepted; the hello is then ours to deliver. This CPU holds the record, which
+    /// stays if bytes were acknowledged to the client. `Err` with a reset verdict: both sides must be reset.
     pub(crate) fn establish as connect_establish(
         received: Received, waiting: Waiting, flow: Flow
     ) -> Result<(), Exit> {
@@ -127,20 +125,13 @@ verified! {
             Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }
         p.connection.state = PENDING_UNDELIVERED;
-        let ours = match undelivered {
-            true => maps::update_pending(&received.client, p),
-            false => maps::remove_pending(&received.client),
-        };
-        if !ours {
-            // On a repetition by the client, the hello was moved to another backend meanwhile.
-            forget::flow_alone(&received.client, connection.generation);
-            return Err(Exit::drop(Reason::ConnectStray));
+        if undelivered {
+            source::lower(&received.client, p.source_epoch);
+            pending::write(received, waiting);
+        } else {
+            place::free(waiting);
+            pending::remove_held(received, waiting);
         }
-        let epoch = p.source_epoch;
-        if !undelivered {
-            place::free(received, waiting);
-        }
-        source::lower(&received.client, epoch);
         open::opened(&connection);
         Ok(())
     }

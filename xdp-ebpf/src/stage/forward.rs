@@ -8,8 +8,8 @@ use common::maps::flow::{
 use common::wire::seq;
 
 use crate::atomic;
-use crate::connection::end;
 use crate::connection::track::{self, Heard};
+use crate::connection::{end, pending};
 use crate::delivery;
 use crate::kernel;
 use crate::maps;
@@ -195,18 +195,18 @@ enum Undelivered {
 
 /// Removes the hello once the backend has acknowledged its bytes, in a segment that is believed.
 #[inline(always)]
-fn settle_undelivered(received: &Received, flow: &mut Flow, believed: bool) -> Undelivered {
-    let Some(pending) = maps::pending(&received.client) else {
+fn settle_undelivered(received: &mut Received, flow: &mut Flow, believed: bool) -> Undelivered {
+    let generation = received.generation;
+    let Some(until) = pending::acknowledged(&received.client, flow, generation) else {
         // Another CPU may have received an acknowledgement too: it clears the flag and removes the bytes.
-        let lost = maps::is_undelivered(flow, received.generation);
+        let lost = maps::is_undelivered(flow, generation);
         return if lost { Undelivered::Lost } else { Undelivered::Settled };
     };
-    let until = pending.isn.wrapping_add(1).wrapping_add(pending.acked);
     if believed && seq::before_or_at(until, received.segment.ack) {
         // Only one CPU clears the flag, and only that one removes the bytes. Any CPU that no longer finds them sees
         // the flag as cleared.
-        if end::clear(flow, received.generation, FLOW_UNDELIVERED) {
-            maps::remove_pending(&received.client);
+        if end::clear(flow, generation, FLOW_UNDELIVERED) {
+            pending::end(&mut received.client, generation);
         }
         return Undelivered::Settled;
     }

@@ -6,11 +6,11 @@ use common::maps::word::units;
 use common::reason::Reason;
 use common::wire::seq;
 
+use crate::connection::half_open;
 use crate::connection::open::{self, Opened};
 use crate::exit::Exit;
-use crate::maps;
 use crate::packet::{ACK, RST, SYN, Segment};
-use crate::scratch::Received;
+use crate::scratch::{Held, Received};
 use crate::verified::verified;
 
 /// Whether the segment is the client's ACK to the backend's SYN-ACK, or later (RFC 9293 section 3.10.7.4).
@@ -24,18 +24,16 @@ pub(crate) fn acknowledged(seg: &Segment, o: &HalfOpen) -> bool {
 
 /// Records the backend's SYN-ACK.
 #[inline(always)]
-pub(crate) fn answered(received: &Received, o: &HalfOpen) {
-    let seg = &received.segment;
+pub(crate) fn answered(received: &Received, held: &mut Held) {
+    let (seg, o) = (&received.segment, &mut held.record);
     // The backend may have accepted data that arrived with the SYN.
     let syn_bytes = if o.connection.state == HALF_OPEN_DIALLED { o.syn_bytes } else { 0 };
-    if seg.has(SYN | ACK)
-        && seg.ack.wrapping_sub(o.isn.wrapping_add(1)) <= syn_bytes
-        && let Some(held) = maps::half_open(&received.client)
-    {
-        held.backend_isn = seg.seq;
-        held.backend_scale = seg.window_scale;
-        held.backend_window = seg.window;
-        held.connection.state = HALF_OPEN_ANSWERED;
+    if seg.has(SYN | ACK) && seg.ack.wrapping_sub(o.isn.wrapping_add(1)) <= syn_bytes {
+        o.backend_isn = seg.seq;
+        o.backend_scale = seg.window_scale;
+        o.backend_window = seg.window;
+        o.connection.state = HALF_OPEN_ANSWERED;
+        half_open::write(received, held);
     }
 }
 
@@ -53,8 +51,10 @@ pub(crate) fn refused(seg: &Segment, o: &HalfOpen) -> bool {
 }
 
 verified! {
-    /// Turns the half-open connection into a flow after the client's ACK. Its numbers pass unchanged.
-    pub(crate) fn open as half_open_flow(received: Received, o: HalfOpen, f: Flow) -> Result<(), Exit> {
+    /// Turns the half-open connection into a flow after the client's ACK. Its numbers pass unchanged. This CPU holds its
+    /// record, which is removed.
+    pub(crate) fn open as half_open_flow(received: Received, held: Held, f: Flow) -> Result<(), Exit> {
+        let o = &held.record;
         open::may_open(&o.connection)?;
         let seg = &received.segment;
         f.seq_delta = 0;
@@ -79,15 +79,10 @@ verified! {
         connection.flags = 0;
         match open::open(&received.client, f, &connection, &o.nat, received.now_ns) {
             Opened::Flow => {}
-            // The same ACK, received twice on two CPUs: this one belongs to the flow, too.
-            Opened::Twice => {
-                received.generation = connection.generation;
-                return Ok(());
-            }
-            Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
+            Opened::Twice | Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }
         // The flow takes over the backend's side.
-        maps::remove_half_open(&received.client);
+        half_open::remove_held(received, held);
         open::opened(&connection);
         received.generation = connection.generation;
         Ok(())

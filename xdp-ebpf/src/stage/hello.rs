@@ -9,8 +9,8 @@ use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser, STEPS_MAX};
 use common::wire::seq;
 
-use crate::buffer::{NO_BUFFER, bytes, place, source};
-use crate::connection::forget;
+use crate::buffer::{NO_BUFFER, bytes, source};
+use crate::connection::pending;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -38,12 +38,12 @@ pub(crate) fn is_own(segment: &Segment, pending: &Pending) -> bool {
     segment.ack == pending.vip_isn.wrapping_add(1)
 }
 
-/// Starts a pending connection. The offer was already read from the cookie.
+/// Starts a pending connection, which has no record yet. The offer was already read from the cookie.
 #[inline(always)]
 pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
-    waiting.found = false;
     let p = &mut waiting.pending;
     p.connection = common::maps::flow::Connection::zeroed();
+    p.connection.generation = maps::next_generation();
     p.connection.listener = listener;
     p.started_ns = received.now_ns;
     p.nat = common::maps::flow::BackendTuple::zeroed();
@@ -150,14 +150,13 @@ fn add(
 
 /// Accepts a RST only at the two sequence numbers that an honest one can have (RFC 5961 section 3.2).
 #[inline(always)]
-fn client_reset(received: &mut Received, waiting: &Waiting, expected: u32) -> Exit {
+fn client_reset(received: &mut Received, waiting: &mut Waiting, expected: u32) -> Exit {
     let (at, p) = (received.segment.seq, &waiting.pending);
-    if (at == expected || at == p.isn.wrapping_add(1).wrapping_add(p.acked))
-        && forget::pending(&mut received.client)
-    {
-        return Exit::drop(Reason::HelloReset);
+    if !waiting.held || at != expected && at != p.isn.wrapping_add(1).wrapping_add(p.acked) {
+        return Exit::drop(Reason::SynStray);
     }
-    Exit::drop(Reason::SynStray)
+    pending::remove_held(received, waiting);
+    Exit::drop(Reason::HelloReset)
 }
 
 /// Loads the new part of the payload into the window, after the bytes already there, as far as it fits.
@@ -200,30 +199,11 @@ fn load_piece(skb: Skb, cursors: &mut Cursors, from: u32, to: u32, length: u32) 
     skb.load(from, at, length)
 }
 
-/// Stores what [`load`] added, with the earlier part of the first buffer.
+/// Stores what [`load`] added, with the earlier part of the first buffer, and the record.
 #[inline(always)]
 fn keep(received: &mut Received, waiting: &mut Waiting, cursors: &mut Cursors) -> Result<(), Exit> {
-    let kept = store(received, waiting, cursors);
-    place::settle(received, waiting);
-    kept
-}
-
-#[inline(always)]
-fn store(received: &mut Received, waiting: &mut Waiting, cursors: &mut Cursors) -> Result<(), Exit> {
-    if !bytes::keep(received, waiting, cursors) {
-        return Err(Exit::reset(Reason::HelloBufferFailed));
-    }
-    // A hello that was found may only replace its own entry: it may have become a flow on another CPU.
-    if waiting.found {
-        return match maps::update_pending(&received.client, &waiting.pending) {
-            true => Ok(()),
-            false => Err(Exit::drop(Reason::HelloBeyond)),
-        };
-    }
-    match maps::put_pending(&received.client, &waiting.pending) {
-        true => Ok(()),
-        false => Err(Exit::reset(Reason::HelloBufferFailed)),
-    }
+    bytes::keep(received, waiting, cursors)?;
+    pending::store(received, waiting)
 }
 
 /// Runs the parser over the new bytes.
@@ -259,12 +239,13 @@ fn wait(skb: Skb, received: &mut Received, waiting: &mut Waiting, cursors: &mut 
     if received.segment.has(FIN) {
         return Err(Exit::reset(Reason::HelloAbandoned));
     }
-    if waiting.pending.connection.state != PENDING_COLLECTING {
+    let new = !waiting.held;
+    if new {
         if !source::raise(received, waiting) {
             return Err(Exit::reset(Reason::HelloSourceFull));
         }
-        waiting.pending.connection.state = PENDING_COLLECTING;
     }
+    waiting.pending.connection.state = PENDING_COLLECTING;
     let p = &mut waiting.pending;
     p.segments_unacked += skb.segments();
     let now = received.segment.has(PSH) || p.segments_unacked >= SEGMENTS_PER_ACK;
@@ -274,7 +255,10 @@ fn wait(skb: Skb, received: &mut Received, waiting: &mut Waiting, cursors: &mut 
         advance_clock(received, p);
     }
     if let Err(exit) = keep(received, waiting, cursors) {
-        source::lower(&received.client, waiting.pending.source_epoch);
+        // The count of a stored record is lowered with its removal.
+        if new {
+            source::lower(&received.client, waiting.pending.source_epoch);
+        }
         return Err(exit);
     }
     Err(if now { Exit::sent(Reason::HelloAcked) } else { Exit::drop(Reason::HelloBuffered) })
@@ -292,12 +276,12 @@ fn advance_clock(received: &Received, p: &mut Pending) {
 
 /// Acknowledges everything received so far; from then on these bytes are ours to deliver.
 #[inline(always)]
-fn acked(received: &Received, waiting: &mut Waiting, reason: Reason) -> Exit {
+fn acked(received: &mut Received, waiting: &mut Waiting, reason: Reason) -> Exit {
     let p = &mut waiting.pending;
     p.acked = p.have;
     p.segments_unacked = 0;
     advance_clock(received, p);
-    if maps::update_pending(&received.client, p) {
+    if waiting.held && pending::write_back(received, waiting) {
         Exit::sent(reason)
     } else {
         Exit::drop(Reason::HelloBeyond)

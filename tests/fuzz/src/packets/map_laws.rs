@@ -67,7 +67,11 @@ impl Held {
                 "a flow of {client:?} to another route's backend"
             );
         }
+        for held in self.half_opens.values() {
+            assert_eq!(held.connection.flags, 0, "the record of a half-open connection stays locked");
+        }
         for (client, hello) in &self.hellos {
+            assert_eq!(hello.connection.flags, 0, "the record of {client:?} stays locked");
             keep(programs, client, hello);
             if hello.connection.state == PENDING_UNDELIVERED {
                 let flow = self.flows.get(client).expect("a hello that nobody waits for");
@@ -106,10 +110,10 @@ impl Held {
         let waiting = || self.hellos.iter().filter(|(_, hello)| waits(hello));
         for (address, source) in &self.sources {
             let own = |client: &ClientTuple| client.client.source_prefix() == *address;
-            let counted = |hello: &Pending| hello.source_epoch == source.epoch;
+            let counted = |hello: &Pending| hello.source_epoch == source.count.epoch;
             let count = waiting().filter(|(client, hello)| own(client) && counted(hello)).count();
-            assert_eq!(source.waiting as usize, count, "waiting hellos of {address:?}");
-            assert!(source.waiting <= max, "too many waiting hellos of {address:?}");
+            assert_eq!(source.count.waiting as usize, count, "waiting hellos of {address:?}");
+            assert!(source.count.waiting <= max, "too many waiting hellos of {address:?}");
         }
         // A source whose count has no room in the map is not refused.
         let full = self.sources.len() >= SOURCES_MAX;
@@ -122,8 +126,12 @@ impl Held {
 /// The bytes of a hello must be where its entry says.
 fn keep(programs: &Programs, client: &ClientTuple, hello: &Pending) {
     for (index, _, chunk) in chunks(programs, hello) {
-        let owner = chunk.map(|chunk| (chunk.owner, chunk.index as usize));
-        assert_eq!(owner, Some((*client, index)), "a part of the hello has another owner");
+        let owner = chunk.map(|chunk| (chunk.owner, chunk.index as usize, chunk.locked));
+        assert_eq!(
+            owner,
+            Some((*client, index, 0)),
+            "a part of the hello has another owner, or stays locked"
+        );
     }
 }
 
