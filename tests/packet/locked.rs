@@ -4,7 +4,7 @@
 use std::mem::offset_of;
 
 use common::maps::address::Address;
-use common::maps::event::EXPIRE_NOTHING;
+use common::maps::event::{EXPIRE_DONE, EXPIRE_NOTHING, Expiry};
 use common::maps::flow::{ClientTuple, HalfOpen, Pending, RECORD_LOCKED, RECORD_OVER, Source};
 use common::maps::name;
 use common::reason::Reason;
@@ -173,5 +173,26 @@ fn a_held_half_open_connection_is_not_evicted() {
         let outcome = programs.ingress(Device::Client, &dial.port(40_001).syn().bytes());
         assert_eq!(outcome.counted, [(Reason::SynForwarded, 1), (Reason::SynHalfOpenEvicted, 1)]);
         assert_eq!(half_open(&programs, dial), None);
+    }
+}
+
+#[test]
+fn an_order_of_the_daemon_ends_no_later_connection_of_the_client() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        let client = dial(family).port(40_000).shake(&mut programs);
+        client.ask(&mut programs, &usual_hello());
+        knock(&mut programs, caller(family));
+        let half = half_open(&programs, caller(family)).expect("it is half-open").connection;
+        let hello = client.waiting(&programs).expect("it waits").connection;
+        for (tuple, reason, generation) in [
+            (client.dial.tuple(), Reason::ExpireHello, hello.generation),
+            (caller(family).tuple(), Reason::ExpireHalfOpen, half.generation),
+        ] {
+            let stale = Expiry { generation: generation + 9, ..order(tuple, reason) };
+            assert_eq!(programs.expire(&stale).verdict, EXPIRE_NOTHING);
+            assert_eq!(programs.expire(&Expiry { generation, ..stale }).verdict, EXPIRE_DONE);
+        }
     }
 }

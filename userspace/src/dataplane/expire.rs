@@ -149,12 +149,12 @@ impl Expirer {
         let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
             if takes_it(client, &hello.connection) && hello.connection.state != PENDING_UNDELIVERED {
-                hellos.push(expiry(client, Reason::ExpireHello));
+                hellos.push(of_record(client, &hello.connection, Reason::ExpireHello));
             }
         })?;
         self.maps.half_opens.walk(|client, half_open| {
             if takes_it(client, &half_open.connection) {
-                half_opens.push(expiry(client, Reason::ExpireHalfOpen));
+                half_opens.push(of_record(client, &half_open.connection, Reason::ExpireHalfOpen));
             }
         })?;
         // Flows are last, so that a connection that became a flow during the other walks is found here.
@@ -178,12 +178,12 @@ impl Expirer {
         let (mut hellos, mut half_opens) = (Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
             if hello_is_due(hello, now, settings) {
-                hellos.push(expiry(client, Reason::ExpireHello));
+                hellos.push(of_record(client, &hello.connection, Reason::ExpireHello));
             }
         })?;
         self.maps.half_opens.walk(|client, half_open| {
             if half_open_is_due(half_open, now, settings) {
-                half_opens.push(expiry(client, Reason::ExpireHalfOpen));
+                half_opens.push(of_record(client, &half_open.connection, Reason::ExpireHalfOpen));
             }
         })?;
         Ok(Ended {
@@ -273,14 +273,14 @@ impl Expirer {
         let mut owed = Vec::new();
         self.maps.hellos.walk(|client, hello| {
             if hello.connection.state == PENDING_UNDELIVERED {
-                owed.push(*client);
+                owed.push(of_record(client, &hello.connection, Reason::ExpireHello));
             }
         })?;
         let mut done = 0;
-        for client in owed {
-            if self.maps.flows.look_up(&client)?.is_none_or(|flow| flow.connection.state != FLOW_ESTABLISHED)
-            {
-                done += u32::from(self.run(&expiry(&client, Reason::ExpireHello))?);
+        for order in owed {
+            let flow = self.maps.flows.look_up(&order.client)?;
+            if flow.is_none_or(|flow| flow.connection.state != FLOW_ESTABLISHED) {
+                done += u32::from(self.run(&order)?);
             }
         }
         Ok(done)
@@ -289,6 +289,11 @@ impl Expirer {
 
 fn expiry(client: &ClientTuple, reason: Reason) -> Expiry {
     Expiry { client: *client, seq: 0, reason: reason as u32, generation: 0, seen_secs: 0 }
+}
+
+/// Names the waiting or half-open connection: the program ends no other one of the same client.
+fn of_record(client: &ClientTuple, connection: &Connection, reason: Reason) -> Expiry {
+    Expiry { generation: connection.generation, ..expiry(client, reason) }
 }
 
 /// Names the flow as it was seen here: the program ends no other one, and none with a later packet.

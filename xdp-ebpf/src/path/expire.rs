@@ -47,12 +47,12 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     } else if is(Reason::ExpireClosed) {
         closed(s, request)
     } else if is(Reason::ExpireHello) || is(Reason::HelloTimeout) {
-        pending(skb, s)
+        pending(skb, s, request)
     } else if is(Reason::HelloEvicted) {
         // Already counted when the hello was evicted.
         return i32::from(!evicted(skb, s, request));
     } else if is(Reason::ExpireHalfOpen) {
-        half_open(s)
+        half_open(s, request)
     } else {
         false
     };
@@ -159,20 +159,20 @@ fn closed(s: &mut Scratch, request: Request) -> bool {
     forget::flow(&mut s.received.client, s.received.generation)
 }
 
-/// Removes a half-open connection.
+/// Removes the requested half-open connection.
 #[inline(always)]
-fn half_open(s: &mut Scratch) -> bool {
-    let held = half_open_record::lock(&mut s.received, &mut s.half_open, 0) == Found::Held;
-    if held {
-        half_open_record::remove_held(&mut s.received, &mut s.half_open);
+fn half_open(s: &mut Scratch, request: Request) -> bool {
+    if half_open_record::lock(&mut s.received, &mut s.half_open, request.generation) != Found::Held {
+        return false;
     }
-    held
+    half_open_record::remove_held(&mut s.received, &mut s.half_open);
+    true
 }
 
-/// Resets the client of a pending connection and forgets it.
+/// Resets the client of the requested pending connection and forgets it.
 #[inline(always)]
-fn pending(skb: Skb, s: &mut Scratch) -> bool {
-    if pending_record::lock(&mut s.received, &mut s.waiting, 0) != Found::Held {
+fn pending(skb: Skb, s: &mut Scratch, request: Request) -> bool {
+    if pending_record::lock(&mut s.received, &mut s.waiting, request.generation) != Found::Held {
         return false;
     }
     let received = &mut s.received;
