@@ -1,13 +1,15 @@
 //! The daemon is killed, stopped and restarted; the pinned programs keep serving.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use common::maps::address::Port;
+use common::maps::flow::{BackendTuple, Reply};
 use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
 use tests::config::Config;
-use tests::program::pinned_elements;
+use tests::program::{insert_pinned, pinned_elements, pinned_entries};
 use tests::topology::Options;
 
 use crate::open::Open;
@@ -148,4 +150,27 @@ fn detach_removes_everything() {
     let patience = Duration::from_millis(300);
     let answers = || scene.lab.client.run(|| std::net::TcpStream::connect_timeout(&to, patience)).is_ok();
     assert!(eventually(Duration::from_secs(2), || !answers()), "the VIP is still answered");
+}
+
+/// An entry whose record was deleted by hand would hold its source port for ever.
+#[test]
+fn a_source_port_without_a_connection_is_freed_and_that_of_a_connection_is_not() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut opens = FAMILIES.map(|family| Open::by_name(&scene, family, &server_name(1)));
+    let nats = scene.daemon.pins().join(name::NATS);
+    let held = || pinned_entries::<BackendTuple, Reply>(&nats).unwrap();
+    let before: BTreeMap<_, _> = held().into_iter().collect();
+    assert_eq!(before.len(), FAMILIES.len());
+    for (nat, reply) in &before {
+        let nat = BackendTuple { source_port: Port::new(nat.source_port.number() ^ 1), ..*nat };
+        insert_pinned(&nats, nat, Reply { generation: reply.generation + 1_000, ..*reply }).unwrap();
+    }
+    assert_eq!(held().len(), 2 * FAMILIES.len());
+    // The daemon looks for them when it starts, and removes those that it finds again.
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    let freed = || held().into_iter().collect::<BTreeMap<_, _>>() == before;
+    assert!(eventually(Duration::from_secs(40), freed), "{:?}", held());
+    opens.iter_mut().for_each(Open::assert_alive);
 }

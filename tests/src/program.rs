@@ -360,6 +360,14 @@ pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
     Ok(map.iter().filter_map(Result::ok).collect())
 }
 
+/// Stores an entry of a pinned hash map.
+pub fn insert_pinned<K: Pod, V: Pod>(path: &Path, key: K, value: V) -> Result<()> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let mut map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
+    map.insert(&key, &value, 0).with_context(|| format!("writing to {}", path.display()))
+}
+
 /// Returns every element of a pinned array.
 pub fn pinned_elements<V: Pod>(path: &Path) -> Result<Vec<V>> {
     let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
