@@ -112,6 +112,10 @@ pub(crate) fn client(
         match half_open::lock(received, held, 0) {
             Found::Held => return Ok(Class::HalfOpen),
             Found::Busy => return Err(Exit::drop(Reason::SynBusy)),
+            // Another CPU may have made the flow after flows were looked up, and before the record was removed.
+            Found::None if maps::flow(&received.client).is_some() => {
+                return Err(Exit::drop(Reason::SynBusy));
+            }
             Found::None => {}
         }
         return Ok(if received.segment.is_syn() { Class::New } else { Class::Stray });

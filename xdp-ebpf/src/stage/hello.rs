@@ -240,10 +240,8 @@ fn wait(skb: Skb, received: &mut Received, waiting: &mut Waiting, cursors: &mut 
         return Err(Exit::reset(Reason::HelloAbandoned));
     }
     let new = !waiting.held;
-    if new {
-        if !source::raise(received, waiting) {
-            return Err(Exit::reset(Reason::HelloSourceFull));
-        }
+    if new && !source::raise(received, waiting) {
+        return Err(Exit::reset(Reason::HelloSourceFull));
     }
     waiting.pending.connection.state = PENDING_COLLECTING;
     let p = &mut waiting.pending;
