@@ -113,7 +113,7 @@ pub(crate) fn client(
             Found::Held => return Ok(Class::HalfOpen),
             Found::Busy => return Err(Exit::drop(Reason::SynBusy)),
             // Another CPU may have made the flow after flows were looked up, and before the record was removed.
-            Found::None if maps::flow(&received.client).is_some() => {
+            Found::None if !received.segment.is_syn() && maps::flow(&received.client).is_some() => {
                 return Err(Exit::drop(Reason::SynBusy));
             }
             Found::None => {}
