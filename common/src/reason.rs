@@ -139,6 +139,10 @@ reasons! {
     104 IcmpRefused "icmp" "refused" "a backend we dial is unreachable, by ICMP (event)";
     105 IcmpTooBig "icmp" "too_big" "larger than the MTU of its egress; answered with ICMP";
     106 IcmpHopLimit "icmp" "hop_limit" "hop limit or TTL used up; answered with ICMP";
+
+    110 AdmitRouteFull "admit" "route_full" "the route has as many connections as it may have; answered with RST";
+    111 AdmitSourceFull "admit" "source_full" "the source has as many connections to the route as it may have; answered with RST";
+    112 AdmitUncounted "admit" "uncounted" "no room to count a source's connections; admitted all the same (event)";
 }
 
 #[cfg(test)]

@@ -6,12 +6,13 @@ use userspace::dataplane::sizes;
 use userspace::model::facts::Settings;
 
 /// Bytes per entry in the kernel: key and value, each rounded up to eight bytes, plus what the map adds.
-const ENTRY_BYTES: [(&str, u64); 16] = [
+const ENTRY_BYTES: [(&str, u64); 17] = [
     (name::FLOWS, 216),
     (name::NATS, 128),
     (name::PENDING, 536),
     (name::BUFFERS, 2096),
     (name::SOURCES, 80),
+    (name::SHARES, 80),
     (name::HALF_OPENS, 184),
     (name::HALF_OPEN_RING, 48),
     (name::CLOSED_RING, 48),
@@ -22,7 +23,7 @@ const ENTRY_BYTES: [(&str, u64); 16] = [
     (name::MEMBERS, 64),
     (name::BACKENDS, 104),
     (name::LABELS, 184),
-    (name::ROUTE_COUNTERS, 80),
+    (name::ROUTE_COUNTERS, 88),
 ];
 
 /// Maximum for the maps that are allocated before the first packet, at the default capacities.
@@ -88,7 +89,7 @@ fn the_kernel_counts_as_we_do() {
 }
 
 /// Every map whose size depends on the settings, with its number of entries at the default capacities.
-fn default_capacities() -> [(&'static str, u32); 17] {
+fn default_capacities() -> [(&'static str, u32); 18] {
     let Settings { max_flows, max_names, max_hellos, .. } = Settings::default();
     sizes::Sizes { flows: max_flows, names: max_names, hellos: max_hellos }.maps()
 }

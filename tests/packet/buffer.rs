@@ -26,7 +26,7 @@ use crate::scene::{Backend, Client, ISN, behind, dial, ready, usual_hello};
 use crate::setup::{backend_id, flag_backend, hellos, nats, route_counts, waiting_of, with_backends};
 
 /// Returns a client's address beyond the default route.
-fn far(family: Family, net: u8, host: u8) -> IpAddr {
+pub(crate) fn far(family: Family, net: u8, host: u8) -> IpAddr {
     match family {
         Family::V4 => Ipv4Addr::new(192, 0, net, host).into(),
         Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, net.into(), 0, 0, 0, host.into()).into(),

@@ -16,7 +16,7 @@ use crate::scene::{
 use crate::setup::{nats, route_counts, with_backends};
 
 /// The port of the TCP listener.
-const TCP_PORT: u16 = 20_001;
+pub(crate) const TCP_PORT: u16 = 20_001;
 
 /// Loads programs with the TCP listener, and this many backends of each family.
 pub(crate) fn tcp(sizes: Sizes, backends: u8) -> Programs {

@@ -13,6 +13,7 @@ mod classify;
 mod syn;
 mod route;
 mod pick;
+mod admit;
 mod decide;
 mod connect;
 mod ports;

@@ -16,7 +16,7 @@ use crate::scene::{BACKEND_ISN, Backend, Client, ISN, behind, ready, usual_hello
 use crate::setup::{backend_address, backend_socket, nats, with_backends};
 
 /// The client's next first sequence number.
-const NEXT_ISN: u32 = 0x7000_0000;
+pub(crate) const NEXT_ISN: u32 = 0x7000_0000;
 /// The name of another tenant.
 const OTHER_NAME: &str = "tenant-b.k8s.example.com";
 
@@ -33,7 +33,7 @@ fn with_other_tenant(programs: &mut Programs) {
 
 /// Sends the SYN of a new connection on the same four-tuple, and again a second later: it is answered and marks the flow.
 #[track_caller]
-fn begin_anew(programs: &mut Programs, open: Open) -> Client {
+pub(crate) fn begin_anew(programs: &mut Programs, open: Open) -> Client {
     let syn = open.client.dial.syn().seq(NEXT_ISN);
     if open.flow(programs).connection.state == FLOW_ESTABLISHED {
         challenged(programs, open, &syn);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply, Source};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply, Share, ShareKey, Source};
 use common::maps::name;
 use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host};
 use tests::program::Programs;
@@ -58,6 +58,18 @@ pub(crate) fn route_counts(programs: &Programs) -> (u64, u64, u64) {
     (counters.connected, counters.refused, counters.retried)
 }
 
+/// Returns the flows counted for a route.
+pub(crate) fn route_flows(programs: &Programs, route: u32) -> u32 {
+    let counters: RouteCounters = programs.entry(name::ROUTE_COUNTERS, route).expect("the daemon made them");
+    counters.flows
+}
+
+/// Returns the flows counted for a source and a route.
+pub(crate) fn share_flows(programs: &Programs, source: IpAddr, route: u32) -> Option<u32> {
+    let key = ShareKey { source: Address::from(source).source_prefix(), route };
+    programs.entry(name::SHARES, key).map(|share: Share| share.flows)
+}
+
 /// Returns every NAT entry with its owner.
 pub(crate) fn nats(programs: &Programs) -> Vec<(BackendTuple, ClientTuple)> {
     let nats = programs.entries(name::NATS).into_iter();
@@ -86,7 +98,7 @@ pub(crate) fn remove_flow(programs: &mut Programs, client: ClientTuple) {
     programs.remove::<_, Flow>(name::FLOWS, client);
 }
 
-/// Removes all connections, and the counts of sources.
+/// Removes all connections, and what is counted of them.
 pub(crate) fn forget_all(programs: &mut Programs) {
     for (client, _) in programs.entries::<ClientTuple, Flow>(name::FLOWS) {
         programs.remove::<_, Flow>(name::FLOWS, client);
@@ -99,5 +111,11 @@ pub(crate) fn forget_all(programs: &mut Programs) {
     }
     for (prefix, _) in programs.entries::<Address, Source>(name::SOURCES) {
         programs.remove::<_, Source>(name::SOURCES, prefix);
+    }
+    for (key, _) in programs.entries::<ShareKey, Share>(name::SHARES) {
+        programs.remove::<_, Share>(name::SHARES, key);
+    }
+    for (route, counters) in programs.entries::<u32, RouteCounters>(name::ROUTE_COUNTERS) {
+        programs.insert(name::ROUTE_COUNTERS, route, RouteCounters { flows: 0, ..counters });
     }
 }

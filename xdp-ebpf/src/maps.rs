@@ -10,7 +10,8 @@ use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{
-    BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot, Source,
+    BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Share, ShareKey,
+    Slot, Source,
 };
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::route::{
@@ -93,6 +94,8 @@ pub(crate) static BUFFERS: Array<Buffer, 1024> = Array::new();
 #[btf_map]
 pub(crate) static SOURCES: HashMap<Address, Source, 1024> = HashMap::new();
 #[btf_map]
+pub(crate) static SHARES: HashMap<ShareKey, Share, 1024, NO_PREALLOC> = HashMap::new();
+#[btf_map]
 pub(crate) static HALF_OPENS: HashMap<ClientTuple, HalfOpen, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static HALF_OPEN_RING: Array<Slot, 1024> = Array::new();
@@ -123,6 +126,7 @@ hash_access! {
     reply NATS: BackendTuple => Reply;
     pending PENDING: ClientTuple => Pending;
     source SOURCES: Address => Source;
+    share SHARES: ShareKey => Share;
     half_open HALF_OPENS: ClientTuple => HalfOpen;
 }
 
@@ -312,6 +316,12 @@ pub(crate) fn remove_half_open(key: &ClientTuple) {
 #[inline(always)]
 pub(crate) fn insert_source(key: &Address, source: &Source) -> bool {
     SOURCES.insert(key, source, u64::from(BPF_NOEXIST)).is_ok()
+}
+
+/// Stores what a source has of a route, unless that is stored already.
+#[inline(always)]
+pub(crate) fn insert_share(key: &ShareKey, share: &Share) -> bool {
+    SHARES.insert(key, share, u64::from(BPF_NOEXIST)).is_ok()
 }
 
 /// Reports an evicted hello to the daemon.

@@ -12,6 +12,8 @@ pub mod maglev;
 pub mod tables;
 /// Finds the route for a listener and a server name.
 pub mod route;
+/// Whether a route takes one more connection of a client.
+pub mod admit;
 /// Picks the backend for a route and a client.
 pub mod pick;
 /// Chooses our port towards a backend.

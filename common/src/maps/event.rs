@@ -3,14 +3,19 @@
 use super::flow::ClientTuple;
 
 map_struct! {
-    /// Value of `ROUTE_COUNTERS`. The daemon creates the entry, and the programs increment its counters.
-    pub struct RouteCounters = 24 {
+    /// Value of `ROUTE_COUNTERS`. The daemon creates the entry, and the programs change its counters.
+    pub struct RouteCounters = 32 {
         /// Connections that reached a backend.
         pub connected: u64,
         /// Connections refused although their route was found.
         pub refused: u64,
         /// Times another backend was tried.
         pub retried: u64,
+        /// Flows that the route has now, those that are over and linger included. Read it with
+        /// [`crate::decide::admit::count`].
+        pub flows: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

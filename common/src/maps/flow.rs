@@ -346,6 +346,35 @@ map_struct! {
     }
 }
 
+map_struct! {
+    /// Key of `SHARES`.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub struct ShareKey = 20 {
+        /// [`Address::source_prefix`] of the client.
+        pub source: Address,
+        /// Route id.
+        pub route: u32,
+    }
+}
+
+impl ShareKey {
+    /// The share that a client's connections to a route are counted in.
+    #[inline(always)]
+    pub const fn of(client: &ClientTuple, route: u32) -> Self {
+        Self { source: client.client.source_prefix(), route }
+    }
+}
+
+map_struct! {
+    /// Value of `SHARES`: what one source has of one route.
+    pub struct Share = 8 {
+        /// Flows, those that are over and linger included. Read it with [`crate::decide::admit::count`].
+        pub flows: u32,
+        /// Zero.
+        pub reserved: u32,
+    }
+}
+
 /// [`Connection::state`] of a [`HalfOpen`]: the SYN was passed on.
 pub const HALF_OPEN_DIALLED: u8 = 1;
 /// [`Connection::state`] of a [`HalfOpen`]: the backend answered with SYN-ACK.

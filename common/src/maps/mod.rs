@@ -114,6 +114,8 @@ pub mod name {
     pub const BUFFERS: &str = "BUFFERS";
     /// client /32 or /64 -> [`super::flow::Source`].
     pub const SOURCES: &str = "SOURCES";
+    /// [`super::flow::ShareKey`] -> [`super::flow::Share`].
+    pub const SHARES: &str = "SHARES";
     /// [`super::flow::ClientTuple`] -> [`super::flow::HalfOpen`].
     pub const HALF_OPENS: &str = "HALF_OPENS";
     /// [`super::flow::Slot`]: the owners of the entries of `HALF_OPENS`, ordered by age.
@@ -136,7 +138,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 33] = [
+    pub const ALL: [&str; 34] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -160,6 +162,7 @@ pub mod name {
         PENDING,
         BUFFERS,
         SOURCES,
+        SHARES,
         HALF_OPENS,
         HALF_OPEN_RING,
         CLOSED_RING,

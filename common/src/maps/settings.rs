@@ -2,7 +2,7 @@
 
 map_struct! {
     /// Value of `SETTINGS`.
-    pub struct Settings = 48 {
+    pub struct Settings = 56 {
         /// A hello must be complete, and its backend connected, within this time.
         pub hello_timeout_ns: u64,
         /// A flow without packets for this long is reset.
@@ -29,6 +29,10 @@ map_struct! {
         pub deliveries: u32,
         /// Steps from a busy source port to the next one tried: [`crate::decide::source_port::strides`].
         pub source_port_strides: [u16; 2],
+        /// The most flows of one route.
+        pub route_flows_max: u32,
+        /// The most flows of one source (IPv4 /32, IPv6 /64) to one route.
+        pub share_flows_max: u32,
     }
 }
 

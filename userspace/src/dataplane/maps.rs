@@ -5,7 +5,9 @@ use std::fmt;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Slot, Source};
+use common::maps::flow::{
+    BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Share, ShareKey, Slot, Source,
+};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{
@@ -57,6 +59,7 @@ pub struct Maps {
     pub flows: Table<ClientTuple, Flow>,
     pub hellos: Table<ClientTuple, Pending>,
     pub sources: Table<Address, Source>,
+    pub shares: Table<ShareKey, Share>,
     pub half_opens: Table<ClientTuple, HalfOpen>,
     pub closed_ring: Table<u32, Slot>,
 }
@@ -87,6 +90,7 @@ impl Maps {
             flows: Table::open(folder, name::FLOWS)?,
             hellos: Table::open(folder, name::PENDING)?,
             sources: Table::open(folder, name::SOURCES)?,
+            shares: Table::open(folder, name::SHARES)?,
             half_opens: Table::open(folder, name::HALF_OPENS)?,
             closed_ring: Table::open(folder, name::CLOSED_RING)?,
         })

@@ -2,7 +2,7 @@
 
 use common::maps::name;
 
-use crate::plan::closed_ring;
+use crate::plan::{closed_ring, shares};
 
 /// The three settings that size the maps. Sizes are fixed while the maps are pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Sizes {
 
 impl Sizes {
     /// Returns every map whose size depends on the settings, with its number of entries.
-    pub fn maps(&self) -> [(&'static str, u32); 17] {
+    pub fn maps(&self) -> [(&'static str, u32); 18] {
         let Self { flows, names, hellos } = *self;
         [
             (name::FLOWS, flows),
@@ -29,6 +29,7 @@ impl Sizes {
             (name::HALF_OPENS, hellos),
             (name::HALF_OPEN_RING, hellos),
             (name::CLOSED_RING, closed_ring(flows)),
+            (name::SHARES, shares(flows)),
             (name::ROUTES_EXACT, names),
             (name::ROUTES_LONG, names),
             (name::ROUTES_WILDCARD, names),
@@ -45,7 +46,7 @@ impl Sizes {
 /// Returns the field of `settings` that sizes a map.
 pub fn setting(map: &str) -> &'static str {
     match map {
-        name::FLOWS | name::NATS | name::CLOSED_RING => "maxFlows",
+        name::FLOWS | name::NATS | name::CLOSED_RING | name::SHARES => "maxFlows",
         name::PENDING | name::BUFFERS | name::SOURCES | name::HALF_OPENS | name::HALF_OPEN_RING => {
             "maxHellos"
         }

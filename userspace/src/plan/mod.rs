@@ -148,6 +148,8 @@ impl Planner<'_> {
             cookie_key: before.cookie_key,
             // Every backend is reached by `nat`.
             deliveries: 0,
+            route_flows_max: desired.max_flows,
+            share_flows_max: 65_536,
         };
         if settings != *before {
             self.steps.settings.push(Change::PutSettings(settings));
@@ -172,6 +174,12 @@ impl Planner<'_> {
 /// Returns the number of entries of `CLOSED_RING`.
 pub fn closed_ring(max_flows: u32) -> u32 {
     (max_flows / 8).max(1024)
+}
+
+/// Returns the number of entries of `SHARES`: sources with connections to a route. A source that comes near its bound has
+/// many of them, so there are far fewer such sources than flows.
+pub fn shares(max_flows: u32) -> u32 {
+    (max_flows / 4).max(1024)
 }
 
 /// Ids start with 1: 0 means none everywhere.

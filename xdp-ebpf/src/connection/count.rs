@@ -1,7 +1,12 @@
-//! Counts the outcomes of a route's connections.
+//! Counts the outcomes of a route's connections, and the flows that a route, and each source of its clients, has.
+
+use common::decide::admit;
+use common::maps::flow::{ClientTuple, Share, ShareKey};
+use common::reason::Reason;
 
 use crate::atomic;
 use crate::maps;
+use crate::verified::verified;
 
 /// Counts a connection that reached its backend.
 #[inline(always)]
@@ -24,5 +29,45 @@ pub(crate) fn refused(route: u32) {
 pub(crate) fn retried(route: u32) {
     if let Some(counters) = maps::route_counters(&route) {
         atomic::advance(&mut counters.retried);
+    }
+}
+
+verified! {
+    /// Counts a flow of the client's to this route, before it is made.
+    pub(super) fn raise as count_raise(client: ClientTuple; route: u32) -> () {
+        if let Some(counters) = maps::route_counters(&route) {
+            atomic::add(&mut counters.flows, 1);
+        }
+        let key = ShareKey::of(client, route);
+        if let Some(share) = maps::share(&key) {
+            atomic::add(&mut share.flows, 1);
+        } else if !maps::insert_share(&key, &Share { flows: 1, reserved: 0 }) {
+            // Either another CPU was quicker, or the map is full. That is no reason to refuse a source: the daemon makes
+            // room.
+            match maps::share(&key) {
+                Some(share) => drop(atomic::add(&mut share.flows, 1)),
+                None => maps::count_event(Reason::AdmitUncounted),
+            }
+        }
+    }
+}
+
+verified! {
+    /// Counts a flow down again, once it is removed. The daemon removes shares of zero.
+    pub(super) fn lower as count_lower(client: ClientTuple; route: u32) -> () {
+        if let Some(counters) = maps::route_counters(&route) {
+            lower_to_zero(&mut counters.flows);
+        }
+        if let Some(share) = maps::share(&ShareKey::of(client, route)) {
+            lower_to_zero(&mut share.flows);
+        }
+    }
+}
+
+/// Counts down, not below zero: of a share that was dropped and made again, flows were forgotten.
+#[inline(always)]
+fn lower_to_zero(count: &mut u32) {
+    if admit::count(atomic::add(count, 1u32.wrapping_neg())) == 0 {
+        atomic::add(count, 1);
     }
 }

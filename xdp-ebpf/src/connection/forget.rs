@@ -2,7 +2,7 @@
 
 use common::maps::flow::{ClientTuple, FLOW_UNDELIVERED};
 
-use super::{end, pending};
+use super::{count, end, pending};
 use crate::delivery;
 use crate::maps;
 use crate::verified::verified;
@@ -13,12 +13,14 @@ verified! {
         let Some(flow) = maps::flow(client) else { return false };
         // Only the CPU that marked it removes it. Until then no other connection has the key.
         let Some(flags) = end::claim(flow, generation) else { return false };
-        let nat = flow.nat;
+        let (nat, route) = (flow.nat, flow.connection.route);
         // While the flow is there, no hello of a new connection is kept.
         if flags & FLOW_UNDELIVERED != 0 {
             pending::end(client, generation);
         }
         delivery::release(&nat, client, generation);
-        maps::remove_flow(client)
+        let removed = maps::remove_flow(client);
+        count::lower(client, route);
+        removed
     }
 }

@@ -30,7 +30,7 @@ pub(crate) enum Opened {
 /// Makes the flow of a connection. Its numbers, scales and options are already in `flow`, its flags in `connection`.
 #[inline(always)]
 pub(crate) fn open(
-    client: &ClientTuple,
+    client: &mut ClientTuple,
     flow: &mut Flow,
     connection: &Connection,
     nat: &BackendTuple,
@@ -46,9 +46,12 @@ pub(crate) fn open(
     flow.set_generation(connection.generation);
     flow.nat = *nat;
     flow.seen_secs = (now_ns / 1_000_000_000) as u32;
+    // Before the flow is there, so that it is never counted down before it was counted.
+    count::raise(client, connection.route);
     if maps::insert_flow(client, flow) {
         return Opened::Flow;
     }
+    count::lower(client, connection.route);
     let generation = connection.generation;
     let twice = maps::flow(client).is_some_and(|other| other.connection.generation == generation);
     if twice { Opened::Twice } else { Opened::Full }

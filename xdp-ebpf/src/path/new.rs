@@ -13,7 +13,7 @@ use crate::packet::FIN;
 use crate::scratch::Scratch;
 use crate::segment::emit;
 use crate::stage::classify::Class;
-use crate::stage::{checksum, hello, pick, route, syn};
+use crate::stage::{admit, checksum, hello, pick, route, syn};
 
 /// Handles a client's segment. `Ok`: the class of its connection from now on.
 #[inline(always)]
@@ -71,7 +71,8 @@ fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         return Err(Exit::reset(Reason::SynDraining));
     }
     route::of_listener(&mut s.dial)?;
-    let chosen = pick::next(&mut s.received, &mut s.dial);
+    let admitted = admit::new(&mut s.received, &mut s.dial);
+    let chosen = admitted.and_then(|()| pick::next(&mut s.received, &mut s.dial));
     if let Err(exit) = chosen.and_then(|()| hold(skb, s)) {
         if exit.verdict() == Verdict::Reset {
             count::refused(s.dial.choice.route);

@@ -12,7 +12,7 @@ use crate::packet::RST;
 use crate::scratch::Scratch;
 use crate::segment::{draft, emit};
 use crate::stage::connect::{self, Answer};
-use crate::stage::{checksum, hello, pick, route};
+use crate::stage::{admit, checksum, hello, pick, route};
 
 /// Whether the client's segment belongs to the connection in `s.waiting`. A connection past its time limit is
 /// forgotten, and its own segment is answered with RST.
@@ -68,11 +68,11 @@ fn acknowledge(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
 #[inline(always)]
 fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     route::by_name(&mut s.dial, &mut s.waiting)?;
-    pick::next(&mut s.received, &mut s.dial).inspect_err(|exit| {
-        if exit.verdict() == Verdict::Reset {
-            count::refused(s.dial.choice.route);
-        }
-    })?;
+    let admitted = admit::new(&mut s.received, &mut s.dial);
+    if let Err(exit) = admitted.and_then(|()| pick::next(&mut s.received, &mut s.dial)) {
+        count_refused(s, exit);
+        return Err(exit);
+    }
     // A hello that had to wait for bytes is already counted. This one starts to wait now, for its backend.
     let new = !s.waiting.held;
     if new && !source::raise(&s.received, &mut s.waiting) {

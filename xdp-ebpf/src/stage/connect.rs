@@ -119,7 +119,7 @@ verified! {
         let undelivered = p.acked > 0;
         let mut connection = p.connection;
         connection.flags = if undelivered { FLOW_UNDELIVERED } else { 0 };
-        match open::open(&received.client, flow, &connection, &p.nat, received.now_ns) {
+        match open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns) {
             Opened::Flow => {}
             Opened::Twice => return Err(Exit::drop(Reason::ConnectStray)),
             Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),

@@ -77,7 +77,7 @@ verified! {
         f.declined = 0;
         let mut connection = o.connection;
         connection.flags = 0;
-        match open::open(&received.client, f, &connection, &o.nat, received.now_ns) {
+        match open::open(&mut received.client, f, &connection, &o.nat, received.now_ns) {
             Opened::Flow => {}
             Opened::Twice | Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }

@@ -7,6 +7,7 @@ pub(crate) mod classify;
 pub(crate) mod syn;
 pub(crate) mod hello;
 pub(crate) mod route;
+pub(crate) mod admit;
 pub(crate) mod pick;
 pub(crate) mod connect;
 pub(crate) mod fast_open;

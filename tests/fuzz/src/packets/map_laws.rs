@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
+use common::maps::event::RouteCounters;
 use common::maps::flow::{
     BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, PENDING_COLLECTING,
-    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply, Source,
+    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply, Share, ShareKey, Source,
 };
 use common::maps::name;
 use tests::program::Programs;
@@ -22,6 +23,8 @@ pub struct Held {
     pub half_opens: BTreeMap<ClientTuple, HalfOpen>,
     pub nats: BTreeMap<BackendTuple, ClientTuple>,
     pub sources: BTreeMap<Address, Source>,
+    pub shares: BTreeMap<ShareKey, Share>,
+    pub routes: BTreeMap<u32, RouteCounters>,
 }
 
 impl Held {
@@ -33,6 +36,8 @@ impl Held {
             half_opens: programs.entries(name::HALF_OPENS).into_iter().collect(),
             nats: nats.into_iter().map(|(nat, reply)| (nat, reply.tuple())).collect(),
             sources: programs.entries(name::SOURCES).into_iter().collect(),
+            shares: programs.entries(name::SHARES).into_iter().collect(),
+            routes: programs.entries(name::ROUTE_COUNTERS).into_iter().collect(),
         }
     }
 
@@ -82,6 +87,29 @@ impl Held {
             }
         }
         self.counts(source_hellos_max, lasting);
+        self.flow_counts();
+    }
+
+    /// Each flow must be counted once, for its route and for its source.
+    fn flow_counts(&self) {
+        let (mut shares, mut routes) = (BTreeMap::new(), BTreeMap::new());
+        for (client, flow) in &self.flows {
+            let route = flow.connection.route;
+            *shares.entry(ShareKey::of(client, route)).or_insert(0) += 1;
+            *routes.entry(route).or_insert(0) += 1;
+        }
+        let counted = self.shares.iter().filter(|(_, share)| share.flows != 0);
+        assert!(
+            counted.map(|(key, share)| (*key, share.flows)).eq(shares),
+            "flows of sources: {:?}",
+            self.shares
+        );
+        let counted = self.routes.iter().filter(|(_, counters)| counters.flows != 0);
+        assert!(
+            counted.map(|(id, counters)| (*id, counters.flows)).eq(routes),
+            "flows of routes: {:?}",
+            self.routes
+        );
     }
 
     /// Each NAT entry must belong to one connection, and each connection must have its own.

@@ -16,7 +16,7 @@ use common::decide::source_port::{self, position};
 use common::maps::address::Port;
 use common::maps::backend::Backend;
 use common::maps::event::Expiry;
-use common::maps::flow::{BackendTuple, Source};
+use common::maps::flow::{BackendTuple, Share, Source};
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
@@ -36,7 +36,7 @@ use self::map_laws::Held;
 use self::packet_laws::Given;
 
 /// Sizes of the maps, small enough to fill.
-const SIZES: Sizes = Sizes { flows: 5, hellos: 6, names: 256, closed: 4 };
+const SIZES: Sizes = Sizes { flows: 5, hellos: 6, names: 256, closed: 4, shares: 64 };
 /// Payload bytes of a segment in a super-packet.
 const GSO_BYTES: u32 = 100;
 
@@ -261,6 +261,9 @@ impl<N: FnMut(usize)> Run<'_, N> {
         assert!(left.is_empty(), "LEAK: {left:?}");
         for source in left.sources.keys() {
             self.bench.programs.remove::<_, Source>(name::SOURCES, *source);
+        }
+        for share in left.shares.keys() {
+            self.bench.programs.remove::<_, Share>(name::SHARES, *share);
         }
     }
 }

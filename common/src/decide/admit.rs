@@ -1,0 +1,100 @@
+//! Decides whether a route takes one more connection of a client, before a backend is picked. A new rule is one more
+//! element of [`rules`].
+
+use crate::maps::settings::Settings;
+use crate::reason::Reason;
+
+/// What the route and the client have already.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Flows of the route.
+    pub route_flows: u32,
+    /// Flows of the client's source (IPv4 /32, IPv6 /64) to the route.
+    pub share_flows: u32,
+}
+
+/// A rule: a count and its bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Why a client is refused.
+    pub reason: Reason,
+    /// What there is already.
+    pub count: u32,
+    /// From this count on, clients are refused.
+    pub most: u32,
+}
+
+impl Rule {
+    /// Whether it refuses the client.
+    #[inline(always)]
+    pub const fn refuses(&self) -> bool {
+        self.count >= self.most
+    }
+}
+
+/// Returns all rules, in the order in which they are applied.
+#[inline(always)]
+pub const fn rules(held: &Held, settings: &Settings) -> [Rule; 2] {
+    [
+        Rule { reason: Reason::AdmitRouteFull, count: held.route_flows, most: settings.route_flows_max },
+        Rule { reason: Reason::AdmitSourceFull, count: held.share_flows, most: settings.share_flows_max },
+    ]
+}
+
+/// Admits a connection. Err: the client is refused for this reason.
+#[inline(always)]
+pub const fn admit(held: &Held, settings: &Settings) -> Result<(), Reason> {
+    let rules = rules(held, settings);
+    let mut next = 0;
+    while next < rules.len() {
+        if rules[next].refuses() {
+            return Err(rules[next].reason);
+        }
+        next += 1;
+    }
+    Ok(())
+}
+
+/// Returns a count as it is read from a map. The CPU that counts one down below zero corrects it at once; until then it
+/// is zero.
+#[inline(always)]
+pub const fn count(stored: u32) -> u32 {
+    if stored > i32::MAX as u32 { 0 } else { stored }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: Settings = Settings { route_flows_max: 1_000, share_flows_max: 10, ..Settings::zeroed() };
+
+    fn verdict(route_flows: u32, share_flows: u32) -> Result<(), Reason> {
+        admit(&Held { route_flows, share_flows }, &BOUNDS)
+    }
+
+    #[test]
+    fn each_bound_refuses_from_its_count_on() {
+        assert_eq!(verdict(0, 0), Ok(()));
+        assert_eq!(verdict(999, 9), Ok(()));
+        assert_eq!(verdict(1_000, 9), Err(Reason::AdmitRouteFull));
+        assert_eq!(verdict(999, 10), Err(Reason::AdmitSourceFull));
+        assert_eq!(verdict(u32::MAX, u32::MAX), Err(Reason::AdmitRouteFull), "the first rule that refuses");
+    }
+
+    #[test]
+    fn the_rules_say_what_they_compare() {
+        let rules = rules(&Held { route_flows: 7, share_flows: 10 }, &BOUNDS);
+        let told = rules.map(|rule| (rule.reason, rule.count, rule.most, rule.refuses()));
+        assert_eq!(
+            told,
+            [(Reason::AdmitRouteFull, 7, 1_000, false), (Reason::AdmitSourceFull, 10, 10, true)]
+        );
+    }
+
+    #[test]
+    fn a_count_below_zero_is_zero() {
+        assert_eq!([0, 1, i32::MAX as u32].map(count), [0, 1, i32::MAX as u32]);
+        assert_eq!([u32::MAX, 1 << 31].map(count), [0, 0]);
+    }
+}
