@@ -195,7 +195,6 @@ fn a_connection_without_room_in_the_flow_table_is_not_counted() {
     let sizes = Sizes { flows: 1, ..Sizes::default() };
     let mut programs = Programs::with_sizes(sizes).expect("the programs load");
     programs.tls_with_one_route();
-    programs.settings(Settings { route_flows_max: 1_000, ..default_settings(sizes) });
     for family in FAMILIES {
         let first = open(&mut programs, family);
         let host = first.client.dial.host;

@@ -45,6 +45,10 @@ pub struct Settings {
     pub max_names: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_hellos: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows_per_route: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flows_per_source: Option<u32>,
 }
 
 #[derive(Clone, Debug, Serialize)]

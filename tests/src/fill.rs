@@ -45,7 +45,8 @@ pub fn default_settings(sizes: Sizes) -> Settings {
         cookie_key: 0,
         deliveries: 0,
         source_port_strides: strides(1024, 29_999),
-        route_flows_max: sizes.flows,
+        // No bound: the table is full first.
+        route_flows_max: u32::MAX,
         share_flows_max: 65_536,
     }
 }

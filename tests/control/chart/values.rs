@@ -30,6 +30,8 @@ fn values_that_cannot_be_meant_are_refused_with_their_place() {
         ("settings.maxNamez=3", "at '/settings': additional properties 'maxNamez'"),
         ("settings.maxFlows=0", "at '/settings/maxFlows'"),
         ("settings.maxFlows=16777217", "at '/settings/maxFlows'"),
+        ("settings.flowsPerRoute=0", "at '/settings/flowsPerRoute'"),
+        ("settings.flowsPerSource=null", "at '/settings': missing property 'flowsPerSource'"),
         ("settings.idleTimeout=1h30m", "at '/settings/idleTimeout'"),
         ("settings.sourcePorts=1-2", "at '/settings/sourcePorts'"),
         ("addresses.ranges={192.0.2.0/33}", "at '/addresses/ranges/0'"),

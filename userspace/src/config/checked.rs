@@ -101,6 +101,10 @@ impl Check<'_> {
             max_flows: self.limit("maxFlows", raw.max_flows, &MAX_FLOWS).unwrap_or(default.max_flows),
             max_names: self.limit("maxNames", raw.max_names, &MAX_NAMES).unwrap_or(default.max_names),
             max_hellos: self.limit("maxHellos", raw.max_hellos, &MAX_HELLOS).unwrap_or(default.max_hellos),
+            flows_per_route: self.limit("flowsPerRoute", raw.flows_per_route, &MAX_FLOWS),
+            flows_per_source: self
+                .limit("flowsPerSource", raw.flows_per_source, &MAX_FLOWS)
+                .unwrap_or(default.flows_per_source),
         }
     }
 

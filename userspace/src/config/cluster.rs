@@ -314,6 +314,7 @@ settings:
   maxFlows: 1000000
   maxNames: 1000000
   maxHellos: 65536
+  flowsPerSource: 65536
   idleTimeout: 25h
   helloTimeout: 10s
   sourcePorts: "1024-29999"

@@ -41,6 +41,8 @@ pub(super) struct RawSettings<'a> {
     pub(super) max_flows: Option<i64>,
     pub(super) max_names: Option<i64>,
     pub(super) max_hellos: Option<i64>,
+    pub(super) flows_per_route: Option<i64>,
+    pub(super) flows_per_source: Option<i64>,
 }
 
 /// `listeners[]`.

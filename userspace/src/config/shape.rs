@@ -32,6 +32,8 @@ pub(super) const SETTINGS: &[(&str, Shape)] = &[
     ("maxFlows", Shape::Whole),
     ("maxNames", Shape::Whole),
     ("maxHellos", Shape::Whole),
+    ("flowsPerRoute", Shape::Whole),
+    ("flowsPerSource", Shape::Whole),
 ];
 
 pub(super) const LISTENER: &[(&str, Shape)] = &[

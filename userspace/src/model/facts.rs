@@ -110,6 +110,22 @@ pub struct Settings {
     pub max_names: u32,
     /// Most waiting hellos.
     pub max_hellos: u32,
+    /// Most flows of one route; `None`: see [`Settings::route_flows`].
+    pub flows_per_route: Option<u32>,
+    /// Most flows of one source (IPv4 /32, IPv6 /64) to one route.
+    pub flows_per_source: u32,
+}
+
+/// A node with fewer routes lets one of them have all flows.
+const ROUTES_THAT_SHARE: usize = 4;
+
+impl Settings {
+    /// Returns the most flows of one route on a node with this many routes. By default a quarter of all, so that one
+    /// tenant cannot take the whole table.
+    pub fn route_flows(&self, routes: usize) -> u32 {
+        let all = if routes < ROUTES_THAT_SHARE { self.max_flows } else { self.max_flows.div_ceil(4) };
+        self.flows_per_route.unwrap_or(all)
+    }
 }
 
 impl Default for Settings {
@@ -122,6 +138,21 @@ impl Default for Settings {
             max_flows: 1_000_000,
             max_names: 1_000_000,
             max_hellos: 65_536,
+            flows_per_route: None,
+            flows_per_source: 65_536,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_four_routes_has_a_quarter_of_the_flows() {
+        let settings = Settings { max_flows: 1_001, ..Settings::default() };
+        assert_eq!([0, 1, 3, 4, 5_000].map(|routes| settings.route_flows(routes)), [1_001, 1_001, 1_001, 251, 251]);
+        let own = Settings { flows_per_route: Some(7), ..settings };
+        assert_eq!([1, 4].map(|routes| own.route_flows(routes)), [7, 7]);
     }
 }

@@ -148,8 +148,8 @@ impl Planner<'_> {
             cookie_key: before.cookie_key,
             // Every backend is reached by `nat`.
             deliveries: 0,
-            route_flows_max: desired.max_flows,
-            share_flows_max: 65_536,
+            route_flows_max: desired.route_flows(self.after.routes.len()),
+            share_flows_max: desired.flows_per_source,
         };
         if settings != *before {
             self.steps.settings.push(Change::PutSettings(settings));

@@ -50,7 +50,7 @@ fn the_documented_file_is_good() {
     let text = r#"
 apiVersion: vestibule.dev/v1alpha1
 kind: StaticConfig
-settings: { sourceAddresses: [], sourcePorts: "1024-29999", idleTimeout: 25h, helloTimeout: 10s, maxFlows: 1000000, maxNames: 1000000, maxHellos: 65536 }
+settings: { sourceAddresses: [], sourcePorts: "1024-29999", idleTimeout: 25h, helloTimeout: 10s, maxFlows: 1000000, maxNames: 1000000, maxHellos: 65536, flowsPerSource: 65536 }
 listeners:
   - name: shared
     addresses: ["10.97.0.10", "fd97::10"]
@@ -235,6 +235,8 @@ settings:
   maxFlows: 0
   maxNames: 99999999
   maxHello: 5
+  flowsPerRoute: 0
+  flowsPerSource: 16777217
 "#
         ),
         expect![[r#"
@@ -246,6 +248,8 @@ settings:
             f.yaml:9: error: settings.maxFlows: is out of range (value "0"); write a number from 1 to 16777216
             f.yaml:10: error: settings.maxNames: is out of range (value "99999999"); write a number from 1 to 4194304
             f.yaml:11: error: settings.maxHello: unknown field; did you mean "maxHellos"?
+            f.yaml:12: error: settings.flowsPerRoute: is out of range (value "0"); write a number from 1 to 16777216
+            f.yaml:13: error: settings.flowsPerSource: is out of range (value "16777217"); write a number from 1 to 16777216
         "#]],
     );
 }

@@ -41,6 +41,10 @@ settings:
   maxFlows: {{ int64 .Values.settings.maxFlows }}
   maxNames: {{ int64 .Values.settings.maxNames }}
   maxHellos: {{ int64 .Values.settings.maxHellos }}
+  {{- with .Values.settings.flowsPerRoute }}
+  flowsPerRoute: {{ int64 . }}
+  {{- end }}
+  flowsPerSource: {{ int64 .Values.settings.flowsPerSource }}
   idleTimeout: {{ .Values.settings.idleTimeout }}
   helloTimeout: {{ .Values.settings.helloTimeout }}
   sourcePorts: {{ quote .Values.settings.sourcePorts }}
