@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use common::maps::flow::{Share, ShareKey};
 use common::maps::name;
 use common::maps::settings::Settings;
+use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, server_name};
 use tests::fill::default_settings;

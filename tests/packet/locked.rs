@@ -5,8 +5,9 @@ use std::mem::offset_of;
 
 use common::maps::address::Address;
 use common::maps::event::{EXPIRE_DONE, EXPIRE_NOTHING, Expiry};
-use common::maps::flow::{ClientTuple, HalfOpen, Pending, RECORD_LOCKED, RECORD_OVER, Source};
+use common::maps::flow::{ClientTuple, HalfOpen, Pending, RECORD_LOCKED, RECORD_OVER};
 use common::maps::name;
+use common::maps::source::Source;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::program::{Programs, Sizes};

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use common::maps::address::Address;
-use common::maps::flow::{ClientTuple, HalfOpen, Source};
+use common::maps::flow::{ClientTuple, HalfOpen};
 use common::maps::name;
+use common::maps::source::Source;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
 use tests::config::{Config, DIRECT_PORT};
 use tests::hello::hello;

@@ -10,14 +10,14 @@ use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{
-    BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Share, ShareKey,
-    Slot, Source,
+    BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot,
 };
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
+use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
 use common::reason::{REASONS_MAX, Reason};
 

@@ -85,9 +85,9 @@ mod tests {
     #[test]
     fn the_rules_say_what_they_compare() {
         let rules = rules(&Held { route_flows: 7, share_flows: 10 }, &BOUNDS);
-        let told = rules.map(|rule| (rule.reason, rule.count, rule.most, rule.refuses()));
+        let shown = rules.map(|rule| (rule.reason, rule.count, rule.most, rule.refuses()));
         assert_eq!(
-            told,
+            shown,
             [(Reason::AdmitRouteFull, 7, 1_000, false), (Reason::AdmitSourceFull, 10, 10, true)]
         );
     }

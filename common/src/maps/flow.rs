@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use super::address::{Address, Port};
-use super::word::{Acked, Sent, SynSeen, Taken, Waiting};
+use super::word::{Acked, Sent, SynSeen, Taken};
 use crate::wire::client_hello::{Parser, STREAM_BYTES_MAX};
 
 /// IP protocol number of TCP (RFC 9293), so far the only transport.
@@ -289,7 +289,7 @@ map_struct! {
         pub client_tsval: u32,
         /// Indices of slots in `BUFFERS`; `have` determines how many are used.
         pub buffers: [u32; PENDING_BUFFERS],
-        /// [`Waiting::epoch`] of the source's count at creation.
+        /// [`super::word::Waiting::epoch`] of the source's count at creation.
         pub source_epoch: u32,
         /// The last timestamp that we sent to the client. The backend's timestamps are translated to continue
         /// from it.
@@ -333,45 +333,6 @@ map_struct! {
         /// Which part of the hello this is; [`BUFFER_FREE`] = the hello was delivered, and the slot is free.
         pub index: u32,
         pub bytes: [u8; BUFFER_BYTES],
-    }
-}
-
-map_struct! {
-    /// Value of `SOURCES`: the number of waiting hellos of one source.
-    pub struct Source = 16 {
-        /// Monotonic clock when the newest of them was counted. A late write into the element of another source does
-        /// no harm: it is the current time.
-        pub newest_ns: u64,
-        pub count: Waiting,
-    }
-}
-
-map_struct! {
-    /// Key of `SHARES`.
-    #[derive(Hash, PartialOrd, Ord)]
-    pub struct ShareKey = 20 {
-        /// [`Address::source_prefix`] of the client.
-        pub source: Address,
-        /// Route id.
-        pub route: u32,
-    }
-}
-
-impl ShareKey {
-    /// The share that a client's connections to a route are counted in.
-    #[inline(always)]
-    pub const fn of(client: &ClientTuple, route: u32) -> Self {
-        Self { source: client.client.source_prefix(), route }
-    }
-}
-
-map_struct! {
-    /// Value of `SHARES`: what one source has of one route.
-    pub struct Share = 8 {
-        /// Flows, those that are over and linger included. Read it with [`crate::decide::admit::count`].
-        pub flows: u32,
-        /// Zero.
-        pub reserved: u32,
     }
 }
 

@@ -52,6 +52,8 @@ pub mod route;
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
 pub mod flow;
+/// Counts of sources.
+pub mod source;
 /// Words of connections that several CPUs change at the same time.
 pub mod word;
 /// Settings, cookie keys and cursors.
@@ -112,9 +114,9 @@ pub mod name {
     pub const PENDING: &str = "PENDING";
     /// [`super::flow::Buffer`]: bytes of waiting hellos.
     pub const BUFFERS: &str = "BUFFERS";
-    /// client /32 or /64 -> [`super::flow::Source`].
+    /// client /32 or /64 -> [`super::source::Source`].
     pub const SOURCES: &str = "SOURCES";
-    /// [`super::flow::ShareKey`] -> [`super::flow::Share`].
+    /// [`super::source::ShareKey`] -> [`super::source::Share`].
     pub const SHARES: &str = "SHARES";
     /// [`super::flow::ClientTuple`] -> [`super::flow::HalfOpen`].
     pub const HALF_OPENS: &str = "HALF_OPENS";

@@ -5,15 +5,14 @@ use std::fmt;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{
-    BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Share, ShareKey, Slot, Source,
-};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Slot};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
+use common::maps::source::{Share, ShareKey, Source};
 
 use super::pin::Pins;
 use super::table::{Table, TableError};

@@ -151,7 +151,10 @@ mod tests {
     #[test]
     fn one_of_four_routes_has_a_quarter_of_the_flows() {
         let settings = Settings { max_flows: 1_001, ..Settings::default() };
-        assert_eq!([0, 1, 3, 4, 5_000].map(|routes| settings.route_flows(routes)), [1_001, 1_001, 1_001, 251, 251]);
+        assert_eq!(
+            [0, 1, 3, 4, 5_000].map(|routes| settings.route_flows(routes)),
+            [1_001, 1_001, 1_001, 251, 251]
+        );
         let own = Settings { flows_per_route: Some(7), ..settings };
         assert_eq!([1, 4].map(|routes| own.route_flows(routes)), [7, 7]);
     }

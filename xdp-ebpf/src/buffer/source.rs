@@ -1,6 +1,7 @@
 //! The number of waiting hellos of each source.
 
-use common::maps::flow::{ClientTuple, Source};
+use common::maps::flow::ClientTuple;
+use common::maps::source::Source;
 use common::maps::word::{self, Word};
 
 use crate::atomic;

@@ -1,7 +1,8 @@
 //! Counts the outcomes of a route's connections, and the flows that a route, and each source of its clients, has.
 
 use common::decide::admit;
-use common::maps::flow::{ClientTuple, Share, ShareKey};
+use common::maps::flow::ClientTuple;
+use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
 
 use crate::atomic;

@@ -1,7 +1,7 @@
 //! Whether the route takes one more connection of the client: see `common::decide::admit`.
 
 use common::decide::admit::{self, Held};
-use common::maps::flow::ShareKey;
+use common::maps::source::ShareKey;
 
 use crate::exit::Exit;
 use crate::maps;

@@ -7,9 +7,10 @@ use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
 use common::maps::flow::{
     BUFFER_BYTES, BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, PENDING_COLLECTING,
-    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply, Share, ShareKey, Source,
+    PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply,
 };
 use common::maps::name;
+use common::maps::source::{Share, ShareKey, Source};
 use tests::program::Programs;
 
 /// Number of sources for whose counts the map has room.

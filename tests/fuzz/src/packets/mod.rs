@@ -16,10 +16,11 @@ use common::decide::source_port::{self, position};
 use common::maps::address::Port;
 use common::maps::backend::Backend;
 use common::maps::event::Expiry;
-use common::maps::flow::{BackendTuple, Share, Source};
+use common::maps::flow::BackendTuple;
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
+use common::maps::source::{Share, Source};
 use common::reason::Reason;
 use tests::addresses::{
     CLIENT_NET, FAMILIES, TENANT_NETS, balancer, host, server_name, vip, wildcard_suffix,
