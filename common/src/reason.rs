@@ -128,9 +128,11 @@ reasons! {
     93 ExpireHello "expire" "hello" "waiting hello ended by time limit or removal; client reset (event)";
     94 ExpireHalfOpen "expire" "half_open" "half-open connection forgotten (event)";
 
-    95 ExpireTrial "expire" "trial" "an end did not answer three probes after a RST for it; both sides reset (event)";
-    96 ExpireProbe "expire" "probe" "an end asked by a keep-alive probe whether it accepted a RST (event)";
+    95 ExpireTrial "expire" "trial" "an end did not answer three probes after a RST for it, or in a crowded flow map; both sides reset (event)";
+    96 ExpireProbe "expire" "probe" "an end asked by a keep-alive probe whether it still has the connection (event)";
     97 ExpireHeld "expire" "held" "bytes or an end stayed unacknowledged, or half closed, for too long; both sides reset (event)";
+    98 ExpireCrowded "expire" "crowded" "the flow map is over four fifths full: connection without progress ended; both sides reset (event)";
+    99 ExpireShare "expire" "share" "no room to count more sources: the count of the one with the fewest connections is dropped (event)";
 
     100 IcmpEcho "icmp" "echo" "ping of a VIP; answered";
     101 IcmpToBackend "icmp" "to_backend" "ICMP error about a segment to the client; passed to the backend";

@@ -29,6 +29,7 @@ mod renew;
 mod half_open;
 mod half_open_refused;
 mod expire;
+mod crowd;
 mod drain;
 mod emit;
 mod icmp;

@@ -37,7 +37,7 @@ fn index_of(address: SocketAddr) -> Option<usize> {
 }
 
 /// Unknown clients, whose packets the test builds itself.
-struct Crowd {
+pub(crate) struct Crowd {
     tap: Tap,
     ethernet: ([u8; 6], [u8; 6]),
     vip: SocketAddr,
@@ -46,7 +46,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn new(scene: &Scene, size: usize) -> Self {
+    pub(crate) fn new(scene: &Scene, size: usize) -> Self {
         let lab = &scene.lab;
         let tap = Tap::open(&lab.client, UPLINK).unwrap();
         let ethernet = (lab.balancer.mac(CLIENT_DEVICE).unwrap(), lab.client.mac(UPLINK).unwrap());
@@ -69,7 +69,7 @@ impl Crowd {
     }
 
     /// Completes the handshakes of all clients.
-    fn connect(&mut self) {
+    pub(crate) fn connect(&mut self) {
         for batch in 0..self.acks.len().div_ceil(200) {
             for index in batch * 200..self.acks.len().min((batch + 1) * 200) {
                 self.send(&self.from(index).syn(ISN).mss(1460));
@@ -100,9 +100,18 @@ impl Crowd {
 
     /// Sends the next byte of every client.
     fn say(&self, at: usize, byte: u8) {
+        self.send_all(at, &[byte]);
+    }
+
+    /// Sends these bytes, the first ones of every client.
+    pub(crate) fn say_all(&self, bytes: &[u8]) {
+        self.send_all(0, bytes);
+    }
+
+    fn send_all(&self, at: usize, bytes: &[u8]) {
         for (index, ack) in self.acks.iter().enumerate() {
             let ack = ack.expect("it has connected");
-            let said = self.from(index).seq(ISN + 1 + at as u32).ack(ack).psh().payload(vec![byte]);
+            let said = self.from(index).seq(ISN + 1 + at as u32).ack(ack).psh().payload(bytes);
             self.send(&said);
         }
         self.tap.drain().unwrap();

@@ -3,7 +3,8 @@
 
 use crate::model::problem::closest;
 use crate::model::{Desired, InvalidName, ServerName};
-use crate::plan::{Applied, Hop, Hops, MapsImage, plan};
+use crate::plan::{Applied, Counts, Hop, Hops, MapsImage, plan};
+use common::decide::admit::{self, Held};
 use common::decide::pick::{self, Choice, pick};
 use common::decide::route::{Keys, Matched, Name, route};
 use common::decide::route_key;
@@ -12,6 +13,7 @@ use common::maps::address::{Address, Port};
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, PROTOCOL_TLS};
 use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE};
+use common::maps::source::ShareKey;
 use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser};
 use std::collections::BTreeSet;
@@ -50,6 +52,8 @@ pub struct Decision {
     pub route: Option<String>,
     /// The pattern that matched, as configured; `None` for a default route and on TCP listeners.
     pub pattern: Option<String>,
+    /// The bounds on what the route and the client may have. Empty without a route.
+    pub bounds: Vec<Bound>,
     /// `address:port`; `None` if refused, or if it depends on the client's unknown address or port.
     pub backend: Option<SocketAddr>,
     /// The reason under which the deciding packet is counted, the `reason` of `vestibule reasons -o json`.
@@ -57,6 +61,23 @@ pub struct Decision {
     /// The reason as human-readable text.
     #[serde(skip)]
     pub why: &'static str,
+}
+
+/// A rule of `common::decide::admit`, which refuses new connections from a count on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Bound {
+    /// The reason of a refusal.
+    pub reason: &'static str,
+    /// What there is already; 0 for counts of the client's source if the client is not known.
+    pub count: u32,
+    /// From this count on, clients are refused.
+    pub most: u32,
+}
+
+impl From<admit::Rule> for Bound {
+    fn from(rule: admit::Rule) -> Self {
+        Self { reason: rule.reason.label(), count: rule.count, most: rule.most }
+    }
 }
 
 /// Why a query cannot be answered.
@@ -103,6 +124,7 @@ pub fn image_of(desired: &Desired) -> MapsImage {
 /// Decides for one connection. `listener` is a name; `None`: the only TLS listener.
 pub fn decide(
     world: &MapsImage,
+    counts: &Counts,
     listener: Option<&str>,
     asked: Query<'_>,
     from: Option<Client>,
@@ -121,6 +143,7 @@ pub fn decide(
         listener: world.label(LABEL_LISTENER, listener.id).unwrap_or_default().to_owned(),
         route: None,
         pattern: None,
+        bounds: Vec::new(),
         backend: None,
         reason: "",
         why: "",
@@ -129,7 +152,10 @@ pub fn decide(
         Ok(found) => {
             decision.route = world.label(LABEL_ROUTE, found.route).map(str::to_owned);
             decision.pattern = found.pattern;
-            match backend(world, &listener, found.route, from) {
+            let held = held(counts, found.route, from);
+            decision.bounds = admit::rules(&held, &world.settings).into_iter().map(Bound::from).collect();
+            let admitted = admit::admit(&held, &world.settings);
+            match admitted.and_then(|()| backend(world, &listener, found.route, from)) {
                 Ok(backend) => {
                     decision.verdict = "route";
                     decision.backend = backend;
@@ -148,6 +174,15 @@ pub fn decide(
     decision.reason = reason.label();
     decision.why = reason.text();
     Ok(decision)
+}
+
+fn held(counts: &Counts, route: u32, from: Option<Client>) -> Held {
+    let source = from.map(|from| Address::from(from.address).source_prefix());
+    let share = source.and_then(|source| counts.shares.get(&ShareKey { source, route }));
+    Held {
+        route_flows: counts.routes.get(&route).map_or(0, |counters| admit::count(counters.flows)),
+        share_flows: share.map_or(0, |share| admit::count(share.flows)),
+    }
 }
 
 fn find_listener(world: &MapsImage, name: Option<&str>) -> Result<Listener, ExplainError> {
@@ -299,6 +334,8 @@ mod tests {
     use crate::model::NodeFacts;
     use crate::sources::file::judge;
     use common::maps::backend::BACKEND_UNREACHABLE;
+    use common::maps::event::RouteCounters;
+    use common::maps::source::Share;
     use expect_test::{Expect, expect};
 
     const FILE: &str = r#"
@@ -332,7 +369,7 @@ routes:
     }
 
     fn answer(world: &MapsImage, listener: Option<&str>, asked: Query<'_>, from: Option<&str>) -> String {
-        let decision = decide(world, listener, asked, from.map(client)).unwrap();
+        let decision = decide(world, &Counts::default(), listener, asked, from.map(client)).unwrap();
         serde_json::to_string(&decision).unwrap() + "\n"
     }
 
@@ -355,12 +392,12 @@ routes:
                 ("a.example.com", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","backend":"10.97.2.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"*.a.example.com","backend":"[fd97:2::2]:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":"10.97.3.3:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":null,"reason":"syn"}
-                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","backend":"10.97.3.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.2.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"*.a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"[fd97:2::2]:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.3.3:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.3.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"syn"}
             "#]],
         );
     }
@@ -376,11 +413,11 @@ routes:
                 ("kubernetes.default.svc", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","pattern":"b.example.com","backend":null,"reason":"no_family"}
-                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","pattern":null,"backend":null,"reason":"no_backend"}
-                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","pattern":null,"backend":null,"reason":"no_backend"}
-                {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"name_invalid"}
-                {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"reserved_name"}
+                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","pattern":"b.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"no_family"}
+                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"no_backend"}
+                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"no_backend"}
+                {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"name_invalid"}
+                {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"reserved_name"}
             "#]],
         );
     }
@@ -391,22 +428,26 @@ routes:
         let lines = [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 3, 1, 0, 200, 1], &[0x16, 3, 1, 0, 0], b""]
             .map(|bytes| answer(&world, Some("shared"), Query::Hello(bytes), None));
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"not_tls"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"buffered"}
-            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"malformed"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"backend":null,"reason":"buffered"}
+            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"not_tls"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
+            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"malformed"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
         "#]].assert_eq(&lines.concat());
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","pattern":null,"backend":"10.97.2.2:6443","reason":"forwarded"}
+            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.2.2:6443","reason":"forwarded"}
         "#]].assert_eq(&answer(&world, Some("direct"), Query::Hello(b"SSH-2.0-x\r\n"), Some("192.0.2.7")));
     }
 
     #[test]
     fn the_only_tls_listener_is_meant() {
         let world = world();
-        assert_eq!(decide(&world, None, Query::Name("a.example.com"), None).unwrap().listener, "shared");
-        let error =
-            |world: &MapsImage, name| decide(world, name, Query::Name("a"), None).unwrap_err().to_string();
+        assert_eq!(
+            decide(&world, &Counts::default(), None, Query::Name("a.example.com"), None).unwrap().listener,
+            "shared"
+        );
+        let error = |world: &MapsImage, name| {
+            decide(world, &Counts::default(), name, Query::Name("a"), None).unwrap_err().to_string()
+        };
         expect![[r#"there is no listener "share"; did you mean "shared"?"#]]
             .assert_eq(&error(&world, Some("share")));
         expect!["there is no listener"].assert_eq(&error(&MapsImage::default(), None));
@@ -416,11 +457,36 @@ routes:
     }
 
     #[test]
+    fn a_client_above_a_bound_is_refused() {
+        let world = world();
+        let is_a = |id: &&u32| world.label(LABEL_ROUTE, **id) == Some("a");
+        let route = *world.routes.keys().find(is_a).unwrap();
+        let mut counts = Counts::default();
+        let source = Address::from(IpAddr::from([192, 0, 2, 7]));
+        let most = world.settings.share_flows_max;
+        counts.shares.insert(ShareKey { source, route }, Share { flows: most, ..Share::zeroed() });
+        counts.routes.insert(route, RouteCounters { flows: 70_000, ..RouteCounters::zeroed() });
+        let ask = |from| {
+            let name = Query::Name("a.example.com");
+            decide(&world, &counts, Some("shared"), name, Some(client(from))).unwrap()
+        };
+        let refused = ask("192.0.2.7");
+        assert_eq!(
+            (refused.verdict, refused.reason, refused.route.as_deref()),
+            ("refuse", "source_full", Some("a"))
+        );
+        assert_eq!(refused.bounds[0].count, 70_000);
+        assert_eq!(refused.bounds[1], Bound { reason: "source_full", count: most, most });
+        assert_eq!(ask("192.0.2.8").verdict, "route");
+    }
+
+    #[test]
     fn unreachable_members_are_passed_over() {
         let mut world = world();
         let at = |world: &MapsImage, port: u16| {
             let from = Client { address: "192.0.2.7".parse().unwrap(), port: Some(port) };
-            decide(world, Some("shared"), Query::Name("b.example.com"), Some(from)).unwrap()
+            decide(world, &Counts::default(), Some("shared"), Query::Name("b.example.com"), Some(from))
+                .unwrap()
         };
         let heavy = |d: &Decision| d.backend.is_some_and(|backend| backend.to_string() == "10.97.3.3:6443");
         let share = (0..4000).filter(|n| heavy(&at(&world, 40_000 + n))).count();
@@ -431,7 +497,9 @@ routes:
         assert!((0..100).all(|n| at(&world, 40_000 + n).backend.unwrap().to_string() == "10.97.3.2:6443"));
         // For any client port.
         let from = Client { address: "192.0.2.7".parse().unwrap(), port: None };
-        let any = decide(&world, Some("shared"), Query::Name("b.example.com"), Some(from)).unwrap();
+        let any =
+            decide(&world, &Counts::default(), Some("shared"), Query::Name("b.example.com"), Some(from))
+                .unwrap();
         assert_eq!(any.backend.unwrap().to_string(), "10.97.3.2:6443");
         world.backends.values_mut().for_each(|backend| backend.flags = BACKEND_UNREACHABLE);
         assert_eq!(at(&world, 40_000).reason, "no_backend");

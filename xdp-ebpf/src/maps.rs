@@ -324,6 +324,12 @@ pub(crate) fn insert_share(key: &ShareKey, share: &Share) -> bool {
     SHARES.insert(key, share, u64::from(BPF_NOEXIST)).is_ok()
 }
 
+/// Drops the count of a source's flows to a route; `false` when there is none.
+#[inline(always)]
+pub(crate) fn remove_share(key: &ShareKey) -> bool {
+    SHARES.remove(key).is_ok()
+}
+
 /// Reports an evicted hello to the daemon.
 #[inline(always)]
 pub(crate) fn report(expiry: &Expiry) {

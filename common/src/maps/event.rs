@@ -26,13 +26,18 @@ pub const EXPIRE_NOTHING: u32 = 1;
 /// The same: a packet was being handled on this CPU (PREEMPT_RT); the daemon repeats the request.
 pub const EXPIRE_BUSY: u32 = 2;
 
+/// [`Expiry::seq`] with `Reason::ExpireProbe`: both ends are asked, not only the one that may have accepted a RST.
+pub const PROBE_BOTH: u32 = 1;
+
 map_struct! {
     /// Record of the ring buffer `EVICTIONS` (an evicted hello, whose client the daemon resets). Also what
     /// the daemon passes to the program `expire`, after 14 bytes of Ethernet header.
     pub struct Expiry = 56 {
         pub client: ClientTuple,
-        /// Sequence number that the client expects next; used if no map entry has it. With `Reason::ExpireHeld`:
-        /// the sum of what both ends had acknowledged when the daemon looked.
+        /// Sequence number that the client expects next; used if no map entry has it. With `Reason::ExpireHeld` and
+        /// `ExpireCrowded`: what may not have changed since the daemon looked, the sum of what both ends acknowledged or, if
+        /// the client never acknowledged anything, its own number. With `ExpireProbe`:
+        /// [`PROBE_BOTH`] or 0. With `ExpireShare`: the route id.
         pub seq: u32,
         /// Reason number.
         pub reason: u32,

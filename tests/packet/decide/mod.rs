@@ -32,7 +32,7 @@ use common::reason::Reason;
 use tests::hello::hello;
 use userspace::explain::{self, Client, Query};
 use userspace::model::{DesiredListener, Protocol};
-use userspace::plan::{Applied, Change, MapsImage, plan};
+use userspace::plan::{Applied, Change, Counts, MapsImage, plan};
 
 use kernel::{Kernel, Met};
 use oracle::{Answer, Oracle};
@@ -165,8 +165,14 @@ impl Scene {
         *self.seen.entry(kind(first)).or_default() += 1;
         if let Some(listener) = listener {
             let from = Client { address: client.ip(), port: Some(client.port()) };
-            let said = explain::decide(&self.image, Some(&listener.name), Query::Hello(&bytes), Some(from))
-                .unwrap_or_else(|error| panic!("{told}: {error}"));
+            let said = explain::decide(
+                &self.image,
+                &Counts::default(),
+                Some(&listener.name),
+                Query::Hello(&bytes),
+                Some(from),
+            )
+            .unwrap_or_else(|error| panic!("{told}: {error}"));
             let said = (said.reason, said.route, said.pattern, said.backend);
             let alike = right.iter().any(|answer| told_of(answer, is_tls) == said);
             assert!(alike, "{told}: explain says {said:?}, the oracle {right:?} on {tables:#?}");

@@ -15,7 +15,7 @@ use common::maps::settings::Settings;
 use common::maps::source::Source;
 use common::maps::word::SynSeen;
 use common::reason::Reason;
-use userspace::dataplane::expire::{flow_is_due, half_open_is_due, hello_is_due};
+use userspace::dataplane::due::{flow_is_due, half_open_is_due, hello_is_due};
 
 use super::end::{End, Stream, usual_hello};
 use super::{Kept, Packet, Step, parse, show};

@@ -12,9 +12,9 @@ use super::Shown;
 use super::print::{self, Row};
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
-use crate::explain::{Client, Decision, Query, decide, image_of};
+use crate::explain::{Bound, Client, Decision, Query, decide, image_of};
 use crate::model::NodeFacts;
-use crate::plan::MapsImage;
+use crate::plan::{Counts, MapsImage};
 use crate::sources::file;
 
 /// The number of bytes read of a hello's file. Far more than the 18 KiB at which a hello is refused.
@@ -53,9 +53,9 @@ fn client(text: &str) -> Result<Client, String> {
 }
 
 pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
-    let Some(world) = world(question, pins)? else { return Ok(ExitCode::FAILURE) };
+    let Some((world, counts)) = world(question, pins)? else { return Ok(ExitCode::FAILURE) };
     let listener = question.listener.as_deref();
-    let answer = |asked: Query<'_>| decide(&world, listener, asked, question.from);
+    let answer = |asked: Query<'_>| decide(&world, &counts, listener, asked, question.from);
     let mut decisions = Vec::new();
     if let Some(name) = &question.name {
         decisions.push(answer(Query::Name(name))?);
@@ -68,18 +68,19 @@ pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
         decisions.push(answer(Query::Hello(&bytes))?);
     }
     let rows = decisions.iter().map(row).collect::<Result<Vec<_>>>()?;
-    let headings = ["verdict", "server name", "listener", "route", "pattern", "backend", "why"];
+    let headings = ["verdict", "server name", "listener", "route", "pattern", "bounds", "backend", "why"];
     print::rows(&headings, &rows, question.shown.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the maps to use; `None`: the file is invalid, and its problems have been printed.
-fn world(question: &Args, pins: &Pins) -> Result<Option<MapsImage>> {
+/// Returns the maps and counts to use; `None`: the file is invalid, and its problems have been printed.
+fn world(question: &Args, pins: &Pins) -> Result<Option<(MapsImage, Counts)>> {
     let Some(path) = &question.config else {
-        return Ok(Some(MapsImage::from(read::content(&read::open(pins)?)?)));
+        let maps = read::open(pins)?;
+        return Ok(Some((MapsImage::from(read::content(&maps)?), read::counts(&maps)?)));
     };
     match file::load(path, &NodeFacts::default()) {
-        Ok(loaded) => Ok(Some(image_of(&loaded.desired))),
+        Ok(loaded) => Ok(Some((image_of(&loaded.desired), Counts::default()))),
         Err(problems) => {
             let path = path.display().to_string();
             for problem in &problems {
@@ -100,10 +101,16 @@ fn row(decision: &Decision) -> Result<Row> {
             decision.listener.clone(),
             text(&decision.route),
             text(&decision.pattern),
+            decision.bounds.iter().map(bound).collect::<Vec<_>>().join(", "),
             decision.backend.map(|backend| backend.to_string()).unwrap_or_default(),
             format!("{}: {}", decision.reason, decision.why),
         ],
     })
+}
+
+/// `route_full 12/250000`.
+fn bound(bound: &Bound) -> String {
+    format!("{} {}/{}", bound.reason, bound.count, bound.most)
 }
 
 #[cfg(test)]

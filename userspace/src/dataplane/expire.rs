@@ -4,19 +4,21 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use common::maps::event::{EXPIRE_BUSY, EXPIRE_DONE, Expiry};
-use common::maps::flow::{
-    ClientTuple, Connection, FLOW_ESTABLISHED, Flow, HalfOpen, PENDING_UNDELIVERED, Pending,
-};
+use common::decide::admit;
+use common::maps::event::{EXPIRE_BUSY, EXPIRE_DONE, Expiry, PROBE_BOTH};
+use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::Settings;
 use common::reason::Reason;
 use zerocopy::IntoBytes;
 
+use super::crowd::Crowd;
+use super::due::{flow_is_due, half_open_is_due, hello_is_due};
 use super::held::{self, Held};
 use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::{Pins, program};
 use super::read::{now_ns, now_secs};
+use super::sources;
 use super::syscall;
 use super::table::TableError;
 use super::trials::Trials;
@@ -30,9 +32,6 @@ const DATA: usize = ETHERNET + 128;
 
 /// Offset of the device index in `__sk_buff`. It determines how much of that structure is passed.
 const CONTEXT_IFINDEX: usize = 40;
-
-/// A flow with a FIN from both ends but without all acknowledgements is ended after this many seconds.
-const HALF_CLOSED_SECS: u32 = 120;
 
 /// Tries while the CPU is busy with a packet, and the pause after each.
 const BUSY_TRIES: u32 = 1_000;
@@ -69,6 +68,8 @@ pub struct Expirer {
     trials: Trials,
     held: Held,
     orphans: Orphans,
+    /// Over half of the map of flows was taken at the last check.
+    many: bool,
 }
 
 /// The numbers of connections that were ended.
@@ -97,6 +98,7 @@ impl Expirer {
             trials: Trials::default(),
             held: Held::default(),
             orphans: Orphans::default(),
+            many: false,
         })
     }
 
@@ -230,42 +232,79 @@ impl Expirer {
         Ok(done)
     }
 
-    /// Checks every flow: ends idle ones and those that are held, removes closed ones that are left over, and notes
-    /// those on trial.
+    /// Checks every flow: ends idle ones and those that are held, removes closed ones that are left over, notes those on
+    /// trial, and makes room in a crowded map.
     pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed) = (Vec::new(), Vec::new());
+        let mut crowd = Crowd::new(self.flows()?, self.maps.flows.capacity(), self.trials.len());
         let (trials, held) = (&mut self.trials, &mut self.held);
+        let mut found = 0;
         held.begin();
-        self.maps.flows.walk(|client, flow| match flow_is_due(flow, now, settings) {
-            Some(Reason::ExpireClosed) => closed.push(of_flow(client, flow, Reason::ExpireClosed)),
-            Some(reason) => idle.push(of_flow(client, flow, reason)),
-            None if held.is_over(client, flow, now) => {
-                let seq = held::progress(flow);
-                idle.push(Expiry { seq, ..of_flow(client, flow, Reason::ExpireHeld) });
+        self.maps.flows.walk(|client, flow| {
+            found += 1;
+            match flow_is_due(flow, now, settings) {
+                Some(Reason::ExpireClosed) => closed.push(of_flow(client, flow, Reason::ExpireClosed)),
+                Some(reason) => idle.push(of_flow(client, flow, reason)),
+                None if held.is_over(client, flow, now) => {
+                    idle.push(of_held(client, flow, Reason::ExpireHeld))
+                }
+                None => {
+                    trials.note(client, flow);
+                    if crowd.is_crowded() {
+                        crowd.note(client, flow, held.stuck(client, flow, now), now);
+                    }
+                }
             }
-            None => trials.note(client, flow),
         })?;
         held.end();
+        self.many = found > u64::from(self.maps.flows.capacity()) / 2;
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
+        let crowded = self.make_room(crowd)?;
         self.sweep_sources(settings)?;
         let orphans = self.orphans.sweep(&self.maps, now)?;
         if orphans > 0 {
             tracing::warn!(orphans, "removed source ports that belonged to no connection");
         }
-        Ok(Ended { flows, closed, hellos: self.sweep_owed()?, half_opens: 0 })
+        Ok(Ended { flows: flows + crowded, closed, hellos: self.sweep_owed()?, half_opens: 0 })
     }
 
-    /// Removes the counts of sources that are quiet for so long that none of their hellos can still wait.
-    fn sweep_sources(&self, settings: &Settings) -> Result<(), ExpireError> {
-        let now = now_ns();
-        let mut quiet = Vec::new();
-        self.maps.sources.walk(|prefix, source| {
-            if source.newest_ns.saturating_add(settings.hello_timeout_ns) < now {
-                quiet.push(*prefix);
+    /// Whether the map of flows is so full that all flows are to be checked every second.
+    pub fn is_crowded(&self) -> Result<bool, ExpireError> {
+        // Adding up the counters of all routes takes time. The map does not fill from half in the time between two checks.
+        let asked = self.trials.len();
+        Ok(self.many && Crowd::new(self.flows()?, self.maps.flows.capacity(), asked).is_crowded())
+    }
+
+    /// Returns the number of flows, those that are over and linger included.
+    fn flows(&self) -> Result<u64, ExpireError> {
+        let mut flows = 0;
+        self.maps.route_counters.walk(|_, counters| flows += u64::from(admit::count(counters.flows)))?;
+        Ok(flows)
+    }
+
+    /// Ends the flows that are evicted, and asks the ends of idle ones.
+    fn make_room(&mut self, crowd: Crowd) -> Result<u32, ExpireError> {
+        let mut ended = 0;
+        for candidate in crowd.into_first() {
+            let (client, flow) = (&candidate.client, &candidate.flow);
+            if !candidate.is_idle() {
+                ended += u32::from(self.run(&of_held(client, flow, Reason::ExpireCrowded))?);
+            } else if self.run(&Expiry { seq: PROBE_BOTH, ..of_flow(client, flow, Reason::ExpireProbe) })? {
+                self.trials.asked(client, flow.connection.generation);
             }
-        })?;
-        Ok(self.maps.sources.remove_all(&quiet)?)
+        }
+        Ok(ended)
+    }
+
+    /// Removes counts of sources that are not needed, and makes room for new ones.
+    fn sweep_sources(&self, settings: &Settings) -> Result<(), ExpireError> {
+        sources::sweep_waiting(&self.maps, now_ns(), settings.hello_timeout_ns)?;
+        for share in sources::sweep_shares(&self.maps)? {
+            let client = ClientTuple { client: share.source, ..ClientTuple::zeroed() };
+            self.run(&Expiry { seq: share.route, ..expiry(&client, Reason::ExpireShare) })?;
+        }
+        Ok(())
     }
 
     /// Removes undelivered bytes of flows that are gone.
@@ -302,6 +341,11 @@ fn of_flow(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expiry {
     Expiry { generation, seen_secs, ..expiry(client, reason) }
 }
 
+/// Names the flow by what its ends acknowledged: the program ends none with progress since.
+fn of_held(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expiry {
+    Expiry { seq: held::progress(flow), ..of_flow(client, flow, reason) }
+}
+
 /// Returns an Ethernet header with the ethertype of the client's family, followed by the `Expiry`.
 fn packet(expiry: &Expiry) -> [u8; DATA] {
     let mut data = [0u8; DATA];
@@ -311,75 +355,10 @@ fn packet(expiry: &Expiry) -> [u8; DATA] {
     data
 }
 
-/// Returns why a flow is to be ended, or `None`. `now` is the monotonic clock in seconds.
-pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
-    let idle = now.saturating_sub(flow.seen_secs);
-    if flow.connection.state != FLOW_ESTABLISHED {
-        (idle >= settings.closed_timeout_secs).then_some(Reason::ExpireClosed)
-    } else if flow.client.sent.fin & flow.backend.sent.fin != 0 {
-        (idle >= HALF_CLOSED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
-    } else {
-        (idle >= settings.idle_timeout_secs).then_some(Reason::ExpireIdle)
-    }
-}
-
-/// Returns whether a waiting hello reached its time limit. `now` is the monotonic clock in nanoseconds.
-pub fn hello_is_due(hello: &Pending, now: u64, settings: &Settings) -> bool {
-    // Undelivered bytes belong to a flow, and the flow's time limit applies.
-    hello.connection.state != PENDING_UNDELIVERED
-        && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
-}
-
-/// Returns whether a half-open connection reached its time limit. `now` is in nanoseconds as above.
-pub fn half_open_is_due(half_open: &HalfOpen, now: u64, settings: &Settings) -> bool {
-    now.saturating_sub(half_open.started_ns) >= settings.hello_timeout_ns
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use common::maps::address::{Address, Port};
-    use common::maps::flow::{FLOW_CLOSED, FLOW_RESET, PENDING_COLLECTING};
-
-    fn settings() -> Settings {
-        Settings {
-            hello_timeout_ns: 10_000_000_000,
-            idle_timeout_secs: 300,
-            closed_timeout_secs: 5,
-            ..Settings::zeroed()
-        }
-    }
-
-    fn flow(state: u8, client_fin: u16, backend_fin: u16) -> Flow {
-        let connection = Connection { state, ..Connection::zeroed() };
-        let mut flow = Flow { connection, seen_secs: 1000, ..Flow::zeroed() };
-        (flow.client.sent.fin, flow.backend.sent.fin) = (client_fin, backend_fin);
-        flow
-    }
-
-    #[test]
-    fn each_state_of_a_flow_has_its_time_limit() {
-        let due = |flow: Flow, now| flow_is_due(&flow, now, &settings());
-        let open = flow(FLOW_ESTABLISHED, 1, 0);
-        assert_eq!((due(open, 1299), due(open, 1300)), (None, Some(Reason::ExpireIdle)));
-        let closing = flow(FLOW_ESTABLISHED, 1, 1);
-        assert_eq!((due(closing, 1119), due(closing, 1120)), (None, Some(Reason::ExpireIdle)));
-        for state in [FLOW_CLOSED, FLOW_RESET] {
-            let closed = flow(state, 0, 0);
-            assert_eq!((due(closed, 1004), due(closed, 1005)), (None, Some(Reason::ExpireClosed)));
-        }
-        assert_eq!(due(open, 10), None, "a packet newer than our clock reading");
-    }
-
-    #[test]
-    fn a_hello_is_ended_at_its_limit_but_owed_bytes_are_not() {
-        let mut hello = Pending { started_ns: 5, ..Pending::zeroed() };
-        hello.connection.state = PENDING_COLLECTING;
-        assert!(!hello_is_due(&hello, 10_000_000_004, &settings()));
-        assert!(hello_is_due(&hello, 10_000_000_005, &settings()));
-        hello.connection.state = PENDING_UNDELIVERED;
-        assert!(!hello_is_due(&hello, u64::MAX, &settings()));
-    }
 
     #[test]
     fn the_order_stands_behind_an_ethernet_header_of_the_clients_family() {

@@ -32,6 +32,15 @@ struct Watched {
     found: bool,
 }
 
+/// What a flow waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stuck {
+    /// The client's first acknowledgement of a byte of the backend.
+    Silent,
+    /// The other end's FIN, or the acknowledgement of one.
+    HalfClosed,
+}
+
 impl Held {
     /// Begins a walk over all flows.
     pub(super) fn begin(&mut self) {
@@ -53,6 +62,18 @@ impl Held {
         now.saturating_sub(watched.since_secs) >= limit_secs
     }
 
+    /// Returns for how many seconds a flow that [`Self::is_over`] took up has been as it is, and what it waits for.
+    pub(super) fn stuck(&self, client: &ClientTuple, flow: &Flow, now: u32) -> Option<(Stuck, u32)> {
+        let watched =
+            self.0.get(client).filter(|watched| watched.generation == flow.connection.generation)?;
+        let secs = now.saturating_sub(watched.since_secs);
+        match watched.limit_secs {
+            SILENT_SECS => Some((Stuck::Silent, secs)),
+            _ if flow.client.sent.fin | flow.backend.sent.fin != 0 => Some((Stuck::HalfClosed, secs)),
+            _ => None,
+        }
+    }
+
     /// Ends a walk: forgets the flows that it did not find, or that are not held any more.
     pub(super) fn end(&mut self) {
         self.0.retain(|_, watched| watched.found);
@@ -68,9 +89,8 @@ fn limit(flow: &Flow) -> Option<(u32, u32)> {
     let (client, backend) = (&flow.client, &flow.backend);
     let to_client = seq::before(client.acked.number, backend.sent.next);
     let to_backend = seq::before(backend.acked.number, client.sent.next);
-    let first = flow.vip_isn.wrapping_add(1).wrapping_add(flow.seq_delta);
-    if to_client && client.acked.number == first {
-        return Some((SILENT_SECS, first));
+    if is_silent(flow) {
+        return Some((SILENT_SECS, progress(flow)));
     }
     if to_client || to_backend {
         return Some((UNACKNOWLEDGED_SECS, progress(flow)));
@@ -79,8 +99,18 @@ fn limit(flow: &Flow) -> Option<(u32, u32)> {
     (client.sent.fin != backend.sent.fin).then_some((HALF_CLOSED_SECS, progress(flow)))
 }
 
-/// A number that changes when either end acknowledges more.
+/// Whether the client never acknowledged anything, although there are bytes of the backend.
+fn is_silent(flow: &Flow) -> bool {
+    let first = flow.vip_isn.wrapping_add(1).wrapping_add(flow.seq_delta);
+    let acked = flow.client.acked.number;
+    acked == first && seq::before(acked, flow.backend.sent.next)
+}
+
+/// A number that changes when either end acknowledges more; if the client never acknowledged anything, when it does.
 pub(super) fn progress(flow: &Flow) -> u32 {
+    if is_silent(flow) {
+        return flow.client.acked.number;
+    }
     flow.client.acked.number.wrapping_add(flow.backend.acked.number)
 }
 

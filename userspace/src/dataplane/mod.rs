@@ -24,11 +24,17 @@ pub mod read;
 pub mod evictions;
 /// Ends connections where no packet triggers it.
 pub mod expire;
+/// Time limits.
+pub mod due;
 /// Flows held open without progress.
 mod held;
+/// Flows that are evicted in a crowded map.
+mod crowd;
+/// Counts of sources that are not needed.
+mod sources;
 /// Source ports without a connection.
 mod orphans;
-/// Flows with a RST on trial.
+/// Flows whose ends are asked by probes.
 mod trials;
 /// Packets as they leave.
 pub mod trace;

@@ -11,7 +11,7 @@ use super::load::{self, LoadError};
 use super::maps::Maps;
 use super::pin::Pins;
 use super::table::{PerCpu, Plain, Table, TableError};
-use crate::plan::MapsContent;
+use crate::plan::{Counts, MapsContent};
 
 /// Opens the pinned maps if they have this version.
 pub fn open(pins: &Pins) -> Result<Maps, LoadError> {
@@ -73,6 +73,14 @@ pub fn connections(maps: &Maps) -> Result<Connections, TableError> {
 /// Reads the counters of each route id.
 pub fn route_counters(maps: &Maps) -> Result<Vec<(u32, RouteCounters)>, TableError> {
     all(&maps.route_counters)
+}
+
+/// Reads what routes and sources have already.
+pub fn counts(maps: &Maps) -> Result<Counts, TableError> {
+    Ok(Counts {
+        routes: route_counters(maps)?.into_iter().collect(),
+        shares: all(&maps.shares)?.into_iter().collect(),
+    })
 }
 
 /// Returns the count of packets and events for each reason, summed over all CPUs.

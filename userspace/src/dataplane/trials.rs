@@ -1,4 +1,4 @@
-//! Flows with a RST on trial: the end that may have accepted it is asked by keep-alive probes.
+//! Flows with a RST on trial, and idle ones in a crowded map: the end that may have accepted it is asked by keep-alive probes.
 //!
 //! An end that aborts sends a RST at the end of its data, which may be ahead of what the other end acknowledged. The
 //! other end accepts it only if it has all the data before it, and says nothing when it does. Anybody may send such a
@@ -36,6 +36,16 @@ impl Trials {
         }
     }
 
+    /// Takes up a flow whose ends are being asked for the first time.
+    pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32) {
+        self.0.insert(*client, Trial { generation, probes: 1 });
+    }
+
+    /// Returns the number of flows noted.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns the clients of all flows noted.
     pub(super) fn clients(&self) -> Vec<ClientTuple> {
         self.0.keys().copied().collect()
@@ -64,7 +74,7 @@ impl Trials {
 }
 
 /// Whether a RST of either end is on trial.
-fn is_on_trial(flow: &Flow) -> bool {
+pub(super) fn is_on_trial(flow: &Flow) -> bool {
     let connection = &flow.connection;
     connection.state == FLOW_ESTABLISHED
         && connection.flags & (FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL) != 0

@@ -2,9 +2,12 @@
 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
+use common::maps::event::RouteCounters;
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
 use common::maps::settings::{Ids, Settings};
+use common::maps::source::{Share, ShareKey};
+use std::collections::HashMap;
 
 /// The content of the maps that user space writes, in any order.
 #[derive(Clone, Debug, Default)]
@@ -33,4 +36,13 @@ pub struct MapsContent {
     pub labels: Vec<(LabelKey, Label)>,
     /// Keys of `ROUTE_COUNTERS`.
     pub counters: Vec<u32>,
+}
+
+/// What routes and sources have already, as the programs count it. Empty for a configuration that is not in force.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// `ROUTE_COUNTERS`.
+    pub routes: HashMap<u32, RouteCounters>,
+    /// `SHARES`.
+    pub shares: HashMap<ShareKey, Share>,
 }

@@ -29,7 +29,7 @@ mod tests;
 
 pub use applied::{Applied, Census};
 pub use change::{Change, Selector};
-pub use content::MapsContent;
+pub use content::{Counts, MapsContent};
 pub use hops::{Hop, Hops};
 pub use image::MapsImage;
 

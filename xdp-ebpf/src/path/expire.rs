@@ -1,11 +1,12 @@
 //! Ends connections for the daemon, when no packet arrives: each run handles one connection. The daemon runs
 //! the program `expire` with an [`Expiry`] in the packet.
 
-use common::maps::event::Expiry;
+use common::maps::event::{Expiry, PROBE_BOTH};
 use common::maps::flow::{
     FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
     Flow, PENDING_UNDELIVERED,
 };
+use common::maps::source::ShareKey;
 use common::reason::Reason;
 use zerocopy::FromBytes;
 
@@ -40,7 +41,8 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     let Some(request) = read(skb, s) else { return 1 };
     let is = |reason: Reason| request.reason == reason as u32;
     let ends_flow = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved);
-    let done = if ends_flow || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) {
+    let done = if ends_flow || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) || is(Reason::ExpireCrowded)
+    {
         flow(skb, s, request)
     } else if is(Reason::ExpireProbe) {
         probe(skb, s, request)
@@ -53,6 +55,8 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
         return i32::from(!evicted(skb, s, request));
     } else if is(Reason::ExpireHalfOpen) {
         half_open(s, request)
+    } else if is(Reason::ExpireShare) {
+        maps::remove_share(&ShareKey::of(&s.received.client, request.seq))
     } else {
         false
     };
@@ -119,22 +123,29 @@ fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
     let heard = request.reason == Reason::ExpireIdle as u32 && flow.seen_secs != request.seen_secs;
     let acquitted = request.reason == Reason::ExpireTrial as u32 && flow.connection.flags & ON_TRIAL == 0;
     let progress = flow.client.acked.number.wrapping_add(flow.backend.acked.number);
-    let moved = request.reason == Reason::ExpireHeld as u32 && progress != request.seq;
+    let held = request.reason == Reason::ExpireHeld as u32 || request.reason == Reason::ExpireCrowded as u32;
+    let moved = held && progress != request.seq && flow.client.acked.number != request.seq;
     if heard && request.generation != 0 || acquitted || moved {
         return false;
     }
     reset_flow(skb, &mut s.received, &mut s.draft, &mut s.flow, &mut s.cursors)
 }
 
-/// Asks the end that may have accepted a RST whether it still has the connection. Its next segment ends the trial.
+/// Asks the end that may have accepted a RST, or both ends of an idle flow, whether they still have the connection. The
+/// next segment of each ends its trial.
 #[inline(always)]
 fn probe(skb: Skb, s: &mut Scratch, request: Request) -> bool {
     let Some(flow) = find(s, request) else { return false };
-    let (flags, generation) = (flow.connection.flags, s.received.generation);
+    let (mut flags, generation) = (flow.connection.flags & ON_TRIAL, s.received.generation);
+    if request.seq == PROBE_BOTH && flow.seen_secs == request.seen_secs {
+        flags = ON_TRIAL;
+    }
     if flags & ON_TRIAL == 0 || flow.connection.state != FLOW_ESTABLISHED {
         return false;
     }
-    if exchange::mark(&mut flow.connection, generation, Marks::flags(FLOW_PROBED), Marks::NONE).is_none() {
+    if exchange::mark(&mut flow.connection, generation, Marks::flags(flags | FLOW_PROBED), Marks::NONE)
+        .is_none()
+    {
         return false;
     }
     kernel::assign(&mut s.flow, flow);

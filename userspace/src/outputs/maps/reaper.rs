@@ -206,9 +206,17 @@ impl Duty {
         };
         report("time limit", self.expirer.sweep_waiting(&settings));
         self.tick = self.tick.wrapping_add(1);
-        if self.tick.is_multiple_of((settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS)) {
+        let is_time = self.tick.is_multiple_of((settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS));
+        if is_time || self.is_crowded() {
             report("time limit", self.expirer.sweep_flows(&settings));
         }
+    }
+
+    fn is_crowded(&self) -> bool {
+        self.expirer.is_crowded().unwrap_or_else(|error| {
+            warn!(%error, "whether the flow map is crowded is not known");
+            false
+        })
     }
 
     fn evict(&self, expiry: &Expiry) {

@@ -1,0 +1,174 @@
+//! which flows are evicted while the map of flows is over four fifths full: first those whose client never acknowledged
+//! anything, then half-closed ones, then idle ones whose ends do not answer a probe. A connection whose ends answer is
+//! never ended; where there are too many of them, new ones are refused.
+
+use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED, Flow};
+
+use super::held::Stuck;
+use super::trials::is_on_trial;
+
+/// A new connection's first acknowledgement, or the end of one that is being closed, may be in flight for so long.
+const SILENT_SECS: u32 = 5;
+const HALF_CLOSED_SECS: u32 = 30;
+/// A flow with a packet in this time is not idle.
+const IDLE_SECS: u32 = 60;
+
+/// The most flows that are evicted in a second: it takes about a tenth of that.
+const MOST: usize = 10_000;
+
+/// The order in which flows are evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rank {
+    /// Ended.
+    Stuck(Stuck),
+    /// Asked first.
+    Idle,
+}
+
+/// A flow that may be evicted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    rank: Rank,
+    /// Since when, monotonic clock in seconds.
+    since_secs: u32,
+    pub(super) client: ClientTuple,
+    pub(super) flow: Flow,
+}
+
+impl Candidate {
+    /// Whether its ends are asked before it is ended.
+    pub(super) fn is_idle(&self) -> bool {
+        self.rank == Rank::Idle
+    }
+}
+
+/// The flows that may be evicted.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    most: usize,
+    candidates: Vec<Candidate>,
+}
+
+impl Crowd {
+    /// For a map with this number of flows and slots. `asked`: flows whose ends are being asked already.
+    pub(super) fn new(flows: u64, slots: u32, asked: usize) -> Self {
+        let excess = usize::try_from(flows.saturating_sub(u64::from(slots) * 4 / 5)).unwrap_or(MOST);
+        Self { most: excess.saturating_sub(asked).min(MOST), candidates: Vec::new() }
+    }
+
+    /// Whether any flow has to be evicted.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.most > 0
+    }
+
+    /// Takes a flow up as it is now. `stuck`: what it waits for, and for how many seconds; `now`: monotonic clock in
+    /// seconds.
+    pub(super) fn note(&mut self, client: &ClientTuple, flow: &Flow, stuck: Option<(Stuck, u32)>, now: u32) {
+        if flow.connection.state != FLOW_ESTABLISHED {
+            return;
+        }
+        let (rank, secs) = match stuck {
+            Some((stuck @ Stuck::Silent, secs)) if secs >= SILENT_SECS => (Rank::Stuck(stuck), secs),
+            Some((stuck @ Stuck::HalfClosed, secs)) if secs >= HALF_CLOSED_SECS => (Rank::Stuck(stuck), secs),
+            _ => (Rank::Idle, now.saturating_sub(flow.seen_secs)),
+        };
+        if rank == Rank::Idle && (secs < IDLE_SECS || is_on_trial(flow)) {
+            return;
+        }
+        let since_secs = now.saturating_sub(secs);
+        self.candidates.push(Candidate { rank, since_secs, client: *client, flow: *flow });
+        if self.candidates.len() >= 2 * MOST {
+            self.keep();
+        }
+    }
+
+    /// Returns the flows that are evicted.
+    pub(super) fn into_first(mut self) -> Vec<Candidate> {
+        self.keep();
+        self.candidates
+    }
+
+    /// Keeps the first ones only.
+    fn keep(&mut self) {
+        self.candidates.sort_unstable_by_key(|candidate| (candidate.rank, candidate.since_secs));
+        self.candidates.truncate(self.most);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use common::maps::address::{Address, Port};
+    use common::maps::flow::{Connection, FLOW_CLIENT_ON_TRIAL, FLOW_CLOSED};
+
+    const NOW: u32 = 10_000;
+
+    fn client(number: u32) -> ClientTuple {
+        let address = Address::v4(number.to_be_bytes());
+        ClientTuple::tcp(address, Address::default(), Port::new(1), Port::new(443))
+    }
+
+    fn flow(idle_secs: u32) -> Flow {
+        let connection = Connection { state: FLOW_ESTABLISHED, ..Connection::zeroed() };
+        Flow { connection, seen_secs: NOW - idle_secs, ..Flow::zeroed() }
+    }
+
+    /// Numbers of the clients that are evicted.
+    fn first(crowd: Crowd) -> Vec<u32> {
+        let number = |candidate: Candidate| (1..100).find(|n| client(*n) == candidate.client);
+        crowd.into_first().into_iter().filter_map(number).collect()
+    }
+
+    #[test]
+    fn flows_are_evicted_by_rank_and_then_by_age() {
+        let noted = |most| {
+            let mut crowd = Crowd { most, ..Crowd::default() };
+            crowd.note(&client(1), &flow(100), None, NOW);
+            crowd.note(&client(2), &flow(500), None, NOW);
+            crowd.note(&client(3), &flow(0), Some((Stuck::HalfClosed, 30)), NOW);
+            crowd.note(&client(4), &flow(0), Some((Stuck::HalfClosed, 40)), NOW);
+            crowd.note(&client(5), &flow(0), Some((Stuck::Silent, 5)), NOW);
+            crowd.note(&client(6), &flow(0), Some((Stuck::Silent, 6)), NOW);
+            crowd
+        };
+        assert_eq!(first(noted(9)), [6, 5, 4, 3, 2, 1]);
+        assert_eq!(first(noted(3)), [6, 5, 4]);
+        assert_eq!(first(noted(0)), [0; 0]);
+    }
+
+    #[test]
+    fn young_busy_and_closed_flows_stay() {
+        let mut crowd = Crowd { most: 100, ..Crowd::default() };
+        crowd.note(&client(1), &flow(59), None, NOW);
+        crowd.note(&client(2), &flow(0), Some((Stuck::Silent, 4)), NOW);
+        crowd.note(&client(3), &flow(0), Some((Stuck::HalfClosed, 29)), NOW);
+        let mut closed = flow(900);
+        closed.connection.state = FLOW_CLOSED;
+        crowd.note(&client(4), &closed, Some((Stuck::Silent, 99)), NOW);
+        let mut asked = flow(900);
+        asked.connection.flags = FLOW_CLIENT_ON_TRIAL;
+        crowd.note(&client(5), &asked, None, NOW);
+        assert_eq!(first(crowd), [0; 0]);
+    }
+
+    #[test]
+    fn a_map_is_crowded_over_four_fifths() {
+        assert!(!Crowd::new(800_000, 1_000_000, 0).is_crowded());
+        assert_eq!(Crowd::new(800_007, 1_000_000, 0).most, 7);
+        assert_eq!(Crowd::new(800_007, 1_000_000, 5).most, 2, "some are being asked");
+        assert!(!Crowd::new(800_007, 1_000_000, 9).is_crowded());
+        assert_eq!(Crowd::new(1_000_000, 1_000_000, 0).most, MOST);
+    }
+
+    /// However many flows there are, those noted first are not favoured.
+    #[test]
+    fn the_oldest_of_very_many_are_evicted() {
+        let mut crowd = Crowd::new(1_000_000, 1_000_000, 0);
+        for number in 1..=50_000 {
+            crowd.note(&client(number), &flow(60 + number / 10), None, NOW);
+        }
+        let oldest = crowd.into_first();
+        assert_eq!(oldest.len(), MOST);
+        assert!(oldest.iter().all(|candidate| candidate.flow.seen_secs <= NOW - 60 - 4_000));
+    }
+}
