@@ -95,7 +95,7 @@ reasons! {
     55 ConnectSyn "connect" "syn" "SYN sent to a backend";
     56 ConnectAgain "connect" "syn_again" "SYN to the same backend repeated";
     57 ConnectNext "connect" "next_backend" "backend refused or silent; SYN sent to the next one";
-    58 ConnectExhausted "connect" "exhausted" "no backend answered in three tries; client reset";
+    58 ConnectExhausted "connect" "exhausted" "every backend refused; client reset";
     59 ConnectNoPort "connect" "no_source_port" "no free source port towards the backend; answered with RST";
     60 ConnectHello "connect" "hello" "backend answered; hello delivered";
     61 ConnectTableFull "connect" "flow_table_full" "flow table full; both sides reset";

@@ -9,6 +9,7 @@ mod reasons;
 mod parse;
 mod checksum;
 mod setup;
+mod silent;
 mod classify;
 mod syn;
 mod route;

@@ -3,12 +3,8 @@
 use crate::maps::address::Port;
 use crate::maps::flow::ClientTuple;
 
-/// The most members examined in one call of `pick`. Members that may not be dialled are skipped and are not
-/// tries.
+/// The most members examined in one call of `pick`, those that may not be dialled included.
 pub const LOOKS_MAX: u32 = 16;
-
-/// The most backends dialled for one connection before its client is refused.
-pub const TRIES_MAX: u8 = 3;
 
 /// Returns a hash of the client's address and port. It is the same on every node and after every restart.
 #[inline(always)]
@@ -40,9 +36,9 @@ pub const fn slot(hash: u32, slots: u32) -> u32 {
     ((hash as u64 * slots as u64) >> 32) as u32
 }
 
-/// Returns the member to try at `attempt`: first the slot's own member, then its successors, each once.
+/// Returns the member to try at `attempt`: first the slot's own member, then its successors, round and round.
+/// `members` is not 0.
 #[inline(always)]
 pub const fn member(slot_member: u32, attempt: u32, members: u32) -> u32 {
-    let next = slot_member + attempt;
-    if next >= members { next - members } else { next }
+    slot_member.wrapping_add(attempt) % members
 }

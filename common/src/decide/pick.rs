@@ -1,7 +1,7 @@
 //! Picks a route's backend by Maglev hashing of the client's address and port, among those of its address
 //! family.
 
-use super::maglev::{self, LOOKS_MAX, TRIES_MAX};
+use super::maglev::{self, LOOKS_MAX};
 use super::tables::{Tables, stable};
 use crate::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use crate::maps::flow::ClientTuple;
@@ -16,12 +16,12 @@ pub struct Choice {
     pub route: u32,
     /// Backend id; 0 = none tried yet.
     pub backend: u32,
-    /// Backends tried so far, including this one.
-    pub tries: u8,
-    /// Members of the table examined so far, including skipped ones.
-    pub offset: u8,
+    /// Members of the table examined in this round, including skipped ones.
+    pub offset: u16,
+    /// 1: a backend of this round was given up because it did not answer, so another round follows.
+    pub silent: u8,
     /// Zero.
-    pub reserved: [u8; 2],
+    pub reserved: u8,
     /// The backend; valid once it is picked.
     pub record: Backend,
 }
@@ -30,12 +30,13 @@ impl Choice {
     /// Returns a choice for `route` with no backend tried yet.
     #[inline(always)]
     pub const fn of(route: u32) -> Self {
-        Self { route, backend: 0, tries: 0, offset: 0, reserved: [0; 2], record: Backend::zeroed() }
+        Self { route, backend: 0, offset: 0, silent: 0, reserved: 0, record: Backend::zeroed() }
     }
 }
 
 /// Picks the backend to try next and stores it in `choice`: first the member that the client hashes to, then
-/// its successors. Only the address and port of `client` are used.
+/// its successors, round and round: only a round in which every backend refused is the last. Only the address and
+/// port of `client` are used. If no other backend is usable, the one tried last is picked again.
 ///
 /// Err: the client is refused for this reason. With [`Reason::RouteChanged`] its packet is dropped instead,
 /// and `choice` must not be used.
@@ -75,25 +76,44 @@ fn share(tables: &impl Tables, table: &Table, client: &ClientTuple) -> Result<u3
 /// Like [`pick`], for a client that hashes to member `first`.
 #[inline(always)]
 pub fn pick_from(tables: &impl Tables, choice: &mut Choice, table: &Table, first: u32) -> Result<(), Reason> {
-    let mut look = 0;
+    let members = table.members.min(u16::MAX.into());
+    let mut offset = u32::from(choice.offset);
+    // After a silent one, all members once more, the one tried last included. A product instead of a condition, which the
+    // verifier would follow twice.
+    let end = members + offset * u32::from(choice.silent & 1);
+    let (mut look, mut taken) = (0, false);
     while look < LOOKS_MAX {
-        let offset = choice.offset;
-        if choice.tries >= TRIES_MAX || u32::from(offset) >= table.members {
-            break;
+        if offset >= end {
+            return Err(none(choice));
         }
-        choice.offset = offset + 1;
-        match member(tables, choice, table, maglev::member(first, u32::from(offset), table.members))? {
+        let met = member(tables, choice, table, maglev::member(first, offset, members))?;
+        offset += 1;
+        look += 1;
+        match met {
             Member::Taken => {
-                choice.tries += 1;
-                return Ok(());
+                taken = true;
+                break;
             }
             // Refuses only clients that hash to this member. A client whose own backend is down skips it.
-            Member::Refusing if offset == 0 => return Err(Reason::PickRefused),
+            Member::Refusing if look == 1 && choice.backend == 0 => return Err(Reason::PickRefused),
             Member::Refusing | Member::Unusable => {}
         }
-        look += 1;
     }
-    Err(if choice.backend == 0 { Reason::PickNone } else { Reason::ConnectExhausted })
+    let again = choice.silent != 0;
+    if offset > members {
+        // The next round has begun.
+        offset -= members;
+        choice.silent = 0;
+    }
+    choice.offset = offset as u16;
+    // Where many members in a row are not usable, a silent backend is asked again meanwhile.
+    if taken || again { Ok(()) } else { Err(none(choice)) }
+}
+
+/// Why a client is refused that has no backend left.
+#[inline(always)]
+const fn none(choice: &Choice) -> Reason {
+    if choice.backend == 0 { Reason::PickNone } else { Reason::ConnectExhausted }
 }
 
 /// Whether a member takes a new connection.

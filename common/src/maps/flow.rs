@@ -308,14 +308,14 @@ map_struct! {
         pub window_scale: u8,
         /// [`OPTION_SACK`], [`OPTION_TIMESTAMPS`].
         pub options: u8,
-        /// Backends tried so far.
-        pub tries: u8,
+        /// [`crate::decide::pick::Choice::offset`].
+        pub offset: u16,
+        /// [`crate::decide::pick::Choice::silent`].
+        pub silent: u8,
         /// Retransmissions by the client since the first SYN to the current backend.
         pub retransmits: u8,
-        /// Members of the table examined so far, including skipped ones.
-        pub offset: u8,
         /// Zero.
-        pub reserved: [u8; 7],
+        pub reserved: [u8; 6],
         /// The state of the parser.
         pub parser: Parser,
     }

@@ -13,8 +13,6 @@ use userspace::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Patt
 
 /// The number of members examined in one try.
 const LOOKS: usize = 16;
-/// The number of backends dialled for one connection.
-const TRIES: usize = 3;
 
 /// The expected outcome for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +148,7 @@ impl Oracle<'_> {
             let takes = !member.is_refusing()
                 && !self.unreachable.contains(&member.address)
                 && !self.closed.contains(&socket);
-            if takes && dialled.len() < TRIES {
+            if takes {
                 dialled.push(socket);
                 passed = 0;
             } else {

@@ -9,10 +9,11 @@ use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
 use crate::packet::RST;
-use crate::scratch::Scratch;
+use crate::scratch::{Dial, Received, Scratch, Waiting};
 use crate::segment::{draft, emit};
 use crate::stage::connect::{self, Answer};
 use crate::stage::{admit, checksum, hello, pick, route};
+use crate::verified::verified;
 
 /// Whether the client's segment belongs to the connection in `s.waiting`. A connection past its time limit is
 /// forgotten, and its own segment is answered with RST.
@@ -70,7 +71,7 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     route::by_name(&mut s.dial, &mut s.waiting)?;
     let admitted = admit::new(&mut s.received, &mut s.dial);
     if let Err(exit) = admitted.and_then(|()| pick::next(&mut s.received, &mut s.dial)) {
-        count_refused(s, exit);
+        count_refused(&s.dial, exit);
         return Err(exit);
     }
     // A hello that had to wait for bytes is already counted. This one starts to wait now, for its backend.
@@ -81,72 +82,83 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     s.dial.connection.generation = s.waiting.pending.connection.generation;
     // Only now, so that a refused hello does not take a slot from another one.
     let kept = bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors);
-    let exit = match kept.and_then(|()| dial(skb, s)) {
-        Ok(()) => return Ok(send_syn(skb, s, Reason::ConnectSyn)),
+    let exit = match kept.and_then(|()| claim(skb, &mut s.received, &mut s.dial, &mut s.waiting)) {
+        Ok(()) => return Ok(send_syn(skb, s, Exit::sent(Reason::ConnectSyn))),
         Err(exit) => exit,
     };
     // The count of a stored record is lowered with its removal.
     if new {
         source::lower(&s.received.client, s.waiting.pending.source_epoch);
     }
-    count_refused(s, exit);
+    count_refused(&s.dial, exit);
     Err(exit)
 }
 
 /// Handles a repetition of a complete hello: the backend has not answered. The first time, the same backend
-/// gets the SYN again; from the second time on, the next backend is tried.
+/// gets the SYN again; from the second time on, the next usable backend is tried, if there is another one.
 #[inline(always)]
 fn repeated(skb: Skb, s: &mut Scratch) -> Exit {
     let p = &mut s.waiting.pending;
     p.retransmits = p.retransmits.saturating_add(1);
     if p.retransmits < 2 {
         return match record::write_back(&mut s.received, &mut s.waiting) {
-            true => send_syn(skb, s, Reason::ConnectAgain),
+            true => send_syn(skb, s, Exit::sent(Reason::ConnectAgain)),
             false => Exit::drop(Reason::HelloBeyond),
         };
     }
-    match dial_next(skb, s) {
-        Ok(()) => send_syn(skb, s, Reason::ConnectNext),
-        Err(exit) => exit,
+    p.silent = 1;
+    let exit = dial_next(skb, &mut s.received, &mut s.dial, &mut s.waiting);
+    if exit.verdict() == Verdict::Redirect { send_syn(skb, s, exit) } else { exit }
+}
+
+verified! {
+    /// Gives up the backend that was tried last and claims the next one. If the one tried last is the only usable one, it
+    /// is asked again. An exit with verdict `Redirect` means that the SYN must be sent; otherwise the record is still
+    /// held, unless it is over.
+    fn dial_next as pending_dial_next[Skb, skb](received: Received, dial: Dial, waiting: Waiting) -> Exit {
+        connect::resume(dial, &waiting.pending);
+        let picked = pick::next(received, dial);
+        if picked.is_ok() && dial.choice.backend == waiting.pending.connection.backend {
+            return match connect::again(received, dial, waiting) {
+                Ok(()) => Exit::sent(Reason::ConnectAgain),
+                Err(exit) => exit,
+            };
+        }
+        // If nothing can be decided now, the hello stays for the next repetition.
+        if picked.is_ok() || picked.is_err_and(|exit| exit.verdict() == Verdict::Reset) {
+            let p = &waiting.pending;
+            delivery::release(&p.nat, &received.client, p.connection.generation);
+            count::retried(p.connection.route);
+        }
+        match picked.and_then(|()| claim(skb, received, dial, waiting)) {
+            Ok(()) => Exit::sent(Reason::ConnectNext),
+            Err(exit) => {
+                count_refused(dial, exit);
+                exit
+            }
+        }
     }
 }
 
-/// Gives up the backend that was tried last and claims the next one. If that is refused, the record is still held.
+/// Claims the backend in `dial` for the connection in `waiting`, which is then stored.
 #[inline(always)]
-fn dial_next(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    connect::resume(&mut s.dial, &s.waiting.pending);
-    let picked = pick::next(&mut s.received, &mut s.dial);
-    // If nothing can be decided now, the hello stays for the next repetition.
-    if picked.is_ok() || picked.is_err_and(|exit| exit.verdict() == Verdict::Reset) {
-        let p = &s.waiting.pending;
-        delivery::release(&p.nat, &s.received.client, p.connection.generation);
-        count::retried(p.connection.route);
-    }
-    let dialled = picked.and_then(|()| dial(skb, s));
-    if let Err(exit) = dialled {
-        count_refused(s, exit);
-    }
-    dialled
+fn claim(skb: Skb, received: &mut Received, dial: &mut Dial, waiting: &mut Waiting) -> Result<(), Exit> {
+    delivery::open(skb, received, dial)?;
+    connect::store(received, dial, waiting)
 }
 
-/// Claims the backend in `s.dial` for the connection in `s.waiting`, which is then stored.
+/// Sends the SYN to the backend, counted under the reason of `exit`.
 #[inline(always)]
-fn dial(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
-    delivery::open(skb, &mut s.received, &mut s.dial)?;
-    connect::store(&mut s.received, &s.dial, &mut s.waiting)
-}
-
-#[inline(always)]
-fn send_syn(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
+fn send_syn(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     connect::draft_syn(&s.received.segment, &mut s.draft, &s.waiting.pending);
-    emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, reason)
+    emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
 }
 
 /// Counts a refusal for the route.
 #[inline(always)]
-fn count_refused(s: &Scratch, exit: Exit) {
+fn count_refused(dial: &Dial, exit: Exit) {
     if exit.verdict() == Verdict::Reset {
-        count::refused(s.dial.choice.route);
+        count::refused(dial.choice.route);
     }
 }
 
@@ -185,21 +197,22 @@ fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
     draft::answer(draft, &received.segment);
     draft::reset_numbers(draft, &received.segment);
     emit::copy(skb, received, draft, &mut s.cursors);
-    send_syn(skb, s, Reason::ConnectOld)
+    send_syn(skb, s, Exit::sent(Reason::ConnectOld))
 }
 
 /// The backend of the connection in `s.waiting`, whose record this CPU holds, refused or is unreachable: dials the next
 /// one.
 #[inline(always)]
 pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
-    match dial_next(skb, s) {
-        Ok(()) => send_syn(skb, s, Reason::ConnectNext),
-        Err(exit) if exit.verdict() == Verdict::Reset => {
+    let exit = dial_next(skb, &mut s.received, &mut s.dial, &mut s.waiting);
+    match exit.verdict() {
+        Verdict::Redirect => send_syn(skb, s, exit),
+        Verdict::Reset => {
             record::remove_held(&mut s.received, &mut s.waiting);
             connect::draft_client_reset(&s.received, &mut s.draft, s.waiting.pending.vip_isn);
             emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
         }
-        Err(exit) => exit,
+        _ => exit,
     }
 }
 

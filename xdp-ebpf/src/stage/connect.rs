@@ -29,14 +29,22 @@ pub(crate) fn store(received: &mut Received, dial: &Dial, waiting: &mut Waiting)
     p.connection.state = PENDING_CONNECTING;
     p.nat = dial.nat;
     p.mtu = dial.choice.record.mtu;
-    p.tries = dial.choice.tries;
     p.offset = dial.choice.offset;
+    p.silent = dial.choice.silent;
     p.retransmits = 0;
     let stored = pending::store(received, waiting);
     if stored.is_err() {
         delivery::release(&dial.nat, &received.client, dial.connection.generation);
     }
     stored
+}
+
+/// Stores that the backend of the connection, whose record this CPU holds, is asked again: it is the only usable one.
+#[inline(always)]
+pub(crate) fn again(received: &mut Received, dial: &Dial, waiting: &mut Waiting) -> Result<(), Exit> {
+    waiting.pending.offset = dial.choice.offset;
+    waiting.pending.silent = dial.choice.silent;
+    pending::store(received, waiting)
 }
 
 /// Restores the pending connection's choice, so that the next backend is picked from there.
@@ -46,8 +54,8 @@ pub(crate) fn resume(dial: &mut Dial, pending: &Pending) {
     dial.listener.id = pending.connection.listener;
     dial.choice.route = pending.connection.route;
     dial.choice.backend = pending.connection.backend;
-    dial.choice.tries = pending.tries;
     dial.choice.offset = pending.offset;
+    dial.choice.silent = pending.silent;
 }
 
 /// Drafts the SYN of a pending connection.

@@ -51,14 +51,14 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.acked = 0;
     p.buffers = [NO_BUFFER; PENDING_BUFFERS];
     p.segments_unacked = 0;
-    p.tries = 0;
     p.offset = 0;
+    p.silent = 0;
     p.retransmits = 0;
     p.source_epoch = 0;
     p.our_tsval = 0;
     p.mtu = 0;
     p.backend_mss = 0;
-    p.reserved = [0; 7];
+    p.reserved = [0; 6];
     p.parser = Parser::zeroed();
 }
 

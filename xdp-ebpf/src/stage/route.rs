@@ -32,7 +32,7 @@ fn find(dial: &mut Dial, name: Option<Name<'_>>) -> Result<(), Exit> {
         Ok((route, _)) => {
             dial.choice.route = route;
             dial.choice.backend = 0;
-            dial.choice.tries = 0;
+            dial.choice.silent = 0;
             dial.choice.offset = 0;
             Ok(())
         }

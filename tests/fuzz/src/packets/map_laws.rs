@@ -57,7 +57,7 @@ impl Held {
         let hello = self
             .hellos
             .get(client)
-            .map_or(0, |hello| usize::from(hello.connection.state) + usize::from(hello.tries));
+            .map_or(0, |hello| usize::from(hello.connection.state) + usize::from(hello.offset));
         flow ^ hello << 8 ^ usize::from(self.half_opens.contains_key(client)) << 11
     }
 

@@ -1,0 +1,125 @@
+//! Backends that do not answer: asked again, round and round, until the time limit of the hello.
+
+use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE};
+use common::reason::Reason;
+use tests::addresses::FAMILIES;
+
+use crate::check::{assert_sent, sent};
+use crate::connect::{expected_syn, repeat};
+use crate::scene::{Backend, dial, ready, usual_hello};
+use crate::setup::{backend_id, flag_backend, nats, remove_hello, route_counts, with_backends};
+
+/// It got two SYNs, then its client was reset 0.4 s after the hello.
+#[test]
+fn the_only_backend_is_asked_again_from_the_same_port() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        for _ in 0..20 {
+            assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
+            assert_eq!(backend.owner(&programs), Some(client.dial.tuple()));
+        }
+        assert_eq!(route_counts(&programs).1, 0, "nobody is refused");
+        assert_eq!(sent(&backend.accept(&mut programs)).payload, usual_hello());
+        crate::setup::remove_flow(&mut programs, client.dial.tuple());
+    }
+}
+
+#[test]
+fn silent_backends_are_asked_twice_each_round_and_round() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        with_backends(&mut programs, 3);
+        let client = dial(family).shake(&mut programs);
+        let mut backend = client.ask(&mut programs, &usual_hello());
+        let mut tried = vec![backend.address];
+        for _ in 0..8 {
+            // The first retransmission sends the same SYN again.
+            assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
+            // The second one dials another backend; the first backend's port is free.
+            let outcome = repeat(&mut programs, client);
+            let next = Backend::of(&sent(&outcome));
+            assert_sent(&outcome, Reason::ConnectNext, &expected_syn(next));
+            assert_eq!(backend.owner(&programs), None);
+            assert_eq!(next.owner(&programs), Some(client.dial.tuple()));
+            tried.push(next.address);
+            backend = next;
+        }
+        assert_ne!(tried[0], tried[1]);
+        assert!(tried[2] != tried[0] && tried[2] != tried[1], "{tried:?}");
+        assert_eq!(tried[..6], tried[3..], "{tried:?}");
+        assert_eq!(route_counts(&programs), (0, 0, 8));
+        backend.accept(&mut programs);
+        crate::setup::remove_flow(&mut programs, client.dial.tuple());
+    }
+}
+
+#[test]
+fn a_backend_that_is_alone_usable_is_asked_until_another_one_is() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for flags in [BACKEND_RETIRED, BACKEND_UNREACHABLE] {
+            with_backends(&mut programs, 3);
+            let client = dial(family).shake(&mut programs);
+            let backend = client.ask(&mut programs, &usual_hello());
+            let others: Vec<u8> = (0..3)
+                .filter(|&index| crate::setup::backend_socket(family, index) != backend.address)
+                .collect();
+            for &index in &others {
+                flag_backend(&mut programs, backend_id(family, index), flags);
+            }
+            for _ in 0..5 {
+                assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
+            }
+            flag_backend(&mut programs, backend_id(family, others[0]), 0);
+            let outcome = repeat(&mut programs, client);
+            assert_eq!(outcome.counted, [(Reason::ConnectNext, 1)]);
+            assert_ne!(Backend::of(&sent(&outcome)).address, backend.address);
+            remove_hello(&mut programs, client.dial.tuple());
+        }
+    }
+}
+
+/// In a round with a silent backend, a refusal goes on to the next one. A round in which all refuse is the last.
+#[test]
+fn refusals_of_all_end_it_and_refusals_of_some_do_not() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        with_backends(&mut programs, 2);
+        let client = dial(family).shake(&mut programs);
+        let first = client.ask(&mut programs, &usual_hello());
+        repeat(&mut programs, client);
+        let second = Backend::of(&sent(&repeat(&mut programs, client)));
+        // The second refuses: the silent one gets another SYN at once.
+        let outcome = second.refuse(&mut programs);
+        let again = Backend::of(&sent(&outcome));
+        assert_sent(&outcome, Reason::ConnectNext, &expected_syn(again));
+        assert_eq!(again.address, first.address);
+        // In this round both refuse.
+        let outcome = again.refuse(&mut programs);
+        let last = Backend::of(&sent(&outcome));
+        assert_eq!(last.address, second.address);
+        assert_sent(&last.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
+        assert_eq!((client.waiting(&programs), nats(&programs)), (None, vec![]));
+    }
+}
+
+#[test]
+fn the_only_backend_may_refuse_after_silence() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        for _ in 0..3 {
+            repeat(&mut programs, client);
+        }
+        assert_sent(&backend.refuse(&mut programs), Reason::ConnectExhausted, &client.refusal());
+        assert_eq!((client.waiting(&programs), nats(&programs)), (None, vec![]));
+    }
+}
