@@ -10,6 +10,7 @@ mod parse;
 mod checksum;
 mod setup;
 mod silent;
+mod connecting;
 mod classify;
 mod syn;
 mod route;

@@ -86,7 +86,10 @@ pub(crate) fn hellos(programs: &Programs) -> Vec<ClientTuple> {
 pub(crate) fn waiting_of(programs: &Programs, source: IpAddr) -> u32 {
     let prefix = Address::from(source).source_prefix();
     let source: Option<Source> = programs.entry(name::SOURCES, prefix);
-    source.map_or(0, |source| source.count.waiting)
+    let shares = programs.entries::<ShareKey, Share>(name::SHARES).into_iter();
+    let connecting: u32 =
+        shares.filter(|(key, _)| key.source == prefix).map(|(_, share)| share.connecting).sum();
+    source.map_or(0, |source| source.count.waiting) + connecting
 }
 
 /// Removes a hello from the map, as if it had been evicted.

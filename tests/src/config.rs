@@ -49,6 +49,8 @@ pub struct Settings {
     pub flows_per_route: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub flows_per_source: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub connecting_per_source: Option<u32>,
 }
 
 #[derive(Clone, Debug, Serialize)]

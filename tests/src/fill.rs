@@ -48,6 +48,8 @@ pub fn default_settings(sizes: Sizes) -> Settings {
         // No bound: the table is full first.
         route_flows_max: u32::MAX,
         share_flows_max: 65_536,
+        share_connecting_max: u32::MAX,
+        reserved: 0,
     }
 }
 

@@ -12,6 +12,8 @@ pub struct Held {
     pub route_flows: u32,
     /// Flows of the client's source (IPv4 /32, IPv6 /64) to the route.
     pub share_flows: u32,
+    /// Hellos of the client's source that wait for a backend of the route.
+    pub share_connecting: u32,
 }
 
 /// A rule: a count and its bound.
@@ -35,10 +37,15 @@ impl Rule {
 
 /// Returns all rules, in the order in which they are applied.
 #[inline(always)]
-pub const fn rules(held: &Held, settings: &Settings) -> [Rule; 2] {
+pub const fn rules(held: &Held, settings: &Settings) -> [Rule; 3] {
     [
         Rule { reason: Reason::AdmitRouteFull, count: held.route_flows, most: settings.route_flows_max },
         Rule { reason: Reason::AdmitSourceFull, count: held.share_flows, most: settings.share_flows_max },
+        Rule {
+            reason: Reason::AdmitConnecting,
+            count: held.share_connecting,
+            most: settings.share_connecting_max,
+        },
     ]
 }
 
@@ -67,10 +74,15 @@ pub const fn count(stored: u32) -> u32 {
 mod tests {
     use super::*;
 
-    const BOUNDS: Settings = Settings { route_flows_max: 1_000, share_flows_max: 10, ..Settings::zeroed() };
+    const BOUNDS: Settings = Settings {
+        route_flows_max: 1_000,
+        share_flows_max: 10,
+        share_connecting_max: 5,
+        ..Settings::zeroed()
+    };
 
     fn verdict(route_flows: u32, share_flows: u32) -> Result<(), Reason> {
-        admit(&Held { route_flows, share_flows }, &BOUNDS)
+        admit(&Held { route_flows, share_flows, share_connecting: 4 }, &BOUNDS)
     }
 
     #[test]
@@ -80,15 +92,21 @@ mod tests {
         assert_eq!(verdict(1_000, 9), Err(Reason::AdmitRouteFull));
         assert_eq!(verdict(999, 10), Err(Reason::AdmitSourceFull));
         assert_eq!(verdict(u32::MAX, u32::MAX), Err(Reason::AdmitRouteFull), "the first rule that refuses");
+        let held = Held { share_connecting: 5, ..Held::default() };
+        assert_eq!(admit(&held, &BOUNDS), Err(Reason::AdmitConnecting));
     }
 
     #[test]
     fn the_rules_say_what_they_compare() {
-        let rules = rules(&Held { route_flows: 7, share_flows: 10 }, &BOUNDS);
+        let rules = rules(&Held { route_flows: 7, share_flows: 10, share_connecting: 2 }, &BOUNDS);
         let shown = rules.map(|rule| (rule.reason, rule.count, rule.most, rule.refuses()));
         assert_eq!(
             shown,
-            [(Reason::AdmitRouteFull, 7, 1_000, false), (Reason::AdmitSourceFull, 10, 10, true)]
+            [
+                (Reason::AdmitRouteFull, 7, 1_000, false),
+                (Reason::AdmitSourceFull, 10, 10, true),
+                (Reason::AdmitConnecting, 2, 5, false)
+            ]
         );
     }
 

@@ -2,7 +2,7 @@
 
 map_struct! {
     /// Value of `SETTINGS`.
-    pub struct Settings = 56 {
+    pub struct Settings = 64 {
         /// A hello must be complete, and its backend connected, within this time.
         pub hello_timeout_ns: u64,
         /// A flow without packets for this long is reset.
@@ -19,7 +19,7 @@ map_struct! {
         pub half_opens: u32,
         /// Entries of `CLOSED_RING`.
         pub closed: u32,
-        /// The most waiting hellos of one source.
+        /// The most incomplete hellos of one source.
         pub source_hellos_max: u32,
         /// Index of the cookie key that signs; both keys verify.
         pub cookie_key: u32,
@@ -33,6 +33,10 @@ map_struct! {
         pub route_flows_max: u32,
         /// The most flows of one source (IPv4 /32, IPv6 /64) to one route.
         pub share_flows_max: u32,
+        /// The most complete hellos of one source to one route that wait for their backend.
+        pub share_connecting_max: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

@@ -5,7 +5,8 @@ use super::flow::ClientTuple;
 use super::word::Waiting;
 
 map_struct! {
-    /// Value of `SOURCES`: the number of waiting hellos of one source.
+    /// Value of `SOURCES`: the number of incomplete hellos of one source, counted while their record has state
+    /// [`super::flow::PENDING_COLLECTING`].
     pub struct Source = 16 {
         /// Monotonic clock when the newest of them was counted. A late write into the element of another source does
         /// no harm: it is the current time.
@@ -38,7 +39,8 @@ map_struct! {
     pub struct Share = 8 {
         /// Flows, those that are over and linger included. Read it with [`crate::decide::admit::count`].
         pub flows: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Complete hellos that wait for their backend, counted while their record has state
+        /// [`super::flow::PENDING_CONNECTING`]. Read it in the same manner.
+        pub connecting: u32,
     }
 }

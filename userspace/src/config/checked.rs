@@ -105,6 +105,7 @@ impl Check<'_> {
             flows_per_source: self
                 .limit("flowsPerSource", raw.flows_per_source, &MAX_FLOWS)
                 .unwrap_or(default.flows_per_source),
+            connecting_per_source: self.limit("connectingPerSource", raw.connecting_per_source, &MAX_HELLOS),
         }
     }
 

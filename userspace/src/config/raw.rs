@@ -43,6 +43,7 @@ pub(super) struct RawSettings<'a> {
     pub(super) max_hellos: Option<i64>,
     pub(super) flows_per_route: Option<i64>,
     pub(super) flows_per_source: Option<i64>,
+    pub(super) connecting_per_source: Option<i64>,
 }
 
 /// `listeners[]`.

@@ -34,6 +34,7 @@ pub(super) const SETTINGS: &[(&str, Shape)] = &[
     ("maxHellos", Shape::Whole),
     ("flowsPerRoute", Shape::Whole),
     ("flowsPerSource", Shape::Whole),
+    ("connectingPerSource", Shape::Whole),
 ];
 
 pub(super) const LISTENER: &[(&str, Shape)] = &[

@@ -114,6 +114,8 @@ pub struct Settings {
     pub flows_per_route: Option<u32>,
     /// Most flows of one source (IPv4 /32, IPv6 /64) to one route.
     pub flows_per_source: u32,
+    /// Most hellos of one source that wait for one route's backends; `None`: see [`Settings::source_connecting`].
+    pub connecting_per_source: Option<u32>,
 }
 
 /// A node with fewer routes lets one of them have all flows.
@@ -125,6 +127,11 @@ impl Settings {
     pub fn route_flows(&self, routes: usize) -> u32 {
         let all = if routes < ROUTES_THAT_SHARE { self.max_flows } else { self.max_flows.div_ceil(4) };
         self.flows_per_route.unwrap_or(all)
+    }
+
+    /// Returns the most hellos of one source that wait for one route's backends: by default an eighth of all.
+    pub fn source_connecting(&self) -> u32 {
+        self.connecting_per_source.unwrap_or(self.max_hellos.div_ceil(8))
     }
 }
 
@@ -140,6 +147,7 @@ impl Default for Settings {
             max_hellos: 65_536,
             flows_per_route: None,
             flows_per_source: 65_536,
+            connecting_per_source: None,
         }
     }
 }

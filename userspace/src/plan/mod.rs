@@ -150,6 +150,8 @@ impl Planner<'_> {
             deliveries: 0,
             route_flows_max: desired.route_flows(self.after.routes.len()),
             share_flows_max: desired.flows_per_source,
+            share_connecting_max: desired.source_connecting(),
+            reserved: 0,
         };
         if settings != *before {
             self.steps.settings.push(Change::PutSettings(settings));

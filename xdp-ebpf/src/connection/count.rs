@@ -42,7 +42,7 @@ verified! {
         let key = ShareKey::of(client, route);
         if let Some(share) = maps::share(&key) {
             atomic::add(&mut share.flows, 1);
-        } else if !maps::insert_share(&key, &Share { flows: 1, reserved: 0 }) {
+        } else if !maps::insert_share(&key, &Share { flows: 1, connecting: 0 }) {
             // Either another CPU was quicker, or the map is full. That is no reason to refuse a source: the daemon makes
             // room.
             match maps::share(&key) {
@@ -62,6 +62,29 @@ verified! {
         if let Some(share) = maps::share(&ShareKey::of(client, route)) {
             lower_to_zero(&mut share.flows);
         }
+    }
+}
+
+verified! {
+    /// Counts a hello of the client's that begins to wait for a backend of the route, before its record says so.
+    pub(crate) fn raise_connecting as count_raise_connecting(client: ClientTuple; route: u32) -> () {
+        let key = ShareKey::of(client, route);
+        if maps::share(&key).is_none() && maps::insert_share(&key, &Share { flows: 0, connecting: 1 }) {
+            return;
+        }
+        // Where the map is full, the flow says so.
+        if let Some(share) = maps::share(&key) {
+            atomic::add(&mut share.connecting, 1);
+        }
+    }
+}
+
+/// Counts such a hello down again, by the CPU that ends its record's state of connecting. Inlined: removal of a record is
+/// as many calls deep as the kernel allows.
+#[inline(always)]
+pub(crate) fn lower_connecting(client: &ClientTuple, route: u32) {
+    if let Some(share) = maps::share(&ShareKey::of(client, route)) {
+        lower_to_zero(&mut share.connecting);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Records of waiting connections: stored, locked, written back, removed.
 
-use common::maps::flow::{ClientTuple, Flow, PENDING_CONNECTING, PENDING_UNDELIVERED};
+use common::maps::flow::{ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING};
 use common::reason::Reason;
 
+use super::count;
 use super::record::{self, Found};
 use crate::atomic;
 use crate::buffer::{place, source};
@@ -118,13 +119,14 @@ verified! {
         let Some(held) = maps::pending(client) else { return };
         let (nat, epoch) = (held.nat, held.source_epoch);
         let (state, generation) = (held.connection.state, held.connection.generation);
-        // If it became a flow, the flow keeps the backend's side.
-        if state == PENDING_CONNECTING
-            && !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation)
-        {
-            delivery::release(&nat, client, generation);
+        if state == PENDING_CONNECTING {
+            count::lower_connecting(client, held.connection.route);
+            // If it became a flow, the flow keeps the backend's side.
+            if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
+                delivery::release(&nat, client, generation);
+            }
         }
-        if state != PENDING_UNDELIVERED {
+        if state == PENDING_COLLECTING {
             source::lower(client, epoch);
         }
         maps::remove_pending(client);

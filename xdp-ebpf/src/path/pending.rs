@@ -74,24 +74,31 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         count_refused(&s.dial, exit);
         return Err(exit);
     }
-    // A hello that had to wait for bytes is already counted. This one starts to wait now, for its backend.
-    let new = !s.waiting.held;
-    if new && !source::raise(&s.received, &mut s.waiting) {
-        return Err(Exit::reset(Reason::HelloSourceFull));
-    }
     s.dial.connection.generation = s.waiting.pending.connection.generation;
     // Only now, so that a refused hello does not take a slot from another one.
     let kept = bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors);
-    let exit = match kept.and_then(|()| claim(skb, &mut s.received, &mut s.dial, &mut s.waiting)) {
-        Ok(()) => return Ok(send_syn(skb, s, Exit::sent(Reason::ConnectSyn))),
-        Err(exit) => exit,
-    };
-    // The count of a stored record is lowered with its removal.
-    if new {
+    let opened = kept.and_then(|()| delivery::open(skb, &mut s.received, &mut s.dial));
+    if let Err(exit) = opened.and_then(|()| connecting(s)) {
+        count_refused(&s.dial, exit);
+        return Err(exit);
+    }
+    Ok(send_syn(skb, s, Exit::sent(Reason::ConnectSyn)))
+}
+
+/// Stores the record, which waits for its backend from now on, and counts it as such: no longer for its source, but for
+/// the source and the route. A record that is removed gives back the count of its state.
+#[inline(always)]
+fn connecting(s: &mut Scratch) -> Result<(), Exit> {
+    let (new, route) = (!s.waiting.held, s.dial.connection.route);
+    count::raise_connecting(&mut s.received.client, route);
+    if !new {
         source::lower(&s.received.client, s.waiting.pending.source_epoch);
     }
-    count_refused(&s.dial, exit);
-    Err(exit)
+    let stored = connect::store(&mut s.received, &s.dial, &mut s.waiting);
+    if stored.is_err() && new {
+        count::lower_connecting(&s.received.client, route);
+    }
+    stored
 }
 
 /// Handles a repetition of a complete hello: the backend has not answered. The first time, the same backend
@@ -130,7 +137,8 @@ verified! {
             delivery::release(&p.nat, &received.client, p.connection.generation);
             count::retried(p.connection.route);
         }
-        match picked.and_then(|()| claim(skb, received, dial, waiting)) {
+        let opened = picked.and_then(|()| delivery::open(skb, received, dial));
+        match opened.and_then(|()| connect::store(received, dial, waiting)) {
             Ok(()) => Exit::sent(Reason::ConnectNext),
             Err(exit) => {
                 count_refused(dial, exit);
@@ -138,13 +146,6 @@ verified! {
             }
         }
     }
-}
-
-/// Claims the backend in `dial` for the connection in `waiting`, which is then stored.
-#[inline(always)]
-fn claim(skb: Skb, received: &mut Received, dial: &mut Dial, waiting: &mut Waiting) -> Result<(), Exit> {
-    delivery::open(skb, received, dial)?;
-    connect::store(received, dial, waiting)
 }
 
 /// Sends the SYN to the backend, counted under the reason of `exit`.

@@ -13,10 +13,12 @@ verified! {
     pub(crate) fn new as admit_new(received: Received, dial: Dial) -> Result<(), Exit> {
         let Some(settings) = maps::settings() else { return Ok(()) };
         let route = dial.choice.route;
+        let share = maps::share(&ShareKey::of(&received.client, route));
+        let (flows, connecting) = share.map_or((0, 0), |share| (share.flows, share.connecting));
         let held = Held {
             route_flows: maps::route_counters(&route).map_or(0, |counters| admit::count(counters.flows)),
-            share_flows: maps::share(&ShareKey::of(&received.client, route))
-                .map_or(0, |share| admit::count(share.flows)),
+            share_flows: admit::count(flows),
+            share_connecting: admit::count(connecting),
         };
         admit::admit(&held, settings).map_err(Exit::refused)
     }

@@ -9,9 +9,9 @@ use common::maps::flow::{
 use common::maps::word::units;
 use common::reason::Reason;
 
-use crate::buffer::{place, source};
+use crate::buffer::place;
 use crate::connection::open::{self, Opened};
-use crate::connection::pending;
+use crate::connection::{count, pending};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::Skb;
@@ -134,7 +134,7 @@ verified! {
         }
         p.connection.state = PENDING_UNDELIVERED;
         if undelivered {
-            source::lower(&received.client, p.source_epoch);
+            count::lower_connecting(&received.client, connection.route);
             pending::write(received, waiting);
         } else {
             place::free(waiting);

@@ -45,6 +45,9 @@ settings:
   flowsPerRoute: {{ int64 . }}
   {{- end }}
   flowsPerSource: {{ int64 .Values.settings.flowsPerSource }}
+  {{- with .Values.settings.connectingPerSource }}
+  connectingPerSource: {{ int64 . }}
+  {{- end }}
   idleTimeout: {{ .Values.settings.idleTimeout }}
   helloTimeout: {{ .Values.settings.helloTimeout }}
   sourcePorts: {{ quote .Values.settings.sourcePorts }}
