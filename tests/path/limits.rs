@@ -119,11 +119,11 @@ fn a_source_whose_backend_is_silent_takes_no_place_from_others() {
         dial_from(&scene, family, 7);
         let (_waiting, moved) =
             scene.counted(|| (0..120).map(|_| begun(&scene, family, &bytes)).collect::<Vec<_>>());
-        // Complete hellos that wait for their backend count too.
+        // Complete hellos that wait for their backend are bounded for each source and route.
         let [full, over] =
-            ["HelloSourceFull", "ConnectExhausted"].map(|reason| moved.get(reason).copied().unwrap_or(0));
-        // If connecting takes long enough, a hello exhausts its tries and leaves its slot to another one.
-        let beyond = 120 - PER_SOURCE as u64;
+            ["AdmitConnecting", "ConnectExhausted"].map(|reason| moved.get(reason).copied().unwrap_or(0));
+        // An eighth of 100, rounded up.
+        let beyond = 120 - 13;
         assert!(full > 0 && full <= beyond && full + over >= beyond, "{family:?}: {moved:?}");
         dial_from(&scene, family, tests::addresses::CLIENT);
         if family.is_v4() {
