@@ -33,7 +33,7 @@ fn a_source_has_no_more_hellos_waiting_for_a_routes_backends_than_its_bound() {
         let outcome = third.send(&mut programs, 0, &usual_hello());
         assert_sent(&outcome, Reason::AdmitConnecting, &third.refusal());
         assert_eq!(count(&programs), Some(2));
-        // Each way out gives the count back once: the backend answers, the client resets.
+        // Each exit gives the count back once: the backend answers, the client resets.
         backend.accept(&mut programs);
         assert_eq!(count(&programs), Some(1));
         second.give(&mut programs, &second.at(517).rst());

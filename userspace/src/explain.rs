@@ -182,6 +182,7 @@ fn held(counts: &Counts, route: u32, from: Option<Client>) -> Held {
     Held {
         route_flows: counts.routes.get(&route).map_or(0, |counters| admit::count(counters.flows)),
         share_flows: share.map_or(0, |share| admit::count(share.flows)),
+        share_connecting: share.map_or(0, |share| admit::count(share.connecting)),
     }
 }
 
@@ -392,12 +393,12 @@ routes:
                 ("a.example.com", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.2.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"*.a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"[fd97:2::2]:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.3.3:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"syn"}
-                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.3.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"*.a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"[fd97:2::2]:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.3:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
             "#]],
         );
     }
@@ -413,9 +414,9 @@ routes:
                 ("kubernetes.default.svc", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","pattern":"b.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"no_family"}
-                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"no_backend"}
-                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":null,"reason":"no_backend"}
+                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","pattern":"b.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_family"}
+                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
+                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
                 {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"name_invalid"}
                 {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"reserved_name"}
             "#]],
@@ -434,7 +435,7 @@ routes:
             {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
         "#]].assert_eq(&lines.concat());
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536}],"backend":"10.97.2.2:6443","reason":"forwarded"}
+            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"forwarded"}
         "#]].assert_eq(&answer(&world, Some("direct"), Query::Hello(b"SSH-2.0-x\r\n"), Some("192.0.2.7")));
     }
 

@@ -101,7 +101,7 @@ pub fn pick_from(tables: &impl Tables, choice: &mut Choice, table: &Table, first
     }
     let again = choice.silent != 0;
     if offset > members {
-        // The next round has begun.
+        // The next round has started.
         offset -= members;
         choice.silent = 0;
     }

@@ -24,7 +24,7 @@ pub(super) fn sweep_waiting(maps: &Maps, now: u64, hello_timeout_ns: u64) -> Res
 /// A connection counted between the look and the removal is forgotten; the programs never count below zero.
 pub(super) fn sweep_shares(maps: &Maps) -> Result<Vec<ShareKey>, TableError> {
     let (mut unused, mut used) = (Vec::new(), Vec::new());
-    maps.shares.walk(|key, share| match count(share.flows) {
+    maps.shares.walk(|key, share| match count(share.flows).saturating_add(count(share.connecting)) {
         0 => unused.push(*key),
         flows => used.push((flows, *key)),
     })?;
