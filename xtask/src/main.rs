@@ -37,6 +37,8 @@ mod conformance;
 mod bench;
 /// Fuzz targets.
 mod fuzz;
+/// Guards, removed one by one.
+mod mutate;
 /// Formatting, lints, licences.
 mod lint;
 /// Rules of the tree that no compiler checks.
@@ -68,6 +70,7 @@ cargo xtask COMMAND
   tidy                  rules of the tree that no compiler checks
   fuzz [TARGET] [--seconds N]
                         run the fuzz targets, or one of them (60 seconds each)
+  mutate [WORD...]      remove the guards of tests/guards.txt one by one, and name the tests that fail (root)
 ";
 
 fn main() -> ExitCode {
@@ -104,6 +107,7 @@ fn run(arguments: &[String]) -> Outcome {
         ("licences", []) => lint::licences(),
         ("tidy", []) => tidy::run(),
         ("fuzz", options) => fuzz::run(options),
+        ("mutate", words) => mutate::run(words),
         _ => Err(usage(&format!("`{}` is not a command, or takes other arguments", arguments.join(" ")))),
     }
 }
