@@ -89,6 +89,7 @@ impl Held {
         }
         self.counts(source_hellos_max, lasting);
         self.flow_counts();
+        self.connecting_counts();
     }
 
     /// Each flow must be counted once, for its route and for its source.
@@ -132,23 +133,36 @@ impl Held {
         }
     }
 
-    /// No source may have more waiting hellos than its limit; each must be counted once.
+    /// No source may have more incomplete hellos than its limit; each must be counted once.
     fn counts(&self, max: u32, lasting: bool) {
-        let waits =
-            |hello: &Pending| matches!(hello.connection.state, PENDING_COLLECTING | PENDING_CONNECTING);
-        let waiting = || self.hellos.iter().filter(|(_, hello)| waits(hello));
+        let waiting = || self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_COLLECTING);
         for (address, source) in &self.sources {
             let own = |client: &ClientTuple| client.client.source_prefix() == *address;
             let counted = |hello: &Pending| hello.source_epoch == source.count.epoch;
             let count = waiting().filter(|(client, hello)| own(client) && counted(hello)).count();
-            assert_eq!(source.count.waiting as usize, count, "waiting hellos of {address:?}");
-            assert!(source.count.waiting <= max, "too many waiting hellos of {address:?}");
+            assert_eq!(source.count.waiting as usize, count, "incomplete hellos of {address:?}");
+            assert!(source.count.waiting <= max, "too many incomplete hellos of {address:?}");
         }
         // A source whose count has no room in the map is not refused.
         let full = self.sources.len() >= SOURCES_MAX;
         let counted = |client: &ClientTuple| self.sources.contains_key(&client.client.source_prefix());
         let all = waiting().all(|(client, _)| counted(client));
-        assert!(all || full || !lasting, "a waiting hello is not counted");
+        assert!(all || full || !lasting, "an incomplete hello is not counted");
+    }
+
+    /// Each complete hello that waits for its backend must be counted once, for its source and route.
+    fn connecting_counts(&self) {
+        let mut shares = BTreeMap::new();
+        let connecting = self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_CONNECTING);
+        for (client, hello) in connecting {
+            *shares.entry(ShareKey::of(client, hello.connection.route)).or_insert(0) += 1;
+        }
+        let counted = self.shares.iter().filter(|(_, share)| share.connecting != 0);
+        assert!(
+            counted.map(|(key, share)| (*key, share.connecting)).eq(shares),
+            "hellos that wait for a backend: {:?}",
+            self.shares
+        );
     }
 }
 
