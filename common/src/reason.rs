@@ -70,7 +70,7 @@ reasons! {
     30 HelloBuffered "hello" "buffered" "part of a hello kept";
     31 HelloAcked "hello" "acked" "part of a hello kept or repeated; acknowledged";
     32 HelloGap "hello" "gap" "segment beyond a gap; acknowledged what is there";
-    33 HelloSourceFull "hello" "source_full" "source has too many incomplete hellos; answered with RST";
+    33 HelloSourceFull "hello" "source_full" "source has too many incomplete hellos while over half of the buffers are taken; answered with RST";
     34 HelloBufferFailed "hello" "buffer_failed" "no memory for the hello, or its bytes were evicted before its backend had them; answered with RST";
     35 HelloEvicted "hello" "evicted" "the oldest waiting hello was evicted (event); its client is reset";
     36 HelloNotTls "hello" "not_tls" "the client does not speak TLS; answered with RST";

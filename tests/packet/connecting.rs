@@ -4,13 +4,13 @@ use common::maps::name;
 use common::maps::settings::Settings;
 use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
-use tests::addresses::FAMILIES;
+use tests::addresses::{FAMILIES, Family};
 use tests::fill::default_settings;
-use tests::program::Sizes;
+use tests::program::{Programs, Sizes};
 
-use crate::check::assert_sent;
+use crate::check::{assert_dropped, assert_sent, sent};
 use crate::scene::{Backend, Client, dial, ready, usual_hello};
-use crate::setup::remove_hello;
+use crate::setup::{remove_hello, route_counts};
 
 /// One tenant's silent backends refused the clients of other tenants behind the same address.
 #[test]
@@ -25,9 +25,8 @@ fn a_source_has_no_more_hellos_waiting_for_a_routes_backends_than_its_bound() {
         let second = client(&mut programs, 41_001);
         second.ask(&mut programs, &usual_hello());
         let key = ShareKey::of(&first.dial.tuple(), 1);
-        let count = |programs: &tests::program::Programs| {
-            programs.entry::<_, Share>(name::SHARES, key).map(|share| share.connecting)
-        };
+        let count =
+            |programs: &Programs| programs.entry::<_, Share>(name::SHARES, key).map(|share| share.connecting);
         assert_eq!(count(&programs), Some(2));
         let third = client(&mut programs, 41_002);
         let outcome = third.send(&mut programs, 0, &usual_hello());
@@ -42,4 +41,29 @@ fn a_source_has_no_more_hellos_waiting_for_a_routes_backends_than_its_bound() {
         assert_eq!(count(&programs), Some(1));
         remove_hello(&mut programs, third.dial.tuple());
     }
+}
+
+/// A site whose 15,000 nodes are behind one address lost its uplink for a moment. All hellos come in two segments, and all
+/// first segments before any second one.
+#[test]
+fn fifteen_thousand_nodes_behind_one_address_all_reconnect() {
+    tests::skip_without_root!();
+    const NODES: u16 = 15_000;
+    let sizes = Sizes { flows: 32_768, hellos: 65_536, ..Sizes::default() };
+    let mut programs = Programs::with_sizes(sizes).expect("the programs load");
+    programs.tls_with_one_route();
+    // Nobody waits for as long as the test runs.
+    programs.settings(Settings { hello_timeout_ns: 600_000_000_000, ..default_settings(sizes) });
+    let clients: Vec<Client> =
+        (0..NODES).map(|node| dial(Family::V4).port(20_000 + node).shake(&mut programs)).collect();
+    for client in &clients {
+        assert_dropped(&client.send(&mut programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
+    }
+    for client in &clients {
+        let outcome = client.send(&mut programs, 300, &usual_hello()[300..]);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        Backend::of(&sent(&outcome)).accept(&mut programs);
+    }
+    let (connected, refused, _) = route_counts(&programs);
+    assert_eq!((connected, refused), (u64::from(NODES), 0));
 }

@@ -49,9 +49,11 @@ fn is_reset(stream: &mut TcpStream, within: Duration) -> bool {
 }
 
 #[test]
-fn a_source_may_have_64_waiting_hellos() {
+fn a_source_may_have_64_incomplete_hellos_once_half_of_the_buffers_are_taken() {
     tests::skip_without_root!();
-    let scene = Scene::echo();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.max_hellos = Some(126);
+    let scene = Scene::echo_with(&Options::default(), &config);
     let bytes = hello().name(server_name(0)).bytes();
     for family in FAMILIES {
         let mut waiting: Vec<_> = (0..PER_SOURCE).map(|_| begun(&scene, family, &bytes[..20])).collect();

@@ -19,7 +19,7 @@ map_struct! {
         pub half_opens: u32,
         /// Entries of `CLOSED_RING`.
         pub closed: u32,
-        /// The most incomplete hellos of one source.
+        /// The most incomplete hellos of one source while over half of the buffers are taken.
         pub source_hellos_max: u32,
         /// Index of the cookie key that signs; both keys verify.
         pub cookie_key: u32,
@@ -49,8 +49,8 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `CURSORS`: the programs increment these and never decrement them.
-    pub struct Cursors = 40 {
+    /// Value of `CURSORS`: the programs increment these and never decrement them, except for `buffered`.
+    pub struct Cursors = 48 {
         /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
         /// Next slot to try in `HALF_OPEN_RING`.
@@ -61,6 +61,10 @@ map_struct! {
         pub closed_tail: u64,
         /// Next generation of a connection.
         pub generation: u64,
+        /// Slots of `BUFFERS` that the records in `PENDING` name.
+        pub buffered: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

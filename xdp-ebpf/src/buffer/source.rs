@@ -1,6 +1,7 @@
 //! The number of waiting hellos of each source.
 
 use common::maps::flow::ClientTuple;
+use common::maps::settings::Settings;
 use common::maps::source::Source;
 use common::maps::word::{self, Word};
 
@@ -15,6 +16,15 @@ pub(crate) fn lower(tuple: &ClientTuple, epoch: u32) {
     if let Some(source) = maps::source(&prefix) {
         // The entry stays even at zero: the daemon removes it once the source has been quiet.
         atomic::change(&mut source.count, epoch, |was| word::Waiting::of(was).lowered().bits());
+    }
+}
+
+/// Returns the most hellos of one source: while half of the slots are free, as many as it sends.
+#[inline(always)]
+fn most(settings: &Settings) -> u32 {
+    match maps::cursors() {
+        Some(cursors) if atomic::read_now(&cursors.buffered) <= settings.buffers / 2 => u32::MAX,
+        _ => settings.source_hellos_max,
     }
 }
 
@@ -36,7 +46,7 @@ pub(crate) fn raise(received: &Received, waiting: &mut Waiting) -> bool {
     }
     // If the map is full, that is due to counts that were never lowered: no reason to refuse a source that has none.
     let Some(source) = found else { return true };
-    let (max, epoch) = (settings.source_hellos_max, atomic::word(&source.count).epoch);
+    let (max, epoch) = (most(settings), atomic::word(&source.count).epoch);
     // All of its hellos are past their time limit, even any that were not counted down.
     let over = source.newest_ns + settings.hello_timeout_ns < now_ns;
     let raised = |was| {

@@ -10,6 +10,7 @@ use common::maps::flow::{
     PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, Reply,
 };
 use common::maps::name;
+use common::maps::settings::Cursors;
 use common::maps::source::{Share, ShareKey, Source};
 use tests::program::Programs;
 
@@ -26,6 +27,8 @@ pub struct Held {
     pub sources: BTreeMap<Address, Source>,
     pub shares: BTreeMap<ShareKey, Share>,
     pub routes: BTreeMap<u32, RouteCounters>,
+    /// Buffers that hellos have, as the programs count them.
+    pub buffered: u32,
 }
 
 impl Held {
@@ -39,6 +42,7 @@ impl Held {
             sources: programs.entries(name::SOURCES).into_iter().collect(),
             shares: programs.entries(name::SHARES).into_iter().collect(),
             routes: programs.entries(name::ROUTE_COUNTERS).into_iter().collect(),
+            buffered: programs.element::<Cursors>(name::CURSORS, 0).buffered,
         }
     }
 
@@ -62,7 +66,7 @@ impl Held {
     }
 
     /// Checks all invariants. `lasting`: no hello has expired by its time alone.
-    pub fn check(&self, programs: &Programs, source_hellos_max: u32, lasting: bool) {
+    pub fn check(&self, programs: &Programs, lasting: bool) {
         self.ports();
         for (client, flow) in &self.flows {
             let backend: Option<Backend> = programs.entry(name::BACKENDS, flow.connection.backend);
@@ -87,7 +91,7 @@ impl Held {
                 );
             }
         }
-        self.counts(source_hellos_max, lasting);
+        self.counts(lasting);
         self.flow_counts();
         self.connecting_counts();
     }
@@ -133,15 +137,16 @@ impl Held {
         }
     }
 
-    /// No source may have more incomplete hellos than its limit; each must be counted once.
-    fn counts(&self, max: u32, lasting: bool) {
+    /// Each incomplete hello must be counted once for its source, and each buffer that a hello has.
+    fn counts(&self, lasting: bool) {
+        let buffers = self.hellos.values().map(|hello| hello.have.div_ceil(BUFFER_BYTES as u32));
+        assert_eq!(self.buffered, buffers.sum::<u32>(), "buffers of hellos");
         let waiting = || self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_COLLECTING);
         for (address, source) in &self.sources {
             let own = |client: &ClientTuple| client.client.source_prefix() == *address;
             let counted = |hello: &Pending| hello.source_epoch == source.count.epoch;
             let count = waiting().filter(|(client, hello)| own(client) && counted(hello)).count();
             assert_eq!(source.count.waiting as usize, count, "incomplete hellos of {address:?}");
-            assert!(source.count.waiting <= max, "too many incomplete hellos of {address:?}");
         }
         // A source whose count has no room in the map is not refused.
         let full = self.sources.len() >= SOURCES_MAX;

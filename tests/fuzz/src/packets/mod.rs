@@ -238,7 +238,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
     /// Checks the maps.
     fn look(&mut self, reason: Reason, connection: Option<Ends>) {
         let held = Held::read(&self.bench.programs);
-        held.check(&self.bench.programs, self.setting.source_hellos_max, !self.setting.impatient);
+        held.check(&self.bench.programs, !self.setting.impatient);
         packet_laws::streams(&self.known);
         let state = connection.map_or(0, |connection| held.state(&hosts::tuple(connection)));
         (self.note)(state << 7 | reason as usize);
