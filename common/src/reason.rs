@@ -56,6 +56,7 @@ reasons! {
     17 SynBusy "syn" "busy" "another packet of the half-open connection is being handled; dropped, the client repeats";
     18 SynChallenged "syn" "challenged" "SYN on an open connection; answered with a challenge ACK, and with a cookie if it comes again";
     19 SynDraining "syn" "draining" "the node takes no new connections (`vestibule drain`); answered with RST";
+    // 27 and 29 were in use.
     20 SynAnswered "syn" "answered" "SYN answered with a cookie";
     21 SynForwarded "syn" "forwarded" "SYN of a TCP listener passed to its backend";
     22 SynAcked "syn" "acked" "handshake completed; nothing stored";
@@ -63,9 +64,7 @@ reasons! {
     24 SynEarly "syn" "early_segment" "a later segment of a hello came before the first; dropped, the client repeats";
     25 SynStray "syn" "stray" "RST without flow, or not at its client's number; dropped";
     26 SynFlowReplaced "syn" "flow_replaced" "the client reused a port for a new connection; old backend reset";
-    27 SynHalfOpenFull "syn" "half_open_full" "no room for a half-open connection; answered with RST";
     28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
-    29 SynHalfOpenEvicted "syn" "half_open_evicted" "the oldest half-open connection was evicted (event)";
 
     30 HelloBuffered "hello" "buffered" "part of a hello kept";
     31 HelloAcked "hello" "acked" "part of a hello kept or repeated; acknowledged";

@@ -13,7 +13,7 @@ const ENTRY_BYTES: [(&str, u64); 17] = [
     (name::BUFFERS, 2096),
     (name::SOURCES, 80),
     (name::SHARES, 80),
-    (name::HALF_OPENS, 184),
+    (name::HALF_OPENS, 192),
     (name::HALF_OPEN_RING, 48),
     (name::CLOSED_RING, 48),
     (name::ROUTES_EXACT, 120),

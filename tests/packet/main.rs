@@ -30,6 +30,7 @@ mod end;
 mod renew;
 mod half_open;
 mod half_open_refused;
+mod by_cookie;
 mod expire;
 mod crowd;
 mod drain;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::name;
 use common::maps::source::{Share, ShareKey, Source};
 use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host};
@@ -113,6 +113,10 @@ pub(crate) fn forget_all(programs: &mut Programs) {
     for client in hellos(programs) {
         remove_hello(programs, client);
     }
+    for (client, _) in programs.entries::<ClientTuple, HalfOpen>(name::HALF_OPENS) {
+        programs.remove::<_, HalfOpen>(name::HALF_OPENS, client);
+    }
+    crate::by_cookie::clear_counts(programs);
     for (prefix, _) in programs.entries::<Address, Source>(name::SOURCES) {
         programs.remove::<_, Source>(name::SOURCES, prefix);
     }

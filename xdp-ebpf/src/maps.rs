@@ -12,7 +12,7 @@ use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{
     BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot,
 };
-use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::listener::{self, AddressRole, Listener, ListenerKey};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
@@ -99,6 +99,8 @@ pub(crate) static SHARES: HashMap<ShareKey, Share, 1024, NO_PREALLOC> = HashMap:
 pub(crate) static HALF_OPENS: HashMap<ClientTuple, HalfOpen, 1024> = HashMap::new();
 #[btf_map]
 pub(crate) static HALF_OPEN_RING: Array<Slot, 1024> = Array::new();
+#[btf_map]
+pub(crate) static HALF_OPEN_COUNT: Array<u32, { listener::IDS }> = Array::new();
 #[btf_map]
 pub(crate) static CLOSED_RING: Array<Slot, 1024> = Array::new();
 
@@ -205,6 +207,7 @@ macro_rules! array_access {
 array_access! {
     buffer BUFFERS => Buffer;
     half_open_slot HALF_OPEN_RING => Slot;
+    half_open_count HALF_OPEN_COUNT => u32;
     closed_slot CLOSED_RING => Slot;
     cookie_key COOKIE_KEYS => CookieKey;
     port_cursor PORT_CURSORS => u64;

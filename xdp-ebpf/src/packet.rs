@@ -11,6 +11,10 @@ pub(crate) const V4_BYTES: u32 = 34;
 pub(crate) const V6_BYTES: u32 = 54;
 /// The maximum length of a TCP header, in bytes.
 pub(crate) const TCP_BYTES_MAX: u32 = 60;
+/// The MSS of an end that announces none (RFC 9293 section 3.7.1).
+pub(crate) const MSS_DEFAULT_V4: u16 = 536;
+/// The same for IPv6.
+pub(crate) const MSS_DEFAULT_V6: u16 = 1220;
 
 /// TCP flags (RFC 9293 section 3.1).
 pub(crate) const FIN: u8 = 1;

@@ -14,6 +14,8 @@ pub mod tables;
 pub mod route;
 /// Whether a route takes one more connection of a client.
 pub mod admit;
+/// Whether a TCP listener passes a SYN on, or answers it by a cookie.
+pub mod half_open;
 /// Picks the backend for a route and a client.
 pub mod pick;
 /// Chooses our port towards a backend.

@@ -343,7 +343,7 @@ pub const HALF_OPEN_ANSWERED: u8 = 2;
 
 map_struct! {
     /// Value of `HALF_OPENS`: a SYN passed to a backend of a TCP listener.
-    pub struct HalfOpen = 96 {
+    pub struct HalfOpen = 104 {
         pub connection: Connection,
         /// Monotonic clock at the first SYN.
         pub started_ns: u64,
@@ -363,8 +363,18 @@ map_struct! {
         pub backend_scale: u8,
         /// Window of the backend's SYN-ACK, host byte order; valid from [`HALF_OPEN_ANSWERED`] on.
         pub backend_window: u16,
+        /// [`OPTION_SACK`] and [`OPTION_TIMESTAMPS`], as in the client's SYN.
+        pub options: u8,
+        /// How often the SYN went again from another port.
+        pub moves: u8,
+        /// The MSS in the client's SYN, host byte order; 0 = none.
+        pub mss: u16,
+        /// The timestamp in the client's SYN.
+        pub client_tsval: u32,
+        /// The window of the client's SYN, host byte order.
+        pub client_window: u16,
         /// Zero.
-        pub reserved: [u8; 4],
+        pub reserved: [u8; 2],
     }
 }
 

@@ -18,6 +18,9 @@ pub const PROTOCOL_TLS: u8 = 1;
 /// [`Listener::protocol`]: route by address and port alone.
 pub const PROTOCOL_TCP: u8 = 2;
 
+/// Number of listener ids, 0 included.
+pub const IDS: usize = 65_536;
+
 map_struct! {
     /// Value of `LISTENERS`. A configured listener with several addresses has one entry per address, all with
     /// the same `id`.

@@ -122,6 +122,9 @@ pub mod name {
     pub const HALF_OPENS: &str = "HALF_OPENS";
     /// [`super::flow::Slot`]: the owners of the entries of `HALF_OPENS`, ordered by age.
     pub const HALF_OPEN_RING: &str = "HALF_OPEN_RING";
+    /// `u32`: records in `HALF_OPENS` by listener id, [`super::listener::IDS`] elements. Read with
+    /// [`crate::decide::admit::count`].
+    pub const HALF_OPEN_COUNT: &str = "HALF_OPEN_COUNT";
     /// [`super::flow::Slot`]: closed flows, in the order in which they closed.
     pub const CLOSED_RING: &str = "CLOSED_RING";
     /// reason number -> packets, per CPU.
@@ -140,7 +143,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 34] = [
+    pub const ALL: [&str; 35] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -167,6 +170,7 @@ pub mod name {
         SHARES,
         HALF_OPENS,
         HALF_OPEN_RING,
+        HALF_OPEN_COUNT,
         CLOSED_RING,
         COUNTERS,
         EVICTIONS,

@@ -49,7 +49,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `CURSORS`: the programs increment these and never decrement them, except for `buffered`.
+    /// Value of `CURSORS`: the programs increment these and never decrement them, except for the last two.
     pub struct Cursors = 48 {
         /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
@@ -63,8 +63,8 @@ map_struct! {
         pub generation: u64,
         /// Slots of `BUFFERS` that the records in `PENDING` name.
         pub buffered: u32,
-        /// Zero.
-        pub reserved: u32,
+        /// Records in `HALF_OPENS`. Read it with [`crate::decide::admit::count`].
+        pub half_opens: u32,
     }
 }
 

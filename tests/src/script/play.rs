@@ -11,7 +11,7 @@ use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::listener::{Listener, PROTOCOL_TLS};
 use common::maps::name;
-use common::maps::settings::Settings;
+use common::maps::settings::{Cursors, Settings};
 use common::maps::source::Source;
 use common::maps::word::SynSeen;
 use common::reason::Reason;
@@ -348,6 +348,11 @@ impl Player<'_> {
         self.programs.clear::<BackendTuple, Reply>(name::NATS);
         self.programs.clear::<ClientTuple, Pending>(name::PENDING);
         self.programs.clear::<ClientTuple, HalfOpen>(name::HALF_OPENS);
+        let cursors: Cursors = self.programs.element(name::CURSORS, 0);
+        self.programs.set(name::CURSORS, 0, Cursors { half_opens: 0, buffered: 0, ..cursors });
+        for listener in 0..4 {
+            self.programs.set(name::HALF_OPEN_COUNT, listener, 0u32);
+        }
         self.programs.clear::<Address, Source>(name::SOURCES);
     }
 }

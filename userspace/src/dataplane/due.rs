@@ -1,6 +1,8 @@
 //! Time limits of connections without a packet.
 
-use common::maps::flow::{FLOW_ESTABLISHED, Flow, HalfOpen, PENDING_UNDELIVERED, Pending};
+use common::maps::flow::{
+    FLOW_ESTABLISHED, Flow, HalfOpen, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending,
+};
 use common::maps::settings::Settings;
 use common::reason::Reason;
 
@@ -24,6 +26,17 @@ pub fn hello_is_due(hello: &Pending, now: u64, settings: &Settings) -> bool {
     // Undelivered bytes belong to a flow, and the flow's time limit applies.
     hello.connection.state != PENDING_UNDELIVERED
         && now.saturating_sub(hello.started_ns) >= settings.hello_timeout_ns
+}
+
+/// A SYN is sent again after this time (RFC 6298 section 2.1), in nanoseconds.
+const SYN_AGAIN_NS: u64 = 1_000_000_000;
+
+/// Returns whether the SYN of a connection is to be sent again: its client waits for the server to speak, so it repeats
+/// nothing that would do it. `now` is in nanoseconds as above.
+pub fn syn_is_due(hello: &Pending, now: u64) -> bool {
+    hello.connection.state == PENDING_CONNECTING
+        && hello.have == 0
+        && now.saturating_sub(hello.started_ns) >= SYN_AGAIN_NS
 }
 
 /// Returns whether a half-open connection reached its time limit. `now` is in nanoseconds as above.

@@ -12,7 +12,7 @@ use common::reason::Reason;
 use zerocopy::IntoBytes;
 
 use super::crowd::Crowd;
-use super::due::{flow_is_due, half_open_is_due, hello_is_due};
+use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::{self, Held};
 use super::maps::Maps;
 use super::orphans::Orphans;
@@ -173,14 +173,16 @@ impl Expirer {
         })
     }
 
-    /// Ends waiting hellos, half-open connections and closed flows at their time limits, and goes on with trials. Run
-    /// every second.
+    /// Ends waiting hellos, half-open connections and closed flows at their time limits, sends SYNs again, and goes on with
+    /// trials. Run every second.
     pub fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_ns();
-        let (mut hellos, mut half_opens) = (Vec::new(), Vec::new());
+        let (mut hellos, mut syns, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
             if hello_is_due(hello, now, settings) {
                 hellos.push(of_record(client, &hello.connection, Reason::ExpireHello));
+            } else if syn_is_due(hello, now) {
+                syns.push(of_record(client, &hello.connection, Reason::ConnectAgain));
             }
         })?;
         self.maps.half_opens.walk(|client, half_open| {
@@ -188,6 +190,7 @@ impl Expirer {
                 half_opens.push(of_record(client, &half_open.connection, Reason::ExpireHalfOpen));
             }
         })?;
+        self.run_all(&syns)?;
         Ok(Ended {
             hellos: self.run_all(&hellos)?,
             half_opens: self.run_all(&half_opens)?,

@@ -1,6 +1,11 @@
-//! Half-open connections of TCP listeners, in a ring in order of age: the oldest is evicted.
+//! Half-open connections of TCP listeners. A ring of slots, taken in turn, limits their number and finds those past their
+//! time limit.
 
-use common::maps::flow::{ClientTuple, HALF_OPEN_DIALLED, HalfOpen, WINDOW_SCALE_NONE};
+use common::decide::half_open::{self, Taken as Places};
+use common::maps::flow::{
+    ClientTuple, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, WINDOW_SCALE_NONE,
+};
+use common::maps::settings::Settings;
 use common::maps::word::Taken;
 use common::reason::Reason;
 
@@ -10,27 +15,24 @@ use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel;
 use crate::maps;
+use crate::packet::Segment;
 use crate::scratch::{Cursors, Dial, Held, Received};
 use crate::verified::{looped, verified};
 
-/// Slots examined before the oldest half-open connection is evicted.
+/// Slots examined for a new half-open connection.
 const PROBES: u32 = 64;
 
 /// No slot.
 const NO_PLACE: u32 = u32::MAX;
 
 verified! {
-    /// Stores the connection in `dial`, whose SYN is in hand, as half-open.
+    /// Stores the connection in `dial`, whose SYN is in hand, as half-open. `Ok(false)`: there is no room.
     pub(crate) fn store as half_open_store(
         received: Received, dial: Dial, held: Held, cursors: Cursors
-    ) -> Result<(), Exit> {
-        cursors.busy = false;
+    ) -> Result<bool, Exit> {
         let slot = claim(received, dial, cursors);
         if slot == NO_PLACE {
-            return Err(match cursors.busy {
-                true => Exit::drop(Reason::SynBusy),
-                false => Exit::reset(Reason::SynHalfOpenFull),
-            });
+            return Ok(false);
         }
         let new = &mut held.record;
         new.connection = dial.connection;
@@ -40,20 +42,46 @@ verified! {
         new.slot = slot;
         new.isn = received.segment.seq;
         new.started_ns = received.now_ns;
-        new.syn_bytes = received.segment.payload_bytes;
         new.backend_isn = 0;
-        new.client_scale = received.segment.window_scale;
+        note_offer(&received.segment, new);
         new.backend_scale = WINDOW_SCALE_NONE;
         new.backend_window = 0;
-        new.reserved = [0; 4];
+        new.moves = 0;
+        new.reserved = [0; 2];
         if maps::insert_half_open(&received.client, new) {
-            return Ok(());
+            count(dial.listener.id, 1);
+            return Ok(true);
         }
         // The same SYN may have arrived twice, at the same moment on two CPUs.
-        Err(match maps::half_open(&received.client).is_some() {
-            true => Exit::drop(Reason::SynBusy),
-            false => Exit::reset(Reason::SynHalfOpenFull),
-        })
+        match maps::half_open(&received.client).is_some() {
+            true => Err(Exit::drop(Reason::SynBusy)),
+            false => Ok(false),
+        }
+    }
+}
+
+/// Notes what the client offers in its SYN, which may have to go again from another port.
+#[inline(always)]
+fn note_offer(seg: &Segment, new: &mut HalfOpen) {
+    new.syn_bytes = seg.payload_bytes;
+    new.client_scale = seg.window_scale;
+    new.client_window = seg.window;
+    new.client_tsval = seg.tsval;
+    new.mss = seg.mss;
+    new.options = if seg.sack_permitted { OPTION_SACK } else { 0 };
+    if seg.timestamps_at != 0 {
+        new.options |= OPTION_TIMESTAMPS;
+    }
+}
+
+/// Counts a record that was stored (`change` = 1), or that its holder removes (-1).
+#[inline(always)]
+fn count(listener: u32, change: u32) {
+    if let Some(cursors) = maps::cursors() {
+        atomic::add(&mut cursors.half_opens, change);
+    }
+    if let Some(count) = maps::half_open_count(listener) {
+        atomic::add(count, change);
     }
 }
 
@@ -76,11 +104,41 @@ looped! {
                 return false;
             }
             if !evict(&mut dial.victim, taken.generation) {
-                cursors.busy = true;
                 return false;
             }
         }
         take(received, dial, cursors, place, taken)
+    }
+}
+
+verified! {
+    /// Whether there are so many half-open connections that SYNs of the listener in `dial` are answered by cookies. One
+    /// that is past its time limit is then removed, for while the daemon is dead nobody else does it.
+    pub(crate) fn is_crowded as half_open_crowded(received: Received, dial: Dial) -> bool {
+        let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return true };
+        let listener = maps::half_open_count(dial.listener.id).map_or(0, |count| *count);
+        let taken = Places { all: cursors.half_opens, listener };
+        let crowded = half_open::answers_by_cookie(taken, settings.half_opens);
+        if crowded {
+            reclaim(received, dial, settings);
+        }
+        crowded
+    }
+}
+
+/// Removes the half-open connection of one slot, chosen by the clock, if it is past its time limit.
+#[inline(always)]
+fn reclaim(received: &Received, dial: &mut Dial, settings: &Settings) {
+    if settings.half_opens == 0 {
+        return;
+    }
+    let place = (received.now_ns >> 6) as u32 % settings.half_opens;
+    let Some(slot) = maps::half_open_slot(place) else { return };
+    let taken = atomic::word(&slot.taken);
+    let age_ns = received.now_ns.saturating_sub(u64::from(taken.since_secs) * 1_000_000_000);
+    if taken.generation != 0 && age_ns > settings.hello_timeout_ns + 1_000_000_000 {
+        kernel::assign(&mut dial.victim, &slot.owner);
+        evict(&mut dial.victim, taken.generation);
     }
 }
 
@@ -97,7 +155,6 @@ fn take(received: &Received, dial: &Dial, cursors: &mut Cursors, place: u32, see
     let since_secs = (received.now_ns / 1_000_000_000) as u32;
     let new = Taken { generation: dial.connection.generation, since_secs };
     if !atomic::replace(&mut slot.taken, seen, new) {
-        cursors.busy = true;
         return false;
     }
     // A CPU that reads the owner half written finds no connection of this generation there.
@@ -116,27 +173,7 @@ fn claim(received: &mut Received, dial: &mut Dial, cursors: &mut Cursors) -> u32
     let start = atomic::advance(&mut shared.half_open) as u32;
     cursors.found = NO_PLACE;
     search(received, dial, cursors, start, places, settings.hello_timeout_ns);
-    if cursors.found == NO_PLACE {
-        // Slots are taken in turn, so this one has about the oldest connection, and no other CPU starts here.
-        push_out(received, dial, cursors, start % places);
-    }
     cursors.found
-}
-
-/// Takes a slot whose connection is evicted.
-#[inline(always)]
-fn push_out(received: &Received, dial: &mut Dial, cursors: &mut Cursors, place: u32) {
-    let Some(slot) = maps::half_open_slot(place) else { return };
-    let taken = atomic::word(&slot.taken);
-    kernel::assign(&mut dial.victim, &slot.owner);
-    if maps::half_open(&dial.victim).is_some_and(|other| is_in(other, place, taken)) {
-        if !evict(&mut dial.victim, taken.generation) {
-            cursors.busy = true;
-            return;
-        }
-        maps::count_event(Reason::SynHalfOpenEvicted);
-    }
-    take(received, dial, cursors, place, taken);
 }
 
 verified! {
@@ -196,9 +233,10 @@ verified! {
     /// Removes a record that this CPU has locked, and its backend's side unless a flow took that over.
     fn remove as half_open_remove(client: ClientTuple) -> () {
         let Some(record) = maps::half_open(client) else { return };
-        let (nat, generation) = (record.nat, record.connection.generation);
+        let generation = record.connection.generation;
+        count(record.connection.listener, 1u32.wrapping_neg());
         if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
-            delivery::release(&nat, client, generation);
+            delivery::release(&record.nat, client, generation);
         }
         maps::remove_half_open(client);
     }

@@ -138,13 +138,14 @@ verified! {
     /// Removes a record that this CPU has locked, and everything that belongs to it.
     fn remove as pending_remove(client: ClientTuple) -> () {
         let Some(held) = maps::pending(client) else { return };
-        let (nat, epoch) = (held.nat, held.source_epoch);
+        let epoch = held.source_epoch;
         let (state, generation) = (held.connection.state, held.connection.generation);
         if state == PENDING_CONNECTING {
             count::lower_connecting(client, held.connection.route);
             // If it became a flow, the flow keeps the backend's side.
             if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
-                delivery::release(&nat, client, generation);
+                // Not copied: the stack is as deep here as the kernel allows, and nobody else changes a locked record.
+                delivery::release(&held.nat, client, generation);
             }
         }
         if state == PENDING_COLLECTING {

@@ -4,15 +4,17 @@
 use common::maps::event::{Expiry, PROBE_BOTH};
 use common::maps::flow::{
     FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
-    Flow, PENDING_UNDELIVERED,
+    Flow, PENDING_CONNECTING, PENDING_UNDELIVERED,
 };
 use common::maps::source::ShareKey;
 use common::reason::Reason;
 use zerocopy::FromBytes;
 
+use super::dial;
 use crate::connection::exchange::{self, Marks};
 use crate::connection::record::Found;
 use crate::connection::{end, forget, half_open as half_open_record, pending as pending_record};
+use crate::exit::Verdict;
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::ETH_BYTES;
@@ -53,6 +55,8 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     } else if is(Reason::HelloEvicted) {
         // Already counted when the hello was evicted.
         return i32::from(!evicted(skb, s, request));
+    } else if is(Reason::ConnectAgain) {
+        return i32::from(!again(skb, s, request));
     } else if is(Reason::ExpireHalfOpen) {
         half_open(s, request)
     } else if is(Reason::ExpireShare) {
@@ -198,6 +202,34 @@ fn pending(skb: Skb, s: &mut Scratch, request: Request) -> bool {
     pending_record::remove_held(received, &mut s.waiting);
     if !open {
         reset_client(skb, s, vip_isn);
+    }
+    true
+}
+
+/// Sends the SYN of the requested pending connection again, or the next backend's: its client waits for the server and
+/// repeats nothing.
+#[inline(always)]
+fn again(skb: Skb, s: &mut Scratch, request: Request) -> bool {
+    if pending_record::lock(&mut s.received, &mut s.waiting, request.generation) != Found::Held {
+        return false;
+    }
+    if s.waiting.pending.connection.state != PENDING_CONNECTING {
+        super::settle(s);
+        return false;
+    }
+    let exit = dial::again(skb, s);
+    maps::count(exit.reason());
+    match exit.verdict() {
+        Verdict::Redirect => {
+            connect::draft_syn(&s.received.segment, &mut s.draft, &s.waiting.pending);
+            emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
+        }
+        Verdict::Reset => {
+            pending_record::remove_held(&mut s.received, &mut s.waiting);
+            let vip_isn = s.waiting.pending.vip_isn;
+            reset_client(skb, s, vip_isn);
+        }
+        _ => super::settle(s),
     }
     true
 }

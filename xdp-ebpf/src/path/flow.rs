@@ -1,6 +1,7 @@
 //! Packets of an established connection, or of one that is over and lingers.
 
 use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
+use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 
 use crate::atomic;
@@ -17,7 +18,7 @@ use crate::packet::{FIN, RST, SYN};
 use crate::scratch::Scratch;
 use crate::segment::{draft, emit};
 use crate::stage::forward::{self, Step};
-use crate::stage::{checksum, connect, half_open};
+use crate::stage::{checksum, classify, connect, half_open};
 
 /// Whether the client's segment belongs to a flow. `received.generation` and the draft's receiver are then taken from
 /// the flow. Stage `forward` looks the flow up again and compares the generation. Only then is it certain that both
@@ -61,10 +62,11 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         return Ok(true);
     }
     let own = received.segment.ack == flow.vip_isn.wrapping_add(1);
-    match handshake(s, flow.client_isn) {
-        Handshake::New if head.wrong_cookies != u8::MAX => {}
+    let proved = handshake(s, flow.client_isn);
+    match proved {
+        Handshake::New | Handshake::Answered if head.wrong_cookies != u8::MAX => {}
         // A stranger guesses cookies. Nor must a hello reach the old backend.
-        Handshake::New => return Err(Exit::drop(Reason::SynStray)),
+        Handshake::New | Handshake::Answered => return Err(Exit::drop(Reason::SynStray)),
         // A later segment of the new hello, which must not reach the old backend.
         Handshake::Ahead if !own => return Err(Exit::drop(Reason::SynEarly)),
         Handshake::Ahead => return Ok(true),
@@ -74,12 +76,12 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
             return Ok(true);
         }
     }
-    replace(skb, s)
+    replace(skb, s, proved)
 }
 
 /// Removes the flow in favour of the new connection that the segment in hand starts.
 #[inline(always)]
-fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
+fn replace(skb: Skb, s: &mut Scratch, proved: Handshake) -> Result<bool, Exit> {
     let received = &mut s.received;
     let Some(old) = maps::flow(&received.client) else { return Ok(false) };
     kernel::assign(&mut s.flow, old);
@@ -88,21 +90,39 @@ fn replace(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         return Err(Exit::drop(Reason::SynEarly));
     }
     maps::count_event(Reason::SynFlowReplaced);
-    if received.segment.payload_bytes == 0 && maps::half_open(&received.client).is_none() {
-        // On a TLS listener the bare ACK of the new handshake has no other use: it is replaced by the RST
-        // that ends the old backend's connection.
-        forward::draft_backend_reset(&mut s.draft, &s.flow);
-        return Err(emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynAcked));
+    if received.segment.payload_bytes == 0 && proved == Handshake::New {
+        reset_old(skb, s)?;
     }
     Ok(false)
 }
 
+/// Resets the backend of the flow in `s.flow` by the bare ACK that proved a cookie, of which nothing else is passed on. On a
+/// TLS listener the ACK has no other use.
+#[inline(always)]
+fn reset_old(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+    let by_port =
+        classify::listener(&mut s.received, &mut s.dial)? && s.dial.listener.protocol == PROTOCOL_TCP;
+    let received = &mut s.received;
+    forward::draft_backend_reset(&mut s.draft, &s.flow);
+    if !by_port {
+        return Err(emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynAcked));
+    }
+    emit::learn_partial(skb, received)?;
+    emit::copy(skb, received, &mut s.draft, &mut s.cursors);
+    // The ACK's own checksum was verified before it was changed.
+    received.partial_known = true;
+    Ok(())
+}
+
 /// What a segment belongs to that follows a SYN on an open flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Handshake {
     /// The existing flow.
     Old,
-    /// A new connection, which the segment proves.
+    /// A new connection, which the segment proves by our cookie.
     New,
+    /// A new connection, which the segment proves by the SYN-ACK of its backend.
+    Answered,
     /// A new connection whose proof has not arrived yet.
     Ahead,
     /// Not known: another CPU holds the half-open record.
@@ -122,7 +142,9 @@ fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
             let proof = record.isn != isn
                 && !received.segment.has(RST)
                 && half_open::acknowledged(&received.segment, record);
-            return if proof { Handshake::New } else { Handshake::Old };
+            if proof {
+                return Handshake::Answered;
+            }
         }
     }
     match cookie::proof(received, &mut s.waiting) {

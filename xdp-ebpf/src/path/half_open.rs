@@ -2,15 +2,20 @@
 
 use common::reason::Reason;
 
+use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
 use crate::connection::{count, half_open as record};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::packet::RST;
-use crate::scratch::Scratch;
+use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
-use crate::stage::{checksum, fast_open, half_open};
+use crate::stage::{checksum, fast_open, half_open, pick};
+use crate::verified::verified;
+
+/// How often a SYN goes again from another port. Each answer of an old connection moves it on, and anybody may forge one.
+const MOVES_MAX: u8 = 3;
 
 /// Handles the client's segment; its connection is in `s.half_open`. `Ok`: the class that the packet has now.
 #[inline(always)]
@@ -19,17 +24,14 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     checksum::tcp(skb, received, &mut s.cursors)?;
     let segment = &received.segment;
     if segment.is_syn() {
-        if s.half_open.record.isn == segment.seq {
-            return Ok(Class::HalfOpen);
-        }
-        record::remove_held(received, &mut s.half_open);
-        return Ok(Class::New);
+        // Any other SYN is answered by a cookie, and this connection goes on until the cookie comes back.
+        return Ok(if s.half_open.record.isn == segment.seq { Class::HalfOpen } else { Class::New });
     }
     if segment.has(RST) {
         return Err(reset(skb, s));
     }
     if !half_open::acknowledged(segment, &s.half_open.record) {
-        return Err(Exit::reset(Reason::SynCookieMismatch));
+        return by_cookie(s);
     }
     match half_open::open(received, &mut s.half_open, &mut s.flow) {
         Ok(()) => {
@@ -37,6 +39,20 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
             Ok(Class::Flow)
         }
         Err(exit) => Err(refuse_both(skb, s, exit)),
+    }
+}
+
+/// Handles a segment that acknowledges nothing of this connection: its cookie may admit another one in its place.
+#[inline(always)]
+fn by_cookie(s: &mut Scratch) -> Result<Class, Exit> {
+    s.dial.proof = cookie::proof(&mut s.received, &mut s.waiting);
+    match s.dial.proof {
+        PROOF_FIRST => {
+            record::remove_held(&mut s.received, &mut s.half_open);
+            Ok(Class::New)
+        }
+        PROOF_LATER => Err(Exit::drop(Reason::SynEarly)),
+        _ => Err(Exit::reset(Reason::SynCookieMismatch)),
     }
 }
 
@@ -81,9 +97,50 @@ fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     exit
 }
 
+verified! {
+    /// Claims another port for the half-open connection, whose record this CPU holds, and notes it in the record; an old
+    /// connection is in the way of the one that it has. `false`: the connection stays as it is.
+    pub(crate) fn move_on as half_open_move[Skb, skb](received: Received, dial: Dial, held: Held) -> bool {
+        let o = &mut held.record;
+        if o.moves >= MOVES_MAX || !delivery::owns_source(&o.connection) {
+            return false;
+        }
+        let old = o.nat;
+        dial.connection = o.connection;
+        dial.listener.id = o.connection.listener;
+        dial.choice.route = o.connection.route;
+        dial.choice.backend = 0;
+        dial.choice.offset = 0;
+        dial.choice.silent = 0;
+        if pick::next(received, dial).is_err() || delivery::open(skb, received, dial).is_err() {
+            return false;
+        }
+        o.nat = dial.nat;
+        o.connection.backend = dial.connection.backend;
+        o.moves += 1;
+        record::write(received, held);
+        delivery::release(&old, &received.client, dial.connection.generation);
+        true
+    }
+}
+
+/// Sends the SYN again from another port: an old connection of the backend is in the way. Its answer ends here.
+#[inline(always)]
+fn again(skb: Skb, s: &mut Scratch) -> Exit {
+    if !move_on(skb, &mut s.received, &mut s.dial, &mut s.half_open) {
+        // The client's own repetition of its SYN may find it gone.
+        return Exit::drop(Reason::ConnectStray);
+    }
+    half_open::draft_syn(&s.received.segment, &mut s.draft, &s.half_open.record);
+    emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, Reason::ConnectOld)
+}
+
 /// Passes the backend's own answer to the client.
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
+    if half_open::is_old(&s.received.segment, &s.half_open.record) {
+        return again(skb, s);
+    }
     let (received, draft) = (&mut s.received, &mut s.draft);
     half_open::answered(received, &mut s.half_open);
     let refused = half_open::refused(&received.segment, &s.half_open.record);

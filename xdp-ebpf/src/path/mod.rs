@@ -6,6 +6,8 @@
 mod flow;
 /// Packets of a connection that waits for bytes of its hello, or for its backend.
 mod pending;
+/// Tries of a connection whose backend is silent or refuses.
+mod dial;
 /// Packets of a TCP listener's connection whose backend or client has not answered yet.
 mod half_open;
 /// Packets that start a connection.

@@ -25,22 +25,20 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         return Err(Exit::drop(Reason::SynAcked));
     }
     checksum::tcp(skb, &mut s.received, &mut s.cursors)?;
-    if tcp {
-        return by_port(skb, s);
-    }
     if s.received.segment.is_syn() {
         // Draining does not stop a handshake in progress: its next segment is not a SYN.
-        return Err(match maps::is_draining() {
-            true => Exit::reset(Reason::SynDraining),
-            false => answer(skb, s),
-        });
+        if maps::is_draining() {
+            return Err(Exit::reset(Reason::SynDraining));
+        }
+        return if tcp && !by_cookie(s) { by_port(skb, s) } else { Err(answer(skb, s)) };
     }
     if s.dial.proof != PROOF_FIRST {
         // Part of this handshake, but ahead of the hello's first segment (a later segment, or the bare answer
         // to a repeated SYN-ACK). Nothing was acknowledged to the client yet, so it will repeat its hello.
         return Err(Exit::drop(Reason::SynEarly));
     }
-    if s.received.segment.payload_bytes == 0 {
+    // On a TCP listener the server may speak first.
+    if !tcp && s.received.segment.payload_bytes == 0 {
         return Err(match s.received.segment.has(FIN) {
             true => Exit::reset(Reason::SynClosedEarly),
             false => Exit::drop(Reason::SynAcked),
@@ -54,7 +52,16 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     Ok(Class::Pending)
 }
 
-/// Answers the SYN of a TLS listener. Nothing is stored.
+/// Whether the SYN of a TCP listener is answered by a cookie. A SYN may be forged, so it takes the place of no other
+/// connection that its sender may be opening.
+#[inline(always)]
+fn by_cookie(s: &mut Scratch) -> bool {
+    s.half_open.held
+        || maps::pending(&s.received.client).is_some()
+        || half_open::is_crowded(&mut s.received, &mut s.dial)
+}
+
+/// Answers the SYN by a cookie. Nothing is stored.
 #[inline(always)]
 fn answer(skb: Skb, s: &mut Scratch) -> Exit {
     let (received, draft) = (&mut s.received, &mut s.draft);
@@ -67,28 +74,28 @@ fn answer(skb: Skb, s: &mut Scratch) -> Exit {
 /// Picks the backend for the SYN of a TCP listener, which is then passed to it.
 #[inline(always)]
 fn by_port(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
-    if maps::is_draining() {
-        return Err(Exit::reset(Reason::SynDraining));
-    }
     route::of_listener(&mut s.dial)?;
     let admitted = admit::new(&mut s.received, &mut s.dial);
     let chosen = admitted.and_then(|()| pick::next(&mut s.received, &mut s.dial));
-    if let Err(exit) = chosen.and_then(|()| hold(skb, s)) {
-        if exit.verdict() == Verdict::Reset {
-            count::refused(s.dial.choice.route);
+    match chosen.and_then(|()| hold(skb, s)) {
+        Ok(true) => Ok(Class::HalfOpen),
+        Ok(false) => Err(answer(skb, s)),
+        Err(exit) => {
+            if exit.verdict() == Verdict::Reset {
+                count::refused(s.dial.choice.route);
+            }
+            Err(exit)
         }
-        return Err(exit);
     }
-    Ok(Class::HalfOpen)
 }
 
-/// Claims the backend's side of the connection, and a slot for it while it is half-open.
+/// Claims the backend's side of the connection, and a slot for it while it is half-open; `Ok(false)`: there is no slot.
 #[inline(always)]
-fn hold(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
+fn hold(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     s.dial.connection.generation = maps::next_generation();
     delivery::open(skb, &mut s.received, &mut s.dial)?;
     let stored = half_open::store(&mut s.received, &mut s.dial, &mut s.half_open, &mut s.cursors);
-    if stored.is_err() {
+    if stored != Ok(true) {
         delivery::release(&s.dial.nat, &s.received.client, s.dial.connection.generation);
     }
     stored

@@ -1,19 +1,20 @@
 //! Packets of a connection that waits for bytes of its hello, or for its backend.
 
 use common::maps::flow::PENDING_CONNECTING;
+use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 
+use super::dial;
 use crate::buffer::{bytes, source};
 use crate::connection::{count, pending as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
 use crate::packet::RST;
-use crate::scratch::{Dial, Received, Scratch, Waiting};
+use crate::scratch::Scratch;
 use crate::segment::{draft, emit};
 use crate::stage::connect::{self, Answer};
 use crate::stage::{admit, checksum, hello, pick, route};
-use crate::verified::verified;
 
 /// Whether the client's segment belongs to the connection in `s.waiting`. A connection past its time limit is
 /// forgotten, and its own segment is answered with RST.
@@ -48,8 +49,13 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
 
 #[inline(always)]
 fn collect(skb: Skb, s: &mut Scratch) -> Exit {
+    let new_by_port = s.dial.listener.protocol == PROTOCOL_TCP && !s.waiting.held;
     let (received, waiting, cursors) = (&mut s.received, &mut s.waiting, &mut s.cursors);
-    if let Err(exit) = hello::take(skb, received, waiting, cursors) {
+    let taken = match new_by_port {
+        true => hello::take_any(skb, received, waiting, cursors),
+        false => hello::take(skb, received, waiting, cursors),
+    };
+    if let Err(exit) = taken {
         return if exit.verdict() == Verdict::Redirect { acknowledge(skb, s, exit) } else { exit };
     }
     match s.waiting.pending.connection.state == PENDING_CONNECTING {
@@ -65,13 +71,14 @@ fn acknowledge(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
 }
 
-/// Handles a complete hello: finds its tenant and sends a SYN to one of the tenant's backends.
+/// Handles a complete hello, or whatever the client of a TCP listener says first: finds the tenant and sends a SYN to one of
+/// its backends.
 #[inline(always)]
 fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     route::by_name(&mut s.dial, &mut s.waiting)?;
     let admitted = admit::new(&mut s.received, &mut s.dial);
     if let Err(exit) = admitted.and_then(|()| pick::next(&mut s.received, &mut s.dial)) {
-        count_refused(&s.dial, exit);
+        dial::count_refused(&s.dial, exit);
         return Err(exit);
     }
     s.dial.connection.generation = s.waiting.pending.connection.generation;
@@ -79,7 +86,7 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     let kept = bytes::keep(&mut s.received, &mut s.waiting, &mut s.cursors);
     let opened = kept.and_then(|()| delivery::open(skb, &mut s.received, &mut s.dial));
     if let Err(exit) = opened.and_then(|()| connecting(s)) {
-        count_refused(&s.dial, exit);
+        dial::count_refused(&s.dial, exit);
         return Err(exit);
     }
     Ok(send_syn(skb, s, Exit::sent(Reason::ConnectSyn)))
@@ -101,51 +108,11 @@ fn connecting(s: &mut Scratch) -> Result<(), Exit> {
     stored
 }
 
-/// Handles a repetition of a complete hello: the backend has not answered. The first time, the same backend
-/// gets the SYN again; from the second time on, the next usable backend is tried, if there is another one.
+/// Handles a repetition of a complete hello: the backend has not answered.
 #[inline(always)]
 fn repeated(skb: Skb, s: &mut Scratch) -> Exit {
-    let p = &mut s.waiting.pending;
-    p.retransmits = p.retransmits.saturating_add(1);
-    if p.retransmits < 2 {
-        return match record::write_back(&mut s.received, &mut s.waiting) {
-            true => send_syn(skb, s, Exit::sent(Reason::ConnectAgain)),
-            false => Exit::drop(Reason::HelloBeyond),
-        };
-    }
-    p.silent = 1;
-    let exit = dial_next(skb, &mut s.received, &mut s.dial, &mut s.waiting);
+    let exit = dial::again(skb, s);
     if exit.verdict() == Verdict::Redirect { send_syn(skb, s, exit) } else { exit }
-}
-
-verified! {
-    /// Gives up the backend that was tried last and claims the next one. If the one tried last is the only usable one, it
-    /// is asked again. An exit with verdict `Redirect` means that the SYN must be sent; otherwise the record is still
-    /// held, unless it is over.
-    fn dial_next as pending_dial_next[Skb, skb](received: Received, dial: Dial, waiting: Waiting) -> Exit {
-        connect::resume(dial, &waiting.pending);
-        let picked = pick::next(received, dial);
-        if picked.is_ok() && dial.choice.backend == waiting.pending.connection.backend {
-            return match connect::again(received, dial, waiting) {
-                Ok(()) => Exit::sent(Reason::ConnectAgain),
-                Err(exit) => exit,
-            };
-        }
-        // If nothing can be decided now, the hello stays for the next repetition.
-        if picked.is_ok() || picked.is_err_and(|exit| exit.verdict() == Verdict::Reset) {
-            let p = &waiting.pending;
-            delivery::release(&p.nat, &received.client, p.connection.generation);
-            count::retried(p.connection.route);
-        }
-        let opened = picked.and_then(|()| delivery::open(skb, received, dial));
-        match opened.and_then(|()| connect::store(received, dial, waiting)) {
-            Ok(()) => Exit::sent(Reason::ConnectNext),
-            Err(exit) => {
-                count_refused(dial, exit);
-                exit
-            }
-        }
-    }
 }
 
 /// Sends the SYN to the backend, counted under the reason of `exit`.
@@ -153,14 +120,6 @@ verified! {
 fn send_syn(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     connect::draft_syn(&s.received.segment, &mut s.draft, &s.waiting.pending);
     emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
-}
-
-/// Counts a refusal for the route.
-#[inline(always)]
-fn count_refused(dial: &Dial, exit: Exit) {
-    if exit.verdict() == Verdict::Reset {
-        count::refused(dial.choice.route);
-    }
 }
 
 /// Handles the backend's segment while we wait for its SYN-ACK.
@@ -205,7 +164,7 @@ fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
 /// one.
 #[inline(always)]
 pub(super) fn refused(skb: Skb, s: &mut Scratch) -> Exit {
-    let exit = dial_next(skb, &mut s.received, &mut s.dial, &mut s.waiting);
+    let exit = dial::next(skb, &mut s.received, &mut s.dial, &mut s.waiting);
     match exit.verdict() {
         Verdict::Redirect => send_syn(skb, s, exit),
         Verdict::Reset => {

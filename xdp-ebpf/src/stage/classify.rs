@@ -118,13 +118,15 @@ pub(crate) fn client(
             }
             Found::None => {}
         }
-        return Ok(if received.segment.is_syn() { Class::New } else { Class::Stray });
     }
     if received.segment.is_syn() {
         return Ok(Class::New);
     }
-    // The third packet of a handshake: only its cookie is checked.
-    if received.segment.is_bare() && cookie::proof(received, waiting) == PROOF_FIRST {
+    // The third packet of a handshake: only its cookie is checked. On a TCP listener it dials the backend, but only once.
+    if dial.listener.protocol != PROTOCOL_TCP
+        && received.segment.is_bare()
+        && cookie::proof(received, waiting) == PROOF_FIRST
+    {
         dial.proof = PROOF_FIRST;
         return Ok(Class::New);
     }
@@ -135,16 +137,16 @@ pub(crate) fn client(
     }
 }
 
-/// Returns the class of a TLS listener's segment that belongs to no entry, by its cookie.
+/// Returns the class of a segment that belongs to no entry, by its cookie.
 #[inline(always)]
 pub(crate) fn unknown(
     received: &mut Received,
     dial: &mut Dial,
     waiting: &mut Waiting,
 ) -> Result<Class, Exit> {
-    // Another CPU may have made this flow after flows were looked up, and before the hello was removed: a
+    // Another CPU may have made this flow after flows were looked up, and before its earlier record was removed: a
     // second connection must not be started.
-    if received.segment.payload_bytes > 0 && maps::flow(&received.client).is_some() {
+    if maps::flow(&received.client).is_some() {
         return Err(Exit::drop(Reason::HelloBeyond));
     }
     dial.proof = cookie::proof(received, waiting);

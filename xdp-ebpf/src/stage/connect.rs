@@ -242,5 +242,5 @@ fn draft_piece(d: &mut Draft, p: &Pending, at: u32) {
     d.payload_from = at;
     d.payload_bytes = left.min(u32::from(p.backend_mss));
     d.seq = p.isn.wrapping_add(1).wrapping_add(at);
-    d.flags = if d.payload_bytes == left { ACK | PSH } else { ACK };
+    d.flags = if left > 0 && d.payload_bytes == left { ACK | PSH } else { ACK };
 }

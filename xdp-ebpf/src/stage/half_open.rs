@@ -1,16 +1,19 @@
 //! TCP listeners: the meaning of a segment for a connection whose SYN was passed to the backend, and the
 //! opening of its flow.
 
-use common::maps::flow::{Flow, HALF_OPEN_ANSWERED, HALF_OPEN_DIALLED, HalfOpen, WINDOW_SCALE_NONE};
+use common::maps::flow::{
+    Flow, HALF_OPEN_ANSWERED, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, WINDOW_SCALE_NONE,
+};
 use common::maps::word::units;
 use common::reason::Reason;
 use common::wire::seq;
 
 use crate::connection::half_open;
 use crate::connection::open::{self, Opened};
+use crate::delivery;
 use crate::exit::Exit;
-use crate::packet::{ACK, RST, SYN, Segment};
-use crate::scratch::{Held, Received};
+use crate::packet::{ACK, MSS_DEFAULT_V4, MSS_DEFAULT_V6, RST, SYN, Segment};
+use crate::scratch::{Draft, Held, Received};
 use crate::verified::verified;
 
 /// Whether the segment is the client's ACK to the backend's SYN-ACK, or later (RFC 9293 section 3.10.7.4).
@@ -37,11 +40,43 @@ pub(crate) fn answered(received: &Received, held: &mut Held) {
     }
 }
 
+/// Whether the backend's segment is an answer of an old connection on our port: in TIME_WAIT, or one whose end the backend
+/// missed. It says nothing about our SYN, and the client must not see it, for it would answer with RST.
+#[inline(always)]
+pub(crate) fn is_old(seg: &Segment, o: &HalfOpen) -> bool {
+    o.connection.state == HALF_OPEN_DIALLED
+        && seg.has(ACK)
+        && !seg.has(RST)
+        && !(seg.has(SYN) && seg.ack.wrapping_sub(o.isn.wrapping_add(1)) <= o.syn_bytes)
+}
+
 /// Whether a RST is the client's: it must be at the only sequence number that the client has so far (RFC 5961 section
 /// 3.2). The backend waits for the third packet of the handshake and would accept any RST within its window.
 #[inline(always)]
 pub(crate) fn abandoned(seg: &Segment, o: &HalfOpen) -> bool {
     seg.seq == o.isn.wrapping_add(1)
+}
+
+/// Drafts the client's SYN, to go from the port in its record. Data in it is left to the client to repeat.
+#[inline(always)]
+pub(crate) fn draft_syn(segment: &Segment, d: &mut Draft, o: &HalfOpen) {
+    delivery::address(d, &o.nat);
+    d.payload_bytes = 0;
+    d.payload_from = 0;
+    d.seq = o.isn;
+    d.ack = 0;
+    d.flags = SYN;
+    d.window = o.client_window;
+    d.mss = match o.mss {
+        0 if segment.v4 => MSS_DEFAULT_V4,
+        0 => MSS_DEFAULT_V6,
+        mss => mss,
+    };
+    d.window_scale = o.client_scale;
+    d.sack_permitted = o.options & OPTION_SACK != 0;
+    d.timestamps = o.options & OPTION_TIMESTAMPS != 0;
+    d.tsval = o.client_tsval;
+    d.tsecr = 0;
 }
 
 /// Whether the backend refuses the SYN.

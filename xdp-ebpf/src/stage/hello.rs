@@ -103,6 +103,29 @@ verified! {
     }
 }
 
+verified! {
+    /// Takes the first segment of a connection whose listener routes by port: it has no hello, and maybe no data.
+    pub(crate) fn take_any as hello_take_any[Skb, skb](
+        received: Received, waiting: Waiting, cursors: Cursors
+    ) -> Result<(), Exit> {
+        let p = &mut waiting.pending;
+        p.window = received.segment.window;
+        note_time(received, p);
+        cursors.from = 0;
+        let seg = &received.segment;
+        if seg.payload_bytes == 0 {
+            return Ok(());
+        }
+        // What is beyond comes again. One less, so that the verifier sees that at least one byte is loaded.
+        let last = core::hint::black_box(seg.payload_bytes.min(PIECE) - 1);
+        if last >= PIECE || !skb.load(seg.payload_at, cursors.window.bytes.as_mut_ptr(), last + 1) {
+            return Err(Exit::drop(Reason::EmitFailed));
+        }
+        p.have = last + 1;
+        Ok(())
+    }
+}
+
 /// Records the client's timestamp and its echo of ours.
 #[inline(always)]
 fn note_time(received: &Received, p: &mut Pending) {

@@ -8,14 +8,10 @@ use common::reason::Reason;
 use crate::exit::Exit;
 use crate::kernel;
 use crate::maps;
-use crate::packet::{ACK, SYN};
+use crate::packet::{ACK, MSS_DEFAULT_V4, MSS_DEFAULT_V6, SYN};
 use crate::scratch::{Draft, Received};
 use crate::segment::draft;
 use crate::verified::verified;
-
-/// The MSS of a client that announces none (RFC 9293 section 3.7.1).
-const MSS_DEFAULT_V4: u16 = 536;
-const MSS_DEFAULT_V6: u16 = 1220;
 
 verified! {
     /// Drafts the SYN-ACK for the SYN in hand.

@@ -19,6 +19,9 @@ const CLIENT_PORTS: [u16; 2] = [40_000, 40_001];
 /// TLS without default route; TLS with default route to tenant b; TCP to tenant a; TCP to tenant b; nothing.
 pub const VIP_PORTS: [u16; 5] = [443, 8443, 20_001, 20_002, 9];
 
+/// One more than the highest id of a listener.
+pub const LISTENERS: u32 = VIP_PORTS.len() as u32;
+
 /// Number of possible connections.
 pub const CONNECTIONS: usize = CLIENTS.len() * CLIENT_PORTS.len() * VIP_PORTS.len();
 

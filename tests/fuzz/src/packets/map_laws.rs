@@ -14,6 +14,8 @@ use common::maps::settings::Cursors;
 use common::maps::source::{Share, ShareKey, Source};
 use tests::program::Programs;
 
+use super::hosts::LISTENERS;
+
 /// Number of sources for whose counts the map has room.
 const SOURCES_MAX: usize = super::SIZES.hellos as usize;
 
@@ -29,6 +31,8 @@ pub struct Held {
     pub routes: BTreeMap<u32, RouteCounters>,
     /// Buffers that hellos have, as the programs count them.
     pub buffered: u32,
+    /// Half-open connections, as the programs count them: all, and by listener.
+    pub half_open_counts: (u32, Vec<u32>),
 }
 
 impl Held {
@@ -43,6 +47,10 @@ impl Held {
             shares: programs.entries(name::SHARES).into_iter().collect(),
             routes: programs.entries(name::ROUTE_COUNTERS).into_iter().collect(),
             buffered: programs.element::<Cursors>(name::CURSORS, 0).buffered,
+            half_open_counts: (
+                programs.element::<Cursors>(name::CURSORS, 0).half_opens,
+                (0..LISTENERS).map(|listener| programs.element(name::HALF_OPEN_COUNT, listener)).collect(),
+            ),
         }
     }
 
@@ -77,6 +85,11 @@ impl Held {
                 "a flow of {client:?} to another route's backend"
             );
         }
+        let of = |listener: u32| {
+            self.half_opens.values().filter(|held| held.connection.listener == listener).count()
+        };
+        let counts = (self.half_opens.len() as u32, (0..LISTENERS).map(|id| of(id) as u32).collect());
+        assert_eq!(self.half_open_counts, counts, "half-open connections");
         for held in self.half_opens.values() {
             assert_eq!(held.connection.flags, 0, "the record of a half-open connection stays locked");
         }

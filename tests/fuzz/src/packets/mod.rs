@@ -114,6 +114,9 @@ impl Bench {
             ..default
         });
         self.programs.set(name::CURSORS, 0, Cursors::zeroed());
+        for listener in 0..hosts::LISTENERS {
+            self.programs.set(name::HALF_OPEN_COUNT, listener, 0u32);
+        }
         for backend in &self.backends {
             let nat = BackendTuple::tcp(backend.address, backend.source, backend.port, Port::default());
             self.programs.set(name::PORT_CURSORS, position(&nat).cursor, 0u64);
@@ -173,10 +176,18 @@ impl<N: FnMut(usize)> Run<'_, N> {
             Step::Raw(..) => {}
             Step::Expire(connection, kind) => {
                 use Reason::{
-                    ExpireClosed, ExpireHalfOpen, ExpireHello, ExpireIdle, ExpireRemoved, HelloEvicted,
+                    ConnectAgain, ExpireClosed, ExpireHalfOpen, ExpireHello, ExpireIdle, ExpireRemoved,
+                    HelloEvicted,
                 };
-                let reasons =
-                    [ExpireIdle, ExpireRemoved, ExpireClosed, ExpireHello, HelloEvicted, ExpireHalfOpen];
+                let reasons = [
+                    ExpireIdle,
+                    ExpireRemoved,
+                    ExpireClosed,
+                    ExpireHello,
+                    HelloEvicted,
+                    ExpireHalfOpen,
+                    ConnectAgain,
+                ];
                 let ends = hosts::ends(*connection);
                 // The daemon learns of connections from the maps, so each was started by a client.
                 let spoke = self.known.clients.get(&ends).is_some_and(|client| client.spoke);

@@ -1,0 +1,67 @@
+//! Tries of a waiting connection whose backend is silent or refuses. What drives them is a repetition of the client, an answer
+//! of the backend, or the daemon.
+
+use common::reason::Reason;
+
+use crate::connection::{count, pending as record};
+use crate::delivery;
+use crate::exit::{Exit, Verdict};
+use crate::kernel::Skb;
+use crate::scratch::{Dial, Received, Scratch, Waiting};
+use crate::stage::{connect, pick};
+use crate::verified::verified;
+
+/// Chooses the next try of the connection in `s.waiting`, whose backend has not answered: at first the same backend again,
+/// from the second time on the next usable one, if there is another one. An exit with verdict `Redirect` means that the SYN
+/// must be sent.
+#[inline(always)]
+pub(super) fn again(skb: Skb, s: &mut Scratch) -> Exit {
+    let p = &mut s.waiting.pending;
+    p.retransmits = p.retransmits.saturating_add(1);
+    if p.retransmits < 2 {
+        return match record::write_back(&mut s.received, &mut s.waiting) {
+            true => Exit::sent(Reason::ConnectAgain),
+            false => Exit::drop(Reason::HelloBeyond),
+        };
+    }
+    p.silent = 1;
+    next(skb, &mut s.received, &mut s.dial, &mut s.waiting)
+}
+
+verified! {
+    /// Gives up the backend that was tried last and claims the next one. If the one tried last is the only usable one, it
+    /// is asked again. An exit with verdict `Redirect` means that the SYN must be sent; otherwise the record is still
+    /// held, unless it is over.
+    pub(super) fn next as dial_next[Skb, skb](received: Received, dial: Dial, waiting: Waiting) -> Exit {
+        connect::resume(dial, &waiting.pending);
+        let picked = pick::next(received, dial);
+        if picked.is_ok() && dial.choice.backend == waiting.pending.connection.backend {
+            return match connect::again(received, dial, waiting) {
+                Ok(()) => Exit::sent(Reason::ConnectAgain),
+                Err(exit) => exit,
+            };
+        }
+        // If nothing can be decided now, the hello stays for the next repetition.
+        if picked.is_ok() || picked.is_err_and(|exit| exit.verdict() == Verdict::Reset) {
+            let p = &waiting.pending;
+            delivery::release(&p.nat, &received.client, p.connection.generation);
+            count::retried(p.connection.route);
+        }
+        let opened = picked.and_then(|()| delivery::open(skb, received, dial));
+        match opened.and_then(|()| connect::store(received, dial, waiting)) {
+            Ok(()) => Exit::sent(Reason::ConnectNext),
+            Err(exit) => {
+                count_refused(dial, exit);
+                exit
+            }
+        }
+    }
+}
+
+/// Counts a refusal for the route.
+#[inline(always)]
+pub(super) fn count_refused(dial: &Dial, exit: Exit) {
+    if exit.verdict() == Verdict::Reset {
+        count::refused(dial.choice.route);
+    }
+}
