@@ -28,6 +28,7 @@ mod link;
 mod tls_features;
 mod limits;
 mod crowd;
+mod flood;
 mod full;
 mod veth_backend;
 mod own_port;

@@ -1,4 +1,4 @@
-//! Drops, duplicates and reorders frames between two devices, controlled by a seed. It does what `netem` does
+//! Drops, duplicates, reorders and delays frames between two devices, controlled by a seed. It does what `netem` does
 //! in kernels that have it.
 //!
 //! The injector's own namespace holds one end of each of two veth pairs. A thread forwards frames between
@@ -38,6 +38,9 @@ pub struct Faults {
 }
 
 impl Faults {
+    /// No faults.
+    pub const NONE: Self = Self { loss: 0, duplication: 0, reordering: 0, seed: 0 };
+
     /// 2 % of each fault.
     pub const fn two_percent(seed: u64) -> Self {
         Self { loss: 2, duplication: 2, reordering: 2, seed }
@@ -66,6 +69,17 @@ pub struct Injector {
 impl Injector {
     /// Connects two ends through an injector.
     pub fn between(left: End<'_>, right: End<'_>, mtu: u16, faults: Faults) -> Result<Self> {
+        Self::delaying(left, right, mtu, faults, Duration::ZERO)
+    }
+
+    /// The same, with a delay in each direction.
+    pub fn delaying(
+        left: End<'_>,
+        right: End<'_>,
+        mtu: u16,
+        faults: Faults,
+        delay: Duration,
+    ) -> Result<Self> {
         let namespace = Namespace::new("injector")?;
         namespace.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
         let mut taps = Vec::new();
@@ -83,7 +97,7 @@ impl Injector {
         };
         let thread = std::thread::Builder::new().name("injector".into()).spawn(move || {
             let taps = [left_tap, right_tap];
-            let mut ways = [Way::new(faults, 1), Way::new(faults, 2)];
+            let mut ways = [1, 2].map(|direction| Way { delay, ..Way::new(faults, direction) });
             while !own_stop.load(Ordering::Relaxed) {
                 pump(&taps, &mut ways, &own_counts);
             }
@@ -132,11 +146,38 @@ struct Way {
     faults: Faults,
     dice: u64,
     held: VecDeque<(Vec<u8>, u32, Instant)>,
+    /// How long each frame is under way, and the frames that are, each with the time of its arrival.
+    delay: Duration,
+    under_way: VecDeque<(Vec<u8>, Instant)>,
 }
 
 impl Way {
     fn new(faults: Faults, direction: u64) -> Self {
-        Self { faults, dice: mix(faults.seed ^ direction << 60), held: VecDeque::new() }
+        let dice = mix(faults.seed ^ direction << 60);
+        Self { faults, dice, held: VecDeque::new(), delay: Duration::ZERO, under_way: VecDeque::new() }
+    }
+
+    /// Whether frames wait here.
+    fn is_waiting(&self) -> bool {
+        !self.held.is_empty() || !self.under_way.is_empty()
+    }
+
+    /// Sends frames, after the delay.
+    fn send(&mut self, frames: Vec<Vec<u8>>, to: &Tap, counts: &Counts) {
+        if self.delay.is_zero() {
+            frames.iter().for_each(|frame| transmit(to, frame, counts));
+            return;
+        }
+        let arrival = Instant::now() + self.delay;
+        self.under_way.extend(frames.into_iter().map(|frame| (frame, arrival)));
+    }
+
+    /// Sends the frames that were under way long enough.
+    fn arrive(&mut self, to: &Tap, counts: &Counts) {
+        let now = Instant::now();
+        while let Some((frame, _)) = self.under_way.pop_front_if(|(_, arrival)| *arrival <= now) {
+            transmit(to, &frame, counts);
+        }
     }
 
     /// Returns true in `percent` of the calls.
@@ -195,7 +236,7 @@ impl Way {
 /// Waits briefly for frames and forwards those that arrived.
 fn pump(taps: &[Tap; 2], ways: &mut [Way; 2], counts: &Counts) {
     let mut wait = taps.each_ref().map(|tap| PollFd::new(tap.as_fd(), PollFlags::POLLIN));
-    let holding = ways.iter().any(|way| !way.held.is_empty());
+    let holding = ways.iter().any(Way::is_waiting);
     let timeout = if holding { PollTimeout::from(1u8) } else { PollTimeout::from(20u8) };
     // If poll fails, the taps are read at once.
     let _ = poll(&mut wait, timeout);
@@ -210,13 +251,12 @@ fn pump(taps: &[Tap; 2], ways: &mut [Way; 2], counts: &Counts) {
                 // The device went down: the lab is being torn down.
                 Err(_) => return,
             };
-            for frame in way.judge(frame, counts) {
-                transmit(to, &frame, counts);
-            }
+            let leaving = way.judge(frame, counts);
+            way.send(leaving, to, counts);
         }
-        for frame in way.due(false) {
-            transmit(to, &frame, counts);
-        }
+        let leaving = way.due(false);
+        way.send(leaving, to, counts);
+        way.arrive(to, counts);
     }
 }
 

@@ -12,6 +12,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -46,6 +47,8 @@ pub struct Options {
     pub backend_mss: Option<u16>,
     /// Faults between client and balancer.
     pub client_faults: Option<Faults>,
+    /// Delay between client and balancer, in each direction.
+    pub client_delay: Duration,
     /// Faults between balancer and each tenant.
     pub backend_faults: Option<Faults>,
     /// GSO, GRO and checksum offload on all devices. Injectors need them off and switch them off themselves.
@@ -63,6 +66,7 @@ impl Default for Options {
             client_mss: None,
             backend_mss: None,
             client_faults: None,
+            client_delay: Duration::ZERO,
             backend_faults: None,
             offloads: true,
             servers: true,
@@ -131,7 +135,12 @@ impl Lab {
         let (ours, theirs) = (ours.each_ref().map(String::as_str), theirs.each_ref().map(String::as_str));
         let near = End { namespace: &self.balancer, device: CLIENT_DEVICE, addresses: &ours };
         let far = End { namespace: &self.client, device: UPLINK, addresses: &theirs };
-        self.injectors.extend(link(near, far, options.client_mtu, options.client_faults, options.offloads)?);
+        let faults = match options.client_delay.is_zero() {
+            true => options.client_faults,
+            false => Some(options.client_faults.unwrap_or(Faults::NONE)),
+        };
+        let delay = options.client_delay;
+        self.injectors.extend(link(near, far, options.client_mtu, faults, delay, options.offloads)?);
         let mss = options.client_mss.map(|mss| format!(" advmss {mss}")).unwrap_or_default();
         for family in FAMILIES {
             let gateway = balancer(family, CLIENT_NET);
@@ -198,7 +207,8 @@ fn link_tenant(
     let theirs: Vec<&str> = theirs.iter().map(String::as_str).collect();
     let near = End { namespace: balancer_namespace, device: tenant_name(tenant), addresses: &ours };
     let far = End { namespace, device: UPLINK, addresses: &theirs };
-    let injector = link(near, far, options.backend_mtu, options.backend_faults, options.offloads)?;
+    let injector =
+        link(near, far, options.backend_mtu, options.backend_faults, Duration::ZERO, options.offloads)?;
     if let Some(mss) = options.backend_mss {
         for family in FAMILIES {
             namespace.ip(&format!("route add {} dev {UPLINK} advmss {mss}\n", balancer(family, net)))?;
@@ -213,10 +223,11 @@ fn link(
     far: End<'_>,
     mtu: u16,
     faults: Option<Faults>,
+    delay: Duration,
     offloads: bool,
 ) -> Result<Option<Injector>> {
     let injector = match faults {
-        Some(faults) => Some(Injector::between(near, far, mtu, faults)?),
+        Some(faults) => Some(Injector::delaying(near, far, mtu, faults, delay)?),
         None => {
             veth(near, far, mtu)?;
             None

@@ -1,0 +1,160 @@
+//! SYNs from forged addresses, as many as the machine sends. Nothing is stored for them, and clients connect.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use tests::addresses::{FAMILIES, Family, TLS_PORT};
+use tests::config::{Config, DIRECT_PORT};
+use tests::net::{End, Namespace, veth};
+use tests::packet::segment;
+use tests::raw;
+use tests::server::read_line;
+use tests::tap::Tap;
+use tests::tls;
+use tests::topology::{Lab, Options, UPLINK};
+
+use crate::crowd::reach;
+use crate::scene::{ECHO_PORT, Scene, Stop, all, eventually, turn};
+
+/// The number of different SYNs in a flood: more than there are source ports towards a backend.
+const FLOOD: u32 = 100_000;
+/// The rate above which a flood goes on no faster, in SYNs a second.
+const RATE: u64 = 300_000;
+/// Delay between clients and the balancer, in each direction: a round trip takes 200 ms.
+const DELAY: Duration = Duration::from_millis(100);
+
+/// The balancer's device towards the forgers.
+const DEVICE: &str = "forgers";
+
+/// Who floods: a namespace of its own, so that the flood goes by no other link.
+struct Forgers {
+    tap: Tap,
+    frames: Vec<Vec<u8>>,
+    _namespace: Namespace,
+}
+
+impl Forgers {
+    /// Forges SYNs to a port of the VIP.
+    fn new(lab: &Lab, port: u16) -> Self {
+        let namespace = Namespace::new("forgers").unwrap();
+        let near = End { namespace: &lab.balancer, device: DEVICE, addresses: &["10.96.0.1/24"] };
+        let far = End { namespace: &namespace, device: UPLINK, addresses: &["10.96.0.2/24"] };
+        veth(near, far, 1500).unwrap();
+        // Answers to forged addresses go back to whoever forged them.
+        lab.balancer.ip("route add 10.98.0.0/16 via 10.96.0.2\n").unwrap();
+        // The daemon serves the devices of default routes.
+        lab.balancer.ip("route add default via 10.96.0.2 metric 500\n").unwrap();
+        let (to, from) = (lab.balancer.mac(DEVICE).unwrap(), namespace.mac(UPLINK).unwrap());
+        let vip = lab.vip(Family::V4, port);
+        // Each SYN has its own source, port and number.
+        let frames = (0..FLOOD).map(|number| {
+            let spread = number.wrapping_mul(2_654_435_761);
+            let source = u32::from(std::net::Ipv4Addr::new(10, 98, 0, 0)) + (spread >> 8 & 0xffff);
+            let source = (std::net::Ipv4Addr::from(source), 1024 + (spread % 60_000) as u16);
+            segment(source.into(), vip)
+                .ethernet(to, from)
+                .syn(spread)
+                .linux_syn_options(1460, spread, 7)
+                .bytes()
+        });
+        let tap = Tap::open(&namespace, UPLINK).unwrap();
+        Self { tap, frames: frames.collect(), _namespace: namespace }
+    }
+
+    /// Floods while `story` runs. Returns the number of SYNs and their rate too.
+    fn flood<T: Send>(&self, story: impl FnOnce() -> T + Send) -> (T, u64, u64) {
+        let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+        let start = Instant::now();
+        let told = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for frame in self.frames.iter().cycle() {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let due = start.elapsed().as_micros() as u64 * RATE / 1_000_000;
+                    if sent.load(Ordering::Relaxed) < due && self.tap.send(frame).is_ok() {
+                        sent.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            let _stop = Stop(&over);
+            story()
+        });
+        let sent = sent.into_inner();
+        let rate = sent * 1_000 / start.elapsed().as_millis().max(1) as u64;
+        println!("{sent} SYNs, {rate} a second");
+        (told, sent, rate)
+    }
+}
+
+/// A lab whose backends send their name and echo what they receive, and forgers who flood a port of the VIP.
+fn scene(options: &Options, port: u16) -> (Scene, Forgers) {
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.hello_timeout = Some("5s".into());
+    config.settings.max_hellos = Some(65_536);
+    let lab = Lab::with(&Options { servers: false, ..options.clone() }).unwrap();
+    // Before the daemon looks for devices.
+    let forgers = Forgers::new(&lab, port);
+    let echoes = lab.echo_servers(ECHO_PORT).unwrap();
+    let daemon = lab.vestibule(&config).unwrap();
+    (Scene { daemon, echoes, lab }, forgers)
+}
+
+#[test]
+fn a_flood_of_syns_stores_nothing_and_clients_connect() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let (scene, forgers) = scene(&Options::default(), TLS_PORT);
+    let memory = scene.daemon.resident_bytes().unwrap();
+    let ((median, sent, _), moved) =
+        scene.counted(|| forgers.flood(|| scene.lab.client.run(|| reach(&scene))));
+    assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
+    let answered = moved.get("SynAnswered").copied().unwrap_or(0);
+    assert!(answered > sent / 2, "{answered} of {sent} SYNs were answered");
+    assert_eq!(scene.entries()[1], 0, "a SYN is kept");
+    let grown = scene.daemon.resident_bytes().unwrap().saturating_sub(memory);
+    assert!(grown < 4 << 20, "the daemon has grown by {grown} bytes");
+    scene.assert_nothing_leaks();
+}
+
+/// The oldest half-open connections used to be evicted, at this rate after 50 ms, and the flood reached the backends.
+#[test]
+fn clients_far_away_connect_to_a_tcp_listener_during_a_flood_of_syns() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let (scene, forgers) = scene(&Options { client_delay: DELAY, ..Options::default() }, DIRECT_PORT);
+    let times = Mutex::new(Vec::new());
+    let connect = |number: &usize| {
+        let start = Instant::now();
+        let to = scene.lab.vip(FAMILIES[number % 2], DIRECT_PORT);
+        let name = match number / 2 % 2 {
+            // The server speaks first: the client's ACK is all that dials.
+            0 => read_line(&mut tls::dial(to)?)?.context("ended without a name")?,
+            _ => raw::hello(to, b"anything", &[])?,
+        };
+        ensure!(name.starts_with("tenant-a/"), "answered by {name}");
+        times.lock().unwrap().push(start.elapsed());
+        Ok(())
+    };
+    let numbers: Vec<usize> = (0..200).collect();
+    let (((), sent, rate), moved) = scene.counted(|| {
+        forgers.flood(|| {
+            // Until the flood has what it can take.
+            std::thread::sleep(Duration::from_millis(500));
+            all(&scene.lab, 20, &numbers, connect);
+        })
+    });
+    let mut times = times.into_inner().unwrap();
+    times.sort();
+    println!("times to reach a tenant: median {:?}, longest {:?}", times[100], times[199]);
+    // Two round trips; a client that had to repeat a SYN would have waited for a second.
+    assert!(times[100] < Duration::from_millis(900), "median {:?}, {moved:?}", times[100]);
+    let [answered, passed] =
+        ["SynAnswered", "SynForwarded"].map(|reason| moved.get(reason).copied().unwrap_or(0));
+    assert!(answered > sent / 2, "{answered} of {sent} SYNs, {rate} a second, were answered: {moved:?}");
+    assert!(passed < sent / 10, "{passed} of {sent} SYNs reached backends: {moved:?}");
+    assert_eq!(moved.get("ConnectNoPort"), None, "{moved:?}");
+    assert!(eventually(Duration::from_secs(30), || scene.entries() == [0; 3]), "{:?}", scene.entries());
+}
