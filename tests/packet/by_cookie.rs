@@ -20,7 +20,7 @@ use crate::renew::NEXT_ISN;
 use crate::scene::{BACKEND_ISN, BACKEND_TIME, Backend, Client, Dial, ISN, Offer, behind};
 use crate::setup::{nats, route_counts};
 
-/// Half-open connections with which a listener has a sixteenth of [`Sizes::default`]'s 256 places.
+/// Half-open connections with which a listener has a sixteenth of [`Sizes::default`]'s 256 slots.
 const SIXTEENTH: u16 = 16;
 
 /// Counts of half-open connections: all of them, and those of listener 2.
@@ -74,11 +74,11 @@ fn a_listener_with_a_sixteenth_of_all_places_answers_by_cookie_and_others_pass_s
         for port in 0..3 {
             caller(family).port(40_000 + port).shake(&mut programs);
         }
-        assert_eq!(nats(&programs), before, "nothing is stored, and the backend hears nothing");
+        assert_eq!(nats(&programs), before, "nothing is stored, and the backend receives nothing");
         // A SYN that was passed on before is passed on when it comes again.
         knock(&mut programs, caller(family).port(50_000));
         knock(&mut programs, caller(family).to_port(other));
-        // The record that ends gives back its place.
+        // The record that ends gives back its slot.
         programs.expire(&order(caller(family).port(50_001).tuple(), Reason::ExpireHalfOpen));
         assert_eq!(counts(&programs), (16, 15));
         knock(&mut programs, caller(family).port(50_001));
@@ -106,7 +106,7 @@ fn with_half_of_all_places_taken_every_listener_answers_by_cookie() {
         caller(family).port(40_001).shake(&mut programs);
         programs.expire(&order(caller(family).tuple(), Reason::ExpireHalfOpen));
     }
-    // Without any place, too.
+    // Without any slot, too.
     half(&mut programs, 0);
     programs.settings(Settings { half_opens: 0, ..default_settings(Sizes::default()) });
     for family in FAMILIES {
@@ -262,7 +262,7 @@ fn another_syn_does_not_end_a_half_open_connection_but_its_cookie_does() {
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
         let client = Client { dial, cookie: 0, time: 0 }.told(&sent(&outcome));
         assert_eq!(half_open(&programs, dial).expect("it goes on").isn, ISN);
-        // The client starts anew, and proves it.
+        // The client starts again, and proves it.
         let proof = ack(client).seq(behind(NEXT_ISN, 0));
         let outcome = client.give(&mut programs, &proof);
         assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
@@ -315,7 +315,7 @@ fn a_segment_without_a_cookie_of_ours_is_answered_with_rst() {
     }
 }
 
-/// Draining refuses SYNs, but no handshake that has begun.
+/// Draining refuses SYNs, but no handshake that has started.
 #[test]
 fn a_handshake_that_began_before_the_drain_goes_on() {
     tests::skip_without_root!();
@@ -334,7 +334,7 @@ fn a_handshake_that_began_before_the_drain_goes_on() {
     }
 }
 
-/// A client that starts anew on an open flow's ports: the ACK with the cookie ends the old connection and dials.
+/// A client that starts again on an open flow's ports: the ACK with the cookie ends the old connection and dials.
 #[test]
 fn the_bare_ack_on_an_open_flow_resets_the_old_backend_and_dials() {
     tests::skip_without_root!();
@@ -418,7 +418,7 @@ fn assert_offers(syn: &Segment, family: Family, offer: Offer) {
     );
 }
 
-/// Whoever forges such answers moves the connection three times, and no further.
+/// Forged answers move the connection three times, and no further.
 #[test]
 fn forged_answers_of_old_connections_use_up_three_ports() {
     tests::skip_without_root!();

@@ -42,7 +42,7 @@ impl Forgers {
         let near = End { namespace: &lab.balancer, device: DEVICE, addresses: &["10.96.0.1/24"] };
         let far = End { namespace: &namespace, device: UPLINK, addresses: &["10.96.0.2/24"] };
         veth(near, far, 1500).unwrap();
-        // Answers to forged addresses go back to whoever forged them.
+        // Answers to forged addresses go back to the forgers.
         lab.balancer.ip("route add 10.98.0.0/16 via 10.96.0.2\n").unwrap();
         // The daemon serves the devices of default routes.
         lab.balancer.ip("route add default via 10.96.0.2 metric 500\n").unwrap();

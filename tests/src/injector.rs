@@ -146,20 +146,20 @@ struct Way {
     faults: Faults,
     dice: u64,
     held: VecDeque<(Vec<u8>, u32, Instant)>,
-    /// How long each frame is under way, and the frames that are, each with the time of its arrival.
+    /// How long each frame takes, and the frames in transit, each with the time of its arrival.
     delay: Duration,
-    under_way: VecDeque<(Vec<u8>, Instant)>,
+    in_transit: VecDeque<(Vec<u8>, Instant)>,
 }
 
 impl Way {
     fn new(faults: Faults, direction: u64) -> Self {
         let dice = mix(faults.seed ^ direction << 60);
-        Self { faults, dice, held: VecDeque::new(), delay: Duration::ZERO, under_way: VecDeque::new() }
+        Self { faults, dice, held: VecDeque::new(), delay: Duration::ZERO, in_transit: VecDeque::new() }
     }
 
     /// Whether frames wait here.
     fn is_waiting(&self) -> bool {
-        !self.held.is_empty() || !self.under_way.is_empty()
+        !self.held.is_empty() || !self.in_transit.is_empty()
     }
 
     /// Sends frames, after the delay.
@@ -169,13 +169,13 @@ impl Way {
             return;
         }
         let arrival = Instant::now() + self.delay;
-        self.under_way.extend(frames.into_iter().map(|frame| (frame, arrival)));
+        self.in_transit.extend(frames.into_iter().map(|frame| (frame, arrival)));
     }
 
-    /// Sends the frames that were under way long enough.
+    /// Sends the frames whose time has come.
     fn arrive(&mut self, to: &Tap, counts: &Counts) {
         let now = Instant::now();
-        while let Some((frame, _)) = self.under_way.pop_front_if(|(_, arrival)| *arrival <= now) {
+        while let Some((frame, _)) = self.in_transit.pop_front_if(|(_, arrival)| *arrival <= now) {
             transmit(to, &frame, counts);
         }
     }

@@ -1,11 +1,11 @@
 //! Whether a TCP listener passes a SYN on, or answers it by a cookie and dials the backend at the client's ACK.
 //!
-//! A SYN that is passed on has a record, a source port and a place at the backend until its client answers, so a flood of
+//! A SYN that is passed on has a record, a source port and a record at the backend until its client answers, so a flood of
 //! forged SYNs could take them from honest clients. A cookie costs nothing until the client has proved its address.
 
 use super::admit;
 
-/// Of all places for half-open connections, this share is left to SYNs that are passed on.
+/// Of all slots for half-open connections, this share is left to SYNs that are passed on.
 const SHARE_OF_ALL: u32 = 2;
 /// The same for one listener.
 const SHARE_OF_LISTENER: u32 = 16;
@@ -19,17 +19,17 @@ pub struct Taken {
     pub listener: u32,
 }
 
-/// Whether SYNs of the listener are answered by cookies: half of all `places` are taken, or a sixteenth by the listener.
+/// Whether SYNs of the listener are answered by cookies: half of all `slots` are taken, or a sixteenth by the listener.
 #[inline(always)]
-pub const fn answers_by_cookie(taken: Taken, places: u32) -> bool {
+pub const fn answers_by_cookie(taken: Taken, slots: u32) -> bool {
     let (all, listener) = (admit::count(taken.all), admit::count(taken.listener));
-    reaches(all, places, SHARE_OF_ALL) || reaches(listener, places, SHARE_OF_LISTENER)
+    reaches(all, slots, SHARE_OF_ALL) || reaches(listener, slots, SHARE_OF_LISTENER)
 }
 
-/// Whether `taken` is at least `places` / `share`, rounded up.
+/// Whether `taken` is at least `slots` / `share`, rounded up.
 #[inline(always)]
-const fn reaches(taken: u32, places: u32, share: u32) -> bool {
-    taken as u64 * share as u64 >= places as u64
+const fn reaches(taken: u32, slots: u32, share: u32) -> bool {
+    taken as u64 * share as u64 >= slots as u64
 }
 
 #[cfg(test)]
@@ -52,6 +52,6 @@ mod tests {
         assert!(answers_by_cookie(Taken { all: i32::MAX as u32, listener: 0 }, u32::MAX - 1));
         // Counted down before it was counted up, for a moment.
         assert!(!answers_by_cookie(Taken { all: u32::MAX, listener: u32::MAX }, 16));
-        assert!(answers_by_cookie(Taken { all: 0, listener: 0 }, 0), "no places: always");
+        assert!(answers_by_cookie(Taken { all: 0, listener: 0 }, 0), "no slots: always");
     }
 }

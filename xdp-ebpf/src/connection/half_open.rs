@@ -112,7 +112,7 @@ looped! {
 }
 
 verified! {
-    /// Whether there are so many half-open connections that SYNs of the listener in `dial` are answered by cookies. One
+    /// Whether SYNs of the listener in `dial` are answered by cookies, for too many connections are half-open. One
     /// that is past its time limit is then removed, for while the daemon is dead nobody else does it.
     pub(crate) fn is_crowded as half_open_crowded(received: Received, dial: Dial) -> bool {
         let (Some(settings), Some(cursors)) = (maps::settings(), maps::cursors()) else { return true };

@@ -42,7 +42,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
 }
 
-/// Handles a segment that acknowledges nothing of this connection: its cookie may admit another one in its place.
+/// Handles a segment that acknowledges nothing of this connection: its cookie may admit another one instead.
 #[inline(always)]
 fn by_cookie(s: &mut Scratch) -> Result<Class, Exit> {
     s.dial.proof = cookie::proof(&mut s.received, &mut s.waiting);
@@ -99,7 +99,7 @@ fn refuse_both(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
 
 verified! {
     /// Claims another port for the half-open connection, whose record this CPU holds, and notes it in the record; an old
-    /// connection is in the way of the one that it has. `false`: the connection stays as it is.
+    /// connection uses the one that it has. `false`: the connection stays as it is.
     pub(crate) fn move_on as half_open_move[Skb, skb](received: Received, dial: Dial, held: Held) -> bool {
         let o = &mut held.record;
         if o.moves >= MOVES_MAX || !delivery::owns_source(&o.connection) {
@@ -124,7 +124,7 @@ verified! {
     }
 }
 
-/// Sends the SYN again from another port: an old connection of the backend is in the way. Its answer ends here.
+/// Sends the SYN again from another port: an old connection of the backend uses this one. Its answer ends here.
 #[inline(always)]
 fn again(skb: Skb, s: &mut Scratch) -> Exit {
     if !move_on(skb, &mut s.received, &mut s.dial, &mut s.half_open) {

@@ -52,7 +52,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     Ok(Class::Pending)
 }
 
-/// Whether the SYN of a TCP listener is answered by a cookie. A SYN may be forged, so it takes the place of no other
+/// Whether the SYN of a TCP listener is answered by a cookie. A SYN may be forged, so it replaces no other
 /// connection that its sender may be opening.
 #[inline(always)]
 fn by_cookie(s: &mut Scratch) -> bool {
