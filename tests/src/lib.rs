@@ -25,6 +25,8 @@ pub mod tap;
 pub mod world;
 /// The programs: loaded, with filled maps, and run once per packet.
 pub mod program;
+/// Two packets at the same moment, on two CPUs.
+pub mod at_once;
 /// What the kernel reports about their maps.
 mod map_facts;
 /// Their counters.

@@ -162,11 +162,17 @@ impl Programs {
     /// Runs `expire` as the daemon does, on an Ethernet header with the client's family, then the order, then
     /// zeros.
     pub fn expire(&mut self, order: &Expiry) -> Outcome {
-        let mut frame = vec![0; 12];
-        frame.extend(if order.client.client.is_v4() { [0x08, 0x00] } else { [0x86, 0xdd] });
-        frame.extend(order.as_bytes());
-        frame.resize(14 + 128, 0);
-        self.run("expire", Device::Client, &frame, GsoContext::default())
+        self.run("expire", Device::Client, &order_frame(order), GsoContext::default())
+    }
+
+    /// Returns a program of the object.
+    pub(crate) fn classifier(&self, program: &str) -> &SchedClassifier {
+        self.ebpf.program(program).expect("in the object").try_into().expect("a classifier")
+    }
+
+    /// Returns the context of a packet that arrived on a device.
+    pub(crate) fn context(&self, device: Device) -> [u8; 192] {
+        GsoContext::default().bytes(self.world.ifindex(device))
     }
 
     fn run(&mut self, program: &str, device: Device, frame: &[u8], gso: GsoContext) -> Outcome {
@@ -324,6 +330,15 @@ impl GsoContext {
         bytes[176..180].copy_from_slice(&self.gso_size.to_ne_bytes());
         bytes
     }
+}
+
+/// Returns the packet in which `expire` gets an order.
+pub fn order_frame(order: &Expiry) -> Vec<u8> {
+    let mut frame = vec![0; 12];
+    frame.extend(if order.client.client.is_v4() { [0x08, 0x00] } else { [0x86, 0xdd] });
+    frame.extend(order.as_bytes());
+    frame.resize(14 + 128, 0);
+    frame
 }
 
 /// Loads the object with these capacities, without pinning, and has the kernel verify both programs.

@@ -39,6 +39,8 @@ pub enum Step {
     Expire(usize, u8),
     /// The daemon sets these flags of a backend.
     Flag(usize, u8),
+    /// Two of the others happen at the same moment, on two CPUs; the first one so much later (or, negative, earlier).
+    AtOnce(Box<[Step; 2]>, i8),
 }
 
 /// A segment, described by its meaning.
@@ -101,16 +103,24 @@ const NUMBERS: [(Base, i64); 16] = [
     (Base::Zero, 0),
 ];
 
+/// Bit of a step's kind: it happens at the same moment as the one after it.
+const AT_ONCE: u8 = 0x80;
+
 /// Returns the settings and steps of an input.
 pub fn input(bytes: &[u8]) -> (Setting, Vec<Step>) {
     let mut reader = Reader(bytes);
     let setting = setting(reader.byte().unwrap_or(0), reader.byte().unwrap_or(0));
     let mut steps = Vec::new();
     while steps.len() < STEPS_MAX {
-        match step(&mut reader) {
-            Some(step) => steps.push(step),
-            None => break,
+        let at_once = reader.0.first().is_some_and(|kind| kind & AT_ONCE != 0);
+        let Some(first) = step(&mut reader) else { break };
+        if !at_once {
+            steps.push(first);
+            continue;
         }
+        let later = reader.byte().unwrap_or(0) as i8;
+        let Some(second) = step(&mut reader) else { break };
+        steps.push(Step::AtOnce(Box::new([first, second]), later));
     }
     (setting, steps)
 }
@@ -138,7 +148,7 @@ fn step(reader: &mut Reader<'_>) -> Option<Step> {
             Step::Mangle(patches.collect(), kind & 8 != 0)
         }
         5 => Step::Raw(kind & 8 != 0, reader.bytes(who).to_vec()),
-        6 => Step::Expire(connection, kind >> 3),
+        6 => Step::Expire(connection, kind >> 3 & 15),
         _ => Step::Flag(who % BACKENDS, kind >> 3 & 3),
     })
 }
