@@ -35,7 +35,9 @@ pub(crate) fn install(channel: &str, components: &[&str]) -> Outcome {
         command.arg("--quiet");
     }
     command.args(["toolchain", "install", channel, "--profile", "minimal", "--no-self-update"]);
-    command.args(["--component", &components.join(",")]);
+    if !components.is_empty() {
+        command.args(["--component", &components.join(",")]);
+    }
     let remedy = format!(
         "check the network, then run the command again; if the toolchain is damaged: rustup toolchain uninstall {channel}"
     );
