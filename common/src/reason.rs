@@ -37,10 +37,10 @@ pub const REASONS_MAX: usize = 256;
 reasons! {
     // "Handed on": to the next program, then to the node's own stack.
     0 NotOurs "classify" "not_ours" "destination is neither a VIP nor a source address; handed on";
-    1 ParseNotIp "parse" "not_ip" "not IPv4 or IPv6, or VLAN-tagged; handed on";
+    1 ParseNotIp "parse" "not_ip" "not IPv4 or IPv6, or of a VLAN; handed on";
     2 ParseTruncated "parse" "truncated" "headers longer than the packet; dropped when for a VIP";
     3 ParseFragment "parse" "fragment" "IP fragment for a VIP, or the first one of a connection's segment; dropped";
-    4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers for a VIP that may not be read over; dropped";
+    4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers that may not be read over, for a VIP or on a backend's segment; dropped";
     5 ParseTcpHeader "parse" "tcp_header" "malformed TCP header for a VIP; dropped";
     6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP; dropped";
     7 ParseIpChecksum "parse" "ip_checksum" "IPv4 header checksum wrong; dropped";
@@ -53,6 +53,7 @@ reasons! {
     13 ClassifyUnreachable "classify" "unreachable" "not TCP and the VIP is not the node's; answered with ICMP unreachable";
     14 ClassifyDropped "classify" "dropped" "nothing may be answered (ICMP, RST) and the VIP is not the node's; dropped";
 
+    15 SynKeepAlive "syn" "keep_alive" "keep-alive of a client that has sent nothing yet; acknowledged, nothing stored";
     17 SynBusy "syn" "busy" "another packet of the half-open connection is being handled; dropped, the client repeats";
     18 SynChallenged "syn" "challenged" "SYN on an open connection; answered with a challenge ACK, and with a cookie if it comes again";
     19 SynDraining "syn" "draining" "the node takes no new connections (`vestibule drain`); answered with RST";
@@ -67,7 +68,7 @@ reasons! {
     28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
 
     30 HelloBuffered "hello" "buffered" "part of a hello kept";
-    31 HelloAcked "hello" "acked" "part of a hello kept or repeated; acknowledged";
+    31 HelloAcked "hello" "acked" "part of a hello kept or repeated, or a keep-alive; acknowledged";
     32 HelloGap "hello" "gap" "segment beyond a gap; acknowledged what is there";
     33 HelloSourceFull "hello" "source_full" "source has too many incomplete hellos while over half of the buffers are taken; answered with RST";
     34 HelloBufferFailed "hello" "buffer_failed" "no memory for the hello, or its bytes were evicted before its backend had them; answered with RST";

@@ -236,6 +236,26 @@ fn the_daemon_has_the_syn_sent_again() {
     }
 }
 
+/// The client's ACK was lost, and it waits for the server: its keep-alive proves the same.
+#[test]
+fn a_keep_alive_dials_where_the_ack_was_lost() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        crowd(&mut programs);
+        let client = caller(family).shake(&mut programs);
+        let keep_alive = ack(client).seq(ISN);
+        let garbage = client.give(&mut programs, &keep_alive.clone().payload([0]));
+        assert_eq!(garbage.counted, [(Reason::SynKeepAlive, 1)], "its byte is not data");
+        let outcome = client.give(&mut programs, &keep_alive);
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+        let backend = Backend::of(&sent(&outcome));
+        assert_sent(&outcome, Reason::ConnectSyn, &expected_syn(backend));
+        assert_eq!(sent(&backend.accept(&mut programs)).seq, behind(ISN, 0));
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
 #[test]
 fn when_every_backend_refuses_the_client_is_reset() {
     tests::skip_without_root!();

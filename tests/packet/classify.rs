@@ -18,7 +18,7 @@ const ICMP: u8 = 1;
 const ICMP_V6: u8 = 58;
 
 /// Returns a packet of the client that is not TCP: `body` follows the IP header.
-fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn datagram(family: Family, protocol: u8, body: &[u8]) -> Vec<u8> {
     let tcp = dial(family).segment();
     let mut frame = tcp.bytes();
     frame.truncate(if family.is_v4() { 34 } else { 54 });

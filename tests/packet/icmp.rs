@@ -23,7 +23,7 @@ fn router(family: Family, device: Device) -> IpAddr {
 }
 
 /// Returns an error as received from the router on one side, about a segment that left on that side.
-fn error(device: Device, kind: Kind, about: &Segment, quoted: usize) -> Icmp {
+pub(crate) fn error(device: Device, kind: Kind, about: &Segment, quoted: usize) -> Icmp {
     let family = FAMILIES[usize::from(about.from.is_ipv6())];
     Icmp::new(kind, router(family, device), about.from.ip())
         .ethernet(device.near_mac(), device.far_mac())

@@ -46,9 +46,14 @@ fn with_header(mut frame: Vec<u8>, kind: u8, rest: &[u8]) -> Vec<u8> {
     with_length(frame, Family::V6)
 }
 
+/// Returns the frame with an 8-byte extension header of padding.
+fn with_padding(frame: Vec<u8>, kind: u8) -> Vec<u8> {
+    with_header(frame, kind, &[0, 1, 4, 0, 0, 0, 0])
+}
+
 /// Returns a SYN with an 8-byte extension header of padding.
 fn with_extension(kind: u8) -> Vec<u8> {
-    with_header(syn(Family::V6), kind, &[0, 1, 4, 0, 0, 0, 0])
+    with_padding(syn(Family::V6), kind)
 }
 
 /// Returns an IPv4 packet with these flags and fragment offset.
@@ -58,45 +63,44 @@ fn fragment_v4(word: u16) -> Vec<u8> {
     frame
 }
 
+/// Returns the frame with options that may not be read over.
+pub(crate) fn refused(frame: &[u8], family: Family) -> Vec<(&'static str, Vec<u8>)> {
+    let frame = frame.to_vec();
+    if family.is_v4() {
+        let v4 = |options: &[u8]| with_ipv4_options(frame.clone(), options);
+        return vec![
+            ("IPv4 loose source route", v4(&[131, 7, 4, 192, 0, 2, 1, 0])),
+            ("IPv4 strict source route", v4(&[1, 137, 3, 4])),
+            ("IPv4 option without length", v4(&[7, 0, 4, 0])),
+            ("IPv4 option longer than the header", v4(&[7, 11, 4, 0, 0, 0, 0, 0])),
+        ];
+    }
+    let v6 = |kind: u8, rest: &[u8]| with_header(frame.clone(), kind, rest);
+    let padded = |kind: u8| with_padding(frame.clone(), kind);
+    vec![
+        ("routing header", padded(43)),
+        ("authentication header", v6(51, &[0, 1, 4, 0, 0, 0, 0])),
+        ("routing behind hop-by-hop", with_padding(padded(43), 0)),
+        ("option to be refused", v6(60, &[0, 0xc2, 4, 0, 0, 0, 0])),
+        ("option to be dropped", v6(0, &[0, 0x5e, 4, 0, 0, 0, 0])),
+        ("option longer than its header", v6(0, &[0, 1, 5, 0, 0, 0, 0])),
+        ("five headers", (0..4).fold(padded(60), |frame, _| with_padding(frame, 60))),
+    ]
+}
+
 /// Returns packets that are refused for something before the TCP header.
 fn unusual() -> Vec<(&'static str, Vec<u8>, Reason)> {
-    let v4 = |options: &[u8]| with_ipv4_options(syn(Family::V4), options);
-    let routed = with_header(with_extension(43), 0, &[0, 1, 4, 0, 0, 0, 0]);
-    let five = (0..4).fold(with_extension(60), |frame, _| with_header(frame, 60, &[0, 1, 4, 0, 0, 0, 0]));
-    vec![
-        ("first fragment", fragment_v4(0x2000), Reason::ParseFragment),
-        ("later fragment", fragment_v4(0x2001), Reason::ParseFragment),
-        ("last fragment", fragment_v4(0x00b9), Reason::ParseFragment),
-        ("fragment header", with_extension(44), Reason::ParseFragment),
-        ("IPv4 loose source route", v4(&[131, 7, 4, 192, 0, 2, 1, 0]), Reason::ParseOptions),
-        ("IPv4 strict source route", v4(&[1, 137, 3, 4]), Reason::ParseOptions),
-        ("IPv4 option without length", v4(&[7, 0, 4, 0]), Reason::ParseOptions),
-        ("IPv4 option longer than the header", v4(&[7, 11, 4, 0, 0, 0, 0, 0]), Reason::ParseOptions),
-        ("routing header", with_extension(43), Reason::ParseOptions),
-        ("authentication header", with_extension(51), Reason::ParseOptions),
-        ("routing behind hop-by-hop", routed, Reason::ParseOptions),
-        (
-            "option to be refused",
-            with_header(syn(Family::V6), 60, &[0, 0xc2, 4, 0, 0, 0, 0]),
-            Reason::ParseOptions,
-        ),
-        (
-            "option to be dropped",
-            with_header(syn(Family::V6), 0, &[0, 0x5e, 4, 0, 0, 0, 0]),
-            Reason::ParseOptions,
-        ),
-        (
-            "option longer than its header",
-            with_header(syn(Family::V6), 0, &[0, 1, 5, 0, 0, 0, 0]),
-            Reason::ParseOptions,
-        ),
-        (
-            "header longer than the packet",
-            with_header(syn(Family::V6), 0, &[90, 1, 4, 0, 0, 0, 0]),
-            Reason::ParseOptions,
-        ),
-        ("five headers", five, Reason::ParseOptions),
-    ]
+    let fragments = [
+        ("first fragment", fragment_v4(0x2000)),
+        ("later fragment", fragment_v4(0x2001)),
+        ("last fragment", fragment_v4(0x00b9)),
+        ("fragment header", with_extension(44)),
+    ];
+    let all = fragments.map(|(what, frame)| (what, frame, Reason::ParseFragment)).into_iter();
+    let options = FAMILIES.into_iter().flat_map(|family| refused(&syn(family), family));
+    let beyond = with_header(syn(Family::V6), 0, &[90, 1, 4, 0, 0, 0, 0]);
+    let options = options.chain([("header longer than the packet", beyond)]);
+    all.chain(options.map(|(what, frame)| (what, frame, Reason::ParseOptions))).collect()
 }
 
 #[test]
@@ -155,7 +159,7 @@ fn fragments_options_and_extension_headers_for_the_nodes_own_address_are_handed_
 }
 
 /// Returns the frame as a first fragment.
-fn first_fragment(mut frame: Vec<u8>) -> Vec<u8> {
+pub(crate) fn first_fragment(mut frame: Vec<u8>) -> Vec<u8> {
     if frame[12] == 0x08 {
         frame[20] |= 0x20;
         frame[24..26].fill(0);
@@ -184,24 +188,24 @@ fn a_first_fragment_of_a_connection_is_never_left_to_the_nodes_stack() {
 }
 
 /// Returns the frame with several forms of options that an end host skips.
-fn harmless(frame: &[u8], family: Family) -> Vec<Vec<u8>> {
+pub(crate) fn harmless(frame: &[u8], family: Family) -> Vec<Vec<u8>> {
     if family.is_v4() {
         let record_route = [[7, 39, 4].as_slice(), &[0; 36], &[0]].concat();
         return [[1, 1, 1, 0].as_slice(), &[148, 4, 0, 0], &[0, 9, 9, 9], &record_route, &[1; 40]]
             .map(|options| with_ipv4_options(frame.to_vec(), options))
             .to_vec();
     }
-    let padding = |kind| with_header(frame.to_vec(), kind, &[0, 1, 4, 0, 0, 0, 0]);
+    let padding = |kind| with_padding(frame.to_vec(), kind);
     let long = [[31].as_slice(), &[1, 252], &[0; 252]].concat();
     vec![
         padding(0),
         padding(60),
-        with_header(padding(60), 0, &[0, 1, 4, 0, 0, 0, 0]),
+        with_padding(padding(60), 0),
         with_header(frame.to_vec(), 60, &[0, 0, 0, 0, 0, 0, 0]),
         with_header(frame.to_vec(), 60, &[0, 0x1e, 4, 1, 2, 3, 4]),
         with_header(frame.to_vec(), 0, &[[1].as_slice(), &[5, 2, 0, 0], &[1, 8], &[0; 8]].concat()),
         with_header(frame.to_vec(), 60, &long),
-        (0..3).fold(padding(60), |frame, _| with_header(frame, 60, &[0, 1, 4, 0, 0, 0, 0])),
+        (0..3).fold(padding(60), |frame, _| with_padding(frame, 60)),
     ]
 }
 

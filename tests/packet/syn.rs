@@ -14,13 +14,13 @@ use crate::check::{assert_dropped, assert_sent, reset_of, sent, timestamps};
 use crate::scene::{CLIENT_TIME, Client, ISN, Offer, behind, dial, ready, stamped, usual_hello};
 
 /// Reads a clock of the kernel, in nanoseconds.
-fn clock(id: ClockId) -> u64 {
+pub(crate) fn clock(id: ClockId) -> u64 {
     let time = clock_gettime(id).expect("the kernel has this clock");
     time.tv_sec() as u64 * 1_000_000_000 + time.tv_nsec() as u64
 }
 
 /// Returns offers as clients make them: all options, none, each alone.
-fn offers() -> Vec<Offer> {
+pub(crate) fn offers() -> Vec<Offer> {
     let none = Offer { mss: None, sack: false, timestamps: false, scale: None };
     vec![
         Offer::linux(1460, 7),
@@ -246,7 +246,7 @@ fn a_key_of_zeros_verifies_nothing() {
 }
 
 /// Returns a client with a cookie as made `age` epochs ago.
-fn aged(family: Family, age: u32) -> Client {
+pub(crate) fn aged(family: Family, age: u32) -> Client {
     let dial = dial(family);
     let epoch = cookie::epoch(clock(ClockId::CLOCK_TAI)) - age;
     let offer = cookie::Offer { mss: 1440, window_scale: 7, sack: true, timestamps: true };
@@ -254,14 +254,18 @@ fn aged(family: Family, age: u32) -> Client {
     Client { dial, cookie: cookie.seq, time: cookie.stamp.into() }
 }
 
+/// Waits while an epoch is about to end, so that it does not change during a test.
+pub(crate) fn away_from_the_end_of_an_epoch() {
+    while clock(ClockId::CLOCK_TAI) % (1 << EPOCH_SHIFT) > (1 << EPOCH_SHIFT) - 5_000_000_000 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn a_cookie_is_good_in_its_epoch_and_the_next() {
     tests::skip_without_root!();
     let mut programs = ready();
-    // Not at the end of an epoch, so that the epoch does not change during the test.
-    while clock(ClockId::CLOCK_TAI) % (1 << EPOCH_SHIFT) > (1 << EPOCH_SHIFT) - 5_000_000_000 {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-    }
+    away_from_the_end_of_an_epoch();
     for family in FAMILIES {
         for age in [0, 1] {
             let client = aged(family, age);

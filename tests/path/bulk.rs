@@ -16,10 +16,10 @@ use tests::topology::{Lab, Options};
 
 use crate::scene::{Scene, all, turn};
 
-const MIB: u64 = 1 << 20;
+pub(crate) const MIB: u64 = 1 << 20;
 
 /// Sends bytes up, then receives bytes down, over one connection.
-fn exchange(mut stream: impl Read + Write, count: u64, seed: u64) -> Result<()> {
+pub(crate) fn exchange(mut stream: impl Read + Write, count: u64, seed: u64) -> Result<()> {
     stream.write_all(format!("SINK {count}\n").as_bytes())?;
     bytes::send(&mut stream, count, seed).context("sending")?;
     let hash = read_line(&mut stream).context("reading the hash")?.context("ended before the hash")?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tests::addresses::{FAMILIES, TLS_PORT};
 use tests::config::Config;
+use tests::offload;
 use tests::program::pinned_program;
 use tests::topology::CLIENT_DEVICE;
 
@@ -72,6 +73,20 @@ fn programs_of_others_are_named_in_their_order() {
     drop(other);
     let (_, all) = findings(&scene);
     assert_eq!(found(&all, "client tcx/ingress")["verdict"], "ok");
+}
+
+/// The kernel chains segments of a connection that has no socket on the node, and a program sees only the first one's headers.
+#[test]
+fn a_device_that_chains_segments_is_bad() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    for on in [true, false] {
+        offload::set_feature(&scene.lab.balancer, CLIENT_DEVICE, "rx-gro-list", on).unwrap();
+        let (is_well, all) = findings(&scene);
+        assert_eq!(is_well, !on, "{all:#?}");
+        let told = all.iter().find(|one| one["what"] == "rx-gro-list on client");
+        assert_eq!(told.map(|one| &one["verdict"]), on.then(|| "bad".into()).as_ref(), "{told:?}");
+    }
 }
 
 /// A kernel with PREEMPT_RT handles two packets on one CPU at once: the second is dropped, and an operator has to know.

@@ -1,12 +1,13 @@
-//! Clients whose packets have IPv4 options or IPv6 extension headers.
+//! Clients and backends whose packets have IPv4 options or IPv6 extension headers.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, TLS_PORT, server_name};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, server_name};
 use tests::hello::hello;
 use tests::ip_options;
-use tests::server::read_line;
+use tests::server::{Speech, read_line};
 use tests::tls;
 use tests::topology::Options;
 
@@ -14,6 +15,25 @@ use crate::scene::{ECHO_PORT, Scene};
 
 /// Enough bytes for super-packets.
 const BYTES: usize = 300_000;
+
+/// Sends a hello and then more bytes than fit one super-packet, and reads all of them back.
+fn assert_echoes(mut stream: TcpStream, family: Family) {
+    let hello = hello().name(server_name(0)).bytes();
+    stream.write_all(&hello).unwrap();
+    let name = read_line(&mut stream).unwrap().expect("the backend says its name");
+    assert!(name.starts_with("tenant-a/"), "{name}");
+    let mut echo = vec![0; hello.len()];
+    stream.read_exact(&mut echo).unwrap();
+    assert!(echo == hello);
+    let sent: Vec<u8> = (0..BYTES).map(|i| (i * 31 % 251) as u8).collect();
+    let mut writer = stream.try_clone().unwrap();
+    let mut got = vec![0; BYTES];
+    std::thread::scope(|scope| {
+        scope.spawn(|| writer.write_all(&sent).unwrap());
+        stream.read_exact(&mut got).unwrap();
+    });
+    assert!(got == sent, "{family:?}: other bytes came back");
+}
 
 #[test]
 fn a_client_whose_packets_have_options_is_served() {
@@ -23,23 +43,30 @@ fn a_client_whose_packets_have_options_is_served() {
         let scene = Scene::echo_with(&Options { offloads, ..Options::default() }, &config);
         for family in FAMILIES {
             let ((), moved) = scene.counted(|| {
-                let mut stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
+                let stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
                 ip_options::set(&stream).unwrap();
-                let hello = hello().name(server_name(0)).bytes();
-                stream.write_all(&hello).unwrap();
-                let name = read_line(&mut stream).unwrap().expect("the backend says its name");
-                assert!(name.starts_with("tenant-a/"), "{name}");
-                let mut echo = vec![0; hello.len()];
-                stream.read_exact(&mut echo).unwrap();
-                assert!(echo == hello);
-                let sent: Vec<u8> = (0..BYTES).map(|i| (i * 31 % 251) as u8).collect();
-                let mut writer = stream.try_clone().unwrap();
-                let mut got = vec![0; BYTES];
-                std::thread::scope(|scope| {
-                    scope.spawn(|| writer.write_all(&sent).unwrap());
-                    stream.read_exact(&mut got).unwrap();
-                });
-                assert!(got == sent, "{family:?}: other bytes came back");
+                assert_echoes(stream, family);
+            });
+            assert_eq!(moved.get(Reason::ParseOptions.name()), None, "{family:?} {offloads}: {moved:?}");
+        }
+    }
+}
+
+#[test]
+fn a_backend_whose_packets_have_options_serves() {
+    tests::skip_without_root!();
+    for offloads in [true, false] {
+        let port = ECHO_PORT + 1;
+        let config = tests::config::Config::lab_on(port);
+        let scene = Scene::with(&Options { offloads, servers: false, ..Options::default() }, &config);
+        for family in FAMILIES {
+            let at = |index| (backend(family, 0, index), port).into();
+            let _servers = [0, 1].map(|index| {
+                scene.lab.serve(0, at(index), &format!("tenant-a/{index}"), Speech::EchoWithOptions).unwrap()
+            });
+            let ((), moved) = scene.counted(|| {
+                let stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, TLS_PORT))).unwrap();
+                assert_echoes(stream, family);
             });
             assert_eq!(moved.get(Reason::ParseOptions.name()), None, "{family:?} {offloads}: {moved:?}");
         }

@@ -27,6 +27,8 @@ pub mod world;
 pub mod program;
 /// Two packets at the same moment, on two CPUs.
 pub mod at_once;
+/// BPF_PROG_TEST_RUN with its flags.
+mod test_run;
 /// What the kernel reports about their maps.
 mod map_facts;
 /// Their counters.

@@ -12,9 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
-use aya::programs::{
-    LinkOrder, ProgramInfo, SchedClassifier, TcAttach, TcAttachType, TestRun, TestRunOptions,
-};
+use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::Expiry;
 use common::maps::name;
@@ -26,6 +24,7 @@ pub use aya::Pod;
 pub use crate::map_facts::{MapFacts, MapKind};
 
 use crate::counters;
+use crate::test_run;
 use crate::world::{DEVICES, Device, World, sent_inside};
 
 /// Verdicts of a TC program (include/uapi/linux/bpf.h, `enum tcx_action_base` and TC_ACT_REDIRECT).
@@ -151,18 +150,24 @@ impl Programs {
 
     /// Runs `ingress` on a frame as if it had arrived on a device.
     pub fn ingress(&mut self, device: Device, frame: &[u8]) -> Outcome {
-        self.run("ingress", device, frame, GsoContext::default())
+        self.run("ingress", device, frame, GsoContext::default(), 0)
+    }
+
+    /// Same as [`Self::ingress`], on a device that gives the sum over the packet (CHECKSUM_COMPLETE). Panics if that sum does not
+    /// fit the packet afterwards.
+    pub fn ingress_summed(&mut self, device: Device, frame: &[u8]) -> Outcome {
+        self.run("ingress", device, frame, GsoContext::default(), test_run::SUMMED)
     }
 
     /// Same as [`Self::ingress`], for a super-packet of segments with at most `gso_size` payload bytes.
     pub fn ingress_gso(&mut self, device: Device, frame: &[u8], gso_size: u32, segments: u32) -> Outcome {
-        self.run("ingress", device, frame, GsoContext { gso_size, gso_segments: segments })
+        self.run("ingress", device, frame, GsoContext { gso_size, gso_segments: segments }, 0)
     }
 
     /// Runs `expire` as the daemon does, on an Ethernet header with the client's family, then the order, then
     /// zeros.
     pub fn expire(&mut self, order: &Expiry) -> Outcome {
-        self.run("expire", Device::Client, &order_frame(order), GsoContext::default())
+        self.run("expire", Device::Client, &order_frame(order), GsoContext::default(), 0)
     }
 
     /// Returns a program of the object.
@@ -175,7 +180,7 @@ impl Programs {
         GsoContext::default().bytes(self.world.ifindex(device))
     }
 
-    fn run(&mut self, program: &str, device: Device, frame: &[u8], gso: GsoContext) -> Outcome {
+    fn run(&mut self, program: &str, device: Device, frame: &[u8], gso: GsoContext, flags: u32) -> Outcome {
         self.world.drain();
         let before = self.counters();
         let context = gso.bytes(self.world.ifindex(device));
@@ -185,25 +190,21 @@ impl Programs {
             let program: &mut SchedClassifier =
                 ebpf.program_mut(program).expect("in the object").try_into().expect("a classifier");
             let before = sent_inside();
-            let result = program.test_run(TestRunOptions {
-                data_in: Some(frame),
-                data_out: Some(&mut packet),
-                ctx_in: Some(&context),
-                ..TestRunOptions::new()
-            });
+            let fd = program.fd().expect("loaded").as_fd();
+            let result = test_run::test_run(fd, frame, &mut packet, &context, flags);
             let sent = before.and_then(|before| Ok(sent_inside()? - before));
             result.map(|result| (result, sent.expect("the node's devices are counted")))
         });
-        let (result, sent) =
+        let ((verdict, length), sent) =
             result.unwrap_or_else(|error| panic!("running {program} on {} bytes: {error}", frame.len()));
-        packet.truncate(result.data_size_out as usize);
+        packet.truncate(length);
         let after = self.counters();
         let counted = Reason::ALL
             .iter()
             .map(|reason| (*reason, after[reason] - before[reason]))
             .filter(|(_, moved)| *moved != 0)
             .collect();
-        Outcome { verdict: result.return_value, packet, emitted: self.world.receive(sent), counted }
+        Outcome { verdict, packet, emitted: self.world.receive(sent), counted }
     }
 
     /// Returns all counters, summed over CPUs.

@@ -22,8 +22,8 @@ use std::thread::JoinHandle;
 use anyhow::{Context, Result};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::bytes;
 use crate::net::Namespace;
+use crate::{bytes, ip_options};
 
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 4096;
@@ -38,6 +38,8 @@ pub enum Speech {
     /// Sends its name and a line feed, then echoes every byte: shows which server received exactly which
     /// bytes.
     Echo,
+    /// The same, in packets with IPv4 options or IPv6 extension headers.
+    EchoWithOptions,
 }
 
 /// A listening server; it ends, with all its connections, when dropped.
@@ -141,7 +143,10 @@ fn serve(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
             let socket = stream.try_clone()?;
             converse(&mut stream, &socket, &shared.name, "-")
         }
-        Speech::Echo => {
+        Speech::Echo | Speech::EchoWithOptions => {
+            if matches!(shared.speech, Speech::EchoWithOptions) {
+                ip_options::set(&stream)?;
+            }
             stream.write_all(format!("{}\n", shared.name).as_bytes())?;
             let mut reader = stream.try_clone()?;
             io::copy(&mut reader, &mut stream)?;

@@ -9,6 +9,9 @@ pub(crate) const ETH_BYTES: u32 = 14;
 pub(crate) const V4_BYTES: u32 = 34;
 /// Bytes before the TCP header in an IPv6 frame without extension headers.
 pub(crate) const V6_BYTES: u32 = 54;
+/// Bytes of the hop-by-hop header that the kernel puts before TCP in an IPv6 packet too long for its length field (RFC 2675;
+/// BIG TCP, until Linux 7.0).
+pub(crate) const JUMBO_BYTES: u32 = 8;
 /// The maximum length of a TCP header, in bytes.
 pub(crate) const TCP_BYTES_MAX: u32 = 60;
 /// The MSS of an end that announces none (RFC 9293 section 3.7.1).
@@ -176,6 +179,8 @@ pub(crate) struct Segment {
     pub(crate) ack: u32,
     /// Length of the TCP header.
     pub(crate) tcp_bytes: u32,
+    /// Bytes between the IP header and the TCP header: 0 or [`JUMBO_BYTES`].
+    pub(crate) jumbo_bytes: u32,
     /// Offset of the payload in the frame.
     pub(crate) payload_at: u32,
     pub(crate) payload_bytes: u32,
@@ -198,6 +203,13 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// Returns the offset of the TCP header in the frame.
+    #[inline(always)]
+    pub(crate) fn tcp_at(&self) -> u32 {
+        // The mask changes nothing, but shows the verifier the range.
+        if self.v4 { V4_BYTES } else { V6_BYTES + (self.jumbo_bytes & JUMBO_BYTES) }
+    }
+
     /// Whether all of `flags` are set.
     #[inline(always)]
     pub(crate) fn has(&self, flags: u8) -> bool {

@@ -13,18 +13,25 @@ const GET_FLAGS: u32 = 0x25;
 /// A flag in the result of `GET_FLAGS`.
 const FLAG_LRO: u32 = 1 << 15;
 
-/// `struct ethtool_value`.
-#[repr(C)]
-struct Value {
-    command: u32,
-    data: u32,
-}
+/// Commands that answer with lists (linux/ethtool.h): the number of names in a set, the names, and the features.
+const GET_NAMES_COUNT: u32 = 0x37;
+const GET_NAMES: u32 = 0x1b;
+const GET_FEATURES: u32 = 0x3a;
+/// The set with the names of features, `ETH_SS_FEATURES`; each name has 32 bytes.
+const FEATURE_NAMES: u32 = 4;
+const NAME_WORDS: usize = 8;
+/// Words of one `struct ethtool_get_features_block`, for 32 features: available, requested, active, never changed.
+const BLOCK_WORDS: usize = 4;
+const ACTIVE: usize = 2;
+
+/// The feature by which the kernel chains received segments instead of merging them (`NETIF_F_GRO_FRAGLIST`).
+pub const CHAINED_RECEIVE: &str = "rx-gro-list";
 
 /// `struct ifreq` with `ifr_data`; the union is 24 bytes on 64-bit machines.
 #[repr(C)]
 struct Request {
     name: [u8; libc::IFNAMSIZ],
-    data: *mut Value,
+    data: *mut u32,
     rest: [u64; 2],
 }
 
@@ -37,6 +44,8 @@ pub struct Offloads {
     pub tx_checksum: bool,
     /// The device merges segments irreversibly, so that they must not be forwarded.
     pub large_receive: bool,
+    /// The kernel chains segments: rewriting the headers of a chain changes only those of its first segment.
+    pub chained_receive: bool,
 }
 
 /// Queries a device in the calling thread's network namespace.
@@ -45,12 +54,56 @@ pub fn offloads(device: &str) -> io::Result<Offloads> {
         rx_checksum: ask(device, GET_RX_CHECKSUM)? != 0,
         tx_checksum: ask(device, GET_TX_CHECKSUM)? != 0,
         large_receive: ask(device, GET_FLAGS)? & FLAG_LRO != 0,
+        chained_receive: has_feature(device, CHAINED_RECEIVE)?,
     })
 }
 
+/// Returns the number of a feature by which the kernel knows it, or `None` if the kernel does not have it.
+pub fn feature(device: &str, name: &str) -> io::Result<Option<usize>> {
+    let [low, high] = words(1u64 << FEATURE_NAMES);
+    // `struct ethtool_sset_info`.
+    let mut count = [GET_NAMES_COUNT, 0, low, high, 0];
+    call(device, &mut count)?;
+    // `struct ethtool_gstrings`.
+    let mut names = vec![0; 3 + count[4] as usize * NAME_WORDS];
+    names[..3].copy_from_slice(&[GET_NAMES, FEATURE_NAMES, count[4]]);
+    call(device, &mut names)?;
+    let is_named = |words: &[u32]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        bytes.split(|byte| *byte == 0).next() == Some(name.as_bytes())
+    };
+    Ok(names[3..].chunks_exact(NAME_WORDS).position(is_named))
+}
+
+fn has_feature(device: &str, name: &str) -> io::Result<bool> {
+    let Some(number) = feature(device, name)? else { return Ok(false) };
+    let blocks = number / 32 + 1;
+    // `struct ethtool_gfeatures`.
+    let mut features = vec![0; 2 + blocks * BLOCK_WORDS];
+    features[..2].copy_from_slice(&[GET_FEATURES, blocks as u32]);
+    call(device, &mut features)?;
+    let active = features.get(2 + (blocks - 1) * BLOCK_WORDS + ACTIVE);
+    Ok(active.is_some_and(|active| active >> (number % 32) & 1 == 1))
+}
+
+/// Returns the number as it lies in memory.
+fn words(number: u64) -> [u32; 2] {
+    let [a, b, c, d, e, f, g, h] = number.to_ne_bytes();
+    [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+}
+
+/// Asks for a single value.
 fn ask(device: &str, command: u32) -> io::Result<u32> {
-    let mut value = Value { command, data: 0 };
-    let mut request = Request { name: [0; libc::IFNAMSIZ], data: &raw mut value, rest: [0; 2] };
+    // `struct ethtool_value`.
+    let mut value = [command, 0];
+    call(device, &mut value)?;
+    Ok(value[1])
+}
+
+/// Executes the command in the first word. The kernel writes its answer into `data`, whose length is what the command
+/// says.
+fn call(device: &str, data: &mut [u32]) -> io::Result<()> {
+    let mut request = Request { name: [0; libc::IFNAMSIZ], data: data.as_mut_ptr(), rest: [0; 2] };
     // The last byte stays zero.
     let place = request.name.get_mut(..device.len()).filter(|place| place.len() < libc::IFNAMSIZ);
     place.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(device.as_bytes());
@@ -61,10 +114,9 @@ fn ask(device: &str, command: u32) -> io::Result<u32> {
     }
     // SAFETY: `fd` was just created, and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: `request` is an ifreq and `value` an ethtool_value; both live through the call, which writes
-    // only `value`.
+    // SAFETY: `request` is an ifreq and `data` has room for the answer; both live through the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-    if result == 0 { Ok(value.data) } else { Err(io::Error::last_os_error()) }
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
@@ -75,7 +127,12 @@ mod tests {
     fn loopback_tells_its_offloads_and_what_is_no_device_is_an_error() {
         // Loopback always reports valid checksums and never merges segments.
         let found = offloads("lo").unwrap();
-        assert!(found.rx_checksum && found.tx_checksum && !found.large_receive, "{found:?}");
+        assert!(found.rx_checksum && found.tx_checksum, "{found:?}");
+        assert!(!found.large_receive && !found.chained_receive, "{found:?}");
+        assert!(feature("lo", CHAINED_RECEIVE).unwrap().is_some());
+        assert_eq!(feature("lo", "no-such").unwrap(), None);
+        // Always on, and at another place in each set of features.
+        assert!(has_feature("lo", "loopback").unwrap() && has_feature("lo", "tx-scatter-gather").unwrap());
         assert_eq!(offloads("no-such").unwrap_err().raw_os_error(), Some(libc::ENODEV));
         assert_eq!(offloads("sixteen-letters!").unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }

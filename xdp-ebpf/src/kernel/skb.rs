@@ -54,6 +54,21 @@ impl Skb {
         unsafe { (*self.0).vlan_present != 0 }
     }
 
+    /// Returns the VLAN of the packet's tag; 0 = the tag has only a priority, and the packet is one of the device itself (IEEE
+    /// 802.1Q).
+    #[inline(always)]
+    pub(crate) fn vlan(self) -> u32 {
+        // SAFETY: as in `length`.
+        unsafe { (*self.0).vlan_tci & 0xfff }
+    }
+
+    /// Removes the VLAN tag.
+    #[inline(always)]
+    pub(crate) fn untag(self) -> bool {
+        // SAFETY: the helper checks the packet.
+        unsafe { helper::bpf_skb_vlan_pop(self.0) == 0 }
+    }
+
     /// Returns the device that the packet came in on.
     #[inline(always)]
     pub(crate) fn ifindex(self) -> u32 {
@@ -108,8 +123,8 @@ impl Skb {
         }
     }
 
-    /// Like [`Skb::store`], for headers whose checksum fields [`Skb::fix_checksum`] updates: the sum over the
-    /// packet does not change.
+    /// Like [`Skb::store`], where the sum over the packet (CHECKSUM_COMPLETE) must not change: for headers whose checksum fields
+    /// [`Skb::fix_checksum`] updates, and for the Ethernet header, which is not part of it.
     #[inline(always)]
     pub(crate) fn store_headers(self, offset: u32, from: *const u8, length: u32) -> bool {
         // SAFETY: as in `load`.
@@ -137,6 +152,15 @@ impl Skb {
         let flags = if pseudo_header { u64::from(BPF_F_PSEUDO_HDR) } else { 0 };
         // SAFETY: the helper checks the offset.
         unsafe { helper::bpf_l4_csum_replace(self.0, offset, 0, u64::from(difference), flags) == 0 }
+    }
+
+    /// Adds to the sum over the packet that its device computed (CHECKSUM_COMPLETE); other packets have none.
+    #[inline(always)]
+    pub(crate) fn add_to_sum(self, difference: u32) {
+        // SAFETY: no memory is passed. It fails for packets without such a sum.
+        unsafe {
+            helper::bpf_csum_update(self.0, difference);
+        }
     }
 
     /// Whether the device that the packet came in on has verified its checksum (CHECKSUM_UNNECESSARY).

@@ -81,6 +81,7 @@ fn read(skb: Skb, s: &mut Scratch) -> Option<Request> {
     let received = &mut s.received;
     received.client = expiry.client;
     received.segment.v4 = expiry.client.client.is_v4();
+    received.segment.jumbo_bytes = 0;
     received.segment.tuple = expiry.client;
     // The daemon made this packet: no device has to complete its checksum.
     received.partial = false;

@@ -6,7 +6,7 @@ use common::reason::Reason;
 
 use crate::atomic;
 use crate::buffer::bytes;
-use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
+use crate::connection::cookie::{self, PROOF_FIRST, PROOF_KEEP_ALIVE, PROOF_LATER};
 use crate::connection::half_open as half_open_record;
 use crate::connection::record::Found;
 use crate::connection::{count, end, forget, pending, renew};
@@ -148,7 +148,7 @@ fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
         }
     }
     match cookie::proof(received, &mut s.waiting) {
-        PROOF_FIRST if s.waiting.pending.isn != isn => Handshake::New,
+        PROOF_FIRST | PROOF_KEEP_ALIVE if s.waiting.pending.isn != isn => Handshake::New,
         PROOF_LATER => Handshake::Ahead,
         _ => Handshake::Old,
     }

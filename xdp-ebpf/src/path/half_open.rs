@@ -2,7 +2,7 @@
 
 use common::reason::Reason;
 
-use crate::connection::cookie::{self, PROOF_FIRST, PROOF_LATER};
+use crate::connection::cookie::{self, PROOF_FIRST, PROOF_KEEP_ALIVE, PROOF_LATER};
 use crate::connection::{count, half_open as record};
 use crate::delivery;
 use crate::exit::Exit;
@@ -47,7 +47,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
 fn by_cookie(s: &mut Scratch) -> Result<Class, Exit> {
     s.dial.proof = cookie::proof(&mut s.received, &mut s.waiting);
     match s.dial.proof {
-        PROOF_FIRST => {
+        PROOF_FIRST | PROOF_KEEP_ALIVE => {
             record::remove_held(&mut s.received, &mut s.half_open);
             Ok(Class::New)
         }

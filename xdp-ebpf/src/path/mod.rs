@@ -27,10 +27,11 @@ use common::reason::Reason;
 
 use crate::connection::half_open as half_open_record;
 use crate::connection::pending as pending_record;
+use crate::delivery::{self, ROLES_OF_REPLIES};
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::packet::RST;
-use crate::scratch::Scratch;
+use crate::scratch::{Cursors, Received, Scratch};
 use crate::segment::{emit, icmp_error};
 use crate::stage::classify::{self, Class, Side};
 use crate::stage::{checksum, options, parse};
@@ -74,11 +75,11 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     parse::addresses(skb, received)?;
     received.known = KNOWN_ADDRESSES;
     classify::role(received)?;
+    parse::untag(skb)?;
     let vip = classify::is(&received.segment, ROLE_VIP);
-    // Packets for the node's own address are left unchanged for the node's stack.
     if parse::unusual(received) == Some(Reason::ParseOptions)
-        && vip
-        && classify::own(&received.segment).is_ok()
+        && !parse::jumbo(skb, received)
+        && options_end_here(skb, received, &mut s.cursors)
     {
         options::strip(skb, received, &mut s.cursors)?;
         parse::addresses(skb, received)?;
@@ -102,6 +103,18 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
             client(skb, s)
         }
     }
+}
+
+/// Whether the packet's options are ours to take off: it is for a VIP, or a backend's segment of a connection. Other packets
+/// for the node's own address are left unchanged for the node's stack.
+#[inline(always)]
+fn options_end_here(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool {
+    if classify::is(&received.segment, ROLE_VIP) && classify::own(&received.segment).is_ok() {
+        return true;
+    }
+    classify::is(&received.segment, ROLES_OF_REPLIES)
+        && options::ports(skb, received, cursors)
+        && delivery::is_reply(&received.segment)
 }
 
 /// Notes what the packet belongs to, for `trace`.

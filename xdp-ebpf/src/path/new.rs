@@ -1,9 +1,9 @@
-//! Packets that start a connection: a SYN, the bare ACK of a handshake, or the first bytes of a hello.
+//! Packets that start a connection: a SYN, the bare ACK of a handshake, keep-alives after it, or the first bytes of a hello.
 
 use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 
-use crate::connection::cookie::PROOF_FIRST;
+use crate::connection::cookie::{PROOF_FIRST, PROOF_KEEP_ALIVE};
 use crate::connection::{count, half_open, pending};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
@@ -32,7 +32,12 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
         }
         return if tcp && !by_cookie(s) { by_port(skb, s) } else { Err(answer(skb, s)) };
     }
-    if s.dial.proof != PROOF_FIRST {
+    let keep_alive = s.dial.proof == PROOF_KEEP_ALIVE;
+    // On a TCP listener, where the client's ACK was lost, its keep-alive dials.
+    if keep_alive && !(tcp && s.received.segment.payload_bytes == 0) {
+        return Err(answer_keep_alive(skb, s));
+    }
+    if !keep_alive && s.dial.proof != PROOF_FIRST {
         // Part of this handshake, but ahead of the hello's first segment (a later segment, or the bare answer
         // to a repeated SYN-ACK). Nothing was acknowledged to the client yet, so it will repeat its hello.
         return Err(Exit::drop(Reason::SynEarly));
@@ -69,6 +74,16 @@ fn answer(skb: Skb, s: &mut Scratch) -> Exit {
         Err(exit) => exit,
         Ok(()) => emit::send(skb, received, draft, &mut s.cursors, Reason::SynAnswered),
     }
+}
+
+/// Answers the keep-alive of a client that has sent nothing yet. Nothing is stored, so its hello is accepted only while its
+/// cookie is.
+#[inline(always)]
+fn answer_keep_alive(skb: Skb, s: &mut Scratch) -> Exit {
+    let (received, draft) = (&mut s.received, &mut s.draft);
+    hello::not_begun(received, &mut s.waiting.pending);
+    hello::acknowledgement(received, draft, &s.waiting.pending);
+    emit::send(skb, received, draft, &mut s.cursors, Reason::SynKeepAlive)
 }
 
 /// Picks the backend for the SYN of a TCP listener, which is then passed to it.

@@ -4,7 +4,7 @@ use common::maps::flow::{ClientTuple, WINDOW_SCALE_NONE};
 use common::reason::Reason;
 use network_types::ip::IpProto;
 
-use super::sums;
+use super::{emit, sums};
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::packet::{ACK, Headers, RST, SYN, Segment, TCP_AT, V4_BYTES, V6_BYTES};
@@ -67,6 +67,7 @@ pub(crate) fn reset_numbers(draft: &mut Draft, segment: &Segment) {
 /// Writes the headers of the draft and resizes the packet to its length.
 #[inline(always)]
 pub(crate) fn make(skb: Skb, received: &mut Received, d: &Draft) -> Result<(), Exit> {
+    emit::take_jumbo_off(skb, received)?;
     let v4 = received.segment.v4;
     let h = &mut received.headers;
     let tcp_bytes = write_options(h, d);

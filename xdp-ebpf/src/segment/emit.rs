@@ -3,27 +3,28 @@
 use common::maps::flow::{HELLO_BYTES_MAX, HELLO_OFFSET_MASK};
 use common::reason::Reason;
 use common::wire::checksum;
+use network_types::ip::IpProto;
 
 use super::{draft, next_hop, sums};
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::maps;
-use crate::packet::{ETH_BYTES, Headers, RST, TCP_AT, V4_BYTES, V6_BYTES};
+use crate::packet::{ETH_BYTES, Headers, JUMBO_BYTES, RST, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES};
 use crate::scratch::{Cursors, Draft, Received};
 use crate::verified::verified;
 
 /// Determines whether the packet's checksum is still to be completed. A checksum replacement without pseudo
-/// header leaves such a packet alone and changes any other. Must run before the packet is changed.
+/// header leaves such a packet alone and changes any other; the change is taken back. Must run before the packet is changed.
 #[inline(always)]
 pub(crate) fn learn_partial(skb: Skb, received: &mut Received) -> Result<(), Exit> {
     if received.partial_known {
         return Ok(());
     }
-    let at = checksum_at(received.segment.v4);
+    let at = checksum_at(received);
     learn_partial_at(skb, received, at)
 }
 
-/// Like [`learn_partial`], but tries it on two bytes of the transport header that will be overwritten.
+/// Like [`learn_partial`], but tries it on any two bytes of the transport header.
 #[inline(always)]
 pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Result<(), Exit> {
     let field = &mut received.kept;
@@ -31,18 +32,22 @@ pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Re
     if !skb.load(at, field.bytes.as_mut_ptr(), 2) || !skb.fix_checksum(at, 1, false) {
         return Err(failed);
     }
-    let before = field.be16(0);
-    if !skb.load(at, field.bytes.as_mut_ptr(), 2) {
+    let now = field.bytes.as_mut_ptr().wrapping_add(2);
+    if !skb.load(at, now, 2) {
         return Err(failed);
     }
-    received.partial = field.be16(0) == before;
+    received.partial = field.be16(0) == field.be16(2);
+    // Like the replacement, without a change of the sum over the packet.
+    if !received.partial && !skb.store_headers(at, field.bytes.as_ptr(), 2) {
+        return Err(failed);
+    }
     Ok(())
 }
 
 /// Returns the offset of the TCP checksum in the frame.
 #[inline(always)]
-const fn checksum_at(v4: bool) -> u32 {
-    (if v4 { V4_BYTES } else { V6_BYTES }) + 16
+fn checksum_at(received: &Received) -> u32 {
+    received.segment.tcp_at() + 16
 }
 
 verified! {
@@ -111,15 +116,50 @@ fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool,
         {
             return Err(failed);
         }
+    } else if received.segment.jumbo_bytes != 0 {
+        if !store_jumbo(skb, received, bytes) {
+            return Err(failed);
+        }
     } else if !skb.store_headers(0, received.headers.frame(false), length) {
         return Err(failed);
     }
-    if !skb.fix_checksum(checksum_at(v4), addresses, true)
-        || !skb.fix_checksum(checksum_at(v4), header, false)
-    {
+    let at = checksum_at(received);
+    if !skb.fix_checksum(at, addresses, true) || !skb.fix_checksum(at, header, false) {
         return Err(failed);
     }
+    if !v4 {
+        // By one, whatever it was.
+        skb.add_to_sum(sums::v6_header_changed(addresses, 1, 0));
+    }
     Ok(resolved)
+}
+
+/// Stores the headers around the jumbo header, which stays as it is. The TCP header has `bytes` bytes.
+#[inline(always)]
+fn store_jumbo(skb: Skb, received: &mut Received, bytes: u32) -> bool {
+    received.headers.bytes[Headers::V6 + 6] = IpProto::HopOpt as u8;
+    let bytes = core::hint::black_box(bytes);
+    if bytes == 0 || bytes > TCP_BYTES_MAX {
+        return false;
+    }
+    let tcp = received.headers.bytes.as_ptr().wrapping_add(TCP_AT);
+    skb.store_headers(V6_BYTES + JUMBO_BYTES, tcp, bytes)
+        && skb.store_headers(0, received.headers.frame(false), V6_BYTES)
+}
+
+/// Takes the jumbo header off, before the packet becomes another one that needs none. [`learn_partial`] must have run.
+#[inline(always)]
+pub(super) fn take_jumbo_off(skb: Skb, received: &mut Received) -> Result<(), Exit> {
+    if received.segment.jumbo_bytes == 0 {
+        return Ok(());
+    }
+    received.segment.jumbo_bytes = 0;
+    received.kept.bytes[0] = IpProto::Tcp as u8;
+    let next_header = received.kept.bytes.as_ptr();
+    match skb.shrink_behind_ip(JUMBO_BYTES) && skb.store(ETH_BYTES + 6, next_header, 1) {
+        true => Ok(()),
+        false => Err(Exit::drop(Reason::EmitFailed)),
+    }
 }
 
 /// Returns the length of the IP packet in hand or, if it is a GSO packet, of the largest one it is cut into.
@@ -127,7 +167,8 @@ fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool,
 fn segment_bytes(skb: Skb, received: &Received) -> u32 {
     let (seg, cut) = (&received.segment, skb.segment_payload());
     let payload = if cut == 0 { seg.payload_bytes } else { seg.payload_bytes.min(cut) };
-    seg.payload_at - ETH_BYTES + payload
+    // The jumbo header is in none of them.
+    seg.payload_at - (seg.jumbo_bytes & JUMBO_BYTES) - ETH_BYTES + payload
 }
 
 /// Lowers the TTL or hop limit by one, and writes the new addresses and the IPv4 header checksum. Returns
@@ -191,10 +232,10 @@ fn store(skb: Skb, received: &mut Received, draft: &mut Draft, cursors: &mut Cur
     received.headers.set_be16(TCP_AT + 16, field);
     let length = core::hint::black_box(tcp_bytes) & 60;
     if v4 {
-        if !skb.store(0, received.headers.frame(true), V4_BYTES + length) {
+        if !store_frame::<true>(skb, received, V4_BYTES + length) {
             return Err(failed);
         }
-    } else if !skb.store(0, received.headers.frame(false), V6_BYTES + length) {
+    } else if !store_frame::<false>(skb, received, V6_BYTES + length) {
         return Err(failed);
     }
     if payload > 0 {
@@ -207,6 +248,19 @@ fn store(skb: Skb, received: &mut Received, draft: &mut Draft, cursors: &mut Cur
         }
     }
     Ok(resolved)
+}
+
+/// Stores the first `bytes` bytes of a frame, all headers: a sum over the packet (CHECKSUM_COMPLETE) begins behind Ethernet's.
+#[inline(always)]
+pub(crate) fn store_frame<const V4: bool>(skb: Skb, received: &mut Received, bytes: u32) -> bool {
+    let frame = received.headers.frame(V4);
+    let ip = frame.wrapping_add(ETH_BYTES as usize);
+    let most = (if V4 { V4_BYTES } else { V6_BYTES }) + TCP_BYTES_MAX - ETH_BYTES;
+    let bytes = core::hint::black_box(bytes - ETH_BYTES);
+    if bytes == 0 || bytes > most {
+        return false;
+    }
+    skb.store(ETH_BYTES, ip, bytes) && skb.store_headers(0, frame, ETH_BYTES)
 }
 
 /// Sends the packet with its rewritten headers to the receiver of `draft.tuple`.

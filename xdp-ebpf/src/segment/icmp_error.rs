@@ -62,16 +62,18 @@ fn quote_segment<const V4: bool>(
     let too_big = reason == Reason::IcmpTooBig as u32;
     // The MTU towards the receiver, read before the route back is looked up below.
     let mtu = if too_big { kernel::mtu_found(&draft.route) } else { 0 };
+    if received.segment.jumbo_bytes != 0 {
+        emit::learn_partial(skb, received)?;
+        received.partial_known = true;
+        emit::take_jumbo_off(skb, received)?;
+    }
     if !skb.resize(fixed + QUOTED_TCP) {
         return Err(failed);
     }
     emit::learn_partial(skb, received)?;
     let window = &mut cursors.window.bytes;
-    // `learn_partial` may have changed the field, so it is restored.
-    let field = received.headers.bytes.as_ptr().wrapping_add(TCP_AT + 16);
     let pseudo = received.headers.be16(TCP_AT + 16);
-    if !skb.store_headers(fixed + 16, field, 2)
-        || !skb.load(ETH_BYTES, window[8..].as_mut_ptr(), ip_bytes + QUOTED_TCP)
+    if !skb.load(ETH_BYTES, window[8..].as_mut_ptr(), ip_bytes + QUOTED_TCP)
         || !skb.grow_in_front(8 + ip_bytes)
     {
         return Err(failed);
@@ -100,7 +102,7 @@ fn quote_segment<const V4: bool>(
     window[3] = sum[1];
     let resolved = next_hop::find(skb, received, draft, 0)?;
     let stored =
-        skb.store(0, received.headers.frame(V4), fixed) && skb.store(fixed, cursors.window.bytes.as_ptr(), 8);
+        emit::store_frame::<V4>(skb, received, fixed) && skb.store(fixed, cursors.window.bytes.as_ptr(), 8);
     if stored { Ok(resolved) } else { Err(failed) }
 }
 
@@ -148,9 +150,9 @@ fn quote_packet(
     let resolved = next_hop::find(skb, received, draft, 0)?;
     let message = cursors.window.bytes.as_ptr();
     let stored = if v4 {
-        skb.store(0, received.headers.frame(true), V4_BYTES) && skb.store(V4_BYTES, message, 36)
+        emit::store_frame::<true>(skb, received, V4_BYTES) && skb.store(V4_BYTES, message, 36)
     } else {
-        skb.store(0, received.headers.frame(false), V6_BYTES) && skb.store(V6_BYTES, message, 56)
+        emit::store_frame::<false>(skb, received, V6_BYTES) && skb.store(V6_BYTES, message, 56)
     };
     if stored { Ok(resolved) } else { Err(failed) }
 }

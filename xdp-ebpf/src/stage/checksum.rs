@@ -9,7 +9,7 @@ use common::wire::checksum;
 
 use crate::exit::Exit;
 use crate::kernel::Skb;
-use crate::packet::{Headers, TCP_AT, V4_BYTES, V6_BYTES};
+use crate::packet::{Headers, TCP_AT};
 use crate::scratch::{Cursors, Received};
 use crate::segment::{emit, sums};
 use crate::verified::verified;
@@ -44,7 +44,7 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
         return true;
     }
     let seg = &received.segment;
-    let fixed = if seg.v4 { V4_BYTES } else { V6_BYTES };
+    let fixed = seg.tcp_at();
     let length = seg.tcp_bytes + seg.payload_bytes;
     let pseudo = sums::pseudo(&seg.tuple, length);
     // A sender that leaves the sum to a device writes the pseudo header's sum: true of most packets between
@@ -54,16 +54,11 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
         if is_left_to_device(skb, received) {
             return true;
         }
-        // A coincidence: the query changed the field, so it is restored.
-        let field = received.headers.bytes.as_ptr().wrapping_add(TCP_AT + 16);
-        if !skb.store_headers(fixed + 16, field, 2) {
-            return false;
-        }
     }
     sums::whole(skb, cursors, fixed, length, pseudo) || !likely && is_left_to_device(skb, received)
 }
 
-/// Whether the checksum is still to be completed. If it is not, the query changes the packet.
+/// Whether the checksum is still to be completed.
 #[inline(always)]
 fn is_left_to_device(skb: Skb, received: &mut Received) -> bool {
     received.partial_known = emit::learn_partial(skb, received).is_ok() && received.partial;

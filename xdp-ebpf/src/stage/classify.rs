@@ -123,16 +123,17 @@ pub(crate) fn client(
         return Ok(Class::New);
     }
     // The third packet of a handshake: only its cookie is checked. On a TCP listener it dials the backend, but only once.
-    if dial.listener.protocol != PROTOCOL_TCP
-        && received.segment.is_bare()
-        && cookie::proof(received, waiting) == PROOF_FIRST
-    {
-        dial.proof = PROOF_FIRST;
-        return Ok(Class::New);
+    let bare = dial.listener.protocol != PROTOCOL_TCP && received.segment.is_bare();
+    if bare {
+        dial.proof = cookie::proof(received, waiting);
+        if dial.proof == PROOF_FIRST {
+            return Ok(Class::New);
+        }
     }
     match pending::lock(received, waiting, 0) {
         Found::Held => Ok(Class::Pending),
         Found::Busy => Err(Exit::drop(Reason::HelloBusy)),
+        Found::None if bare => Ok(by_proof(dial)),
         Found::None => unknown(received, dial, waiting),
     }
 }
@@ -150,7 +151,12 @@ pub(crate) fn unknown(
         return Err(Exit::drop(Reason::HelloBeyond));
     }
     dial.proof = cookie::proof(received, waiting);
-    Ok(if dial.proof == PROOF_NONE { Class::Stray } else { Class::New })
+    Ok(by_proof(dial))
+}
+
+#[inline(always)]
+fn by_proof(dial: &Dial) -> Class {
+    if dial.proof == PROOF_NONE { Class::Stray } else { Class::New }
 }
 
 /// Returns the class of a backend's segment, by the connection whose reply it is. Its record is locked and copied; a

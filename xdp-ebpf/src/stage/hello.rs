@@ -62,6 +62,16 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.parser = Parser::zeroed();
 }
 
+/// Sets what the [`acknowledgement`] of a hello without a byte needs beside the offer, which was already read from the
+/// cookie. Our timestamp stays the one that the client echoes: its lowest byte is part of the cookie.
+#[inline(always)]
+pub(crate) fn not_begun(received: &Received, pending: &mut Pending) {
+    pending.connection.state = 0;
+    pending.have = 0;
+    pending.acked = 0;
+    note_time(received, pending);
+}
+
 verified! {
     /// Takes a segment. `Ok`: the hello is complete, its last part is in the window, and the parser has the verdict.
     /// A repeated segment of a complete hello (the client's clock) also returns `Ok`, with state
@@ -82,7 +92,13 @@ verified! {
             return Err(Exit::reset(Reason::HelloAbandoned));
         }
         if seg.payload_bytes == 0 {
-            return Err(Exit::drop(Reason::SynAcked));
+            // A keep-alive has a number that we acknowledged before.
+            let keep_alive =
+                state == PENDING_COLLECTING && seq::before(seg.seq, p.isn.wrapping_add(1).wrapping_add(p.acked));
+            return Err(match keep_alive {
+                true => acked(received, waiting, Reason::HelloAcked),
+                false => Exit::drop(Reason::SynAcked),
+            });
         }
         let old = expected.wrapping_sub(seg.seq);
         if seq::before(expected, seg.seq) {

@@ -242,8 +242,7 @@ fn translate<const V4: bool>(
         sum += difference(outer, new, 32);
     }
     received.headers.set_be16(TCP_AT + 2, !checksum::fold(sum));
-    let loaded = core::hint::black_box(loaded);
-    if !(V4_BYTES..=fixed + 60).contains(&loaded) || !skb.store(0, received.headers.frame(V4), loaded) {
+    if !emit::store_frame::<V4>(skb, received, loaded) {
         return Err(failed);
     }
     if covers && !skb.store(tcp_checksum_at, received.kept.bytes.as_ptr(), 2) {
@@ -296,7 +295,9 @@ fn echo(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool, Ex
     received.headers.bytes[TCP_AT] = if v4 { 0 } else { 129 };
     // The addresses of the pseudo header are swapped, so its sum stays the same.
     draft::answer(draft, &received.segment);
-    received.headers.bytes[if v4 { Headers::V4 + 8 } else { Headers::V6 + 7 }] = draft::HOP_LIMIT;
+    let hops = &mut received.headers.bytes[if v4 { Headers::V4 + 8 } else { Headers::V6 + 7 }];
+    let hops_were = *hops;
+    *hops = draft::HOP_LIMIT;
     draft::write_addresses(&mut received.headers, draft, v4);
     let resolved = next_hop::find(skb, received, draft, 0)?;
     let (from, to) = (received.kept.bytes.as_ptr(), received.headers.bytes.as_ptr().wrapping_add(TCP_AT));
@@ -307,6 +308,9 @@ fn echo(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool, Ex
     };
     if !stored || !skb.fix_checksum(fixed + 2, difference, false) {
         return Err(failed);
+    }
+    if !v4 {
+        skb.add_to_sum(sums::v6_header_changed(0, hops_were, draft::HOP_LIMIT));
     }
     Ok(resolved)
 }

@@ -1,9 +1,10 @@
-//! Removes IPv4 options and IPv6 extension headers from a packet for a VIP: this is their destination. The
-//! rest is a packet without options, which later stages read at fixed offsets.
+//! Removes IPv4 options and IPv6 extension headers from a packet for a VIP or of a backend's connection: this is their
+//! destination. The rest is a packet without options, which later stages read at fixed offsets.
 //!
 //! Headers that must not be skipped are refused: source routes, routing and authentication headers, options
 //! that an end host must not ignore (RFC 8200 section 4.2), and chains longer than [`HEADERS_MAX`].
 
+use common::maps::flow::TRANSPORT_TCP;
 use common::reason::Reason;
 use network_types::ip::IpProto;
 
@@ -17,6 +18,8 @@ use crate::verified::{looped, verified};
 /// The maximum number of extension headers of one packet, and of their bytes in total.
 const HEADERS_MAX: u32 = 4;
 const BYTES_MAX: u32 = 512;
+/// The maximum number of extension headers that are searched for the ports of a segment, taken off or not.
+const CHAIN_MAX: u32 = 16;
 /// The maximum number of options in one header.
 const OPTIONS_MAX: u32 = 64;
 
@@ -32,6 +35,63 @@ verified! {
             false => strip_v6(skb, received, cursors),
         };
         if done { Ok(()) } else { Err(Exit::drop(Reason::ParseOptions)) }
+    }
+}
+
+verified! {
+    /// Reads the ports of the TCP segment behind the options, whichever they are; `false`: there is none. Leaves the packet
+    /// unchanged.
+    pub(crate) fn ports as options_ports[Skb, skb](received: Received, cursors: Cursors) -> bool {
+        let (h, v4) = (&received.headers, received.segment.v4);
+        if v4 {
+            cursors.options_next = h.bytes[Headers::V4 + 9].into();
+            cursors.at = ETH_BYTES + u32::from(h.bytes[Headers::V4] & 15) * 4;
+        } else {
+            cursors.options_next = h.bytes[Headers::V6 + 6].into();
+            cursors.at = V6_BYTES;
+            each_header(skb, received, cursors);
+        }
+        let least = if v4 { V4_BYTES } else { V6_BYTES };
+        if cursors.options_next != IpProto::Tcp as u32
+            || cursors.at <= least
+            || !skb.load(cursors.at, received.kept.bytes.as_mut_ptr(), 4)
+        {
+            return false;
+        }
+        received.segment.tuple.client_port = received.kept.port(0);
+        received.segment.tuple.vip_port = received.kept.port(2);
+        received.segment.tuple.transport = TRANSPORT_TCP;
+        true
+    }
+}
+
+looped! {
+    /// Goes to the next header of an IPv6 packet, unless this one is no extension header (RFC 8200 section 4).
+    fn each_header[Skb, skb](received: Received, cursors: Cursors) times CHAIN_MAX, |_round| {
+        let kind = cursors.options_next as u8;
+        let known = kind == IpProto::HopOpt as u8
+            || kind == IpProto::Ipv6Opts as u8
+            || kind == IpProto::Ipv6Route as u8
+            || kind == IpProto::Ipv6Frag as u8
+            || kind == IpProto::Ah as u8;
+        if !known || !skb.load(cursors.at, received.kept.bytes.as_mut_ptr(), 4) {
+            return true;
+        }
+        // Only the first fragment has ports.
+        if kind == IpProto::Ipv6Frag as u8 && received.kept.be16(2) & 0xfff8 != 0 {
+            return true;
+        }
+        let told = u32::from(received.kept.bytes[1]);
+        let bytes = if kind == IpProto::Ipv6Frag as u8 {
+            8
+        } else if kind == IpProto::Ah as u8 {
+            (told + 2) * 4
+        } else {
+            (told + 1) * 8
+        };
+        cursors.at += bytes;
+        cursors.options_next = received.kept.bytes[0].into();
+        false
     }
 }
 

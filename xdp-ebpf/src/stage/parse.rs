@@ -8,7 +8,7 @@ use network_types::ip::IpProto;
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::packet::{
-    ACK, ETH_BYTES, FIN, Headers, RST, SYN, Segment, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES,
+    ACK, ETH_BYTES, FIN, Headers, JUMBO_BYTES, RST, SYN, Segment, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES,
 };
 use crate::scratch::{Cursors, Received};
 use crate::verified::{looped, verified};
@@ -23,7 +23,7 @@ pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
     if skb.is_for_another_host() {
         return Err(Exit::next(Reason::NotOurs));
     }
-    if skb.has_vlan() {
+    if skb.has_vlan() && skb.vlan() != 0 {
         return Err(Exit::next(Reason::ParseNotIp));
     }
     let v4 = match skb.protocol() {
@@ -32,6 +32,7 @@ pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
         _ => return Err(Exit::next(Reason::ParseNotIp)),
     };
     s.segment.v4 = v4;
+    s.segment.jumbo_bytes = 0;
     let present = skb.length();
     let fixed = if v4 { V4_BYTES } else { V6_BYTES };
     if present < fixed {
@@ -49,6 +50,36 @@ pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
     } else {
         tuple.client = h.address(Headers::V6 + 8, false);
         tuple.vip = h.address(Headers::V6 + 24, false);
+    }
+    Ok(())
+}
+
+verified! {
+    /// Whether the packet has the jumbo header that the kernel itself puts into a super-packet of more than 64 KiB (BIG TCP).
+    /// It stays in the packet, because a receiving kernel needs it; the headers in hand are then as if it were not there.
+    pub(crate) fn jumbo as parse_jumbo[Skb, skb](received: Received) -> bool {
+        let (h, present) = (&received.headers, skb.length());
+        // Next header, length, option of type 0xc2 with four bytes: the length of all that follows the IPv6 header.
+        let is = !received.segment.v4
+            && h.be32(Headers::V6 + 4) >> 8 == u32::from(IpProto::HopOpt as u8)
+            && h.be32(TCP_AT) == u32::from(IpProto::Tcp as u8) << 24 | 0xc204
+            && present > 0xffff + V6_BYTES
+            && h.be32(TCP_AT + 4) == present - V6_BYTES;
+        let tcp = received.headers.bytes.as_mut_ptr().wrapping_add(TCP_AT);
+        if !is || !skb.load(V6_BYTES + JUMBO_BYTES, tcp, TCP_BYTES_MAX) {
+            return false;
+        }
+        received.headers.bytes[Headers::V6 + 6] = IpProto::Tcp as u8;
+        received.segment.jumbo_bytes = JUMBO_BYTES;
+        true
+    }
+}
+
+/// Removes a VLAN tag that has only a priority: what we send for the packet, or of it, has none.
+#[inline(always)]
+pub(crate) fn untag(skb: Skb) -> Result<(), Exit> {
+    if skb.has_vlan() && !skb.untag() {
+        return Err(Exit::drop(Reason::EmitFailed));
     }
     Ok(())
 }
@@ -125,7 +156,7 @@ pub(crate) fn protocol(s: &Received) -> u8 {
 #[inline(always)]
 pub(crate) fn tcp(skb: Skb, s: &mut Received, cursors: &mut Cursors) -> Result<(), Exit> {
     let v4 = s.segment.v4;
-    let fixed = if v4 { V4_BYTES } else { V6_BYTES };
+    let fixed = s.segment.tcp_at();
     let present = skb.length();
     if present < fixed + 20 {
         return Err(Exit::drop(Reason::ParseTruncated));

@@ -81,6 +81,14 @@ fn offloads(device: &str) -> Vec<Finding> {
             &format!("`ethtool -K {device} lro off`"),
         ));
     }
+    if found.chained_receive {
+        findings.push(finding(
+            Verdict::Bad,
+            format!("{} on {device}", ethtool::CHAINED_RECEIVE),
+            "on: segments in a chain cannot be translated",
+            &format!("`ethtool -K {device} {} off`", ethtool::CHAINED_RECEIVE),
+        ));
+    }
     findings
 }
 

@@ -1,0 +1,67 @@
+//! BPF_PROG_TEST_RUN of a classifier, with its flags.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// The command of bpf(2).
+const PROG_TEST_RUN: libc::c_int = 10;
+/// The packet comes with a sum over all of it from its device (CHECKSUM_COMPLETE), and the run fails with EBADMSG if the sum
+/// does not fit what the program made of the packet.
+pub(crate) const SUMMED: u32 = 1 << 2;
+
+/// The arguments in `union bpf_attr` (include/uapi/linux/bpf.h).
+#[repr(C)]
+#[derive(Default)]
+struct Arguments {
+    program: i32,
+    answer: u32,
+    length: u32,
+    length_out: u32,
+    data: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_length: u32,
+    context_length_out: u32,
+    context: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+/// Runs the program once on a frame; `context` is the leading part of `struct __sk_buff`. Returns what the program returned
+/// and the length of the frame in `out`.
+pub(crate) fn test_run(
+    program: BorrowedFd<'_>,
+    frame: &[u8],
+    out: &mut [u8],
+    context: &[u8],
+    flags: u32,
+) -> io::Result<(u32, usize)> {
+    let mut arguments = Arguments {
+        program: program.as_raw_fd(),
+        length: frame.len() as u32,
+        length_out: out.len() as u32,
+        data: frame.as_ptr() as u64,
+        data_out: out.as_mut_ptr() as u64,
+        context_length: context.len() as u32,
+        context: context.as_ptr() as u64,
+        flags,
+        ..Arguments::default()
+    };
+    // SAFETY: the arguments have the kernel's layout, and their addresses are those of the slices, which live through the call.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            PROG_TEST_RUN,
+            &raw mut arguments,
+            size_of::<Arguments>() as libc::c_uint,
+        )
+    };
+    if answer < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((arguments.answer, arguments.length_out as usize))
+}
