@@ -54,6 +54,7 @@ reasons! {
     14 ClassifyDropped "classify" "dropped" "nothing may be answered (ICMP, RST) and the VIP is not the node's; dropped";
 
     15 SynKeepAlive "syn" "keep_alive" "keep-alive of a client that has sent nothing yet; acknowledged, nothing stored";
+    16 SynOldReset "syn" "old_backend_reset" "the client reused a port for a new connection; its old backend is reset (event)";
     17 SynBusy "syn" "busy" "another packet of the half-open connection is being handled; dropped, the client repeats";
     18 SynChallenged "syn" "challenged" "SYN on an open connection; answered with a challenge ACK, and with a cookie if it comes again";
     19 SynDraining "syn" "draining" "the node takes no new connections (`vestibule drain`); answered with RST";
@@ -64,7 +65,7 @@ reasons! {
     23 SynCookieMismatch "syn" "cookie_mismatch" "neither flow nor valid cookie; answered with RST";
     24 SynEarly "syn" "early_segment" "a later segment of a hello came before the first; dropped, the client repeats";
     25 SynStray "syn" "stray" "RST without flow, or not at its client's number; dropped";
-    26 SynFlowReplaced "syn" "flow_replaced" "the client reused a port for a new connection; old backend reset";
+    26 SynFlowReplaced "syn" "flow_replaced" "the client reused a port for a new connection; its old one is forgotten (event)";
     28 SynClosedEarly "syn" "closed_early" "client closed before it sent a hello; answered with RST";
 
     30 HelloBuffered "hello" "buffered" "part of a hello kept";
@@ -100,12 +101,13 @@ reasons! {
     60 ConnectHello "connect" "hello" "backend answered; hello delivered";
     61 ConnectTableFull "connect" "flow_table_full" "flow table full; both sides reset";
     62 ConnectRetired "connect" "retired" "backend removed while connecting; both sides reset";
-    63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST, or dropped where it came twice";
+    63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST";
     64 ConnectRepeated "connect" "hello_repeated" "bytes we acknowledged repeated to the backend";
     65 ConnectRefused "connect" "refused" "backend of a TCP listener refused; client reset";
     66 ConnectDeclined "connect" "declined_option" "backend declined an option that the client was granted (event)";
     67 ConnectOld "connect" "old_connection" "backend answered for an old connection on our port; reset, and the SYN repeated";
     68 ConnectBusy "connect" "busy" "another packet of the waiting connection is being handled; dropped, the sender repeats";
+    69 ConnectIgnored "connect" "ignored" "answer that a backend repeated, or that is for the client's own old connection; dropped";
 
     70 ForwardBackend "forward" "to_backend" "passed to the backend";
     71 ForwardClient "forward" "to_client" "passed to the client";
@@ -114,6 +116,8 @@ reasons! {
     74 ForwardStray "forward" "stray" "packet from a backend for a connection that is gone; answered with RST";
 
     75 ForwardTrial "forward" "reset_on_trial" "RST ahead of what the other end acknowledged; passed on, and the other end is asked";
+    76 ForwardUnfit "forward" "reset_unfit" "RST at a number that ends nothing; passed on";
+    77 ForwardChanged "forward" "changed" "the connection changed while a backend's segment was handled; dropped, the backend repeats";
 
     80 EmitNoRoute "emit" "no_route" "no route to the destination; dropped";
     81 EmitTooBig "emit" "too_big" "ICMP or a segment of ours is larger than the device's MTU; dropped";
@@ -121,6 +125,7 @@ reasons! {
     83 EmitFailed "emit" "failed" "the kernel refused to change or send the packet; dropped";
     84 EmitForwardingOff "emit" "forwarding_off" "the kernel does not forward on the device; dropped";
     85 EmitCopyLost "emit" "copy_lost" "a packet sent beside another had no route or no link address yet; lost (event)";
+    86 EmitUnanswered "emit" "rst_unanswered" "RST that would have been answered with RST; dropped";
 
     90 ExpireIdle "expire" "idle" "flow idle too long; both sides reset (event)";
     91 ExpireRemoved "expire" "removed" "backend, route or listener removed; both sides reset (event)";

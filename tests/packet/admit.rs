@@ -163,7 +163,7 @@ fn a_flow_in_place_of_another_counts_once() {
         let ack = new.at(0).seq(NEXT_ISN.wrapping_add(1));
         assert_eq!(
             new.give(&mut programs, &ack).counted,
-            [(Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]
+            [(Reason::SynOldReset, 1), (Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]
         );
         assert_eq!((route_flows(&programs, 1), share_flows(&programs, host, 1)), (0, Some(0)));
         let outcome = new.give(&mut programs, &ack.payload(usual_hello()));

@@ -372,7 +372,10 @@ fn the_bare_ack_on_an_open_flow_resets_the_old_backend_and_dials() {
         assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
         let client = client.told(&sent(&outcome));
         let outcome = client.give(&mut programs, &ack(client).seq(behind(NEXT_ISN, 0)));
-        assert_eq!(outcome.counted, [(Reason::SynFlowReplaced, 1), (Reason::ConnectSyn, 1)]);
+        assert_eq!(
+            outcome.counted,
+            [(Reason::SynOldReset, 1), (Reason::SynFlowReplaced, 1), (Reason::ConnectSyn, 1)]
+        );
         let backend = Backend::of(&sent(&outcome));
         let rst = old.to_backend().rst().seq(behind(ISN, 0)).window(0);
         assert_emitted(&outcome, &[(Device::Backend, rst)]);
@@ -452,7 +455,7 @@ fn forged_answers_of_old_connections_use_up_three_ports() {
             backend = Backend::of(&sent(&outcome));
         }
         for _ in 0..3 {
-            assert_dropped(&backend.give(&mut programs, &old_answers(backend)[0]), Reason::ConnectStray);
+            assert_dropped(&backend.give(&mut programs, &old_answers(backend)[0]), Reason::ConnectIgnored);
         }
         assert_eq!(nats(&programs), [(backend.tuple(), dial.tuple())]);
         assert_eq!(backend.give(&mut programs, &backend.syn_ack()).counted, [(Reason::ForwardClient, 1)]);

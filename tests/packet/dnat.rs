@@ -201,7 +201,7 @@ fn a_reply_of_an_older_generation_is_nobodys() {
         reply.generation = reply.generation.wrapping_sub(1);
         programs.insert(name::NATS, backend.tuple(), reply);
         let late = backend.at(0, 0).rst();
-        assert_dropped(&backend.give(&mut programs, &late), Reason::ForwardStray);
+        assert_dropped(&backend.give(&mut programs, &late), Reason::EmitUnanswered);
         let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
         assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_ESTABLISHED);
     }
@@ -244,7 +244,7 @@ fn a_connection_that_is_not_ours_is_not_pushed_aside() {
         let syn = sent(&client.send(&mut programs, 0, &usual_hello()));
         let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
         let challenge = backend.segment().seq(77).ack(99);
-        assert_dropped(&backend.give(&mut programs, &challenge), Reason::ConnectStray);
+        assert_dropped(&backend.give(&mut programs, &challenge), Reason::ConnectIgnored);
         backend.accept(&mut programs);
     }
 }

@@ -106,9 +106,9 @@ fn assert_lingers(programs: &mut Programs, open: Open) {
     }
     // A RST is never answered.
     let outcome = open.client.give(programs, &open.client_segment(HELLO, 0).rst());
-    assert_dropped(&outcome, Reason::ForwardLinger);
+    assert_dropped(&outcome, Reason::EmitUnanswered);
     let outcome = open.backend.give(programs, &open.backend_segment(0, HELLO).rst());
-    assert_dropped(&outcome, Reason::ForwardLinger);
+    assert_dropped(&outcome, Reason::EmitUnanswered);
     assert_eq!(open.flow(programs).connection.state, FLOW_RESET);
 }
 
@@ -231,11 +231,13 @@ fn a_reset_out_of_place_passes_and_ends_nothing() {
         open.pass_to_client(p, &open.backend_segment(0, HELLO).payload([1; 100]));
         // The ends decide themselves: they may reply with a challenge ACK.
         for at in [0, HELLO - 1, HELLO + 101, 70_000] {
-            open.pass_to_backend(p, &open.client_segment(at, 0).rst());
+            let rst = open.client_segment(at, 0).rst();
+            assert_sent(&open.client.give(p, &rst), Reason::ForwardUnfit, &open.at_backend(&rst));
             assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED, "{at}");
         }
         for at in [u32::MAX, 101, 70_000] {
-            open.pass_to_client(p, &open.backend_segment(at, HELLO).rst());
+            let rst = open.backend_segment(at, HELLO).rst();
+            assert_sent(&open.backend.give(p, &rst), Reason::ForwardUnfit, &open.at_client(&rst));
             assert_eq!(open.flow(p).connection.state, FLOW_ESTABLISHED, "{at}");
         }
         open.pass_to_backend(p, &open.client_segment(HELLO + 100, 100));

@@ -234,7 +234,7 @@ fn a_backends_segment_never_reaches_the_connection_of_another_key() {
         programs.insert(name::NATS, one.backend.tuple(), reply);
         let segment = one.backend_segment(0, HELLO).payload(*b"another tenant's");
         // The sender retransmits it; then it matches its own entry or is a stray.
-        assert_dropped(&programs.ingress(Device::Backend, &segment.bytes()), Reason::ConnectStray);
+        assert_dropped(&programs.ingress(Device::Backend, &segment.bytes()), Reason::ConnectIgnored);
         // Nor does one reach a connection that waits for its backend.
         let waiting = dial(family).port(40_002).shake(&mut programs);
         let backend = waiting.ask(&mut programs, &usual_hello());

@@ -120,7 +120,7 @@ fn a_backends_reset_of_another_connection_is_no_refusal() {
         let backend = knock(&mut programs, dial);
         for rst in [backend.segment().rst().seq(9), backend.segment().rst().ack(behind(ISN, 1))] {
             let outcome = backend.give(&mut programs, &rst);
-            assert_sent(&outcome, Reason::ForwardClient, &at_client(dial, &rst));
+            assert_sent(&outcome, Reason::ForwardUnfit, &at_client(dial, &rst));
             assert!(half_open(&programs, dial).is_some());
         }
     }

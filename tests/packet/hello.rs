@@ -8,7 +8,7 @@ use tests::packet::Segment;
 use tests::program::{Outcome, Programs};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_sent, reset_of, sent};
+use crate::check::{assert_dropped, assert_sent, reset_of, sent, timestamps};
 use crate::scene::{Backend, Client, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{hellos, waiting_of};
 
@@ -335,6 +335,44 @@ fn what_is_no_acceptable_hello_is_refused_with_its_own_reason() {
             assert_eq!(hellos(&programs), []);
             assert_eq!(waiting_of(&programs, client.dial.host), 0);
         }
+    }
+}
+
+/// The RST that refused a client may be lost. The client repeats only what we did not acknowledge, or asks by a keep-alive
+/// probe: it echoes our acknowledgement's timestamp, so it is not taken for one whose first segment is still to come.
+#[test]
+fn a_client_whose_rst_was_lost_gets_another() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name("nobody.example.org").bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let acked = client.give(&mut programs, &client.at(0).psh().payload(&bytes[..100]));
+        let (time, _) = timestamps(&sent(&acked)).unwrap();
+        let client = Client { time, ..client };
+        let last = client.at(100).psh().payload(&bytes[100..]);
+        assert_sent(&client.give(&mut programs, &last), Reason::RouteNone, &client.refusal());
+        for repeated in [last, client.at(99), client.at(bytes.len() as u32).fin()] {
+            let outcome = client.give(&mut programs, &repeated);
+            assert_sent(&outcome, Reason::SynCookieMismatch, &client.refusal());
+        }
+    }
+}
+
+/// A client that closes its half behind the hello, whose FIN the network brings first: the hello may still be complete.
+#[test]
+fn a_fin_that_overtakes_the_end_of_its_hello_refuses_nobody() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = usual_hello();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        client.send(&mut programs, 0, &bytes[..300]);
+        let outcome = client.give(&mut programs, &client.at(bytes.len() as u32).fin());
+        assert_eq!(outcome.counted, [(Reason::HelloGap, 1)]);
+        client.assert_acknowledged(&outcome, 300);
+        let outcome = client.send(&mut programs, 300, &bytes[300..]);
+        assert_complete(&programs, client, &outcome, bytes.len());
     }
 }
 

@@ -185,7 +185,10 @@ fn a_valid_cookie_begins_anew_and_goes_to_the_tenant_it_names() {
             if handshake {
                 // The handshake's ACK is already proof of the new connection.
                 let outcome = client.give(&mut programs, &at(0));
-                assert_eq!(outcome.counted, [(Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]);
+                assert_eq!(
+                    outcome.counted,
+                    [(Reason::SynOldReset, 1), (Reason::SynAcked, 1), (Reason::SynFlowReplaced, 1)]
+                );
                 // That ACK needs no answer, so the packet becomes a RST to the old backend.
                 let rst = old.to_backend().rst().seq(behind(ISN, HELLO)).window(0);
                 assert_eq!(sent(&outcome), rst);

@@ -346,9 +346,9 @@ fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
         (flags as fn(Client) -> Place, settle_and_take as fn(&Programs, Client) -> Vec<Change>),
         (stored, settle_held),
     ] {
-        let allowed = [Reason::ForwardClient, Reason::ForwardStray, Reason::ConnectRepeated];
+        let allowed = [Reason::ForwardClient, Reason::ForwardChanged, Reason::ConnectRepeated];
         behind_each_access(place, change, |p, _, backend, _| backend.give(p, &backend.at(0, 0)), &allowed);
-        let allowed = [Reason::ForwardBackend, Reason::ForwardStray, Reason::ConnectRepeated];
+        let allowed = [Reason::ForwardBackend, Reason::ForwardChanged, Reason::ConnectRepeated];
         behind_each_access(place, change, |p, _, backend, _| backend.give(p, &backend.syn_ack()), &allowed);
         let allowed = [Reason::ForwardBackend, Reason::HelloBeyond, Reason::ConnectRepeated];
         behind_each_access(place, change, again, &allowed);

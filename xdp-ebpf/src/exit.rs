@@ -82,12 +82,6 @@ impl Exit {
         Self(reason & REASON_MASK | SENT)
     }
 
-    /// The same reason, but without an answer.
-    #[inline(always)]
-    pub(crate) const fn dropped(self) -> Self {
-        Self(self.reason() | DROP)
-    }
-
     /// Returns the number of the reason.
     #[inline(always)]
     pub(crate) const fn reason(self) -> u32 {

@@ -24,6 +24,8 @@ pub(crate) enum Heard {
     Reset,
     /// A RST that its receiver accepts only if it has all bytes before it: the receiver will be asked.
     OnTrial,
+    /// A RST that its receiver does not accept.
+    Unfit,
     /// The record belongs to another connection now.
     Stray,
 }
@@ -40,7 +42,8 @@ impl Code for Heard {
             1 => Self::Believed,
             2 => Self::Reset,
             3 => Self::OnTrial,
-            4 => Self::Stray,
+            4 => Self::Unfit,
+            5 => Self::Stray,
             _ => Self::Nothing,
         }
     }
@@ -75,7 +78,7 @@ verified! {
             return match track::reset(seg.seq, &near, &far) {
                 Reset::Exact => Heard::Reset,
                 Reset::Ahead => Heard::OnTrial,
-                Reset::Elsewhere => Heard::Nothing,
+                Reset::Elsewhere => Heard::Unfit,
             };
         }
         let end = seg.end();
@@ -122,7 +125,7 @@ pub(crate) fn settle(received: &mut Received, flow: &mut Flow, heard: Heard, fro
     let client = &mut received.client;
     match heard {
         Heard::Stray => return false,
-        Heard::Nothing => {}
+        Heard::Nothing | Heard::Unfit => {}
         Heard::Reset => end::flow(client, flow, generation, FLOW_RESET, now_ns),
         Heard::OnTrial => {
             let trial = if from_client { FLOW_CLIENT_ON_TRIAL } else { FLOW_BACKEND_ON_TRIAL };

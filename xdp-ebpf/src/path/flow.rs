@@ -11,7 +11,7 @@ use crate::connection::half_open as half_open_record;
 use crate::connection::record::Found;
 use crate::connection::{count, end, forget, pending, renew};
 use crate::delivery;
-use crate::exit::Exit;
+use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{FIN, RST, SYN};
@@ -105,10 +105,16 @@ fn reset_old(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     let received = &mut s.received;
     forward::draft_backend_reset(&mut s.draft, &s.flow);
     if !by_port {
-        return Err(emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynAcked));
+        let exit = emit::send(skb, received, &mut s.draft, &mut s.cursors, Reason::SynAcked);
+        if exit.verdict() == Verdict::Redirect {
+            maps::count_event(Reason::SynOldReset);
+        }
+        return Err(exit);
     }
     emit::learn_partial(skb, received)?;
-    emit::copy(skb, received, &mut s.draft, &mut s.cursors);
+    if emit::copy(skb, received, &mut s.draft, &mut s.cursors) {
+        maps::count_event(Reason::SynOldReset);
+    }
     // The ACK's own checksum was verified before it was changed.
     received.partial_known = true;
     Ok(())
@@ -162,6 +168,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
         Step::Pass => delivery::to_backend(skb, received, draft, Reason::ForwardBackend),
         Step::PassReset => delivery::to_backend(skb, received, draft, Reason::ForwardReset),
         Step::PassTrial => delivery::to_backend(skb, received, draft, Reason::ForwardTrial),
+        Step::PassUnfit => delivery::to_backend(skb, received, draft, Reason::ForwardUnfit),
         // RFC 5961: the client accepts a RST only at the exact number that its segment acknowledges.
         Step::Linger | Step::AckBackend | Step::Lost => Exit::reset(Reason::ForwardLinger),
         Step::Stray => Exit::drop(Reason::SynStray),
@@ -186,13 +193,14 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
         Step::Pass => delivery::to_client(skb, received, draft, Reason::ForwardClient),
         Step::PassReset => delivery::to_client(skb, received, draft, Reason::ForwardReset),
         Step::PassTrial => delivery::to_client(skb, received, draft, Reason::ForwardTrial),
+        Step::PassUnfit => delivery::to_client(skb, received, draft, Reason::ForwardUnfit),
         Step::Linger => Exit::reset(Reason::ForwardLinger),
         Step::Lost => Exit::reset(Reason::HelloBufferFailed),
         Step::AckBackend => {
             forward::acknowledgement(received, draft, &s.flow);
             emit::send(skb, received, draft, &mut s.cursors, Reason::ForwardBackend)
         }
-        Step::Stray => Exit::drop(Reason::ForwardStray),
+        Step::Stray => Exit::drop(Reason::ForwardChanged),
         Step::Repeat => repeat_for_backend(skb, s),
     })
 }
@@ -218,7 +226,7 @@ fn repeat_for_client(skb: Skb, s: &mut Scratch) -> Exit {
 #[inline(always)]
 fn repeat_for_backend(skb: Skb, s: &mut Scratch) -> Exit {
     match undelivered_bytes(s) {
-        Bytes::Settled => return Exit::drop(Reason::ForwardStray),
+        Bytes::Settled => return Exit::drop(Reason::ForwardChanged),
         Bytes::Busy => return Exit::drop(Reason::ConnectBusy),
         Bytes::Lost => return lost_for_backend(skb, s),
         Bytes::Held => {}

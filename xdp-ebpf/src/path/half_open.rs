@@ -129,7 +129,7 @@ verified! {
 fn again(skb: Skb, s: &mut Scratch) -> Exit {
     if !move_on(skb, &mut s.received, &mut s.dial, &mut s.half_open) {
         // The client's own repetition of its SYN may find it gone.
-        return Exit::drop(Reason::ConnectStray);
+        return Exit::drop(Reason::ConnectIgnored);
     }
     half_open::draft_syn(&s.received.segment, &mut s.draft, &s.half_open.record);
     emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, Reason::ConnectOld)
@@ -149,6 +149,10 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
         count::refused(s.half_open.record.connection.route);
     }
     emit::keep_received(received);
-    let reason = if refused { Reason::ConnectRefused } else { Reason::ForwardClient };
+    let reason = match (refused, received.segment.has(RST)) {
+        (true, _) => Reason::ConnectRefused,
+        (false, true) => Reason::ForwardUnfit,
+        (false, false) => Reason::ForwardClient,
+    };
     delivery::to_client(skb, received, draft, reason)
 }

@@ -187,7 +187,7 @@ fn backend(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         Class::Pending => pending::backend(skb, s),
         Class::HalfOpen => half_open::backend(skb, s),
         // The same SYN-ACK, received twice.
-        Class::Flow => Exit::drop(Reason::ConnectStray),
+        Class::Flow => Exit::drop(Reason::ConnectIgnored),
         Class::New | Class::Stray => stray::backend(),
     })
 }

@@ -39,7 +39,8 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     }
     if !keep_alive && s.dial.proof != PROOF_FIRST {
         // Part of this handshake, but ahead of the hello's first segment (a later segment, or the bare answer
-        // to a repeated SYN-ACK). Nothing was acknowledged to the client yet, so it will repeat its hello.
+        // to a repeated SYN-ACK). Nothing was acknowledged to the client yet, so it will repeat its hello: a client
+        // with timestamps to which something was acknowledged echoes that, and has no valid cookie any more.
         return Err(Exit::drop(Reason::SynEarly));
     }
     // On a TCP listener the server may speak first.

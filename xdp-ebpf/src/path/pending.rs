@@ -141,7 +141,7 @@ fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
     // It may be a connection of the client itself, so it is left alone: the client's repetition moves on to
     // the next backend.
     if !delivery::owns_source(&p.connection) {
-        return Exit::drop(Reason::ConnectStray);
+        return Exit::drop(Reason::ConnectIgnored);
     }
     if p.retransmits > 0 {
         return Exit::reset(Reason::ConnectStray);

@@ -270,7 +270,8 @@ pub(crate) fn pass(skb: Skb, received: &mut Received, draft: &mut Draft, reason:
     emit_rewritten(skb, received, draft)
 }
 
-/// Answers the packet in hand with RST, for the reason of an [`Exit::reset`]. A RST is never answered.
+/// Answers the packet in hand with RST, for the reason of an [`Exit::reset`]. A RST is never answered, and has a reason of
+/// its own, so that RSTs sent can be counted by reason.
 #[inline(always)]
 pub(crate) fn reset(
     skb: Skb,
@@ -280,7 +281,7 @@ pub(crate) fn reset(
     exit: Exit,
 ) -> Exit {
     if received.segment.has(RST) {
-        return exit.dropped();
+        return Exit::drop(Reason::EmitUnanswered);
     }
     draft::answer(draft, &received.segment);
     draft::reset_numbers(draft, &received.segment);

@@ -146,7 +146,7 @@ pub(crate) fn unknown(
     waiting: &mut Waiting,
 ) -> Result<Class, Exit> {
     // Another CPU may have made this flow after flows were looked up, and before its earlier record was removed: a
-    // second connection must not be started.
+    // second connection must not be started, nor this one refused.
     if maps::flow(&received.client).is_some() {
         return Err(Exit::drop(Reason::HelloBeyond));
     }

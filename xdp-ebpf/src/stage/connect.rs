@@ -129,7 +129,7 @@ verified! {
         connection.flags = if undelivered { FLOW_UNDELIVERED } else { 0 };
         match open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns) {
             Opened::Flow => {}
-            Opened::Twice => return Err(Exit::drop(Reason::ConnectStray)),
+            Opened::Twice => return Err(Exit::drop(Reason::ConnectIgnored)),
             Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }
         p.connection.state = PENDING_UNDELIVERED;

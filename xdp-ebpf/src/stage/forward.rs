@@ -27,6 +27,8 @@ pub(crate) enum Step {
     PassReset,
     /// The headers are rewritten: send it; the flow ends if the receiver accepts the RST.
     PassTrial,
+    /// The headers are rewritten: send it; the RST changes nothing.
+    PassUnfit,
     /// Bytes that we acknowledged may be missing at the backend: repeat them.
     Repeat,
     /// The entry lingers: answer with RST.
@@ -51,10 +53,11 @@ impl Code for Step {
             0 => Self::Pass,
             1 => Self::PassReset,
             2 => Self::PassTrial,
-            3 => Self::Repeat,
-            5 => Self::AckBackend,
-            6 => Self::Stray,
-            7 => Self::Lost,
+            3 => Self::PassUnfit,
+            4 => Self::Repeat,
+            6 => Self::AckBackend,
+            7 => Self::Stray,
+            8 => Self::Lost,
             _ => Self::Linger,
         }
     }
@@ -67,6 +70,7 @@ impl Step {
         match heard {
             Heard::Reset => Self::PassReset,
             Heard::OnTrial => Self::PassTrial,
+            Heard::Unfit => Self::PassUnfit,
             _ => Self::Pass,
         }
     }

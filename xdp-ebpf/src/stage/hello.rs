@@ -1,6 +1,7 @@
 //! Collects the ClientHello in order, over any number of segments. Its bytes, its time and the number of
 //! hellos are limited.
 
+use common::decide::cookie;
 use common::maps::flow::{
     BUFFER_BYTES, HELLO_BYTES_MAX, OPTION_TIMESTAMPS, PENDING_BUFFERS, PENDING_COLLECTING,
     PENDING_CONNECTING, Pending, WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
@@ -88,10 +89,8 @@ verified! {
         let state = p.connection.state;
         p.window = seg.window;
         note_time(received, p);
-        if state == PENDING_COLLECTING && seg.has(FIN) && seg.payload_bytes == 0 {
-            return Err(Exit::reset(Reason::HelloAbandoned));
-        }
-        if seg.payload_bytes == 0 {
+        let closes = state == PENDING_COLLECTING && seg.has(FIN);
+        if seg.payload_bytes == 0 && !closes {
             // A keep-alive has a number that we acknowledged before.
             let keep_alive =
                 state == PENDING_COLLECTING && seq::before(seg.seq, p.isn.wrapping_add(1).wrapping_add(p.acked));
@@ -101,11 +100,15 @@ verified! {
             });
         }
         let old = expected.wrapping_sub(seg.seq);
+        // A FIN beyond a gap is no end yet: it may have overtaken the rest of the hello.
         if seq::before(expected, seg.seq) {
             return Err(match state == PENDING_CONNECTING {
                 true => Exit::drop(Reason::HelloBeyond),
                 false => acked(received, waiting, Reason::HelloGap),
             });
+        }
+        if closes && seg.payload_bytes == 0 {
+            return Err(Exit::reset(Reason::HelloAbandoned));
         }
         if old >= seg.payload_bytes {
             // Nothing new: the client repeats. Before the hello is complete, we acknowledge what is here;
@@ -302,13 +305,14 @@ fn wait(skb: Skb, received: &mut Received, waiting: &mut Waiting, cursors: &mut 
 }
 
 /// Sets our timestamp to the current time, but never behind the SYN-ACK's, whose lowest byte is part of the
-/// cookie (RFC 7323 section 5.3: the client drops a segment that seems older).
+/// cookie (RFC 7323 section 5.3: the client drops a segment that seems older). It is marked as an acknowledgement's.
 #[inline(always)]
 fn advance_clock(received: &Received, p: &mut Pending) {
     let now = kernel::timestamp(received.now_ns);
     if seq::before(p.our_tsval, now) {
         p.our_tsval = now;
     }
+    p.our_tsval |= u32::from(cookie::ACKNOWLEDGED);
 }
 
 /// Acknowledges everything received so far; from then on these bytes are ours to deliver.

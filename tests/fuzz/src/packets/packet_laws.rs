@@ -17,8 +17,7 @@ const IP_AT: usize = 14;
 
 /// Whether a reason is counted in addition to a packet's own.
 pub fn is_event(reason: Reason) -> bool {
-    // The packet that proves the new connection also has its own reason.
-    reason.text().contains("(event)") || reason == Reason::SynFlowReplaced
+    reason.text().contains("(event)")
 }
 
 /// A packet that arrives.
@@ -119,11 +118,18 @@ pub fn check(
 
 /// Whether packets counted under this reason are packets that arrived, rewritten.
 fn is_passed(reason: Reason) -> bool {
-    use Reason::{ConnectRefused, ForwardBackend, ForwardClient, ForwardReset, ForwardTrial, SynForwarded};
+    use Reason::{ConnectRefused, ForwardBackend, ForwardClient, SynForwarded};
+    use Reason::{ForwardReset, ForwardTrial, ForwardUnfit};
     use Reason::{IcmpEcho, IcmpToBackend, IcmpToClient};
     matches!(
         reason,
-        SynForwarded | ForwardBackend | ForwardClient | ForwardReset | ForwardTrial | ConnectRefused
+        SynForwarded
+            | ForwardBackend
+            | ForwardClient
+            | ForwardReset
+            | ForwardTrial
+            | ForwardUnfit
+            | ConnectRefused
     ) || matches!(reason, IcmpEcho | IcmpToBackend | IcmpToClient)
 }
 
