@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -56,10 +56,32 @@ struct Counts {
     refused: AtomicU64,
 }
 
+/// The rates that apply now: loss, duplication and reordering in percent.
+#[derive(Debug)]
+struct Rates([AtomicU32; 3]);
+
+impl Rates {
+    fn new(faults: Faults) -> Self {
+        Self([faults.loss, faults.duplication, faults.reordering].map(AtomicU32::new))
+    }
+
+    fn set(&self, faults: Faults) {
+        for (rate, percent) in self.0.iter().zip([faults.loss, faults.duplication, faults.reordering]) {
+            rate.store(percent, Ordering::Relaxed);
+        }
+    }
+
+    fn faults(&self, seed: u64) -> Faults {
+        let [loss, duplication, reordering] = self.0.each_ref().map(|rate| rate.load(Ordering::Relaxed));
+        Faults { loss, duplication, reordering, seed }
+    }
+}
+
 /// A running injector; forwarding stops when it is dropped.
 #[derive(Debug)]
 pub struct Injector {
-    faults: Faults,
+    seed: u64,
+    rates: Arc<Rates>,
     counts: Arc<Counts>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -91,7 +113,8 @@ impl Injector {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let counts = Arc::new(Counts::default());
-        let (own_stop, own_counts) = (Arc::clone(&stop), Arc::clone(&counts));
+        let rates = Arc::new(Rates::new(faults));
+        let (own_stop, own_counts, own_rates) = (Arc::clone(&stop), Arc::clone(&counts), Arc::clone(&rates));
         let (Some(right_tap), Some(left_tap)) = (taps.pop(), taps.pop()) else {
             anyhow::bail!("two taps were opened");
         };
@@ -99,11 +122,19 @@ impl Injector {
             let taps = [left_tap, right_tap];
             let mut ways = [1, 2].map(|direction| Way { delay, ..Way::new(faults, direction) });
             while !own_stop.load(Ordering::Relaxed) {
+                for way in &mut ways {
+                    way.faults = own_rates.faults(faults.seed);
+                }
                 pump(&taps, &mut ways, &own_counts);
             }
         });
         let thread = thread.context("starting the injector")?;
-        Ok(Self { faults, counts, stop, thread: Some(thread), _namespace: namespace })
+        Ok(Self { seed: faults.seed, rates, counts, stop, thread: Some(thread), _namespace: namespace })
+    }
+
+    /// Changes the rates from now on; the seed stays.
+    pub fn set(&self, faults: Faults) {
+        self.rates.set(faults);
     }
 
     /// The seed and the counts, for failure messages.
@@ -112,7 +143,7 @@ impl Injector {
         let counts = &self.counts;
         format!(
             "{:?}: {} frames passed, {} lost, {} doubled, {} held back, {} refused by the device",
-            self.faults,
+            self.rates.faults(self.seed),
             read(&counts.passed),
             read(&counts.lost),
             read(&counts.doubled),

@@ -39,6 +39,8 @@ mod bench;
 mod fuzz;
 /// Guards, removed one by one.
 mod mutate;
+/// Random traffic for hours.
+mod soak;
 /// Formatting, lints, licences.
 mod lint;
 /// Rules of the tree that no compiler checks.
@@ -71,6 +73,8 @@ cargo xtask COMMAND
   fuzz [TARGET] [--seconds N]
                         run the fuzz targets, or one of them (60 seconds each)
   mutate [WORD...]      remove the guards of tests/guards.txt one by one, and name the tests that fail (root)
+  soak [ARGUMENT...]    random connections, floods, loss and changes for hours (root): --minutes N (60), --seed N,
+                        --clients N; appends to tests/slow/SOAK.md
 ";
 
 fn main() -> ExitCode {
@@ -108,6 +112,7 @@ fn run(arguments: &[String]) -> Outcome {
         ("tidy", []) => tidy::run(),
         ("fuzz", options) => fuzz::run(options),
         ("mutate", words) => mutate::run(words),
+        ("soak", options) => soak::run(options),
         _ => Err(usage(&format!("`{}` is not a command, or takes other arguments", arguments.join(" ")))),
     }
 }

@@ -1,0 +1,268 @@
+//! Captures every RST that enters or leaves the node, on all its devices.
+//!
+//! A RST of ours has the hop limit of our own segments; one that is passed on has lost a hop. The node's own stack sends
+//! RSTs, too, with the same hop limit as ours: the kernel counts them.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::sys::socket::{self, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike};
+use tests::net::Namespace;
+use tests::packet::Segment;
+
+use crate::book::locked;
+
+/// Hop limit of segments that we make.
+const OWN_HOPS: u8 = 64;
+/// Bytes that may wait to be read: some 100,000 segments.
+const BUFFER_BYTES: usize = 64 << 20;
+/// RSTs that are remembered, for reports.
+const KEPT: usize = 50_000;
+
+/// Passes TCP segments with RST, of IPv4 without options and of IPv6 without extension headers. Offsets are from the
+/// Ethernet header; byte 13 of the TCP header has the flags.
+const FILTER: [libc::sock_filter; 15] = [
+    load(libc::BPF_H, 12),
+    jump(libc::BPF_JEQ, 0x0800, 0, 6),
+    load(libc::BPF_B, 23),
+    jump(libc::BPF_JEQ, 6, 0, 10),
+    load(libc::BPF_H, 20),
+    jump(libc::BPF_JSET, 0x1fff, 8, 0),
+    load(libc::BPF_B, 14 + 20 + 13),
+    jump(libc::BPF_JSET, 4, 5, 6),
+    jump(libc::BPF_JEQ, 0x86dd, 0, 5),
+    load(libc::BPF_B, 20),
+    jump(libc::BPF_JEQ, 6, 0, 3),
+    load(libc::BPF_B, 14 + 40 + 13),
+    jump(libc::BPF_JSET, 4, 0, 1),
+    give(256),
+    give(0),
+];
+
+const fn load(size: u32, at: u32) -> libc::sock_filter {
+    libc::sock_filter { code: (libc::BPF_LD | size | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: at }
+}
+
+const fn jump(test: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: (libc::BPF_JMP | test | libc::BPF_K) as u16, jt, jf, k }
+}
+
+const fn give(bytes: u32) -> libc::sock_filter {
+    libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: bytes }
+}
+
+/// A RST as it was seen.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) at: Instant,
+    /// Index of the node's device.
+    pub(crate) device: u32,
+    /// Whether the node sent it.
+    pub(crate) sent: bool,
+    pub(crate) segment: Segment,
+}
+
+/// Numbers of RSTs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Sent by the node itself: by our programs or by its stack.
+    pub(crate) own: u64,
+    /// Passed on.
+    pub(crate) passed: u64,
+    /// Received by the node.
+    pub(crate) received: u64,
+    /// Not seen, because they came faster than they were read.
+    pub(crate) missed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    own: AtomicU64,
+    passed: AtomicU64,
+    received: AtomicU64,
+    missed: AtomicU64,
+    last: Mutex<VecDeque<Seen>>,
+    stop: AtomicBool,
+}
+
+/// A running capture.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Capture {
+    /// Starts capturing on all devices of the namespace.
+    pub(crate) fn start(node: &Namespace) -> Result<Self> {
+        let fd = node.run(open).context("opening a packet socket")?;
+        socket::setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES).context("a large buffer")?;
+        socket::setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::milliseconds(20))?;
+        let shared = Arc::new(Shared::default());
+        let own = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("capture".into()).spawn(move || {
+            while !own.stop.load(Ordering::Relaxed) {
+                receive(&fd, &own);
+            }
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// The numbers so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let s = &self.shared;
+        Counts { own: of(&s.own), passed: of(&s.passed), received: of(&s.received), missed: of(&s.missed) }
+    }
+
+    /// The last RSTs, oldest first.
+    pub(crate) fn last(&self) -> Vec<Seen> {
+        locked(&self.shared.last).iter().cloned().collect()
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open() -> io::Result<OwnedFd> {
+    // SAFETY: socket(2) with constants. Protocol 0: nothing is queued before bind.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: `fd` was just opened and has no other owner.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut filter = FILTER;
+    let program = libc::sock_fprog { len: FILTER.len() as u16, filter: filter.as_mut_ptr() };
+    // SAFETY: the kernel copies the program and its instructions, which are live.
+    let set = unsafe {
+        libc::setsockopt(
+            fd,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    if set < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all-zero is a valid sockaddr_ll. Interface 0: all devices.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    // SAFETY: the address is live and its size is passed along.
+    let bound = unsafe {
+        libc::bind(fd, (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as libc::socklen_t)
+    };
+    if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
+}
+
+/// Waits a short time for a segment and counts it.
+fn receive(fd: &OwnedFd, shared: &Shared) {
+    let mut buffer = [0; 256];
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut from_bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: buffer and address are live and their lengths are passed along.
+    let length = unsafe {
+        libc::recvfrom(
+            fd.as_raw_fd(),
+            buffer.as_mut_ptr().cast(),
+            buffer.len(),
+            0,
+            (&raw mut from).cast(),
+            &raw mut from_bytes,
+        )
+    };
+    if length <= 0 {
+        let missed = dropped(fd);
+        shared.missed.fetch_add(missed, Ordering::Relaxed);
+        return;
+    }
+    let sent = from.sll_pkttype == libc::PACKET_OUTGOING;
+    let frame = &buffer[..length as usize];
+    let hops = if frame[12] == 0x08 { frame[22] } else { frame[21] };
+    let counter = match (sent, hops == OWN_HOPS) {
+        (true, true) => &shared.own,
+        (true, false) => &shared.passed,
+        (false, _) => &shared.received,
+    };
+    counter.fetch_add(1, Ordering::Relaxed);
+    let mut last = locked(&shared.last);
+    if last.len() == KEPT {
+        last.pop_front();
+    }
+    last.extend(parsed(frame).map(|segment| Seen {
+        at: Instant::now(),
+        device: from.sll_ifindex as u32,
+        sent,
+        segment,
+    }));
+}
+
+/// Reads the fields that a report shows; a malformed segment has fewer.
+fn parsed(frame: &[u8]) -> Option<Segment> {
+    Segment::parse(frame).or_else(|| {
+        let v4 = frame[12] == 0x08;
+        let at = if v4 { 34 } else { 54 };
+        let port = |at: usize| Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?));
+        let (from, to) = match v4 {
+            true => (
+                Ipv4Addr::from(*frame.get(26..)?.first_chunk::<4>()?).into(),
+                Ipv4Addr::from(*frame.get(30..)?.first_chunk::<4>()?).into(),
+            ),
+            false => (
+                Ipv6Addr::from(*frame.get(22..)?.first_chunk::<16>()?).into(),
+                Ipv6Addr::from(*frame.get(38..)?.first_chunk::<16>()?).into(),
+            ),
+        };
+        let (from, to) = (SocketAddr::new(from, port(at)?), SocketAddr::new(to, port(at + 2)?));
+        Some(tests::packet::segment(from, to).flags(*frame.get(at + 13)?))
+    })
+}
+
+/// Segments that were dropped since the last call, because the buffer was full.
+fn dropped(fd: &OwnedFd) -> u64 {
+    let mut stats = [0_u32; 2];
+    let mut bytes = size_of_val(&stats) as libc::socklen_t;
+    // SAFETY: `stats` has the layout of struct tpacket_stats: packets, drops; its size is passed along.
+    let got = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            stats.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    if got < 0 { 0 } else { stats[1].into() }
+}
+
+/// RSTs that the namespace's own stack has sent so far.
+pub(crate) fn of_stack(node: &Namespace) -> Result<u64> {
+    let text = node.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).context("reading snmp")?;
+    let mut tcp = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+    let (names, values) = (tcp.next().context("no names")?, tcp.next().context("no values")?);
+    let found = names.split_whitespace().zip(values.split_whitespace()).find(|(name, _)| *name == "OutRsts");
+    found.context("no OutRsts")?.1.parse().context("OutRsts")
+}
+
+/// The age of a RST in a report.
+pub(crate) fn age(seen: &Seen, now: Instant) -> Duration {
+    now.saturating_duration_since(seen.at)
+}

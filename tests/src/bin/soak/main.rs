@@ -1,0 +1,117 @@
+//! `cargo xtask soak`: for hours, random connections of honest clients beside clients that abort, broken hellos,
+//! floods, forged packets, loss, changes of routes and backends, and a daemon that is killed. It stops at the first
+//! connection that is lost, altered or misrouted without a fault of its own, and when the RSTs captured are not those
+//! that were counted.
+
+/// The command line.
+mod options;
+/// Random numbers.
+mod dice;
+/// Tenants and their configuration.
+mod tenants;
+/// Namespaces and links.
+mod network;
+/// Hellos.
+mod greeting;
+/// What each connection does.
+mod plan;
+/// What all share.
+mod book;
+/// Sockets.
+mod socket;
+/// The clients.
+mod client;
+/// The backends.
+mod server;
+/// The stranger.
+mod stranger;
+/// Captured RSTs.
+mod capture;
+/// Their comparison with the counters.
+mod ledger;
+/// Signals.
+mod signals;
+/// Loss, changes, and the daemon's life.
+mod director;
+/// Reports of faults.
+mod report;
+/// The table of all runs.
+mod table;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, bail};
+use tests::net;
+
+use book::Book;
+use capture::Capture;
+use director::Director;
+use network::Network;
+use options::Options;
+use server::Servers;
+use table::Row;
+
+/// Clients whose connections take long, beside the others.
+const PATIENT: u64 = 4;
+
+fn main() -> ExitCode {
+    match options::read(std::env::args().skip(1)).and_then(|options| conduct(&options)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("\nreason: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the soak, reports, and appends the row to the table.
+fn conduct(options: &Options) -> Result<ExitCode> {
+    if let Some(why) = net::unavailable() {
+        bail!("the soak {why}");
+    }
+    signals::take()?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?;
+    let seed = options.seed.unwrap_or(since.as_nanos() as u64 % 1_000_000_000);
+    println!("soak: seed {seed}, {} minutes, {} clients", options.minutes, options.clients);
+    let network = Network::new(seed).context("making the network")?;
+    let book = Arc::new(Book::default());
+    let servers = Servers::start(&book, &network.sites)?;
+    let capture = Capture::start(&network.node)?;
+    let mut director = Director::new(&book, &network, &capture, seed)?;
+    let (tap, ethernet) = network.tap_of_stranger()?;
+    let conducted = std::thread::scope(|scope| {
+        for client in 0..options.clients + PATIENT {
+            let (book, clients) = (&book, &network.clients);
+            let patient = client >= options.clients;
+            scope.spawn(move || client::run(book, clients, seed, client, patient));
+        }
+        scope.spawn(|| stranger::run(&book, &tap, ethernet, seed));
+        let conducted = director.run(Duration::from_secs(options.minutes * 60));
+        let faults = book.faults();
+        // Clients end their connections; what the end of the soak causes is no fault.
+        book.stop.store(true, Ordering::Relaxed);
+        if !faults.is_empty() {
+            let path = report::write(&director, seed, &faults)?;
+            println!("the report: {}", path.display());
+        }
+        conducted
+    });
+    conducted?;
+    drop(servers);
+    let fault = book.faults().first().map(|fault| fault.what.lines().next().unwrap_or_default().to_owned());
+    let row = Row {
+        date: table::date(since.as_secs()),
+        commit: std::env::var("VESTIBULE_COMMIT").unwrap_or_else(|_| "-".into()),
+        seed,
+        minutes: director.elapsed().as_secs_f64() / 60.0,
+        classes: book.classes(),
+        tally: director.tally.clone(),
+        fault,
+    };
+    let path = table::append(&row)?;
+    println!("\n{row:#?}\nappended to {}", path.display());
+    Ok(if row.fault.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,121 @@
+//! What is printed and stored when a fault is found.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::book::Fault;
+use crate::capture::age;
+use crate::director::Director;
+use crate::network::device_name;
+use crate::stranger::HOPS;
+
+/// Lines of `vestibule flows` that do not concern the connection.
+const OTHER_FLOWS: usize = 40;
+/// RSTs that do not.
+const OTHER_RESETS: usize = 100;
+
+/// Writes the report of the faults; where it is.
+pub(crate) fn write(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<PathBuf> {
+    let text = text(director, seed, faults)?;
+    println!("\n{text}");
+    let folder = target().join("soak");
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let path = folder.join(format!("fault-{seed}.txt"));
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
+}
+
+fn text(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<String> {
+    let now = Instant::now();
+    let mut text = format!("seed {seed}, after {:.1?}\n", director.elapsed());
+    for fault in faults {
+        writeln!(text, "\n{:.3?} ago: {}", now - fault.at, fault.what)?;
+        if let Some(connection) = &fault.connection {
+            let (plan, local) = (&connection.plan, connection.local());
+            writeln!(
+                text,
+                "started {:.3?} ago, client {local:?}, backend {:?}",
+                now - connection.begun,
+                connection.backend()
+            )?;
+            writeln!(text, "{plan:?}")?;
+        }
+    }
+    writeln!(text, "\npackets by reason since the last comparison:")?;
+    for (reason, count) in moved(&director.before, &director.daemon.reasons()?) {
+        writeln!(text, "{count:>10} {reason}")?;
+    }
+    for injector in &director.network.injectors {
+        writeln!(text, "{}", injector.summary())?;
+    }
+    let concerned: Vec<String> =
+        faults.iter().filter_map(|fault| Some(fault.connection.as_ref()?.local()?.to_string())).collect();
+    flows(&mut text, director, &concerned)?;
+    resets(&mut text, director, &concerned, now)?;
+    writeln!(text, "\nthe daemon's log:\n{}", director.daemon.log())?;
+    Ok(text)
+}
+
+/// The RSTs of the connections that a fault concerns, and the last ones of others.
+fn resets(text: &mut String, director: &Director<'_>, concerned: &[String], now: Instant) -> Result<()> {
+    writeln!(text, "\nRSTs (hop limit 64: the node's own; {HOPS} or one less: the stranger's):")?;
+    let node = &director.network.node;
+    let mut names = BTreeMap::new();
+    let all = director.capture.last();
+    let others = all.len().saturating_sub(OTHER_RESETS);
+    for (index, seen) in all.iter().enumerate() {
+        let ends = [seen.segment.from, seen.segment.to].map(|end| end.to_string());
+        if index < others && !ends.iter().any(|end| concerned.contains(end)) {
+            continue;
+        }
+        let device = names.entry(seen.device).or_insert_with(|| device_name(node, seen.device));
+        let (segment, direction) = (&seen.segment, if seen.sent { "out of" } else { "in from" });
+        writeln!(
+            text,
+            "{:>9.3?} ago {direction} {device}: {} > {} seq {} ack {} flags {:#x} hops {}",
+            age(seen, now),
+            segment.from,
+            segment.to,
+            segment.seq,
+            segment.ack,
+            segment.flags,
+            segment.hop_limit
+        )?;
+    }
+    Ok(())
+}
+
+/// `vestibule flows`: those that a fault concerns, and some others.
+fn flows(text: &mut String, director: &Director<'_>, concerned: &[String]) -> Result<()> {
+    let flows = director.daemon.cli_text(&["flows"]).unwrap_or_else(|error| format!("{error:#}"));
+    let (own, others): (Vec<&str>, Vec<&str>) =
+        flows.lines().partition(|line| concerned.iter().any(|client| line.contains(client.as_str())));
+    writeln!(text, "\nflows that are concerned: {}", own.len())?;
+    for line in own {
+        writeln!(text, "{line}")?;
+    }
+    writeln!(text, "others: {}", others.len())?;
+    for line in others.into_iter().take(OTHER_FLOWS) {
+        writeln!(text, "{line}")?;
+    }
+    Ok(())
+}
+
+/// The counters that are higher than before.
+fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
+    let since = after.iter().map(|(reason, count)| {
+        (reason.clone(), count - before.get(reason).copied().unwrap_or(0).min(*count))
+    });
+    since.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The target folder this program was built into.
+fn target() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    own.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}

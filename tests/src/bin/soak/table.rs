@@ -1,0 +1,144 @@
+//! The committed table of all runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::director::Tally;
+
+const TABLE: &str = "slow/SOAK.md";
+/// The line before the sum over all rows.
+const SUM: &str = "Minutes without a fault, over all rows: ";
+/// How a row without fault ends.
+const CLEAN: &str = "| none |";
+
+/// One run.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) date: String,
+    pub(crate) commit: String,
+    pub(crate) seed: u64,
+    pub(crate) minutes: f64,
+    pub(crate) classes: BTreeMap<&'static str, u64>,
+    pub(crate) tally: Tally,
+    /// What was found, in few words; `None`: nothing.
+    pub(crate) fault: Option<String>,
+}
+
+impl Row {
+    fn line(&self) -> String {
+        let sums = &self.tally.sums;
+        let [captured, counted] = sums.totals();
+        let total: u64 = self.classes.values().sum();
+        let fault =
+            self.fault.as_ref().map_or("none".into(), |what| format!("**{}**", what.replace('|', "/")));
+        format!(
+            "| {} | {} | {} | {} | {:.1} | {total}: {} | {captured} / {counted} | {} | {} | {} | {} | {fault} |",
+            self.date,
+            self.commit,
+            kernel(),
+            self.seed,
+            self.minutes,
+            list(self.classes.iter()),
+            list(sums.counted.iter().chain([(&"the node's stack", &sums.of_stack)])),
+            self.tally.kills,
+            self.tally.changes,
+            comparisons(&self.tally),
+        )
+    }
+}
+
+fn comparisons(tally: &Tally) -> String {
+    match tally.unknown {
+        0 => format!("{} equal", tally.equal),
+        unknown => format!("{} equal, {unknown} without result", tally.equal),
+    }
+}
+
+fn list<'a>(counts: impl Iterator<Item = (&'a &'static str, &'a u64)>) -> String {
+    counts.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+}
+
+/// The kernel's version, without the builder's suffix.
+fn kernel() -> String {
+    let text = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    text.trim().split('-').next().unwrap_or_default().to_owned()
+}
+
+/// Appends a row to the table.
+pub(crate) fn append(row: &Row) -> Result<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    fs::write(&path, with_row(&text, &row.line())).with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
+}
+
+/// The text with one more row, and the new sum.
+fn with_row(text: &str, line: &str) -> String {
+    let text = format!("{}\n{line}\n", text.trim_end());
+    let minutes: f64 = text.lines().filter_map(clean_minutes).sum();
+    let lines = text.lines().map(|line| match line.starts_with(SUM) {
+        true => format!("{SUM}{minutes:.1}"),
+        false => line.to_owned(),
+    });
+    lines.map(|line| line + "\n").collect()
+}
+
+/// The minutes of a row without fault.
+fn clean_minutes(line: &str) -> Option<f64> {
+    let minutes = || line.split('|').nth(5)?.trim().parse().ok();
+    line.ends_with(CLEAN).then(minutes)?
+}
+
+/// Today's date, from the seconds since 1970 (civil_from_days, Howard Hinnant).
+pub(crate) fn date(unix_secs: u64) -> String {
+    let days = (unix_secs / 86_400) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_appended_and_minutes_without_fault_are_added_up() {
+        let text = format!("# Soak\n\n{SUM}0.0\n\n| date | ... |\n|---|---|\n");
+        let row = |minutes: f64, fault: Option<&str>| Row {
+            date: "2026-11-24".into(),
+            commit: "abc".into(),
+            seed: 5,
+            minutes,
+            classes: BTreeMap::from([("tcp", 7), ("refused", 2)]),
+            tally: Tally::default(),
+            fault: fault.map(str::to_owned),
+        };
+        let text = with_row(&text, &row(60.0, None).line());
+        let text = with_row(&text, &row(3.5, Some("client: a | b")).line());
+        let text = with_row(&text, &row(1.2, None).line());
+        assert!(text.contains(&format!("{SUM}61.2\n")), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with("| 2026")).count(), 3);
+        assert!(text.contains("| 9: refused 2, tcp 7 |") && text.contains("**client: a / b**"), "{text}");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (secs, expected) in [
+            (0, "1970-01-01"),
+            (951_782_400, "2000-02-29"),
+            (1_795_564_800, "2026-11-25"),
+            (1_735_689_599, "2024-12-31"),
+        ] {
+            assert_eq!(date(secs), expected);
+        }
+    }
+}
