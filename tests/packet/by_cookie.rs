@@ -256,6 +256,55 @@ fn a_keep_alive_dials_where_the_ack_was_lost() {
     }
 }
 
+/// A connection whose client said nothing has no bytes, but a slot: a crowd of them must not keep out others.
+#[test]
+fn connections_without_a_byte_are_evicted_like_others() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes { hellos: 4, ..Sizes::default() }, 1);
+        programs.settings(Settings {
+            half_opens: 0,
+            ..default_settings(Sizes { hellos: 4, ..Sizes::default() })
+        });
+        for port in 0..4 {
+            let client = caller(family).port(50_000 + port).shake(&mut programs);
+            dialled(&mut programs, client, b"");
+        }
+        let buffered = programs.element::<Cursors>(name::CURSORS, 0).buffered;
+        assert_eq!(buffered, 4);
+        let client = crate::scene::dial(family).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &crate::scene::usual_hello());
+        assert_eq!(outcome.counted, [(Reason::HelloEvicted, 1), (Reason::ConnectSyn, 1)]);
+        // Without the daemon, one past its time limit is forgotten without a word.
+        let settings = default_settings(Sizes { hellos: 4, ..Sizes::default() });
+        programs.settings(Settings { half_opens: 0, hello_timeout_ns: 1_000, ..settings });
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let client = crate::scene::dial(family).port(40_001).shake(&mut programs);
+        let outcome = client.send(&mut programs, 0, &crate::scene::usual_hello());
+        assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
+    }
+}
+
+/// The client repeats its SYN: it may be moved on as often again.
+#[test]
+fn a_repeated_syn_moves_on_past_a_run_of_old_connections() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        let dial = caller(family);
+        let mut backend = knock(&mut programs, dial);
+        for _ in 0..3 {
+            for _ in 0..3 {
+                let outcome = backend.give(&mut programs, &old_answers(backend)[0]);
+                assert_eq!(outcome.counted, [(Reason::ConnectOld, 1)]);
+                backend = Backend::of(&sent(&outcome));
+            }
+            assert_eq!(knock(&mut programs, dial), backend);
+        }
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
 #[test]
 fn when_every_backend_refuses_the_client_is_reset() {
     tests::skip_without_root!();

@@ -25,7 +25,8 @@ verified! {
         let mut index = 0;
         while index < PENDING_BUFFERS {
             let begin = (index * BUFFER_BYTES) as u32;
-            if begin < waiting.pending.have && begin + BUFFER_BYTES as u32 > cursors.from {
+            // Without a byte, too, a record has a slot: so there are never more records than slots, and the oldest is evicted.
+            if begin < waiting.pending.have.max(1) && begin + BUFFER_BYTES as u32 > cursors.from {
                 if waiting.pending.buffers[index] == NO_BUFFER {
                     waiting.pending.buffers[index] = place::claim(received, waiting, cursors, index as u32);
                 }

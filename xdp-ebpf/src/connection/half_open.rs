@@ -50,7 +50,7 @@ verified! {
         new.reserved = [0; 2];
         if maps::insert_half_open(&received.client, new) {
             count(dial.listener.id, 1);
-            return Ok(true);
+            return Ok(is_alone(received, dial.connection.generation, slot));
         }
         // The same SYN may have arrived twice, at the same moment on two CPUs.
         match maps::half_open(&received.client).is_some() {
@@ -58,6 +58,19 @@ verified! {
             false => Ok(false),
         }
     }
+}
+
+/// Whether the record that this CPU has just stored is the only one of its client and of its slot. If another CPU took the
+/// slot meanwhile, or the client's connection waits for its backend, the record is removed again.
+#[inline(always)]
+fn is_alone(received: &mut Received, generation: u32, slot: u32) -> bool {
+    let taken =
+        maps::half_open_slot(slot).is_some_and(|slot| atomic::word(&slot.taken).generation == generation);
+    let alone = taken && maps::pending(&received.client).is_none();
+    if !alone {
+        evict(&mut received.client, generation);
+    }
+    alone
 }
 
 /// Notes what the client offers in its SYN, which may have to go again from another port.
@@ -251,6 +264,15 @@ verified! {
             Found::Held | Found::None => remove(client),
         }
         true
+    }
+}
+
+/// Removes the client's half-open connection, if it has one.
+#[inline(always)]
+pub(crate) fn forget(client: &mut ClientTuple) {
+    if let Some(record) = maps::half_open(client) {
+        let generation = record::generation(&mut record.connection);
+        evict(client, generation);
     }
 }
 

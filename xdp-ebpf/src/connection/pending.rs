@@ -42,11 +42,11 @@ verified! {
     }
 }
 
-/// Counts the slots of `BUFFERS` that records name: one of them had `before` bytes, and has `after` now. Its holder alone
+/// Counts the slots of `BUFFERS` that records name: one of them had `before` slots, and has `after` now. Its holder alone
 /// changes it, so the sum is exact.
 #[inline(always)]
 fn count_slots(before: u32, after: u32) {
-    let change = slots(after).wrapping_sub(slots(before));
+    let change = after.wrapping_sub(before);
     if change != 0
         && let Some(cursors) = maps::cursors()
     {
@@ -54,10 +54,10 @@ fn count_slots(before: u32, after: u32) {
     }
 }
 
-/// Returns the number of slots that this many bytes take.
+/// Returns the number of slots of a record with this many bytes.
 #[inline(always)]
-const fn slots(bytes: u32) -> u32 {
-    bytes.div_ceil(BUFFER_BYTES as u32)
+fn slots(bytes: u32) -> u32 {
+    bytes.max(1).div_ceil(BUFFER_BYTES as u32)
 }
 
 /// Whether the client's record is the one with this generation.
@@ -82,7 +82,7 @@ verified! {
         waiting.held = false;
         let Some(held) = maps::pending(&received.client) else { return false };
         let copy = &waiting.pending;
-        count_slots(held.have, copy.have);
+        count_slots(slots(held.have), slots(copy.have));
         kernel::assign_behind_head(held, copy);
         let connection = &copy.connection;
         let open = record::unlock(&mut held.connection, connection.generation, connection.state);
@@ -98,7 +98,7 @@ verified! {
 pub(crate) fn insert(received: &Received, waiting: &mut Waiting) -> Result<(), Exit> {
     waiting.pending.connection.flags = 0;
     if maps::insert_pending(&received.client, &waiting.pending) {
-        count_slots(0, waiting.pending.have);
+        count_slots(0, slots(waiting.pending.have));
         return Ok(());
     }
     // The same hello may have arrived twice, at the same moment on two CPUs.
@@ -121,7 +121,7 @@ pub(crate) fn store(received: &mut Received, waiting: &mut Waiting) -> Result<()
 #[inline(always)]
 pub(crate) fn write(received: &Received, waiting: &Waiting) {
     if let Some(held) = maps::pending(&received.client) {
-        count_slots(held.have, waiting.pending.have);
+        count_slots(slots(held.have), slots(waiting.pending.have));
         kernel::assign_behind_head(held, &waiting.pending);
         record::set_state(&mut held.connection, &waiting.pending.connection);
     }
@@ -151,7 +151,7 @@ verified! {
         if state == PENDING_COLLECTING {
             source::lower(client, epoch);
         }
-        count_slots(held.have, 0);
+        count_slots(slots(held.have), 0);
         maps::remove_pending(client);
     }
 }

@@ -25,7 +25,14 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
     let segment = &received.segment;
     if segment.is_syn() {
         // Any other SYN is answered by a cookie, and this connection goes on until the cookie comes back.
-        return Ok(if s.half_open.record.isn == segment.seq { Class::HalfOpen } else { Class::New });
+        if s.half_open.record.isn != segment.seq {
+            return Ok(Class::New);
+        }
+        if s.half_open.record.moves != 0 {
+            s.half_open.record.moves = 0;
+            record::write(received, &s.half_open);
+        }
+        return Ok(Class::HalfOpen);
     }
     if segment.has(RST) {
         return Err(reset(skb, s));

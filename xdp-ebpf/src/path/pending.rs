@@ -6,7 +6,7 @@ use common::reason::Reason;
 
 use super::dial;
 use crate::buffer::{bytes, source};
-use crate::connection::{count, pending as record};
+use crate::connection::{count, half_open, pending as record};
 use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
@@ -88,6 +88,10 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     if let Err(exit) = opened.and_then(|()| connecting(s)) {
         dial::count_refused(&s.dial, exit);
         return Err(exit);
+    }
+    if s.dial.listener.protocol == PROTOCOL_TCP {
+        // Another CPU may have passed on a SYN of this client, which proved nothing.
+        half_open::forget(&mut s.received.client);
     }
     Ok(send_syn(skb, s, Exit::sent(Reason::ConnectSyn)))
 }

@@ -113,7 +113,7 @@ pub(crate) fn client(
             Found::Held => return Ok(Class::HalfOpen),
             Found::Busy => return Err(Exit::drop(Reason::SynBusy)),
             // Another CPU may have made the flow after flows were looked up, and before the record was removed.
-            Found::None if !received.segment.is_syn() && maps::flow(&received.client).is_some() => {
+            Found::None if is_flow_of(&received.client, &received.segment) => {
                 return Err(Exit::drop(Reason::SynBusy));
             }
             Found::None => {}
@@ -136,6 +136,12 @@ pub(crate) fn client(
         Found::None if bare => Ok(by_proof(dial)),
         Found::None => unknown(received, dial, waiting),
     }
+}
+
+/// Whether the segment belongs to a flow: any but the SYN of another connection.
+#[inline(always)]
+fn is_flow_of(client: &ClientTuple, segment: &Segment) -> bool {
+    maps::flow(client).is_some_and(|flow| !segment.is_syn() || flow.client_isn == segment.seq)
 }
 
 /// Returns the class of a segment that belongs to no entry, by its cookie.

@@ -132,17 +132,28 @@ verified! {
         note_time(received, p);
         cursors.from = 0;
         let seg = &received.segment;
-        if seg.payload_bytes == 0 {
-            return Ok(());
-        }
-        // What is beyond comes again. One less, so that the verifier sees that at least one byte is loaded.
-        let last = core::hint::black_box(seg.payload_bytes.min(PIECE) - 1);
-        if last >= PIECE || !skb.load(seg.payload_at, cursors.window.bytes.as_mut_ptr(), last + 1) {
+        let bytes = seg.payload_bytes.min(2 * PIECE);
+        let window = cursors.window.bytes.as_mut_ptr();
+        let first = bytes.min(PIECE);
+        if !load_some(skb, seg.payload_at, window, first)
+            || !load_some(skb, seg.payload_at + first, window.wrapping_add(PIECE as usize), bytes - first)
+        {
             return Err(Exit::drop(Reason::EmitFailed));
         }
-        p.have = last + 1;
+        p.have = bytes;
         Ok(())
     }
+}
+
+/// Loads `bytes` of the packet, at most [`PIECE`].
+#[inline(always)]
+fn load_some(skb: Skb, from: u32, to: *mut u8, bytes: u32) -> bool {
+    if bytes == 0 {
+        return true;
+    }
+    // One less, so that the verifier sees that at least one byte is loaded.
+    let last = core::hint::black_box(bytes - 1);
+    last < PIECE && skb.load(from, to, last + 1)
 }
 
 /// Records the client's timestamp and its echo of ours.

@@ -152,7 +152,7 @@ impl Held {
 
     /// Each incomplete hello must be counted once for its source, and each buffer that a hello has.
     fn counts(&self, lasting: bool) {
-        let buffers = self.hellos.values().map(|hello| hello.have.div_ceil(BUFFER_BYTES as u32));
+        let buffers = self.hellos.values().map(|hello| hello.have.max(1).div_ceil(BUFFER_BYTES as u32));
         assert_eq!(self.buffered, buffers.sum::<u32>(), "buffers of hellos");
         let waiting = || self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_COLLECTING);
         for (address, source) in &self.sources {
@@ -199,11 +199,11 @@ fn keep(programs: &Programs, client: &ClientTuple, hello: &Pending) {
 /// Returns the parts of a hello: index, bytes in use, and the buffer.
 fn chunks(programs: &Programs, hello: &Pending) -> Vec<(usize, usize, Option<Buffer>)> {
     let have = hello.have as usize;
-    let parts = hello.buffers.iter().enumerate().take(have.div_ceil(BUFFER_BYTES));
+    let parts = hello.buffers.iter().enumerate().take(have.max(1).div_ceil(BUFFER_BYTES));
     parts
         .map(|(index, place)| {
             let chunk = (*place != u32::MAX).then(|| programs.element(name::BUFFERS, *place));
-            (index, (have - index * BUFFER_BYTES).min(BUFFER_BYTES), chunk)
+            (index, have.saturating_sub(index * BUFFER_BYTES).min(BUFFER_BYTES), chunk)
         })
         .collect()
 }
