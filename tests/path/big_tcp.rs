@@ -1,9 +1,12 @@
 //! Super-packets of more than 64 KiB (BIG TCP). In IPv6 the kernel, up to 6.19, puts a hop-by-hop header with the length into
 //! them (RFC 2675); in IPv4 the length field is zero.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use anyhow::Result;
+use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
 use tests::clients::User;
 use tests::config::Config;
@@ -59,32 +62,43 @@ fn count_large(tap: &Tap, family: Family, stop: &AtomicBool) -> u64 {
     }
 }
 
+/// Runs `story` in the client's namespace; returns how many large packets the balancer got from the client and from the backend,
+/// and which counters moved.
+fn watched(
+    scene: &Scene,
+    family: Family,
+    story: impl FnOnce() -> Result<()> + Send,
+) -> ([u64; 2], BTreeMap<String, u64>) {
+    let stop = AtomicBool::new(false);
+    let taps = [CLIENT_DEVICE, tenant_name(0)].map(|device| Tap::open(&scene.lab.balancer, device).unwrap());
+    let (large, moved) = std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
+        let counts = taps.each_ref().map(|tap| scope.spawn(|| count_large(tap, family, &stop)));
+        let (done, moved) = scene.counted(|| scene.lab.client.run(story));
+        done.unwrap_or_else(|error| panic!("{family:?}: {error:#}; {moved:?}"));
+        stop.store(true, Ordering::Relaxed);
+        (counts.map(|count| count.join().unwrap()), moved)
+    });
+    eprintln!("{family:?}: {large:?} large packets; {moved:?}");
+    (large, moved)
+}
+
+/// Starts a scene whose devices take large packets; `None`: this kernel has none.
+fn scene(place: Where) -> Option<(Scene, User)> {
+    let scene = Scene::with(&Options::default(), &Config::lab());
+    let user = User::new(&scene.lab.tenants[0].authority, "alice").unwrap();
+    widen(&scene, place).then_some((scene, user))
+}
+
 fn story(place: Where) {
     tests::skip_without_root!();
     let _turn = turn();
-    let scene = Scene::with(&Options::default(), &Config::lab());
-    if !widen(&scene, place) {
-        return;
-    }
-    let user = User::new(&scene.lab.tenants[0].authority, "alice").unwrap();
+    let Some((scene, user)) = scene(place) else { return };
     for family in FAMILIES {
-        let stop = AtomicBool::new(false);
-        let taps =
-            [CLIENT_DEVICE, tenant_name(0)].map(|device| Tap::open(&scene.lab.balancer, device).unwrap());
-        let (large, moved) = std::thread::scope(|scope| {
-            let _stop = Stop(&stop);
-            let counts = taps.each_ref().map(|tap| scope.spawn(|| count_large(tap, family, &stop)));
-            let (done, moved) = scene.counted(|| {
-                scene.lab.client.run(|| {
-                    let to = scene.lab.vip(family, TLS_PORT);
-                    exchange(tls::connect(to, user.config(), &server_name(0))?, 32 * MIB, 7)
-                })
-            });
-            done.unwrap_or_else(|error| panic!("{family:?} {place:?}: {error:#}; {moved:?}"));
-            stop.store(true, Ordering::Relaxed);
-            (counts.map(|count| count.join().unwrap()), moved)
+        let (large, _) = watched(&scene, family, || {
+            let to = scene.lab.vip(family, TLS_PORT);
+            exchange(tls::connect(to, user.config(), &server_name(0))?, 32 * MIB, 7)
         });
-        eprintln!("{family:?} {place:?}: {large:?} large packets from client and backend; {moved:?}");
         assert!(large.iter().all(|count| *count > 0), "{family:?} {place:?}: {large:?}");
     }
     scene.assert_nothing_leaks();
@@ -98,4 +112,28 @@ fn super_packets_over_64_kib_pass_in_both_directions() {
 #[test]
 fn super_packets_over_64_kib_are_cut_for_a_device_that_takes_none() {
     story(Where::AtSenders);
+}
+
+#[test]
+fn the_sender_of_a_super_packet_over_64_kib_learns_the_mtu() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let Some((scene, user)) = scene(Where::Everywhere) else { return };
+    // Both before the MTU changes: later connections get a smaller segment size.
+    let streams = FAMILIES.map(|family| {
+        let to = scene.lab.vip(family, TLS_PORT);
+        scene.lab.client.run(|| tls::connect(to, user.config(), &server_name(0))).unwrap()
+    });
+    for (family, mut stream) in FAMILIES.into_iter().zip(streams) {
+        // Until large packets are in flight.
+        watched(&scene, family, || exchange(&mut stream, 16 * MIB, 7));
+        scene.lab.balancer.ip(&format!("link set {} mtu 1400\n", tenant_name(0))).unwrap();
+        let (large, moved) = watched(&scene, family, || exchange(&mut stream, 16 * MIB, 8));
+        assert!(
+            large[0] > 0 && moved.contains_key(Reason::IcmpTooBig.name()),
+            "{family:?}: {large:?} {moved:?}"
+        );
+        scene.lab.balancer.ip(&format!("link set {} mtu 1500\n", tenant_name(0))).unwrap();
+    }
+    scene.assert_nothing_leaks();
 }

@@ -80,7 +80,7 @@ const REQUEST_AND_ACK: u16 = 1 | 4;
 /// IPv6 and for IPv4.
 const SUPER_PACKETS: [u16; 4] = [41, 58, 63, 64];
 
-/// Lets super-packets of the device, those it sends and those made of what it receives, have up to so many bytes: more than
+/// Lets super-packets of the device, those it sends and those made of what it receives, have up to this many bytes: more than
 /// 65,536 is BIG TCP.
 pub fn set_super_packets(namespace: &Namespace, device: &str, bytes: u32) -> Result<()> {
     let mut message = Vec::new();

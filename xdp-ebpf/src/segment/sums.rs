@@ -83,7 +83,7 @@ pub(crate) fn header_changed(received: &Received, bytes: u32) -> u32 {
 
 /// Returns what the sum over a packet (CHECKSUM_COMPLETE) lacks once its IPv6 header was replaced and its checksum field
 /// updated: the kernel takes the change of a checksum due to addresses for a change of the sum, as with IPv4, whose header has
-/// a checksum of its own, unless told otherwise (`BPF_F_IPV6`, which only newer kernels know). The hop limit was `before`.
+/// a checksum of its own, unless `BPF_F_IPV6` is set, which only newer kernels know. The hop limit was `before`.
 #[inline(always)]
 pub(crate) fn v6_header_changed(addresses: u32, before: u8, after: u8) -> u32 {
     let in_memory = |hops: u8| u32::from(u16::from(hops).to_be());

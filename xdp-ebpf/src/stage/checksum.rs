@@ -50,12 +50,9 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
     // A sender that leaves the sum to a device writes the pseudo header's sum: true of most packets between
     // namespaces.
     let likely = received.headers.be16(TCP_AT + 16) == checksum::fold(pseudo);
-    if likely {
-        if is_left_to_device(skb, received) {
-            return true;
-        }
-    }
-    sums::whole(skb, cursors, fixed, length, pseudo) || !likely && is_left_to_device(skb, received)
+    likely && is_left_to_device(skb, received)
+        || sums::whole(skb, cursors, fixed, length, pseudo)
+        || !likely && is_left_to_device(skb, received)
 }
 
 /// Whether the checksum is still to be completed.
