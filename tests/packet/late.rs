@@ -8,19 +8,20 @@ use tests::addresses::FAMILIES;
 use tests::packet::{Segment, flag};
 use tests::program::Programs;
 use tests::schedule::{Change, Place};
-use tests::world::Device;
+use tests::world::{Device, HOP_AGE};
 
 use crate::open::{HELLO, Open, open};
 use crate::scene::ready;
 
 /// What every packet may write in a record.
-const WORDS: [usize; 6] = [
+const WORDS: [usize; 7] = [
     offset_of!(Flow, connection.state),
     offset_of!(Flow, client.sent),
     offset_of!(Flow, client.acked),
     offset_of!(Flow, backend.sent),
     offset_of!(Flow, backend.acked),
     offset_of!(Flow, syn),
+    offset_of!(Flow, hops),
 ];
 
 /// The record as another connection has it, which is open and has other numbers.
@@ -52,6 +53,10 @@ fn assert_untouched(
                 let other = of_another(open.flow(programs));
                 let (device, segment) = packet(open);
                 let bytes = segment.bytes();
+                if word == offset_of!(Flow, hops) {
+                    // So that the packet looks up its next hop.
+                    std::thread::sleep(HOP_AGE);
+                }
                 let place = Place::new(name::FLOWS, &tuple, word);
                 let change = Change::write(name::FLOWS, &tuple, 0, &other);
                 let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");

@@ -39,6 +39,7 @@ mod expire;
 mod crowd;
 mod drain;
 mod emit;
+mod hops;
 mod icmp;
 mod icmp_error;
 mod trace;

@@ -2,6 +2,7 @@
 
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, Flow, WINDOW_SCALE_NONE};
 use common::maps::name;
+use common::maps::word::Hops;
 use tests::addresses::{FAMILIES, Family};
 use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
@@ -22,7 +23,7 @@ fn talked(programs: &mut Programs, family: Family, port: u16) -> Open {
 
 /// The flow without the time of its last packet.
 fn known(programs: &Programs, open: Open) -> Flow {
-    Flow { seen_secs: 0, ..open.flow(programs) }
+    Flow { seen_secs: 0, hops: Hops::zeroed(), ..open.flow(programs) }
 }
 
 /// One step of the search: a segment that might be learned from, then a RST and a FIN at its end.
@@ -140,14 +141,15 @@ fn a_flow_of_a_tcp_listener_has_windows_too() {
             held.give(&mut programs, &held.syn_ack_with(offer(backend)).window(20_000));
             programs.ingress(Device::Client, &from_client(dial, 0, 0).window(1_000).bytes());
             let flow: Flow = programs.entry(name::FLOWS, dial.tuple()).expect("it is open");
-            assert_eq!((flow.client_scale, flow.backend_scale, flow.scaled), (kept.0, kept.1, 0));
+            let (client, backend) = (flow.client.sent.agreed(), flow.backend.sent.agreed());
+            assert_eq!((client.scale, backend.scale, client.scaled), (kept.0, kept.1, false));
             // 1,000 << 3 and 20,000 bytes, in units of 16 KiB.
             assert_eq!((flow.client.acked.window, flow.backend.acked.window), (1, 2));
-            let before = Flow { seen_secs: 0, ..flow };
+            let before = Flow { seen_secs: 0, hops: Hops::zeroed(), ..flow };
             let far = from_client(dial, 1 << 24, 0).payload(*b"stranger");
             programs.ingress(Device::Client, &far.bytes());
             let after: Flow = programs.entry(name::FLOWS, dial.tuple()).expect("it is open");
-            assert_eq!(Flow { seen_secs: 0, ..after }, before);
+            assert_eq!(Flow { seen_secs: 0, hops: Hops::zeroed(), ..after }, before);
         }
     }
 }

@@ -27,6 +27,7 @@ mod upgrade;
 mod drain;
 mod doctor;
 mod link;
+mod neighbour;
 mod tls_features;
 mod limits;
 mod crowd;

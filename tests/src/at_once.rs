@@ -2,13 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use aya::TestRun;
-use aya::programs::{SchedClassifier, TestRunOptions};
 use common::reason::Reason;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::program::Programs;
+use crate::program::{Programs, run_once};
 use crate::world::{Device, sent_inside};
 
 /// A packet for one of the programs.
@@ -45,7 +43,7 @@ impl Programs {
         let left = std::thread::scope(|scope| {
             let threads = [0, 1].map(|cpu| {
                 let (given, waiting) = (&both[cpu], &waiting);
-                let (program, context) = (self.classifier(given.program), self.context(given.device));
+                let (ebpf, context) = (&self.ebpf, self.context(given.device));
                 scope.spawn(move || {
                     world.node.enter();
                     pin(cpu);
@@ -56,7 +54,7 @@ impl Programs {
                     for _ in 0..given.delay {
                         std::hint::spin_loop();
                     }
-                    run(program, &given.frame, &context)
+                    run_once(ebpf, given.program, &given.frame, (&context, 0), 65_536)
                 })
             });
             threads.map(|thread| thread.join().expect("the packet runs")).to_vec()
@@ -76,18 +74,4 @@ fn pin(cpu: usize) {
     if set.set(cpu % cpus).is_ok() {
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
-}
-
-fn run(program: &SchedClassifier, frame: &[u8], context: &[u8]) -> (u32, Vec<u8>) {
-    let mut packet = vec![0; 65_536];
-    let result = program
-        .test_run(TestRunOptions {
-            data_in: Some(frame),
-            data_out: Some(&mut packet),
-            ctx_in: Some(context),
-            ..TestRunOptions::new()
-        })
-        .unwrap_or_else(|error| panic!("running a program on {} bytes: {error}", frame.len()));
-    packet.truncate(result.data_size_out as usize);
-    (result.return_value, packet)
 }

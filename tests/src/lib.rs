@@ -23,6 +23,8 @@ pub mod capture;
 pub mod tap;
 /// The small network around programs under test.
 pub mod world;
+/// Packets as a program gets them, and many of them.
+mod burst;
 /// The programs: loaded, with filled maps, and run once per packet.
 pub mod program;
 /// Two packets at the same moment, on two CPUs.

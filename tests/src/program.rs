@@ -23,6 +23,7 @@ pub use aya::Pod;
 
 pub use crate::map_facts::{MapFacts, MapKind};
 
+use crate::burst::GsoContext;
 use crate::counters;
 use crate::test_run;
 use crate::world::{DEVICES, Device, World, sent_inside};
@@ -83,7 +84,7 @@ pub const PROGRAMS: [&str; 2] = ["ingress", "expire"];
 #[derive(Debug)]
 pub struct Programs {
     pub world: World,
-    ebpf: Ebpf,
+    pub(crate) ebpf: Ebpf,
     /// The number of possible CPUs.
     cpus: usize,
 }
@@ -170,11 +171,6 @@ impl Programs {
         self.run("expire", Device::Client, &order_frame(order), GsoContext::default(), 0)
     }
 
-    /// Returns a program of the object.
-    pub(crate) fn classifier(&self, program: &str) -> &SchedClassifier {
-        self.ebpf.program(program).expect("in the object").try_into().expect("a classifier")
-    }
-
     /// Returns the context of a packet that arrived on a device.
     pub(crate) fn context(&self, device: Device) -> [u8; 192] {
         GsoContext::default().bytes(self.world.ifindex(device))
@@ -184,20 +180,13 @@ impl Programs {
         self.world.drain();
         let before = self.counters();
         let context = gso.bytes(self.world.ifindex(device));
-        let mut packet = vec![0; 65_536];
-        let (world, ebpf) = (&self.world, &mut self.ebpf);
-        let result = world.node.run(|| {
-            let program: &mut SchedClassifier =
-                ebpf.program_mut(program).expect("in the object").try_into().expect("a classifier");
-            let before = sent_inside();
-            let fd = program.fd().expect("loaded").as_fd();
-            let result = test_run::test_run(fd, frame, &mut packet, &context, flags);
-            let sent = before.and_then(|before| Ok(sent_inside()? - before));
-            result.map(|result| (result, sent.expect("the node's devices are counted")))
+        let (world, ebpf) = (&self.world, &self.ebpf);
+        let (verdict, packet, sent) = world.node.run(|| {
+            let sent = || sent_inside().expect("the node's devices are counted");
+            let before = sent();
+            let (verdict, packet) = run_once(ebpf, program, frame, (&context, flags), 65_536);
+            (verdict, packet, sent() - before)
         });
-        let ((verdict, length), sent) =
-            result.unwrap_or_else(|error| panic!("running {program} on {} bytes: {error}", frame.len()));
-        packet.truncate(length);
         let after = self.counters();
         let counted = Reason::ALL
             .iter()
@@ -315,24 +304,6 @@ impl Programs {
     }
 }
 
-/// The GSO fields of `struct __sk_buff` that a test run sets.
-#[derive(Clone, Copy, Default)]
-struct GsoContext {
-    gso_size: u32,
-    gso_segments: u32,
-}
-
-impl GsoContext {
-    /// `struct __sk_buff` (include/uapi/linux/bpf.h): `ifindex` at 40, `gso_segs` at 164, `gso_size` at 176.
-    fn bytes(self, ifindex: u32) -> [u8; 192] {
-        let mut bytes = [0; 192];
-        bytes[40..44].copy_from_slice(&ifindex.to_ne_bytes());
-        bytes[164..168].copy_from_slice(&self.gso_segments.to_ne_bytes());
-        bytes[176..180].copy_from_slice(&self.gso_size.to_ne_bytes());
-        bytes
-    }
-}
-
 /// Returns the packet in which `expire` gets an order.
 pub fn order_frame(order: &Expiry) -> Vec<u8> {
     let mut frame = vec![0; 12];
@@ -340,6 +311,24 @@ pub fn order_frame(order: &Expiry) -> Vec<u8> {
     frame.extend(order.as_bytes());
     frame.resize(14 + 128, 0);
     frame
+}
+
+/// Runs a program once, with a context and flags; returns its verdict, and up to `room` bytes of the packet as it left it.
+pub(crate) fn run_once(
+    ebpf: &Ebpf,
+    program: &str,
+    frame: &[u8],
+    (context, flags): (&[u8; 192], u32),
+    room: usize,
+) -> (u32, Vec<u8>) {
+    let loaded: &SchedClassifier =
+        ebpf.program(program).expect("in the object").try_into().expect("a classifier");
+    let mut packet = vec![0; room];
+    let fd = loaded.fd().expect("loaded").as_fd();
+    let (verdict, length) = test_run::test_run(fd, frame, &mut packet, context, flags)
+        .unwrap_or_else(|error| panic!("running {program} on {} bytes: {error}", frame.len()));
+    packet.truncate(length);
+    (verdict, packet)
 }
 
 /// Loads the object with these capacities, without pinning, and has the kernel verify both programs.

@@ -56,6 +56,20 @@ pub(crate) fn read_now(word: &u32) -> u32 {
     unsafe { core::ptr::from_ref(word).read_volatile() }
 }
 
+/// Reads eight bytes that another CPU may be writing, in one piece. Volatile: an earlier value is not reused.
+#[inline(always)]
+pub(crate) fn read_long(word: &u64) -> u64 {
+    // SAFETY: a reference is valid and aligned.
+    unsafe { core::ptr::from_ref(word).read_volatile() }
+}
+
+/// Writes eight bytes that other CPUs may be reading, in one piece.
+#[inline(always)]
+pub(crate) fn write_long(word: &mut u64, value: u64) {
+    // SAFETY: a reference is valid and aligned.
+    unsafe { core::ptr::from_mut(word).write_volatile(value) }
+}
+
 /// Writes a word that only this CPU uses, after everything that was written before.
 #[inline(always)]
 pub(crate) fn write_last(word: &mut u32, value: u32) {

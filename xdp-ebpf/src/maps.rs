@@ -13,6 +13,7 @@ use common::maps::flow::{
     BackendTuple, Buffer, ClientTuple, FLOW_UNDELIVERED, Flow, HalfOpen, Pending, Reply, Slot,
 };
 use common::maps::listener::{self, AddressRole, Listener, ListenerKey};
+use common::maps::next_hop::{self, Hop};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
@@ -53,6 +54,8 @@ pub(crate) static DRAIN: Array<u32, 1> = Array::new();
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[btf_map]
 pub(crate) static NEXT_HOPS: PerCpuArray<NextHop, 256> = PerCpuArray::new();
+#[btf_map]
+pub(crate) static HOPS: Array<Hop, { next_hop::HOPS as usize }> = Array::new();
 #[btf_map]
 pub(crate) static TRACE: Array<TraceFilter, 1> = Array::new();
 #[btf_map]
@@ -213,6 +216,7 @@ array_access! {
     port_cursor PORT_CURSORS => u64;
     scratch SCRATCH => Scratch;
     next_hop NEXT_HOPS => NextHop;
+    hop HOPS => Hop;
     trace_filter TRACE => TraceFilter;
     trace_count TRACE_COUNT => TraceCount;
 }

@@ -115,6 +115,18 @@ impl Headers {
         unsafe { self.bytes.as_mut_ptr().add(at).cast::<[u8; 6]>().write(*link) }
     }
 
+    /// Writes a link address in the form of `common::maps::next_hop::link`.
+    #[inline(always)]
+    pub(crate) fn set_link_word(&mut self, at: usize, link: u64) {
+        debug_assert!(at < 122);
+        // SAFETY: in range, since callers pass constants; writes need not be aligned.
+        unsafe {
+            let to = self.bytes.as_mut_ptr().add(at);
+            to.cast::<u32>().write_unaligned(link as u32);
+            to.add(4).cast::<u16>().write_unaligned((link >> 32) as u16);
+        }
+    }
+
     /// Reads the address at an offset divisible by 4 (IPv4: 4 bytes, IPv6: 16).
     #[inline(always)]
     pub(crate) fn address(&self, at: usize, v4: bool) -> Address {

@@ -11,6 +11,7 @@ use common::wire::client_hello::Window;
 
 use crate::atomic;
 use crate::packet::{Headers, Segment};
+use crate::segment::hops::FlowHop;
 
 /// All parts. Only `main`, `maps` and `path` name the whole. The kernel allows at most 32 KiB.
 #[repr(C)]
@@ -58,6 +59,8 @@ pub(crate) struct Received {
     pub(crate) client: ClientTuple,
     /// `Connection::generation` of the record that the packet was found to belong to.
     pub(crate) generation: u32,
+    /// What the packet's flow knows of its next hop.
+    pub(crate) hop: FlowHop,
     /// Whether the packet's checksum is still to be completed (CHECKSUM_PARTIAL).
     pub(crate) partial: bool,
     /// Whether `partial` is valid for this packet and its checksum is trusted.
@@ -92,6 +95,8 @@ pub(crate) struct Draft {
     pub(crate) sack_permitted: bool,
     /// Number of the reason that is counted when it is sent.
     pub(crate) reason: u32,
+    /// Whether `route` is the complete result of a look-up for this packet.
+    pub(crate) looked_up: bool,
     pub(crate) route: bpf_fib_lookup,
     pub(crate) unresolved: bpf_redir_neigh,
 }

@@ -86,7 +86,8 @@ mod tests {
     use crate::maps::word::{Acked, Sent};
 
     fn end(next: u32, number: u32, window: u16) -> End {
-        End { sent: Sent { next, generation: 0, fin: 0 }, acked: Acked { number, generation: 0, window } }
+        let sent = Sent { next, ..Sent::zeroed() };
+        End { sent, acked: Acked { number, generation: 0, window } }
     }
 
     #[test]
@@ -159,10 +160,10 @@ mod tests {
 
     #[test]
     fn a_fin_counts_until_bytes_follow_it() {
-        let sent = Sent { next: u32::MAX, generation: 1, fin: 0 };
-        assert_eq!(sent.extended(4, true), Sent { next: 4, generation: 1, fin: 1 });
+        let sent = Sent { next: u32::MAX, generation: 1, fin: 0, agreed: 7 };
+        assert_eq!(sent.extended(4, true), Sent { next: 4, fin: 1, ..sent });
         assert_eq!(sent.extended(4, true).extended(4, false).fin, 1, "a repetition without its FIN");
-        assert_eq!(sent.extended(4, true).extended(5, false), Sent { next: 5, generation: 1, fin: 0 });
+        assert_eq!(sent.extended(4, true).extended(5, false), Sent { next: 5, ..sent });
         assert_eq!(sent.extended(u32::MAX - 5, true), sent, "a FIN before bytes that came already");
     }
 
@@ -199,7 +200,7 @@ mod tests {
             }
         }
         let done = |next, number| End {
-            sent: Sent { next, generation: 0, fin: 1 },
+            sent: Sent { next, fin: 1, ..Sent::zeroed() },
             acked: Acked { number, generation: 0, window: 0 },
         };
         let cpu = |ack| Cpu { ack, step: 0, closed: false };

@@ -3,7 +3,7 @@
 use core::mem::offset_of;
 
 use super::address::{Address, Port};
-use super::word::{Acked, Sent, SynSeen, Taken};
+use super::word::{Acked, Agreed, Hops, Sent, SynSeen, Taken};
 use crate::wire::client_hello::{Parser, STREAM_BYTES_MAX};
 
 /// IP protocol number of TCP (RFC 9293), so far the only transport.
@@ -88,7 +88,7 @@ map_struct! {
     ///
     /// The first eight bytes are one word, [`super::word::Head`], aligned to 8 in every map. It identifies the
     /// connection and contains its state, so both can change together.
-    pub struct Connection = 24 {
+    pub struct Connection = 20 {
         /// Distinguishes the connection from all others with the same addresses and ports. Counts the
         /// connections of the node from 1, and wraps.
         pub generation: u32,
@@ -109,8 +109,6 @@ map_struct! {
         pub route: u32,
         /// The backend's id; 0 = not picked yet.
         pub backend: u32,
-        /// Zero.
-        pub reserved: [u8; 4],
     }
 }
 
@@ -155,10 +153,10 @@ pub const RECORD_LOCKED: u8 = 64;
 /// it when it is done.
 pub const RECORD_OVER: u8 = 128;
 
-/// [`Flow::declined`]: the client was granted timestamps, but the backend does not use them. They are removed
+/// [`Agreed::declined`]: the client was granted timestamps, but the backend does not use them. They are removed
 /// from what the client sends.
 pub const DECLINED_TIMESTAMPS: u8 = 1;
-/// [`Flow::declined`]: the same for SACK.
+/// [`Agreed::declined`]: the same for SACK.
 pub const DECLINED_SACK: u8 = 2;
 
 map_struct! {
@@ -176,6 +174,10 @@ map_struct! {
     /// numbers are shifted by `seq_delta`: the backend's own number = the number the client sees + delta.
     pub struct Flow = 128 {
         pub connection: Connection,
+        /// Monotonic clock of the last packet that was believed, seconds. A late write into a record that
+        /// already belongs to another connection does no harm: it is the current time, and that connection
+        /// is not older.
+        pub seen_secs: u32,
         /// The connection as its backend sees it.
         pub nat: BackendTuple,
         /// What the client sent and acknowledged.
@@ -189,25 +191,14 @@ map_struct! {
         pub seq_delta: u32,
         /// Added to the timestamps the client echoes; subtracted from the backend's own.
         pub ts_delta: u32,
-        /// Monotonic clock of the last packet that was believed, seconds. A late write into a record that
-        /// already belongs to another connection does no harm: it is the current time, and that connection
-        /// is not older.
-        pub seen_secs: u32,
         /// The client's initial sequence number: distinguishes a repetition of its SYN from the SYN of a new
         /// connection.
         pub client_isn: u32,
         /// The initial sequence number that the client got from the VIP: distinguishes its late segments from
         /// those of a new connection.
         pub vip_isn: u32,
-        /// The client's window scale, [`WINDOW_SCALE_NONE`] or [`WINDOW_SCALE_UNKNOWN`].
-        pub client_scale: u8,
-        /// The same of the backend.
-        pub backend_scale: u8,
-        /// [`DECLINED_TIMESTAMPS`], [`DECLINED_SACK`].
-        pub declined: u8,
-        /// 1: the client was given our window scale, and windows are converted between the scales; 0: they
-        /// pass unchanged.
-        pub scaled: u8,
+        /// The next hops of its packets.
+        pub hops: Hops,
     }
 }
 
@@ -222,6 +213,14 @@ impl Flow {
         self.backend.sent.generation = half;
         self.backend.acked.generation = half;
         self.syn.generation = half;
+        self.hops.generation = half;
+    }
+
+    /// Sets what the handshakes agreed on.
+    #[inline(always)]
+    pub const fn agree(&mut self, client: Agreed, backend: Agreed) {
+        self.client.sent.agreed = client.bits();
+        self.backend.sent.agreed = backend.bits();
     }
 }
 
@@ -230,6 +229,7 @@ const _: () = assert!(
     offset_of!(Flow, client).is_multiple_of(8)
         && offset_of!(Flow, backend).is_multiple_of(8)
         && offset_of!(Flow, syn).is_multiple_of(8)
+        && offset_of!(Flow, hops).is_multiple_of(8)
 );
 
 /// [`Connection::state`] of a [`Pending`]: the hello is not complete.
@@ -273,12 +273,12 @@ map_struct! {
     /// Value of `PENDING`: a connection from its first data until its backend has the hello.
     pub struct Pending = 448 {
         pub connection: Connection,
+        /// The client's initial sequence number.
+        pub isn: u32,
         /// Monotonic clock when the first byte arrived.
         pub started_ns: u64,
         /// The connection as its backend sees it; valid from [`PENDING_CONNECTING`] on.
         pub nat: BackendTuple,
-        /// The client's initial sequence number.
-        pub isn: u32,
         /// Our initial sequence number towards the client.
         pub vip_isn: u32,
         /// Bytes of the stream received so far, without a gap.
@@ -315,7 +315,7 @@ map_struct! {
         /// Retransmissions by the client since the first SYN to the current backend.
         pub retransmits: u8,
         /// Zero.
-        pub reserved: [u8; 6],
+        pub reserved: [u8; 10],
         /// The state of the parser.
         pub parser: Parser,
     }
@@ -345,12 +345,12 @@ map_struct! {
     /// Value of `HALF_OPENS`: a SYN passed to a backend of a TCP listener.
     pub struct HalfOpen = 104 {
         pub connection: Connection,
+        /// The client's initial sequence number.
+        pub isn: u32,
         /// Monotonic clock at the first SYN.
         pub started_ns: u64,
         /// The connection as its backend sees it.
         pub nat: BackendTuple,
-        /// The client's initial sequence number.
-        pub isn: u32,
         /// The backend's initial sequence number; valid from [`HALF_OPEN_ANSWERED`] on.
         pub backend_isn: u32,
         /// Payload bytes in the SYN.
@@ -374,7 +374,7 @@ map_struct! {
         /// The window of the client's SYN, host byte order.
         pub client_window: u16,
         /// Zero.
-        pub reserved: [u8; 2],
+        pub reserved: [u8; 6],
     }
 }
 

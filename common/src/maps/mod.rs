@@ -54,6 +54,8 @@ pub mod backend;
 pub mod flow;
 /// Counts of sources.
 pub mod source;
+/// Next hops, shared by flows.
+pub mod next_hop;
 /// Words of connections that several CPUs change at the same time.
 pub mod word;
 /// Settings, cookie keys and cursors.
@@ -135,6 +137,8 @@ pub mod name {
     pub const SCRATCH: &str = "SCRATCH";
     /// Next hops found in the last 134 milliseconds, per CPU.
     pub const NEXT_HOPS: &str = "NEXT_HOPS";
+    /// [`super::next_hop::Hop`]: next hops that flows name by their numbers.
+    pub const HOPS: &str = "HOPS";
     /// [`super::trace::TraceFilter`], one element. Written by `vestibule trace`.
     pub const TRACE: &str = "TRACE";
     /// [`super::trace::TraceCount`], one element.
@@ -143,7 +147,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 35] = [
+    pub const ALL: [&str; 36] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -176,6 +180,7 @@ pub mod name {
         EVICTIONS,
         SCRATCH,
         NEXT_HOPS,
+        HOPS,
         TRACE,
         TRACE_COUNT,
         AYA_LOGS,

@@ -57,7 +57,9 @@ map_struct! {
         /// The low half of the connection's generation.
         pub generation: u16,
         /// 1: its last byte is a FIN.
-        pub fin: u16,
+        pub fin: u8,
+        /// What its handshake agreed on, which does not change: [`Agreed::bits`].
+        pub agreed: u8,
     }
 }
 word!(Sent, u16);
@@ -68,11 +70,47 @@ impl Sent {
     pub const fn extended(mut self, end: u32, fin: bool) -> Self {
         if seq::before(self.next, end) {
             self.next = end;
-            self.fin = fin as u16;
+            self.fin = fin as u8;
         } else if fin && self.next == end {
             self.fin = 1;
         }
         self
+    }
+}
+
+/// What the handshake of an end of a flow agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Its window scale, [`super::flow::WINDOW_SCALE_NONE`] or [`super::flow::WINDOW_SCALE_UNKNOWN`].
+    pub scale: u8,
+    /// Of a client: `true` if it was given our window scale, and windows are converted between the scales; otherwise
+    /// they pass unchanged.
+    pub scaled: bool,
+    /// Of a client: [`super::flow::DECLINED_TIMESTAMPS`], [`super::flow::DECLINED_SACK`].
+    pub declined: u8,
+}
+
+impl Agreed {
+    /// Only a scale.
+    #[inline(always)]
+    pub const fn scale(scale: u8) -> Self {
+        Self { scale, scaled: false, declined: 0 }
+    }
+
+    /// Returns it as [`Sent::agreed`]: bits 0 to 3 are the scale, 4 whether windows are converted, 6 and 7 what was
+    /// declined.
+    #[inline(always)]
+    pub const fn bits(self) -> u8 {
+        self.scale & 15 | (self.scaled as u8) << 4 | self.declined << 6
+    }
+}
+
+impl Sent {
+    /// Returns what the handshake agreed on.
+    #[inline(always)]
+    pub const fn agreed(self) -> Agreed {
+        let bits = self.agreed;
+        Agreed { scale: bits & 15, scaled: bits & 16 != 0, declined: bits >> 6 }
     }
 }
 
@@ -158,6 +196,64 @@ impl SynSeen {
             self.isn = isn;
             self.time = time;
         }
+        self
+    }
+}
+
+map_struct! {
+    /// The next hops of a flow, as numbers of [`super::next_hop::Hop`], and when they were looked up. Both were looked up in
+    /// the same unit of time: the first packet of the next one finds neither.
+    pub struct Hops = 8 {
+        /// The low half of the connection's generation.
+        pub generation: u16,
+        /// The low bits of the unit of time.
+        pub time: u16,
+        /// Bits 0 to 11: towards the client. Bits 12 to 23: towards the backend. 0: not known. Bits 24 to 31: the bits
+        /// of the time above `time`, which wraps after 26 days.
+        pub numbers: u32,
+    }
+}
+word!(Hops, u16);
+
+/// Bits of a hop's number.
+const NUMBER_BITS: u32 = 12;
+const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
+
+/// A direction of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Towards {
+    Client,
+    Backend,
+}
+
+impl Towards {
+    #[inline(always)]
+    const fn shift(self) -> u32 {
+        match self {
+            Self::Client => 0,
+            Self::Backend => NUMBER_BITS,
+        }
+    }
+}
+
+impl Hops {
+    /// Returns the number that was looked up in this unit of time; 0: none was.
+    #[inline(always)]
+    pub const fn number(self, age: u32, towards: Towards) -> u32 {
+        let numbers = self.numbers ^ age >> 16 << 24;
+        // The bits of the time are equal if both differences are zero.
+        if self.time == age as u16 && numbers >> 24 == 0 { numbers >> towards.shift() & NUMBER } else { 0 }
+    }
+
+    /// Returns the word after a look-up in this unit of time that gave this number; 0: it gave none.
+    #[inline(always)]
+    pub const fn noted(mut self, age: u32, towards: Towards, number: u32) -> Self {
+        let other = match towards {
+            Towards::Client => self.number(age, Towards::Backend) << Towards::Backend.shift(),
+            Towards::Backend => self.number(age, Towards::Client),
+        };
+        self.time = age as u16;
+        self.numbers = age >> 16 << 24 | other | (number & NUMBER) << towards.shift();
         self
     }
 }

@@ -4,7 +4,7 @@
 use crate::maps::flow::{BackendTuple, ClientTuple, Connection, End, FLOW_ESTABLISHED, Flow};
 use crate::maps::map_struct;
 use crate::maps::route::Label;
-use crate::maps::word::{Acked, Sent, SynSeen};
+use crate::maps::word::{Acked, Agreed, Hops, Sent, SynSeen};
 
 map_struct! {
     /// What a node needs to continue another node's connection. Numbers are in host byte order, as in the
@@ -49,6 +49,7 @@ map_struct! {
 impl Opening {
     /// Describes a flow, whose route has the name `route`, for another node.
     pub const fn of(client: &ClientTuple, flow: &Flow, route: Label) -> Self {
+        let agreed = flow.client.sent.agreed();
         Self {
             client: *client,
             nat: flow.nat,
@@ -62,13 +63,13 @@ impl Opening {
             client_isn: flow.client_isn,
             vip_isn: flow.vip_isn,
             seen_secs: flow.seen_secs,
-            client_scale: flow.client_scale,
-            backend_scale: flow.backend_scale,
-            declined: flow.declined,
+            client_scale: agreed.scale,
+            backend_scale: flow.backend.sent.agreed().scale,
+            declined: agreed.declined,
             delivery: flow.connection.delivery,
             client_window: flow.client.acked.window,
             backend_window: flow.backend.acked.window,
-            scaled: flow.scaled,
+            scaled: agreed.scaled as u8,
             reserved: [0; 3],
         }
     }
@@ -76,6 +77,7 @@ impl Opening {
     /// Returns the flow for a node where listener, route and backend have these ids. Its generation is 0
     /// until that node assigns one. No FIN has been seen.
     pub const fn flow(&self, listener: u32, route: u32, backend: u32) -> Flow {
+        let agreed = Agreed { scale: self.client_scale, scaled: self.scaled != 0, declined: self.declined };
         Flow {
             connection: Connection {
                 state: FLOW_ESTABLISHED,
@@ -88,20 +90,23 @@ impl Opening {
             nat: self.nat,
             seq_delta: self.seq_delta,
             ts_delta: self.ts_delta,
-            client: end(self.client_next, self.client_acked, self.client_window),
-            backend: end(self.backend_next, self.backend_acked, self.backend_window),
+            client: end(self.client_next, self.client_acked, self.client_window, agreed),
+            backend: end(
+                self.backend_next,
+                self.backend_acked,
+                self.backend_window,
+                Agreed::scale(self.backend_scale),
+            ),
             syn: SynSeen::zeroed(),
             seen_secs: self.seen_secs,
             client_isn: self.client_isn,
             vip_isn: self.vip_isn,
-            client_scale: self.client_scale,
-            backend_scale: self.backend_scale,
-            declined: self.declined,
-            scaled: self.scaled,
+            hops: Hops::zeroed(),
         }
     }
 }
 
-const fn end(next: u32, number: u32, window: u16) -> End {
-    End { sent: Sent { next, generation: 0, fin: 0 }, acked: Acked { number, generation: 0, window } }
+const fn end(next: u32, number: u32, window: u16, agreed: Agreed) -> End {
+    let sent = Sent { next, generation: 0, fin: 0, agreed: agreed.bits() };
+    End { sent, acked: Acked { number, generation: 0, window } }
 }

@@ -47,7 +47,7 @@ verified! {
         new.backend_scale = WINDOW_SCALE_NONE;
         new.backend_window = 0;
         new.moves = 0;
-        new.reserved = [0; 2];
+        new.reserved = [0; 6];
         if maps::insert_half_open(&received.client, new) {
             count(dial.listener.id, 1);
             return Ok(is_alone(received, dial.connection.generation, slot));

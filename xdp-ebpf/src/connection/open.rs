@@ -2,6 +2,7 @@
 
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
+use common::maps::word::Hops;
 use common::reason::Reason;
 
 use super::count;
@@ -43,6 +44,7 @@ pub(crate) fn open(
     flow.backend.sent.fin = 0;
     flow.syn.isn = 0;
     flow.syn.time = 0;
+    flow.hops = Hops::zeroed();
     flow.set_generation(connection.generation);
     flow.nat = *nat;
     flow.seen_secs = (now_ns / 1_000_000_000) as u32;

@@ -64,7 +64,7 @@ verified! {
             true => received.segment.ack.wrapping_add(flow.seq_delta),
             false => received.segment.ack,
         };
-        let (client_scale, backend_scale) = (flow.client_scale, flow.backend_scale);
+        let (client_scale, backend_scale) = (flow.client.sent.agreed().scale, flow.backend.sent.agreed().scale);
         let (sender, receiver, scale, other_scale) = match from_client {
             true => (&mut flow.client, &flow.backend, client_scale, backend_scale),
             false => (&mut flow.backend, &flow.client, backend_scale, client_scale),

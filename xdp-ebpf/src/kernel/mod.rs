@@ -3,6 +3,7 @@
 use aya_ebpf::bindings::{BPF_FIB_LKUP_RET_NO_NEIGH, bpf_fib_lookup as FibParams, bpf_redir_neigh};
 use aya_ebpf::helpers::generated as helper;
 use common::maps::address::Address;
+use common::maps::next_hop::{Way, link};
 use core::ffi::c_void;
 
 /// The packet in hand when TC runs us.
@@ -185,6 +186,22 @@ pub(crate) fn link_addresses(params: &FibParams) -> (&[u8; 6], &[u8; 6]) {
         let found = &params.__bindgen_anon_6.__bindgen_anon_2;
         (&found.dmac, &found.smac)
     }
+}
+
+/// Returns what a route lookup found for a packet that came in on `ingress`. The [`route_request`] must have had a
+/// length.
+#[inline(always)]
+pub(crate) fn way(params: &FibParams, ingress: u32) -> Way {
+    let (to, from) = link_addresses(params);
+    let mtu = mtu_found(params) as u16;
+    Way { to: link_word(to), from: link_word(from), egress: params.ifindex, ingress, mtu }
+}
+
+#[inline(always)]
+fn link_word(address: &[u8; 6]) -> u64 {
+    let from = address.as_ptr();
+    // SAFETY: six bytes; reads need not be aligned.
+    unsafe { link(from.cast::<u32>().read_unaligned(), from.add(4).cast::<u16>().read_unaligned()) }
 }
 
 #[inline(always)]

@@ -32,6 +32,7 @@ use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::packet::RST;
 use crate::scratch::{Cursors, Received, Scratch};
+use crate::segment::hops::FlowHop;
 use crate::segment::{emit, icmp_error};
 use crate::stage::classify::{self, Class, Side};
 use crate::stage::{checksum, options, parse};
@@ -70,6 +71,7 @@ pub(super) fn settle(s: &mut Scratch) {
 fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     let received = &mut s.received;
     received.partial_known = false;
+    received.hop = FlowHop::NONE;
     received.known = KNOWN_NOTHING;
     received.class = CLASS_NONE;
     parse::addresses(skb, received)?;

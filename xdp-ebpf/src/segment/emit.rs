@@ -55,7 +55,7 @@ verified! {
     pub(crate) fn emit_draft as emit_in_place[Skb, skb](received: Received, draft: Draft, cursors: Cursors) -> Exit {
         match draft::make(skb, received, draft).and_then(|()| store(skb, received, draft, cursors)) {
             Ok(resolved) => {
-                next_hop::depart(draft, resolved);
+                next_hop::depart(skb, received, draft, resolved);
                 Exit::sent_for(draft.reason)
             }
             Err(exit) => exit,
@@ -81,7 +81,7 @@ verified! {
     fn emit_rewritten as emit_packet[Skb, skb](received: Received, draft: Draft) -> Exit {
         match rewrite(skb, received, draft) {
             Ok(resolved) => {
-                next_hop::depart(draft, resolved);
+                next_hop::depart_on_flow(skb, received, draft, resolved);
                 Exit::sent_for(draft.reason)
             }
             Err(exit) => exit,
@@ -98,7 +98,7 @@ fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool,
     received.headers.set_port(TCP_AT, draft.tuple.client_port);
     received.headers.set_port(TCP_AT + 2, draft.tuple.vip_port);
     let ip_bytes = segment_bytes(skb, received);
-    let resolved = next_hop::find(skb, received, draft, ip_bytes).map_err(|exit| {
+    let resolved = next_hop::find_for_flow(skb, received, draft, ip_bytes).map_err(|exit| {
         if exit == Exit::drop(Reason::EmitTooBig) { Exit::icmp_error(Reason::IcmpTooBig) } else { exit }
     })?;
     let failed = Exit::drop(Reason::EmitFailed);

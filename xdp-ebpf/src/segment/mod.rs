@@ -6,6 +6,8 @@ pub(crate) mod draft;
 pub(crate) mod sums;
 /// Device and link addresses towards a receiver.
 pub(crate) mod next_hop;
+/// Next hops that flows name by number.
+pub(crate) mod hops;
 /// Sends packets; no other code does.
 pub(crate) mod emit;
 /// Our own ICMP errors.

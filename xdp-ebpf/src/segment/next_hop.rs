@@ -1,21 +1,21 @@
 //! The next hop of outgoing packets: looked up in the FIB, and remembered for up to 134 milliseconds.
 //!
 //! A lookup takes about as long as the rest of the program does for a forwarded packet. Its result serves the
-//! following packets until the unit of time ends ([`AGE_SHIFT`]). A changed route or neighbour takes effect
+//! following packets until the unit of time ends ([`age`]): those between the same addresses on the same CPU
+//! through `NEXT_HOPS`, those of the same flow through the number of the hop ([`hops`]), however many flows there are. A changed route or neighbour takes effect
 //! only then. The delay is shorter than the shortest retransmission timeout in use (200 ms on Linux): what is
 //! lost meanwhile is sent again, and the repetition uses the new route.
 
+use common::maps::next_hop::age;
 use common::reason::Reason;
 
+use super::hops;
 use crate::exit::Exit;
 use crate::kernel::{self, Found, Skb};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers};
 use crate::scratch::{Draft, Received};
 use crate::verified::verified;
-
-/// Length of a unit of time: 2^27 ns. What was found in one unit is looked up again in the next.
-const AGE_SHIFT: u64 = 27;
 
 /// Finds the route and the neighbour of the draft's receiver and writes the link addresses. `Ok(true)`:
 /// resolved. `Ok(false)`: the link address must still be resolved. `ip_bytes` as in
@@ -27,6 +27,21 @@ pub(crate) fn find(
     draft: &mut Draft,
     ip_bytes: u32,
 ) -> Result<bool, Exit> {
+    find_for(skb, received, draft, ip_bytes, 0)
+}
+
+/// Like [`find`], for the packet in hand of the flow in `received`, which is passed on in the flow's direction.
+#[inline(always)]
+pub(crate) fn find_for_flow(
+    skb: Skb,
+    received: &mut Received,
+    draft: &mut Draft,
+    ip_bytes: u32,
+) -> Result<bool, Exit> {
+    if hops::take(received, draft, ip_bytes, skb.ifindex()) {
+        draft.looked_up = false;
+        return Ok(true);
+    }
     find_for(skb, received, draft, ip_bytes, 0)
 }
 
@@ -62,8 +77,9 @@ fn remembered(
     mut ip_bytes: u32,
     ours: u32,
 ) -> Result<bool, Exit> {
-    let age = (received.now_ns >> AGE_SHIFT) as u32;
+    let age = age(received.now_ns);
     let (ingress, v4) = (skb.ifindex(), received.segment.v4);
+    draft.looked_up = false;
     let place = maps::next_hop(place(draft, ingress));
     if ip_bytes != 0
         && let Some(known) = &place
@@ -89,10 +105,10 @@ fn remembered(
         Found::Failed(TOO_BIG) => return Err(Exit::drop(Reason::EmitTooBig)),
         Found::Failed(_) => return Err(Exit::drop(Reason::EmitNoRoute)),
     };
-    let (to, from) = kernel::link_addresses(&draft.route);
     // Without a length the kernel does not return the MTU of the route.
-    if resolved
-        && ip_bytes != 0
+    draft.looked_up = resolved && ip_bytes != 0;
+    let (to, from) = kernel::link_addresses(&draft.route);
+    if draft.looked_up
         && let Some(known) = place
     {
         known.from = draft.tuple.client;
@@ -134,9 +150,28 @@ fn write_link(h: &mut Headers, v4: bool, to: &[u8; 6], from: &[u8; 6]) {
     h.set_be16(at + 12, if v4 { 0x0800 } else { 0x86dd });
 }
 
-/// Sets the device and next hop to which the packet is sent when the program returns.
+/// Sets the device and next hop to which the packet is sent when the program returns. `bpf_redirect` alone would never
+/// let the kernel notice that a neighbour is in use: an entry would stay as it is (STALE) although its host has another
+/// link address by now. So the kernel itself sends the first packet to each hop in each unit of time, and verifies the
+/// neighbour as it does for what it forwards.
 #[inline(always)]
-pub(crate) fn depart(draft: &mut Draft, resolved: bool) {
+pub(super) fn depart(skb: Skb, received: &mut Received, draft: &mut Draft, resolved: bool) {
+    let found = hops::store_looked_up(skb, received, draft);
+    leave(draft, resolved && !found.must_ask());
+}
+
+/// Like [`depart`], for the packet in hand that is passed on in its flow's direction: its flow keeps the hop.
+#[inline(always)]
+pub(super) fn depart_on_flow(skb: Skb, received: &mut Received, draft: &mut Draft, resolved: bool) {
+    let found = hops::store_looked_up(skb, received, draft);
+    if draft.looked_up {
+        hops::keep(received, found);
+    }
+    leave(draft, resolved && !found.must_ask());
+}
+
+#[inline(always)]
+fn leave(draft: &mut Draft, resolved: bool) {
     if resolved {
         kernel::redirect(draft.route.ifindex);
     } else {
@@ -145,12 +180,12 @@ pub(crate) fn depart(draft: &mut Draft, resolved: bool) {
     }
 }
 
-/// Calls [`depart`] for what was made, counted under this reason; otherwise returns the exit.
+/// Sets where an ICMP message goes that was made, counted under this reason; otherwise returns the exit.
 #[inline(always)]
 pub(crate) fn departed(made: Result<bool, Exit>, draft: &mut Draft, reason: u32) -> Exit {
     match made {
         Ok(resolved) => {
-            depart(draft, resolved);
+            leave(draft, resolved);
             Exit::sent_for(reason)
         }
         Err(exit) => exit,

@@ -6,7 +6,7 @@ use common::maps::flow::{
     DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_UNDELIVERED, Flow, HELLO_BYTES_MAX, OPTION_SACK,
     OPTION_TIMESTAMPS, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, WINDOW_SCALE_NONE,
 };
-use common::maps::word::units;
+use common::maps::word::{Agreed, units};
 use common::reason::Reason;
 
 use crate::buffer::place;
@@ -163,18 +163,16 @@ fn agree(seg: &Segment, f: &mut Flow, p: &mut Pending) {
     f.backend.sent.next = seg.seq.wrapping_add(1);
     f.client_isn = p.isn;
     f.vip_isn = p.vip_isn;
-    f.client_scale = p.window_scale;
-    f.backend_scale = seg.window_scale;
-    f.scaled = u8::from(p.window_scale != WINDOW_SCALE_NONE);
-    f.declined = 0;
+    let mut declined = 0;
     if !timestamps && p.options & OPTION_TIMESTAMPS != 0 {
-        f.declined |= DECLINED_TIMESTAMPS;
+        declined |= DECLINED_TIMESTAMPS;
     }
     if !seg.sack_permitted && p.options & OPTION_SACK != 0 {
-        f.declined |= DECLINED_SACK;
+        declined |= DECLINED_SACK;
     }
-    let unscaled = p.window_scale != WINDOW_SCALE_NONE && seg.window_scale == WINDOW_SCALE_NONE;
-    if f.declined != 0 || unscaled {
+    let scaled = p.window_scale != WINDOW_SCALE_NONE;
+    f.agree(Agreed { scale: p.window_scale, scaled, declined }, Agreed::scale(seg.window_scale));
+    if declined != 0 || scaled && seg.window_scale == WINDOW_SCALE_NONE {
         maps::count_event(Reason::ConnectDeclined);
     }
     let default = if seg.v4 { 536 } else { 1220 };
@@ -196,7 +194,8 @@ pub(crate) fn draft_delivery(draft: &mut Draft, pending: &Pending, flow: &Flow, 
     // Acknowledges what the client has, not what was sent to it: the backend has to repeat what the client lost.
     d.ack = flow.client.acked.number;
     // When the backend declined scaling, our window must be unscaled.
-    let unscaled = p.window_scale != WINDOW_SCALE_NONE && flow.backend_scale == WINDOW_SCALE_NONE;
+    let unscaled =
+        p.window_scale != WINDOW_SCALE_NONE && flow.backend.sent.agreed().scale == WINDOW_SCALE_NONE;
     let window = if unscaled { u32::from(p.window) << (p.window_scale & 15) } else { u32::from(p.window) };
     d.window = window.min(65_535) as u16;
     d.timestamps = p.options & OPTION_TIMESTAMPS != 0;

@@ -5,6 +5,7 @@ use common::maps::flow::{
     ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_REMOVED, FLOW_RESET, FLOW_UNDELIVERED, Flow,
     WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
+use common::maps::word::Towards;
 use common::wire::seq;
 
 use crate::atomic;
@@ -15,6 +16,7 @@ use crate::kernel;
 use crate::maps;
 use crate::packet::{ACK, FIN, Headers, RST, SYN, Segment, TCP_AT};
 use crate::scratch::{Draft, Received};
+use crate::segment::hops::FlowHop;
 use crate::segment::{draft, emit};
 use crate::verified::{Code, verified};
 
@@ -91,6 +93,7 @@ fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> 
         return step;
     }
     emit::keep_received(received);
+    received.hop = FlowHop::of(received, flow, Towards::Backend);
     let seg = &received.segment;
     // A repeated segment while bytes are undelivered: the backend may have lost them, and will never request
     // them from the client.
@@ -132,11 +135,12 @@ fn translate_client(received: &mut Received, flow: &Flow) {
     if seg.sack_at != 0 {
         shift_sack(h, seg, flow.seq_delta);
     }
-    if flow.declined != 0 {
-        decline(received, flow.declined.into());
+    let agreed = flow.client.sent.agreed();
+    if agreed.declined != 0 {
+        decline(received, agreed.declined.into());
     }
-    if flow.scaled != 0 && flow.backend_scale == WINDOW_SCALE_NONE {
-        let window = (u32::from(received.segment.window) << (flow.client_scale & 15)).min(65_535);
+    if agreed.scaled && flow.backend.sent.agreed().scale == WINDOW_SCALE_NONE {
+        let window = (u32::from(received.segment.window) << agreed.scale).min(65_535);
         received.headers.set_be16(TCP_AT + 14, window as u16);
     }
 }
@@ -155,6 +159,7 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
         return step;
     }
     emit::keep_received(received);
+    received.hop = FlowHop::of(received, flow, Towards::Client);
     let seg = &received.segment;
     let repeated_ack =
         seg.ack == flow.backend.acked.number && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
@@ -225,8 +230,11 @@ fn translate_backend(received: &mut Received, flow: &Flow) {
     if seg.timestamps_at != 0 {
         h.set_tcp_be32(seg.timestamps_at, seg.tsval.wrapping_sub(flow.ts_delta));
     }
-    if flow.scaled != 0 {
-        let scale = if flow.backend_scale == WINDOW_SCALE_NONE { 0 } else { flow.backend_scale & 15 };
+    if flow.client.sent.agreed().scaled {
+        let scale = match flow.backend.sent.agreed().scale {
+            WINDOW_SCALE_NONE => 0,
+            scale => scale,
+        };
         let window = u32::from(seg.window) << scale >> WINDOW_SCALE_ANNOUNCED;
         // An open window must not look closed.
         let window = if window == 0 && seg.window > 0 { 1 } else { window.min(65_535) };
@@ -293,7 +301,7 @@ pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
     d.ack = f.client.acked.number;
     d.flags = ACK;
     // The backend scales this field by the client's scale; its own window is only a floor.
-    d.window = seg.window >> (f.client_scale & 15).min(14);
+    d.window = seg.window >> f.client.sent.agreed().scale.min(14);
     d.timestamps = seg.timestamps_at != 0;
     d.tsval = if seg.timestamps_at == 0 { 0 } else { received.headers.tcp_be32(seg.timestamps_at + 4) };
     d.tsecr = seg.tsval;

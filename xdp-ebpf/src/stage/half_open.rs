@@ -4,7 +4,7 @@
 use common::maps::flow::{
     Flow, HALF_OPEN_ANSWERED, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, WINDOW_SCALE_NONE,
 };
-use common::maps::word::units;
+use common::maps::word::{Agreed, units};
 use common::reason::Reason;
 use common::wire::seq;
 
@@ -105,11 +105,9 @@ verified! {
         f.vip_isn = o.backend_isn;
         // Both ends must offer scaling (RFC 7323 section 2.2).
         let scaled = o.client_scale != WINDOW_SCALE_NONE && o.backend_scale != WINDOW_SCALE_NONE;
-        f.client_scale = if scaled { o.client_scale } else { WINDOW_SCALE_NONE };
-        f.backend_scale = if scaled { o.backend_scale } else { WINDOW_SCALE_NONE };
+        let scale = |scale| Agreed::scale(if scaled { scale } else { WINDOW_SCALE_NONE });
         // Windows pass unchanged.
-        f.scaled = 0;
-        f.declined = 0;
+        f.agree(scale(o.client_scale), scale(o.backend_scale));
         let mut connection = o.connection;
         connection.flags = 0;
         match open::open(&mut received.client, f, &connection, &o.nat, received.now_ns) {
