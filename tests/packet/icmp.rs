@@ -31,8 +31,13 @@ pub(crate) fn error(device: Device, kind: Kind, about: &Segment, quoted: usize) 
         .body(quotation(about, quoted))
 }
 
+/// An error that is passed to every backend. Of IPv4, "too big" is not.
+fn passed_to_backends(family: Family) -> Kind {
+    if family.is_v4() { time_exceeded(family) } else { too_big(family) }
+}
+
 #[track_caller]
-fn assert_passed(outcome: &Outcome, reason: Reason, expected: &Icmp) {
+pub(crate) fn assert_passed(outcome: &Outcome, reason: Reason, expected: &Icmp) {
     assert_eq!(outcome.counted, [(reason, 1)]);
     assert_eq!(outcome.verdict, verdict::REDIRECT);
     assert_bytes(&outcome.packet, &expected.bytes());
@@ -40,7 +45,7 @@ fn assert_passed(outcome: &Outcome, reason: Reason, expected: &Icmp) {
 }
 
 /// Opens a connection whose options do not differ between its ends: a translation is then exact, with its checksum.
-fn plain(programs: &mut Programs, family: Family) -> Open {
+pub(crate) fn plain(programs: &mut Programs, family: Family) -> Open {
     open_with(programs, dial(family).offer(Offer::plain(1440)), Offer::plain(1460))
 }
 
@@ -55,7 +60,7 @@ fn an_error_from_the_clients_side_reaches_the_backend_as_about_its_own_segment()
         let at_client = open.at_client(&from_backend);
         // As the backend sent it, with the hop limit one lower.
         let expected = Segment { hop_limit: at_client.hop_limit, ..from_backend.clone() };
-        for kind in [too_big(family), unreachable(family), time_exceeded(family)] {
+        for kind in [passed_to_backends(family), unreachable(family), time_exceeded(family)] {
             for quoted in [8, 11, 12, 16, 18, 20, 21, 500] {
                 let outcome = programs.ingress(
                     Device::Client,
@@ -166,7 +171,9 @@ fn what_quotes_no_segment_under_way_is_dropped() {
         }
         // Both ends of the window are within it.
         for seq in [seq, seq.wrapping_add(1_200)] {
-            let outcome = programs.ingress(Device::Client, &change(&|s| s.seq = seq).bytes());
+            let about = Segment { seq, ..about.clone() };
+            let frame = error(Device::Client, passed_to_backends(family), &about, 20).bytes();
+            let outcome = programs.ingress(Device::Client, &frame);
             assert_eq!(outcome.counted, [(Reason::IcmpToBackend, 1)]);
         }
         // On the backend's side, an error that matches no connection of ours belongs to the node itself.
@@ -426,7 +433,8 @@ fn the_sequence_number_of_the_quotation_is_the_receivers_with_all_options() {
         let open = open(&mut programs, family);
         let from_backend = open.backend_segment(0, HELLO).payload(vec![0x5a; 900]);
         open.pass_to_client(&mut programs, &from_backend);
-        let frame = error(Device::Client, too_big(family), &open.at_client(&from_backend), 60).bytes();
+        let kind = passed_to_backends(family);
+        let frame = error(Device::Client, kind, &open.at_client(&from_backend), 60).bytes();
         let outcome = programs.ingress(Device::Client, &frame);
         assert_eq!(outcome.counted, [(Reason::IcmpToBackend, 1)]);
         let tcp = if family.is_v4() { 34 + 8 + 20 } else { 54 + 8 + 40 };

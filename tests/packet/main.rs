@@ -42,6 +42,7 @@ mod emit;
 mod hops;
 mod icmp;
 mod icmp_error;
+mod narrow;
 mod trace;
 mod trial;
 mod busy;

@@ -11,7 +11,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use common::reason::Reason;
-use tests::addresses::{BACKEND_PORT, FAMILIES, Family, TLS_PORT, backend, client, host, server_name, vip};
+use tests::addresses::{
+    BACKEND_PORT, FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, client, host, server_name, vip,
+};
 use tests::bytes;
 use tests::clients::User;
 use tests::config::{Backend, Config, SHARED, listener, route};
@@ -54,7 +56,7 @@ struct Place {
     scene: Scene,
     user: User,
     home: Namespace,
-    _far: Namespace,
+    far: Namespace,
 }
 
 /// Builds it with one backend of each family in `far`. The MTUs are those of the routers' devices.
@@ -80,7 +82,7 @@ fn place(offloads: bool, far_mtu: u16, home_mtu: u16) -> Place {
     config.routes.push(route("far", &[SHARED], &[&server_name(0)], backends));
     let user = User::new(authority, "alice").unwrap();
     let daemon = lab.vestibule(&config).unwrap();
-    Place { scene: Scene { daemon, echoes: servers, lab }, user, home, _far: far }
+    Place { scene: Scene { daemon, echoes: servers, lab }, user, home, far }
 }
 
 impl Place {
@@ -115,6 +117,17 @@ impl Place {
     }
 }
 
+impl Place {
+    /// Returns the MTU that the backend's host learned of its path to the balancer's address.
+    fn known_mtu(&self, family: Family) -> Option<u16> {
+        let source = balancer(family, TENANT_NETS[0]).to_string();
+        let output = self.far.command("ip").args(["route", "get", &source]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut words = text.split_whitespace().skip_while(|word| *word != "mtu").skip(1);
+        words.next().map(|mtu| mtu.parse().unwrap_or_else(|_| panic!("{text}")))
+    }
+}
+
 fn count(moved: &BTreeMap<String, u64>, reason: Reason) -> u64 {
     moved.get(reason.name()).copied().unwrap_or(0)
 }
@@ -126,8 +139,16 @@ fn a_narrow_link_beyond_a_router_of_the_client_is_found() {
         let place = place(offloads, 1500, NARROW);
         for family in FAMILIES {
             let ((), moved) = place.scene.counted(|| place.download(family));
-            assert!(count(&moved, Reason::IcmpToBackend) > 0, "{family:?} {offloads}: {moved:?}");
+            let taken = if family.is_v4() { Reason::IcmpFragmented } else { Reason::IcmpToBackend };
+            assert!(count(&moved, taken) > 0, "{family:?} {offloads}: {moved:?}");
             assert_eq!(count(&moved, Reason::IcmpStray), 0, "{moved:?}");
+            // To the backend, all clients have one address. What it knows of the path there, all of them have to bear.
+            let known = place.known_mtu(family);
+            let expected = if family.is_v4() { None } else { Some(NARROW) };
+            assert_eq!(
+                known, expected,
+                "{family:?} {offloads}: the MTU of the backend's path to all clients"
+            );
         }
     }
 }

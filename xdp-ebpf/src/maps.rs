@@ -20,6 +20,7 @@ use common::maps::route::{
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
+use common::maps::word::{Told, Word};
 use common::reason::{REASONS_MAX, Reason};
 
 use crate::atomic;
@@ -254,6 +255,20 @@ pub(crate) fn is_undelivered(flow: &mut Flow, generation: u32) -> bool {
 #[inline(always)]
 pub(crate) fn next_generation() -> u32 {
     cursors().map_or(0, |cursors| (atomic::advance(&mut cursors.generation) as u32).wrapping_add(1))
+}
+
+/// Returns the identification of an IPv4 packet that is cut into `segments` segments, each of which has the next number.
+#[inline(always)]
+pub(crate) fn next_identification(segments: u32) -> u16 {
+    cursors().map_or(0, |cursors| atomic::add(&mut cursors.identification, segments) as u16)
+}
+
+/// Whether one more IPv6 error "too big" may be passed to a backend in this second; it is then counted.
+#[inline(always)]
+pub(crate) fn may_tell(second: u32) -> bool {
+    let Some(cursors) = cursors() else { return false };
+    atomic::change(&mut cursors.told, 0, |was| Told::of(was).raised(second).bits())
+        .is_some_and(|was| Told::of(was).has_room(second))
 }
 
 /// Counts a reason on this CPU.

@@ -155,6 +155,8 @@ pub(crate) struct Quote {
     /// Added to its sequence number and acknowledgement number.
     pub(crate) seq_shift: u32,
     pub(crate) ack_shift: u32,
+    /// The smallest MTU that an IPv6 error may report; 0: any.
+    pub(crate) mtu_least: u32,
 }
 
 /// Positions of loops, and the bytes that they process.

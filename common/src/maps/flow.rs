@@ -146,6 +146,9 @@ pub const FLOW_BACKEND_ON_TRIAL: u8 = 8;
 /// [`Connection::flags`]: the daemon asked; a segment of the end that was asked clears this flag and the one
 /// of the trial.
 pub const FLOW_PROBED: u8 = 16;
+/// [`Connection::flags`]: the path to the client is narrower than its backend's segments. Routers may fragment them, so
+/// they lose DF (IPv4).
+pub const FLOW_FRAGMENTED: u8 = 32;
 
 /// [`Connection::flags`] of a [`Pending`] or [`HalfOpen`]: a CPU holds the record. It alone writes and removes it.
 pub const RECORD_LOCKED: u8 = 64;

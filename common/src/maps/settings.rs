@@ -1,5 +1,7 @@
 //! Settings, the cookie keys, and the counters that assign slots and ids.
 
+use super::word::Told;
+
 map_struct! {
     /// Value of `SETTINGS`.
     pub struct Settings = 64 {
@@ -49,8 +51,8 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `CURSORS`: the programs increment these and never decrement them, except for the last two.
-    pub struct Cursors = 48 {
+    /// Value of `CURSORS`: the programs increment these and never decrement them, except for `buffered` and `half_opens`.
+    pub struct Cursors = 64 {
         /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
         /// Next slot to try in `HALF_OPEN_RING`.
@@ -65,6 +67,12 @@ map_struct! {
         pub buffered: u32,
         /// Records in `HALF_OPENS`. Read it with [`crate::decide::admit::count`].
         pub half_opens: u32,
+        /// The errors "too big" passed to backends.
+        pub told: Told,
+        /// Identification of the next IPv4 packet that may be fragmented; wraps at 2^16.
+        pub identification: u32,
+        /// Zero.
+        pub reserved: u32,
     }
 }
 

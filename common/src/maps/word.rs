@@ -278,6 +278,51 @@ map_struct! {
     }
 }
 
+map_struct! {
+    /// How many IPv6 errors "too big" about segments to clients were passed to backends in a second.
+    pub struct Told = 8 {
+        /// Monotonic clock, seconds.
+        pub second: u32,
+        pub errors: u32,
+    }
+}
+
+/// The most of them in a second, for the whole node. A backend needs one for all clients.
+pub const TOLD_MAX: u32 = 100;
+
+impl Word for Told {
+    #[inline(always)]
+    fn bits(self) -> u64 {
+        zerocopy::transmute!(self)
+    }
+
+    #[inline(always)]
+    fn of(bits: u64) -> Self {
+        zerocopy::transmute!(bits)
+    }
+
+    /// There is one, which belongs to no connection.
+    #[inline(always)]
+    fn belongs_to(self, _: u32) -> bool {
+        true
+    }
+}
+
+impl Told {
+    /// Whether one more may be passed in this second.
+    #[inline(always)]
+    pub const fn has_room(self, second: u32) -> bool {
+        self.second != second || self.errors < TOLD_MAX
+    }
+
+    /// Returns the word after one more, if there is room for it.
+    #[inline(always)]
+    pub const fn raised(self, second: u32) -> Self {
+        let errors = if self.second == second { self.errors } else { 0 };
+        if errors < TOLD_MAX { Self { second, errors: errors + 1 } } else { self }
+    }
+}
+
 impl Word for Waiting {
     #[inline(always)]
     fn bits(self) -> u64 {

@@ -76,6 +76,13 @@ pub(crate) fn owns_source(connection: &Connection) -> bool {
     connection.delivery != DELIVERY_DNAT
 }
 
+/// Whether the backend sees other clients, too, at the source address of this connection: what it learns of the path to
+/// one client, it believes of all.
+#[inline(always)]
+pub(crate) fn shares_source(connection: &Connection) -> bool {
+    connection.delivery != DELIVERY_DNAT
+}
+
 /// Releases the backend's side of a client's connection, if it still has it.
 #[inline(always)]
 pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32) {

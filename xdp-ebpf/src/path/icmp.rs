@@ -13,12 +13,11 @@ use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::scratch::Scratch;
 use crate::segment::emit;
-use crate::stage::icmp::{self, Kind, Quoted};
+use crate::stage::icmp::{self, Kind, MTU_LEAST_V6, Quoted};
 use crate::stage::{checksum, classify, connect};
 
-/// The smallest MTU that is accepted, as in Linux (IPv4) and RFC 8200 (IPv6).
+/// The smallest MTU that is accepted, as in Linux.
 const MTU_LEAST_V4: u32 = 552;
-const MTU_LEAST_V6: u32 = 1280;
 
 /// The outcome of a message.
 pub(super) enum Came {
@@ -48,7 +47,7 @@ pub(super) fn run(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
     }
     match quoted {
         Quoted::ToClient if icmp::for_backend(received, &mut s.draft, &mut s.quote) => {
-            Ok(Came::Sent(pass(skb, s, Reason::IcmpToBackend)))
+            about_client(skb, s, kind)
         }
         Quoted::ToBackend => about_backend(skb, s, kind),
         Quoted::ToClient => Err(Exit::drop(Reason::IcmpStray)),
@@ -71,6 +70,24 @@ fn nobodys(s: &Scratch) -> Result<(), Exit> {
 #[inline(always)]
 fn pass(skb: Skb, s: &mut Scratch, reason: Reason) -> Exit {
     icmp::pass(skb, &mut s.received, &mut s.draft, &mut s.quote, reason as u32)
+}
+
+/// Handles an error about a backend's segment to the client in `received.client`, addressed to the backend. "Too big" would
+/// lower the MTU of the backend's path to our source address, and so of all clients: an IPv4 backend is not notified, and its
+/// segments to this client may be fragmented instead; IPv6 has nothing like it, so the backend is notified, within limits.
+#[inline(always)]
+fn about_client(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
+    if kind == Kind::TooBig && icmp::is_about_all(&s.received) {
+        if s.received.segment.v4 {
+            whole(skb, s)?;
+            icmp::let_fragment(&s.received);
+            return Err(Exit::drop(Reason::IcmpFragmented));
+        }
+        if !maps::may_tell((s.received.now_ns / 1_000_000_000) as u32) {
+            return Err(Exit::drop(Reason::IcmpTooMany));
+        }
+    }
+    Ok(Came::Sent(pass(skb, s, Reason::IcmpToBackend)))
 }
 
 /// Handles an error about a segment that we sent to a backend, for the client in `received.client`.

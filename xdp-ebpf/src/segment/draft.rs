@@ -10,6 +10,9 @@ use crate::kernel::Skb;
 use crate::packet::{ACK, Headers, RST, SYN, Segment, TCP_AT, V4_BYTES, V6_BYTES};
 use crate::scratch::{Draft, Received};
 
+/// "Do not fragment", beside the fragment's offset (RFC 791).
+const DF: u16 = 0x4000;
+
 /// Hop limit of segments that we make.
 pub(crate) const HOP_LIMIT: u8 = 64;
 
@@ -161,6 +164,15 @@ pub(crate) fn write_addresses(h: &mut Headers, draft: &Draft, v4: bool) {
         h.set_address(Headers::V6 + 8, &draft.tuple.client, false);
         h.set_address(Headers::V6 + 24, &draft.tuple.vip, false);
     }
+}
+
+/// Lets routers fragment the IPv4 packet, which gets an identification of its own (RFC 6864). Its checksum must be
+/// written behind this.
+#[inline(always)]
+pub(crate) fn lose_df(h: &mut Headers, identification: u16) {
+    let flags = h.be16(Headers::V4 + 6) & !DF;
+    h.set_be16(Headers::V4 + 6, flags);
+    h.set_be16(Headers::V4 + 4, identification);
 }
 
 /// Writes the checksum of the IPv4 header without options at a constant offset.

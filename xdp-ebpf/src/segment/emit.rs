@@ -5,7 +5,7 @@ use common::reason::Reason;
 use common::wire::checksum;
 use network_types::ip::IpProto;
 
-use super::{draft, next_hop, sums};
+use super::{draft, hops, next_hop, sums};
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::maps;
@@ -92,6 +92,9 @@ verified! {
 #[inline(always)]
 fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool, Exit> {
     let v4 = received.segment.v4;
+    if v4 && hops::may_be_fragmented(received) {
+        draft::lose_df(&mut received.headers, maps::next_identification(skb.segments()));
+    }
     if !lower_hop_limit(received, draft) {
         return Err(Exit::icmp_error(Reason::IcmpHopLimit));
     }

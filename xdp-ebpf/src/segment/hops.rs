@@ -1,6 +1,6 @@
 //! The next hops that flows name by number: used, found again, and stored (`common::maps::next_hop`).
 
-use common::maps::flow::Flow;
+use common::maps::flow::{FLOW_FRAGMENTED, Flow};
 use common::maps::next_hop::{self, HOPS, Hop, HopHead, SLOTS, Way, content, stored};
 use common::maps::word::{Hops, Towards, Word};
 
@@ -16,9 +16,11 @@ use crate::verified::{Code, verified};
 #[repr(transparent)]
 pub(crate) struct FlowHop(u32);
 
-/// Bit 16: towards the client; bit 17: towards the backend. Bits 0 to 15: the number of the hop, or 0.
+/// Bit 16: towards the client; bit 17: towards the backend; bit 18: routers may fragment it. Bits 0 to 15: the number
+/// of the hop, or 0.
 const TO_CLIENT: u32 = 1 << 16;
 const TO_BACKEND: u32 = 1 << 17;
+const FRAGMENTED: u32 = 1 << 18;
 const NUMBER: u32 = 0xffff;
 
 impl FlowHop {
@@ -29,12 +31,23 @@ impl FlowHop {
     #[inline(always)]
     pub(crate) fn of(received: &Received, flow: &Flow, towards: Towards) -> Self {
         let hops = atomic::word(&flow.hops);
-        let bit = if towards == Towards::Client { TO_CLIENT } else { TO_BACKEND };
+        let fragmented = flow.connection.flags & FLOW_FRAGMENTED != 0;
+        let bit = match towards {
+            Towards::Client if fragmented => TO_CLIENT | FRAGMENTED,
+            Towards::Client => TO_CLIENT,
+            Towards::Backend => TO_BACKEND,
+        };
         match hops.belongs_to(received.generation) {
             true => Self(bit | hops.number(next_hop::age(received.now_ns), towards)),
             false => Self(bit),
         }
     }
+}
+
+/// Whether routers on the path to the client may fragment the packet in hand.
+#[inline(always)]
+pub(super) fn may_be_fragmented(received: &Received) -> bool {
+    received.hop.0 & FRAGMENTED != 0
 }
 
 /// Whether the hop that the packet's flow names may be used: it is then in the headers and the draft.

@@ -3,12 +3,13 @@
 //! As in conntrack, an error that is passed on has our own address on that side as its source: the receiver
 //! cannot know the router on the other side.
 
-use common::maps::flow::{ClientTuple, FLOW_RESET, Flow};
+use common::maps::flow::{ClientTuple, FLOW_FRAGMENTED, FLOW_RESET, Flow};
 use common::reason::Reason;
 use common::wire::{checksum, seq};
 use network_types::ip::IpProto;
 
 use crate::atomic;
+use crate::connection::exchange::{self, Marks};
 use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -20,6 +21,11 @@ use crate::verified::verified;
 
 /// The longest ICMP error that is read; routers quote at most 576 bytes (IPv4) or 1280 (IPv6).
 const MESSAGE_MAX: u32 = 4096;
+
+/// Type of "packet too big" (RFC 4443).
+const TOO_BIG_V6: u8 = 2;
+/// The smallest MTU of IPv6 (RFC 8200 section 5).
+pub(crate) const MTU_LEAST_V6: u32 = 1280;
 
 /// The kind of an ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +60,7 @@ pub(crate) fn kind(received: &Received, protocol: u8) -> Option<Kind> {
     }
     match (kind, code) {
         (128, 0) => Some(Kind::Echo),
-        (2, _) => Some(Kind::TooBig),
+        (TOO_BIG_V6, _) => Some(Kind::TooBig),
         (1 | 3, _) => Some(Kind::Unreachable),
         (4, _) => Some(Kind::Problem),
         _ => None,
@@ -155,7 +161,23 @@ pub(crate) fn for_backend(received: &Received, draft: &mut Draft, quote: &mut Qu
     }
     quote.seq_shift = flow.seq_delta;
     quote.ack_shift = 0;
+    quote.mtu_least = if received.segment.v4 { 0 } else { MTU_LEAST_V6 };
     true
+}
+
+/// Whether the backend believes of other clients, too, what it learns of the path to this one.
+#[inline(always)]
+pub(crate) fn is_about_all(received: &Received) -> bool {
+    maps::flow(&received.client).is_some_and(|flow| delivery::shares_source(&flow.connection))
+}
+
+/// Lets routers fragment what the backend sends to the client from now on.
+#[inline(always)]
+pub(crate) fn let_fragment(received: &Received) {
+    if let Some(flow) = maps::flow(&received.client) {
+        let fragmented = Marks::flags(FLOW_FRAGMENTED);
+        exchange::mark(&mut flow.connection, received.generation, fragmented, Marks::NONE);
+    }
 }
 
 /// Turns an error about a segment to the backend into one for the client; `false` when it quotes nothing in flight.
@@ -186,6 +208,7 @@ pub(crate) fn to_client(received: &Received, draft: &mut Draft, quote: &mut Quot
     delivery::address_error_to_client(draft, &received.client);
     quote.seq_shift = 0;
     quote.ack_shift = ack_shift;
+    quote.mtu_least = 0;
 }
 
 verified! {
@@ -212,6 +235,8 @@ fn translate<const V4: bool>(
     // do not change.
     let loaded = skb.length().min(fixed + 60);
     let tcp_checksum_at = fixed + 8 + ip_bytes + 16;
+    // Not a change of the quotation, so before the header is kept.
+    let raised = if V4 { 0 } else { raise_mtu(&mut received.headers, quote.mtu_least) };
     emit::keep(received, 60);
     rewrite::<V4>(&mut received.headers, draft, quote, skb.length() >= fixed + 8 + ip_bytes + 12);
     if !emit::lower_hop_limit(received, draft) {
@@ -226,7 +251,7 @@ fn translate<const V4: bool>(
     // Both addresses at once, in either order. For IPv4 their change is not in `changed`: the checksum of the
     // quoted IP header offsets it.
     let quoted = if V4 { changed + difference(old, new, 32) } else { changed };
-    let mut sum = u32::from(!received.kept.be16(2)) + changed;
+    let mut sum = u32::from(!received.kept.be16(2)) + changed + raised;
     let covers = skb.length() >= tcp_checksum_at + 2;
     if covers {
         if !skb.load(tcp_checksum_at, received.kept.bytes.as_mut_ptr(), 2) {
@@ -249,6 +274,17 @@ fn translate<const V4: bool>(
         return Err(failed);
     }
     Ok(resolved)
+}
+
+/// Raises the MTU in a "packet too big" to at least this; returns how much the message's sum differs after that.
+#[inline(always)]
+fn raise_mtu(h: &mut Headers, least: u32) -> u32 {
+    let was = h.be32(TCP_AT + 4);
+    if h.bytes[TCP_AT] != TOO_BIG_V6 || was >= least {
+        return 0;
+    }
+    h.set_be32(TCP_AT + 4, least);
+    (least >> 16) + (least & 0xffff) + (!was >> 16) + (!was & 0xffff)
 }
 
 /// Returns how much a sum over `is` differs from one over `was`, as a sum of host-order words.

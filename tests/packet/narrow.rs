@@ -1,0 +1,120 @@
+//! A narrow path to one client is not that of all clients: to a backend, all have one address.
+
+use common::maps::flow::FLOW_FRAGMENTED;
+use common::maps::name;
+use common::maps::settings::Cursors;
+use common::maps::word::{TOLD_MAX, Told};
+use common::reason::Reason;
+use nix::time::{ClockId, clock_gettime};
+use tests::addresses::Family;
+use tests::icmp::{Icmp, quotation, too_big};
+use tests::packet::Segment;
+use tests::program::Programs;
+use tests::world::Device;
+
+use crate::check::{assert_dropped, assert_sent, sent};
+use crate::icmp::{assert_passed, error, plain};
+use crate::open::{HELLO, Open, open_with};
+use crate::scene::{Offer, dial, ready};
+
+/// Passes a large segment of the backend to the client; returns it as the client's side has it.
+fn large(programs: &mut Programs, open: Open) -> Segment {
+    let segment = open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]);
+    open.pass_to_client(programs, &segment);
+    open.at_client(&segment)
+}
+
+#[test]
+fn an_ipv4_segment_too_big_for_one_clients_way_is_not_told_and_loses_df() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let family = Family::V4;
+    let open = plain(&mut programs, family);
+    let other = open_with(&mut programs, dial(family).port(40_001), Offer::plain(1460));
+    let about = large(&mut programs, open);
+    let message = error(Device::Client, too_big(family), &about, 20);
+    // We act on it ourselves, so its sum is verified.
+    let mut changed = message.bytes();
+    changed[34 + 7] ^= 4;
+    assert_dropped(&programs.ingress(Device::Client, &changed), Reason::IcmpStray);
+    assert_eq!(open.flow(&programs).connection.flags, 0);
+    large(&mut programs, open);
+
+    let outcome = programs.ingress(Device::Client, &message.bytes());
+    assert_dropped(&outcome, Reason::IcmpFragmented);
+    assert_eq!(open.flow(&programs).connection.flags, FLOW_FRAGMENTED);
+    let before = programs.element::<Cursors>(name::CURSORS, 0).identification as u16;
+    let segment = open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]);
+    for number in 0..3 {
+        let outcome = open.backend.give(&mut programs, &segment);
+        let identification = before.wrapping_add(number);
+        let expected = Segment { dont_fragment: false, identification, ..open.at_client(&segment) };
+        assert_sent(&outcome, Reason::ForwardClient, &expected);
+    }
+    // Each segment that a super-packet is cut into has a number of its own.
+    let bytes = open.backend_segment(0, HELLO).payload(vec![0x5a; 3_000]).bytes();
+    programs.ingress_gso(Device::Backend, &bytes, 1_000, 3);
+    let outcome = open.backend.give(&mut programs, &segment);
+    assert_eq!(sent(&outcome).identification, before.wrapping_add(3 + 3));
+    // The other direction, and other clients of the same backend, keep theirs.
+    open.pass_to_backend(&mut programs, &open.client_segment(HELLO, 0).payload([1; 100]));
+    large(&mut programs, other);
+}
+
+#[test]
+fn an_ipv6_backend_is_never_told_an_mtu_below_the_least() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let family = Family::V6;
+    let open = plain(&mut programs, family);
+    let about = large(&mut programs, open);
+    let at_backend = open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]);
+    let expected = Segment { hop_limit: about.hop_limit, ..at_backend };
+    for (said, told) in
+        [(0, 1_280), (68, 1_280), (1_279, 1_280), (1_280, 1_280), (1_281, 1_281), (70_000, 70_000)]
+    {
+        for quoted in [8, 12, 18, 20, 500] {
+            let message = error(Device::Client, too_big(family), &about, quoted).hop_limit(200).rest(said);
+            let outcome = programs.ingress(Device::Client, &message.bytes());
+            let (source, backend) = (open.backend.source.ip(), open.backend.address.ip());
+            let expected = Icmp::new(too_big(family), source, backend)
+                .ethernet(Device::Backend.far_mac(), Device::Backend.near_mac())
+                .hop_limit(199)
+                .rest(told)
+                .body(quotation(&expected, quoted));
+            assert_passed(&outcome, Reason::IcmpToBackend, &expected);
+        }
+    }
+}
+
+/// Gives the node this many errors passed in this second, and one more; returns its reason.
+fn one_more(programs: &mut Programs, open: Open, errors: u32) -> Reason {
+    let about = open.at_client(&open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]));
+    let message = error(Device::Client, too_big(Family::V6), &about, 20).bytes();
+    let seconds = || {
+        clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has a monotonic clock").tv_sec() as u32
+    };
+    loop {
+        let second = seconds();
+        let cursors: Cursors = programs.element(name::CURSORS, 0);
+        programs.set(name::CURSORS, 0, Cursors { told: Told { second, errors }, ..cursors });
+        let outcome = programs.ingress(Device::Client, &message);
+        if seconds() == second {
+            let told = programs.element::<Cursors>(name::CURSORS, 0).told;
+            assert_eq!(told, Told { second, errors: TOLD_MAX.min(errors + 1) });
+            let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
+            return reason;
+        }
+    }
+}
+
+#[test]
+fn ipv6_errors_to_backends_are_limited() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let open = plain(&mut programs, Family::V6);
+    large(&mut programs, open);
+    assert_eq!(one_more(&mut programs, open, 0), Reason::IcmpToBackend);
+    assert_eq!(one_more(&mut programs, open, TOLD_MAX - 1), Reason::IcmpToBackend);
+    assert_eq!(one_more(&mut programs, open, TOLD_MAX), Reason::IcmpTooMany);
+}
