@@ -5,12 +5,13 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use tests::addresses::{FAMILIES, TLS_PORT};
+use tests::addresses::{FAMILIES, TLS_PORT, server_name};
 use tests::config::Config;
 use tests::offload;
 use tests::program::pinned_program;
 use tests::topology::CLIENT_DEVICE;
 
+use crate::open::Open;
 use crate::scene::{ECHO_PORT, Scene};
 
 /// Returns whether the node is healthy, and all findings.
@@ -106,4 +107,41 @@ fn packets_that_met_another_on_their_cpu_are_told() {
     assert!(is_well, "{all:#?}");
     let met = found(&all, "packets at once");
     assert!(met["found"].as_str().unwrap().ends_with("were dropped") && met["verdict"] == "note", "{met}");
+}
+
+/// What the programs send goes past netfilter's hooks for forwarded packets, and an operator who has rules there has to
+/// know that.
+#[test]
+fn rules_that_do_not_see_our_packets_are_reported() {
+    tests::skip_without_root!();
+    let scene = Scene::echo();
+    let (_, all) = findings(&scene);
+    assert_eq!(found(&all, "netfilter")["verdict"], "ok");
+    let rules = "table inet firewall { \
+        chain forwarded { type filter hook forward priority 0; policy drop; tcp dport 7000 drop; }; \
+        chain own { type filter hook input priority 0; policy accept; udp dport 9 drop; }; \
+        chain masked { type nat hook postrouting priority 100; masquerade; }; }";
+    let output = scene.lab.balancer.command("nft").arg(rules).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for family in FAMILIES {
+        Open::by_name(&scene, family, &server_name(0)).assert_alive();
+    }
+    let (is_well, all) = findings(&scene);
+    assert!(is_well, "{all:#?}");
+    let forward = found(&all, "netfilter forward");
+    assert_eq!(
+        (&forward["verdict"], &forward["found"]),
+        (&"note".into(), &"inet firewall forwarded: 1 rules, policy drop".into())
+    );
+    assert_eq!(found(&all, "netfilter postrouting")["found"], "inet firewall masked: 1 rules");
+    assert!(all.iter().all(|one| one["what"] != "netfilter" && one["what"] != "netfilter input"), "{all:#?}");
+    // A host without `nft` is not called well.
+    let mut doctor = scene.daemon.command(&scene.lab.balancer).unwrap();
+    let output = doctor.args(["doctor", "-o", "json"]).env("PATH", "/nowhere").output().unwrap();
+    let all = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    let unread = found(&all, "netfilter");
+    assert!(
+        unread["verdict"] == "note" && unread["found"].as_str().unwrap().starts_with("not checked"),
+        "{unread}"
+    );
 }

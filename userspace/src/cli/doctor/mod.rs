@@ -21,6 +21,8 @@ use crate::net::sysctl;
 mod host;
 /// Devices: their programs, MTUs and offloads.
 mod device;
+/// Rules that do not see our packets.
+mod netfilter;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -69,6 +71,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
         }
     }
     findings.extend(device::sizes(&used));
+    findings.extend(netfilter::look());
     let rows: Vec<Row> = findings.iter().map(row).collect();
     print::rows(&["verdict", "what", "found", "remedy"], &rows, format)?;
     let is_bad = findings.iter().any(|finding| finding.verdict == Verdict::Bad);
