@@ -101,11 +101,11 @@ reasons! {
     60 ConnectHello "connect" "hello" "backend answered; hello delivered";
     61 ConnectTableFull "connect" "flow_table_full" "flow table full; both sides reset";
     62 ConnectRetired "connect" "retired" "backend removed while connecting; both sides reset";
-    63 ConnectStray "connect" "stray" "unexpected segment from a backend while connecting; answered with RST";
+    63 ConnectStray "connect" "stray" "a segment from a backend that does not answer our SYN, and may be for another connection of the node; handed on";
     64 ConnectRepeated "connect" "hello_repeated" "bytes we acknowledged repeated to the backend";
     65 ConnectRefused "connect" "refused" "backend of a TCP listener refused; client reset";
     66 ConnectDeclined "connect" "declined_option" "backend declined an option that the client was granted (event)";
-    67 ConnectOld "connect" "old_connection" "backend answered for an old connection on our port; reset, and the SYN repeated";
+    67 ConnectOld "connect" "old_connection" "backend answered for an old connection on our port; SYN sent from another port";
     68 ConnectBusy "connect" "busy" "another packet of the waiting connection is being handled; dropped, the sender repeats";
     69 ConnectIgnored "connect" "ignored" "answer that a backend repeated, or that is for the client's own old connection; dropped";
 

@@ -177,38 +177,6 @@ fn the_only_backend_refuses_and_the_client_is_reset() {
 }
 
 #[test]
-fn segments_of_an_old_connection_are_reset_while_connecting() {
-    tests::skip_without_root!();
-    let mut programs = ready();
-    for family in FAMILIES {
-        let client = dial(family).shake(&mut programs);
-        let backend = client.ask(&mut programs, &usual_hello());
-        // A challenge ACK is answered with a RST, and the SYN is sent again after it.
-        let old = backend.at(500, 7_000);
-        let outcome = backend.give(&mut programs, &old);
-        assert_eq!(outcome.counted, [(Reason::ConnectOld, 1)]);
-        assert_emitted(&outcome, &[(Device::Backend, reset_of(&old))]);
-        assert_eq!(Backend::of(&sent(&outcome)), backend);
-        let before = client.waiting(&programs);
-        for stray in [
-            // Another challenge ACK, data, and a SYN-ACK to another SYN.
-            backend.at(500, 7_000),
-            backend.at(500, 7_000).payload(*b"data"),
-            backend.syn_ack().ack(behind(ISN, 1)),
-            backend.segment().syn(BACKEND_ISN),
-        ] {
-            let outcome = backend.give(&mut programs, &stray);
-            assert_sent(&outcome, Reason::ConnectStray, &reset_of(&stray));
-        }
-        for rst in [backend.at(0, 9).rst(), backend.segment().rst()] {
-            assert_dropped(&backend.give(&mut programs, &rst), Reason::EmitUnanswered);
-        }
-        assert_eq!(client.waiting(&programs), before);
-        backend.accept(&mut programs);
-    }
-}
-
-#[test]
 fn segments_for_a_connection_that_is_gone_are_reset() {
     tests::skip_without_root!();
     let mut programs = ready();

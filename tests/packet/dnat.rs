@@ -244,7 +244,7 @@ fn a_connection_that_is_not_ours_is_not_pushed_aside() {
         let syn = sent(&client.send(&mut programs, 0, &usual_hello()));
         let backend = Backend { address: syn.to, source: syn.from, timestamps: true };
         let challenge = backend.segment().seq(77).ack(99);
-        assert_dropped(&backend.give(&mut programs, &challenge), Reason::ConnectIgnored);
+        assert_handed_on(&backend.give(&mut programs, &challenge), &challenge.bytes(), Reason::ConnectStray);
         backend.accept(&mut programs);
     }
 }

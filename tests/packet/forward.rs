@@ -10,7 +10,7 @@ use tests::program::{Programs, verdict};
 use tests::tcp_option::TcpOption;
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_sent, reset_of};
+use crate::check::{assert_dropped, assert_handed_on};
 use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{BACKEND_ISN, Backend, CLIENT_TIME, ISN, Offer, behind, dial, ready, usual_hello};
 
@@ -242,7 +242,7 @@ fn a_backends_segment_never_reaches_the_connection_of_another_key() {
         programs.insert(name::NATS, one.backend.tuple(), reply);
         let segment = Backend { source: one.backend.source, ..backend }.syn_ack();
         let outcome = programs.ingress(Device::Backend, &segment.bytes());
-        assert_sent(&outcome, Reason::ForwardStray, &reset_of(&segment));
+        assert_handed_on(&outcome, &segment.bytes(), Reason::ClassifyOwnTraffic);
         assert!(waiting.waiting(&programs).is_some());
     }
 }

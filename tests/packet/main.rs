@@ -23,6 +23,7 @@ mod admit;
 mod decide;
 mod connect;
 mod ports;
+mod old_port;
 mod hello;
 mod delivery;
 mod dnat;

@@ -20,7 +20,7 @@ use crate::scene::{Backend, Client, dial, ready, usual_hello};
 use crate::setup::{backend_socket, forget_all, nats, remove_hello, route_counts, with_backends};
 
 /// Returns settings with the source ports from `first` to `last`.
-fn ports(first: u16, last: u16) -> Settings {
+pub(crate) fn ports(first: u16, last: u16) -> Settings {
     let source_port_strides = strides(first, last);
     let usual = default_settings(Sizes::default());
     Settings { source_port_first: first, source_port_last: last, source_port_strides, ..usual }

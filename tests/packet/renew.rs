@@ -53,7 +53,8 @@ fn challenged(programs: &mut Programs, open: Open, syn: &Segment) {
     assert_eq!(outcome.counted, [(Reason::SynChallenged, 1)]);
     let challenge = sent(&outcome);
     let flow = open.flow(programs);
-    let seq = flow.backend.sent.next.wrapping_sub(flow.seq_delta);
+    // One byte behind what the client expects: a client that has the connection must not read its window.
+    let seq = flow.backend.sent.next.wrapping_sub(flow.seq_delta).wrapping_sub(1);
     assert_eq!((challenge.flags, challenge.payload.len()), (flag::ACK, 0));
     assert_eq!((challenge.seq, challenge.ack), (seq, flow.backend.acked.number));
     assert_eq!((challenge.from, challenge.to), (syn.to, syn.from));

@@ -3,11 +3,13 @@
 use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, Flow, WINDOW_SCALE_NONE};
 use common::maps::name;
 use common::maps::word::Hops;
+use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
 use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
+use crate::check::sent;
 use crate::half_open::{caller, from_client, knock, tcp};
 use crate::open::{HELLO, Open, open_with};
 use crate::scene::{Offer, dial, ready};
@@ -59,6 +61,32 @@ fn every_acknowledgement_in_steps_of_two_to_the_24th_teaches_nothing() {
         // It may free an older flow, too: the search took longer than closed flows are kept.
         open.client.give(&mut programs, &open.client_segment(HELLO + 101, 101));
         assert_eq!(open.flow(&programs).connection.state, FLOW_CLOSED);
+    }
+}
+
+/// We acknowledged any SYN in the backend's name, with its own window and the timestamp that it echoed, at the numbers that
+/// the backend expects. One such packet set the clock by which the backend judged the client's segments, and it dropped them
+/// all from then on (PAWS).
+#[test]
+fn a_syn_in_the_backends_name_is_passed_on_and_not_answered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = talked(&mut programs, family, 40_000);
+        let before = known(&programs, open);
+        for seq in [100, 0, 7_000, 0x8000_0000] {
+            for flags in [flag::SYN, flag::SYN | flag::ACK] {
+                let forged = Segment { flags, ..open.backend_segment(seq, HELLO + 100) };
+                open.pass_to_client(&mut programs, &forged.window(0));
+            }
+        }
+        assert_eq!(known(&programs, open), before, "{family:?}");
+        // The one that opened the flow may come again, with the number that nobody else knows.
+        let outcome = open.backend.give(&mut programs, &open.backend.syn_ack());
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        let answer = sent(&outcome);
+        assert_eq!((answer.flags, answer.to), (flag::ACK, open.backend.address));
+        crate::setup::forget_all(&mut programs);
     }
 }
 

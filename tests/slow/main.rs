@@ -1,3 +1,4 @@
 //! Loads that take minutes: `cargo xtask test slow`. Any other run of the tests uses a short form of each.
 
 mod hellos;
+mod strangers;

@@ -65,6 +65,8 @@ pub mod ip_options;
 pub mod injector;
 /// Client, balancer and tenants.
 pub mod topology;
+/// Forged packets for a connection through Vestibule and for a direct one.
+pub mod stranger;
 /// Users of a tenant, with several TLS clients.
 pub mod clients;
 /// Third-party TLS servers.

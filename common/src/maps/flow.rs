@@ -317,8 +317,10 @@ map_struct! {
         pub silent: u8,
         /// Retransmissions by the client since the first SYN to the current backend.
         pub retransmits: u8,
+        /// Source ports given up since the client's last segment: the backend has an old connection on each.
+        pub moves: u8,
         /// Zero.
-        pub reserved: [u8; 10],
+        pub reserved: [u8; 9],
         /// The state of the parser.
         pub parser: Parser,
     }

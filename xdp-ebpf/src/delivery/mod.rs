@@ -89,6 +89,16 @@ pub(crate) fn release(nat: &BackendTuple, client: &ClientTuple, generation: u32)
     reply::release(nat, client, generation);
 }
 
+/// Restores the picked backend from the backend's side of a connection, so that [`open`] claims another one.
+#[inline(always)]
+pub(crate) fn resume(dial: &mut Dial, nat: &BackendTuple) {
+    let backend = &mut dial.choice.record;
+    backend.address = nat.backend;
+    backend.source = nat.source;
+    backend.port = nat.backend_port;
+    backend.delivery = dial.connection.delivery;
+}
+
 /// Addresses the draft to a backend.
 #[inline(always)]
 pub(crate) fn address(draft: &mut Draft, nat: &BackendTuple) {

@@ -18,6 +18,7 @@ use crate::verified::verified;
 pub(super) fn again(skb: Skb, s: &mut Scratch) -> Exit {
     let p = &mut s.waiting.pending;
     p.retransmits = p.retransmits.saturating_add(1);
+    p.moves = 0;
     if p.retransmits < 2 {
         return match record::write_back(&mut s.received, &mut s.waiting) {
             true => Exit::sent(Reason::ConnectAgain),

@@ -11,7 +11,7 @@ use crate::packet::RST;
 use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
-use crate::stage::{checksum, fast_open, half_open, pick};
+use crate::stage::{checksum, fast_open, half_open};
 use crate::verified::verified;
 
 /// How often a SYN goes again from another port. Each answer of an old connection moves it on, and anybody may forge one.
@@ -114,16 +114,12 @@ verified! {
         }
         let old = o.nat;
         dial.connection = o.connection;
-        dial.listener.id = o.connection.listener;
-        dial.choice.route = o.connection.route;
-        dial.choice.backend = 0;
-        dial.choice.offset = 0;
-        dial.choice.silent = 0;
-        if pick::next(received, dial).is_err() || delivery::open(skb, received, dial).is_err() {
+        delivery::resume(dial, &old);
+        // Claimed before the old one is released, or it could be that one.
+        if delivery::open(skb, received, dial).is_err() {
             return false;
         }
         o.nat = dial.nat;
-        o.connection.backend = dial.connection.backend;
         o.moves += 1;
         record::write(received, held);
         delivery::release(&old, &received.client, dial.connection.generation);

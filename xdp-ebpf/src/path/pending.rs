@@ -130,38 +130,23 @@ fn send_syn(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     match connect::answer(&s.received.segment, &s.waiting.pending) {
-        Answer::Stray => Exit::reset(Reason::ConnectStray),
-        Answer::Old => push_aside(skb, s),
+        // Its connection, if there is one, is the node's, and needs it.
+        Answer::Stray => Exit::next(Reason::ConnectStray),
+        Answer::Old => step_aside(skb, s),
         Answer::Refused => refused(skb, s),
         Answer::Accepted => accepted(skb, s),
     }
 }
 
-/// Handles an old connection that the backend still has on our four-tuple: resets it and repeats the SYN at
-/// once. Only once per try: after that, the client's next repetition moves on to the next backend.
+/// Handles an old connection that the backend has on our four-tuple: gives up the port, and sends the SYN from another
+/// one. The old connection may be alive, so it is never reset. Its bare ACK is replaced by the SYN: the loss of an ACK
+/// without data harms no connection.
 #[inline(always)]
-fn push_aside(skb: Skb, s: &mut Scratch) -> Exit {
-    let p = &mut s.waiting.pending;
-    // It may be a connection of the client itself, so it is left alone: the client's repetition moves on to
-    // the next backend.
-    if !delivery::owns_source(&p.connection) {
-        return Exit::drop(Reason::ConnectIgnored);
+fn step_aside(skb: Skb, s: &mut Scratch) -> Exit {
+    match connect::move_port(skb, &mut s.received, &mut s.dial, &mut s.waiting) {
+        true => send_syn(skb, s, Exit::sent(Reason::ConnectOld)),
+        false => Exit::next(Reason::ConnectStray),
     }
-    if p.retransmits > 0 {
-        return Exit::reset(Reason::ConnectStray);
-    }
-    p.retransmits = 1;
-    if !record::write_back(&mut s.received, &mut s.waiting) {
-        return Exit::reset(Reason::ConnectStray);
-    }
-    let (received, draft) = (&mut s.received, &mut s.draft);
-    if let Err(failed) = emit::learn_partial(skb, received) {
-        return failed;
-    }
-    draft::answer(draft, &received.segment);
-    draft::reset_numbers(draft, &received.segment);
-    emit::copy(skb, received, draft, &mut s.cursors);
-    send_syn(skb, s, Exit::sent(Reason::ConnectOld))
 }
 
 /// The backend of the connection in `s.waiting`, whose record this CPU holds, refused or is unreachable: dials the next

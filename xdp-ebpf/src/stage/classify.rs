@@ -176,11 +176,12 @@ pub(crate) fn backend(
     let generation = received.generation;
     match pending::lock(received, waiting, generation) {
         Found::Busy => return Err(Exit::drop(Reason::ConnectBusy)),
-        Found::Held
-            if waiting.pending.connection.state == PENDING_CONNECTING
-                && delivery::is_own(&waiting.pending.nat, &received.segment) =>
-        {
-            return Ok(Class::Pending);
+        Found::Held if waiting.pending.connection.state == PENDING_CONNECTING => {
+            return match delivery::is_own(&waiting.pending.nat, &received.segment) {
+                true => Ok(Class::Pending),
+                // Another CPU gave the port up after the reply was found: it may be for another connection of the node.
+                false => Err(Exit::next(Reason::ClassifyOwnTraffic)),
+            };
         }
         _ => {}
     }

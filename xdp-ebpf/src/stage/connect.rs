@@ -32,6 +32,7 @@ pub(crate) fn store(received: &mut Received, dial: &Dial, waiting: &mut Waiting)
     p.offset = dial.choice.offset;
     p.silent = dial.choice.silent;
     p.retransmits = 0;
+    p.moves = 0;
     let stored = pending::store(received, waiting);
     if stored.is_err() {
         delivery::release(&dial.nat, &received.client, dial.connection.generation);
@@ -56,6 +57,34 @@ pub(crate) fn resume(dial: &mut Dial, pending: &Pending) {
     dial.choice.backend = pending.connection.backend;
     dial.choice.offset = pending.offset;
     dial.choice.silent = pending.silent;
+}
+
+/// Ports that may be given up for one segment of the client. Each costs a SYN, for a bare ACK that anybody can forge who
+/// guesses the port.
+const MOVES_MAX: u8 = 8;
+
+verified! {
+    /// Gives up the source port of the connection, whose record this CPU holds, for the next free one, because the
+    /// backend has an old connection on it. That one may be alive: the node masquerades others' connections with ports
+    /// that `delivery` cannot see. `false`: the port and the record stay, or the connection is over.
+    pub(crate) fn move_port as connect_move_port[Skb, skb](
+        received: Received, dial: Dial, waiting: Waiting
+    ) -> bool {
+        let p = &mut waiting.pending;
+        if p.moves >= MOVES_MAX || !delivery::owns_source(&p.connection) {
+            return false;
+        }
+        resume(dial, p);
+        delivery::resume(dial, &p.nat);
+        // Claimed before the old one is released, or it could be that one.
+        if delivery::open(skb, received, dial).is_err() {
+            return false;
+        }
+        delivery::release(&p.nat, &received.client, p.connection.generation);
+        p.nat = dial.nat;
+        p.moves += 1;
+        pending::write_back(received, waiting)
+    }
 }
 
 /// Drafts the SYN of a pending connection.
@@ -94,9 +123,10 @@ pub(crate) enum Answer {
     Accepted,
     /// A RST to our SYN.
     Refused,
-    /// An acknowledgement of an old connection on the same ports: in TIME_WAIT, or one whose end the backend missed.
+    /// A bare acknowledgement of an old connection on the same ports: in TIME_WAIT, one whose end the backend missed, or
+    /// one that is alive.
     Old,
-    /// Something else.
+    /// No answer: of an old connection, or forged.
     Stray,
 }
 
@@ -108,7 +138,7 @@ pub(crate) fn answer(seg: &Segment, pending: &Pending) -> Answer {
         Answer::Refused
     } else if acceptable && seg.has(SYN) {
         Answer::Accepted
-    } else if seg.has(ACK) && !seg.has(RST) && !seg.has(SYN) {
+    } else if seg.has(ACK) && seg.is_bare() {
         Answer::Old
     } else {
         Answer::Stray

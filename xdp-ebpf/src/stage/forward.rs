@@ -163,6 +163,7 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
     let seg = &received.segment;
     let repeated_ack =
         seg.ack == flow.backend.acked.number && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
+    let handshake = is_syn_ack(seg, flow);
     let heard = track::hear(received, flow, 0);
     if flow.connection.flags & FLOW_UNDELIVERED != 0 {
         match settle_undelivered(received, flow, heard == Heard::Believed) {
@@ -173,14 +174,14 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
                 end::flow(&mut received.client, flow, generation, FLOW_RESET, now_ns);
                 return Step::Lost;
             }
-            Undelivered::Still if repeated_ack || received.segment.has(SYN) => {
+            Undelivered::Still if repeated_ack || handshake => {
                 kernel::assign(copy, flow);
                 return Step::Repeat;
             }
             Undelivered::Still => {}
         }
     }
-    if received.segment.has(SYN) {
+    if handshake {
         kernel::assign(copy, flow);
         return Step::AckBackend;
     }
@@ -189,6 +190,13 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
     }
     translate_backend(received, flow);
     Step::of_heard(heard)
+}
+
+/// Whether the segment is the SYN-ACK that opened the flow. Our answer to it has the timestamp that it echoes: answered to any
+/// SYN, a stranger would choose the clock by which the backend judges the client's segments (PAWS, RFC 7323 section 5).
+#[inline(always)]
+fn is_syn_ack(seg: &Segment, flow: &Flow) -> bool {
+    seg.has(SYN) && seg.has(ACK) && seg.seq == flow.vip_isn.wrapping_add(flow.seq_delta)
 }
 
 /// The effect of a backend's segment on bytes of the hello that were undelivered until now.
@@ -308,11 +316,12 @@ pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
 }
 
 /// Drafts the challenge to the client's SYN on an open flow (RFC 5961 section 4.2): a client that has lost the
-/// connection answers it with a RST that ends the flow.
+/// connection answers it with a RST that ends the flow. It is one byte behind what a client expects that still has the
+/// connection: that one reads neither the window, which is the backend's to announce, nor anything else.
 #[inline(always)]
 pub(crate) fn draft_challenge(received: &Received, d: &mut Draft, f: &Flow) {
     draft::to_client(d, &received.client);
-    d.seq = f.backend.sent.next.wrapping_sub(f.seq_delta);
+    d.seq = f.backend.sent.next.wrapping_sub(f.seq_delta).wrapping_sub(1);
     d.ack = f.backend.acked.number;
     d.flags = ACK;
     d.payload_bytes = 0;

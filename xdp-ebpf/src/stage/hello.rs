@@ -59,7 +59,8 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.our_tsval = 0;
     p.mtu = 0;
     p.backend_mss = 0;
-    p.reserved = [0; 10];
+    p.moves = 0;
+    p.reserved = [0; 9];
     p.parser = Parser::zeroed();
 }
 

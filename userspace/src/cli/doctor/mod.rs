@@ -23,6 +23,8 @@ mod host;
 mod device;
 /// Rules that do not see our packets.
 mod netfilter;
+/// Rules that give others' connections our source addresses.
+mod masquerade;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -63,6 +65,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
     findings.extend(pinned(pins));
     let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();
     findings.extend(forwarding(&node));
+    findings.extend(masquerade::look(pins, &node));
     let mut used = Vec::new();
     for (index, link) in &node.links {
         if linked.contains(index) || node.routed.contains(index) {

@@ -1,0 +1,200 @@
+//! The node masquerades the connections of a pod to its own address, which is also Vestibule's source address. conntrack
+//! gives them ports that the programs do not see, so both may meet on one four-tuple to a backend.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use tests::addresses::{FAMILIES, Family, TLS_PORT, backend, balancer, host, server_name};
+use tests::config::{Backend, Config};
+use tests::hello::hello;
+use tests::net::{End, Namespace, veth};
+use tests::raw::write_split;
+use tests::server::{read_line, reset};
+use tests::tls;
+use tests::topology::{Options, UPLINK};
+
+use crate::scene::{AT_ONCE, ECHO_PORT, Scene};
+
+/// The pod's network.
+const POD_NET: u8 = 9;
+/// Vestibule's ports: each family's connections to the one backend use all of them by turns.
+const PORTS: std::ops::RangeInclusive<u16> = 20_000..=20_007;
+/// The one that the node masquerades to.
+const MASQUERADED: u16 = 20_003;
+
+/// A pod behind the node. Its namespace is dropped after the scene that has the node.
+struct Node {
+    scene: Scene,
+    pod: Namespace,
+}
+
+fn nft(namespace: &Namespace, rules: &str) {
+    let mut command = namespace.command("nft");
+    command.args(["-f", "-"]).stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "nft: {rules}");
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut config = Config::lab_on(ECHO_PORT);
+        config.settings.source_ports = Some(format!("{}-{}", PORTS.start(), PORTS.end()));
+        let one = FAMILIES.map(|family| Backend::new(backend(family, 0, 0), ECHO_PORT)).to_vec();
+        config.route_mut("tenant-a").backends = one;
+        let scene = Scene::echo_with(&Options::default(), &config);
+        let pod = Namespace::new("pod").unwrap();
+        let node = &scene.lab.balancer;
+        let [ours, theirs] = [1, 2].map(|number| {
+            FAMILIES.map(|family| {
+                format!("{}/{}", host(family, POD_NET, number), if family.is_v4() { 24 } else { 64 })
+            })
+        });
+        let near = End { namespace: node, device: "pod", addresses: &ours.each_ref().map(String::as_str) };
+        let far = End { namespace: &pod, device: UPLINK, addresses: &theirs.each_ref().map(String::as_str) };
+        veth(near, far, 1500).unwrap();
+        for family in FAMILIES {
+            pod.ip(&format!("route add default via {}\n", host(family, POD_NET, 1))).unwrap();
+        }
+        nft(
+            node,
+            &format!(
+                "table inet pods {{\nchain post {{\ntype nat hook postrouting priority srcnat\n\
+                 iifname \"pod\" meta l4proto tcp masquerade to :{MASQUERADED}\n}}\n}}\n"
+            ),
+        );
+        Self { scene, pod }
+    }
+
+    fn at(family: Family) -> SocketAddr {
+        SocketAddr::new(backend(family, 0, 0), ECHO_PORT)
+    }
+
+    /// Opens the pod's connection to the backend.
+    fn masqueraded(&self, family: Family) -> TcpStream {
+        let mut stream = self.pod.run(|| tls::dial(Self::at(family))).unwrap();
+        assert_eq!(read_line(&mut stream).unwrap().unwrap(), "tenant-a/0");
+        stream
+    }
+
+    /// Opens a connection through Vestibule to the same backend; returns how long that took.
+    fn through(&self, family: Family) -> (TcpStream, Duration) {
+        let begun = Instant::now();
+        let vip = self.scene.lab.vip(family, TLS_PORT);
+        let mut stream = self.scene.lab.client.run(|| tls::dial(vip)).unwrap();
+        let bytes = hello().name(server_name(0)).bytes();
+        write_split(&mut stream, &bytes, &[]).unwrap();
+        assert_eq!(read_line(&mut stream).unwrap().unwrap(), "tenant-a/0");
+        stream.read_exact(&mut vec![0; bytes.len()]).unwrap();
+        (stream, begun.elapsed())
+    }
+}
+
+/// Asserts that the backend echoes; returns how long that took.
+#[track_caller]
+fn echoes(stream: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    stream.write_all(b"still there?").unwrap();
+    let mut echo = [0; 12];
+    stream.read_exact(&mut echo).unwrap();
+    assert_eq!(&echo, b"still there?");
+    begun.elapsed()
+}
+
+#[test]
+fn a_masqueraded_connection_and_ours_to_one_backend_both_live() {
+    tests::skip_without_root!();
+    let node = Node::new();
+    for family in FAMILIES {
+        let mut masqueraded = node.masqueraded(family);
+        let others = PORTS.count() - 1;
+        let (mut ours, moved) =
+            node.scene.counted(|| (0..others).map(|_| node.through(family)).collect::<Vec<_>>());
+        // One of them met the masqueraded connection.
+        assert_eq!(moved.get("ConnectOld"), Some(&1), "{family:?}: {moved:?}");
+        assert_eq!(moved.get("ConnectHello"), Some(&(others as u64)), "{family:?}: {moved:?}");
+        echoes(&mut masqueraded);
+        for (stream, time) in &mut ours {
+            assert!(*time < AT_ONCE, "{family:?}: {time:?} to connect, {moved:?}");
+            echoes(stream);
+        }
+        // Another one finds every port taken. The backend's answers to it are the masqueraded connection's.
+        let vip = node.scene.lab.vip(family, TLS_PORT);
+        let mut more = node.scene.lab.client.run(|| tls::dial(vip)).unwrap();
+        more.write_all(&hello().name(server_name(0)).bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        echoes(&mut masqueraded);
+        reset(&more).unwrap();
+    }
+}
+
+/// The backend does not answer our SYN, so that ours waits for long.
+#[test]
+fn replies_to_a_masqueraded_connection_are_not_swallowed_while_we_connect() {
+    tests::skip_without_root!();
+    let node = Node::new();
+    for family in FAMILIES {
+        let mut masqueraded = node.masqueraded(family);
+        nft(
+            &node.scene.lab.tenants[0].namespace,
+            "table inet quiet {\nchain in {\ntype filter hook input priority filter\n\
+             tcp flags & (syn | ack) == syn drop\n}\n}\n",
+        );
+        let vip = node.scene.lab.vip(family, TLS_PORT);
+        let bytes = hello().name(server_name(0)).bytes();
+        let (waiting, moved) = node.scene.counted(|| {
+            let dialled = PORTS.map(|_| {
+                let mut stream = node.scene.lab.client.run(|| tls::dial(vip)).unwrap();
+                stream.write_all(&bytes).unwrap();
+                stream
+            });
+            let waiting: Vec<TcpStream> = dialled.collect();
+            for _ in 0..3 {
+                let time = echoes(&mut masqueraded);
+                assert!(time < Duration::from_millis(150), "{family:?}: {time:?}: sent again");
+            }
+            waiting
+        });
+        assert!(moved.get("ConnectSyn") >= Some(&(PORTS.count() as u64)), "{family:?}: {moved:?}");
+        assert!(moved.contains_key("ConnectStray"), "{family:?}: {moved:?}");
+        nft(&node.scene.lab.tenants[0].namespace, "flush ruleset\n");
+        // All but the one on the masqueraded port, for which there is no other one.
+        let answered = |mut stream: TcpStream| {
+            stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+            let name = read_line(&mut stream).ok().flatten();
+            reset(&stream).unwrap();
+            name.as_deref() == Some("tenant-a/0")
+        };
+        let answered = waiting.into_iter().map(answered).filter(|answered| *answered).count();
+        assert_eq!(answered, PORTS.count() - 1, "{family:?}");
+        echoes(&mut masqueraded);
+        reset(&masqueraded).unwrap();
+    }
+}
+
+#[test]
+fn doctor_notes_a_source_address_that_the_node_masquerades_to() {
+    tests::skip_without_root!();
+    let node = Node::new();
+    let told = || {
+        let mut doctor = node.scene.daemon.command(&node.scene.lab.balancer).unwrap();
+        let output = doctor.args(["doctor", "-o", "json"]).output().unwrap();
+        let all = tests::report::objects(&String::from_utf8_lossy(&output.stdout)).unwrap();
+        all.into_iter().find(|one| one["what"] == "masquerading").expect("it is checked")
+    };
+    let found = told();
+    assert_eq!(found["verdict"], "note", "{found}");
+    let text = found["found"].as_str().unwrap();
+    for family in FAMILIES {
+        assert!(text.contains(&balancer(family, 2).to_string()), "{found}");
+    }
+    assert!(text.contains("20000 to 20007"), "{found}");
+    nft(
+        &node.scene.lab.balancer,
+        "flush ruleset\ntable inet pods {\nchain post {\ntype nat hook postrouting priority srcnat\n\
+         meta l4proto tcp masquerade to :30000-60000\n}\n}\n",
+    );
+    assert_eq!(told()["verdict"], "ok");
+}

@@ -1,0 +1,23 @@
+//! Strangers who know a connection's addresses and ports: a short form of `tests/slow/strangers.rs`.
+
+use std::time::Duration;
+
+use tests::stranger::Rig;
+
+use crate::scene::{eventually, turn};
+
+/// Forged packets for each connection.
+const PACKETS: u64 = 20_000;
+const SEED: u64 = 16;
+
+#[test]
+fn strangers_end_nothing_that_survives_them_without_vestibule() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let rig = Rig::new().unwrap();
+    let tally = rig.run(SEED, PACKETS).unwrap();
+    eprintln!("{tally:?}");
+    assert!(tally.survived * 10 >= tally.looks * 9, "too few direct connections survive: {tally:?}");
+    let gone = eventually(Duration::from_secs(60), || rig.entries().unwrap() == [0; 3]);
+    assert!(gone, "entries of FLOWS, PENDING, NATS: {:?}; {tally:?}", rig.entries());
+}

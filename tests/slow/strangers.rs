@@ -1,0 +1,35 @@
+//! A million forged packets from strangers who know the addresses and ports of a connection, and the same to a direct one.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tests::stranger::Rig;
+
+/// Forged packets for each connection; `SOAKED` with `VESTIBULE_SOAK=1`.
+const PACKETS: u64 = 20_000;
+const SOAKED: u64 = 1_000_000;
+
+/// Every run has another seed; `VESTIBULE_SEED` sets it.
+fn seed() -> u64 {
+    let told = std::env::var("VESTIBULE_SEED").ok().and_then(|seed| seed.parse().ok());
+    told.unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |time| time.as_secs()))
+}
+
+#[test]
+fn a_million_forged_packets_end_nothing_that_survives_them_without_vestibule() {
+    tests::skip_without_root!();
+    let (seed, begun) = (seed(), Instant::now());
+    let soak = std::env::var_os("VESTIBULE_SOAK").is_some_and(|value| value == "1");
+    let rig = Rig::new().unwrap();
+    eprintln!("seed {seed}");
+    let tally = rig.run(seed, if soak { SOAKED } else { PACKETS }).unwrap();
+    eprintln!("{tally:?} in {:.0?}; packets by reason:", begun.elapsed());
+    for (reason, count) in rig.daemon.reasons().unwrap().iter().filter(|(_, count)| **count > 0) {
+        eprintln!("{count:>12} {reason}");
+    }
+    assert!(tally.survived * 10 >= tally.looks * 9, "too few direct connections survive: {tally:?}");
+    let until = Instant::now() + Duration::from_secs(60);
+    while rig.entries().unwrap() != [0; 3] && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(rig.entries().unwrap(), [0; 3], "left in FLOWS, PENDING, NATS");
+}

@@ -1,0 +1,392 @@
+//! Strangers who know a connection's addresses and ports, against a connection through Vestibule and a direct one between
+//! the same two hosts: both get the same packets, each counted from its own sequence numbers.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use common::decide::maglev::mix;
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply};
+use common::maps::name;
+
+use crate::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name};
+use crate::config::{Backend, Config};
+use crate::daemon::Daemon;
+use crate::hello::hello;
+use crate::packet::{Segment, flag, segment};
+use crate::program::pinned_entries;
+use crate::server::{Server, read_line, reset};
+use crate::tap::Tap;
+use crate::tcp_option::TcpOption;
+use crate::tls;
+use crate::topology::{CLIENT_DEVICE, Lab, UPLINK};
+
+/// Forged packets between two looks at the connections.
+const ROUND: u64 = 2_000;
+/// One round in this many has numbers inside both windows, which may well end a connection.
+const HITS: u64 = 10;
+/// Its length: a direct connection survives only a few such packets.
+const HIT_ROUND: u64 = 20;
+/// How long an answer may take: several retransmissions.
+const PATIENCE: Duration = Duration::from_secs(5);
+const ECHO_PORT: u16 = 7000;
+
+/// What happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Forged packets that each connection got.
+    pub packets: u64,
+    /// Looks at a pair of connections, and those after which the direct one still carried data in both directions.
+    pub looks: u32,
+    pub survived: u32,
+    /// The same for numbers inside both windows.
+    pub hits: u32,
+    pub survived_hits: u32,
+}
+
+/// Pseudo-random numbers.
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 32) % end
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    /// A distance of either sign whose magnitude has `bits.start` to `bits.end - 1` bits, each as likely.
+    fn distance(&mut self, bits: std::ops::Range<u64>) -> u32 {
+        let bits = bits.start + self.below(bits.end - bits.start);
+        let distance = (1 << (bits - 1) | self.next() & ((1 << (bits - 1)) - 1)) as u32;
+        if self.one_in(2) { distance } else { distance.wrapping_neg() }
+    }
+}
+
+/// A number of a forged packet.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    Any(u32),
+    /// This far from what the receiver expects.
+    From(u32),
+}
+
+impl Number {
+    fn of(self, expected: u32) -> u32 {
+        match self {
+            Self::Any(number) => number,
+            Self::From(distance) => expected.wrapping_add(distance),
+        }
+    }
+}
+
+/// A forged packet, without addresses.
+#[derive(Debug)]
+struct Forged {
+    /// Whether it claims to come from the client.
+    from_client: bool,
+    seq: Number,
+    ack: Number,
+    flags: u8,
+    window: u16,
+    /// TSval and TSecr.
+    timestamps: Option<(Number, Number)>,
+    options: Vec<TcpOption>,
+    payload: Vec<u8>,
+    wrong_sum: bool,
+}
+
+impl Forged {
+    /// Makes any packet. With `hit`, both numbers are near what the receiver expects, or exactly that; otherwise at
+    /// least one of them is wrong, or both are far behind.
+    fn any(dice: &mut Dice, hit: bool) -> Self {
+        let any = |dice: &mut Dice| Number::Any(dice.next() as u32);
+        let near = |dice: &mut Dice| Number::From(dice.distance(1..32));
+        let (seq, ack) = match (hit, dice.below(4)) {
+            (true, 0) => (Number::From(0), Number::From(0)),
+            (true, 1) => (Number::From(0), near(dice)),
+            (true, _) => {
+                (Number::From(dice.distance(1..18)), Number::From(dice.distance(1..18).wrapping_neg()))
+            }
+            (false, 0) => (any(dice), any(dice)),
+            (false, 1) => (near(dice), any(dice)),
+            (false, 2) => (any(dice), near(dice)),
+            // Beyond the largest window that either end announces, on either side.
+            (false, _) => (Number::From(dice.distance(24..32)), Number::From(dice.distance(1..25))),
+        };
+        let payload = if dice.one_in(3) { vec![b'x'; 1 + dice.below(32) as usize] } else { Vec::new() };
+        Self {
+            from_client: dice.one_in(2),
+            seq,
+            ack,
+            // Few connections survive a RST at the right number, so a hit has none.
+            flags: if hit { dice.next() as u8 & !flag::RST } else { dice.next() as u8 },
+            window: dice.next() as u16,
+            // Half of all random ones are newer than the receiver's last one, so these have to be relative, too.
+            timestamps: dice
+                .one_in(4)
+                .then(|| (Number::From(dice.next() as u32), Number::From(dice.next() as u32))),
+            options: Self::options(dice),
+            payload,
+            wrong_sum: dice.one_in(10),
+        }
+    }
+
+    fn options(dice: &mut Dice) -> Vec<TcpOption> {
+        let number = |dice: &mut Dice| dice.next() as u32;
+        match dice.below(6) {
+            1 => vec![TcpOption::Nop, TcpOption::Nop, TcpOption::Sack(vec![(number(dice), number(dice))])],
+            2 => vec![TcpOption::Mss(number(dice) as u16), TcpOption::WindowScale(number(dice) as u8)],
+            3 => {
+                let mut bytes = vec![0; 4 + 4 * dice.below(6) as usize];
+                bytes.iter_mut().for_each(|byte| *byte = dice.next() as u8);
+                // Kind 8 would be timestamps, from no connection's clock.
+                bytes.iter_mut().filter(|byte| **byte == 8).for_each(|byte| *byte = 9);
+                vec![TcpOption::Raw(bytes)]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// One side of a connection, as forged packets reach it.
+#[derive(Debug)]
+struct Side {
+    /// Sender and receiver of packets that reach the node on this side.
+    from: SocketAddr,
+    to: SocketAddr,
+    ethernet: ([u8; 6], [u8; 6]),
+    /// The numbers of the next genuine segment.
+    seq: u32,
+    ack: u32,
+    /// Its timestamps: TSval and TSecr.
+    timestamps: (u32, u32),
+}
+
+impl Side {
+    fn forge(&self, forged: &Forged) -> Vec<u8> {
+        let mut segment = segment(self.from, self.to).ethernet(self.ethernet.0, self.ethernet.1);
+        segment.seq = forged.seq.of(self.seq);
+        segment.ack = forged.ack.of(self.ack);
+        segment.flags = forged.flags;
+        segment.window = forged.window;
+        segment.options.clone_from(&forged.options);
+        if let Some((value, echo)) = forged.timestamps {
+            let (value, echo) = (value.of(self.timestamps.0), echo.of(self.timestamps.1));
+            segment
+                .options
+                .splice(0..0, [TcpOption::Nop, TcpOption::Nop, TcpOption::Timestamps(value, echo)]);
+        }
+        segment.payload.clone_from(&forged.payload);
+        let mut frame = segment.bytes();
+        if forged.wrong_sum {
+            let at = if self.from.is_ipv4() { 34 } else { 54 } + 16;
+            frame[at] ^= 0x5a;
+        }
+        frame
+    }
+}
+
+/// A connection to the echo server.
+#[derive(Debug)]
+struct Line {
+    stream: TcpStream,
+    /// Bytes that were echoed so far.
+    asked: u64,
+    /// Where its client's packets reach the node, and its server's.
+    sides: [Side; 2],
+}
+
+impl Line {
+    /// Sends something else each time, and reads it back.
+    fn ask(&mut self) -> Result<()> {
+        self.asked += 1;
+        let (bytes, mut echo) = (mix(self.asked).to_be_bytes(), [0; 8]);
+        self.stream.write_all(&bytes).context("asking")?;
+        self.stream.read_exact(&mut echo).context("reading")?;
+        ensure!(echo == bytes, "another answer: {echo:02x?} for {bytes:02x?}");
+        Ok(())
+    }
+}
+
+/// The two hosts and the node between them. Fields drop in order: the daemon first.
+#[derive(Debug)]
+pub struct Rig {
+    pub daemon: Daemon,
+    _servers: Vec<Server>,
+    /// Where packets of clients and of servers are seen and sent.
+    taps: [Tap; 2],
+    macs: [([u8; 6], [u8; 6]); 2],
+    pub lab: Lab,
+}
+
+impl Rig {
+    /// Starts Vestibule and the servers; direct connections pass through the node's own forwarding.
+    pub fn new() -> Result<Self> {
+        let lab = Lab::with(&crate::topology::Options { servers: false, ..Default::default() })?;
+        let servers = lab.echo_servers(ECHO_PORT)?;
+        let mut config = Config::lab_on(ECHO_PORT);
+        config.route_mut("tenant-a").backends =
+            FAMILIES.map(|family| Backend::new(backend(family, 0, 0), ECHO_PORT)).to_vec();
+        let daemon = lab.vestibule(&config)?;
+        let tenant = &lab.tenants[0];
+        for family in FAMILIES {
+            let gateway = balancer(family, TENANT_NETS[0]);
+            tenant.namespace.ip(&format!("route add default via {gateway}\n"))?;
+        }
+        let taps = [Tap::open(&lab.client, UPLINK)?, Tap::open(&tenant.namespace, UPLINK)?];
+        let macs = [
+            (lab.balancer.mac(CLIENT_DEVICE)?, lab.client.mac(UPLINK)?),
+            (lab.balancer.mac(tenant.name)?, tenant.namespace.mac(UPLINK)?),
+        ];
+        Ok(Self { daemon, _servers: servers, taps, macs, lab })
+    }
+
+    /// Gives as many forged packets to pairs of connections, and looks at them again and again.
+    pub fn run(&self, seed: u64, packets: u64) -> Result<Tally> {
+        let (mut dice, mut tally) = (Dice(seed), Tally::default());
+        let mut pairs = FAMILIES.map(|_| None);
+        for round in 0.. {
+            if tally.packets >= packets {
+                break;
+            }
+            let place = round as usize % FAMILIES.len();
+            let pair = match pairs[place].take() {
+                Some(pair) => pair,
+                None => [self.open(FAMILIES[place], true)?, self.open(FAMILIES[place], false)?],
+            };
+            let hit = dice.one_in(HITS);
+            let first = dice.0;
+            pairs[place] = self.round(&mut dice, &mut tally, pair, hit).with_context(|| {
+                format!("seed {seed}, round {round} ({first:#x}), {:?}, hit: {hit}", FAMILIES[place])
+            })?;
+        }
+        for line in pairs.into_iter().flatten().flatten() {
+            reset(&line.stream)?;
+        }
+        Ok(tally)
+    }
+
+    /// One round; returns the pair if both connections live on.
+    fn round(
+        &self,
+        dice: &mut Dice,
+        tally: &mut Tally,
+        [mut through, mut direct]: [Line; 2],
+        hit: bool,
+    ) -> Result<Option<[Line; 2]>> {
+        for line in [&mut through, &mut direct] {
+            self.learn(line).context("before any forged packet")?;
+        }
+        for _ in 0..if hit { HIT_ROUND } else { ROUND } {
+            let forged = Forged::any(dice, hit);
+            let side = usize::from(!forged.from_client);
+            for line in [&through, &direct] {
+                self.send(side, &line.sides[side].forge(&forged))?;
+            }
+            tally.packets += 1;
+        }
+        let (looks, survived) = match hit {
+            false => (&mut tally.looks, &mut tally.survived),
+            true => (&mut tally.hits, &mut tally.survived_hits),
+        };
+        *looks += 1;
+        if direct.ask().is_ok() {
+            *survived += 1;
+            through.ask().context("the direct connection survives, the one through Vestibule does not")?;
+            return Ok(Some([through, direct]));
+        }
+        for line in [through, direct] {
+            reset(&line.stream)?;
+        }
+        Ok(None)
+    }
+
+    /// Sends a frame into the node; waits while the queue is full.
+    fn send(&self, side: usize, frame: &[u8]) -> Result<()> {
+        loop {
+            match self.taps[side].send(frame) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                sent => return sent.context("sending"),
+            }
+        }
+    }
+
+    /// Opens a connection through Vestibule, or a direct one.
+    fn open(&self, family: Family, through: bool) -> Result<Line> {
+        let server = SocketAddr::new(backend(family, 0, 0), ECHO_PORT);
+        let to = if through { self.lab.vip(family, TLS_PORT) } else { server };
+        let mut stream = self.lab.client.run(|| tls::dial(to)).context("connecting")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let bytes = if through { hello().name(server_name(0)).bytes() } else { vec![b'h'; 8] };
+        for tap in &self.taps {
+            tap.drain()?;
+        }
+        stream.write_all(&bytes)?;
+        ensure!(read_line(&mut stream)?.as_deref() == Some("tenant-a/0"), "another server");
+        stream.read_exact(&mut vec![0; bytes.len()]).context("reading the hello back")?;
+        let client = stream.local_addr()?;
+        // The last genuine packet that the server got shows its address and port there.
+        let ours = if through { balancer(family, TENANT_NETS[0]) } else { client.ip() };
+        let seen = self.seen(1, |segment| segment.to == server && segment.from.ip() == ours)?;
+        let side = |place: usize, from, to| Side {
+            from,
+            to,
+            ethernet: self.macs[place],
+            seq: 0,
+            ack: 0,
+            timestamps: (0, 0),
+        };
+        let sides = [side(0, client, to), side(1, server, seen.from)];
+        Ok(Line { stream, asked: 0, sides })
+    }
+
+    /// Returns the last segment seen at a side that `is` describes.
+    fn seen(&self, side: usize, is: impl Fn(&Segment) -> bool) -> Result<Segment> {
+        let frames = self.taps[side].drain()?;
+        let mut segments = frames.iter().rev().filter_map(|frame| Segment::parse(frame));
+        segments.find(is).with_context(|| format!("nothing was seen at side {side}"))
+    }
+
+    /// Learns the numbers that both ends have reached.
+    fn learn(&self, line: &mut Line) -> Result<()> {
+        // Earlier packets that are still in flight arrive first.
+        std::thread::sleep(Duration::from_millis(20));
+        for tap in &self.taps {
+            tap.drain()?;
+        }
+        line.ask()?;
+        // The client's last acknowledgement may be delayed: Linux waits for at most 40 ms.
+        std::thread::sleep(Duration::from_millis(60));
+        for (place, side) in line.sides.iter_mut().enumerate() {
+            let segment = self.seen(place, |segment| (segment.from, segment.to) == (side.to, side.from))?;
+            (side.seq, side.ack) = (segment.ack, segment.end());
+            let stamps = segment.options.iter().find_map(|option| match option {
+                TcpOption::Timestamps(value, echo) => Some((*echo, *value)),
+                _ => None,
+            });
+            side.timestamps = stamps.context("no timestamps")?;
+        }
+        Ok(())
+    }
+
+    /// Returns the number of entries in FLOWS, PENDING and NATS.
+    pub fn entries(&self) -> Result<[usize; 3]> {
+        let pin = |name: &str| self.daemon.pins().join(name);
+        Ok([
+            pinned_entries::<ClientTuple, Flow>(&pin(name::FLOWS))?.len(),
+            pinned_entries::<ClientTuple, Pending>(&pin(name::PENDING))?.len(),
+            pinned_entries::<BackendTuple, Reply>(&pin(name::NATS))?.len(),
+        ])
+    }
+}
