@@ -28,6 +28,8 @@ pub(crate) struct Connection {
     backend: AtomicU8,
     /// The client's own address, once it is connected.
     local: Mutex<Option<SocketAddr>>,
+    /// The backend's address and the node's, once the backend has the hello.
+    served: Mutex<Option<(SocketAddr, SocketAddr)>>,
 }
 
 impl Connection {
@@ -39,6 +41,11 @@ impl Connection {
     /// The backend that has the hello.
     pub(crate) fn backend(&self) -> Option<u8> {
         Some(self.backend.load(Ordering::Acquire)).filter(|backend| *backend != NO_BACKEND)
+    }
+
+    /// Notes the ends of the connection between backend and node.
+    pub(crate) fn served(&self, backend: SocketAddr, node: SocketAddr) {
+        *locked(&self.served) = Some((backend, node));
     }
 
     /// Notes the client's own address.
@@ -76,6 +83,8 @@ pub(crate) struct Fault {
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     open: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// Those whose client is not done yet.
+    live: Mutex<HashMap<u64, Arc<Connection>>>,
     ended: Mutex<VecDeque<(Instant, u64)>>,
     changes: Mutex<Vec<Change>>,
     faults: Mutex<Vec<Fault>>,
@@ -102,8 +111,11 @@ impl Book {
             begun: Instant::now(),
             backend: AtomicU8::new(NO_BACKEND),
             local: Mutex::new(None),
+            served: Mutex::new(None),
         });
-        locked(&self.open).insert(connection.plan.number, Arc::clone(&connection));
+        for list in [&self.open, &self.live] {
+            locked(list).insert(connection.plan.number, Arc::clone(&connection));
+        }
         connection
     }
 
@@ -111,6 +123,7 @@ impl Book {
     pub(crate) fn end(&self, connection: &Connection, explained: bool) {
         let class = if explained { "reset by a change" } else { class(connection) };
         *locked(&self.classes).entry(class).or_default() += 1;
+        locked(&self.live).remove(&connection.plan.number);
         let now = Instant::now();
         let mut ended = locked(&self.ended);
         ended.push_back((now, connection.plan.number));
@@ -127,14 +140,17 @@ impl Book {
         locked(&self.open).get(&number).cloned()
     }
 
-    /// The addresses of some connections that are open, or were a short time ago: client, then VIP.
-    pub(crate) fn four_tuples(&self, most: usize) -> Vec<(SocketAddr, SocketAddr)> {
-        let open = locked(&self.open);
-        let known = open.values().filter_map(|of| {
+    /// Senders and receivers of the connections that are open, and of as many as `ended` others: client and VIP, backend
+    /// and node.
+    pub(crate) fn four_tuples(&self, ended: usize) -> Vec<(SocketAddr, SocketAddr)> {
+        let mut known: Vec<Arc<Connection>> = locked(&self.live).values().cloned().collect();
+        known.extend(locked(&self.open).values().take(ended).cloned());
+        let ends = known.iter().flat_map(|of| {
             let plan = &of.plan;
-            Some((of.local()?, plan.tenant.address(plan.family)))
+            let client = of.local().map(|local| (local, plan.tenant.address(plan.family)));
+            client.into_iter().chain(*locked(&of.served))
         });
-        known.take(most).collect()
+        ends.collect()
     }
 
     /// Connections by class.

@@ -47,15 +47,15 @@ const FILTER: [libc::sock_filter; 15] = [
     give(0),
 ];
 
-const fn load(size: u32, at: u32) -> libc::sock_filter {
+pub(crate) const fn load(size: u32, at: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_LD | size | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: at }
 }
 
-const fn jump(test: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+pub(crate) const fn jump(test: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_JMP | test | libc::BPF_K) as u16, jt, jf, k }
 }
 
-const fn give(bytes: u32) -> libc::sock_filter {
+pub(crate) const fn give(bytes: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: bytes }
 }
 
@@ -103,7 +103,7 @@ pub(crate) struct Capture {
 impl Capture {
     /// Starts capturing on all devices of the namespace.
     pub(crate) fn start(node: &Namespace) -> Result<Self> {
-        let fd = node.run(open).context("opening a packet socket")?;
+        let fd = node.run(|| open(&FILTER)).context("opening a packet socket")?;
         socket::setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES).context("a large buffer")?;
         socket::setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::milliseconds(20))?;
         let shared = Arc::new(Shared::default());
@@ -138,7 +138,8 @@ impl Drop for Capture {
     }
 }
 
-fn open() -> io::Result<OwnedFd> {
+/// Opens a packet socket on all devices of the calling thread's namespace, with a filter.
+pub(crate) fn open(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     // SAFETY: socket(2) with constants. Protocol 0: nothing is queued before bind.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -146,8 +147,8 @@ fn open() -> io::Result<OwnedFd> {
     }
     // SAFETY: `fd` was just opened and has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut filter = FILTER;
-    let program = libc::sock_fprog { len: FILTER.len() as u16, filter: filter.as_mut_ptr() };
+    let mut filter = filter.to_vec();
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     // SAFETY: the kernel copies the program and its instructions, which are live.
     let set = unsafe {
         libc::setsockopt(
@@ -172,9 +173,17 @@ fn open() -> io::Result<OwnedFd> {
     if bound < 0 { Err(io::Error::last_os_error()) } else { Ok(socket) }
 }
 
-/// Waits a short time for a segment and counts it.
-fn receive(fd: &OwnedFd, shared: &Shared) {
-    let mut buffer = [0; 256];
+/// A frame that was captured, as far as it was read.
+pub(crate) struct Frame {
+    pub(crate) length: usize,
+    /// Index of the node's device.
+    pub(crate) device: u32,
+    /// Whether the node sent it.
+    pub(crate) sent: bool,
+}
+
+/// Waits a short time for a frame, and reads its first bytes.
+pub(crate) fn next(fd: &OwnedFd, buffer: &mut [u8]) -> Option<Frame> {
     // SAFETY: all-zero is a valid sockaddr_ll.
     let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut from_bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -189,13 +198,19 @@ fn receive(fd: &OwnedFd, shared: &Shared) {
             &raw mut from_bytes,
         )
     };
-    if length <= 0 {
+    let sent = from.sll_pkttype == libc::PACKET_OUTGOING;
+    (length > 0).then_some(Frame { length: length as usize, device: from.sll_ifindex as u32, sent })
+}
+
+/// Waits a short time for a segment and counts it.
+fn receive(fd: &OwnedFd, shared: &Shared) {
+    let mut buffer = [0; 256];
+    let Some(Frame { length, device, sent }) = next(fd, &mut buffer) else {
         let missed = dropped(fd);
         shared.missed.fetch_add(missed, Ordering::Relaxed);
         return;
-    }
-    let sent = from.sll_pkttype == libc::PACKET_OUTGOING;
-    let frame = &buffer[..length as usize];
+    };
+    let frame = &buffer[..length];
     let hops = if frame[12] == 0x08 { frame[22] } else { frame[21] };
     let counter = match (sent, hops == OWN_HOPS) {
         (true, true) => &shared.own,
@@ -207,12 +222,7 @@ fn receive(fd: &OwnedFd, shared: &Shared) {
     if last.len() == KEPT {
         last.pop_front();
     }
-    last.extend(parsed(frame).map(|segment| Seen {
-        at: Instant::now(),
-        device: from.sll_ifindex as u32,
-        sent,
-        segment,
-    }));
+    last.extend(parsed(frame).map(|segment| Seen { at: Instant::now(), device, sent, segment }));
 }
 
 /// Reads the fields that a report shows; a malformed segment has fewer.

@@ -17,6 +17,7 @@ use crate::dice::Dice;
 use crate::ledger::{self, Sums, Verdict};
 use crate::network::{Network, devices};
 use crate::signals;
+use crate::tail::Tail;
 use crate::tenants::{ALL, TENANTS, config};
 
 /// Seconds between two comparisons, and until the connections of one have ended.
@@ -51,6 +52,7 @@ pub(crate) struct Director<'a> {
     pub(crate) book: &'a Arc<Book>,
     pub(crate) network: &'a Network,
     pub(crate) capture: &'a Capture,
+    pub(crate) tail: &'a Tail,
     pub(crate) daemon: Daemon,
     pub(crate) tally: Tally,
     /// The counters at the last comparison.
@@ -66,7 +68,7 @@ impl<'a> Director<'a> {
     pub(crate) fn new(
         book: &'a Arc<Book>,
         network: &'a Network,
-        capture: &'a Capture,
+        (capture, tail): (&'a Capture, &'a Tail),
         seed: u64,
     ) -> Result<Self> {
         let backends = [ALL; TENANTS.len()];
@@ -75,7 +77,7 @@ impl<'a> Director<'a> {
         let daemon = Daemon::start(&network.node, &config(&backends), &["--devices", &devices])?;
         let before = daemon.reasons()?;
         let (tally, dice, begun) = (Tally::default(), Dice::new(seed, u64::MAX - 1), Instant::now());
-        Ok(Self { book, network, capture, daemon, tally, before, dice, backends, begun })
+        Ok(Self { book, network, capture, tail, daemon, tally, before, dice, backends, begun })
     }
 
     /// Runs until the time is over, a signal comes, or a fault is found.

@@ -27,6 +27,8 @@ mod server;
 mod stranger;
 /// Captured RSTs.
 mod capture;
+/// The last packets.
+mod tail;
 /// Their comparison with the counters.
 mod ledger;
 /// Signals.
@@ -53,6 +55,7 @@ use network::Network;
 use options::Options;
 use server::Servers;
 use table::Row;
+use tail::Tail;
 
 /// Clients whose connections take long, beside the others.
 const PATIENT: u64 = 4;
@@ -80,7 +83,8 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     let book = Arc::new(Book::default());
     let servers = Servers::start(&book, &network.sites)?;
     let capture = Capture::start(&network.node)?;
-    let mut director = Director::new(&book, &network, &capture, seed)?;
+    let tail = Tail::start(&network.node)?;
+    let mut director = Director::new(&book, &network, (&capture, &tail), seed)?;
     let (tap, ethernet) = network.tap_of_stranger()?;
     let conducted = std::thread::scope(|scope| {
         for client in 0..options.clients + PATIENT {

@@ -13,11 +13,16 @@ use crate::capture::age;
 use crate::director::Director;
 use crate::network::device_name;
 use crate::stranger::HOPS;
+use crate::tail::{Headers, Packet};
 
 /// Lines of `vestibule flows` that do not concern the connection.
 const OTHER_FLOWS: usize = 40;
 /// RSTs that do not.
 const OTHER_RESETS: usize = 100;
+/// How far behind a client's first number a segment of its connection may be.
+const NEAR: u32 = 100_000;
+/// TCP flags of the first segment.
+const SYN: u8 = 2;
 
 /// Writes the report of the faults; where it is.
 pub(crate) fn write(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<PathBuf> {
@@ -32,6 +37,8 @@ pub(crate) fn write(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Res
 
 fn text(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<String> {
     let now = Instant::now();
+    // First of all, because they are overwritten.
+    let packets_kept = director.tail.last();
     let mut text = format!("seed {seed}, after {:.1?}\n", director.elapsed());
     for fault in faults {
         writeln!(text, "\n{:.3?} ago: {}", now - fault.at, fault.what)?;
@@ -56,9 +63,39 @@ fn text(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<String> 
     let concerned: Vec<String> =
         faults.iter().filter_map(|fault| Some(fault.connection.as_ref()?.local()?.to_string())).collect();
     flows(&mut text, director, &concerned)?;
+    packets(&mut text, director, &packets_kept, &concerned, now)?;
     resets(&mut text, director, &concerned, now)?;
     writeln!(text, "\nthe daemon's log:\n{}", director.daemon.log())?;
     Ok(text)
+}
+
+/// The packets of the connections that a fault concerns, on both sides: a client's numbers are the backend's, too.
+fn packets(
+    text: &mut String,
+    director: &Director<'_>,
+    all: &[Packet],
+    concerned: &[String],
+    now: Instant,
+) -> Result<()> {
+    let read: Vec<(&Packet, Headers)> =
+        all.iter().filter_map(|packet| Some((packet, packet.headers()?))).collect();
+    let is_client = |headers: &Headers| concerned.contains(&headers.from.to_string());
+    let firsts: Vec<u32> =
+        read.iter().filter(|(_, h)| h.flags == SYN && is_client(h)).map(|(_, h)| h.seq).collect();
+    let is_near = |number: u32| firsts.iter().any(|first| number.wrapping_sub(*first) < NEAR);
+    writeln!(text, "\npackets that are concerned, of {} kept:", all.len())?;
+    let mut names = BTreeMap::new();
+    for (packet, headers) in &read {
+        let own = is_client(headers) || concerned.contains(&headers.to.to_string());
+        if own || is_near(headers.seq) || is_near(headers.ack) {
+            let device = names
+                .entry(packet.device)
+                .or_insert_with(|| device_name(&director.network.node, packet.device));
+            let direction = if packet.sent { "out of" } else { "in from" };
+            writeln!(text, "{:>9.3?} ago {direction} {device}: {headers}", now - packet.at)?;
+        }
+    }
+    Ok(())
 }
 
 /// The RSTs of the connections that a fault concerns, and the last ones of others.

@@ -203,6 +203,9 @@ impl Backend {
         if !connection.take(self.index) {
             return Err(format!("a second backend has the hello: {connection:?}"));
         }
+        if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
+            connection.served(local, peer);
+        }
         Ok((Some(connection), Some(have.split_off(length))))
     }
 

@@ -1,5 +1,5 @@
-//! A stranger: floods, garbage, and packets forged in the names of clients whose addresses and ports it knows, but
-//! not their numbers.
+//! A stranger: floods, garbage, and packets forged in the names of clients and backends whose addresses and ports it
+//! knows, but not their numbers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::Ordering;
@@ -18,8 +18,8 @@ use crate::tenants::{CLOSED_PORT, TENANTS};
 const TICK: Duration = Duration::from_millis(25);
 /// Hop limit of forged packets: unlike any other's, so that a report shows who sent a RST.
 pub(crate) const HOPS: u8 = 77;
-/// Known connections that a volley aims at.
-const AIMED: usize = 64;
+/// Ended connections that it knows, beside all that are open.
+const ENDED: usize = 8;
 /// Offset of TCP in a frame of IPv6, and of the IPv4 header. The IPv6 header has no checksum: with other addresses the
 /// packet would be another client's.
 const V6_FROM: usize = 54;
@@ -61,10 +61,10 @@ fn volley(book: &Book, dice: &mut Dice) -> Vec<Segment> {
     for _ in 0..dice.below(4) {
         packets.push(garbage(dice));
     }
-    let known = book.four_tuples(AIMED);
+    let known = book.four_tuples(ENDED);
     for _ in 0..dice.below(4).min(known.len() as u64) {
-        let (client, to) = known[dice.below(known.len() as u64) as usize];
-        packets.push(forged(dice, client, to));
+        let (from, to) = known[dice.below(known.len() as u64) as usize];
+        packets.push(forged(dice, from, to));
     }
     packets.into_iter().map(|packet| packet.hop_limit(HOPS)).collect()
 }
@@ -98,8 +98,8 @@ fn garbage(dice: &mut Dice) -> Segment {
     numbered(dice, segment(from, SocketAddr::new(vip(family), port)).flags(flags)).payload(bytes)
 }
 
-/// A packet in the name of a client. Data is rare: Linux takes one in some millions of such segments, from anybody.
-fn forged(dice: &mut Dice, client: SocketAddr, to: SocketAddr) -> Segment {
+/// A packet in the name of a client or a backend. Data is rare: Linux takes one in some millions of such segments, from anybody.
+fn forged(dice: &mut Dice, from: SocketAddr, to: SocketAddr) -> Segment {
     let flags = dice.weighted(&[
         (4, flag::RST),
         (2, flag::RST | flag::ACK),
@@ -108,7 +108,7 @@ fn forged(dice: &mut Dice, client: SocketAddr, to: SocketAddr) -> Segment {
         (2, flag::ACK | flag::FIN),
     ]);
     let bytes = if dice.chance(3) { vec![b'x'; 40] } else { Vec::new() };
-    numbered(dice, segment(client, to).flags(flags)).payload(bytes)
+    numbered(dice, segment(from, to).flags(flags)).payload(bytes)
 }
 
 fn numbered(dice: &mut Dice, mut packet: Segment) -> Segment {
