@@ -22,7 +22,7 @@ fn tagged(segment: &Segment, vlan: u16) -> Vec<u8> {
 /// Sends the segment with a tag of VLAN 0; returns the one frame that the node sends for it, and where.
 #[track_caller]
 fn give(programs: &mut Programs, device: Device, segment: &Segment) -> (Device, Vec<u8>) {
-    programs.world.send(device, &tagged(segment, 0)).unwrap();
+    programs.world.send(device, &tagged(segment, 0)).expect("the device takes it");
     let mut sent = programs.world.receive(1);
     assert_eq!(sent.len(), 1, "{sent:02x?}");
     sent.swap_remove(0)
@@ -31,7 +31,7 @@ fn give(programs: &mut Programs, device: Device, segment: &Segment) -> (Device, 
 #[test]
 fn frames_with_a_priority_alone_are_served_and_answered_without_a_tag() {
     tests::skip_without_root!();
-    let mut programs = Programs::attached(Sizes::default()).unwrap();
+    let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
     programs.tls_with_one_route();
     for family in FAMILIES {
         let dial = dial(family);
@@ -60,12 +60,15 @@ fn frames_with_a_priority_alone_are_served_and_answered_without_a_tag() {
 #[test]
 fn frames_of_another_vlan_are_handed_on() {
     tests::skip_without_root!();
-    let mut programs = Programs::attached(Sizes::default()).unwrap();
+    let mut programs = Programs::attached(Sizes::default()).expect("the programs load");
     programs.tls_with_one_route();
     for family in FAMILIES {
         for vlan in [1, 42, 4095] {
             let before = programs.counters()[&Reason::ParseNotIp];
-            programs.world.send(Device::Client, &tagged(&dial(family).syn(), vlan)).unwrap();
+            programs
+                .world
+                .send(Device::Client, &tagged(&dial(family).syn(), vlan))
+                .expect("the device takes it");
             assert_eq!(programs.world.drain(), []);
             assert_eq!(programs.counters()[&Reason::ParseNotIp] - before, 1);
         }

@@ -24,24 +24,25 @@ pub(crate) fn learn_partial(skb: Skb, received: &mut Received) -> Result<(), Exi
     learn_partial_at(skb, received, at)
 }
 
-/// Like [`learn_partial`], but tries it on any two bytes of the transport header.
-#[inline(always)]
-pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Result<(), Exit> {
-    let field = &mut received.kept;
-    let failed = Exit::drop(Reason::EmitFailed);
-    if !skb.load(at, field.bytes.as_mut_ptr(), 2) || !skb.fix_checksum(at, 1, false) {
-        return Err(failed);
+verified! {
+    /// Like [`learn_partial`], but tries it on any two bytes of the transport header.
+    pub(super) fn learn_partial_at as emit_learn_partial[Skb, skb](received: Received; at: u32) -> Result<(), Exit> {
+        let field = &mut received.kept;
+        let failed = Exit::drop(Reason::EmitFailed);
+        if !skb.load(at, field.bytes.as_mut_ptr(), 2) || !skb.fix_checksum(at, 1, false) {
+            return Err(failed);
+        }
+        let now = field.bytes.as_mut_ptr().wrapping_add(2);
+        if !skb.load(at, now, 2) {
+            return Err(failed);
+        }
+        received.partial = field.be16(0) == field.be16(2);
+        // Like the replacement, without a change of the sum over the packet.
+        if !received.partial && !skb.store_headers(at, field.bytes.as_ptr(), 2) {
+            return Err(failed);
+        }
+        Ok(())
     }
-    let now = field.bytes.as_mut_ptr().wrapping_add(2);
-    if !skb.load(at, now, 2) {
-        return Err(failed);
-    }
-    received.partial = field.be16(0) == field.be16(2);
-    // Like the replacement, without a change of the sum over the packet.
-    if !received.partial && !skb.store_headers(at, field.bytes.as_ptr(), 2) {
-        return Err(failed);
-    }
-    Ok(())
 }
 
 /// Returns the offset of the TCP checksum in the frame.
@@ -156,12 +157,18 @@ pub(super) fn take_jumbo_off(skb: Skb, received: &mut Received) -> Result<(), Ex
     if received.segment.jumbo_bytes == 0 {
         return Ok(());
     }
-    received.segment.jumbo_bytes = 0;
-    received.kept.bytes[0] = IpProto::Tcp as u8;
-    let next_header = received.kept.bytes.as_ptr();
-    match skb.shrink_behind_ip(JUMBO_BYTES) && skb.store(ETH_BYTES + 6, next_header, 1) {
-        true => Ok(()),
-        false => Err(Exit::drop(Reason::EmitFailed)),
+    without_jumbo(skb, received)
+}
+
+verified! {
+    fn without_jumbo as emit_without_jumbo[Skb, skb](received: Received) -> Result<(), Exit> {
+        received.segment.jumbo_bytes = 0;
+        received.kept.bytes[0] = IpProto::Tcp as u8;
+        let next_header = received.kept.bytes.as_ptr();
+        match skb.shrink_behind_ip(JUMBO_BYTES) && skb.store(ETH_BYTES + 6, next_header, 1) {
+            true => Ok(()),
+            false => Err(Exit::drop(Reason::EmitFailed)),
+        }
     }
 }
 

@@ -62,7 +62,7 @@ fn quote_segment<const V4: bool>(
     let too_big = reason == Reason::IcmpTooBig as u32;
     // The MTU towards the receiver, read before the route back is looked up below.
     let mtu = if too_big { kernel::mtu_found(&draft.route) } else { 0 };
-    if received.segment.jumbo_bytes != 0 {
+    if !V4 && received.segment.jumbo_bytes != 0 {
         emit::learn_partial(skb, received)?;
         received.partial_known = true;
         emit::take_jumbo_off(skb, received)?;
