@@ -53,8 +53,9 @@ fn challenged(programs: &mut Programs, open: Open, syn: &Segment) {
     assert_eq!(outcome.counted, [(Reason::SynChallenged, 1)]);
     let challenge = sent(&outcome);
     let flow = open.flow(programs);
-    // One byte behind what the client expects: a client that has the connection must not read its window.
-    let seq = flow.backend.sent.next.wrapping_sub(flow.seq_delta).wrapping_sub(1);
+    // One byte behind what the client acknowledged, so that a client that has the connection does not read its window.
+    let seq = flow.client.acked.number.wrapping_sub(flow.seq_delta).wrapping_sub(1);
+    assert!(challenge.window > 0, "a window of zero may stop the client");
     assert_eq!((challenge.flags, challenge.payload.len()), (flag::ACK, 0));
     assert_eq!((challenge.seq, challenge.ack), (seq, flow.backend.acked.number));
     assert_eq!((challenge.from, challenge.to), (syn.to, syn.from));

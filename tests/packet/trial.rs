@@ -58,6 +58,7 @@ fn ask(programs: &mut Programs, open: Open, from: From) {
     let [(device, frame)] = &outcome.emitted[..] else { panic!("one probe: {:?}", outcome.emitted) };
     let probe = Segment::parse(frame).expect("a TCP segment");
     assert_eq!((probe.flags, probe.payload.len()), (flag::ACK, 0));
+    assert!(probe.window > 0, "a window of zero may stop an end");
     let (expected_device, from, to, seq, ack) = match from {
         From::Client => {
             let (seq, ack) = (behind(ISN, HELLO - 1), behind(BACKEND_ISN, 0));

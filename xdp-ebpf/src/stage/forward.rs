@@ -2,10 +2,10 @@
 //! connection to its end. Addresses and ports belong to `delivery`.
 
 use common::maps::flow::{
-    ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_REMOVED, FLOW_RESET, FLOW_UNDELIVERED, Flow,
+    ClientTuple, DECLINED_SACK, DECLINED_TIMESTAMPS, End, FLOW_REMOVED, FLOW_RESET, FLOW_UNDELIVERED, Flow,
     WINDOW_SCALE_ANNOUNCED, WINDOW_SCALE_NONE,
 };
-use common::maps::word::Towards;
+use common::maps::word::{Towards, WINDOW_UNIT};
 use common::wire::seq;
 
 use crate::atomic;
@@ -316,42 +316,62 @@ pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
 }
 
 /// Drafts the challenge to the client's SYN on an open flow (RFC 5961 section 4.2): a client that has lost the
-/// connection answers it with a RST that ends the flow. It is one byte behind what a client expects that still has the
-/// connection: that one reads neither the window, which is the backend's to announce, nor anything else.
+/// connection answers it with a RST that ends the flow. It is one byte behind what the client acknowledged: a client that still
+/// has the connection then reads nothing of it.
 #[inline(always)]
 pub(crate) fn draft_challenge(received: &Received, d: &mut Draft, f: &Flow) {
     draft::to_client(d, &received.client);
-    d.seq = f.backend.sent.next.wrapping_sub(f.seq_delta).wrapping_sub(1);
-    d.ack = f.backend.acked.number;
-    d.flags = ACK;
-    d.payload_bytes = 0;
-    d.window = 0;
-    d.timestamps = false;
+    draft_behind(d, f.client.acked.number.wrapping_sub(f.seq_delta), f.backend.acked.number);
+    d.window = window_to_client(f);
+}
+
+/// Returns the window field of a segment of ours to the client: the largest window that the backend announced. If the numbers
+/// that we learned were a stranger's, the segment may be ahead of what the client expects; with a window of zero, it would
+/// stop the client until the backend has sent as much.
+#[inline(always)]
+fn window_to_client(f: &Flow) -> u16 {
+    let scaled = f.client.sent.agreed().scaled;
+    let scale = if scaled { WINDOW_SCALE_ANNOUNCED } else { f.backend.sent.agreed().scale };
+    window_field(&f.backend, scale)
+}
+
+/// Returns the same of a segment to the backend.
+#[inline(always)]
+fn window_to_backend(f: &Flow) -> u16 {
+    let agreed = f.client.sent.agreed();
+    let unscaled = agreed.scaled && f.backend.sent.agreed().scale == WINDOW_SCALE_NONE;
+    window_field(&f.client, if unscaled { WINDOW_SCALE_NONE } else { agreed.scale })
+}
+
+#[inline(always)]
+fn window_field(sender: &End, scale: u8) -> u16 {
+    let shift = if scale == WINDOW_SCALE_NONE { 0 } else { u32::from(scale & 15) };
+    (u32::from(sender.acked.window) * WINDOW_UNIT >> shift).clamp(1, 65_535) as u16
 }
 
 /// Drafts the keep-alive probe that asks the backend whether it still has the connection.
 #[inline(always)]
 pub(crate) fn draft_backend_probe(d: &mut Draft, f: &Flow) {
     delivery::address(d, &f.nat);
-    draft_probe(d, f.backend.acked.number, f.client.acked.number);
+    draft_behind(d, f.backend.acked.number, f.client.acked.number);
+    d.window = window_to_backend(f);
 }
 
 /// Drafts the same for the client.
 #[inline(always)]
 pub(crate) fn draft_client_probe(client: &ClientTuple, d: &mut Draft, f: &Flow) {
     draft::to_client(d, client);
-    let delta = f.seq_delta;
-    draft_probe(d, f.client.acked.number.wrapping_sub(delta), f.backend.acked.number);
+    draft_behind(d, f.client.acked.number.wrapping_sub(f.seq_delta), f.backend.acked.number);
+    d.window = window_to_client(f);
 }
 
 /// A segment without data, one byte before what its receiver expects: it is answered at once (RFC 9293 section 3.8.4).
 #[inline(always)]
-fn draft_probe(d: &mut Draft, expected: u32, ack: u32) {
+fn draft_behind(d: &mut Draft, expected: u32, ack: u32) {
     d.seq = expected.wrapping_sub(1);
     d.ack = ack;
     d.flags = ACK;
     d.payload_bytes = 0;
-    d.window = 0;
     d.timestamps = false;
 }
 
