@@ -58,7 +58,7 @@ mod tests {
         }
     }
 
-    fn flow(state: u8, client_fin: u16, backend_fin: u16) -> Flow {
+    fn flow(state: u8, client_fin: u8, backend_fin: u8) -> Flow {
         let connection = Connection { state, ..Connection::zeroed() };
         let mut flow = Flow { connection, seen_secs: 1000, ..Flow::zeroed() };
         (flow.client.sent.fin, flow.backend.sent.fin) = (client_fin, backend_fin);

@@ -346,7 +346,7 @@ fn window_to_backend(f: &Flow) -> u16 {
 #[inline(always)]
 fn window_field(sender: &End, scale: u8) -> u16 {
     let shift = if scale == WINDOW_SCALE_NONE { 0 } else { u32::from(scale & 15) };
-    (u32::from(sender.acked.window) * WINDOW_UNIT >> shift).clamp(1, 65_535) as u16
+    ((u32::from(sender.acked.window) * WINDOW_UNIT) >> shift).clamp(1, 65_535) as u16
 }
 
 /// Drafts the keep-alive probe that asks the backend whether it still has the connection.

@@ -6,6 +6,7 @@ use crate::plan::opening::Unknown;
 use common::maps::flow::{BackendTuple, Connection, End, FLOW_ESTABLISHED, FLOW_SYN_SEEN, Flow};
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::route::LABEL_ROUTE;
+use common::maps::word::Agreed;
 use common::wire::opening::Opening;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -44,7 +45,7 @@ fn flow(image: &MapsImage, name: &str) -> Flow {
     let (backend, record) = of_route.max_by_key(|(_, backend)| backend.address).unwrap();
     let key_of_listener = ListenerKey { address: ip(VIP).into(), port: Port::new(443), reserved: [0; 2] };
     let Listener { id: listener, .. } = image.listeners[&key_of_listener];
-    Flow {
+    let mut flow = Flow {
         connection: Connection {
             generation: 77,
             state: FLOW_ESTABLISHED,
@@ -62,12 +63,10 @@ fn flow(image: &MapsImage, name: &str) -> Flow {
         client_isn: 11,
         vip_isn: 12,
         seen_secs: 13,
-        client_scale: 7,
-        backend_scale: 9,
-        declined: 1,
-        scaled: 1,
         ..Flow::zeroed()
-    }
+    };
+    flow.agree(Agreed { scale: 7, scaled: true, declined: 1 }, Agreed::scale(9));
+    flow
 }
 
 fn end(next: u32, number: u32, window: u16) -> End {
