@@ -24,16 +24,13 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     checksum::tcp(skb, received, &mut s.cursors)?;
     let own = hello::is_own(&received.segment, &s.waiting.pending);
     let reset = received.segment.has(RST);
-    if !hello::is_over(received, &s.waiting.pending) {
-        // A RST that is not the connection's own neither ends nor starts anything.
+    if !own || !hello::is_over(received, &s.waiting.pending) {
+        // A RST that is not the connection's own neither ends nor starts anything. Nor does any segment of a stranger
+        // remove a connection that is over: its client would never get its RST.
         return Ok(own || reset);
     }
     record::remove_held(received, &mut s.waiting);
-    match (own, reset) {
-        (false, _) => Ok(false),
-        (true, true) => Err(Exit::drop(Reason::HelloReset)),
-        (true, false) => Err(Exit::reset(Reason::HelloTimeout)),
-    }
+    Err(if reset { Exit::drop(Reason::HelloReset) } else { Exit::reset(Reason::HelloTimeout) })
 }
 
 /// Handles the client's segment: collects the hello, finds its tenant, dials a backend. If the client is

@@ -1,6 +1,6 @@
 //! Hellos: of any size, with records cut anywhere, that carry the connection's number; and broken ones.
 
-use tests::hello::hello;
+use ::tests::hello::hello;
 
 use crate::dice::Dice;
 use crate::tenants::Tenant;
@@ -146,7 +146,7 @@ pub(crate) fn read(stream: &[u8]) -> Option<(usize, u64)> {
 mod tests {
     use super::*;
     use crate::tenants::TENANTS;
-    use common::wire::client_hello::HELLO_BYTES_MAX;
+    use common::maps::flow::HELLO_BYTES_MAX;
 
     #[test]
     fn a_greeting_carries_its_number_and_fits_nine_buffers() {

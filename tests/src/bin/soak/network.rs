@@ -29,6 +29,9 @@ const STRANGER_NET: u8 = 9;
 const UPLINK: &str = "uplink";
 const MTU: u16 = 1500;
 
+/// Destination and source of a frame.
+pub(crate) type Ethernet = ([u8; 6], [u8; 6]);
+
 /// Fields drop in order: injectors before the namespaces of their ends.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -90,7 +93,7 @@ impl Network {
     }
 
     /// Frames that the stranger sends, with the link addresses they need.
-    pub(crate) fn tap_of_stranger(&self) -> Result<(Tap, ([u8; 6], [u8; 6]))> {
+    pub(crate) fn tap_of_stranger(&self) -> Result<(Tap, Ethernet)> {
         let ethernet = (self.node.mac(&device(STRANGER_NET))?, self.stranger.mac(UPLINK)?);
         Ok((Tap::open(&self.stranger, UPLINK)?, ethernet))
     }

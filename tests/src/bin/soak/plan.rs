@@ -1,6 +1,6 @@
 //! What one connection does, decided by the seed and the connection's number.
 
-use tests::addresses::{FAMILIES, Family};
+use ::tests::addresses::{FAMILIES, Family};
 
 use crate::dice::Dice;
 use crate::greeting::{Broken, Greeting};

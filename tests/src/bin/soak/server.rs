@@ -6,10 +6,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ::tests::addresses::FAMILIES;
+use ::tests::net::Namespace;
 use anyhow::{Context, Result};
 use load::content::{Pattern, digest};
-use tests::addresses::FAMILIES;
-use tests::net::Namespace;
 
 use crate::book::{Book, Connection};
 use crate::greeting;
@@ -127,6 +127,9 @@ struct Backend {
     index: u8,
 }
 
+/// A connection whose hello was read, and the bytes that followed it.
+type Greeted = (Arc<Connection>, Vec<u8>);
+
 /// Why a conversation failed.
 enum Failure {
     /// Something that no plan and no change explains.
@@ -157,15 +160,15 @@ impl Backend {
     fn take(&self, mut stream: TcpStream, peer: SocketAddr) {
         // If the client is gone already, the next call reports it.
         let _ = socket::prepare(&stream);
-        let (hello, rest) = match self.greeted(&mut stream) {
-            Ok(both) => both,
+        let (connection, rest) = match self.greeted(&mut stream) {
+            Ok(Some(both)) => both,
+            Ok(None) => return,
             Err(what) => {
                 self.book
                     .fault(format!("backend {}/{}, {peer}: {what}", self.tenant.number, self.index), None);
                 return;
             }
         };
-        let Some((connection, rest)) = hello.zip(rest) else { return };
         let Err(failure) = self.converse(stream, &connection, &rest) else { return };
         let aborts = matches!(connection.plan.aim, Aim::Served(end) if end.is_client_abort());
         let what = match failure {
@@ -179,7 +182,7 @@ impl Backend {
     }
 
     /// Reads the hello; returns its connection and what came behind it. `None`: reset before the hello was complete.
-    fn greeted(&self, stream: &mut TcpStream) -> Result<(Option<Arc<Connection>>, Option<Vec<u8>>), String> {
+    fn greeted(&self, stream: &mut TcpStream) -> Result<Option<Greeted>, String> {
         let (mut have, mut buffer) = (Vec::new(), vec![0; 32 * 1024]);
         let (length, number) = loop {
             if let Some(read) = greeting::read(&have) {
@@ -187,7 +190,7 @@ impl Backend {
             }
             match socket::read(stream, &mut buffer) {
                 Got::Bytes(length) => have.extend(&buffer[..length]),
-                Got::Error(error) if is_reset(&error) => return Ok((None, None)),
+                Got::Error(error) if is_reset(&error) => return Ok(None),
                 other => return Err(format!("{other:?} after {} bytes of a hello", have.len())),
             }
         };
@@ -206,7 +209,7 @@ impl Backend {
         if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr()) {
             connection.served(local, peer);
         }
-        Ok((Some(connection), Some(have.split_off(length))))
+        Ok(Some((connection, have.split_off(length))))
     }
 
     /// Upload, answer, download, end.

@@ -10,9 +10,12 @@ use load::content::{PIECE, Pattern};
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, sockopt};
 
 /// How long one read or write may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(240);
 /// Seconds of silence before the first keep-alive probe, and between two.
 const KEEP_ALIVE_SECS: [u32; 2] = [6, 3];
+/// Probes without an answer that end a connection: a client whose RST got lost may get nothing while its cookie is valid, for
+/// up to 137 s.
+const KEEP_ALIVE_PROBES: u32 = 60;
 /// Connections that may wait for `accept`.
 const BACKLOG: i32 = 4096;
 
@@ -54,6 +57,7 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     socket::setsockopt(stream, sockopt::KeepAlive, &true)?;
     socket::setsockopt(stream, sockopt::TcpKeepIdle, &KEEP_ALIVE_SECS[0])?;
     socket::setsockopt(stream, sockopt::TcpKeepInterval, &KEEP_ALIVE_SECS[1])?;
+    socket::setsockopt(stream, sockopt::TcpKeepCount, &KEEP_ALIVE_PROBES)?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use tests::tap::Tap;
 
 use crate::book::Book;
 use crate::dice::Dice;
+use crate::network::Ethernet;
 use crate::tenants::{CLOSED_PORT, TENANTS};
 
 /// Time between two volleys.
@@ -26,7 +27,7 @@ const V6_FROM: usize = 54;
 const V4_FROM: usize = 14;
 
 /// Sends until the soak is over.
-pub(crate) fn run(book: &Book, tap: &Tap, ethernet: ([u8; 6], [u8; 6]), seed: u64) {
+pub(crate) fn run(book: &Book, tap: &Tap, ethernet: Ethernet, seed: u64) {
     let mut dice = Dice::new(seed, u64::MAX);
     while !book.is_over() {
         sleep(TICK);
