@@ -196,8 +196,14 @@ fn add(
     }
     if waiting.pending.connection.state == PENDING_CONNECTING {
         // Data after the hello (TLS early data): kept as long as there is room, never acknowledged by us.
-        keep(received, waiting, cursors)?;
-        return if repeated { Ok(()) } else { Err(Exit::drop(Reason::HelloBuffered)) };
+        bytes::keep(received, waiting, cursors)?;
+        if repeated {
+            // The record stays held, for the next try.
+            pending::write(received, waiting);
+            return Ok(());
+        }
+        pending::store(received, waiting)?;
+        return Err(Exit::drop(Reason::HelloBuffered));
     }
     judge(skb, received, waiting, cursors)
 }
