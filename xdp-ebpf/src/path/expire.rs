@@ -211,7 +211,8 @@ fn pending(skb: Skb, s: &mut Scratch, request: Request) -> bool {
 /// repeats nothing.
 #[inline(always)]
 fn again(skb: Skb, s: &mut Scratch, request: Request) -> bool {
-    if pending_record::lock(&mut s.received, &mut s.waiting, request.generation) != Found::Held {
+    let generation = request.generation;
+    if pending_record::lock(&mut s.received, &mut s.waiting, generation) != Found::Held {
         return false;
     }
     if s.waiting.pending.connection.state != PENDING_CONNECTING {
