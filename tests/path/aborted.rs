@@ -1,5 +1,6 @@
 //! Clients that abort with data in flight that nobody acknowledges it.
 
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
@@ -68,8 +69,10 @@ fn a_client_that_aborts_while_its_backend_is_gone_is_forgotten_within_a_minute()
     let scene = Scene::echo();
     let streams = all(&scene);
     lose(&scene, "meta l4proto tcp");
-    let ((), moved) = scene.counted(|| streams.into_iter().for_each(|stream| abort(stream, 30_000)));
-    assert!(moved.get("ForwardTrial") >= Some(&4), "{moved:?}");
+    let abort = || streams.into_iter().for_each(|stream| abort(stream, 30_000));
+    let are_on_trial = |moved: &BTreeMap<String, u64>| moved.get("ForwardTrial") >= Some(&4);
+    let ((), moved) = scene.counted_until(abort, are_on_trial);
+    assert!(are_on_trial(&moved), "{moved:?}");
     let ((), moved) = scene.counted(|| scene.assert_empty_within(FORGOTTEN));
     assert_eq!(moved.get("ExpireTrial"), Some(&4), "three probes without an answer: {moved:?}");
 }
@@ -81,7 +84,8 @@ fn a_client_that_aborts_after_its_data_was_lost_is_forgotten_within_a_minute() {
     let scene = Scene::echo();
     let streams = all(&scene);
     lose(&scene, "meta length > 300");
-    let ((), moved) = scene.counted(|| streams.into_iter().for_each(|stream| abort(stream, 30_000)));
+    let abort = || streams.into_iter().for_each(|stream| abort(stream, 30_000));
+    let ((), moved) = scene.counted_until(abort, |moved| moved.contains_key("ForwardTrial"));
     assert!(moved.contains_key("ForwardTrial"), "{moved:?}");
     scene.assert_empty_within(FORGOTTEN);
     assert_eq!(scene.echoes.iter().map(tests::server::Server::connections).sum::<usize>(), 0);
