@@ -42,7 +42,7 @@ reasons! {
     3 ParseFragment "parse" "fragment" "IP fragment for a VIP, or the first one of a connection's segment; dropped";
     4 ParseOptions "parse" "ip_options" "IPv4 options or IPv6 extension headers that may not be read over, for a VIP or on a backend's segment; dropped";
     5 ParseTcpHeader "parse" "tcp_header" "malformed TCP header for a VIP; dropped";
-    6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP; dropped";
+    6 ParseFlags "parse" "tcp_flags" "impossible TCP flags for a VIP, or in a backend's name; dropped";
     7 ParseIpChecksum "parse" "ip_checksum" "IPv4 header checksum wrong; dropped";
     8 ParseTcpChecksum "parse" "tcp_checksum" "TCP checksum wrong where a segment would be believed; dropped";
     9 ParseBusy "parse" "busy" "another packet was being handled on this CPU (PREEMPT_RT); dropped, the sender repeats";
@@ -107,7 +107,7 @@ reasons! {
     66 ConnectDeclined "connect" "declined_option" "backend declined an option that the client was granted (event)";
     67 ConnectOld "connect" "old_connection" "backend answered for an old connection on our port; SYN sent from another port";
     68 ConnectBusy "connect" "busy" "another packet of the waiting connection is being handled; dropped, the sender repeats";
-    69 ConnectIgnored "connect" "ignored" "answer that a backend repeated, or that is for the client's own old connection; dropped";
+    69 ConnectIgnored "connect" "ignored" "answer that a backend repeated, that accepts nothing, or that is for the client's own old connection; dropped";
 
     70 ForwardBackend "forward" "to_backend" "passed to the backend";
     71 ForwardClient "forward" "to_client" "passed to the client";

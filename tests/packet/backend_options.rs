@@ -62,10 +62,14 @@ fn options_of_a_backends_segment_that_may_not_be_read_over_are_dropped() {
             assert_eq!(outcome.counted, [(Reason::ParseOptions, 1)], "{what}");
             assert_dropped(&outcome, Reason::ParseOptions);
         }
+        // The first fragment, with options, and in IPv6 with more of them behind the fragment header. The node's stack
+        // would put it together with the others, and answer with RST.
+        let frame = harmless(&first_fragment(segment.clone()), family).swap_remove(0);
+        let reason = if family.is_v4() { Reason::ParseFragment } else { Reason::ParseOptions };
+        assert_dropped(&programs.ingress(Device::Backend, &frame), reason);
         if !family.is_v4() {
-            // The first fragment, behind a header of options.
-            let frame = harmless(&first_fragment(segment), family).swap_remove(0);
-            assert_dropped(&programs.ingress(Device::Backend, &frame), Reason::ParseOptions);
+            let frame = first_fragment(harmless(&segment, family).swap_remove(0));
+            assert_dropped(&programs.ingress(Device::Backend, &frame), Reason::ParseFragment);
         }
     });
 }

@@ -1,5 +1,6 @@
 //! TCP listeners under many SYNs: a SYN is answered by a cookie, and the backend is dialled at the client's ACK.
 
+use common::maps::backend::BACKEND_UNREACHABLE;
 use common::maps::event::Expiry;
 use common::maps::flow::{FLOW_ESTABLISHED, PENDING_CONNECTING};
 use common::maps::listener::{self, Listener, PROTOCOL_TCP};
@@ -12,19 +13,19 @@ use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
+use crate::check::{assert_dropped, assert_emitted, assert_handed_on, assert_sent, order, reset_of, sent};
 use crate::connect::expected_syn;
 use crate::half_open::{TCP_PORT, at_client, caller, from_client, half_open, knock, tcp};
 use crate::open::Open;
 use crate::renew::NEXT_ISN;
 use crate::scene::{BACKEND_ISN, BACKEND_TIME, Backend, Client, Dial, ISN, Offer, behind};
-use crate::setup::{nats, route_counts};
+use crate::setup::{backend_id, flag_backend, nats, route_counts};
 
 /// Half-open connections with which a listener has a sixteenth of [`Sizes::default`]'s 256 slots.
 const SIXTEENTH: u16 = 16;
 
 /// Counts of half-open connections: all of them, and those of listener 2.
-fn counts(programs: &Programs) -> (u32, u32) {
+pub(crate) fn counts(programs: &Programs) -> (u32, u32) {
     let cursors: Cursors = programs.element(name::CURSORS, 0);
     (cursors.half_opens, programs.element(name::HALF_OPEN_COUNT, 2))
 }
@@ -37,7 +38,7 @@ pub(crate) fn clear_counts(programs: &mut Programs) {
 }
 
 /// Lets listener 2 count as crowded: a flood of SYNs in one write.
-fn crowd(programs: &mut Programs) {
+pub(crate) fn crowd(programs: &mut Programs) {
     programs.set(name::HALF_OPEN_COUNT, 2, u32::from(SIXTEENTH));
 }
 
@@ -48,7 +49,7 @@ fn ack(client: Client) -> Segment {
 
 /// Dials at the client's ACK, which may bring data.
 #[track_caller]
-fn dialled(programs: &mut Programs, client: Client, data: &[u8]) -> Backend {
+pub(crate) fn dialled(programs: &mut Programs, client: Client, data: &[u8]) -> Backend {
     let outcome = client.give(programs, &ack(client).payload(data));
     assert_eq!(outcome.counted, [(Reason::ConnectSyn, 1)]);
     let backend = Backend::of(&sent(&outcome));
@@ -368,6 +369,24 @@ fn a_syn_does_not_end_a_connection_that_waits_for_its_backend() {
     }
 }
 
+/// It was refused when no backend could be picked for it, though the connection has its own.
+#[test]
+fn a_syn_of_a_connection_that_waits_for_its_backend_needs_no_other_backend() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        crowd(&mut programs);
+        let client = caller(family).shake(&mut programs);
+        dialled(&mut programs, client, b"");
+        clear_counts(&mut programs);
+        flag_backend(&mut programs, backend_id(family, 0), BACKEND_UNREACHABLE);
+        let outcome = programs.ingress(Device::Client, &client.dial.syn().bytes());
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        flag_backend(&mut programs, backend_id(family, 0), 0);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
 #[test]
 fn a_segment_without_a_cookie_of_ours_is_answered_with_rst() {
     tests::skip_without_root!();
@@ -504,8 +523,27 @@ fn forged_answers_of_old_connections_use_up_three_ports() {
             backend = Backend::of(&sent(&outcome));
         }
         for _ in 0..3 {
-            assert_dropped(&backend.give(&mut programs, &old_answers(backend)[0]), Reason::ConnectIgnored);
+            let more = old_answers(backend)[0].clone();
+            assert_handed_on(&backend.give(&mut programs, &more), &more.bytes(), Reason::ConnectStray);
         }
+        assert_eq!(nats(&programs), [(backend.tuple(), dial.tuple())]);
+        assert_eq!(backend.give(&mut programs, &backend.syn_ack()).counted, [(Reason::ForwardClient, 1)]);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+/// Of two SYNs the second may arrive first, and the backend answers the other one by a bare acknowledgement. We took it for an
+/// old connection's and moved to another port. The client, to which it would be passed, answers it with RST.
+#[test]
+fn a_bare_acknowledgement_of_the_syn_changes_nothing() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        let dial = caller(family);
+        let backend = knock(&mut programs, dial);
+        let late = backend.at(1, 0);
+        assert_dropped(&backend.give(&mut programs, &late), Reason::ConnectIgnored);
+        assert_dropped(&backend.give(&mut programs, &late.payload(*b"early")), Reason::ConnectIgnored);
         assert_eq!(nats(&programs), [(backend.tuple(), dial.tuple())]);
         assert_eq!(backend.give(&mut programs, &backend.syn_ack()).counted, [(Reason::ForwardClient, 1)]);
         crate::setup::forget_all(&mut programs);

@@ -4,11 +4,13 @@ use common::maps::name;
 use common::maps::settings::Settings;
 use common::maps::source::{Share, ShareKey};
 use common::reason::Reason;
-use tests::addresses::{FAMILIES, Family};
+use tests::addresses::{FAMILIES, Family, server_name};
 use tests::fill::default_settings;
+use tests::hello::hello;
 use tests::program::{Programs, Sizes};
 
 use crate::check::{assert_dropped, assert_sent, sent};
+use crate::delivery::collect;
 use crate::scene::{Backend, Client, dial, ready, usual_hello};
 use crate::setup::{remove_hello, route_counts};
 
@@ -40,6 +42,32 @@ fn a_source_has_no_more_hellos_waiting_for_a_routes_backends_than_its_bound() {
         third.ask(&mut programs, &usual_hello());
         assert_eq!(count(&programs), Some(1));
         remove_hello(&mut programs, third.dial.tuple());
+    }
+}
+
+/// What a source takes of the stash is bounded, not how many hellos it takes it with.
+#[test]
+fn a_long_hello_counts_for_each_slot_that_it_takes() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    programs.settings(Settings { share_connecting_max: 4, ..default_settings(Sizes::default()) });
+    let long = hello().name(server_name(0)).length(5_000).bytes();
+    for family in FAMILIES {
+        let first = dial(family).port(41_000).shake(&mut programs);
+        let backend = collect(&mut programs, first, &long, 1_400);
+        let key = ShareKey::of(&first.dial.tuple(), 1);
+        let count =
+            |programs: &Programs| programs.entry::<_, Share>(name::SHARES, key).map(|share| share.connecting);
+        assert_eq!(count(&programs), Some(3));
+        let second = dial(family).port(41_001).shake(&mut programs);
+        second.ask(&mut programs, &usual_hello());
+        assert_eq!(count(&programs), Some(4));
+        // Data behind the hello takes slots, too, but those are not counted.
+        assert_dropped(&first.send(&mut programs, 5_000, &[0x17; 1_400]), Reason::HelloBuffered);
+        backend.accept(&mut programs);
+        assert_eq!(count(&programs), Some(1));
+        second.give(&mut programs, &second.at(517).rst());
+        assert_eq!(count(&programs), Some(0));
     }
 }
 

@@ -1,11 +1,14 @@
 //! Delivery of the hello to the backend: byte for byte, within the backend's segment size.
 
+use common::maps::name;
+use common::maps::settings::Cursors;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, server_name};
 use tests::compare::assert_frame;
+use tests::fill::default_settings;
 use tests::hello::hello;
 use tests::packet::{Segment, flag};
-use tests::program::{Outcome, Programs, verdict};
+use tests::program::{Outcome, Programs, Sizes, verdict};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, sent, whole};
@@ -193,6 +196,37 @@ fn data_behind_the_hello_is_kept_and_delivered() {
         assert_eq!(delivered(&outcome, ISN), stream);
         assert_eq!(client.flow(&programs).unwrap().client.sent.next, behind(ISN, stream.len() as u32));
         assert_eq!(client.waiting(&programs), None, "nothing was acknowledged, so nothing is undelivered");
+    }
+}
+
+/// Such data is in no count, so a source could have taken every slot with it.
+#[test]
+fn data_behind_the_hello_is_not_kept_once_a_quarter_of_all_slots_is_taken() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let quarter = default_settings(Sizes::default()).buffers / 4;
+    let taken = |programs: &mut Programs, buffered| {
+        let cursors: Cursors = programs.element(name::CURSORS, 0);
+        programs.set(name::CURSORS, 0, Cursors { buffered, ..cursors });
+    };
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let hello = usual_hello();
+        let backend = client.ask(&mut programs, &hello);
+        taken(&mut programs, quarter);
+        let at = hello.len() as u32;
+        assert_dropped(&client.send(&mut programs, at, &[0x17; 500]), Reason::HelloBuffered);
+        taken(&mut programs, quarter + 1);
+        // In the slot that the hello has, there is room.
+        assert_dropped(&client.send(&mut programs, at + 500, &[0x18; 500]), Reason::HelloBuffered);
+        assert_dropped(&client.send(&mut programs, at + 1_000, &[0x19; 600]), Reason::HelloBeyond);
+        // With the hello once more, it asks the backend again all the same.
+        let mut stream = hello.clone();
+        stream.extend([[0x17; 500], [0x18; 500], [0x19; 500], [0x19; 500]].concat());
+        let outcome = client.send(&mut programs, 0, &stream);
+        assert_eq!(outcome.counted, [(Reason::ConnectAgain, 1)]);
+        assert_eq!(delivered(&backend.accept(&mut programs), ISN), stream[..hello.len() + 1_000]);
+        taken(&mut programs, 0);
     }
 }
 

@@ -1,6 +1,7 @@
 //! How connections end: FIN in both directions, RST, and the segments that follow.
 
-use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Slot};
+use common::maps::event::{CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_NOTHING, Expiry};
+use common::maps::flow::{ClientTuple, FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Slot};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
@@ -8,7 +9,7 @@ use tests::addresses::FAMILIES;
 use tests::fill::default_settings;
 use tests::program::{Programs, Sizes};
 
-use crate::check::{assert_dropped, assert_sent, reset_of};
+use crate::check::{assert_dropped, assert_sent, order, reset_of};
 use crate::open::{HELLO, Open, open, open_with};
 use crate::scene::{Offer, dial, ready};
 use crate::setup::nats;
@@ -193,6 +194,58 @@ fn closed_flows_are_forgotten_when_others_close() {
         assert_eq!(flows[2].flow(&programs).connection.state, FLOW_CLOSED);
         assert_eq!(flows[4].flow(&programs).connection.state, FLOW_ESTABLISHED);
         assert_eq!(nats(&programs).len(), 3);
+    }
+}
+
+#[test]
+fn the_daemon_has_closed_flows_forgotten_that_are_due_in_several_runs() {
+    tests::skip_without_root!();
+    let due = Expiry { seq: CLOSED_RING_DUE, ..order(ClientTuple::zeroed(), Reason::ExpireClosed) };
+    for family in FAMILIES {
+        let mut programs = ready();
+        let open = |programs: &mut Programs, port| {
+            open_with(programs, dial(family).port(port), Offer::linux(1460, 9))
+        };
+        let flows: Vec<Open> = (40_000..40_132).map(|port| open(&mut programs, port)).collect();
+        for flow in &flows[..130] {
+            flow.close(&mut programs);
+        }
+        let early = programs.expire(&due);
+        assert_eq!((early.verdict, early.counted.as_slice()), (EXPIRE_NOTHING, &[][..]));
+        programs.settings(Settings { closed_timeout_secs: 0, ..default_settings(Sizes::default()) });
+        for (verdict, counted) in [(EXPIRE_DONE, 128), (EXPIRE_NOTHING, 2)] {
+            let outcome = programs.expire(&due);
+            assert_eq!((outcome.verdict, outcome.counted), (verdict, vec![(Reason::ExpireClosed, counted)]));
+        }
+        let rest = programs.expire(&due);
+        assert_eq!((rest.verdict, rest.counted.as_slice()), (EXPIRE_NOTHING, &[][..]));
+        assert_eq!(nats(&programs).len(), 2);
+        for flow in &flows[130..] {
+            assert_eq!(flow.flow(&programs).connection.state, FLOW_ESTABLISHED);
+        }
+    }
+}
+
+/// While flows close faster than slots become due, each slot is written over again and again. The sweep after that looks at
+/// each slot once, however long it went on.
+#[test]
+fn the_daemon_passes_over_slots_of_closed_flows_that_were_written_over() {
+    tests::skip_without_root!();
+    let due = Expiry { seq: CLOSED_RING_DUE, ..order(ClientTuple::zeroed(), Reason::ExpireClosed) };
+    let places = u64::from(Sizes::default().closed);
+    for family in FAMILIES {
+        let mut programs = ready();
+        let open = open(&mut programs, family);
+        open.close(&mut programs);
+        let cursors: Cursors = programs.element(name::CURSORS, 0);
+        let closed_head = cursors.closed_head + 1_000_000 * places;
+        programs.set(name::CURSORS, 0, Cursors { closed_head, ..cursors });
+        programs.settings(Settings { closed_timeout_secs: 0, ..default_settings(Sizes::default()) });
+        let enough = places / 128 + 1;
+        let runs = (0..enough).take_while(|_| programs.expire(&due).verdict == EXPIRE_DONE).count() as u64;
+        assert!(runs < enough, "{family:?}: there was more to look at after {runs} runs");
+        assert_eq!(programs.element::<Cursors>(name::CURSORS, 0).closed_tail, closed_head);
+        assert_eq!((open.client.flow(&programs), open.backend.owner(&programs)), (None, None));
     }
 }
 

@@ -1,19 +1,22 @@
 //! Changes that the daemon orders when no packet arrives.
 
-use common::maps::event::Expiry;
-use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, HalfOpen};
+use std::mem::offset_of;
+
+use common::maps::event::{EXPIRE_DONE, Expiry};
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_REMOVED, FLOW_RESET, Flow, HalfOpen};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::compare::assert_frame;
 use tests::hello::hello;
 use tests::program::{Outcome, Programs};
+use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::check::{assert_dropped, assert_emitted, assert_sent, order, reset_of, sent};
 use crate::open::{HELLO, open};
 use crate::scene::{Backend, Dial, ISN, behind, dial, ready, usual_hello};
-use crate::setup::{hellos, nats, waiting_of};
+use crate::setup::{forget_all, hellos, nats, waiting_of};
 
 /// Orders an expiry and asserts that it is done: the reason is counted once.
 #[track_caller]
@@ -29,6 +32,35 @@ fn assert_nothing_there(programs: &mut Programs, dial: Dial, reason: Reason) {
     let outcome = programs.expire(&order(dial.tuple(), reason));
     assert_eq!((outcome.verdict, outcome.counted.as_slice()), (1, &[][..]), "{reason:?}");
     assert_eq!(outcome.emitted, []);
+}
+
+/// Its port may be another connection's by now.
+#[test]
+fn nothing_is_sent_for_a_flow_that_another_cpu_removes() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let mut quiet = 0;
+        for nth in 1.. {
+            let open = open(&mut programs, family);
+            let (tuple, state) = (open.client.dial.tuple(), offset_of!(Flow, connection.state));
+            let place = Place::new(name::FLOWS, &tuple, state);
+            let change = Change::write(name::FLOWS, &tuple, state, &FLOW_REMOVED);
+            let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
+            let outcome = programs.expire(&order(tuple, Reason::ExpireRemoved));
+            assert!(schedule.happened());
+            drop(schedule);
+            forget_all(&mut programs);
+            // It ended the flow first.
+            if outcome.verdict == EXPIRE_DONE {
+                break;
+            }
+            assert_eq!((outcome.emitted, outcome.counted), (vec![], vec![]));
+            quiet += 1;
+        }
+        // Before it looked at the state, copied the record, and exchanged the state.
+        assert!(quiet > 2, "{family:?}: {quiet}");
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
 use crate::by_cookie::clear_counts;
-use crate::check::{assert_emitted, assert_sent, reset_of};
-use crate::half_open::{at_client, caller, from_client, half_open, knock, opened, tcp};
+use crate::check::{assert_emitted, assert_handed_on, assert_sent, reset_of};
+use crate::half_open::{caller, from_client, half_open, knock, opened, tcp};
 use crate::scene::{BACKEND_ISN, ISN, behind};
 use crate::setup::{backend_id, flag_backend, nats, route_counts, with_backends};
 
@@ -111,18 +111,26 @@ fn only_an_acknowledgement_of_the_backends_syn_ack_opens_the_flow() {
     }
 }
 
+/// The node may have another connection on the port. Its data was replaced by our SYN, and its RST reached our client.
 #[test]
-fn a_backends_reset_of_another_connection_is_no_refusal() {
+fn what_does_not_answer_the_syn_is_handed_on() {
     tests::skip_without_root!();
     let mut programs = tcp(Sizes::default(), 1);
     for family in FAMILIES {
         let dial = caller(family);
         let backend = knock(&mut programs, dial);
-        for rst in [backend.segment().rst().seq(9), backend.segment().rst().ack(behind(ISN, 1))] {
-            let outcome = backend.give(&mut programs, &rst);
-            assert_sent(&outcome, Reason::ForwardUnfit, &at_client(dial, &rst));
+        let theirs = backend.segment().seq(77).ack(behind(ISN, 50_000));
+        for other in [
+            backend.segment().rst().seq(9),
+            backend.segment().rst().ack(behind(ISN, 1)),
+            theirs.clone().payload(*b"theirs"),
+            theirs.fin(),
+        ] {
+            assert_handed_on(&backend.give(&mut programs, &other), &other.bytes(), Reason::ConnectStray);
             assert!(half_open(&programs, dial).is_some());
         }
+        assert_eq!(backend.give(&mut programs, &backend.syn_ack()).counted, [(Reason::ForwardClient, 1)]);
+        crate::setup::forget_all(&mut programs);
     }
 }
 

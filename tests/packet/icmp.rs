@@ -14,7 +14,7 @@ use tests::world::Device;
 use crate::check::{assert_dropped, assert_handed_on, sent};
 use crate::half_open::{half_open, knock, tcp};
 use crate::open::{HELLO, Open, open, open_with};
-use crate::scene::{Backend, ISN, Offer, behind, dial, ready, usual_hello};
+use crate::scene::{Backend, Dial, ISN, Offer, behind, dial, ready, usual_hello};
 use crate::setup::{route_counts, with_backends};
 
 /// Returns a router on the client's side or on the backend's.
@@ -263,9 +263,10 @@ fn a_forged_or_changed_unreachable_replaces_nobody() {
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &usual_hello());
         let wrong = Segment { seq: ISN ^ 1, ..syn_to(backend) };
-        let outcome = programs
-            .ingress(Device::Backend, &error(Device::Backend, unreachable(family), &wrong, 8).bytes());
-        assert_dropped(&outcome, Reason::IcmpStray);
+        // About another connection of the node, for all that we know.
+        let other = error(Device::Backend, unreachable(family), &wrong, 8).bytes();
+        let outcome = programs.ingress(Device::Backend, &other);
+        assert_handed_on(&outcome, &other, Reason::ClassifyOwnTraffic);
         let mut changed = error(Device::Backend, unreachable(family), &syn_to(backend), 8).bytes();
         let at = if family.is_v4() { 34 } else { 54 };
         changed[at + 5] ^= 1;
@@ -277,6 +278,13 @@ fn a_forged_or_changed_unreachable_replaces_nobody() {
     }
 }
 
+/// Returns the error of a router that could not pass on the SYN of a TCP listener's client.
+fn unreached(dial: Dial, backend: Backend) -> Icmp {
+    let (from, to) = (backend.source, backend.address);
+    let syn = Segment { hop_limit: 63, from, to, ..dial.syn() };
+    error(Device::Backend, unreachable(dial.family), &syn, 40)
+}
+
 #[test]
 fn a_client_of_a_tcp_listener_hears_that_its_backend_is_unreachable() {
     tests::skip_without_root!();
@@ -285,10 +293,7 @@ fn a_client_of_a_tcp_listener_hears_that_its_backend_is_unreachable() {
         let dial = dial(family).to_port(20_001);
         let backend = knock(&mut programs, dial);
         let before = route_counts(&programs);
-        let syn =
-            Segment { hop_limit: 63, ..Segment { from: backend.source, to: backend.address, ..dial.syn() } };
-        let outcome =
-            programs.ingress(Device::Backend, &error(Device::Backend, unreachable(family), &syn, 40).bytes());
+        let outcome = programs.ingress(Device::Backend, &unreached(dial, backend).bytes());
         assert_eq!(outcome.counted, [(Reason::IcmpToClient, 1), (Reason::IcmpRefused, 1)]);
         let about = Segment { hop_limit: 63, ..dial.syn() };
         let expected = Icmp::new(unreachable(family), vip(family), client(family))
@@ -299,6 +304,21 @@ fn a_client_of_a_tcp_listener_hears_that_its_backend_is_unreachable() {
         assert_bytes(&outcome.packet, &expected.bytes());
         assert!(half_open(&programs, dial).is_none());
         assert_eq!(route_counts(&programs).1, before.1 + 1);
+    }
+}
+
+/// Of two SYNs one is answered, and a router reports the other one. The connection was forgotten, and its client reset.
+#[test]
+fn an_unreachable_about_a_repeated_syn_ends_no_connection_that_was_accepted() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = tcp(Sizes::default(), 1);
+        let dial = dial(family).to_port(20_001);
+        let backend = knock(&mut programs, dial);
+        backend.give(&mut programs, &backend.syn_ack());
+        let outcome = programs.ingress(Device::Backend, &unreached(dial, backend).bytes());
+        assert_eq!(outcome.counted, [(Reason::IcmpToClient, 1)]);
+        assert!(half_open(&programs, dial).is_some());
     }
 }
 
@@ -329,6 +349,30 @@ fn a_hello_that_we_owe_goes_once_more_in_smaller_segments() {
         assert!(bytes == hello, "{} bytes of {}", bytes.len(), hello.len());
         // The same error again changes nothing.
         assert_dropped(&programs.ingress(Device::Backend, &error.bytes()), Reason::IcmpStray);
+    }
+}
+
+/// The backend has not acknowledged the hello yet. What the client sent behind it, it repeats itself, in smaller segments.
+#[test]
+fn an_error_about_bytes_behind_a_hello_that_we_owe_reaches_the_client() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let hello = tests::hello::hello().name(tests::addresses::server_name(0)).length(2_600).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        client.send(&mut programs, 0, &hello[..1_300]);
+        // Repeated, it is acknowledged.
+        client.give(&mut programs, &client.at(0).psh().payload(&hello[..1_300]));
+        let outcome = client.send(&mut programs, 1_300, &hello[1_300..]);
+        Backend::of(&sent(&outcome)).accept(&mut programs);
+        let undelivered = client.waiting(&programs).expect("it is undelivered");
+        assert!(undelivered.acked > 0);
+        let outcome = client.send(&mut programs, 2_600, &[0x17; 1_400]);
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        let error = error(Device::Backend, too_big(family), &sent(&outcome), 20).rest(1_300);
+        let outcome = programs.ingress(Device::Backend, &error.bytes());
+        assert_eq!(outcome.counted, [(Reason::IcmpToClient, 1)]);
+        assert_eq!(client.waiting(&programs), Some(undelivered), "it still waits, and is not locked");
     }
 }
 

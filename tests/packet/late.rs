@@ -2,14 +2,18 @@
 
 use std::mem::offset_of;
 
+use common::maps::address::Port;
+use common::maps::event::{Expiry, PROBE_BOTH};
 use common::maps::flow::{FLOW_UNDELIVERED, Flow};
 use common::maps::name;
+use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::packet::{Segment, flag};
 use tests::program::Programs;
 use tests::schedule::{Change, Place};
 use tests::world::{Device, HOP_AGE};
 
+use crate::check::order;
 use crate::open::{HELLO, Open, open};
 use crate::scene::ready;
 
@@ -77,6 +81,52 @@ fn assert_untouched(
         }
     }
     assert!(happened > 4, "{happened}");
+}
+
+/// No order is carried out on another connection either, and nothing of it is sent anywhere.
+#[test]
+fn no_order_reaches_another_connection() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let orders = [(Reason::ExpireRemoved, 0), (Reason::ExpireProbe, PROBE_BOTH)];
+    for family in FAMILIES {
+        for (reason, seq) in orders {
+            for word in WORDS.into_iter().chain([offset_of!(Flow, nat)]) {
+                for nth in 1.. {
+                    let open = open(&mut programs, family);
+                    let tuple = open.client.dial.tuple();
+                    let flow = open.flow(&programs);
+                    let mut other = of_another(flow);
+                    other.nat.source_port = Port::new(1_025);
+                    let (generation, seen_secs) = (flow.connection.generation, flow.seen_secs);
+                    let order = Expiry { generation, seen_secs, seq, ..order(tuple, reason) };
+                    let place = Place::new(name::FLOWS, &tuple, word);
+                    let change = Change::write(name::FLOWS, &tuple, 0, &other);
+                    let schedule =
+                        programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
+                    let outcome = programs.expire(&order);
+                    let happened = schedule.happened();
+                    drop(schedule);
+                    if happened {
+                        let found = open.flow(&programs);
+                        let expected = Flow { seen_secs: found.seen_secs, ..other };
+                        assert_eq!(found, expected, "{reason:?}, access {nth} to the word at {word}");
+                    }
+                    for (_, frame) in &outcome.emitted {
+                        let sent = Segment::parse(frame).expect("a TCP segment");
+                        assert!(
+                            sent.from.port() != 1_025,
+                            "{reason:?}, access {nth} to the word at {word}: {sent:?}"
+                        );
+                    }
+                    crate::setup::forget_all(&mut programs);
+                    if !happened {
+                        break;
+                    }
+                }
+            }
+        }
+    }
 }
 
 const fn nothing(_: &mut Programs, _: Open) {}

@@ -5,9 +5,9 @@ use std::mem::offset_of;
 
 use common::maps::address::Address;
 use common::maps::event::{EXPIRE_DONE, EXPIRE_NOTHING, Expiry};
-use common::maps::flow::{ClientTuple, HalfOpen, Pending, RECORD_LOCKED, RECORD_OVER};
+use common::maps::flow::{ClientTuple, HalfOpen, Pending, RECORD_LOCKED, RECORD_OVER, Reply};
 use common::maps::name;
-use common::maps::settings::Settings;
+use common::maps::settings::{Cursors, Settings};
 use common::maps::source::Source;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
@@ -16,11 +16,12 @@ use tests::program::{Programs, Sizes};
 use tests::schedule::{Change, Place};
 use tests::world::Device;
 
-use crate::by_cookie::clear_counts;
+use crate::by_cookie::{clear_counts, crowd, dialled};
 use crate::check::{assert_dropped, order, sent};
 use crate::half_open::{caller, from_client, half_open, knock, tcp};
 use crate::scene::{Backend, Client, dial, ready, usual_hello};
-use crate::setup::{nats, waiting_of};
+use crate::setup::{forget_all, nats, remove_hello, waiting_of};
+use crate::undelivered::{PART, owed};
 
 /// Sets the flags of a waiting connection's record.
 fn mark(programs: &mut Programs, client: Client, flags: u8) -> Pending {
@@ -56,42 +57,100 @@ fn packets_of_a_held_hello_are_dropped_and_pass_when_they_come_again() {
     }
 }
 
+/// Returns the changes of a CPU that ends a connection whose record another one holds: it marks the record, and leaves it
+/// to the one that holds it.
+fn end_held(tuple: &ClientTuple) -> [Change; 2] {
+    let flags = offset_of!(Pending, connection.flags);
+    [
+        Change::expect(name::PENDING, tuple, flags, RECORD_LOCKED, RECORD_LOCKED),
+        Change::write(name::PENDING, tuple, flags, &(RECORD_LOCKED | RECORD_OVER)),
+    ]
+}
+
+/// Nobody finds it unlocked before: two CPUs would remove it, the second one maybe the client's next record.
 #[test]
-fn a_hello_that_ended_while_it_was_held_is_removed_with_its_port() {
+fn a_hello_that_ended_while_it_was_held_is_removed_with_its_port_by_its_holder_alone() {
     tests::skip_without_root!();
     let mut programs = ready();
     let flags = offset_of!(Pending, connection.flags);
     for family in FAMILIES {
         let client = dial(family).shake(&mut programs);
         let tuple: ClientTuple = client.dial.tuple();
-        // Before it is locked, while it is, and when it is unlocked.
-        for nth in 1.. {
-            client.ask(&mut programs, &usual_hello());
-            let generation = client.waiting(&programs).expect("it waits").connection.generation;
-            let change = Change::write(name::PENDING, &tuple, flags, &RECORD_OVER);
-            let place = Place::new(name::PENDING, &tuple, flags);
-            let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
-            client.send(&mut programs, 0, &usual_hello());
-            let happened = schedule.happened();
-            drop(schedule);
-            if happened {
-                end_unlocked(&mut programs, client);
-                assert_over(&programs, client, generation);
+        let unlocked = Change::expect(name::PENDING, &tuple, flags, RECORD_LOCKED | RECORD_OVER, RECORD_OVER);
+        let (mut ended, mut accesses) = (0, 1);
+        let mut nth = 1;
+        while nth <= accesses {
+            let mut later = nth + 1;
+            while later == nth + 1 || later <= accesses {
+                client.ask(&mut programs, &usual_hello());
+                let generation = client.waiting(&programs).expect("it waits").connection.generation;
+                let place = Place::new(name::PENDING, &tuple, flags);
+                let end = programs.behind_access(&place, nth, &end_held(&tuple)).expect("a breakpoint");
+                let found = programs.behind_access(&place, later, std::slice::from_ref(&unlocked));
+                let found = found.expect("a second hardware breakpoint");
+                client.send(&mut programs, 0, &usual_hello());
+                let (happened, unlocked) = (end.happened(), found.happened());
+                accesses = end.accesses() as u32;
+                drop((end, found));
+                assert!(!unlocked, "ended at access {nth}, found at {later}");
+                if happened {
+                    ended += 1;
+                    assert_over(&programs, client, generation);
+                }
+                forget_all(&mut programs);
+                later = if happened { later + 1 } else { u32::MAX };
             }
-            crate::setup::forget_all(&mut programs);
-            programs.clear::<Address, Source>(name::SOURCES);
-            if !happened {
-                assert!(nth > 4, "{nth}");
-                break;
-            }
+            nth += 1;
         }
+        assert!(ended > 4, "{ended}");
     }
 }
 
-/// Does what a CPU does next that marked a record as over when nobody held it: removes it.
-pub(crate) fn end_unlocked(programs: &mut Programs, client: Client) {
-    if client.waiting(programs).is_some_and(|record| record.connection.flags == RECORD_OVER) {
-        programs.expire(&order(client.dial.tuple(), Reason::ExpireHello));
+/// A CPU that looked up one client's record locks another's, which was stored in its element meanwhile, and gives it back.
+/// If that connection ended in between, the next CPU that finds its record removes it, and takes it for none.
+#[test]
+fn a_hello_that_ended_while_it_was_held_by_mistake_is_no_connection() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let flags = offset_of!(Pending, connection.flags);
+    for family in FAMILIES {
+        let (mut ended, mut accesses) = (0, 1);
+        let mut nth = 1;
+        while nth <= accesses {
+            let (other, _, bytes) = owed(&mut programs, family);
+            let theirs: ClientTuple = other.dial.tuple();
+            let record = other.waiting(&programs).expect("its bytes are kept");
+            remove_hello(&mut programs, theirs);
+            let client = dial(family).port(40_001).shake(&mut programs);
+            client.ask(&mut programs, &usual_hello());
+            let tuple: ClientTuple = client.dial.tuple();
+            let [held, over] = end_held(&theirs);
+            let end = [held, over, Change::remove(name::FLOWS, &theirs)];
+            let place = Place::new(name::PENDING, &tuple, flags);
+            let end = programs.behind_access(&place, nth, &end).expect("a hardware breakpoint");
+            let reuse =
+                [Change::remove(name::PENDING, &tuple), Change::insert(name::PENDING, &theirs, &record)];
+            let place = Place::looked_up(name::PENDING, &tuple);
+            let reuse = programs.behind_access(&place, 1, &reuse).expect("a second hardware breakpoint");
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            assert!(reuse.happened());
+            let happened = end.happened();
+            accesses = end.accesses() as u32;
+            drop((reuse, end));
+            assert_dropped(&outcome, Reason::HelloBusy);
+            if happened {
+                ended += 1;
+                let left = other.waiting(&programs).expect("it was given back");
+                assert_eq!((left.connection.flags, other.flow(&programs)), (RECORD_OVER, None));
+                // Its client starts again.
+                other.send(&mut programs, 0, &bytes[..PART]);
+                let anew = other.waiting(&programs).expect("a new hello");
+                assert_ne!(anew.connection.generation, record.connection.generation);
+            }
+            forget_all(&mut programs);
+            nth += 1;
+        }
+        assert!(ended > 0, "{accesses}");
     }
 }
 
@@ -124,7 +183,31 @@ fn a_record_that_became_another_clients_is_neither_changed_nor_left_locked() {
         drop(schedule);
         assert_dropped(&outcome, Reason::HelloBusy);
         assert_eq!(client.waiting(&programs), Some(other));
-        crate::setup::forget_all(&mut programs);
+        forget_all(&mut programs);
+    }
+}
+
+/// Between the look-up and the lock, its holder removes the record, and the element becomes another client's. That client's
+/// record would then be taken for this one's.
+#[test]
+fn a_record_that_was_removed_before_it_was_locked_is_not_this_clients() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for nth in 1..=3 {
+            let client = dial(family).shake(&mut programs);
+            client.ask(&mut programs, &usual_hello());
+            let tuple: ClientTuple = client.dial.tuple();
+            let change = Change::remove(name::PENDING, &tuple);
+            let place = Place::new(name::PENDING, &tuple, offset_of!(Pending, connection.flags));
+            let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
+            let outcome = client.send(&mut programs, 0, &usual_hello());
+            assert!(schedule.happened());
+            drop(schedule);
+            assert_dropped(&outcome, Reason::HelloBusy);
+            forget_all(&mut programs);
+            programs.clear::<Address, Source>(name::SOURCES);
+        }
     }
 }
 
@@ -158,6 +241,28 @@ fn packets_of_a_held_half_open_connection_are_dropped_and_pass_when_they_come_ag
         mark_half_open(&mut programs, dial.tuple(), 0);
         assert_eq!(programs.ingress(Device::Client, &ack).counted, [(Reason::ForwardBackend, 1)]);
         assert_eq!(half_open(&programs, dial), None);
+    }
+}
+
+/// The same on a TCP listener.
+#[test]
+fn a_half_open_record_that_was_removed_before_it_was_locked_is_not_this_clients() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        for nth in 1..=3 {
+            let dial = caller(family);
+            knock(&mut programs, dial);
+            let tuple: ClientTuple = dial.tuple();
+            let change = Change::remove(name::HALF_OPENS, &tuple);
+            let place = Place::new(name::HALF_OPENS, &tuple, offset_of!(HalfOpen, connection.flags));
+            let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
+            let outcome = programs.ingress(Device::Client, &dial.syn().bytes());
+            assert!(schedule.happened());
+            drop(schedule);
+            assert_dropped(&outcome, Reason::SynBusy);
+            forget_all(&mut programs);
+        }
     }
 }
 
@@ -201,6 +306,39 @@ fn an_order_of_the_daemon_ends_no_later_connection_of_the_client() {
             let stale = Expiry { generation: generation + 9, ..order(tuple, reason) };
             assert_eq!(programs.expire(&stale).verdict, EXPIRE_NOTHING);
             assert_eq!(programs.expire(&Expiry { generation, ..stale }).verdict, EXPIRE_DONE);
+        }
+    }
+}
+
+/// A SYN of a TCP listener is passed on, while another CPU dials another backend because the cookie of an earlier copy came back:
+/// it found the record of the SYN held, which ends all the same.
+#[test]
+fn a_half_open_connection_that_is_held_ends_as_its_client_proves_another_handshake() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 2);
+    let begun = Place::new(name::CURSORS, &0u32, offset_of!(Cursors, generation));
+    for family in FAMILIES {
+        for flags in [0, RECORD_LOCKED] {
+            let dial = caller(family);
+            let backend = knock(&mut programs, dial);
+            let mut record = half_open(&programs, dial).expect("it is half-open");
+            record.connection.flags = flags;
+            let reply: Reply = programs.entry(name::NATS, backend.tuple()).expect("its replies are known");
+            forget_all(&mut programs);
+            crowd(&mut programs);
+            let client = dial.shake(&mut programs);
+            let changes = [
+                Change::insert(name::HALF_OPENS, &dial.tuple(), &record),
+                Change::insert(name::NATS, &backend.tuple(), &reply),
+            ];
+            let schedule = programs.behind_access(&begun, 1, &changes).expect("a hardware breakpoint");
+            dialled(&mut programs, client, b"any bytes");
+            assert!(schedule.happened());
+            drop(schedule);
+            let left = half_open(&programs, dial).map(|record| record.connection.flags);
+            // The CPU that holds it removes it.
+            assert_eq!(left, (flags != 0).then_some(flags | RECORD_OVER));
+            forget_all(&mut programs);
         }
     }
 }

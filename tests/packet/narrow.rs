@@ -3,7 +3,7 @@
 use common::maps::flow::FLOW_FRAGMENTED;
 use common::maps::name;
 use common::maps::settings::Cursors;
-use common::maps::word::{TOLD_MAX, Told};
+use common::maps::word::{TOLD_GROUPS, TOLD_MAX, Told};
 use common::reason::Reason;
 use nix::time::{ClockId, clock_gettime};
 use tests::addresses::Family;
@@ -89,6 +89,7 @@ fn an_ipv6_backend_is_never_told_an_mtu_below_the_least() {
 
 /// Gives the node this many errors passed in this second, and one more; returns its reason.
 fn one_more(programs: &mut Programs, open: Open, errors: u32) -> Reason {
+    let group = Told::group(&open.client.dial.tuple().client);
     let about = open.at_client(&open.backend_segment(0, HELLO).payload(vec![0x5a; 1_200]));
     let message = error(Device::Client, too_big(Family::V6), &about, 20).bytes();
     let seconds = || {
@@ -96,11 +97,14 @@ fn one_more(programs: &mut Programs, open: Open, errors: u32) -> Reason {
     };
     loop {
         let second = seconds();
-        let cursors: Cursors = programs.element(name::CURSORS, 0);
-        programs.set(name::CURSORS, 0, Cursors { told: Told { second, errors }, ..cursors });
+        let mut cursors: Cursors = programs.element(name::CURSORS, 0);
+        // Other groups have none left.
+        cursors.told = [Told { second, errors: TOLD_MAX }; TOLD_GROUPS];
+        cursors.told[group].errors = errors;
+        programs.set(name::CURSORS, 0, cursors);
         let outcome = programs.ingress(Device::Client, &message);
         if seconds() == second {
-            let told = programs.element::<Cursors>(name::CURSORS, 0).told;
+            let told = programs.element::<Cursors>(name::CURSORS, 0).told[group];
             assert_eq!(told, Told { second, errors: TOLD_MAX.min(errors + 1) });
             let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
             return reason;

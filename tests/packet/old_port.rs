@@ -6,9 +6,11 @@ use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::packet::flag;
+use tests::program::Sizes;
 
-use crate::check::{assert_handed_on, assert_sent, sent};
+use crate::check::{assert_dropped, assert_handed_on, assert_sent, sent};
 use crate::connect::{expected_syn, repeat};
+use crate::half_open::{caller, knock, tcp};
 use crate::ports::ports;
 use crate::scene::{Backend, ISN, behind, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, with_backends};
@@ -65,6 +67,27 @@ fn what_does_not_answer_our_syn_is_handed_on() {
         }
         assert_eq!(client.waiting(&programs), before);
         backend.accept(&mut programs);
+    }
+}
+
+/// Of two SYNs the second may arrive first, and the backend answers the other one by a bare acknowledgement. We took it for an
+/// old connection's, moved to another port, and left half a connection behind.
+#[test]
+fn a_bare_acknowledgement_of_our_syn_changes_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = client.ask(&mut programs, &usual_hello());
+        let before = client.waiting(&programs);
+        let late = backend.at(1, 0);
+        for late in [late.clone(), late.clone().payload(*b"early"), late.flags(flag::FIN | flag::ACK)] {
+            assert_dropped(&backend.give(&mut programs, &late), Reason::ConnectIgnored);
+        }
+        assert_eq!(client.waiting(&programs), before);
+        backend.accept(&mut programs);
+        assert_eq!(client.flow(&programs).unwrap().nat, backend.tuple());
+        forget_all(&mut programs);
     }
 }
 
@@ -129,6 +152,27 @@ fn a_segment_that_meets_a_port_just_given_up_is_handed_on() {
             assert_handed_on(&outcome, &late.bytes(), Reason::ClassifyOwnTraffic);
         }
         second.accept(&mut programs);
+        forget_all(&mut programs);
+    }
+}
+
+/// The same on a TCP listener: the late segments were answered with RST, which ended the other connection.
+#[test]
+fn a_segment_that_meets_a_tcp_listeners_port_just_given_up_is_handed_on() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        let dial = caller(family);
+        let first = knock(&mut programs, dial);
+        let reply: Reply = programs.entry(name::NATS, first.tuple()).unwrap();
+        let old = first.at(500, 7_000);
+        let second = Backend::of(&sent(&first.give(&mut programs, &old)));
+        programs.insert(name::NATS, first.tuple(), reply);
+        for late in [old.clone(), first.syn_ack(), old.payload(*b"theirs")] {
+            let outcome = first.give(&mut programs, &late);
+            assert_handed_on(&outcome, &late.bytes(), Reason::ClassifyOwnTraffic);
+        }
+        assert_eq!(second.give(&mut programs, &second.syn_ack()).counted, [(Reason::ForwardClient, 1)]);
         forget_all(&mut programs);
     }
 }

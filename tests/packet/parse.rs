@@ -113,6 +113,12 @@ fn what_is_not_ip_is_handed_on() {
         let outcome = programs.ingress(Device::Client, &frame);
         assert_handed_on(&outcome, &frame, Reason::ParseNotIp);
     }
+    // The fuzzer's: a header of another version was passed on to a backend.
+    for version in [0, 4, 5, 7, 15] {
+        let mut frame = syn(Family::V6);
+        frame[14] = version << 4;
+        assert_handed_on(&programs.ingress(Device::Client, &frame), &frame, Reason::ParseNotIp);
+    }
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! A stranger who knows addresses and ports of a flow, but none of its numbers.
 
-use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, Flow, WINDOW_SCALE_NONE};
+use common::maps::flow::{FLOW_CLOSED, FLOW_ESTABLISHED, FLOW_RESET, Flow, WINDOW_SCALE_NONE};
 use common::maps::name;
-use common::maps::word::Hops;
+use common::maps::word::{Hops, WINDOW_UNIT};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
 use tests::packet::{Segment, flag};
 use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
-use crate::check::sent;
+use crate::check::{assert_dropped, assert_handed_on, sent};
 use crate::half_open::{caller, from_client, knock, tcp};
 use crate::open::{HELLO, Open, open_with};
 use crate::scene::{Offer, dial, ready};
@@ -74,9 +74,12 @@ fn a_syn_in_the_backends_name_is_passed_on_and_not_answered() {
     for family in FAMILIES {
         let open = talked(&mut programs, family, 40_000);
         let before = known(&programs, open);
-        for seq in [100, 0, 7_000, 0x8000_0000] {
+        // The last ones have one of the numbers of the SYN-ACK that opened the flow.
+        let now = HELLO + 100;
+        for (seq, ack) in [(100, now), (0, now), (7_000, now), (0x8000_0000, now), (u32::MAX, now), (100, 0)]
+        {
             for flags in [flag::SYN, flag::SYN | flag::ACK] {
-                let forged = Segment { flags, ..open.backend_segment(seq, HELLO + 100) };
+                let forged = Segment { flags, ..open.backend_segment(seq, ack) };
                 open.pass_to_client(&mut programs, &forged.window(0));
             }
         }
@@ -86,6 +89,31 @@ fn a_syn_in_the_backends_name_is_passed_on_and_not_answered() {
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         let answer = sent(&outcome);
         assert_eq!((answer.flags, answer.to), (flag::ACK, open.backend.address));
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+/// The node's stack got these, has no socket for them, and answered one with the right acknowledgement by a RST at that number,
+/// which ended the backend's connection. A host that has the connection ignores them.
+#[test]
+fn impossible_flags_in_the_backends_name_do_not_reach_the_nodes_stack() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = talked(&mut programs, family, 40_000);
+        let before = known(&programs, open);
+        for flags in
+            [flag::SYN | flag::FIN | flag::ACK, flag::SYN | flag::RST, flag::FIN | flag::RST, 0, flag::PSH]
+        {
+            let forged = Segment { flags, ..open.backend_segment(100, HELLO + 100) };
+            assert_dropped(&open.backend.give(&mut programs, &forged), Reason::ParseFlags);
+            // Nobody's, for all that we know: the node may have its own connection.
+            let mut other = forged.clone();
+            other.to.set_port(9);
+            let outcome = open.backend.give(&mut programs, &other);
+            assert_handed_on(&outcome, &other.bytes(), Reason::ClassifyOwnTraffic);
+        }
+        assert_eq!(known(&programs, open), before, "{family:?}");
         crate::setup::forget_all(&mut programs);
     }
 }
@@ -115,7 +143,7 @@ fn assert_learned(programs: &mut Programs, port: u16, seq: u32, ack: u32, learne
 fn only_segments_inside_both_windows_are_learned_from() {
     tests::skip_without_root!();
     let mut programs = ready();
-    // The largest window of either end is 65,535 << 7; the one announced last is smaller than 8 MiB.
+    // The largest window of either end is 65,535 << 7. What they announced is from one unit to four.
     let window = 65_535 << 7;
     let below = |bytes: u32| 0u32.wrapping_sub(bytes);
     for (seq, ack, learned) in [
@@ -123,7 +151,9 @@ fn only_segments_inside_both_windows_are_learned_from() {
         // Data behind a gap, and an acknowledgement of what was acknowledged before.
         (2_000, 0, true),
         (0, below(100), true),
-        (0, below(window), true),
+        (0, below(WINDOW_UNIT), true),
+        // Within the largest possible window, but not within one that was announced (RFC 5961 section 5.2).
+        (0, below(4 * WINDOW_UNIT + 1), false),
         (0, below(window + 200), false),
         // An acknowledgement of what was never sent.
         (0, 1, false),
@@ -133,6 +163,43 @@ fn only_segments_inside_both_windows_are_learned_from() {
         (1 << 31, 0, false),
     ] {
         assert_learned(&mut programs, 40_000, seq, ack, learned);
+    }
+}
+
+/// A receiver takes nothing from a segment that is behind what it has. We took the acknowledgement: of bytes that a stranger
+/// sent ahead of the connection's, too, and a RST at that number ended the flow.
+#[test]
+fn an_old_segment_acknowledges_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = talked(&mut programs, family, 40_000);
+        open.pass_to_client(&mut programs, &open.backend_segment(100, HELLO + 100).payload([2; 50]));
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 80, 150).payload([1; 10]));
+        let reset = open.backend_segment(150, HELLO + 100).rst();
+        assert_eq!(open.backend.give(&mut programs, &reset).counted, [(Reason::ForwardTrial, 1)]);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_ESTABLISHED);
+        // The same with bytes that are new by one: the client has it all.
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 91, 150).payload([1; 10]));
+        assert_eq!(open.backend.give(&mut programs, &reset).counted, [(Reason::ForwardReset, 1)]);
+        assert_eq!(open.flow(&programs).connection.state, FLOW_RESET);
+        crate::setup::forget_all(&mut programs);
+    }
+}
+
+/// Nor does a segment without data show that its sender sent any: the flow waited for their acknowledgement, and ended both
+/// ends after 20 minutes without one.
+#[test]
+fn a_bare_acknowledgement_shows_no_bytes() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let open = talked(&mut programs, family, 40_000);
+        let before = known(&programs, open);
+        open.pass_to_backend(&mut programs, &open.client_segment(HELLO + 5_100, 100));
+        open.pass_to_client(&mut programs, &open.backend_segment(5_100, HELLO + 100));
+        assert_eq!(known(&programs, open), before, "{family:?}");
+        crate::setup::forget_all(&mut programs);
     }
 }
 

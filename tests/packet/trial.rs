@@ -1,12 +1,18 @@
 //! A RST ahead of what its receiver acknowledged: the receiver may have accepted it or not, so it is asked.
 
+use std::mem::offset_of;
+
+use common::maps::event::{EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_FAR};
 use common::maps::flow::{
-    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET,
+    FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_REMOVED, FLOW_RESET,
+    Flow,
 };
+use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, Family};
 use tests::packet::{Segment, flag};
 use tests::program::Programs;
+use tests::schedule::{Change, Place};
 use tests::world::Device;
 
 use crate::check::{assert_sent, order};
@@ -50,10 +56,14 @@ fn assert_state(programs: &Programs, open: Open, state: u8, flags: u8) {
     assert_eq!((connection.state, connection.flags), (state, flags));
 }
 
-/// Has the other end asked, and asserts that it gets a keep-alive probe (RFC 9293 section 3.8.4).
+/// Has the other end asked, and asserts that it gets a keep-alive probe (RFC 9293 section 3.8.4). One that follows another
+/// is asked for far behind, and is behind the end's window wherever that is: a stranger may have moved the number that we
+/// learned ahead of the end's own, and into its window, from where nothing is answered.
 #[track_caller]
 fn ask(programs: &mut Programs, open: Open, from: From) {
-    let outcome = programs.expire(&order(open.client.dial.tuple(), Reason::ExpireProbe));
+    let again = open.flow(programs).connection.flags & FLOW_PROBED != 0;
+    let probe = order(open.client.dial.tuple(), Reason::ExpireProbe);
+    let outcome = programs.expire(&Expiry { seq: if again { PROBE_FAR } else { 0 }, ..probe });
     assert_eq!((outcome.verdict, outcome.counted.as_slice()), (0, &[(Reason::ExpireProbe, 1)][..]));
     let [(device, frame)] = &outcome.emitted[..] else { panic!("one probe: {:?}", outcome.emitted) };
     let probe = Segment::parse(frame).expect("a TCP segment");
@@ -69,6 +79,7 @@ fn ask(programs: &mut Programs, open: Open, from: From) {
             (Device::Client, dial.vip(), dial.client(), open.client.cookie, behind(ISN, HELLO))
         }
     };
+    let seq = if again { seq.wrapping_sub(1 << 30) } else { seq };
     assert_eq!(*device, expected_device);
     assert_eq!((probe.from, probe.to, probe.seq, probe.ack), (from, to, seq, ack));
 }
@@ -95,6 +106,56 @@ fn an_end_that_is_gone_answers_the_probe_with_rst_and_the_flow_ends() {
             assert_eq!(open.flow(&programs).connection.state, FLOW_RESET);
             crate::setup::forget_all(&mut programs);
         }
+    }
+}
+
+/// Another CPU ends or removes the flow as its end is about to be asked. The port of one that is removed may be another
+/// connection's.
+#[test]
+fn no_end_of_a_flow_that_is_over_is_asked() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for (family, state) in
+        FAMILIES.into_iter().flat_map(|family| [(family, FLOW_RESET), (family, FLOW_REMOVED)])
+    {
+        let mut quiet = 0;
+        for nth in 1.. {
+            let tuple = aborted(&mut programs, family, From::Client).client.dial.tuple();
+            let at = offset_of!(Flow, connection.state);
+            let change = Change::write(name::FLOWS, &tuple, at, &state);
+            let place = Place::new(name::FLOWS, &tuple, at);
+            let schedule = programs.behind_access(&place, nth, &[change]).expect("a hardware breakpoint");
+            let outcome = programs.expire(&order(tuple, Reason::ExpireProbe));
+            assert!(schedule.happened());
+            drop(schedule);
+            crate::setup::forget_all(&mut programs);
+            // It was asked first.
+            if outcome.verdict == EXPIRE_DONE {
+                break;
+            }
+            assert_eq!((outcome.emitted, outcome.counted), (vec![], vec![]));
+            quiet += 1;
+        }
+        // After it looked at the state, copied the record, and read the state that it exchanges.
+        assert!(quiet > 2, "{family:?}, state {state}: {quiet}");
+    }
+}
+
+/// A device that is away for some seconds, or a neighbour that was forgotten, is no silence of an end.
+#[test]
+fn a_probe_that_cannot_be_sent_is_reported() {
+    tests::skip_without_root!();
+    for family in FAMILIES {
+        let mut programs = ready();
+        let open = aborted(&mut programs, family, From::Client);
+        let backend = open.backend.address.ip();
+        let neighbour = format!("neigh del {backend} dev {}\n", Device::Backend.name());
+        programs.world.change(|node| node.ip(&neighbour)).unwrap();
+        // What the programs remember of the next hop is over.
+        std::thread::sleep(std::time::Duration::from_millis(140));
+        let outcome = programs.expire(&order(open.client.dial.tuple(), Reason::ExpireProbe));
+        assert_eq!(outcome.counted, [(Reason::EmitCopyLost, 1)]);
+        assert_eq!((outcome.verdict, outcome.emitted), (EXPIRE_UNRESOLVED, vec![]));
     }
 }
 
@@ -146,9 +207,9 @@ fn silence_ends_the_flow_by_the_daemons_order() {
             let asked = order(open.client.dial.tuple(), Reason::ExpireTrial);
             // Another connection of the same client is not meant.
             let generation = flow.connection.generation;
-            let other = common::maps::event::Expiry { generation: generation + 1, ..asked };
+            let other = Expiry { generation: generation + 1, ..asked };
             assert_eq!(programs.expire(&other).verdict, 1);
-            let outcome = programs.expire(&common::maps::event::Expiry { generation, ..asked });
+            let outcome = programs.expire(&Expiry { generation, ..asked });
             assert_eq!(outcome.counted, [(Reason::ExpireTrial, 1)]);
             assert_eq!(outcome.emitted.len(), 2, "both ends get a RST");
             assert_eq!(open.flow(&programs).connection.state, FLOW_RESET);

@@ -24,10 +24,10 @@ use crate::scene::{
 use crate::setup::remove_hello;
 
 /// The payload bytes of each client segment.
-const PART: usize = 1_000;
+pub(crate) const PART: usize = 1_000;
 
 /// Opens a connection whose hello of 4,500 bytes arrived in five segments, four of them acknowledged.
-fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
+pub(crate) fn owed(programs: &mut Programs, family: Family) -> (Client, Backend, Vec<u8>) {
     let bytes = hello().name(server_name(0)).length(4_500).bytes();
     let client = dial(family).shake(programs);
     let backend = collect(programs, client, &bytes, PART);
@@ -115,6 +115,25 @@ fn a_repetition_by_the_client_brings_what_is_missing() {
         let outcome = client.send(&mut programs, 4_500, b"more");
         assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
         assert_eq!(sent(&outcome).payload, b"more");
+    }
+}
+
+/// 18 KB go to the backend for a packet: not for a stranger's.
+#[test]
+fn what_is_not_believed_repeats_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let bytes = hello().name(server_name(0)).length(6_000).bytes();
+    for family in FAMILIES {
+        let client = dial(family).shake(&mut programs);
+        let backend = collect(&mut programs, client, &bytes, PART);
+        backend.accept(&mut programs);
+        let repeated = client.at(5_000).payload(&bytes[5_000..]);
+        let far = repeated.ack.wrapping_add(1 << 24);
+        let outcome = client.give(&mut programs, &repeated.clone().ack(far));
+        assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+        assert_eq!(client.give(&mut programs, &repeated).counted, [(Reason::ConnectRepeated, 1)]);
+        crate::setup::forget_all(&mut programs);
     }
 }
 
@@ -278,6 +297,13 @@ fn settle_held(programs: &Programs, client: Client) -> Vec<Change> {
     changes
 }
 
+/// Does what a CPU does next that marked a record as over when nobody held it: removes it.
+fn end_unlocked(programs: &mut Programs, client: Client) {
+    if client.waiting(programs).is_some_and(|record| record.connection.flags == RECORD_OVER) {
+        programs.expire(&crate::check::order(client.dial.tuple(), Reason::ExpireHello));
+    }
+}
+
 /// Returns the location of the flag for undelivered bytes.
 fn flags(client: Client) -> Place {
     Place::new(name::FLOWS, &client.dial.tuple(), offset_of!(Flow, connection.flags))
@@ -314,7 +340,7 @@ fn behind_each_access(
             assert_eq!(state, FLOW_ESTABLISHED, "{family:?}, access {nth}: {:?}", outcome.counted);
             let [(reason, 1)] = outcome.counted[..] else { panic!("{:?}", outcome.counted) };
             assert!(allowed.contains(&reason), "{family:?}, access {nth}: {reason:?}");
-            crate::locked::end_unlocked(&mut programs, client);
+            end_unlocked(&mut programs, client);
             assert_settled(&programs, client);
             end(&mut programs, client, backend);
         }
@@ -352,6 +378,59 @@ fn nothing_ends_when_another_settles_what_is_about_to_be_repeated() {
         behind_each_access(place, change, |p, _, backend, _| backend.give(p, &backend.syn_ack()), &allowed);
         let allowed = [Reason::ForwardBackend, Reason::HelloBeyond, Reason::ConnectRepeated];
         behind_each_access(place, change, again, &allowed);
+    }
+}
+
+/// The hello is evicted between its look-up and the reads, and its element becomes another client's, of which less was
+/// acknowledged. The bytes are lost, and must not seem to be settled.
+#[test]
+fn what_another_client_was_acknowledged_settles_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for at in [offset_of!(Pending, isn), offset_of!(Pending, acked)] {
+            let (client, backend, _) = owed(&mut programs, family);
+            let tuple = client.dial.tuple();
+            let acked = Change::write(name::PENDING, &tuple, offset_of!(Pending, acked), &1_000u32);
+            let changes = [acked, Change::remove(name::PENDING, &tuple)];
+            let place = Place::new(name::PENDING, &tuple, at);
+            let schedule = programs.behind_access(&place, 1, &changes).expect("a hardware breakpoint");
+            let outcome = backend.give(&mut programs, &backend.at(0, 2_000));
+            assert!(schedule.happened());
+            drop(schedule);
+            assert_eq!(outcome.counted, [(Reason::HelloBufferFailed, 1)]);
+            assert_eq!(client.flow(&programs).expect("it lingers").connection.state, FLOW_RESET);
+            crate::setup::forget_all(&mut programs);
+        }
+    }
+}
+
+/// Another client takes a slot before its bytes are copied, or while they are.
+#[test]
+fn a_slot_of_another_client_is_not_delivered() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for nth in 0..=1 {
+            let (client, _, bytes) = owed(&mut programs, family);
+            let slot = client.waiting(&programs).expect("the hello is kept").buffers[1];
+            let buffer: Buffer = programs.element(name::BUFFERS, slot);
+            let other = client.dial.port(1).tuple();
+            let place = Place::new(name::BUFFERS, &slot, offset_of!(Buffer, bytes));
+            let change = Change::write(name::BUFFERS, &slot, offset_of!(Buffer, owner), &other);
+            let schedule = (nth > 0).then(|| programs.behind_access(&place, nth, &[change]));
+            let schedule = schedule.transpose().expect("a hardware breakpoint");
+            if nth == 0 {
+                programs.set(name::BUFFERS, slot, Buffer { owner: other, ..buffer });
+            }
+            let outcome = client.send(&mut programs, 4_000, &bytes[4_000..]);
+            assert!(schedule.is_none_or(|schedule| schedule.happened()));
+            assert_eq!(outcome.counted, [(Reason::HelloBufferFailed, 1)]);
+            for (_, frame) in &outcome.emitted {
+                assert_eq!(tests::packet::Segment::parse(frame).expect("a TCP segment").payload, b"");
+            }
+            crate::setup::forget_all(&mut programs);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use tests::addresses::{FAMILIES, Family, TLS_PORT};
+use tests::addresses::{FAMILIES, Family, TLS_PORT, backend};
 use tests::config::{Config, DIRECT_PORT};
 use tests::net::{End, Namespace, veth};
 use tests::packet::segment;
@@ -90,9 +90,9 @@ impl Forgers {
 }
 
 /// A lab whose backends send their name and echo what they receive, and forgers who flood a port of the VIP.
-fn scene(options: &Options, port: u16) -> (Scene, Forgers) {
+fn scene(options: &Options, port: u16, hello_timeout: &str) -> (Scene, Forgers) {
     let mut config = Config::lab_on(ECHO_PORT);
-    config.settings.hello_timeout = Some("5s".into());
+    config.settings.hello_timeout = Some(hello_timeout.into());
     config.settings.max_hellos = Some(65_536);
     let lab = Lab::with(&Options { servers: false, ..options.clone() }).unwrap();
     // Before the daemon looks for devices.
@@ -106,7 +106,7 @@ fn scene(options: &Options, port: u16) -> (Scene, Forgers) {
 fn a_flood_of_syns_stores_nothing_and_clients_connect() {
     tests::skip_without_root!();
     let _turn = turn();
-    let (scene, forgers) = scene(&Options::default(), TLS_PORT);
+    let (scene, forgers) = scene(&Options::default(), TLS_PORT, "5s");
     let memory = scene.daemon.resident_bytes().unwrap();
     let ((median, sent, _), moved) =
         scene.counted(|| forgers.flood(|| scene.lab.client.run(|| reach(&scene))));
@@ -124,7 +124,7 @@ fn a_flood_of_syns_stores_nothing_and_clients_connect() {
 fn clients_far_away_connect_to_a_tcp_listener_during_a_flood_of_syns() {
     tests::skip_without_root!();
     let _turn = turn();
-    let (scene, forgers) = scene(&Options { client_delay: DELAY, ..Options::default() }, DIRECT_PORT);
+    let (scene, forgers) = scene(&Options { client_delay: DELAY, ..Options::default() }, DIRECT_PORT, "5s");
     let times = Mutex::new(Vec::new());
     let connect = |number: &usize| {
         let start = Instant::now();
@@ -157,4 +157,38 @@ fn clients_far_away_connect_to_a_tcp_listener_during_a_flood_of_syns() {
     assert!(passed < sent / 10, "{passed} of {sent} SYNs reached backends: {moved:?}");
     assert_eq!(moved.get("ConnectNoPort"), None, "{moved:?}");
     assert!(eventually(Duration::from_secs(30), || scene.entries() == [0; 3]), "{:?}", scene.entries());
+}
+
+/// The daemon repeats the SYN for a client that waits for the server. It cannot wait for a link address as a packet can, so
+/// every such SYN to that backend was lost.
+#[test]
+fn a_waiting_client_reaches_a_backend_whose_link_address_is_unknown() {
+    tests::skip_without_root!();
+    let _turn = turn();
+    let (scene, forgers) = scene(&Options::default(), DIRECT_PORT, "60s");
+    let (balancer, device) = (&scene.lab.balancer, scene.lab.tenants[0].name);
+    // Half of all half-open slots stay taken for as long as SYNs wait, so clients are answered by cookie.
+    forgers.flood(|| std::thread::sleep(Duration::from_secs(1)));
+    for family in FAMILIES {
+        let (silent, unknown) = (backend(family, 0, 0), backend(family, 0, 1));
+        let nobody = format!("neigh replace {silent} lladdr 02:00:5e:00:00:fe dev {device} nud permanent\n");
+        balancer.ip(&nobody).unwrap();
+        let mut moved = std::collections::BTreeMap::new();
+        // Each client meets the silent backend first as likely as not.
+        for _ in 0..40 {
+            balancer.ip(&format!("neigh flush to {unknown} dev {device}\n")).unwrap();
+            let (name, counted) = scene.counted(|| {
+                let mut stream = scene.lab.client.run(|| tls::dial(scene.lab.vip(family, DIRECT_PORT)))?;
+                read_line(&mut stream)
+            });
+            assert_eq!(name.unwrap().as_deref(), Some("tenant-a/1"), "{family:?}, {counted:?}");
+            for (reason, count) in counted {
+                *moved.entry(reason).or_insert(0) += count;
+            }
+            if moved.contains_key("EmitCopyLost") {
+                break;
+            }
+        }
+        assert!(moved.contains_key("ConnectNext") && moved.contains_key("EmitCopyLost"), "{moved:?}");
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use common::maps::address::Port;
-use common::maps::flow::{BackendTuple, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, Flow, Reply};
 use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
@@ -172,5 +172,34 @@ fn a_source_port_without_a_connection_is_freed_and_that_of_a_connection_is_not()
     scene.daemon.launch(&scene.lab.balancer).unwrap();
     let freed = || held().into_iter().collect::<BTreeMap<_, _>>() == before;
     assert!(eventually(Duration::from_secs(40), freed), "{:?}", held());
+    opens.iter_mut().for_each(Open::assert_alive);
+}
+
+/// Connections that a daemon left when it died are ended at the next start. What began later may belong to a change that
+/// came after this start's look at the configuration: it is not judged by that.
+#[test]
+fn a_start_ends_no_connection_that_is_newer_than_it() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let mut opens = [server_name(0), server_name(1)].map(|name| Open::by_name(&scene, Family::V4, &name));
+    let flows = scene.daemon.pins().join(name::FLOWS);
+    let found = || pinned_entries::<ClientTuple, Flow>(&flows).unwrap();
+    let [(client, flow), (_, other)] = found()[..] else { panic!("{:?}", found()) };
+    // With a backend of another route, on a port of its own.
+    let mut lost = flow;
+    lost.connection.backend = other.connection.backend;
+    lost.nat.source_port = Port::new(flow.nat.source_port.number() ^ 1);
+    let generation = flow.connection.generation.max(other.connection.generation);
+    let [old, new] = [1u16, 2].map(|port| ClientTuple { client_port: Port::new(port), ..client });
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    for (tuple, generation) in [(old, generation), (new, generation + 1_000)] {
+        lost.set_generation(generation);
+        insert_pinned(&flows, tuple, lost).unwrap();
+    }
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    let state =
+        |tuple| found().into_iter().find(|(key, _)| *key == tuple).map(|(_, flow)| flow.connection.state);
+    assert!(eventually(Duration::from_secs(5), || state(old) == Some(FLOW_RESET)), "{:?}", state(old));
+    assert_eq!(state(new), Some(FLOW_ESTABLISHED));
     opens.iter_mut().for_each(Open::assert_alive);
 }

@@ -57,6 +57,8 @@ pub mod bytes;
 pub mod tls;
 /// Backends.
 pub mod server;
+/// Random numbers that a seed decides.
+pub mod dice;
 /// ICMP messages.
 pub mod icmp;
 /// Sockets that send IPv4 options or IPv6 extension headers.

@@ -1,7 +1,7 @@
 //! Strangers who know a connection's addresses and ports, against a connection through Vestibule and a direct one between
 //! the same two hosts: both get the same packets, each counted from its own sequence numbers.
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use common::maps::name;
 use crate::addresses::{FAMILIES, Family, TENANT_NETS, TLS_PORT, backend, balancer, server_name};
 use crate::config::{Backend, Config};
 use crate::daemon::Daemon;
+use crate::dice::Dice;
 use crate::hello::hello;
 use crate::packet::{Segment, flag, segment};
 use crate::program::pinned_entries;
@@ -21,6 +22,7 @@ use crate::tap::Tap;
 use crate::tcp_option::TcpOption;
 use crate::tls;
 use crate::topology::{CLIENT_DEVICE, Lab, UPLINK};
+use crate::tuple::client_tuple;
 
 /// Forged packets between two looks at the connections.
 const ROUND: u64 = 2_000;
@@ -33,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ECHO_PORT: u16 = 7000;
 
 /// What happened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tally {
     /// Forged packets that each connection got.
     pub packets: u64,
@@ -43,32 +45,8 @@ pub struct Tally {
     /// The same for numbers inside both windows.
     pub hits: u32,
     pub survived_hits: u32,
-}
-
-/// Pseudo-random numbers.
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 32) % end
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-
-    /// A distance of either sign whose magnitude has `bits.start` to `bits.end - 1` bits, each as likely.
-    fn distance(&mut self, bits: std::ops::Range<u64>) -> u32 {
-        let bits = bits.start + self.below(bits.end - bits.start);
-        let distance = (1 << (bits - 1) | self.next() & ((1 << (bits - 1)) - 1)) as u32;
-        if self.one_in(2) { distance } else { distance.wrapping_neg() }
-    }
+    /// The connections through Vestibule that had these.
+    pub hit: Vec<ClientTuple>,
 }
 
 /// A number of a forged packet.
@@ -108,7 +86,7 @@ impl Forged {
     /// Makes any packet. With `hit`, both numbers are near what the receiver expects, or exactly that; otherwise at
     /// least one of them is wrong, or both are far behind.
     fn any(dice: &mut Dice, hit: bool) -> Self {
-        let any = |dice: &mut Dice| Number::Any(dice.next() as u32);
+        let any = |dice: &mut Dice| Number::Any(dice.number() as u32);
         let near = |dice: &mut Dice| Number::From(dice.distance(1..32));
         let (seq, ack) = match (hit, dice.below(4)) {
             (true, 0) => (Number::From(0), Number::From(0)),
@@ -128,12 +106,12 @@ impl Forged {
             seq,
             ack,
             // Few connections survive a RST at the right number, so a hit has none.
-            flags: if hit { dice.next() as u8 & !flag::RST } else { dice.next() as u8 },
-            window: dice.next() as u16,
+            flags: if hit { dice.number() as u8 & !flag::RST } else { dice.number() as u8 },
+            window: dice.number() as u16,
             // Half of all random ones are newer than the receiver's last one, so these have to be relative, too.
             timestamps: dice
                 .one_in(4)
-                .then(|| (Number::From(dice.next() as u32), Number::From(dice.next() as u32))),
+                .then(|| (Number::From(dice.number() as u32), Number::From(dice.number() as u32))),
             options: Self::options(dice),
             payload,
             wrong_sum: dice.one_in(10),
@@ -141,13 +119,13 @@ impl Forged {
     }
 
     fn options(dice: &mut Dice) -> Vec<TcpOption> {
-        let number = |dice: &mut Dice| dice.next() as u32;
+        let number = |dice: &mut Dice| dice.number() as u32;
         match dice.below(6) {
             1 => vec![TcpOption::Nop, TcpOption::Nop, TcpOption::Sack(vec![(number(dice), number(dice))])],
             2 => vec![TcpOption::Mss(number(dice) as u16), TcpOption::WindowScale(number(dice) as u8)],
             3 => {
                 let mut bytes = vec![0; 4 + 4 * dice.below(6) as usize];
-                bytes.iter_mut().for_each(|byte| *byte = dice.next() as u8);
+                bytes.iter_mut().for_each(|byte| *byte = dice.number() as u8);
                 // Kind 8 would be timestamps, from no connection's clock.
                 bytes.iter_mut().filter(|byte| **byte == 8).for_each(|byte| *byte = 9);
                 vec![TcpOption::Raw(bytes)]
@@ -217,6 +195,14 @@ impl Line {
     }
 }
 
+/// Whether an end took a forged byte, FIN or timestamp, which Vestibule passes on, and nobody reset the connection. Of packets
+/// inside both windows one end of two may take some that the other does not: how far behind an acknowledgement may be
+/// depends on the windows that it has seen.
+fn is_taken(error: &anyhow::Error) -> bool {
+    let end = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    matches!(end, None | Some(ErrorKind::UnexpectedEof | ErrorKind::WouldBlock))
+}
+
 /// The two hosts and the node between them. Fields drop in order: the daemon first.
 #[derive(Debug)]
 pub struct Rig {
@@ -252,7 +238,7 @@ impl Rig {
 
     /// Gives as many forged packets to pairs of connections, and looks at them again and again.
     pub fn run(&self, seed: u64, packets: u64) -> Result<Tally> {
-        let (mut dice, mut tally) = (Dice(seed), Tally::default());
+        let (mut dice, mut tally) = (Dice::new(seed, 0), Tally::default());
         let mut pairs = FAMILIES.map(|_| None);
         for round in 0.. {
             if tally.packets >= packets {
@@ -264,10 +250,9 @@ impl Rig {
                 None => [self.open(FAMILIES[place], true)?, self.open(FAMILIES[place], false)?],
             };
             let hit = dice.one_in(HITS);
-            let first = dice.0;
-            pairs[place] = self.round(&mut dice, &mut tally, pair, hit).with_context(|| {
-                format!("seed {seed}, round {round} ({first:#x}), {:?}, hit: {hit}", FAMILIES[place])
-            })?;
+            pairs[place] = self
+                .round(&mut dice, &mut tally, pair, hit)
+                .with_context(|| format!("seed {seed}, round {round}, {:?}, hit: {hit}", FAMILIES[place]))?;
         }
         for line in pairs.into_iter().flatten().flatten() {
             reset(&line.stream)?;
@@ -299,12 +284,28 @@ impl Rig {
             true => (&mut tally.hits, &mut tally.survived_hits),
         };
         *looks += 1;
+        if hit {
+            tally.hit.push(client_tuple(through.sides[0].from, through.sides[0].to));
+        }
         if direct.ask().is_ok() {
             *survived += 1;
-            through.ask().context("the direct connection survives, the one through Vestibule does not")?;
-            return Ok(Some([through, direct]));
+            if let Err(error) = through.ask()
+                && !(hit && is_taken(&error))
+            {
+                return Err(
+                    error.context("the direct connection survives, the one through Vestibule does not")
+                );
+            }
+            if !hit {
+                return Ok(Some([through, direct]));
+            }
         }
-        for line in [through, direct] {
+        Self::end([through, direct])
+    }
+
+    /// Aborts both connections.
+    fn end(lines: [Line; 2]) -> Result<Option<[Line; 2]>> {
+        for line in lines {
             reset(&line.stream)?;
         }
         Ok(None)
@@ -380,13 +381,15 @@ impl Rig {
         Ok(())
     }
 
-    /// Returns the number of entries in FLOWS, PENDING and NATS.
-    pub fn entries(&self) -> Result<[usize; 3]> {
+    /// Returns the number of entries in FLOWS, PENDING and NATS, flows that were hit and their entries in NATS aside. A
+    /// stranger who knows both numbers can have bytes or a FIN believed that no end sent: the RST of the end is then at
+    /// another number, and the flow stays until its time limit.
+    pub fn entries(&self, tally: &Tally) -> Result<[usize; 3]> {
         let pin = |name: &str| self.daemon.pins().join(name);
-        Ok([
-            pinned_entries::<ClientTuple, Flow>(&pin(name::FLOWS))?.len(),
-            pinned_entries::<ClientTuple, Pending>(&pin(name::PENDING))?.len(),
-            pinned_entries::<BackendTuple, Reply>(&pin(name::NATS))?.len(),
-        ])
+        let flows = pinned_entries::<ClientTuple, Flow>(&pin(name::FLOWS))?;
+        let hit = flows.iter().filter(|(client, _)| tally.hit.contains(client)).count();
+        let nats = pinned_entries::<BackendTuple, Reply>(&pin(name::NATS))?.len();
+        let pending = pinned_entries::<ClientTuple, Pending>(&pin(name::PENDING))?.len();
+        Ok([flows.len() - hit, pending, nats.saturating_sub(hit)])
     }
 }

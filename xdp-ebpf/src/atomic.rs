@@ -139,6 +139,12 @@ pub(crate) fn replace<T: Word>(at: &mut T, seen: T, new: T) -> bool {
     compare_exchange(core::ptr::from_mut(at).cast(), seen.bits(), new.bits()) == seen.bits()
 }
 
+/// Raises a counter if it still is as it was `seen`.
+#[inline(always)]
+pub(crate) fn raise(counter: &mut u64, seen: u64, new: u64) -> bool {
+    compare_exchange(counter, seen, new) == seen
+}
+
 /// Returns the word of generation, state and flags of a connection's record in a map.
 #[inline(always)]
 pub(crate) fn head(connection: &mut Connection) -> &mut Head {

@@ -4,6 +4,7 @@ use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
+use common::decide::store::{Unstored, unstored};
 use common::decide::tables::Tables;
 use common::decide::{route_key, source_port};
 use common::maps::address::Address;
@@ -20,7 +21,7 @@ use common::maps::route::{
 use common::maps::settings::{CookieKey, Cursors, Ids, Settings};
 use common::maps::source::{Share, ShareKey, Source};
 use common::maps::trace::{TraceCount, TraceFilter};
-use common::maps::word::{Told, Word};
+use common::maps::word::{TOLD_GROUPS, Told, Word};
 use common::reason::{REASONS_MAX, Reason};
 
 use crate::atomic;
@@ -263,11 +264,12 @@ pub(crate) fn next_identification(segments: u32) -> u16 {
     cursors().map_or(0, |cursors| atomic::add(&mut cursors.identification, segments) as u16)
 }
 
-/// Whether one more IPv6 error "too big" may be passed to a backend in this second; it is then counted.
+/// Whether one more IPv6 error "too big" about a client may be passed to its backend in this second; it is then counted.
 #[inline(always)]
-pub(crate) fn may_tell(second: u32) -> bool {
+pub(crate) fn may_tell(client: &Address, second: u32) -> bool {
     let Some(cursors) = cursors() else { return false };
-    atomic::change(&mut cursors.told, 0, |was| Told::of(was).raised(second).bits())
+    let group = Told::group(client) & (TOLD_GROUPS - 1);
+    atomic::change(&mut cursors.told[group], 0, |was| Told::of(was).raised(second).bits())
         .is_some_and(|was| Told::of(was).has_room(second))
 }
 
@@ -300,8 +302,8 @@ pub(crate) fn remove_reply(key: &BackendTuple) {
 
 /// Stores a flow unless there is one.
 #[inline(always)]
-pub(crate) fn insert_flow(key: &ClientTuple, flow: &Flow) -> bool {
-    FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)).is_ok()
+pub(crate) fn insert_flow(key: &ClientTuple, flow: &Flow) -> Result<(), Unstored> {
+    FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)).map_err(unstored)
 }
 
 /// Removes a flow; `false` when it was already removed.
@@ -312,8 +314,8 @@ pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
 
 /// Stores a hello unless the client has one.
 #[inline(always)]
-pub(crate) fn insert_pending(key: &ClientTuple, hello: &Pending) -> bool {
-    PENDING.insert(key, hello, u64::from(BPF_NOEXIST)).is_ok()
+pub(crate) fn insert_pending(key: &ClientTuple, hello: &Pending) -> Result<(), Unstored> {
+    PENDING.insert(key, hello, u64::from(BPF_NOEXIST)).map_err(unstored)
 }
 
 /// Removes a hello.
@@ -324,8 +326,8 @@ pub(crate) fn remove_pending(key: &ClientTuple) {
 
 /// Stores a half-open connection unless there is one.
 #[inline(always)]
-pub(crate) fn insert_half_open(key: &ClientTuple, half_open: &HalfOpen) -> bool {
-    HALF_OPENS.insert(key, half_open, u64::from(BPF_NOEXIST)).is_ok()
+pub(crate) fn insert_half_open(key: &ClientTuple, half_open: &HalfOpen) -> Result<(), Unstored> {
+    HALF_OPENS.insert(key, half_open, u64::from(BPF_NOEXIST)).map_err(unstored)
 }
 
 /// Removes a half-open connection.

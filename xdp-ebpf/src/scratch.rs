@@ -127,6 +127,9 @@ pub(crate) struct Waiting {
     pub(crate) pending: Pending,
     /// Whether this CPU holds the record of the client in `Received::client`.
     pub(crate) held: bool,
+    /// Whether the connection began with the packet in hand. Here, not in a register: the verifier would follow all that
+    /// happens to a hello once for each value.
+    pub(crate) new: bool,
     /// The parts of the hello for which this CPU took a slot of `BUFFERS` and still holds its lock: bits.
     pub(crate) claimed: u32,
     /// Kept from packet to packet: 1 + the `BUFFERS` slot that this CPU freed last, still in its cache; 0 = none.

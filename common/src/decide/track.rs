@@ -31,16 +31,23 @@ pub const fn is_inside(start: u32, end: u32, receiver: &End, receiver_scale: u8)
     start.wrapping_sub(left) <= behind + ahead && end.wrapping_sub(left) <= behind + ahead
 }
 
-/// Whether an acknowledgement is at most one largest window behind the sender's highest one, and not beyond what was
-/// sent to it.
+/// Whether an acknowledgement is at most one window behind the sender's highest one, and not beyond what was sent to it:
+/// the largest window that the sender ever announced, as its receiver judges it (RFC 5961 section 5.2). We round it up.
 #[inline(always)]
-pub const fn is_acknowledgement(ack: u32, sender: &End, sender_scale: u8, receiver: &End) -> bool {
+pub const fn is_acknowledgement(ack: u32, sender: &End, receiver: &End) -> bool {
     let newest = receiver.sent.next;
     let mut open = newest.wrapping_sub(sender.acked.number);
     if (open as i32) < 0 {
         open = 0;
     }
-    newest.wrapping_sub(ack) <= open + window(u16::MAX, sender_scale)
+    newest.wrapping_sub(ack) <= open + sender.acked.window as u32 * WINDOW_UNIT
+}
+
+/// Whether all of a segment is behind what its receiver acknowledged. Its receiver answers it, but takes nothing from it,
+/// not even the acknowledgement (RFC 9293 section 3.10.7.4).
+#[inline(always)]
+pub const fn is_old(end: u32, receiver: &End) -> bool {
+    seq::before(end, receiver.acked.number)
 }
 
 /// What a RST means for a flow.
@@ -121,13 +128,22 @@ mod tests {
     fn an_acknowledgement_is_of_what_was_sent() {
         for newest in [0u32, 5, 0x8000_0000, u32::MAX] {
             for open in [0, 1, 100_000] {
-                let (sender, receiver) = (end(0, newest.wrapping_sub(open), 0), end(newest, 0, 0));
-                let is = |ack| is_acknowledgement(ack, &sender, 0, &receiver);
-                let oldest = newest.wrapping_sub(open).wrapping_sub(65_535);
+                let (sender, receiver) = (end(0, newest.wrapping_sub(open), 3), end(newest, 0, 0));
+                let is = |ack| is_acknowledgement(ack, &sender, &receiver);
+                let oldest = newest.wrapping_sub(open).wrapping_sub(3 * WINDOW_UNIT);
                 assert!(is(newest) && is(newest.wrapping_sub(open)) && is(oldest));
                 assert!(!is(newest.wrapping_add(1)) && !is(oldest.wrapping_sub(1)));
                 assert!(!is(newest.wrapping_sub(1 << 24)));
             }
+        }
+    }
+
+    #[test]
+    fn a_segment_is_old_until_its_last_byte_is_new() {
+        for acked in [0u32, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+            let is_old = |end| is_old(end, &self::end(0, acked, 0));
+            assert!(is_old(acked.wrapping_sub(1)) && is_old(acked.wrapping_sub(1 << 30)));
+            assert!(!is_old(acked) && !is_old(acked.wrapping_add(1)));
         }
     }
 

@@ -25,9 +25,18 @@ pub const EXPIRE_DONE: u32 = 0;
 pub const EXPIRE_NOTHING: u32 = 1;
 /// The same: a packet was being handled on this CPU (PREEMPT_RT); the daemon repeats the request.
 pub const EXPIRE_BUSY: u32 = 2;
+/// The same: done, but a link address is not known, so a SYN or a probe was not sent. The daemon has the kernel ask for it,
+/// and repeats the request.
+pub const EXPIRE_UNRESOLVED: u32 = 3;
 
 /// [`Expiry::seq`] with `Reason::ExpireProbe`: both ends are asked, not only the one that may have accepted a RST.
 pub const PROBE_BOTH: u32 = 1;
+/// The same: the probe is far behind what its receiver acknowledged.
+pub const PROBE_FAR: u32 = 2;
+
+/// [`Expiry::seq`] with `Reason::ExpireClosed`: no one flow is meant, but those of the ring of closed flows that have been
+/// over for long enough. [`EXPIRE_DONE`]: there may be more of them than one run frees.
+pub const CLOSED_RING_DUE: u32 = 1;
 
 map_struct! {
     /// Record of the ring buffer `EVICTIONS` (an evicted hello, whose client the daemon resets). Also what
@@ -37,7 +46,7 @@ map_struct! {
         /// Sequence number that the client expects next; used if no map entry has it. With `Reason::ExpireHeld` and
         /// `ExpireCrowded`: what may not have changed since the daemon looked, the sum of what both ends acknowledged or, if
         /// the client never acknowledged anything, its own number. With `ExpireProbe`:
-        /// [`PROBE_BOTH`] or 0. With `ExpireShare`: the route id.
+        /// [`PROBE_BOTH`] or 0. With `ExpireClosed`: [`CLOSED_RING_DUE`] or 0. With `ExpireShare`: the route id.
         pub seq: u32,
         /// Reason number.
         pub reason: u32,

@@ -319,8 +319,10 @@ map_struct! {
         pub retransmits: u8,
         /// Source ports given up since the client's last segment: the backend has an old connection on each.
         pub moves: u8,
+        /// Slots of `BUFFERS` for which its source is counted while it waits for its backend; at least 1.
+        pub slots: u8,
         /// Zero.
-        pub reserved: [u8; 9],
+        pub reserved: [u8; 8],
         /// The state of the parser.
         pub parser: Parser,
     }

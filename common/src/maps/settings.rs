@@ -1,6 +1,6 @@
 //! Settings, the cookie keys, and the counters that assign slots and ids.
 
-use super::word::Told;
+use super::word::{TOLD_GROUPS, Told};
 
 map_struct! {
     /// Value of `SETTINGS`.
@@ -52,7 +52,7 @@ map_struct! {
 
 map_struct! {
     /// Value of `CURSORS`: the programs increment these and never decrement them, except for `buffered` and `half_opens`.
-    pub struct Cursors = 64 {
+    pub struct Cursors = 312 {
         /// Next slot to try in `BUFFERS`.
         pub buffer: u64,
         /// Next slot to try in `HALF_OPEN_RING`.
@@ -67,8 +67,8 @@ map_struct! {
         pub buffered: u32,
         /// Records in `HALF_OPENS`. Read it with [`crate::decide::admit::count`].
         pub half_opens: u32,
-        /// The errors "too big" passed to backends.
-        pub told: Told,
+        /// The errors "too big" passed to backends, by group of clients: see [`Told::group`].
+        pub told: [Told; TOLD_GROUPS],
         /// Identification of the next IPv4 packet that may be fragmented; wraps at 2^16.
         pub identification: u32,
         /// Zero.

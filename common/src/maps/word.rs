@@ -4,6 +4,7 @@
 //! pointer to it. So each word has the connection's generation, or its low half: an exchange that comes too late does
 //! not find the word that it expects, and changes nothing.
 
+use super::address::Address;
 use crate::wire::seq;
 
 /// A word that is exchanged in one piece.
@@ -279,7 +280,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// How many IPv6 errors "too big" about segments to clients were passed to backends in a second.
+    /// How many IPv6 errors "too big" about segments to a group of clients were passed to backends in a second.
     pub struct Told = 8 {
         /// Monotonic clock, seconds.
         pub second: u32,
@@ -287,8 +288,11 @@ map_struct! {
     }
 }
 
-/// The most of them in a second, for the whole node. A backend needs one for all clients.
+/// The most of them in a second, for each group. A backend needs one for all clients.
 pub const TOLD_MAX: u32 = 100;
+
+/// Groups of clients. A client with a connection can send errors about it, and so use up what its group may have.
+pub const TOLD_GROUPS: usize = 32;
 
 impl Word for Told {
     #[inline(always)]
@@ -309,6 +313,14 @@ impl Word for Told {
 }
 
 impl Told {
+    /// Returns the group of a client, by its source (IPv6 /64).
+    #[inline(always)]
+    pub const fn group(client: &Address) -> usize {
+        let (high, low) = client.source_prefix().halves();
+        // Multiplying by the golden ratio spreads neighbouring addresses (Knuth, TAOCP 6.4).
+        ((high ^ low).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % TOLD_GROUPS
+    }
+
     /// Whether one more may be passed in this second.
     #[inline(always)]
     pub const fn has_room(self, second: u32) -> bool {

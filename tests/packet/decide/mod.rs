@@ -17,7 +17,6 @@
 mod kernel;
 mod names;
 mod oracle;
-mod random;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +28,7 @@ use common::maps::backend::{BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::route::LABEL_LISTENER;
 use common::reason::Reason;
+use tests::dice::Dice;
 use tests::hello::hello;
 use userspace::explain::{self, Client, Query};
 use userspace::model::{DesiredListener, Protocol};
@@ -36,7 +36,6 @@ use userspace::plan::{Applied, Change, Counts, MapsImage, plan};
 
 use kernel::{Kernel, Met};
 use oracle::{Answer, Oracle};
-use random::Random;
 use tables::Tables;
 
 /// The number of tables in a run, and of cases on each of them.
@@ -63,44 +62,44 @@ impl Scene {
     }
 
     /// Changes to other tables, as a daemon would. Now and then the old entries are left for a while.
-    fn change_to(&mut self, tables: &Tables, random: &mut Random) {
+    fn change_to(&mut self, tables: &Tables, dice: &mut Dice) {
         let mut planned = plan(&self.applied, &tables.desired, &tables.hops(&self.kernel.programs));
         let later = std::mem::take(&mut self.later);
         self.carry_out(&later);
         self.carry_out(&planned.changes);
         self.applied = planned.applied;
-        if random.once_in(2) {
+        if dice.one_in(2) {
             self.carry_out(&std::mem::take(&mut planned.later));
         }
         self.later = planned.later;
     }
 
     /// Flags some backends beyond the desired state; returns their previous records.
-    fn close_some(&mut self, random: &mut Random) -> Vec<(u32, Backend)> {
+    fn close_some(&mut self, dice: &mut Dice) -> Vec<(u32, Backend)> {
         let mut all: Vec<(u32, Backend)> = self.image.backends.iter().map(|(id, one)| (*id, *one)).collect();
         all.sort_by_key(|(id, _)| *id);
-        all.retain(|(_, backend)| backend.port.number() != 0 && random.once_in(8));
+        all.retain(|(_, backend)| backend.port.number() != 0 && dice.one_in(8));
         for (id, backend) in &all {
-            let flags = backend.flags | random.pick(&[BACKEND_RETIRED, BACKEND_UNREACHABLE]);
+            let flags = backend.flags | dice.pick(&[BACKEND_RETIRED, BACKEND_UNREACHABLE]);
             self.carry_out(&[Change::PutBackend(*id, Backend { flags, ..*backend })]);
         }
         all
     }
 
     fn round(&mut self, seed: u64) {
-        let random = &mut Random::new(seed);
-        let tables = Tables::random(random);
-        self.change_to(&tables, random);
-        let before = self.close_some(random);
+        let dice = &mut Dice::new(seed, 0);
+        let tables = Tables::random(dice);
+        self.change_to(&tables, dice);
+        let before = self.close_some(dice);
         let closed: BTreeSet<SocketAddr> = before
             .iter()
             .map(|(_, backend)| SocketAddr::new(backend.address.into(), backend.port.number()))
             .collect();
         let oracle = Oracle { desired: &tables.desired, unreachable: &tables.unreachable, closed: &closed };
         for case in 0..CASES {
-            let vip = tables.vip(random);
-            let client = client(random, vip.is_ipv4());
-            let name = names::asked(random, &tables.patterns(vip));
+            let vip = tables.vip(dice);
+            let client = client(dice, vip.is_ipv4());
+            let name = names::asked(dice, &tables.patterns(vip));
             let told = format!(
                 "seed {seed}, case {case}: {client} to {vip} asks for {:?}",
                 name.as_deref().map(String::from_utf8_lossy)
@@ -110,7 +109,7 @@ impl Scene {
                 Some([]) => oracle.answers(Some(b"-"), client, vip),
                 name => oracle.answers(name, client, vip),
             };
-            self.case(&told, &tables, name.as_deref(), (client, vip), &answers, random.pick(&[0, 0, 0, 3]));
+            self.case(&told, &tables, name.as_deref(), (client, vip), &answers, dice.pick(&[0, 0, 0, 3]));
         }
         for (id, backend) in before {
             self.carry_out(&[Change::PutBackend(id, backend)]);
@@ -182,13 +181,13 @@ impl Scene {
 
 /// Returns a random client from 198.18.0.0/15 (RFC 2544) or 2001:db8::/32 (RFC 3849), which are assigned to
 /// no host.
-fn client(random: &mut Random, is_v4: bool) -> SocketAddr {
-    let number = random.number();
+fn client(dice: &mut Dice, is_v4: bool) -> SocketAddr {
+    let number = dice.number();
     let address: IpAddr = match is_v4 {
         true => Ipv4Addr::from(0xc612_0000 | number as u32 & 0x1_ffff).into(),
         false => Ipv6Addr::from(0x2001_0db8 << 96 | u128::from(number)).into(),
     };
-    SocketAddr::new(address, random.within(1, 65_535) as u16)
+    SocketAddr::new(address, dice.between(1, 65_535) as u16)
 }
 
 /// Returns what the programs do for this answer when this many backends refuse.

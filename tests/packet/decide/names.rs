@@ -1,6 +1,6 @@
 //! Random server names: those of patterns, and other names that clients may send.
 
-use super::random::Random;
+use tests::dice::Dice;
 
 const LABELS: [&str; 8] = ["a", "b", "api", "x-1", "_c", "xn--bcher-kva", "default", "7"];
 /// Names of the cluster's own API server, which no tenant may have, and similar names.
@@ -32,30 +32,30 @@ const ADDRESSES: [&str; 14] = [
 ];
 
 /// Returns a valid name, in lower case.
-pub(super) fn name(random: &mut Random) -> String {
-    match random.below(10) {
+pub(super) fn name(dice: &mut Dice) -> String {
+    match dice.below(10) {
         // Lengths just within and just beyond what `ROUTES_EXACT` takes.
-        0 | 1 => of_length(random, 58, 65),
-        2 => of_length(random, 200, 253),
-        3 => of_length(random, 250, 253),
-        4 => random.pick(&NEARLY_RESERVED).to_owned(),
+        0 | 1 => of_length(dice, 58, 65),
+        2 => of_length(dice, 200, 253),
+        3 => of_length(dice, 250, 253),
+        4 => dice.pick(&NEARLY_RESERVED).to_owned(),
         _ => {
-            let labels = random.within(1, 4);
-            (0..labels).map(|_| random.pick(&LABELS)).collect::<Vec<_>>().join(".")
+            let labels = dice.count(1, 4);
+            (0..labels).map(|_| dice.pick(&LABELS)).collect::<Vec<_>>().join(".")
         }
     }
 }
 
 /// Returns a name of this many bytes; its labels have the maximum length, or nearly.
-fn of_length(random: &mut Random, least: usize, most: usize) -> String {
-    let length = random.within(least, most);
+fn of_length(dice: &mut Dice, least: usize, most: usize) -> String {
+    let length = dice.count(least, most);
     let mut name = String::new();
     while name.len() < length {
         let left = length - name.len();
-        let label = left.min(random.within(60, 63));
+        let label = left.min(dice.count(60, 63));
         // Leaves no dot at the end.
         let label = if left == label + 1 { label - 1 } else { label };
-        name.extend(std::iter::repeat_n(random.pick(&['n', 'm', '0']), label));
+        name.extend(std::iter::repeat_n(dice.pick(&['n', 'm', '0']), label));
         if name.len() < length {
             name.push('.');
         }
@@ -64,70 +64,70 @@ fn of_length(random: &mut Random, least: usize, most: usize) -> String {
 }
 
 /// Returns a name above this one, below it, or next to it.
-pub(super) fn relative(random: &mut Random, name: &str) -> String {
+pub(super) fn relative(dice: &mut Dice, name: &str) -> String {
     let (first, rest) = name.split_once('.').unwrap_or((name, ""));
-    match random.below(6) {
+    match dice.below(6) {
         0 => rest.to_owned(),
-        1 => format!("{}.{rest}", random.pick(&LABELS)),
-        2 => format!("{}.{name}", random.pick(&LABELS)),
-        3 => format!("{}.{}.{name}", random.pick(&LABELS), random.pick(&LABELS)),
+        1 => format!("{}.{rest}", dice.pick(&LABELS)),
+        2 => format!("{}.{name}", dice.pick(&LABELS)),
+        3 => format!("{}.{}.{name}", dice.pick(&LABELS), dice.pick(&LABELS)),
         // Only the end is the same.
-        4 => format!("{}{name}", random.pick(&LABELS)),
+        4 => format!("{}{name}", dice.pick(&LABELS)),
         _ => format!("{first}x.{rest}"),
     }
 }
 
 /// Returns the name a client asks for: one of `near`, or one related to them; `None` if it sends no name.
-pub(super) fn asked(random: &mut Random, near: &[&str]) -> Option<Vec<u8>> {
-    let near = if near.is_empty() { "a.b".to_owned() } else { random.pick(near).to_owned() };
-    let name = match random.below(20) {
+pub(super) fn asked(dice: &mut Dice, near: &[&str]) -> Option<Vec<u8>> {
+    let near = if near.is_empty() { "a.b".to_owned() } else { dice.pick(near).to_owned() };
+    let name = match dice.below(20) {
         0 => return None,
-        1 => name(random),
-        2 => random.pick(&NEARLY_RESERVED).to_owned(),
-        3 => random.pick(&ADDRESSES).to_owned(),
+        1 => name(dice),
+        2 => dice.pick(&NEARLY_RESERVED).to_owned(),
+        3 => dice.pick(&ADDRESSES).to_owned(),
         4..=7 => near,
-        8..=10 => format!("{}.{near}", random.pick(&LABELS)),
-        11..=14 => relative(random, &near),
+        8..=10 => format!("{}.{near}", dice.pick(&LABELS)),
+        11..=14 => relative(dice, &near),
         15 => {
-            let once = relative(random, &near);
-            relative(random, &once)
+            let once = relative(dice, &near);
+            relative(dice, &once)
         }
         // Below a wildcard, with a first label of about the maximum length.
-        16 => format!("{}.{near}", "w".repeat(random.within(60, 64))),
-        17 => longest_below(random, &near),
-        _ => return Some(garbled(random, near.into_bytes())),
+        16 => format!("{}.{near}", "w".repeat(dice.count(60, 64))),
+        17 => longest_below(dice, &near),
+        _ => return Some(garbled(dice, near.into_bytes())),
     };
     let mut bytes = name.into_bytes();
-    if random.once_in(3) {
+    if dice.one_in(3) {
         for byte in &mut bytes {
-            if random.once_in(2) {
+            if dice.one_in(2) {
                 byte.make_ascii_uppercase();
             }
         }
     }
-    if random.once_in(4) {
+    if dice.one_in(4) {
         bytes.push(b'.');
     }
     Some(bytes)
 }
 
 /// Returns a name below this one, of about the maximum length.
-fn longest_below(random: &mut Random, name: &str) -> String {
-    let length = random.within(251, 255);
+fn longest_below(dice: &mut Dice, name: &str) -> String {
+    let length = dice.count(251, 255);
     let Some(left) = length.checked_sub(name.len() + 1).filter(|left| *left > 0) else {
         return name.to_owned();
     };
-    let labels = of_length(random, left, left);
+    let labels = of_length(dice, left, left);
     format!("{labels}.{name}")
 }
 
 /// Returns the name with some bytes changed, added or removed.
-fn garbled(random: &mut Random, mut name: Vec<u8>) -> Vec<u8> {
+fn garbled(dice: &mut Dice, mut name: Vec<u8>) -> Vec<u8> {
     const BYTES: [u8; 14] = *b".._-*: \0/@\xc3\xbcZ%";
-    for _ in 0..random.within(1, 3) {
-        let at = random.below(name.len() + 1);
-        let byte = if random.once_in(3) { random.number() as u8 } else { random.pick(&BYTES) };
-        match random.below(4) {
+    for _ in 0..dice.count(1, 3) {
+        let at = dice.index(name.len() + 1);
+        let byte = if dice.one_in(3) { dice.number() as u8 } else { dice.pick(&BYTES) };
+        match dice.below(4) {
             0 => name.insert(at, byte),
             1 => name.truncate(at),
             2 if at < name.len() => drop(name.remove(at)),
@@ -135,5 +135,5 @@ fn garbled(random: &mut Random, mut name: Vec<u8>) -> Vec<u8> {
             _ => name.push(byte),
         }
     }
-    if random.once_in(20) { vec![b'.'; random.within(1, 3)] } else { name }
+    if dice.one_in(20) { vec![b'.'; dice.count(1, 3)] } else { name }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use tests::addresses::{FAMILIES, Family, TENANT_NETS, balancer, host, vip};
+use tests::dice::Dice;
 use tests::program::Programs;
 use tests::world::Device;
 use userspace::model::{
@@ -13,7 +14,6 @@ use userspace::model::{
 use userspace::plan::{Hop, Hops};
 
 use super::names;
-use super::random::Random;
 
 /// The hosts of tenant a's network that have backends.
 const HOSTS: [u8; 6] = [2, 3, 4, 5, 6, 7];
@@ -41,21 +41,21 @@ fn vips() -> [IpAddr; 4] {
 }
 
 impl Tables {
-    pub(super) fn random(random: &mut Random) -> Self {
-        let count = random.within(1, 7);
+    pub(super) fn random(dice: &mut Dice) -> Self {
+        let count = dice.count(1, 7);
         let mut routes: Vec<DesiredRoute> = (0..count)
             .map(|number| DesiredRoute {
                 name: format!("route-{number}").into(),
-                backends: backends(random, number).into(),
+                backends: backends(dice, number).into(),
                 ..DesiredRoute::default()
             })
             .collect();
-        let listeners = listeners(random, count);
+        let listeners = listeners(dice, count);
         let mut taken = BTreeMap::new();
         for (place, listener) in listeners.iter().enumerate() {
             if listener.protocol == Protocol::Tls {
-                for pattern in patterns(random) {
-                    taken.insert((place, pattern), random.below(count));
+                for pattern in patterns(dice) {
+                    taken.insert((place, pattern), dice.index(count));
                 }
             }
         }
@@ -66,21 +66,20 @@ impl Tables {
         let settings = Settings { max_flows: 1024, max_hellos: 256, ..Settings::default() };
         let desired = Desired { settings, listeners, routes: routes.into_iter().map(Arc::new).collect() };
         let addresses = FAMILIES.into_iter().flat_map(|family| HOSTS.map(|number| address(family, number)));
-        let unreachable =
-            addresses.filter(|one| random.once_in(if is_crowded(*one) { 2 } else { 6 })).collect();
+        let unreachable = addresses.filter(|one| dice.one_in(if is_crowded(*one) { 2 } else { 6 })).collect();
         Self { desired, unreachable }
     }
 
     /// Returns what a client dials: in most cases a listener.
-    pub(super) fn vip(&self, random: &mut Random) -> SocketAddr {
+    pub(super) fn vip(&self, dice: &mut Dice) -> SocketAddr {
         let sockets = |listener: &DesiredListener| {
             let port = listener.port;
             listener.addresses.iter().map(move |address| SocketAddr::new(*address, port)).collect::<Vec<_>>()
         };
         let all: Vec<SocketAddr> = self.desired.listeners.iter().flat_map(sockets).collect();
-        match all.is_empty() || random.once_in(16) {
-            true => SocketAddr::new(random.pick(&vips()), random.pick(&[9, PORTS[0], PORTS[1], PORTS[2]])),
-            false => random.pick(&all),
+        match all.is_empty() || dice.one_in(16) {
+            true => SocketAddr::new(dice.pick(&vips()), dice.pick(&[9, PORTS[0], PORTS[1], PORTS[2]])),
+            false => dice.pick(&all),
         }
     }
 
@@ -124,15 +123,15 @@ pub(super) fn neighbours() -> String {
 }
 
 /// Returns random listeners. Each (address, port) belongs to one listener only.
-fn listeners(random: &mut Random, routes: usize) -> Vec<DesiredListener> {
+fn listeners(dice: &mut Dice, routes: usize) -> Vec<DesiredListener> {
     let mut free: BTreeSet<SocketAddr> = BTreeSet::new();
     for address in vips() {
         free.extend(PORTS.map(|port| SocketAddr::new(address, port)));
     }
-    let count = random.within(1, 5);
+    let count = dice.count(1, 5);
     let each = (0..count).map(|number| {
-        let port = random.pick(&PORTS);
-        let wanted = vips().into_iter().filter(|_| !random.once_in(3)).collect::<Vec<_>>();
+        let port = dice.pick(&PORTS);
+        let wanted = vips().into_iter().filter(|_| !dice.one_in(3)).collect::<Vec<_>>();
         let mut addresses: Vec<IpAddr> =
             wanted.into_iter().filter(|address| free.remove(&SocketAddr::new(*address, port))).collect();
         addresses.sort();
@@ -140,54 +139,53 @@ fn listeners(random: &mut Random, routes: usize) -> Vec<DesiredListener> {
             name: format!("listener-{number}").into(),
             addresses,
             port,
-            protocol: if random.once_in(5) { Protocol::Tcp } else { Protocol::Tls },
-            route: (!random.once_in(2)).then(|| random.below(routes)),
+            protocol: if dice.one_in(5) { Protocol::Tcp } else { Protocol::Tls },
+            route: (!dice.one_in(2)).then(|| dice.index(routes)),
         }
     });
     each.collect()
 }
 
 /// Returns the patterns of one listener.
-fn patterns(random: &mut Random) -> Vec<Pattern> {
-    let count = random.within(1, 16);
+fn patterns(dice: &mut Dice) -> Vec<Pattern> {
+    let count = dice.count(1, 16);
     let mut patterns: Vec<Pattern> = Vec::new();
     for _ in 0..count {
         // Above or below an existing one, so that they overlap.
         let name = match patterns.last() {
-            Some(Pattern::Exact(near) | Pattern::Wildcard(near)) if random.once_in(2) => {
-                names::relative(random, near.as_str())
+            Some(Pattern::Exact(near) | Pattern::Wildcard(near)) if dice.one_in(2) => {
+                names::relative(dice, near.as_str())
             }
-            _ => names::name(random),
+            _ => names::name(dice),
         };
         let Ok(name) = ServerName::new(&name) else { continue };
-        patterns.push(if random.once_in(2) { Pattern::Wildcard(name) } else { Pattern::Exact(name) });
+        patterns.push(if dice.one_in(2) { Pattern::Wildcard(name) } else { Pattern::Exact(name) });
     }
     patterns
 }
 
 /// Returns the backends of a route. A port belongs to one route only, so a backend identifies the route.
-fn backends(random: &mut Random, route: usize) -> Vec<BackendSpec> {
+fn backends(dice: &mut Dice, route: usize) -> Vec<BackendSpec> {
     let mut backends = BTreeMap::new();
     for family in FAMILIES {
-        let count = match random.below(10) {
+        let count = match dice.below(10) {
             0 => 0,
             1..=4 => 1,
             5 | 6 => 2,
-            7 | 8 => random.within(3, 8),
-            _ => random.within(20, 40),
+            7 | 8 => dice.count(3, 8),
+            _ => dice.count(20, 40),
         };
-        let heavy = count < 4 && random.once_in(3);
+        let heavy = count < 4 && dice.one_in(3);
         for number in 0..count {
             let port = 6000 + 100 * route as u16 + number as u16;
-            let weight =
-                if heavy { random.pick(&[1, 50, 7]) } else { random.pick(&[0, 1, 1, 1, 1, 2, 2, 3]) };
-            let crowd = count > 8 && !random.once_in(8);
-            let address = address(family, if crowd { CROWDED } else { random.pick(&HOSTS) });
-            let failing = random.once_in(10);
+            let weight = if heavy { dice.pick(&[1, 50, 7]) } else { dice.pick(&[0, 1, 1, 1, 1, 2, 2, 3]) };
+            let crowd = count > 8 && !dice.one_in(8);
+            let address = address(family, if crowd { CROWDED } else { dice.pick(&HOSTS) });
+            let failing = dice.one_in(10);
             backends.insert((address, port), BackendSpec { address, port, weight, failing });
         }
-        if random.once_in(5) {
-            let refusing = BackendSpec::refusing(address(family, 2), random.pick(&[0, 1, 2]));
+        if dice.one_in(5) {
+            let refusing = BackendSpec::refusing(address(family, 2), dice.pick(&[0, 1, 2]));
             backends.insert((refusing.address, refusing.port), refusing);
         }
     }

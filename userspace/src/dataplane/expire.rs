@@ -1,34 +1,32 @@
 //! Ends connections where no packet triggers it: time limits, removed backends, evicted hellos. This file
 //! selects the connections; the pinned program `expire` ends them, one per run.
 
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use common::decide::admit;
-use common::maps::event::{EXPIRE_BUSY, EXPIRE_DONE, Expiry, PROBE_BOTH};
-use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow, PENDING_UNDELIVERED};
-use common::maps::settings::Settings;
+use common::maps::event::{CLOSED_RING_DUE, EXPIRE_BUSY, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH};
+use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, PENDING_UNDELIVERED};
+use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
-use zerocopy::IntoBytes;
 
 use super::crowd::Crowd;
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
-use super::held::{self, Held};
+use super::held::Held;
 use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::{Pins, program};
 use super::read::{now_ns, now_secs};
+use super::request::{ends, expiry, of_flow, of_held, of_record, packet};
 use super::sources;
 use super::syscall;
 use super::table::TableError;
 use super::trials::Trials;
 use crate::plan::Selector;
 
-/// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
-
-/// The least amount of packet data for a run: the program reads whole headers.
-const DATA: usize = ETHERNET + 128;
+/// Hops that the kernel is to ask for at once. The rest is for the next sweep.
+const ASKED_MAX: usize = 256;
 
 /// Offset of the device index in `__sk_buff`. It determines how much of that structure is passed.
 const CONTEXT_IFINDEX: usize = 40;
@@ -63,13 +61,13 @@ pub struct Expirer {
     program: OwnedFd,
     /// One of our devices. The kernel requires one for a run; the program itself chooses where to send.
     ifindex: u32,
-    /// First position of `CLOSED_RING` not yet examined. Counts like the programs' cursors, without wrapping.
-    closed_seen: u64,
     trials: Trials,
     held: Held,
     orphans: Orphans,
     /// Over half of the map of flows was taken at the last check.
     many: bool,
+    /// Backends whose SYN was not sent, because their link address is not known.
+    unresolved: Vec<IpAddr>,
 }
 
 /// The numbers of connections that were ended.
@@ -94,11 +92,11 @@ impl Expirer {
             maps: Maps::open(pins)?,
             program,
             ifindex,
-            closed_seen: 0,
             trials: Trials::default(),
             held: Held::default(),
             orphans: Orphans::default(),
             many: false,
+            unresolved: Vec::new(),
         })
     }
 
@@ -114,6 +112,11 @@ impl Expirer {
 
     /// Runs the program for one connection. Returns false if there was no such connection.
     pub fn run(&self, expiry: &Expiry) -> Result<bool, ExpireError> {
+        Ok(self.request(expiry)? == EXPIRE_DONE)
+    }
+
+    /// Runs the program for one connection, and returns its result.
+    fn request(&self, expiry: &Expiry) -> Result<u32, ExpireError> {
         let data = packet(expiry);
         let mut context = [0u8; CONTEXT_IFINDEX + 4];
         context[CONTEXT_IFINDEX..].copy_from_slice(&self.ifindex.to_ne_bytes());
@@ -121,7 +124,7 @@ impl Expirer {
         for _ in 0..BUSY_TRIES {
             match syscall::test_run(&self.program, &data, &context).map_err(ExpireError::Run)? {
                 EXPIRE_BUSY => std::thread::sleep(BUSY_PAUSE),
-                code => return Ok(code == EXPIRE_DONE),
+                code => return Ok(code),
             }
         }
         Err(ExpireError::Busy)
@@ -137,17 +140,14 @@ impl Expirer {
 
     /// Ends every connection that the selector matches.
     pub fn reset(&self, selector: &Selector) -> Result<Ended, ExpireError> {
-        self.reset_where(|client, listener, route, backend| selector.takes(client, listener, route, backend))
+        self.reset_where(|client, is| selector.takes(client, is.listener, is.route, is.backend))
     }
 
-    /// Ends every connection for which `takes(client, listener, route, backend)` returns true. A hello
-    /// without a route has route and backend 0.
+    /// Ends every connection for which `takes_it` returns true. A hello without a route has route and backend 0.
     pub fn reset_where(
         &self,
-        takes: impl Fn(&ClientTuple, u32, u32, u32) -> bool,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> bool,
     ) -> Result<Ended, ExpireError> {
-        let takes_it =
-            |client: &ClientTuple, is: &Connection| takes(client, is.listener, is.route, is.backend);
         let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
             if takes_it(client, &hello.connection) && hello.connection.state != PENDING_UNDELIVERED {
@@ -190,13 +190,27 @@ impl Expirer {
                 half_opens.push(of_record(client, &half_open.connection, Reason::ExpireHalfOpen));
             }
         })?;
-        self.run_all(&syns)?;
+        for syn in &syns {
+            if self.request(syn)? == EXPIRE_UNRESOLVED {
+                let hello = self.maps.hellos.look_up(&syn.client)?;
+                self.unresolved.extend(hello.map(|hello| IpAddr::from(hello.nat.backend)));
+            }
+        }
         Ok(Ended {
             hellos: self.run_all(&hellos)?,
             half_opens: self.run_all(&half_opens)?,
             closed: self.sweep_closed(settings)?,
             flows: self.sweep_trials()?,
         })
+    }
+
+    /// Returns the backends whose link address the last sweeps missed, and forgets them.
+    pub fn take_unresolved(&mut self) -> Vec<IpAddr> {
+        let mut addresses = std::mem::take(&mut self.unresolved);
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.truncate(ASKED_MAX);
+        addresses
     }
 
     /// Asks the ends of flows with a RST on trial, or ends these flows. Run every second.
@@ -206,33 +220,30 @@ impl Expirer {
             flows.extend(self.maps.flows.look_up(&client)?.map(|flow| (client, flow)));
         }
         let mut ended = 0;
-        for (client, flow, reason) in self.trials.next(&flows) {
-            let done = self.run(&of_flow(&client, &flow, reason))?;
-            ended += u32::from(done && reason == Reason::ExpireTrial);
+        for (client, flow, reason, seq) in self.trials.next(&flows) {
+            match self.request(&Expiry { seq, ..of_flow(&client, &flow, reason) })? {
+                EXPIRE_DONE => ended += u32::from(reason == Reason::ExpireTrial),
+                EXPIRE_UNRESOLVED => {
+                    self.trials.not_asked(&client);
+                    self.unresolved.extend(ends(&client, &flow));
+                }
+                _ => {}
+            }
         }
         Ok(ended)
     }
 
-    /// Removes flows that have been closed for long enough, in the order they closed.
-    fn sweep_closed(&mut self, settings: &Settings) -> Result<u32, ExpireError> {
-        let Some(cursors) = self.maps.cursors.look_up(&0)? else { return Ok(0) };
-        let places = u64::from(self.maps.closed_ring.capacity());
-        let mut done = 0;
-        // Older slots were overwritten. The walk through all flows finds those flows.
-        self.closed_seen = self.closed_seen.max(cursors.closed_head.saturating_sub(places));
-        while self.closed_seen < cursors.closed_head {
-            let place = (self.closed_seen % places) as u32;
-            let Some(slot) = self.maps.closed_ring.look_up(&place)? else { break };
-            if slot.taken.since_secs.saturating_add(settings.closed_timeout_secs) > now_secs() {
-                break;
-            }
-            self.closed_seen += 1;
-            let Some(flow) = self.maps.flows.look_up(&slot.owner)? else { continue };
-            if flow_is_due(&flow, now_secs(), settings) == Some(Reason::ExpireClosed) {
-                done += u32::from(self.run(&of_flow(&slot.owner, &flow, Reason::ExpireClosed))?);
-            }
-        }
-        Ok(done)
+    /// Has the program remove the flows that have been closed for long enough, in the order they closed. Returns how many slots
+    /// of the ring it freed; closing connections free some as well.
+    fn sweep_closed(&self, settings: &Settings) -> Result<u32, ExpireError> {
+        let places = u64::from(settings.closed);
+        // Older slots were written over.
+        let oldest = |cursors: Cursors| cursors.closed_tail.max(cursors.closed_head.saturating_sub(places));
+        let look = || Ok::<_, ExpireError>(self.maps.cursors.look_up(&0)?.map_or(0, oldest));
+        let before = look()?;
+        let due = Expiry { seq: CLOSED_RING_DUE, ..expiry(&ClientTuple::zeroed(), Reason::ExpireClosed) };
+        while self.run(&due)? {}
+        Ok((look()? - before) as u32)
     }
 
     /// Checks every flow: ends idle ones and those that are held, removes closed ones that are left over, notes those on
@@ -293,8 +304,13 @@ impl Expirer {
             let (client, flow) = (&candidate.client, &candidate.flow);
             if !candidate.is_idle() {
                 ended += u32::from(self.run(&of_held(client, flow, Reason::ExpireCrowded))?);
-            } else if self.run(&Expiry { seq: PROBE_BOTH, ..of_flow(client, flow, Reason::ExpireProbe) })? {
-                self.trials.asked(client, flow.connection.generation);
+                continue;
+            }
+            let probe = Expiry { seq: PROBE_BOTH, ..of_flow(client, flow, Reason::ExpireProbe) };
+            match self.request(&probe)? {
+                EXPIRE_DONE => self.trials.asked(client, flow.connection.generation),
+                EXPIRE_UNRESOLVED => self.unresolved.extend(ends(client, flow)),
+                _ => {}
             }
         }
         Ok(ended)
@@ -326,52 +342,5 @@ impl Expirer {
             }
         }
         Ok(done)
-    }
-}
-
-fn expiry(client: &ClientTuple, reason: Reason) -> Expiry {
-    Expiry { client: *client, seq: 0, reason: reason as u32, generation: 0, seen_secs: 0 }
-}
-
-/// Names the waiting or half-open connection: the program ends no other one of the same client.
-fn of_record(client: &ClientTuple, connection: &Connection, reason: Reason) -> Expiry {
-    Expiry { generation: connection.generation, ..expiry(client, reason) }
-}
-
-/// Names the flow as it was seen here: the program ends no other one, and none with a later packet.
-fn of_flow(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expiry {
-    let (generation, seen_secs) = (flow.connection.generation, flow.seen_secs);
-    Expiry { generation, seen_secs, ..expiry(client, reason) }
-}
-
-/// Names the flow by what its ends acknowledged: the program ends none with progress since.
-fn of_held(client: &ClientTuple, flow: &Flow, reason: Reason) -> Expiry {
-    Expiry { seq: held::progress(flow), ..of_flow(client, flow, reason) }
-}
-
-/// Returns an Ethernet header with the ethertype of the client's family, followed by the `Expiry`.
-fn packet(expiry: &Expiry) -> [u8; DATA] {
-    let mut data = [0u8; DATA];
-    let ethertype: u16 = if expiry.client.client.is_v4() { 0x0800 } else { 0x86dd };
-    data[ETHERNET - 2..ETHERNET].copy_from_slice(&ethertype.to_be_bytes());
-    data[ETHERNET..][..size_of::<Expiry>()].copy_from_slice(expiry.as_bytes());
-    data
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use common::maps::address::{Address, Port};
-
-    #[test]
-    fn the_order_stands_behind_an_ethernet_header_of_the_clients_family() {
-        let tuple = |client| ClientTuple::tcp(client, Address::default(), Port::new(0), Port::new(443));
-        let client = tuple(Address::v4([192, 0, 2, 1]));
-        let order = Expiry { seq: 7, ..expiry(&client, Reason::HelloEvicted) };
-        let data = packet(&order);
-        assert_eq!(data[12..14], [0x08, 0x00]);
-        assert_eq!(&data[14..][..size_of::<Expiry>()], order.as_bytes());
-        let client = tuple(Address::v6([0x20; 16]));
-        assert_eq!(packet(&Expiry { client, ..order })[12..14], [0x86, 0xdd]);
     }
 }

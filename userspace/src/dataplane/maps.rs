@@ -5,7 +5,7 @@ use std::fmt;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
-use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply, Slot};
+use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{
@@ -60,7 +60,6 @@ pub struct Maps {
     pub sources: Table<Address, Source>,
     pub shares: Table<ShareKey, Share>,
     pub half_opens: Table<ClientTuple, HalfOpen>,
-    pub closed_ring: Table<u32, Slot>,
 }
 
 impl Maps {
@@ -91,7 +90,6 @@ impl Maps {
             sources: Table::open(folder, name::SOURCES)?,
             shares: Table::open(folder, name::SHARES)?,
             half_opens: Table::open(folder, name::HALF_OPENS)?,
-            closed_ring: Table::open(folder, name::CLOSED_RING)?,
         })
     }
 

@@ -24,6 +24,8 @@ pub mod read;
 pub mod evictions;
 /// Ends connections where no packet triggers it.
 pub mod expire;
+/// What the program `expire` is given.
+mod request;
 /// Time limits.
 pub mod due;
 /// Flows held open without progress.

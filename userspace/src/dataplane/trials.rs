@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use common::maps::event::PROBE_FAR;
 use common::maps::flow::{
     ClientTuple, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, Flow,
 };
@@ -14,6 +15,9 @@ use common::reason::Reason;
 
 /// Probes without an answer before the flow is ended, one a second.
 const PROBES: u32 = 3;
+
+/// Probes that could not be sent and count for nothing: a device or a route may be away for as many seconds.
+const UNSENT: u32 = 20;
 
 /// The trials known so far.
 #[derive(Debug, Default)]
@@ -25,6 +29,8 @@ struct Trial {
     generation: u32,
     /// Probes sent.
     probes: u32,
+    /// Probes that could not be sent.
+    unsent: u32,
 }
 
 impl Trials {
@@ -32,13 +38,21 @@ impl Trials {
     pub(super) fn note(&mut self, client: &ClientTuple, flow: &Flow) {
         if is_on_trial(flow) {
             let generation = flow.connection.generation;
-            self.0.entry(*client).or_insert(Trial { generation, probes: 0 });
+            self.0.entry(*client).or_insert(Trial { generation, probes: 0, unsent: 0 });
         }
     }
 
     /// Takes up a flow whose ends are being asked for the first time.
     pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32) {
-        self.0.insert(*client, Trial { generation, probes: 1 });
+        self.0.insert(*client, Trial { generation, probes: 1, unsent: 0 });
+    }
+
+    /// The last probe was not sent: no silence may be counted for it, within limits.
+    pub(super) fn not_asked(&mut self, client: &ClientTuple) {
+        if let Some(trial) = self.0.get_mut(client).filter(|trial| trial.unsent < UNSENT) {
+            trial.unsent += 1;
+            trial.probes = trial.probes.saturating_sub(1);
+        }
     }
 
     /// Returns the number of flows noted.
@@ -52,8 +66,8 @@ impl Trials {
     }
 
     /// Returns what is to be done with the flows noted, as they are now: send a probe, or end the flow. Those that are no
-    /// longer on trial are forgotten.
-    pub(super) fn next(&mut self, flows: &[(ClientTuple, Flow)]) -> Vec<(ClientTuple, Flow, Reason)> {
+    /// longer on trial are forgotten. The number is [`PROBE_FAR`] for the second of three probes.
+    pub(super) fn next(&mut self, flows: &[(ClientTuple, Flow)]) -> Vec<(ClientTuple, Flow, Reason, u32)> {
         let before = std::mem::take(&mut self.0);
         let mut orders = Vec::with_capacity(flows.len());
         for (client, flow) in flows.iter().filter(|(_, flow)| is_on_trial(flow)) {
@@ -61,13 +75,15 @@ impl Trials {
             // A flow without the flag was acquitted since, and is on trial for another RST.
             let same =
                 |trial: &&Trial| trial.generation == generation && flow.connection.flags & FLOW_PROBED != 0;
-            let sent = before.get(client).filter(same).map_or(0, |trial| trial.probes);
-            if sent == PROBES {
-                orders.push((*client, *flow, Reason::ExpireTrial));
+            let trial = before.get(client).filter(same).copied();
+            let mut trial = trial.unwrap_or(Trial { generation, probes: 0, unsent: 0 });
+            if trial.probes == PROBES {
+                orders.push((*client, *flow, Reason::ExpireTrial, 0));
                 continue;
             }
-            self.0.insert(*client, Trial { generation, probes: sent + 1 });
-            orders.push((*client, *flow, Reason::ExpireProbe));
+            trial.probes += 1;
+            self.0.insert(*client, trial);
+            orders.push((*client, *flow, Reason::ExpireProbe, if trial.probes == 2 { PROBE_FAR } else { 0 }));
         }
         orders
     }
@@ -96,7 +112,7 @@ mod tests {
     }
 
     fn reasons(trials: &mut Trials, flows: &[(ClientTuple, Flow)]) -> Vec<Reason> {
-        trials.next(flows).into_iter().map(|(.., reason)| reason).collect()
+        trials.next(flows).into_iter().map(|(_, _, reason, _)| reason).collect()
     }
 
     #[test]
@@ -108,6 +124,31 @@ mod tests {
         assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
         assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
         assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireTrial]);
+    }
+
+    #[test]
+    fn a_probe_that_was_not_sent_is_no_silence() {
+        let mut trials = Trials::default();
+        let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED))];
+        for _ in 0..UNSENT {
+            assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
+            trials.not_asked(&client(1));
+        }
+        // But not for ever: the host may be gone.
+        for _ in 0..3 {
+            assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
+            trials.not_asked(&client(1));
+        }
+        assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireTrial]);
+    }
+
+    /// One in the middle reaches an end whose numbers are not what we learned; the others pass firewalls that track numbers.
+    #[test]
+    fn the_second_probe_is_far_behind() {
+        let mut trials = Trials::default();
+        let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED))];
+        let far = |trials: &mut Trials| trials.next(&asked)[0].3;
+        assert_eq!([far(&mut trials), far(&mut trials), far(&mut trials)], [0, PROBE_FAR, 0]);
     }
 
     /// A second RST after an answer, or a new connection of the client, is a trial of its own.

@@ -22,7 +22,8 @@ pub fn towards(addresses: &[IpAddr], node: &Node) -> Result<Vec<Option<Hop>>, Ne
     Ok(answers.into_iter().map(way).collect())
 }
 
-fn question(address: IpAddr) -> RouteNetlinkMessage {
+/// The question which route leads to an address.
+pub(super) fn question(address: IpAddr) -> RouteNetlinkMessage {
     let mut route = RouteMessage::default();
     let (family, bits) = match address {
         IpAddr::V4(_) => (AddressFamily::Inet, 32),

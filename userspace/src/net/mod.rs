@@ -7,6 +7,8 @@ mod netlink;
 pub mod node;
 /// The next hop to each backend.
 pub mod egress;
+/// Link addresses of next hops.
+pub mod neighbour;
 /// Notices changes of these.
 pub mod watch;
 /// Programs on devices, attached by classic traffic control.

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -66,13 +68,30 @@ impl Netlink {
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
     ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
+        self.send_all(questions, NLM_F_REQUEST)
+    }
+
+    /// Has the kernel create objects. What it refuses is not reported.
+    pub(super) fn create_all(
+        &mut self,
+        objects: impl IntoIterator<Item = RouteNetlinkMessage>,
+    ) -> Result<(), NetError> {
+        self.send_all(objects, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK).map(|_| ())
+    }
+
+    /// Sends messages, each of which has one answer.
+    fn send_all(
+        &mut self,
+        questions: impl IntoIterator<Item = RouteNetlinkMessage>,
+        flags: u16,
+    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
         let mut answers = Vec::new();
         let mut questions = questions.into_iter().peekable();
         while questions.peek().is_some() {
             let first = self.sequence.wrapping_add(1);
             let (mut bytes, mut asked) = (Vec::new(), 0);
             for question in questions.by_ref().take(BATCH) {
-                bytes.extend(self.message(question, NLM_F_REQUEST));
+                bytes.extend(self.message(question, flags));
                 asked += 1;
             }
             let begin = answers.len();

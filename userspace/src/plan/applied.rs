@@ -217,6 +217,7 @@ impl Applied {
             listeners: entries.map(|(key, value)| (*key, value.id)).collect(),
             attached: routes().flat_map(|r| r.attached.iter().map(|id| (*id, r.id))).collect(),
             backends: routes().flat_map(|r| r.backends.iter().map(|(id, _)| (*id, r.id))).collect(),
+            next: self.ids,
         }
     }
 }
@@ -229,12 +230,17 @@ pub struct Census {
     attached: HashSet<(u32, u32)>,
     /// Backend id to route id.
     backends: HashMap<u32, u32>,
+    /// The ids that are given out next.
+    next: Ids,
 }
 
 impl Census {
     /// Whether a connection's listener, route and backend still exist and belong together. A waiting hello
-    /// without a route has `route` and `backend` 0.
+    /// without a route has `route` and `backend` 0. Of what came after the census nothing is known to be missing.
     pub fn knows(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> bool {
+        if listener >= self.next.listener || route >= self.next.route || backend >= self.next.backend {
+            return true;
+        }
         let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };
         self.listeners.get(&key) == Some(&listener)
             && (route == 0 || self.attached.contains(&(listener, route)))

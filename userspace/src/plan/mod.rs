@@ -114,8 +114,8 @@ struct Planner<'a> {
     gone: Vec<(u32, Pattern)>,
 }
 
-/// Returns the most half-open connections. Each uses a source port towards its backend. With half of the
-/// ports to spare, a flood of SYNs evicts the oldest ones and never uses up the ports.
+/// Returns the most half-open connections. Each uses a source port towards its backend. With half of the ports to spare, a
+/// flood of SYNs is answered by cookie before it has used up the ports.
 fn half_opens(desired: &Settings) -> u32 {
     let (first, last) = desired.source_ports;
     let ports = u32::from(last.saturating_sub(first)) + 1;

@@ -22,10 +22,19 @@ pub(crate) fn lower(tuple: &ClientTuple, epoch: u32) {
 /// Returns the most hellos of one source: while half of the slots are free, as many as it sends.
 #[inline(always)]
 fn most(settings: &Settings) -> u32 {
-    match maps::cursors() {
-        Some(cursors) if atomic::read_now(&cursors.buffered) <= settings.buffers / 2 => u32::MAX,
-        _ => settings.source_hellos_max,
-    }
+    if is_taken(settings, 2) { settings.source_hellos_max } else { u32::MAX }
+}
+
+/// Whether more than one in this many slots of `BUFFERS` is taken.
+#[inline(always)]
+fn is_taken(settings: &Settings, part: u32) -> bool {
+    maps::cursors().is_none_or(|cursors| atomic::read_now(&cursors.buffered) > settings.buffers / part)
+}
+
+/// Whether more than one in this many slots of `BUFFERS` is taken, by the settings in the map.
+#[inline(always)]
+pub(crate) fn is_crowded(part: u32) -> bool {
+    maps::settings().is_none_or(|settings| is_taken(settings, part))
 }
 
 /// Counts one waiting hello more for the source; `false` when the source is at its limit.
@@ -62,10 +71,19 @@ pub(crate) fn raise(received: &Received, waiting: &mut Waiting) -> bool {
     *counted = epoch.wrapping_sub(1);
     // If another CPU begins a new count at this moment, this hello is not part of it.
     let Some(was) = atomic::change(&mut source.count, epoch, raised) else { return true };
-    if !over && word::Waiting::of(was).waiting >= max {
+    let own = if over { epoch.wrapping_add(1) } else { epoch };
+    let refused = !over && word::Waiting::of(was).waiting >= max;
+    // The daemon may have removed the count after the look-up, and its element may be another source's.
+    if !maps::source(&prefix).is_some_and(|found| core::ptr::eq(found, source)) {
+        if !refused {
+            atomic::change(&mut source.count, own, |was| word::Waiting::of(was).lowered().bits());
+        }
+        return true;
+    }
+    if refused {
         return false;
     }
     source.newest_ns = now_ns;
-    *counted = if over { epoch.wrapping_add(1) } else { epoch };
+    *counted = own;
     true
 }

@@ -36,19 +36,16 @@ pub(crate) fn retried(route: u32) {
 verified! {
     /// Counts a flow of the client's to this route, before it is made.
     pub(super) fn raise as count_raise(client: ClientTuple; route: u32) -> () {
-        if let Some(counters) = maps::route_counters(&route) {
-            atomic::add(&mut counters.flows, 1);
-        }
+        raise_found(|| maps::route_counters(&route).map(|counters| &mut counters.flows), 1);
         let key = ShareKey::of(client, route);
-        if let Some(share) = maps::share(&key) {
-            atomic::add(&mut share.flows, 1);
-        } else if !maps::insert_share(&key, &Share { flows: 1, connecting: 0 }) {
-            // Either another CPU was quicker, or the map is full. That is no reason to refuse a source: the daemon makes
-            // room.
-            match maps::share(&key) {
-                Some(share) => drop(atomic::add(&mut share.flows, 1)),
-                None => maps::count_event(Reason::AdmitUncounted),
-            }
+        let share = || maps::share(&key).map(|share| &mut share.flows);
+        // If it cannot be stored, either another CPU was quicker, or the map is full. That is no reason to refuse a source:
+        // the daemon makes room.
+        if !raise_found(share, 1)
+            && !maps::insert_share(&key, &Share { flows: 1, connecting: 0 })
+            && !raise_found(share, 1)
+        {
+            maps::count_event(Reason::AdmitUncounted);
         }
     }
 }
@@ -57,24 +54,22 @@ verified! {
     /// Counts a flow down again, once it is removed. The daemon removes shares of zero.
     pub(super) fn lower as count_lower(client: ClientTuple; route: u32) -> () {
         if let Some(counters) = maps::route_counters(&route) {
-            lower_to_zero(&mut counters.flows);
+            lower_to_zero(&mut counters.flows, 1);
         }
         if let Some(share) = maps::share(&ShareKey::of(client, route)) {
-            lower_to_zero(&mut share.flows);
+            lower_to_zero(&mut share.flows, 1);
         }
     }
 }
 
 verified! {
-    /// Counts a hello of the client's that begins to wait for a backend of the route, before its record says so.
-    pub(crate) fn raise_connecting as count_raise_connecting(client: ClientTuple; route: u32) -> () {
+    /// Counts the slots of a hello of the client's that begins to wait for a backend of the route, before its record says so.
+    pub(crate) fn raise_connecting as count_raise_connecting(client: ClientTuple; route: u32, slots: u32) -> () {
         let key = ShareKey::of(client, route);
-        if maps::share(&key).is_none() && maps::insert_share(&key, &Share { flows: 0, connecting: 1 }) {
-            return;
-        }
+        let share = || maps::share(&key).map(|share| &mut share.connecting);
         // Where the map is full, the flow says so.
-        if let Some(share) = maps::share(&key) {
-            atomic::add(&mut share.connecting, 1);
+        if !raise_found(share, slots) && !maps::insert_share(&key, &Share { flows: 0, connecting: slots }) {
+            raise_found(share, slots);
         }
     }
 }
@@ -82,16 +77,31 @@ verified! {
 /// Counts such a hello down again, by the CPU that ends its record's state of connecting. Inlined: removal of a record is
 /// as many calls deep as the kernel allows.
 #[inline(always)]
-pub(crate) fn lower_connecting(client: &ClientTuple, route: u32) {
+pub(crate) fn lower_connecting(client: &ClientTuple, route: u32, slots: u8) {
     if let Some(share) = maps::share(&ShareKey::of(client, route)) {
-        lower_to_zero(&mut share.connecting);
+        lower_to_zero(&mut share.connecting, slots.into());
     }
+}
+
+/// Adds to the count that `find` looks up; `false` when there is none. The daemon may remove the count after the look-up, and
+/// its element may become another one's, which nobody would ever lower: then this takes off again what it added.
+#[inline(always)]
+fn raise_found(find: impl Fn() -> Option<&'static mut u32>, by: u32) -> bool {
+    let Some(count) = find() else { return false };
+    // A full barrier: what is looked up next is as it is after the addition.
+    atomic::add(count, by);
+    if find().is_some_and(|found| core::ptr::eq(found, count)) {
+        return true;
+    }
+    lower_to_zero(count, by);
+    false
 }
 
 /// Counts down, not below zero: of a share that was dropped and made again, flows were forgotten.
 #[inline(always)]
-fn lower_to_zero(count: &mut u32) {
-    if admit::count(atomic::add(count, 1u32.wrapping_neg())) == 0 {
-        atomic::add(count, 1);
+fn lower_to_zero(count: &mut u32, by: u32) {
+    let was = admit::count(atomic::add(count, by.wrapping_neg()));
+    if was < by {
+        atomic::add(count, by - was);
     }
 }

@@ -7,14 +7,21 @@ use super::exchange::{self, Marks};
 use crate::maps;
 
 /// Ends the flow with this generation: `state` is `FLOW_CLOSED` or `FLOW_RESET`. The entry lingers, to answer packets
-/// that still arrive.
+/// that still arrive. `false`: another CPU removes the record, or it belongs to another connection now.
 #[inline(always)]
-pub(crate) fn flow(client: &mut ClientTuple, flow: &mut Flow, generation: u32, state: u8, now_ns: u64) {
+pub(crate) fn flow(
+    client: &mut ClientTuple,
+    flow: &mut Flow,
+    generation: u32,
+    state: u8,
+    now_ns: u64,
+) -> bool {
     let was = exchange::mark(&mut flow.connection, generation, Marks::state(state), Marks::NONE);
     // Exactly one CPU finds it established. A flow that was over before is already in the ring.
     if was.is_some_and(|was| was.its_state() == FLOW_ESTABLISHED) {
         closed::put(client, generation, now_ns);
     }
+    was.is_some_and(|was| was.its_state() != FLOW_REMOVED)
 }
 
 /// Ends the client's flow with this generation, with state `FLOW_RESET`.
@@ -32,11 +39,10 @@ pub(super) fn claim(flow: &mut Flow, generation: u32) -> Option<u8> {
     was.filter(|was| was.its_state() != FLOW_REMOVED).map(Marks::its_flags)
 }
 
-/// Clears a flag of the flow; `true` when this call cleared it.
+/// Clears a flag of the flow. `false`: the record belongs to another connection now, and was not changed.
 #[inline(always)]
 pub(crate) fn clear(flow: &mut Flow, generation: u32, flag: u8) -> bool {
-    let was = exchange::mark(&mut flow.connection, generation, Marks::NONE, Marks::flags(flag));
-    was.is_some_and(|was| was.its_flags() & flag != 0)
+    exchange::mark(&mut flow.connection, generation, Marks::NONE, Marks::flags(flag)).is_some()
 }
 
 /// Whether the client's flow still has undelivered bytes, after a lookup of those bytes failed. `copy` is an

@@ -2,8 +2,10 @@
 //! time limit.
 
 use common::decide::half_open::{self, Taken as Places};
+use common::decide::store::Unstored;
 use common::maps::flow::{
-    ClientTuple, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, WINDOW_SCALE_NONE,
+    ClientTuple, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, RECORD_LOCKED,
+    WINDOW_SCALE_NONE,
 };
 use common::maps::settings::Settings;
 use common::maps::word::Taken;
@@ -37,7 +39,8 @@ verified! {
         let new = &mut held.record;
         new.connection = dial.connection;
         new.connection.state = HALF_OPEN_DIALLED;
-        new.connection.flags = 0;
+        // Held, so that no other CPU passes a copy of the SYN on before this one knows that it is alone.
+        new.connection.flags = RECORD_LOCKED;
         new.nat = dial.nat;
         new.slot = slot;
         new.isn = received.segment.seq;
@@ -48,29 +51,33 @@ verified! {
         new.backend_window = 0;
         new.moves = 0;
         new.reserved = [0; 6];
-        if maps::insert_half_open(&received.client, new) {
-            count(dial.listener.id, 1);
-            return Ok(is_alone(received, dial.connection.generation, slot));
-        }
-        // The same SYN may have arrived twice, at the same moment on two CPUs.
-        match maps::half_open(&received.client).is_some() {
-            true => Err(Exit::drop(Reason::SynBusy)),
-            false => Ok(false),
+        match maps::insert_half_open(&received.client, new) {
+            Ok(()) => {
+                held.held = true;
+                count(dial.listener.id, 1);
+                is_alone(received, held, slot)
+            }
+            // The same SYN may have arrived twice, at the same moment on two CPUs.
+            Err(Unstored::Busy) => Err(Exit::drop(Reason::SynBusy)),
+            Err(Unstored::Full) => Ok(false),
         }
     }
 }
 
 /// Whether the record that this CPU has just stored is the only one of its client and of its slot. If another CPU took the
-/// slot meanwhile, or the client's connection waits for its backend, the record is removed again.
+/// slot meanwhile, or the client's connection waits for its backend, or is a flow since flows were looked up, the record is
+/// removed again.
 #[inline(always)]
-fn is_alone(received: &mut Received, generation: u32, slot: u32) -> bool {
+fn is_alone(received: &mut Received, held: &mut Held, slot: u32) -> Result<bool, Exit> {
+    let generation = held.record.connection.generation;
     let taken =
         maps::half_open_slot(slot).is_some_and(|slot| atomic::word(&slot.taken).generation == generation);
-    let alone = taken && maps::pending(&received.client).is_none();
+    let open = maps::flow(&received.client).is_some_and(|flow| flow.client_isn == received.segment.seq);
+    let alone = taken && !open && maps::pending(&received.client).is_none();
     if !alone {
-        evict(&mut received.client, generation);
+        remove_held(received, held);
     }
-    alone
+    if open { Err(Exit::drop(Reason::SynBusy)) } else { Ok(alone) }
 }
 
 /// Notes what the client offers in its SYN, which may have to go again from another port.
@@ -257,7 +264,7 @@ verified! {
 
 verified! {
     /// Removes the half-open connection with this generation; `false`: it is gone, or another CPU holds it.
-    pub(crate) fn evict as half_open_evict(client: ClientTuple; generation: u32) -> bool {
+    fn evict as half_open_evict(client: ClientTuple; generation: u32) -> bool {
         let Some(record) = maps::half_open(client) else { return false };
         match record::lock(&mut record.connection, generation) {
             Found::Busy => return false,
@@ -267,12 +274,23 @@ verified! {
     }
 }
 
-/// Removes the client's half-open connection, if it has one.
+/// Ends the client's half-open connection, if it has one.
 #[inline(always)]
 pub(crate) fn forget(client: &mut ClientTuple) {
     if let Some(record) = maps::half_open(client) {
         let generation = record::generation(&mut record.connection);
-        evict(client, generation);
+        end(client, generation);
+    }
+}
+
+verified! {
+    /// Ends the half-open connection with this generation, whichever CPU holds its record: that one removes it.
+    fn end as half_open_end(client: ClientTuple; generation: u32) -> () {
+        if let Some(record) = maps::half_open(client)
+            && record::end(&mut record.connection, generation)
+        {
+            remove(client);
+        }
     }
 }
 

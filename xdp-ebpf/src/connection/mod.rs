@@ -21,6 +21,6 @@ pub(crate) mod end;
 /// Removes entries.
 pub(crate) mod forget;
 /// Flows that are over, in the order in which they ended.
-mod closed;
+pub(crate) mod closed;
 /// Counts the outcomes of a route's connections.
 pub(crate) mod count;

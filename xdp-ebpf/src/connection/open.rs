@@ -1,5 +1,6 @@
 //! Establishes a connection: the only code that makes a flow.
 
+use common::decide::store::Unstored;
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, FLOW_ESTABLISHED, Flow};
 use common::maps::word::Hops;
@@ -24,6 +25,8 @@ pub(crate) enum Opened {
     Flow,
     /// Another CPU made the flow: the same packet was received twice.
     Twice,
+    /// Another CPU is at it, or has made and removed a flow of the client's meanwhile: the sender repeats its packet.
+    Busy,
     /// There is no room for the flow, or another connection of the client has the same key.
     Full,
 }
@@ -50,13 +53,14 @@ pub(crate) fn open(
     flow.seen_secs = (now_ns / 1_000_000_000) as u32;
     // Before the flow is there, so that it is never counted down before it was counted.
     count::raise(client, connection.route);
-    if maps::insert_flow(client, flow) {
-        return Opened::Flow;
-    }
+    let Err(unstored) = maps::insert_flow(client, flow) else { return Opened::Flow };
     count::lower(client, connection.route);
-    let generation = connection.generation;
-    let twice = maps::flow(client).is_some_and(|other| other.connection.generation == generation);
-    if twice { Opened::Twice } else { Opened::Full }
+    match maps::flow(client).map(|other| other.connection.generation == connection.generation) {
+        Some(true) => Opened::Twice,
+        Some(false) => Opened::Full,
+        None if unstored == Unstored::Full => Opened::Full,
+        None => Opened::Busy,
+    }
 }
 
 /// Counts the connection as established. Its earlier record is removed; the backend's side now belongs to the flow.

@@ -1,6 +1,9 @@
 //! Records of waiting connections: stored, locked, written back, removed.
 
-use common::maps::flow::{BUFFER_BYTES, ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING};
+use common::decide::store::Unstored;
+use common::maps::flow::{
+    BUFFER_BYTES, ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING, RECORD_LOCKED,
+};
 use common::reason::Reason;
 
 use super::count;
@@ -56,7 +59,7 @@ fn count_slots(before: u32, after: u32) {
 
 /// Returns the number of slots of a record with this many bytes.
 #[inline(always)]
-fn slots(bytes: u32) -> u32 {
+pub(crate) fn slots(bytes: u32) -> u32 {
     bytes.max(1).div_ceil(BUFFER_BYTES as u32)
 }
 
@@ -93,19 +96,33 @@ verified! {
     }
 }
 
-/// Stores the record of a connection that has none yet. It is not locked.
+/// Stores the record of a connection that has none yet. This CPU holds it, so that no other one goes on with it before
+/// [`is_second`] has looked.
 #[inline(always)]
 pub(crate) fn insert(received: &Received, waiting: &mut Waiting) -> Result<(), Exit> {
-    waiting.pending.connection.flags = 0;
-    if maps::insert_pending(&received.client, &waiting.pending) {
-        count_slots(0, slots(waiting.pending.have));
-        return Ok(());
+    waiting.pending.connection.flags = RECORD_LOCKED;
+    match maps::insert_pending(&received.client, &waiting.pending) {
+        Ok(()) => {
+            waiting.held = true;
+            count_slots(0, slots(waiting.pending.have));
+            Ok(())
+        }
+        // The same hello may have arrived twice, at the same moment on two CPUs.
+        Err(Unstored::Busy) => Err(Exit::drop(Reason::HelloBusy)),
+        Err(Unstored::Full) => Err(Exit::reset(Reason::HelloBufferFailed)),
     }
-    // The same hello may have arrived twice, at the same moment on two CPUs.
-    Err(match maps::pending(&received.client).is_some() {
-        true => Exit::drop(Reason::HelloBusy),
-        false => Exit::reset(Reason::HelloBufferFailed),
-    })
+}
+
+/// Whether the connection in `waiting`, which began with the packet in hand, is a flow already. Another CPU may have opened
+/// it by a copy of the same packet, and removed its own record, after flows were looked up here and before the record was
+/// stored. The record, if it was stored, is then removed.
+#[inline(always)]
+pub(crate) fn is_second(received: &mut Received, waiting: &mut Waiting) -> bool {
+    let second = maps::flow(&received.client).is_some_and(|flow| flow.client_isn == waiting.pending.isn);
+    if second && waiting.held {
+        remove_held(received, waiting);
+    }
+    second
 }
 
 /// Stores the record, new or held, as it is in `waiting.pending`.
@@ -141,7 +158,7 @@ verified! {
         let epoch = held.source_epoch;
         let (state, generation) = (held.connection.state, held.connection.generation);
         if state == PENDING_CONNECTING {
-            count::lower_connecting(client, held.connection.route);
+            count::lower_connecting(client, held.connection.route, held.slots);
             // If it became a flow, the flow keeps the backend's side.
             if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
                 // Not copied: the stack is as deep here as the kernel allows, and nobody else changes a locked record.

@@ -55,6 +55,29 @@ fn copy(end: &End) -> End {
     End { sent: atomic::word(&end.sent), acked: atomic::word(&end.acked) }
 }
 
+/// What a segment says.
+#[derive(Clone, Copy)]
+struct Said {
+    seq: u32,
+    end: u32,
+    ack: u32,
+    window: u32,
+    fin: bool,
+}
+
+/// Raises the words of its sender, which were read as `near`. `false`: the record belongs to another connection now.
+#[inline(always)]
+fn learn(sender: &mut End, near: &End, generation: u32, said: Said) -> bool {
+    // Most segments change one of the words.
+    let is_news = near.acked.raised(said.ack, said.window) != near.acked;
+    if is_news && !exchange::raise(&mut sender.acked, generation, said.ack, said.window) {
+        return false;
+    }
+    // One without data or FIN shows nothing that its sender sent.
+    let is_news = said.end != said.seq && near.sent.extended(said.end, said.fin) != near.sent;
+    !is_news || exchange::extend(&mut sender.sent, generation, said.end, u32::from(said.fin))
+}
+
 verified! {
     /// Learns from a segment of the flow in `received`: of its client (`from_client` = 1) or its backend (0).
     pub(crate) fn hear as track_hear(received: Received, flow: Flow; from_client: u32) -> Heard {
@@ -84,19 +107,15 @@ verified! {
         let end = seg.end();
         if seg.flags & (SYN | ACK) != ACK
             || !track::is_inside(seg.seq, end, &far, other_scale)
-            || !track::is_acknowledgement(ack, &near, scale, &far)
+            || !track::is_acknowledgement(ack, &near, &far)
         {
             return Heard::Nothing;
         }
-        let (window, fin) = (track::window(seg.window, scale), seg.has(FIN));
-        // Most segments change one of the words.
-        let is_news = near.acked.raised(ack, window) != near.acked;
-        if is_news && !exchange::raise(&mut sender.acked, generation, ack, window) {
-            return Heard::Stray;
-        }
-        let is_news = near.sent.extended(end, fin) != near.sent;
-        if is_news && !exchange::extend(&mut sender.sent, generation, end, u32::from(fin)) {
-            return Heard::Stray;
+        if !track::is_old(end, &far) {
+            let (window, fin) = (track::window(seg.window, scale), seg.has(FIN));
+            if !learn(sender, &near, generation, Said { seq: seg.seq, end, ack, window, fin }) {
+                return Heard::Stray;
+            }
         }
         let now = (received.now_ns / 1_000_000_000) as u32;
         // Only once a second, to spare the cache line.
@@ -126,7 +145,9 @@ pub(crate) fn settle(received: &mut Received, flow: &mut Flow, heard: Heard, fro
     match heard {
         Heard::Stray => return false,
         Heard::Nothing | Heard::Unfit => {}
-        Heard::Reset => end::flow(client, flow, generation, FLOW_RESET, now_ns),
+        Heard::Reset => {
+            end::flow(client, flow, generation, FLOW_RESET, now_ns);
+        }
         Heard::OnTrial => {
             let trial = if from_client { FLOW_CLIENT_ON_TRIAL } else { FLOW_BACKEND_ON_TRIAL };
             exchange::mark(&mut flow.connection, generation, Marks::flags(trial), Marks::NONE);

@@ -125,10 +125,21 @@ pub(crate) fn to_client(skb: Skb, received: &mut Received, draft: &mut Draft, re
 /// Whether the quoted segment was sent to a backend; `received` then has its connection.
 #[inline(always)]
 pub(crate) fn find_quoted(received: &mut Received, quote: &Quote) -> bool {
-    let q = &quote.tuple;
-    let key = BackendTuple::tcp(q.vip, q.client, q.vip_port, q.client_port);
+    let key = quoted_key(quote);
     // Looked up twice: see `is_own`.
     reply::find_by(received, &key) && reply::is_held(&key, received.generation)
+}
+
+/// Whether the segment quoted was sent on these addresses and ports: see [`is_own`].
+#[inline(always)]
+pub(crate) fn is_quoted(nat: &BackendTuple, quote: &Quote) -> bool {
+    *nat == quoted_key(quote)
+}
+
+#[inline(always)]
+fn quoted_key(quote: &Quote) -> BackendTuple {
+    let q = &quote.tuple;
+    BackendTuple::tcp(q.vip, q.client, q.vip_port, q.client_port)
 }
 
 /// Addresses an ICMP error to the backend of the flow.

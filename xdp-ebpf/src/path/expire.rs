@@ -1,7 +1,9 @@
 //! Ends connections for the daemon, when no packet arrives: each run handles one connection. The daemon runs
 //! the program `expire` with an [`Expiry`] in the packet.
 
-use common::maps::event::{Expiry, PROBE_BOTH};
+use common::maps::event::{
+    CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_NOTHING, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_FAR,
+};
 use common::maps::flow::{
     FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
     Flow, PENDING_CONNECTING, PENDING_UNDELIVERED,
@@ -13,7 +15,7 @@ use zerocopy::FromBytes;
 use super::dial;
 use crate::connection::exchange::{self, Marks};
 use crate::connection::record::Found;
-use crate::connection::{end, forget, half_open as half_open_record, pending as pending_record};
+use crate::connection::{closed, end, forget, half_open as half_open_record, pending as pending_record};
 use crate::exit::Verdict;
 use crate::kernel::{self, Skb};
 use crate::maps;
@@ -35,28 +37,35 @@ struct Request {
     seen_secs: u32,
 }
 
-/// Handles one request. Returns 0 when it is done, 1 when there was nothing to do.
+/// Handles one request. Returns what became of it: [`EXPIRE_DONE`] and the like.
 #[inline(always)]
 pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     s.received.partial_known = false;
     s.received.now_ns = kernel::monotonic_ns();
-    let Some(request) = read(skb, s) else { return 1 };
+    let Some(request) = read(skb, s) else { return EXPIRE_NOTHING as i32 };
     let is = |reason: Reason| request.reason == reason as u32;
     let ends_flow = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved);
     let done = if ends_flow || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) || is(Reason::ExpireCrowded)
     {
         flow(skb, s, request)
     } else if is(Reason::ExpireProbe) {
-        probe(skb, s, request)
+        let result = probe(skb, s, request);
+        if result == EXPIRE_DONE {
+            maps::count(request.reason & 0xff);
+        }
+        return result as i32;
+    } else if is(Reason::ExpireClosed) && request.seq == CLOSED_RING_DUE {
+        // Each flow is counted when it is removed.
+        return i32::from(!closed::sweep(&mut s.cursors, s.received.now_ns));
     } else if is(Reason::ExpireClosed) {
-        closed(s, request)
+        one_closed(s, request)
     } else if is(Reason::ExpireHello) || is(Reason::HelloTimeout) {
         pending(skb, s, request)
     } else if is(Reason::HelloEvicted) {
         // Already counted when the hello was evicted.
         return i32::from(!evicted(skb, s, request));
     } else if is(Reason::ConnectAgain) {
-        return i32::from(!again(skb, s, request));
+        return again(skb, s, request) as i32;
     } else if is(Reason::ExpireHalfOpen) {
         half_open(s, request)
     } else if is(Reason::ExpireShare) {
@@ -98,8 +107,11 @@ verified! {
             return false;
         }
         kernel::assign(copy, flow);
-        // First of all, so that no other CPU passes a segment or ends the flow as well.
-        end::flow(&mut received.client, flow, generation, FLOW_RESET, received.now_ns);
+        // First of all, so that no other CPU passes a segment or ends the flow as well. What was copied is this flow's if the
+        // record still is.
+        if !end::flow(&mut received.client, flow, generation, FLOW_RESET, received.now_ns) {
+            return false;
+        }
         if end::clear(flow, generation, FLOW_UNDELIVERED) {
             pending_record::end(&mut received.client, generation);
         }
@@ -139,35 +151,38 @@ fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
 /// Asks the end that may have accepted a RST, or both ends of an idle flow, whether they still have the connection. The
 /// next segment of each ends its trial.
 #[inline(always)]
-fn probe(skb: Skb, s: &mut Scratch, request: Request) -> bool {
-    let Some(flow) = find(s, request) else { return false };
+fn probe(skb: Skb, s: &mut Scratch, request: Request) -> u32 {
+    let Some(flow) = find(s, request) else { return EXPIRE_NOTHING };
     let (mut flags, generation) = (flow.connection.flags & ON_TRIAL, s.received.generation);
     if request.seq == PROBE_BOTH && flow.seen_secs == request.seen_secs {
         flags = ON_TRIAL;
     }
     if flags & ON_TRIAL == 0 || flow.connection.state != FLOW_ESTABLISHED {
-        return false;
+        return EXPIRE_NOTHING;
     }
-    if exchange::mark(&mut flow.connection, generation, Marks::flags(flags | FLOW_PROBED), Marks::NONE)
-        .is_none()
-    {
-        return false;
-    }
+    let marks = Marks::flags(flags | FLOW_PROBED);
+    // What is copied is this flow's if the record still is.
     kernel::assign(&mut s.flow, flow);
+    let was = exchange::mark(&mut flow.connection, generation, marks, Marks::NONE);
+    if was.is_none_or(|was| was.its_state() != FLOW_ESTABLISHED) {
+        return EXPIRE_NOTHING;
+    }
+    let far = request.seq == PROBE_FAR;
+    let mut sent = true;
     if flags & FLOW_CLIENT_ON_TRIAL != 0 {
-        forward::draft_backend_probe(&mut s.draft, &s.flow);
-        emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
+        forward::draft_backend_probe(&mut s.draft, &s.flow, far);
+        sent &= emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
     }
     if flags & FLOW_BACKEND_ON_TRIAL != 0 {
-        forward::draft_client_probe(&s.received.client, &mut s.draft, &s.flow);
-        emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
+        forward::draft_client_probe(&s.received.client, &mut s.draft, &s.flow, far);
+        sent &= emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
     }
-    true
+    if sent { EXPIRE_DONE } else { EXPIRE_UNRESOLVED }
 }
 
 /// Removes a flow that is over.
 #[inline(always)]
-fn closed(s: &mut Scratch, request: Request) -> bool {
+fn one_closed(s: &mut Scratch, request: Request) -> bool {
     let Some(flow) = find(s, request) else { return false };
     if flow.connection.state == FLOW_ESTABLISHED {
         return false;
@@ -210,21 +225,23 @@ fn pending(skb: Skb, s: &mut Scratch, request: Request) -> bool {
 /// Sends the SYN of the requested pending connection again, or the next backend's: its client waits for the server and
 /// repeats nothing.
 #[inline(always)]
-fn again(skb: Skb, s: &mut Scratch, request: Request) -> bool {
+fn again(skb: Skb, s: &mut Scratch, request: Request) -> u32 {
     let generation = request.generation;
     if pending_record::lock(&mut s.received, &mut s.waiting, generation) != Found::Held {
-        return false;
+        return EXPIRE_NOTHING;
     }
     if s.waiting.pending.connection.state != PENDING_CONNECTING {
         super::settle(s);
-        return false;
+        return EXPIRE_NOTHING;
     }
     let exit = dial::again(skb, s);
     maps::count(exit.reason());
     match exit.verdict() {
         Verdict::Redirect => {
             connect::draft_syn(&s.received.segment, &mut s.draft, &s.waiting.pending);
-            emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors);
+            if !emit::copy(skb, &mut s.received, &mut s.draft, &mut s.cursors) {
+                return EXPIRE_UNRESOLVED;
+            }
         }
         Verdict::Reset => {
             pending_record::remove_held(&mut s.received, &mut s.waiting);
@@ -233,7 +250,7 @@ fn again(skb: Skb, s: &mut Scratch, request: Request) -> bool {
         }
         _ => super::settle(s),
     }
-    true
+    EXPIRE_DONE
 }
 
 /// Resets the client of an evicted hello. The hello's entry is already gone; a flow that needed its bytes may

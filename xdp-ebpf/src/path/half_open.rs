@@ -5,12 +5,13 @@ use common::reason::Reason;
 use crate::connection::cookie::{self, PROOF_FIRST, PROOF_KEEP_ALIVE, PROOF_LATER};
 use crate::connection::{count, half_open as record};
 use crate::delivery;
-use crate::exit::Exit;
+use crate::exit::{Exit, Verdict};
 use crate::kernel::Skb;
 use crate::packet::RST;
 use crate::scratch::{Dial, Held, Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::classify::Class;
+use crate::stage::half_open::Answer;
 use crate::stage::{checksum, fast_open, half_open};
 use crate::verified::verified;
 
@@ -45,7 +46,8 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Result<Class, Exit> {
             delivery::address(&mut s.draft, &s.half_open.record.nat);
             Ok(Class::Flow)
         }
-        Err(exit) => Err(refuse_both(skb, s, exit)),
+        Err(exit) if exit.verdict() == Verdict::Reset => Err(refuse_both(skb, s, exit)),
+        Err(exit) => Err(exit),
     }
 }
 
@@ -127,12 +129,12 @@ verified! {
     }
 }
 
-/// Sends the SYN again from another port: an old connection of the backend uses this one. Its answer ends here.
+/// Sends the SYN again from another port: an old connection of the backend uses this one, and its bare ACK ends here.
 #[inline(always)]
 fn again(skb: Skb, s: &mut Scratch) -> Exit {
     if !move_on(skb, &mut s.received, &mut s.dial, &mut s.half_open) {
         // The client's own repetition of its SYN may find it gone.
-        return Exit::drop(Reason::ConnectIgnored);
+        return Exit::next(Reason::ConnectStray);
     }
     half_open::draft_syn(&s.received.segment, &mut s.draft, &s.half_open.record);
     emit::send(skb, &mut s.received, &mut s.draft, &mut s.cursors, Reason::ConnectOld)
@@ -141,8 +143,12 @@ fn again(skb: Skb, s: &mut Scratch) -> Exit {
 /// Passes the backend's own answer to the client.
 #[inline(always)]
 pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
-    if half_open::is_old(&s.received.segment, &s.half_open.record) {
-        return again(skb, s);
+    match half_open::answer(&s.received.segment, &s.half_open.record) {
+        // Its connection, if there is one, is the node's, and needs it.
+        Answer::Stray => return Exit::next(Reason::ConnectStray),
+        Answer::Old => return again(skb, s),
+        Answer::Late => return Exit::drop(Reason::ConnectIgnored),
+        Answer::Ours => {}
     }
     let (received, draft) = (&mut s.received, &mut s.draft);
     half_open::answered(received, &mut s.half_open);

@@ -1,6 +1,9 @@
 //! ICMP: errors from routers and hosts on either side, and pings.
 
-use common::maps::flow::{FLOW_UNDELIVERED, HELLO_OFFSET_MASK, PENDING_CONNECTING, PENDING_UNDELIVERED};
+use common::maps::flow::{
+    BackendTuple, FLOW_UNDELIVERED, HALF_OPEN_DIALLED, HELLO_OFFSET_MASK, PENDING_CONNECTING,
+    PENDING_UNDELIVERED,
+};
 use common::maps::listener::ROLE_VIP;
 use common::maps::trace::CLASS_ICMP;
 use common::reason::Reason;
@@ -8,10 +11,11 @@ use common::reason::Reason;
 use crate::buffer::bytes;
 use crate::connection::record::Found;
 use crate::connection::{count, half_open, pending};
+use crate::delivery;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
 use crate::maps;
-use crate::scratch::Scratch;
+use crate::scratch::{Quote, Scratch};
 use crate::segment::emit;
 use crate::stage::icmp::{self, Kind, MTU_LEAST_V6, Quoted};
 use crate::stage::{checksum, classify, connect};
@@ -83,7 +87,7 @@ fn about_client(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
             icmp::let_fragment(&s.received);
             return Err(Exit::drop(Reason::IcmpFragmented));
         }
-        if !maps::may_tell((s.received.now_ns / 1_000_000_000) as u32) {
+        if !maps::may_tell(&s.received.client.client, (s.received.now_ns / 1_000_000_000) as u32) {
             return Err(Exit::drop(Reason::IcmpTooMany));
         }
     }
@@ -93,23 +97,44 @@ fn about_client(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
 /// Handles an error about a segment that we sent to a backend, for the client in `received.client`.
 #[inline(always)]
 fn about_backend(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
-    if kind == Kind::TooBig && is_undelivered(s) {
-        return cut_smaller(skb, s);
+    if kind == Kind::TooBig
+        && is_undelivered(s)
+        && let Some(exit) = cut_smaller(skb, s)?
+    {
+        return Ok(Came::Sent(exit));
     }
     if icmp::for_client(&s.received, &mut s.draft, &mut s.quote) {
         return Ok(Came::Sent(pass(skb, s, Reason::IcmpToClient)));
     }
     let generation = s.received.generation;
-    if kind == Kind::Unreachable && is_dialled(s) {
+    if pending::lock(&mut s.received, &mut s.waiting, generation) == Found::Held
+        && s.waiting.pending.connection.state == PENDING_CONNECTING
+    {
+        let dialled = &s.waiting.pending;
+        quotes_syn(&dialled.nat, dialled.isn, &s.quote)?;
+        if kind != Kind::Unreachable {
+            return Err(Exit::drop(Reason::IcmpStray));
+        }
         whole(skb, s)?;
         maps::count_event(Reason::IcmpRefused);
         return Ok(Came::Refused);
     }
-    let found = half_open::lock(&mut s.received, &mut s.half_open, generation);
-    if found == Found::Held && s.half_open.record.isn == s.quote.seq {
+    if half_open::lock(&mut s.received, &mut s.half_open, generation) == Found::Held {
+        let dialled = &s.half_open.record;
+        quotes_syn(&dialled.nat, dialled.isn, &s.quote)?;
         return half_opened(skb, s, kind);
     }
     Err(Exit::drop(Reason::IcmpStray))
+}
+
+/// Leaves unless the error quotes the SYN of a connection that waits for its backend. The node may have another connection
+/// on these addresses and ports, which needs the error.
+#[inline(always)]
+fn quotes_syn(nat: &BackendTuple, isn: u32, quote: &Quote) -> Result<(), Exit> {
+    match delivery::is_quoted(nat, quote) && isn == quote.seq {
+        true => Ok(()),
+        false => Err(Exit::next(Reason::ClassifyOwnTraffic)),
+    }
 }
 
 /// Refuses a message whose checksum is wrong.
@@ -121,19 +146,11 @@ fn whole(skb: Skb, s: &mut Scratch) -> Result<(), Exit> {
     }
 }
 
-/// Whether the error quotes our SYN of a pending connection; this CPU then holds its record.
-#[inline(always)]
-fn is_dialled(s: &mut Scratch) -> bool {
-    let generation = s.received.generation;
-    pending::lock(&mut s.received, &mut s.waiting, generation) == Found::Held
-        && s.waiting.pending.connection.state == PENDING_CONNECTING
-        && s.waiting.pending.isn == s.quote.seq
-}
-
-/// Passes the error to the client of a TCP listener, which waits for the backend itself.
+/// Passes the error to the client of a TCP listener, which waits for the backend itself. Once the backend has answered, the
+/// error is about a repetition of the SYN, and ends nothing.
 #[inline(always)]
 fn half_opened(skb: Skb, s: &mut Scratch, kind: Kind) -> Result<Came, Exit> {
-    if kind == Kind::Unreachable {
+    if kind == Kind::Unreachable && s.half_open.record.connection.state == HALF_OPEN_DIALLED {
         whole(skb, s)?;
         half_open::remove_held(&mut s.received, &mut s.half_open);
         count::refused(s.half_open.record.connection.route);
@@ -154,9 +171,10 @@ fn is_undelivered(s: &mut Scratch) -> bool {
     true
 }
 
-/// Sends the hello again in smaller segments: we acknowledged its bytes, so the client would not repeat them.
+/// Sends the hello again in smaller segments: we acknowledged its bytes, so the client would not repeat them. `None`: the
+/// error is about bytes behind them, which the client repeats itself.
 #[inline(always)]
-fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
+fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Option<Exit>, Exit> {
     let stray = Exit::drop(Reason::IcmpStray);
     let (least, headers) = if s.received.segment.v4 { (MTU_LEAST_V4, 52) } else { (MTU_LEAST_V6, 72) };
     let room = icmp::mtu(&s.received).max(least) - headers;
@@ -165,7 +183,13 @@ fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
     }
     let p = &mut s.waiting.pending;
     let offset = s.quote.seq.wrapping_sub(p.isn.wrapping_add(1));
-    if p.connection.state != PENDING_UNDELIVERED || offset >= p.have || room >= u32::from(p.backend_mss) {
+    if p.connection.state != PENDING_UNDELIVERED {
+        return Err(stray);
+    }
+    if offset >= p.have {
+        return Ok(None);
+    }
+    if room >= u32::from(p.backend_mss) {
         return Err(stray);
     }
     p.backend_mss = room as u16;
@@ -178,5 +202,5 @@ fn cut_smaller(skb: Skb, s: &mut Scratch) -> Result<Came, Exit> {
     }
     emit::learn_partial(skb, &mut s.received)?;
     connect::draft_delivery(&mut s.draft, &s.waiting.pending, &s.flow, Reason::ConnectRepeated);
-    Ok(Came::Sent(connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)))
+    Ok(Some(connect::deliver(skb, &mut s.received, &mut s.draft, &mut s.waiting, &mut s.cursors)))
 }

@@ -90,10 +90,15 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         return other(skb, s);
     }
     received.now_ns = kernel::monotonic_ns();
-    // A faulty segment that is not for a VIP is left to the node's stack.
-    checksum::ip(received)
-        .and_then(|()| parse::tcp(skb, received, &mut s.cursors))
-        .map_err(|exit| if vip { exit } else { Exit::next(Reason::ClassifyOwnTraffic) })?;
+    // A faulty segment that is not for a VIP is left to the node's stack. That has no socket for a backend's, and would
+    // answer one with impossible flags by RST, which ends the connection of a backend whose number it acknowledges.
+    checksum::ip(received).and_then(|()| parse::tcp(skb, received, &mut s.cursors)).map_err(|exit| {
+        let is_ours = match exit == Exit::drop(Reason::ParseFlags) {
+            true => vip || delivery::is_reply(&received.segment),
+            false => vip,
+        };
+        if is_ours { exit } else { Exit::next(Reason::ClassifyOwnTraffic) }
+    })?;
     received.known = KNOWN_SEGMENT;
     match classify::side(received)? {
         Side::Backend => {
@@ -209,7 +214,7 @@ fn other(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         });
     }
     if unusual == Some(Reason::ParseFragment)
-        && parse::fragment_ports(received)
+        && (parse::fragment_ports(received) || options::ports(skb, received, &mut s.cursors))
         && classify::has_connection(received, &mut s.dial)
     {
         // The node's stack would reassemble it and answer with RST. Without it, the later fragments cannot be

@@ -46,18 +46,26 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
 
 #[inline(always)]
 fn collect(skb: Skb, s: &mut Scratch) -> Exit {
-    let new_by_port = s.dial.listener.protocol == PROTOCOL_TCP && !s.waiting.held;
+    let by_port = s.dial.listener.protocol == PROTOCOL_TCP;
     let (received, waiting, cursors) = (&mut s.received, &mut s.waiting, &mut s.cursors);
-    let taken = match new_by_port {
+    waiting.new = !waiting.held;
+    let taken = match waiting.new && by_port {
         true => hello::take_any(skb, received, waiting, cursors),
         false => hello::take(skb, received, waiting, cursors),
     };
-    if let Err(exit) = taken {
-        return if exit.verdict() == Verdict::Redirect { acknowledge(skb, s, exit) } else { exit };
+    let exit = match taken {
+        Ok(()) if s.waiting.pending.connection.state == PENDING_CONNECTING => return repeated(skb, s),
+        Ok(()) => complete(skb, s).unwrap_or_else(|exit| exit),
+        Err(exit) => exit,
+    };
+    // Whatever became of it here: the client has its connection, and must not be refused.
+    if s.waiting.new && record::is_second(&mut s.received, &mut s.waiting) {
+        return Exit::drop(Reason::HelloBeyond);
     }
-    match s.waiting.pending.connection.state == PENDING_CONNECTING {
-        true => repeated(skb, s),
-        false => complete(skb, s).unwrap_or_else(|exit| exit),
+    match exit.verdict() == Verdict::Redirect {
+        true if s.waiting.pending.connection.state == PENDING_CONNECTING => send_syn(skb, s, exit),
+        true => acknowledge(skb, s, exit),
+        false => exit,
     }
 }
 
@@ -68,8 +76,8 @@ fn acknowledge(skb: Skb, s: &mut Scratch, exit: Exit) -> Exit {
     emit::send_for(skb, &mut s.received, &mut s.draft, &mut s.cursors, exit)
 }
 
-/// Handles a complete hello, or whatever the client of a TCP listener says first: finds the tenant and sends a SYN to one of
-/// its backends.
+/// Handles a complete hello, or whatever the client of a TCP listener says first: finds the tenant and chooses one of its
+/// backends, to which a SYN must be sent.
 #[inline(always)]
 fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     route::by_name(&mut s.dial, &mut s.waiting)?;
@@ -90,21 +98,23 @@ fn complete(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         // Another CPU may have passed on a SYN of this client, which proved nothing.
         half_open::forget(&mut s.received.client);
     }
-    Ok(send_syn(skb, s, Exit::sent(Reason::ConnectSyn)))
+    Ok(Exit::sent(Reason::ConnectSyn))
 }
 
 /// Stores the record, which waits for its backend from now on, and counts it as such: no longer for its source, but for
 /// the source and the route. A record that is removed gives back the count of its state.
 #[inline(always)]
 fn connecting(s: &mut Scratch) -> Result<(), Exit> {
-    let (new, route) = (!s.waiting.held, s.dial.connection.route);
-    count::raise_connecting(&mut s.received.client, route);
-    if !new {
+    let route = s.dial.connection.route;
+    let slots = record::slots(s.waiting.pending.have) as u8;
+    s.waiting.pending.slots = slots;
+    count::raise_connecting(&mut s.received.client, route, slots.into());
+    if !s.waiting.new {
         source::lower(&s.received.client, s.waiting.pending.source_epoch);
     }
     let stored = connect::store(&mut s.received, &s.dial, &mut s.waiting);
-    if stored.is_err() && new {
-        count::lower_connecting(&s.received.client, route);
+    if stored.is_err() && s.waiting.new {
+        count::lower_connecting(&s.received.client, route, slots);
     }
     stored
 }
@@ -129,6 +139,8 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Exit {
     match connect::answer(&s.received.segment, &s.waiting.pending) {
         // Its connection, if there is one, is the node's, and needs it.
         Answer::Stray => Exit::next(Reason::ConnectStray),
+        // The node's stack would answer by a RST, which ends the backend's side of this very connection.
+        Answer::Late => Exit::drop(Reason::ConnectIgnored),
         Answer::Old => step_aside(skb, s),
         Answer::Refused => refused(skb, s),
         Answer::Accepted => accepted(skb, s),

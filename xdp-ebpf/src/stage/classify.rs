@@ -187,8 +187,11 @@ pub(crate) fn backend(
     }
     match half_open::lock(received, held, generation) {
         Found::Busy => return Err(Exit::drop(Reason::ConnectBusy)),
-        Found::Held if delivery::is_own(&held.record.nat, &received.segment) => return Ok(Class::HalfOpen),
-        _ => {}
+        Found::Held if !delivery::is_own(&held.record.nat, &received.segment) => {
+            return Err(Exit::next(Reason::ClassifyOwnTraffic));
+        }
+        Found::Held => return Ok(Class::HalfOpen),
+        Found::None => {}
     }
     // Another CPU may have made the flow after the first lookup, and before the hello was removed.
     Ok(if is_flow(&received.client, generation) { Class::Flow } else { Class::Stray })

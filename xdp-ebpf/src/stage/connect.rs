@@ -126,6 +126,9 @@ pub(crate) enum Answer {
     /// A bare acknowledgement of an old connection on the same ports: in TIME_WAIT, one whose end the backend missed, or
     /// one that is alive.
     Old,
+    /// An acknowledgement of our SYN that accepts nothing, such as the answer to an earlier one that arrived late (RFC 7323
+    /// section 5.3).
+    Late,
     /// No answer: of an old connection, or forged.
     Stray,
 }
@@ -138,6 +141,8 @@ pub(crate) fn answer(seg: &Segment, pending: &Pending) -> Answer {
         Answer::Refused
     } else if acceptable && seg.has(SYN) {
         Answer::Accepted
+    } else if acceptable {
+        Answer::Late
     } else if seg.has(ACK) && seg.is_bare() {
         Answer::Old
     } else {
@@ -160,11 +165,12 @@ verified! {
         match open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns) {
             Opened::Flow => {}
             Opened::Twice => return Err(Exit::drop(Reason::ConnectIgnored)),
+            Opened::Busy => return Err(Exit::drop(Reason::ConnectBusy)),
             Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }
         p.connection.state = PENDING_UNDELIVERED;
         if undelivered {
-            count::lower_connecting(&received.client, connection.route);
+            count::lower_connecting(&received.client, connection.route, p.slots);
             pending::write(received, waiting);
         } else {
             place::free(waiting);

@@ -82,7 +82,7 @@ verified! {
     /// Tracks and rewrites a client's segment of the flow in `received`; `copy` receives the flow when `path`
     /// needs it.
     pub(crate) fn from_client as forward_client(received: Received, copy: Flow) -> Step {
-        let Some(flow) = maps::flow(&received.client) else { return Step::Linger };
+        let Some(flow) = maps::flow(&received.client) else { return Step::Stray };
         client_segment(received, copy, flow)
     }
 }
@@ -102,7 +102,7 @@ fn client_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) -> 
     if !track::settle(received, flow, heard, true) {
         return Step::Stray;
     }
-    if repeated && flow.connection.flags & FLOW_UNDELIVERED != 0 {
+    if repeated && heard == Heard::Believed && flow.connection.flags & FLOW_UNDELIVERED != 0 {
         kernel::assign(copy, flow);
         return Step::Repeat;
     }
@@ -193,10 +193,13 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
 }
 
 /// Whether the segment is the SYN-ACK that opened the flow. Our answer to it has the timestamp that it echoes: answered to any
-/// SYN, a stranger would choose the clock by which the backend judges the client's segments (PAWS, RFC 7323 section 5).
+/// SYN, a stranger, who may know one number, would choose the clock by which the backend judges the client's segments (PAWS).
 #[inline(always)]
 fn is_syn_ack(seg: &Segment, flow: &Flow) -> bool {
-    seg.has(SYN) && seg.has(ACK) && seg.seq == flow.vip_isn.wrapping_add(flow.seq_delta)
+    seg.has(SYN)
+        && seg.has(ACK)
+        && seg.seq == flow.vip_isn.wrapping_add(flow.seq_delta)
+        && seg.ack == flow.client_isn.wrapping_add(1)
 }
 
 /// The effect of a backend's segment on bytes of the hello that were undelivered until now.
@@ -220,8 +223,8 @@ fn settle_undelivered(received: &mut Received, flow: &mut Flow, believed: bool) 
         return if lost { Undelivered::Lost } else { Undelivered::Settled };
     };
     if believed && seq::before_or_at(until, received.segment.ack) {
-        // Only one CPU clears the flag, and only that one removes the bytes. Any CPU that no longer finds them sees
-        // the flag as cleared.
+        // Any CPU may clear the flag; `pending::end` lets one of them remove the bytes. A CPU that no longer finds them
+        // sees the flag as cleared.
         if end::clear(flow, generation, FLOW_UNDELIVERED) {
             pending::end(&mut received.client, generation);
         }
@@ -321,7 +324,7 @@ pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
 #[inline(always)]
 pub(crate) fn draft_challenge(received: &Received, d: &mut Draft, f: &Flow) {
     draft::to_client(d, &received.client);
-    draft_behind(d, f.client.acked.number.wrapping_sub(f.seq_delta), f.backend.acked.number);
+    draft_behind(d, f.client.acked.number.wrapping_sub(f.seq_delta), f.backend.acked.number, false);
     d.window = window_to_client(f);
 }
 
@@ -349,26 +352,30 @@ fn window_field(sender: &End, scale: u8) -> u16 {
     ((u32::from(sender.acked.window) * WINDOW_UNIT) >> shift).clamp(1, 65_535) as u16
 }
 
-/// Drafts the keep-alive probe that asks the backend whether it still has the connection.
+/// How far behind a far probe is: the largest window (RFC 7323 section 2.3).
+const FAR_BEHIND: u32 = 1 << 30;
+
+/// Drafts the keep-alive probe that asks the backend whether it still has the connection. One is `far` behind: an end answers
+/// only what is not in its window, and the numbers that we learned may be a stranger's. A firewall may drop that one.
 #[inline(always)]
-pub(crate) fn draft_backend_probe(d: &mut Draft, f: &Flow) {
+pub(crate) fn draft_backend_probe(d: &mut Draft, f: &Flow, far: bool) {
     delivery::address(d, &f.nat);
-    draft_behind(d, f.backend.acked.number, f.client.acked.number);
+    draft_behind(d, f.backend.acked.number, f.client.acked.number, far);
     d.window = window_to_backend(f);
 }
 
 /// Drafts the same for the client.
 #[inline(always)]
-pub(crate) fn draft_client_probe(client: &ClientTuple, d: &mut Draft, f: &Flow) {
+pub(crate) fn draft_client_probe(client: &ClientTuple, d: &mut Draft, f: &Flow, far: bool) {
     draft::to_client(d, client);
-    draft_behind(d, f.client.acked.number.wrapping_sub(f.seq_delta), f.backend.acked.number);
+    draft_behind(d, f.client.acked.number.wrapping_sub(f.seq_delta), f.backend.acked.number, far);
     d.window = window_to_client(f);
 }
 
 /// A segment without data, one byte before what its receiver expects: it is answered at once (RFC 9293 section 3.8.4).
 #[inline(always)]
-fn draft_behind(d: &mut Draft, expected: u32, ack: u32) {
-    d.seq = expected.wrapping_sub(1);
+fn draft_behind(d: &mut Draft, expected: u32, ack: u32, far: bool) {
+    d.seq = expected.wrapping_sub(1).wrapping_sub(FAR_BEHIND * u32::from(far));
     d.ack = ack;
     d.flags = ACK;
     d.payload_bytes = 0;

@@ -12,7 +12,7 @@ use crate::connection::half_open;
 use crate::connection::open::{self, Opened};
 use crate::delivery;
 use crate::exit::Exit;
-use crate::packet::{ACK, MSS_DEFAULT_V4, MSS_DEFAULT_V6, RST, SYN, Segment};
+use crate::packet::{ACK, FIN, MSS_DEFAULT_V4, MSS_DEFAULT_V6, RST, SYN, Segment};
 use crate::scratch::{Draft, Held, Received};
 use crate::verified::verified;
 
@@ -40,14 +40,37 @@ pub(crate) fn answered(received: &Received, held: &mut Held) {
     }
 }
 
-/// Whether the backend's segment is an answer of an old connection on our port: in TIME_WAIT, or one whose end the backend
-/// missed. It says nothing about our SYN, and the client must not see it, for it would answer with RST.
+/// The meaning of a backend's segment for a half-open connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// For the client.
+    Ours,
+    /// A bare acknowledgement, or a SYN-ACK, of an old connection on the same ports: in TIME_WAIT, one whose end the backend
+    /// missed, or one that is alive, which loses nothing by it. The client must not see it, for it would answer with RST.
+    Old,
+    /// An acknowledgement of our SYN that accepts nothing: the backend answers an earlier SYN that arrived late (RFC 7323
+    /// section 5.3).
+    Late,
+    /// Of an old connection, or forged.
+    Stray,
+}
+
+/// Reads a backend's segment. Once the backend has accepted the SYN, all of them are for the client.
 #[inline(always)]
-pub(crate) fn is_old(seg: &Segment, o: &HalfOpen) -> bool {
-    o.connection.state == HALF_OPEN_DIALLED
-        && seg.has(ACK)
-        && !seg.has(RST)
-        && !(seg.has(SYN) && seg.ack.wrapping_sub(o.isn.wrapping_add(1)) <= o.syn_bytes)
+pub(crate) fn answer(seg: &Segment, o: &HalfOpen) -> Answer {
+    if o.connection.state != HALF_OPEN_DIALLED || seg.flags & (RST | ACK) == 0 {
+        return Answer::Ours;
+    }
+    let acceptable = seg.has(ACK) && seg.ack.wrapping_sub(o.isn.wrapping_add(1)) <= o.syn_bytes;
+    if acceptable && seg.flags & (SYN | RST) != 0 {
+        Answer::Ours
+    } else if acceptable {
+        Answer::Late
+    } else if seg.has(ACK) && seg.payload_bytes == 0 && seg.flags & (FIN | RST) == 0 {
+        Answer::Old
+    } else {
+        Answer::Stray
+    }
 }
 
 /// Whether a RST is the client's: it must be at the only sequence number that the client has so far (RFC 5961 section
@@ -87,7 +110,7 @@ pub(crate) fn refused(seg: &Segment, o: &HalfOpen) -> bool {
 
 verified! {
     /// Turns the half-open connection into a flow after the client's ACK. Its numbers pass unchanged. This CPU holds its
-    /// record, which is removed.
+    /// record, which is removed. `Err` with a reset verdict: both sides must be reset.
     pub(crate) fn open as half_open_flow(received: Received, held: Held, f: Flow) -> Result<(), Exit> {
         let o = &held.record;
         open::may_open(&o.connection)?;
@@ -97,7 +120,7 @@ verified! {
         let first = o.isn.wrapping_add(1);
         f.client.acked.number = seg.ack;
         f.client.acked.window = 0;
-        f.client.sent.next = first;
+        f.client.sent.next = first.wrapping_add(o.syn_bytes);
         f.backend.acked.number = first;
         f.backend.acked.window = units(o.backend_window.into());
         f.backend.sent.next = seg.ack;
@@ -112,7 +135,8 @@ verified! {
         connection.flags = 0;
         match open::open(&mut received.client, f, &connection, &o.nat, received.now_ns) {
             Opened::Flow => {}
-            Opened::Twice | Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
+            Opened::Twice | Opened::Busy => return Err(Exit::drop(Reason::SynBusy)),
+            Opened::Full => return Err(Exit::reset(Reason::ConnectTableFull)),
         }
         // The flow takes over the backend's side.
         half_open::remove_held(received, held);

@@ -60,7 +60,8 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.mtu = 0;
     p.backend_mss = 0;
     p.moves = 0;
-    p.reserved = [0; 9];
+    p.slots = 0;
+    p.reserved = [0; 8];
     p.parser = Parser::zeroed();
 }
 
@@ -175,6 +176,19 @@ fn note_time(received: &Received, p: &mut Pending) {
     }
 }
 
+/// Data behind hellos is kept until one in this many slots of `BUFFERS` is taken. Sources are limited in what they collect
+/// from one in two on, which nobody may bring about with that data.
+const BEHIND_PART: u32 = 4;
+
+verified! {
+    /// Whether the segment's data may be kept behind the hello. A function of its own, to spare the stack.
+    fn has_room_behind as hello_room_behind(received: Received, waiting: Waiting) -> bool {
+        let have = waiting.pending.have;
+        let grows = pending::slots(have + received.segment.payload_bytes) > pending::slots(have);
+        !grows || !source::is_crowded(BEHIND_PART)
+    }
+}
+
 /// Adds the new part of the segment; its first `old` bytes are already here.
 #[inline(always)]
 fn add(
@@ -185,6 +199,10 @@ fn add(
     old: u32,
 ) -> Result<(), Exit> {
     let repeated = old > 0;
+    // Data after the hello is in no source's count: it is kept only while most slots are free.
+    if waiting.pending.connection.state == PENDING_CONNECTING && !has_room_behind(received, waiting) {
+        return if repeated { Ok(()) } else { Err(Exit::drop(Reason::HelloBeyond)) };
+    }
     // Buffers are stored whole: the window needs the bytes that are already in a partly filled one.
     cursors.from = waiting.pending.have & !(BUFFER_BYTES as u32 - 1);
     if cursors.from != waiting.pending.have && !bytes::fetch(received, waiting, cursors) {

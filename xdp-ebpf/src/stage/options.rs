@@ -44,6 +44,10 @@ verified! {
     pub(crate) fn ports as options_ports[Skb, skb](received: Received, cursors: Cursors) -> bool {
         let (h, v4) = (&received.headers, received.segment.v4);
         if v4 {
+            // Only the first fragment has ports.
+            if h.be16(Headers::V4 + 6) & 0x1fff != 0 {
+                return false;
+            }
             cursors.options_next = h.bytes[Headers::V4 + 9].into();
             cursors.at = ETH_BYTES + u32::from(h.bytes[Headers::V4] & 15) * 4;
         } else {

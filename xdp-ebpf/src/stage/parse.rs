@@ -48,6 +48,10 @@ pub(crate) fn addresses(skb: Skb, s: &mut Received) -> Result<(), Exit> {
         tuple.client = h.address(Headers::V4 + 12, true);
         tuple.vip = h.address(Headers::V4 + 16, true);
     } else {
+        // The kernel drops it, too.
+        if h.bytes[Headers::V6] >> 4 != 6 {
+            return Err(Exit::next(Reason::ParseNotIp));
+        }
         tuple.client = h.address(Headers::V6 + 8, false);
         tuple.vip = h.address(Headers::V6 + 24, false);
     }

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use super::{Finding, Verdict, finding};
 
-/// The hooks that a forwarded packet goes through, and one that our programs send does not.
-const HOOKS: [&str; 3] = ["prerouting", "forward", "postrouting"];
+/// The hooks that a forwarded packet goes through, and one that our programs send does not: TCX programs run before ingress,
+/// and the kernel takes what they redirect past egress.
+const HOOKS: [&str; 5] = ["ingress", "prerouting", "forward", "postrouting", "egress"];
 
 /// Lists of the tables of the older iptables, which nft does not show.
 const LEGACY: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
@@ -23,7 +24,7 @@ pub(super) fn look() -> Vec<Finding> {
             Verdict::Note,
             "netfilter",
             format!("not checked: {why}"),
-            "rules in prerouting, forward and postrouting do not see what our programs send",
+            "rules in ingress, prerouting, forward, postrouting and egress do not see what our programs send",
         )],
     };
     for path in LEGACY {
@@ -128,16 +129,20 @@ mod tests {
             base("a", "empty", "forward", "accept"),
             base("a", "in", "input", "drop"),
             base("b", "fwd", "postrouting", "accept"),
+            base("c", "all", "ingress", "drop"),
+            base("c", "out", "egress", "accept"),
             {"chain": {"family": "inet", "table": "b", "name": "called"}},
-            rule("b", "fwd"), rule("b", "fwd"), rule("b", "called"), rule("a", "in"),
+            rule("b", "fwd"), rule("b", "fwd"), rule("b", "called"), rule("a", "in"), rule("c", "out"),
         ]});
         let findings = judged(&chains(&ruleset));
         let found: Vec<_> = findings.iter().map(|one| (one.what.as_str(), one.found.as_str())).collect();
         assert_eq!(
             found,
             [
+                ("netfilter ingress", "inet c all: 0 rules, policy drop"),
                 ("netfilter forward", "inet a fwd: 0 rules, policy drop"),
                 ("netfilter postrouting", "inet b fwd: 2 rules"),
+                ("netfilter egress", "inet c out: 1 rules"),
             ]
         );
         assert_eq!(judged(&[])[0].verdict, Verdict::Ok);

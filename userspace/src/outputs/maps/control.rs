@@ -156,7 +156,8 @@ impl Control {
         // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
         this.bring(order.begun)?;
-        this.reaper.ask(reaper::Order::Audit(this.applied.census()))?;
+        let generation = (read::cursors(&this.maps)?.generation as u32).wrapping_add(1);
+        this.reaper.ask(reaper::Order::Audit(this.applied.census(), generation))?;
         Ok(this)
     }
 

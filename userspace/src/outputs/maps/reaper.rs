@@ -16,6 +16,7 @@ use crate::dataplane::evictions::Evictions;
 use crate::dataplane::expire::{self, ExpireError, Expirer};
 use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
+use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
 use crate::plan::{Census, Change, Selector};
 
@@ -30,9 +31,9 @@ const FLOWS_EVERY_SECS: u32 = 10;
 pub(super) enum Order {
     /// End what was removed.
     End(Ended),
-    /// End every connection that does not belong to the census. A daemon that died between its writes and its
-    /// resets leaves such connections.
-    Audit(Census),
+    /// End every connection that does not belong to the census, and has an older generation than this. A daemon that
+    /// died between its writes and its resets leaves such connections. What is newer may belong to a later change.
+    Audit(Census, u32),
     /// Use this device for runs of the program.
     Device(u32),
     /// Does nothing. It is dropped when all earlier requests have been done.
@@ -156,10 +157,11 @@ impl Duty {
                 Order::End(more) => ended.join(more),
                 Order::Device(ifindex) => self.expirer.set_device(ifindex),
                 Order::Caught(sender) => waiting.push(sender),
-                Order::Audit(census) => report(
+                Order::Audit(census, generation) => report(
                     "audit",
-                    self.expirer.reset_where(|client, listener, route, backend| {
-                        !census.knows(client, listener, route, backend)
+                    self.expirer.reset_where(|client, is| {
+                        is_older(is.generation, generation)
+                            && !census.knows(client, is.listener, is.route, is.backend)
                     }),
                 ),
             }
@@ -205,6 +207,9 @@ impl Duty {
             Err(error) => return warn!(%error, "no settings"),
         };
         report("time limit", self.expirer.sweep_waiting(&settings));
+        if let Err(error) = neighbour::resolve(&self.expirer.take_unresolved()) {
+            warn!(%error, "the link addresses of backends cannot be asked for");
+        }
         self.tick = self.tick.wrapping_add(1);
         let is_time = self.tick.is_multiple_of((settings.idle_timeout_secs / 4).clamp(1, FLOWS_EVERY_SECS));
         if is_time || self.is_crowded() {
@@ -226,6 +231,11 @@ impl Duty {
     }
 }
 
+/// Whether a generation, which wraps, was given out before the next one was this.
+fn is_older(generation: u32, next: u32) -> bool {
+    (generation.wrapping_sub(next) as i32) < 0
+}
+
 fn report(why: &str, ended: Result<expire::Ended, ExpireError>) {
     match ended {
         Ok(ended) if ended == expire::Ended::default() => {}
@@ -233,5 +243,17 @@ fn report(why: &str, ended: Result<expire::Ended, ExpireError>) {
             debug!(flows, closed, hellos, half_opens, "ended: {why}");
         }
         Err(error) => warn!(%error, "connections cannot be ended: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An audit ended connections to backends that a reload right after the start had added.
+    #[test]
+    fn what_came_after_the_census_is_not_judged_by_it() {
+        assert!(is_older(1, 2) && is_older(u32::MAX, 1) && is_older(0x8000_0001, 1));
+        assert!(!is_older(2, 2) && !is_older(3, 2) && !is_older(1, u32::MAX));
     }
 }
