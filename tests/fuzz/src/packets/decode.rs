@@ -36,11 +36,32 @@ pub enum Step {
     /// Any bytes arrive, on the clients' device (`true`) or the backends'.
     Raw(bool, Vec<u8>),
     /// The daemon runs `expire` for a connection.
-    Expire(usize, u8),
+    Expire(usize, Order),
     /// The daemon sets these flags of a backend.
     Flag(usize, u8),
     /// Two of the others happen at the same moment, on two CPUs; the first one so much later (or, negative, earlier).
     AtOnce(Box<[Step; 2]>, i8),
+}
+
+/// An order of the daemon.
+#[derive(Debug, Clone, Copy)]
+pub struct Order {
+    /// What is ordered: see `orders.rs`.
+    pub kind: usize,
+    pub seen: Seen,
+}
+
+/// What the daemon saw of the connection that it gives an order about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// The order does not say, and is about any connection of the client.
+    Nothing,
+    /// What the maps contain now.
+    Now,
+    /// Another connection of the same client.
+    Another,
+    /// The connection, before its last packet and its last progress.
+    Before,
 }
 
 /// A segment, described by its meaning.
@@ -148,9 +169,19 @@ fn step(reader: &mut Reader<'_>) -> Option<Step> {
             Step::Mangle(patches.collect(), kind & 8 != 0)
         }
         5 => Step::Raw(kind & 8 != 0, reader.bytes(who).to_vec()),
-        6 => Step::Expire(connection, kind >> 3 & 15),
+        6 => Step::Expire(connection, order(kind >> 3 & 7, reader)?),
         _ => Step::Flag(who % BACKENDS, kind >> 3 & 3),
     })
+}
+
+/// Of the eight kinds, the last one has a byte that says more.
+fn order(kind: u8, reader: &mut Reader<'_>) -> Option<Order> {
+    if kind < 7 {
+        return Some(Order { kind: kind.into(), seen: Seen::Nothing });
+    }
+    let more = reader.byte()?;
+    let seen = [Seen::Now, Seen::Another, Seen::Before, Seen::Nothing][usize::from(more >> 4 & 3)];
+    Some(Order { kind: usize::from(more & 15), seen })
 }
 
 fn shape(reader: &mut Reader<'_>) -> Option<Shape> {

@@ -168,12 +168,14 @@ impl Held {
         assert!(all || full || !lasting, "an incomplete hello is not counted");
     }
 
-    /// Each complete hello that waits for its backend must be counted once, for its source and route.
+    /// Each complete hello that waits for its backend must be counted for its source and route, by the slots it had
+    /// when it began to.
     fn connecting_counts(&self) {
         let mut shares = BTreeMap::new();
         let connecting = self.hellos.iter().filter(|(_, hello)| hello.connection.state == PENDING_CONNECTING);
         for (client, hello) in connecting {
-            *shares.entry(ShareKey::of(client, hello.connection.route)).or_insert(0) += 1;
+            *shares.entry(ShareKey::of(client, hello.connection.route)).or_insert(0) +=
+                u32::from(hello.slots);
         }
         let counted = self.shares.iter().filter(|(_, share)| share.connecting != 0);
         assert!(

@@ -10,6 +10,8 @@ mod known;
 mod packet_laws;
 /// Invariants of the maps.
 mod map_laws;
+/// What the daemon orders.
+mod orders;
 /// Two steps at the same moment, on two CPUs.
 mod race;
 
@@ -17,7 +19,6 @@ use anyhow::Result;
 use common::decide::source_port::{self, position};
 use common::maps::address::Port;
 use common::maps::backend::Backend;
-use common::maps::event::Expiry;
 use common::maps::flow::BackendTuple;
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
@@ -29,7 +30,7 @@ use tests::addresses::{
 };
 use tests::fill::default_settings;
 use tests::packet::Segment;
-use tests::program::{Programs, Sizes, verdict};
+use tests::program::{Programs, Sizes};
 use tests::world::Device;
 
 use self::decode::{Setting, Step};
@@ -180,34 +181,13 @@ impl<N: FnMut(usize)> Run<'_, N> {
                 self.give(device, frame.clone(), false);
             }
             Step::Raw(..) => {}
-            Step::Expire(connection, kind) => {
-                if let Some((ends, reason)) = self.ordered(*connection, *kind) {
-                    self.expire(ends, reason);
+            Step::Expire(connection, order) => {
+                if let Some(expiry) = self.ordered(*connection, *order) {
+                    self.give_order(&expiry, order.seen);
                 }
             }
             Step::Flag(backend, flags) => self.bench.flag(*backend, *flags),
         }
-    }
-
-    /// Returns the order of a step of the daemon; `None`: the daemon does not know the connection.
-    fn ordered(&self, connection: usize, kind: u8) -> Option<(Ends, Reason)> {
-        use Reason::{
-            ConnectAgain, ExpireClosed, ExpireHalfOpen, ExpireHello, ExpireIdle, ExpireRemoved, HelloEvicted,
-        };
-        const REASONS: [Reason; 7] = [
-            ExpireIdle,
-            ExpireRemoved,
-            ExpireClosed,
-            ExpireHello,
-            HelloEvicted,
-            ExpireHalfOpen,
-            ConnectAgain,
-        ];
-        let ends = hosts::ends(connection);
-        // The daemon learns of connections from the maps, so each was started by a client.
-        let spoke = self.known.clients.get(&ends).is_some_and(|client| client.spoke);
-        let reason = *REASONS.get(usize::from(kind % 8))?;
-        spoke.then_some((ends, reason))
     }
 
     /// Runs a frame that arrives.
@@ -239,36 +219,6 @@ impl<N: FnMut(usize)> Run<'_, N> {
         self.last = Some((device, frame));
     }
 
-    /// The daemon ends a connection.
-    fn expire(&mut self, ends: Ends, reason: Reason) {
-        let order =
-            Expiry { client: hosts::tuple(ends), seq: 1, reason: reason as u32, generation: 0, seen_secs: 0 };
-        let outcome = self.bench.programs.expire(&order);
-        if self.raced {
-            return self.look(reason, Some(ends));
-        }
-        let moved = outcome.counted.iter().find(|(counted, _)| *counted == reason).map_or(0, |(_, by)| *by);
-        match outcome.verdict {
-            // A SYN that is sent again is counted as what it turns out to be.
-            0 if reason == Reason::ConnectAgain => {}
-            0 => assert!(moved > 0 || reason == Reason::HelloEvicted, "{reason:?} is not counted"),
-            1 => assert_eq!(outcome.counted, [], "{reason:?}"),
-            other => panic!("expire: {other}"),
-        }
-        assert!(
-            reason == Reason::ConnectAgain
-                || outcome.counted.iter().all(|(counted, _)| packet_laws::is_event(*counted)),
-            "{:?}",
-            outcome.counted
-        );
-        assert_ne!(outcome.verdict, verdict::REDIRECT);
-        let given = Given { frame: &[], ends: None, connection: Some(ends) };
-        for (_, packet) in &outcome.emitted {
-            packet_laws::check(&mut self.known, &given, reason, packet, &|_| Vec::new());
-        }
-        self.look(reason, Some(ends));
-    }
-
     /// Checks the maps.
     fn look(&mut self, reason: Reason, connection: Option<Ends>) {
         let held = Held::read(&self.bench.programs);
@@ -292,7 +242,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         for (client, reason) in
             ends.iter().flat_map(|(clients, reason)| clients.iter().map(|client| (*client, *reason)))
         {
-            self.expire(hosts::ends_of_client(&client), reason);
+            self.expire(&orders::about(client, reason));
         }
         let left = Held::read(&self.bench.programs);
         assert!(left.is_empty(), "LEAK: {left:?}");

@@ -1,7 +1,6 @@
 //! Two steps at the same moment, on two CPUs: whatever happens first, the maps keep to their laws, and each packet leaves for
 //! one reason.
 
-use common::maps::event::Expiry;
 use common::maps::flow::Reply;
 use common::maps::name;
 use common::reason::Reason;
@@ -58,10 +57,8 @@ impl<N: FnMut(usize)> Run<'_, N> {
             Step::Raw(from_client, frame) => {
                 ingress(if *from_client { Device::Client } else { Device::Backend }, frame.clone())
             }
-            Step::Expire(connection, kind) => {
-                let (ends, reason) = self.ordered(*connection, *kind)?;
-                let client = hosts::tuple(ends);
-                let order = Expiry { client, seq: 1, reason: reason as u32, generation: 0, seen_secs: 0 };
+            Step::Expire(connection, order) => {
+                let order = self.ordered(*connection, *order)?;
                 Given { program: "expire", device: Device::Client, frame: order_frame(&order), delay: 0 }
             }
             Step::Flag(..) | Step::AtOnce(..) => return None,
