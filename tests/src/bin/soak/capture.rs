@@ -1,11 +1,12 @@
 //! Captures every RST that enters or leaves the node, on all its devices.
 //!
 //! A RST of ours has the hop limit of our own segments; one that is passed on has lost a hop. The node's own stack sends
-//! RSTs, too, with the same hop limit as ours: the kernel counts them.
+//! RSTs, too, with the same hop limit as ours: the kernel counts them. It also forwards what the stranger's faults in headers
+//! have made another host's, which no program counts: such a RST is from no address of the node.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,10 +16,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::socket::{self, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
+use tests::addresses::{FAMILIES, balancer, vip};
 use tests::net::Namespace;
 use tests::packet::Segment;
 
 use crate::book::locked;
+use crate::tenants::SITE_NETS;
 
 /// Hop limit of segments that we make.
 const OWN_HOPS: u8 = 64;
@@ -75,8 +78,10 @@ pub(crate) struct Seen {
 pub(crate) struct Counts {
     /// Sent by the node itself: by our programs or by its stack.
     pub(crate) own: u64,
-    /// Passed on.
+    /// Passed on by our programs.
     pub(crate) passed: u64,
+    /// Forwarded by the node's stack between two other hosts.
+    pub(crate) forwarded: u64,
     /// Received by the node.
     pub(crate) received: u64,
     /// Not seen, because they came faster than they were read.
@@ -87,6 +92,7 @@ pub(crate) struct Counts {
 struct Shared {
     own: AtomicU64,
     passed: AtomicU64,
+    forwarded: AtomicU64,
     received: AtomicU64,
     missed: AtomicU64,
     last: Mutex<VecDeque<Seen>>,
@@ -120,7 +126,13 @@ impl Capture {
     pub(crate) fn counts(&self) -> Counts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let s = &self.shared;
-        Counts { own: of(&s.own), passed: of(&s.passed), received: of(&s.received), missed: of(&s.missed) }
+        Counts {
+            own: of(&s.own),
+            passed: of(&s.passed),
+            forwarded: of(&s.forwarded),
+            received: of(&s.received),
+            missed: of(&s.missed),
+        }
     }
 
     /// The last RSTs, oldest first.
@@ -212,8 +224,12 @@ fn receive(fd: &OwnedFd, shared: &Shared) {
     };
     let frame = &buffer[..length];
     let hops = if frame[12] == 0x08 { frame[22] } else { frame[21] };
+    let segment = parsed(frame);
     let counter = match (sent, hops == OWN_HOPS) {
         (true, true) => &shared.own,
+        (true, false) if segment.as_ref().is_some_and(|segment| !is_nodes(segment.from.ip())) => {
+            &shared.forwarded
+        }
         (true, false) => &shared.passed,
         (false, _) => &shared.received,
     };
@@ -222,7 +238,14 @@ fn receive(fd: &OwnedFd, shared: &Shared) {
     if last.len() == KEPT {
         last.pop_front();
     }
-    last.extend(parsed(frame).map(|segment| Seen { at: Instant::now(), device, sent, segment }));
+    last.extend(segment.map(|segment| Seen { at: Instant::now(), device, sent, segment }));
+}
+
+/// Whether an address is the VIP, or one that the node has towards backends.
+fn is_nodes(address: IpAddr) -> bool {
+    let own =
+        |family| SITE_NETS.map(|net| balancer(family, net)).contains(&address) || vip(family) == address;
+    FAMILIES.into_iter().any(own)
 }
 
 /// Reads the fields that a report shows; a malformed segment has fewer.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use load::content::{Pattern, digest};
 use tests::addresses::vip;
+use tests::dice::Dice;
 use tests::net::Namespace;
 
 use crate::book::{Book, Connection};
-use crate::dice::Dice;
 use crate::network;
 use crate::plan::{Aim, End, Stop, plan};
 use crate::server::{ANSWER_BYTES, Answer};

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 use tests::daemon::Daemon;
+use tests::dice::Dice;
 
 use crate::book::Book;
 use crate::capture::Capture;
-use crate::dice::Dice;
 use crate::ledger::{self, Sums, Verdict};
 use crate::network::{Network, devices};
 use crate::signals;

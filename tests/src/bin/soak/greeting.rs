@@ -1,8 +1,8 @@
 //! Hellos: of any size, with records cut anywhere, that carry the connection's number; and broken ones.
 
+use ::tests::dice::Dice;
 use ::tests::hello::hello;
 
-use crate::dice::Dice;
 use crate::tenants::Tenant;
 
 /// The most bytes that a hello may have with its record headers (nine buffers).
@@ -87,7 +87,7 @@ impl Greeting {
         let mut message = stream.split_off(RECORD_HEADER);
         message[RANDOM_AT..RANDOM_AT + 8].copy_from_slice(&self.number.to_be_bytes());
         for word in message[RANDOM_AT + 8..RANDOM_AT + 32].chunks_mut(8) {
-            word.copy_from_slice(&dice.next().to_be_bytes());
+            word.copy_from_slice(&dice.number().to_be_bytes());
         }
         message
     }
@@ -98,7 +98,7 @@ fn fill(dice: &mut Dice, stream: &mut [u8], padding: usize) {
     let header = [0, 21, (padding >> 8) as u8, padding as u8];
     let Some(at) = stream.windows(4).position(|window| window == header) else { return };
     for word in stream[at + 4..at + 4 + padding].chunks_mut(8) {
-        let random = dice.next().to_be_bytes();
+        let random = dice.number().to_be_bytes();
         word.copy_from_slice(&random[..word.len()]);
     }
 }

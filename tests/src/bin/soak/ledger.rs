@@ -35,8 +35,6 @@ const ONE: &[Reason] = &[
     Reason::PickRefused,
     Reason::ConnectExhausted,
     Reason::ConnectNoPort,
-    Reason::ConnectStray,
-    Reason::ConnectOld,
     Reason::SynOldReset,
     Reason::ForwardLinger,
     Reason::ForwardStray,
@@ -105,7 +103,7 @@ impl Sums {
 
     /// Whether everything captured was counted, and the reverse.
     pub(crate) fn are_equal(&self) -> bool {
-        (self.captured.own, self.captured.passed) == (self.own, self.passed)
+        (self.captured.own, self.captured.passed, 0) == (self.own, self.passed, self.uncertain)
     }
 
     /// RSTs captured as sent, and counted.
@@ -129,7 +127,10 @@ pub(crate) fn compare(daemon: &Daemon, node: &Namespace, capture: &Capture) -> R
     let mut still = 0;
     for _ in 0..SAMPLES {
         let sums = sample(daemon, node, capture)?;
-        if sums.captured.missed > 0 || sums.uncertain > 0 {
+        if sums.uncertain > 0 {
+            return Ok(Verdict::Unequal(sums));
+        }
+        if sums.captured.missed > 0 {
             return Ok(Verdict::Unknown(sums));
         }
         still = if sums == before { still + 1 } else { 0 };

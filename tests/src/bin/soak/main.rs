@@ -6,7 +6,6 @@
 /// The command line.
 mod options;
 /// Random numbers.
-mod dice;
 /// Tenants and their configuration.
 mod tenants;
 /// Namespaces and links.

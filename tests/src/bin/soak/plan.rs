@@ -1,8 +1,8 @@
 //! What one connection does, decided by the seed and the connection's number.
 
 use ::tests::addresses::{FAMILIES, Family};
+use ::tests::dice::Dice;
 
-use crate::dice::Dice;
 use crate::greeting::{Broken, Greeting};
 use crate::network::CLIENT_HOSTS;
 use crate::tenants::{TENANTS, Tenant};

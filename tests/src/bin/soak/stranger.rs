@@ -7,11 +7,11 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use tests::addresses::{FAMILIES, Family, TLS_PORT, vip};
+use tests::dice::Dice;
 use tests::packet::{Segment, flag, segment};
 use tests::tap::Tap;
 
 use crate::book::Book;
-use crate::dice::Dice;
 use crate::network::Ethernet;
 use crate::tenants::{CLOSED_PORT, TENANTS};
 
@@ -48,16 +48,19 @@ pub(crate) fn run(book: &Book, tap: &Tap, ethernet: Ethernet, seed: u64) {
 fn volley(book: &Book, dice: &mut Dice) -> Vec<Segment> {
     let mut packets = Vec::new();
     let burst = if dice.chance(1) { 400 } else { dice.below(6) };
+    // At times a burst is enough for a TCP listener to answer by cookie, too.
+    let tcp = dice.chance(30).then(|| TENANTS[6 + dice.below(2) as usize]);
     for _ in 0..burst {
         let family = FAMILIES[dice.below(2) as usize];
-        let to = SocketAddr::new(vip(family), TLS_PORT);
-        packets.push(segment(anyone(dice, family), to).syn(dice.next() as u32).mss(1400));
+        let to = tcp.map_or(SocketAddr::new(vip(family), TLS_PORT), |tenant| tenant.address(family));
+        packets.push(segment(anyone(dice, family), to).syn(dice.number() as u32).mss(1400));
     }
     if dice.chance(25) {
         // A TCP listener passes SYNs on to its backends.
         let family = FAMILIES[dice.below(2) as usize];
         let tenant = TENANTS[6 + dice.below(2) as usize];
-        packets.push(segment(anyone(dice, family), tenant.address(family)).syn(dice.next() as u32).mss(1400));
+        packets
+            .push(segment(anyone(dice, family), tenant.address(family)).syn(dice.number() as u32).mss(1400));
     }
     for _ in 0..dice.below(4) {
         packets.push(garbage(dice));
@@ -92,9 +95,9 @@ fn garbage(dice: &mut Dice) -> Segment {
         (2, flag::ACK | flag::FIN),
         (2, flag::RST),
         (1, flag::RST | flag::ACK),
-        (1, dice.clone().next() as u8),
+        (1, dice.clone().number() as u8),
     ]);
-    let bytes = vec![dice.next() as u8; dice.size(1200) as usize];
+    let bytes = vec![dice.number() as u8; dice.size(1200) as usize];
     let from = anyone(dice, family);
     numbered(dice, segment(from, SocketAddr::new(vip(family), port)).flags(flags)).payload(bytes)
 }
@@ -113,8 +116,8 @@ fn forged(dice: &mut Dice, from: SocketAddr, to: SocketAddr) -> Segment {
 }
 
 fn numbered(dice: &mut Dice, mut packet: Segment) -> Segment {
-    packet.seq = dice.next() as u32;
-    packet.ack = dice.next() as u32;
+    packet.seq = dice.number() as u32;
+    packet.ack = dice.number() as u32;
     packet
 }
 
