@@ -4,7 +4,7 @@ use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
-use common::decide::store::{Unstored, unstored};
+use common::decide::store::{self, Unstored, unstored};
 use common::decide::tables::Tables;
 use common::decide::{route_key, source_port};
 use common::maps::address::Address;
@@ -288,13 +288,19 @@ pub(crate) fn count_event(reason: Reason) {
     count(reason as u32);
 }
 
+/// Whether an element is gone after this attempt to remove it.
+#[inline(always)]
+fn is_gone(removed: Result<(), i32>) -> bool {
+    removed.err().is_none_or(store::is_missing)
+}
+
 /// Stores the connection that a backend's replies belong to, unless the four-tuple already has one.
 #[inline(always)]
 pub(crate) fn claim_reply(key: &BackendTuple, reply: &Reply) -> bool {
     NATS.insert(key, reply, u64::from(BPF_NOEXIST)).is_ok()
 }
 
-/// Removes the connection that a backend's replies belong to.
+/// Removes the connection that a backend's replies belong to. If the kernel refuses, the daemon's sweep finds the entry.
 #[inline(always)]
 pub(crate) fn remove_reply(key: &BackendTuple) {
     let _ = NATS.remove(key);
@@ -306,10 +312,10 @@ pub(crate) fn insert_flow(key: &ClientTuple, flow: &Flow) -> Result<(), Unstored
     FLOWS.insert(key, flow, u64::from(BPF_NOEXIST)).map_err(unstored)
 }
 
-/// Removes a flow; `false` when it was already removed.
+/// Removes a flow; `false`: it is still there.
 #[inline(always)]
 pub(crate) fn remove_flow(key: &ClientTuple) -> bool {
-    FLOWS.remove(key).is_ok()
+    is_gone(FLOWS.remove(key))
 }
 
 /// Stores a hello unless the client has one.
@@ -318,10 +324,10 @@ pub(crate) fn insert_pending(key: &ClientTuple, hello: &Pending) -> Result<(), U
     PENDING.insert(key, hello, u64::from(BPF_NOEXIST)).map_err(unstored)
 }
 
-/// Removes a hello.
+/// Removes a hello; `false`: it is still there.
 #[inline(always)]
-pub(crate) fn remove_pending(key: &ClientTuple) {
-    let _ = PENDING.remove(key);
+pub(crate) fn remove_pending(key: &ClientTuple) -> bool {
+    is_gone(PENDING.remove(key))
 }
 
 /// Stores a half-open connection unless there is one.
@@ -330,10 +336,10 @@ pub(crate) fn insert_half_open(key: &ClientTuple, half_open: &HalfOpen) -> Resul
     HALF_OPENS.insert(key, half_open, u64::from(BPF_NOEXIST)).map_err(unstored)
 }
 
-/// Removes a half-open connection.
+/// Removes a half-open connection; `false`: it is still there.
 #[inline(always)]
-pub(crate) fn remove_half_open(key: &ClientTuple) {
-    let _ = HALF_OPENS.remove(key);
+pub(crate) fn remove_half_open(key: &ClientTuple) -> bool {
+    is_gone(HALF_OPENS.remove(key))
 }
 
 /// Stores the count of waiting hellos of a source, unless it has one.

@@ -22,7 +22,7 @@ pub mod pick;
 pub mod source_port;
 /// Which segments of a flow are believed, and which end it.
 pub mod track;
-/// Why an element of a map was not stored.
+/// Why an element of a map was not stored, or not removed.
 pub mod store;
 /// Which packets are traced.
 pub mod trace;

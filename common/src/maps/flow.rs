@@ -121,7 +121,8 @@ const _: () = assert!(
 );
 
 /// [`Connection::state`] of a [`Flow`]: data passes. The states of a flow follow each other in this order, and each has
-/// the bits of those before it: a flow takes a state by setting bits, and never goes back.
+/// the bits of those before it: a flow takes a state by setting bits, and goes back only from [`FLOW_REMOVED`] to
+/// [`FLOW_RESET`].
 pub const FLOW_ESTABLISHED: u8 = 1;
 /// [`Connection::state`] of a [`Flow`]: both ends sent FIN and acknowledged the other's FIN; late packets
 /// still pass.
@@ -129,7 +130,8 @@ pub const FLOW_CLOSED: u8 = 3;
 /// [`Connection::state`] of a [`Flow`]: reset; every packet is answered with RST.
 pub const FLOW_RESET: u8 = 7;
 
-/// [`Connection::state`] of a [`Flow`]: a CPU is removing the record; no other may change it.
+/// [`Connection::state`] of a [`Flow`]: a CPU is removing the record; no other may change it. If the kernel does not remove
+/// it, it is [`FLOW_RESET`] again.
 pub const FLOW_REMOVED: u8 = 15;
 
 /// [`Connection::flags`]: we acknowledged bytes of the hello that the backend has not acknowledged yet;
@@ -150,6 +152,9 @@ pub const FLOW_PROBED: u8 = 16;
 /// they lose DF (IPv4).
 pub const FLOW_FRAGMENTED: u8 = 32;
 
+/// [`Connection::state`] of a [`Pending`] or [`HalfOpen`]: what belonged to it was given back, but the kernel did not remove
+/// the record. The next CPU that locks it removes it.
+pub const RECORD_EMPTY: u8 = 7;
 /// [`Connection::flags`] of a [`Pending`] or [`HalfOpen`]: a CPU holds the record. It alone writes and removes it.
 pub const RECORD_LOCKED: u8 = 64;
 /// [`Connection::flags`] of a [`Pending`] or [`HalfOpen`]: the connection is over. The CPU that holds the record removes

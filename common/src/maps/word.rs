@@ -5,6 +5,7 @@
 //! not find the word that it expects, and changes nothing.
 
 use super::address::Address;
+use super::flow::{RECORD_EMPTY, RECORD_LOCKED, RECORD_OVER};
 use crate::wire::seq;
 
 /// A word that is exchanged in one piece.
@@ -49,6 +50,16 @@ map_struct! {
     }
 }
 word!(Head, u32);
+
+impl Head {
+    /// Returns the head of a waiting or half-open connection's record that is over, that nobody holds, and to which nothing
+    /// belongs any more.
+    #[inline(always)]
+    #[must_use]
+    pub const fn left(self) -> Self {
+        Self { state: RECORD_EMPTY, flags: (self.flags | RECORD_OVER) & !RECORD_LOCKED, ..self }
+    }
+}
 
 map_struct! {
     /// What an end of a flow sent.

@@ -17,8 +17,10 @@ pub(super) const R1: u8 = 1;
 const R2: u8 = 2;
 const R3: u8 = 3;
 const R4: u8 = 4;
-/// Preserved by helpers.
+/// Preserved by helpers, as those behind it.
 pub(super) const R6: u8 = 6;
+const R7: u8 = 7;
+const R8: u8 = 8;
 const R10: u8 = 10;
 
 const LOAD_64: u8 = 0x18;
@@ -33,6 +35,8 @@ const ATOMIC_64: u8 = 0xdb;
 const ATOMIC_FETCH_ADD: i32 = 0x01;
 pub(super) const JUMP_IF_EQUAL: u8 = 0x15;
 pub(super) const JUMP_UNLESS_EQUAL: u8 = 0x55;
+const JUMP_IF_GREATER: u8 = 0x2d;
+const JUMP_IF_LESS: u8 = 0xa5;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 /// Source register of [`LOAD_64`]: the constant is a map's descriptor.
@@ -41,6 +45,10 @@ const MAP_FD: u8 = 1;
 pub(super) const LOOK_UP: i32 = 1;
 const UPDATE: i32 = 2;
 const DELETE: i32 = 3;
+const KTIME_GET_NS: i32 = 5;
+const PROBE_READ_KERNEL: i32 = 113;
+/// More rounds of [`Code::linger`] than any processor makes in its time.
+const ROUNDS_MAX: i32 = 4_000;
 /// Flag of [`UPDATE`]: only if there is no such element.
 const NO_EXIST: i32 = 1;
 
@@ -111,6 +119,28 @@ impl Code {
                 }
             }
         }
+    }
+
+    /// Copies the value of `map`, an array of one element of this many bytes, onto itself until the time is over.
+    pub(super) fn linger(&mut self, map: BorrowedFd<'_>, bytes: usize, nanoseconds: i32) {
+        self.call(map, &0u32.to_ne_bytes(), LOOK_UP);
+        self.end_if(JUMP_IF_EQUAL, R0, 0);
+        self.put(MOVE_REGISTER, R6, R0, 0, 0);
+        self.put(CALL, 0, 0, 0, KTIME_GET_NS);
+        self.put(MOVE_REGISTER, R7, R0, 0, 0);
+        self.put(ADD, R7, 0, 0, nanoseconds);
+        self.put(MOVE, R8, 0, 0, 0);
+        let round = self.instructions.len();
+        self.put(MOVE_REGISTER, R1, R6, 0, 0);
+        self.put(MOVE, R2, 0, 0, bytes as i32);
+        self.put(MOVE_REGISTER, R3, R6, 0, 0);
+        self.put(CALL, 0, 0, 0, PROBE_READ_KERNEL);
+        self.put(CALL, 0, 0, 0, KTIME_GET_NS);
+        self.put(JUMP_IF_GREATER, R0, R7, 2, 0);
+        self.put(ADD, R8, 0, 0, 1);
+        let back = round as i16 - self.instructions.len() as i16 - 1;
+        // The verifier wants an end that does not depend on the clock.
+        self.put(JUMP_IF_LESS, R8, 0, back, ROUNDS_MAX);
     }
 
     /// Completes the program; it returns 0.

@@ -19,6 +19,10 @@ use code::{Code, JUMP_IF_EQUAL, JUMP_UNLESS_EQUAL, LOOK_UP, MOVE_REGISTER, R0, R
 
 /// The instructions of the small program.
 mod code;
+/// A lock of the kernel's that another CPU has and keeps.
+mod stall;
+
+pub use stall::Stall;
 
 /// One change to a map, as another CPU would make it.
 #[derive(Clone, Debug)]
@@ -183,14 +187,7 @@ impl Programs {
         code.end_if(JUMP_IF_EQUAL, R0, 0);
         code.put(STORE_64, R0, R6, offset_of!(Told, address) as i16, 0);
         let program = load(PROG_TYPE_SCHED_CLS, code)?;
-        let frame = [0u8; 64];
-        let attr = TestRun {
-            program: program.as_raw_fd(),
-            length: frame.len() as u32,
-            data: frame.as_ptr() as u64,
-            ..TestRun::default()
-        };
-        bpf(PROG_TEST_RUN, &attr)?;
+        run(&program)?;
         let base = told(map).address;
         ensure!(base != 0, "{} has no such element", place.map);
         Ok(base.wrapping_add_signed(place.at as i64))
@@ -227,19 +224,33 @@ fn stop_at(address: u64, program: &OwnedFd) -> Result<OwnedFd> {
     Ok(event)
 }
 
+/// Runs a program once.
+fn run(program: &OwnedFd) -> io::Result<()> {
+    let frame = [0u8; 64];
+    let attr = TestRun {
+        program: program.as_raw_fd(),
+        length: frame.len() as u32,
+        data: frame.as_ptr() as u64,
+        ..TestRun::default()
+    };
+    bpf(PROG_TEST_RUN, &attr).map(drop)
+}
+
 /// Loads the code as a program of this type.
 fn load(kind: u32, code: Code) -> Result<OwnedFd> {
     let instructions = code.finish();
-    let mut log = vec![0u8; 65_536];
-    let attr = ProgLoad {
+    let quiet = ProgLoad {
         kind,
         count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
-        log_level: 1,
-        log_size: log.len() as u32,
-        log: log.as_mut_ptr() as u64,
+        ..ProgLoad::default()
     };
+    if let Ok(loaded) = owned(PROG_LOAD, &quiet) {
+        return Ok(loaded);
+    }
+    let mut log = vec![0u8; 65_536];
+    let attr = ProgLoad { log_level: 1, log_size: log.len() as u32, log: log.as_mut_ptr() as u64, ..quiet };
     let loaded = owned(PROG_LOAD, &attr);
     let told = String::from_utf8_lossy(&log);
     let told = told.trim_end_matches(['\0', '\n']);

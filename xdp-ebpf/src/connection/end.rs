@@ -39,6 +39,12 @@ pub(super) fn claim(flow: &mut Flow, generation: u32) -> Option<u8> {
     was.filter(|was| was.its_state() != FLOW_REMOVED).map(Marks::its_flags)
 }
 
+/// Takes back that the flow was marked as removed: it is still there, and over.
+#[inline(always)]
+pub(super) fn unclaim(flow: &mut Flow, generation: u32) {
+    exchange::mark(&mut flow.connection, generation, Marks::state(FLOW_RESET), Marks::state(!FLOW_RESET));
+}
+
 /// Clears a flag of the flow. `false`: the record belongs to another connection now, and was not changed.
 #[inline(always)]
 pub(crate) fn clear(flow: &mut Flow, generation: u32, flag: u8) -> bool {

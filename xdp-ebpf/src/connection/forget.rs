@@ -8,7 +8,8 @@ use crate::maps;
 use crate::verified::verified;
 
 verified! {
-    /// Removes the entries of the flow with this generation, in any state; `false` when they were already removed.
+    /// Removes the entries of the flow with this generation, in any state; `false`: they were already removed, or the kernel
+    /// refused to remove the flow. Then it is over, and a later attempt removes it.
     pub(crate) fn flow as forget_flow(client: ClientTuple; generation: u32) -> bool {
         let Some(flow) = maps::flow(client) else { return false };
         // Only the CPU that marked it removes it. Until then no other connection has the key.
@@ -19,8 +20,11 @@ verified! {
             pending::end(client, generation);
         }
         delivery::release(&nat, client, generation);
-        let removed = maps::remove_flow(client);
+        if !maps::remove_flow(client) {
+            end::unclaim(flow, generation);
+            return false;
+        }
         count::lower(client, route);
-        removed
+        true
     }
 }

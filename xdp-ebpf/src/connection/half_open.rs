@@ -4,7 +4,7 @@
 use common::decide::half_open::{self, Taken as Places};
 use common::decide::store::Unstored;
 use common::maps::flow::{
-    ClientTuple, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, RECORD_LOCKED,
+    ClientTuple, HALF_OPEN_DIALLED, HalfOpen, OPTION_SACK, OPTION_TIMESTAMPS, RECORD_EMPTY, RECORD_LOCKED,
     WINDOW_SCALE_NONE,
 };
 use common::maps::settings::Settings;
@@ -253,12 +253,16 @@ verified! {
     /// Removes a record that this CPU has locked, and its backend's side unless a flow took that over.
     fn remove as half_open_remove(client: ClientTuple) -> () {
         let Some(record) = maps::half_open(client) else { return };
-        let generation = record.connection.generation;
-        count(record.connection.listener, 1u32.wrapping_neg());
-        if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
-            delivery::release(&record.nat, client, generation);
+        let (state, generation) = (record.connection.state, record.connection.generation);
+        if state != RECORD_EMPTY {
+            count(record.connection.listener, 1u32.wrapping_neg());
+            if !maps::flow(client).is_some_and(|flow| flow.connection.generation == generation) {
+                delivery::release(&record.nat, client, generation);
+            }
         }
-        maps::remove_half_open(client);
+        if !maps::remove_half_open(client) {
+            record::leave(&mut record.connection, generation);
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use common::decide::store::Unstored;
 use common::maps::flow::{
-    BUFFER_BYTES, ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING, RECORD_LOCKED,
+    BUFFER_BYTES, ClientTuple, Flow, PENDING_COLLECTING, PENDING_CONNECTING, RECORD_EMPTY, RECORD_LOCKED,
 };
 use common::reason::Reason;
 
@@ -168,8 +168,12 @@ verified! {
         if state == PENDING_COLLECTING {
             source::lower(client, epoch);
         }
-        count_slots(slots(held.have), 0);
-        maps::remove_pending(client);
+        if state != RECORD_EMPTY {
+            count_slots(slots(held.have), 0);
+        }
+        if !maps::remove_pending(client) {
+            record::leave(&mut held.connection, generation);
+        }
     }
 }
 

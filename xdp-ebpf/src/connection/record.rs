@@ -2,6 +2,7 @@
 //! Nobody waits for the lock: the packet is dropped, and its sender repeats it.
 
 use common::maps::flow::{Connection, RECORD_LOCKED, RECORD_OVER};
+use common::maps::word::{Head, Word};
 
 use super::exchange::{self, Marks};
 use crate::atomic;
@@ -68,6 +69,14 @@ pub(super) fn unlock(connection: &mut Connection, generation: u32, state: u8) ->
 #[inline(always)]
 pub(super) fn give_back(connection: &mut Connection, generation: u32) {
     exchange::mark(connection, generation, Marks::NONE, Marks::flags(RECORD_LOCKED));
+}
+
+/// Unlocks a record that this CPU holds, and whose element could not be removed: it is over, and nothing belongs to it any
+/// more.
+#[inline(always)]
+pub(super) fn leave(connection: &mut Connection, generation: u32) {
+    // Not by a function of its own: removal of a record is as many calls deep as the kernel allows.
+    atomic::change(atomic::head(connection), generation, |was| Head::of(was).left().bits());
 }
 
 /// Marks the record with this generation as over; `true`: this CPU holds it and must remove it. Otherwise the one that

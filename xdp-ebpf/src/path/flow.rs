@@ -1,6 +1,6 @@
 //! Packets of an established connection, or of one that is over and lingers.
 
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
 use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 
@@ -25,8 +25,9 @@ use crate::stage::{checksum, classify, connect, half_open};
 /// were read from this client's entry, because the entry may become another client's at any time.
 ///
 /// A SYN may be forged: it is challenged, and only if it comes again is it answered. If the flow is over, the SYN
-/// removes it. After a repeated SYN, a segment starts a new connection if it does not acknowledge what this flow's backend sent and proves the
-/// new handshake. That segment never follows the old flow to the previous tenant.
+/// removes it. A segment that does not acknowledge what this flow's backend sent, and proves a new handshake, starts a new
+/// connection: after a repeated SYN, and while the client has acknowledged nothing, for it may have given up and sent
+/// another SYN before the flow opened. That segment never follows the old flow to the previous tenant.
 #[inline(always)]
 pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     let received = &mut s.received;
@@ -36,7 +37,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     delivery::address(&mut s.draft, &flow.nat);
     let segment = &received.segment;
     let syn = segment.is_syn();
-    let known = head.flags & FLOW_SYN_SEEN == 0 || forward::fits(flow, segment);
+    let known = renew::is_known(flow, head.flags, segment);
     if !syn && known && segment.flags & (FIN | RST) == 0 {
         return Ok(true);
     }

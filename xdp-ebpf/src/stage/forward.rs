@@ -293,16 +293,6 @@ fn shift_sack(h: &mut Headers, seg: &Segment, delta: u32) {
     }
 }
 
-/// Whether a client's segment acknowledges something that this flow's backend sent. The cookie of a new
-/// connection is not in that range.
-#[inline(always)]
-pub(crate) fn fits(flow: &Flow, segment: &Segment) -> bool {
-    let acked = segment.ack.wrapping_add(flow.seq_delta);
-    segment.has(ACK)
-        && seq::before_or_at(flow.client.acked.number, acked)
-        && seq::before_or_at(acked, flow.backend.sent.next)
-}
-
 /// Drafts the acknowledgement of a SYN-ACK that the backend repeats. The client has to repeat the hello itself.
 #[inline(always)]
 pub(crate) fn acknowledgement(received: &Received, d: &mut Draft, f: &Flow) {
