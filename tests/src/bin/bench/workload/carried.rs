@@ -21,7 +21,7 @@ pub(super) fn connect(effort: &Effort) -> Result<Vec<Row>> {
 
 /// New connections with hellos of two segments.
 pub(super) fn connect_long(effort: &Effort) -> Result<Vec<Row>> {
-    new_connections("new connections, 1,800 B hello, name in segment 2", &greeting::long(), 0.82, effort)
+    new_connections("new connections, 1,800 B hello, name in segment 2", &greeting::long(), 0.95, effort)
 }
 
 fn new_connections(what: &str, template: &Template, least: f64, effort: &Effort) -> Result<Vec<Row>> {
