@@ -137,7 +137,7 @@ fn story(side: Side, loss: u32) {
     if matches!(side, Side::Backend | Side::Both) && (loss >= 10 || soak() && loss >= 5) {
         assert!(count("ConnectRepeated") > 0, "undelivered bytes were never repeated: {moved:?}");
     }
-    // At 20 % Linux may give up an unacknowledged FIN; such a flow is removed after two minutes of silence.
+    // At 20 % an end may repeat its last FIN for long: at most 30 times, every five seconds.
     scene.assert_empty_within(Duration::from_secs(if loss > 10 { 200 } else { 30 }));
 }
 

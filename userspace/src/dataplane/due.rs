@@ -6,16 +6,19 @@ use common::maps::flow::{
 use common::maps::settings::Settings;
 use common::reason::Reason;
 
-/// A flow with a FIN from both ends but without all acknowledgements is ended after this many seconds.
-const HALF_CLOSED_SECS: u32 = 120;
+use super::held::UNACKNOWLEDGED_SECS;
 
 /// Returns why a flow is to be ended, or `None`. `now` is the monotonic clock in seconds.
+///
+/// Bytes or a FIN of a flow with a FIN from both ends are still unacknowledged, or it would be closed. Its ends may go on
+/// repeating them for 15 retransmissions, two minutes apart at last. [`super::held`] sets the limit by its own clocks,
+/// which begin again with each start of the daemon; this one holds then, too.
 pub fn flow_is_due(flow: &Flow, now: u32, settings: &Settings) -> Option<Reason> {
     let idle = now.saturating_sub(flow.seen_secs);
     if flow.connection.state != FLOW_ESTABLISHED {
         (idle >= settings.closed_timeout_secs).then_some(Reason::ExpireClosed)
     } else if flow.client.sent.fin & flow.backend.sent.fin != 0 {
-        (idle >= HALF_CLOSED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
+        (idle >= UNACKNOWLEDGED_SECS.min(settings.idle_timeout_secs)).then_some(Reason::ExpireIdle)
     } else {
         (idle >= settings.idle_timeout_secs).then_some(Reason::ExpireIdle)
     }
@@ -71,12 +74,22 @@ mod tests {
         let open = flow(FLOW_ESTABLISHED, 1, 0);
         assert_eq!((due(open, 1299), due(open, 1300)), (None, Some(Reason::ExpireIdle)));
         let closing = flow(FLOW_ESTABLISHED, 1, 1);
-        assert_eq!((due(closing, 1119), due(closing, 1120)), (None, Some(Reason::ExpireIdle)));
+        assert_eq!((due(closing, 1299), due(closing, 1300)), (None, Some(Reason::ExpireIdle)));
         for state in [FLOW_CLOSED, FLOW_RESET] {
             let closed = flow(state, 0, 0);
             assert_eq!((due(closed, 1004), due(closed, 1005)), (None, Some(Reason::ExpireClosed)));
         }
         assert_eq!(due(open, 10), None, "a packet newer than our clock reading");
+    }
+
+    /// Linux sends a FIN again after up to 120 s (its `TCP_RTO_MAX`), 15 times in all. Between two of them the connection is
+    /// not over, although both ends have closed it: an acknowledgement may still come.
+    #[test]
+    fn a_flow_that_both_ends_closed_lives_as_long_as_a_fin_may_be_repeated() {
+        let settings = Settings { idle_timeout_secs: 25 * 3600, ..settings() };
+        let due = |now| flow_is_due(&flow(FLOW_ESTABLISHED, 1, 1), now, &settings);
+        assert_eq!(due(1000 + 121), None, "the FIN is sent again every two minutes");
+        assert_eq!((due(1000 + 1199), due(1000 + 1200)), (None, Some(Reason::ExpireIdle)));
     }
 
     #[test]

@@ -16,7 +16,7 @@ const SILENT_SECS: u32 = 60;
 const HALF_CLOSED_SECS: u32 = 300;
 /// Lifetime of a flow with unacknowledged bytes or FIN, after its last progress: longer than the 15 retransmissions of
 /// Linux (`tcp_retries2`).
-const UNACKNOWLEDGED_SECS: u32 = 1_200;
+pub(super) const UNACKNOWLEDGED_SECS: u32 = 1_200;
 
 /// The flows that are being watched.
 #[derive(Debug, Default)]
