@@ -208,14 +208,15 @@ verified! {
 }
 
 looped! {
-    /// Releases one buffer's lock; ends after the hello's last buffer.
+    /// Releases one buffer's lock; ends after the last one that is held.
     fn release_each(waiting: Waiting) times PENDING_BUFFERS as u32, |round| {
-        if waiting.claimed & 1 << (round & 31) != 0
+        let left = waiting.claimed >> (round & 31);
+        if left & 1 != 0
             && let Some(buffer) = maps::buffer(slot_of(&waiting.pending, round))
         {
             release(buffer);
         }
-        false
+        left <= 1
     }
 }
 

@@ -1,6 +1,6 @@
 //! Flows that are over: kept for a while in the order in which they ended, then freed.
 
-use common::maps::flow::{ClientTuple, FLOW_ESTABLISHED};
+use common::maps::flow::ClientTuple;
 use common::maps::settings::{self, Settings};
 use common::maps::word::Taken;
 use common::reason::Reason;
@@ -105,11 +105,7 @@ verified! {
         if taken.since_secs == 0 || taken.generation != generation {
             return;
         }
-        let Some(flow) = maps::flow(&owner) else { return };
-        // Its client has started a new connection since.
-        if flow.connection.state == FLOW_ESTABLISHED || flow.connection.generation != generation {
-            return;
-        }
+        // Not if its client has started a new connection since: that has another generation. Only flows that are over get here.
         if forget::flow(&mut owner, generation) {
             maps::count_event(Reason::ExpireClosed);
         }

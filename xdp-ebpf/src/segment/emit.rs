@@ -24,12 +24,30 @@ pub(crate) fn learn_partial(skb: Skb, received: &mut Received) -> Result<(), Exi
     learn_partial_at(skb, received, at)
 }
 
+/// The same for a packet whose headers are as they were received.
+#[inline(always)]
+pub(crate) fn learn_partial_of_received(skb: Skb, received: &mut Received) -> Result<(), Exit> {
+    received.kept.bytes[0] = received.headers.bytes[TCP_AT + 16];
+    received.kept.bytes[1] = received.headers.bytes[TCP_AT + 17];
+    let at = checksum_at(received);
+    try_replacement(skb, received, at)
+}
+
+/// Like [`learn_partial`], but tries it on any two bytes of the transport header.
+#[inline(always)]
+pub(super) fn learn_partial_at(skb: Skb, received: &mut Received, at: u32) -> Result<(), Exit> {
+    if !skb.load(at, received.kept.bytes.as_mut_ptr(), 2) {
+        return Err(Exit::drop(Reason::EmitFailed));
+    }
+    try_replacement(skb, received, at)
+}
+
 verified! {
-    /// Like [`learn_partial`], but tries it on any two bytes of the transport header.
-    pub(super) fn learn_partial_at as emit_learn_partial[Skb, skb](received: Received; at: u32) -> Result<(), Exit> {
+    /// Learns it by changing two bytes, which are in `received.kept`.
+    fn try_replacement as emit_learn_partial[Skb, skb](received: Received; at: u32) -> Result<(), Exit> {
         let field = &mut received.kept;
         let failed = Exit::drop(Reason::EmitFailed);
-        if !skb.load(at, field.bytes.as_mut_ptr(), 2) || !skb.fix_checksum(at, 1, false) {
+        if !skb.fix_checksum(at, 1, false) {
             return Err(failed);
         }
         let now = field.bytes.as_mut_ptr().wrapping_add(2);

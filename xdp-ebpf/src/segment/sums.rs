@@ -41,9 +41,17 @@ pub(crate) fn pseudo(tuple: &ClientTuple, length: u32) -> u32 {
 
 #[inline(always)]
 fn pseudo_as_in_memory(tuple: &ClientTuple, length: u32) -> u32 {
-    // The 0xffff of both IPv4-mapped addresses adds nothing to the sum, so IPv4 can be summed over 32 bytes too.
+    // The 0xffff of both IPv4-mapped addresses adds nothing to the sum, so IPv4 can be summed over 32 bytes too. Without a
+    // helper call, which takes longer.
     let seed = (6 + length).swap_bytes();
-    kernel::checksum_difference(core::ptr::null(), 0, core::ptr::from_ref(tuple).cast::<u8>(), 32, seed)
+    fold(u64::from(seed) + of_address(&tuple.client) + of_address(&tuple.vip))
+}
+
+/// Adds up the words of an address, as they are in memory.
+#[inline(always)]
+fn of_address(address: &Address) -> u64 {
+    let (high, low) = address.halves();
+    (high >> 32) + (high & 0xffff_ffff) + (low >> 32) + (low & 0xffff_ffff)
 }
 
 /// Length of a TCP header with timestamps: nearly every segment of an open connection has this one or a shorter one.

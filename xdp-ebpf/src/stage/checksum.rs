@@ -38,11 +38,6 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
     if received.partial_known {
         return true;
     }
-    if skb.checksum_vouched() {
-        received.partial = false;
-        received.partial_known = true;
-        return true;
-    }
     let seg = &received.segment;
     let fixed = seg.tcp_at();
     let length = seg.tcp_bytes + seg.payload_bytes;
@@ -50,14 +45,20 @@ fn is_trusted(skb: Skb, received: &mut Received, cursors: &mut Cursors) -> bool 
     // A sender that leaves the sum to a device writes the pseudo header's sum: true of most packets between
     // namespaces.
     let likely = received.headers.be16(TCP_AT + 16) == checksum::fold(pseudo);
-    likely && is_left_to_device(skb, received)
-        || sums::whole(skb, cursors, fixed, length, pseudo)
-        || !likely && is_left_to_device(skb, received)
+    if likely && is_left_to_device(skb, received) {
+        return true;
+    }
+    if skb.checksum_vouched() {
+        received.partial = false;
+        received.partial_known = true;
+        return true;
+    }
+    sums::whole(skb, cursors, fixed, length, pseudo) || !likely && is_left_to_device(skb, received)
 }
 
 /// Whether the checksum is still to be completed.
 #[inline(always)]
 fn is_left_to_device(skb: Skb, received: &mut Received) -> bool {
-    received.partial_known = emit::learn_partial(skb, received).is_ok() && received.partial;
+    received.partial_known = emit::learn_partial_of_received(skb, received).is_ok() && received.partial;
     received.partial_known
 }
