@@ -8,5 +8,7 @@ mod gateways;
 mod services;
 /// Entries of routes.
 mod routes;
+/// A webhook that does not answer.
+mod webhook;
 /// Leader election.
 mod leader;

@@ -20,6 +20,8 @@ mod agents;
 mod files;
 /// Computes what must be written.
 mod judge;
+/// Which statuses may be written beside each other. Pure.
+mod lanes;
 /// Which status is written next, and when. Pure.
 mod queue;
 /// What a route's status says about its backends. Pure.

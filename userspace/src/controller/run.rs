@@ -1,4 +1,5 @@
-//! The controller's loop: collects what is known, and sends one request at a time.
+//! The controller's loop: collects what is known, and sends requests: statuses beside each other, Events, keys and removals of
+//! NodeStates one at a time each.
 
 use super::agents::Agents;
 use super::election::{Election, REQUEST};
@@ -7,6 +8,7 @@ use super::health::Failing;
 use super::judge::{Judge, View};
 use super::kube_event::{self, Note, Teller};
 use super::kube_events::Evidence;
+use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
 use super::telemetry::Telemetry;
 use super::writes::{self, Spare, Told};
@@ -16,6 +18,8 @@ use crate::config::ChartFile;
 use crate::model::{Kind, ObjectRef};
 use crate::sources::chart;
 use crate::sources::kubernetes::{self, Store};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeMap;
@@ -83,7 +87,9 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         is_touched: true,
         rest_until: Instant::now(),
         again: None,
-        in_flight: None,
+        in_flight: FuturesUnordered::new(),
+        lanes: Lanes::default(),
+        is_busy: Busy::default(),
         keys_due: Instant::now(),
         spare: None,
         telemetry,
@@ -100,10 +106,8 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
             _ = interrupt.recv() => break,
         }
     }
-    // The request in flight must end before another controller may lead.
-    if controller.in_flight.is_some() {
-        land(&mut controller.in_flight).await;
-    }
+    // Requests in flight must end before another controller may lead.
+    while controller.in_flight.next().await.is_some() {}
     let _ = stop.send(());
     if let Err(error) = election.await {
         warn!("the leader's Lease was not given back: {error}");
@@ -122,12 +126,20 @@ enum Done {
     Node,
 }
 
-/// Waits for the request in flight; for ever if there is none.
-async fn land(in_flight: &mut Option<Flight>) -> Done {
-    let Some(flight) = in_flight else { return std::future::pending().await };
-    let done = flight.await;
-    *in_flight = None;
-    done
+/// Waits until one of the requests in flight ends; for ever if there is none.
+async fn land(in_flight: &mut FuturesUnordered<Flight>) -> Done {
+    match in_flight.next().await {
+        Some(done) => done,
+        None => std::future::pending().await,
+    }
+}
+
+/// Requests of which there is one at a time: whether it is in flight.
+#[derive(Debug, Default)]
+struct Busy {
+    event: bool,
+    keys: bool,
+    node: bool,
 }
 
 struct Controller {
@@ -150,7 +162,10 @@ struct Controller {
     rest_until: Instant,
     /// When to judge again even if nothing changes.
     again: Option<Instant>,
-    in_flight: Option<Flight>,
+    in_flight: FuturesUnordered<Flight>,
+    /// The statuses in flight.
+    lanes: Lanes,
+    is_busy: Busy,
     keys_due: Instant,
     spare: Spare,
     telemetry: Arc<Telemetry>,
@@ -186,9 +201,7 @@ impl Controller {
         } else if self.is_touched {
             wake = wake.min(self.rest_until);
         }
-        if self.in_flight.is_none() {
-            wake = wake.min(self.send(Instant::now()));
-        }
+        wake = wake.min(self.send(Instant::now()));
         wake.min(until.unwrap_or(wake))
     }
 
@@ -262,16 +275,12 @@ impl Controller {
         self.rest_until = Instant::now() + PAUSE.max(2 * took);
     }
 
-    /// Starts the next request, if there is one. Returns when to call it again.
+    /// Starts the requests that may start. Returns when to call it again.
     fn send(&mut self, now: Instant) -> Instant {
         let mut wake = now + TICK;
         loop {
-            match self.queue.next(now) {
-                queue::Next::Send(object, write) => {
-                    if self.send_status(object, write) {
-                        return wake;
-                    }
-                }
+            match self.queue.next(now, |object| self.lanes.have_room(object)) {
+                queue::Next::Send(object, write) => self.send_status(object, write),
                 queue::Next::At(at) => {
                     wake = wake.min(at);
                     break;
@@ -279,52 +288,68 @@ impl Controller {
                 queue::Next::Idle => break,
             }
         }
-        match self.teller.next(now) {
-            kube_event::Next::Tell(note, count) => {
-                let (client, pod) = (self.client.clone(), self.options.pod.clone());
-                self.fly(async move {
-                    let told = writes::event(&client, &pod, &note, count);
-                    let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
-                    Done::Event(note, told)
-                });
-                return wake;
+        if !self.is_busy.event {
+            match self.teller.next(now) {
+                kube_event::Next::Tell(note, count) => self.send_event(note, count),
+                kube_event::Next::At(at) => wake = wake.min(at),
+                kube_event::Next::Idle => {}
             }
-            kube_event::Next::At(at) => wake = wake.min(at),
-            kube_event::Next::Idle => {}
         }
-        if now >= self.keys_due {
-            self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
-            let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
-            let (schedule, spare) = (self.options.keys, self.spare);
-            self.fly(async move {
-                let keys = writes::keys(&client, &namespace, schedule, spare);
-                let answer = tokio::time::timeout(REQUEST, keys).await;
-                Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
-            });
-            return wake;
+        if !self.is_busy.keys && now >= self.keys_due {
+            self.keep_keys(now);
         }
-        if let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) {
-            let (client, node) = (self.client.clone(), node.to_owned());
-            let (uid, version) = (state.uid.clone(), state.version.clone());
-            self.fly(async move {
-                let deletion = writes::forget_node(&client, &node, &uid, &version);
-                if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
-                    warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
-                    tokio::time::sleep(REQUEST).await;
-                }
-                Done::Node
-            });
+        if !self.is_busy.node {
+            self.forget_node();
         }
-        wake.min(self.keys_due)
+        if self.is_busy.keys { wake } else { wake.min(self.keys_due) }
     }
 
-    /// Sends a status. Returns false if the object's kind is no longer served.
-    fn send_status(&mut self, object: ObjectRef, write: Write) -> bool {
+    fn send_event(&mut self, note: Note, count: u32) {
+        self.is_busy.event = true;
+        let (client, pod) = (self.client.clone(), self.options.pod.clone());
+        self.fly(async move {
+            let told = writes::event(&client, &pod, &note, count);
+            let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
+            Done::Event(note, told)
+        });
+    }
+
+    fn keep_keys(&mut self, now: Instant) {
+        self.is_busy.keys = true;
+        self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
+        let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
+        let (schedule, spare) = (self.options.keys, self.spare);
+        self.fly(async move {
+            let keys = writes::keys(&client, &namespace, schedule, spare);
+            let answer = tokio::time::timeout(REQUEST, keys).await;
+            Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
+        });
+    }
+
+    /// Removes the NodeState of a node that is gone, if there is one.
+    fn forget_node(&mut self) {
+        let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) else { return };
+        let (client, node) = (self.client.clone(), node.to_owned());
+        let (uid, version) = (state.uid.clone(), state.version.clone());
+        self.is_busy.node = true;
+        self.fly(async move {
+            let deletion = writes::forget_node(&client, &node, &uid, &version);
+            if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
+                warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
+                tokio::time::sleep(REQUEST).await;
+            }
+            Done::Node
+        });
+    }
+
+    /// Sends a status, unless the object's kind is no longer served.
+    fn send_status(&mut self, object: ObjectRef, write: Write) {
         let version = match object.kind {
             Kind::Service => Some("v1"),
             kind => self.store.version(kind),
         };
-        let Some(version) = version else { return false };
+        let Some(version) = version else { return self.queue.drop_sent(&object) };
+        self.lanes.take(&object);
         if object.kind == Kind::Gateway {
             self.judge.gives(&object.name, &write);
         }
@@ -334,17 +359,17 @@ impl Controller {
             let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
             Done::Status(object, write, outcome)
         });
-        true
     }
 
     fn fly(&mut self, request: impl Future<Output = Done> + Send + 'static) {
-        self.in_flight = Some(Box::pin(request));
+        self.in_flight.push(Box::pin(request));
     }
 
     fn finish(&mut self, done: Done) {
         let now = Instant::now();
         match done {
             Done::Status(object, write, outcome) => {
+                self.lanes.give_back(&object);
                 let text = match outcome {
                     Outcome::Written => "written",
                     Outcome::Conflict => "conflict",
@@ -364,14 +389,24 @@ impl Controller {
                 }
                 self.queue.done(&object, write, outcome, now);
             }
-            Done::Event(note, Told::Yes) => self.teller.told(&note),
-            Done::Event(note, told) => self.teller.failed(&note, told == Told::Failed, now),
-            Done::Keys(Ok(spare)) => self.spare = spare,
-            Done::Keys(Err(error)) => {
-                warn!("keys cannot be kept: {error}");
-                self.keys_due = now + TICK;
+            Done::Event(note, told) => {
+                self.is_busy.event = false;
+                match told {
+                    Told::Yes => self.teller.told(&note),
+                    told => self.teller.failed(&note, told == Told::Failed, now),
+                }
             }
-            Done::Node => {}
+            Done::Keys(kept) => {
+                self.is_busy.keys = false;
+                match kept {
+                    Ok(spare) => self.spare = spare,
+                    Err(error) => {
+                        warn!("keys cannot be kept: {error}");
+                        self.keys_due = now + TICK;
+                    }
+                }
+            }
+            Done::Node => self.is_busy.node = false,
         }
     }
 
