@@ -6,6 +6,17 @@ use tests::stranger::Rig;
 
 use crate::scene::{eventually, turn};
 
+/// Where forged packets that are no plain segments end up; of each kind there were some.
+const UNUSUAL: [&str; 8] = [
+    "IcmpToBackend",
+    "IcmpToClient",
+    "IcmpFragmented",
+    "IcmpStray",
+    "ParseFragment",
+    "ParseOptions",
+    "ParseTruncated",
+    "ClassifyUnreachable",
+];
 /// Forged packets for each connection.
 const PACKETS: u64 = 20_000;
 const SEED: u64 = 16;
@@ -16,7 +27,11 @@ fn strangers_end_nothing_that_survives_them_without_vestibule() {
     let _turn = turn();
     let rig = Rig::new().unwrap();
     let tally = rig.run(SEED, PACKETS).unwrap();
-    eprintln!("{tally:?}");
+    let reasons = rig.daemon.reasons().unwrap();
+    eprintln!("{tally:?}; {reasons:?}");
+    for reason in UNUSUAL {
+        assert!(reasons.get(reason).is_some_and(|count| *count > 0), "no {reason} in {reasons:?}");
+    }
     assert!(tally.survived * 10 >= tally.looks * 9, "too few direct connections survive: {tally:?}");
     let gone = eventually(Duration::from_secs(60), || rig.entries(&tally).unwrap() == [0; 3]);
     assert!(gone, "entries of FLOWS, PENDING, NATS: {:?}; {tally:?}", rig.entries(&tally));

@@ -1,6 +1,7 @@
 //! Strangers who know a connection's addresses and ports, against a connection through Vestibule and a direct one between
-//! the same two hosts: both get the same packets, each counted from its own sequence numbers.
+//! the same two hosts: both get the same packets of every kind, each counted from its own sequence numbers.
 
+use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::config::{Backend, Config};
 use crate::daemon::Daemon;
 use crate::dice::Dice;
 use crate::hello::hello;
-use crate::packet::{Segment, flag, segment};
+use crate::packet::Segment;
 use crate::program::pinned_entries;
 use crate::server::{Server, read_line, reset};
 use crate::tap::Tap;
@@ -24,18 +25,29 @@ use crate::tls;
 use crate::topology::{CLIENT_DEVICE, Lab, UPLINK};
 use crate::tuple::client_tuple;
 
+/// ICMP messages.
+mod error;
+/// Packets of any kind; segments.
+mod forged;
+/// Fragments, options, other protocols, garbage.
+mod unusual;
+
+use forged::{Forged, Side};
+
 /// Forged packets between two looks at the connections.
 const ROUND: u64 = 2_000;
 /// One round in this many has numbers inside both windows, which may well end a connection.
-const HITS: u64 = 10;
+const HITS: u64 = 6;
 /// Its length: a direct connection survives only a few such packets.
 const HIT_ROUND: u64 = 20;
+/// Numbers that the answer to the last question repeats: several segments in each direction, so that a forged MTU would show.
+const MANY: u64 = 700;
 /// How long an answer may take: several retransmissions.
 const PATIENCE: Duration = Duration::from_secs(5);
 const ECHO_PORT: u16 = 7000;
 
 /// What happened.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Tally {
     /// Forged packets that each connection got.
     pub packets: u64,
@@ -45,131 +57,18 @@ pub struct Tally {
     /// The same for numbers inside both windows.
     pub hits: u32,
     pub survived_hits: u32,
+    /// Of those, the ones after which the other connection had taken something that was forged, and no end reset it.
+    pub taken: u32,
     /// The connections through Vestibule that had these.
     pub hit: Vec<ClientTuple>,
 }
 
-/// A number of a forged packet.
-#[derive(Clone, Copy, Debug)]
-enum Number {
-    Any(u32),
-    /// This far from what the receiver expects.
-    From(u32),
-}
-
-impl Number {
-    fn of(self, expected: u32) -> u32 {
-        match self {
-            Self::Any(number) => number,
-            Self::From(distance) => expected.wrapping_add(distance),
-        }
-    }
-}
-
-/// A forged packet, without addresses.
-#[derive(Debug)]
-struct Forged {
-    /// Whether it claims to come from the client.
-    from_client: bool,
-    seq: Number,
-    ack: Number,
-    flags: u8,
-    window: u16,
-    /// TSval and TSecr.
-    timestamps: Option<(Number, Number)>,
-    options: Vec<TcpOption>,
-    payload: Vec<u8>,
-    wrong_sum: bool,
-}
-
-impl Forged {
-    /// Makes any packet. With `hit`, both numbers are near what the receiver expects, or exactly that; otherwise at
-    /// least one of them is wrong, or both are far behind.
-    fn any(dice: &mut Dice, hit: bool) -> Self {
-        let any = |dice: &mut Dice| Number::Any(dice.number() as u32);
-        let near = |dice: &mut Dice| Number::From(dice.distance(1..32));
-        let (seq, ack) = match (hit, dice.below(4)) {
-            (true, 0) => (Number::From(0), Number::From(0)),
-            (true, 1) => (Number::From(0), near(dice)),
-            (true, _) => {
-                (Number::From(dice.distance(1..18)), Number::From(dice.distance(1..18).wrapping_neg()))
-            }
-            (false, 0) => (any(dice), any(dice)),
-            (false, 1) => (near(dice), any(dice)),
-            (false, 2) => (any(dice), near(dice)),
-            // Beyond the largest window that either end announces, on either side.
-            (false, _) => (Number::From(dice.distance(24..32)), Number::From(dice.distance(1..25))),
-        };
-        let payload = if dice.one_in(3) { vec![b'x'; 1 + dice.below(32) as usize] } else { Vec::new() };
-        Self {
-            from_client: dice.one_in(2),
-            seq,
-            ack,
-            // Few connections survive a RST at the right number, so a hit has none.
-            flags: if hit { dice.number() as u8 & !flag::RST } else { dice.number() as u8 },
-            window: dice.number() as u16,
-            // Half of all random ones are newer than the receiver's last one, so these have to be relative, too.
-            timestamps: dice
-                .one_in(4)
-                .then(|| (Number::From(dice.number() as u32), Number::From(dice.number() as u32))),
-            options: Self::options(dice),
-            payload,
-            wrong_sum: dice.one_in(10),
-        }
-    }
-
-    fn options(dice: &mut Dice) -> Vec<TcpOption> {
-        let number = |dice: &mut Dice| dice.number() as u32;
-        match dice.below(6) {
-            1 => vec![TcpOption::Nop, TcpOption::Nop, TcpOption::Sack(vec![(number(dice), number(dice))])],
-            2 => vec![TcpOption::Mss(number(dice) as u16), TcpOption::WindowScale(number(dice) as u8)],
-            3 => {
-                let mut bytes = vec![0; 4 + 4 * dice.below(6) as usize];
-                bytes.iter_mut().for_each(|byte| *byte = dice.number() as u8);
-                // Kind 8 would be timestamps, from no connection's clock.
-                bytes.iter_mut().filter(|byte| **byte == 8).for_each(|byte| *byte = 9);
-                vec![TcpOption::Raw(bytes)]
-            }
-            _ => Vec::new(),
-        }
-    }
-}
-
-/// One side of a connection, as forged packets reach it.
-#[derive(Debug)]
-struct Side {
-    /// Sender and receiver of packets that reach the node on this side.
-    from: SocketAddr,
-    to: SocketAddr,
-    ethernet: ([u8; 6], [u8; 6]),
-    /// The numbers of the next genuine segment.
-    seq: u32,
-    ack: u32,
-    /// Its timestamps: TSval and TSecr.
-    timestamps: (u32, u32),
-}
-
-impl Side {
-    fn forge(&self, forged: &Forged) -> Vec<u8> {
-        let mut segment = segment(self.from, self.to).ethernet(self.ethernet.0, self.ethernet.1);
-        segment.seq = forged.seq.of(self.seq);
-        segment.ack = forged.ack.of(self.ack);
-        segment.flags = forged.flags;
-        segment.window = forged.window;
-        segment.options.clone_from(&forged.options);
-        if let Some((value, echo)) = forged.timestamps {
-            let (value, echo) = (value.of(self.timestamps.0), echo.of(self.timestamps.1));
-            segment
-                .options
-                .splice(0..0, [TcpOption::Nop, TcpOption::Nop, TcpOption::Timestamps(value, echo)]);
-        }
-        segment.payload.clone_from(&forged.payload);
-        let mut frame = segment.bytes();
-        if forged.wrong_sum {
-            let at = if self.from.is_ipv4() { 34 } else { 54 } + 16;
-            frame[at] ^= 0x5a;
-        }
-        frame
+/// All but the names of connections.
+impl fmt::Debug for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { packets, looks, survived, hits, survived_hits, taken, .. } = self;
+        write!(f, "{packets} packets; {survived} of {looks} direct connections survived, ")?;
+        write!(f, "{survived_hits} of {hits} hits, with {taken} taken through Vestibule")
     }
 }
 
@@ -177,20 +76,23 @@ impl Side {
 #[derive(Debug)]
 struct Line {
     stream: TcpStream,
-    /// Bytes that were echoed so far.
+    /// Numbers that were sent so far.
     asked: u64,
     /// Where its client's packets reach the node, and its server's.
     sides: [Side; 2],
 }
 
 impl Line {
-    /// Sends something else each time, and reads it back.
-    fn ask(&mut self) -> Result<()> {
-        self.asked += 1;
-        let (bytes, mut echo) = (mix(self.asked).to_be_bytes(), [0; 8]);
+    /// Sends this many numbers, others each time, and reads them back.
+    fn ask(&mut self, numbers: u64) -> Result<()> {
+        let bytes: Vec<u8> =
+            (self.asked..).take(numbers as usize).flat_map(|n| mix(n).to_be_bytes()).collect();
+        self.asked += numbers;
+        let mut echo = vec![0; bytes.len()];
         self.stream.write_all(&bytes).context("asking")?;
         self.stream.read_exact(&mut echo).context("reading")?;
-        ensure!(echo == bytes, "another answer: {echo:02x?} for {bytes:02x?}");
+        let wrong = echo.iter().zip(&bytes).position(|(echo, byte)| echo != byte);
+        ensure!(wrong.is_none(), "another answer, from byte {wrong:?} of {}", bytes.len());
         Ok(())
     }
 }
@@ -271,14 +173,18 @@ impl Rig {
         for line in [&mut through, &mut direct] {
             self.learn(line).context("before any forged packet")?;
         }
+        let mut sent = 0;
         for _ in 0..if hit { HIT_ROUND } else { ROUND } {
-            let forged = Forged::any(dice, hit);
+            let forged = Forged::any(dice, hit, direct.sides[0].from.is_ipv4());
             let side = usize::from(!forged.from_client);
             for line in [&through, &direct] {
-                self.send(side, &line.sides[side].forge(&forged))?;
+                for frame in forged.frames(&line.sides[side]) {
+                    self.send(side, &frame)?;
+                    sent += 1;
+                }
             }
-            tally.packets += 1;
         }
+        tally.packets += sent / 2;
         let (looks, survived) = match hit {
             false => (&mut tally.looks, &mut tally.survived),
             true => (&mut tally.hits, &mut tally.survived_hits),
@@ -287,14 +193,15 @@ impl Rig {
         if hit {
             tally.hit.push(client_tuple(through.sides[0].from, through.sides[0].to));
         }
-        if direct.ask().is_ok() {
+        if direct.ask(MANY).is_ok() {
             *survived += 1;
-            if let Err(error) = through.ask()
-                && !(hit && is_taken(&error))
-            {
-                return Err(
-                    error.context("the direct connection survives, the one through Vestibule does not")
-                );
+            if let Err(error) = through.ask(MANY) {
+                if !(hit && is_taken(&error)) {
+                    return Err(
+                        error.context("the direct connection survives, the one through Vestibule does not")
+                    );
+                }
+                tally.taken += 1;
             }
             if !hit {
                 return Ok(Some([through, direct]));
@@ -366,7 +273,7 @@ impl Rig {
         for tap in &self.taps {
             tap.drain()?;
         }
-        line.ask()?;
+        line.ask(1)?;
         // The client's last acknowledgement may be delayed: Linux waits for at most 40 ms.
         std::thread::sleep(Duration::from_millis(60));
         for (place, side) in line.sides.iter_mut().enumerate() {
