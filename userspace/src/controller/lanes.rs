@@ -1,18 +1,18 @@
-//! Which writes may be under way beside each other. An admission webhook that hangs holds each write that it is asked about
+//! Which writes may be in flight beside each other. An admission webhook that hangs holds each write that it is asked about
 //! until the time limit, so neither one kind nor one namespace may have all lanes. Pure.
 
 use crate::model::{Kind, ObjectRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The most writes under way.
+/// The most writes in flight.
 const ALL: usize = 64;
 /// The most of one kind: a webhook is asked about kinds.
 const OF_KIND: usize = 16;
 /// The most of one kind in one namespace: a webhook may be a tenant's, for its own namespace.
 const OF_NAMESPACE: usize = 4;
 
-/// The writes under way.
+/// The writes in flight.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     all: usize,

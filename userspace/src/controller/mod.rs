@@ -22,6 +22,8 @@ mod files;
 mod judge;
 /// Which statuses may be written beside each other. Pure.
 mod lanes;
+/// Requests in flight.
+mod flights;
 /// Which status is written next, and when. Pure.
 mod queue;
 /// What a route's status says about its backends. Pure.

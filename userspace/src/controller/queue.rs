@@ -1,5 +1,5 @@
 //! Which status is written next, and when. Pure: time is an argument. Each object has one entry with its
-//! newest status, and at most one write under way. A failed write waits before it is retried. After a successful write,
+//! newest status, and at most one write in flight. A failed write waits before it is retried. After a successful write,
 //! nothing is sent for the same version of the object.
 
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ pub(super) struct Queue<K> {
 #[derive(Debug, Default)]
 struct Object {
     waiting: Option<(u64, Write)>,
-    is_under_way: bool,
+    is_in_flight: bool,
     /// The version that was sent last, and until when no write for it is sent again; `None`: for ever.
     sent: Option<(String, Option<Instant>)>,
     failures: u32,
@@ -132,13 +132,13 @@ impl<K: Ord + Clone> Queue<K> {
         self.objects.values().filter(|object| object.waiting.is_some()).count()
     }
 
-    /// Returns what to do now. `may` says whether an object's write may be sent beside those that are under way.
+    /// Returns what to do now. `may` says whether an object's write may be sent beside those that are in flight.
     pub(super) fn next(&mut self, now: Instant, may: impl Fn(&K) -> bool) -> Next<K> {
         let mut best: Option<(bool, u64, &K)> = None;
         let mut soonest: Option<Instant> = None;
         for (key, object) in &self.objects {
             let Some((turn, write)) = &object.waiting else { continue };
-            if object.is_under_way || !may(key) {
+            if object.is_in_flight || !may(key) {
                 continue;
             }
             match object.free_at(write, now) {
@@ -160,7 +160,7 @@ impl<K: Ord + Clone> Queue<K> {
         }
         self.bucket.take();
         let write = self.objects.get_mut(&key).and_then(|object| {
-            object.is_under_way = true;
+            object.is_in_flight = true;
             object.waiting.take()
         });
         write.map_or(Next::Idle, |(_, write)| Next::Send(key, write))
@@ -169,14 +169,14 @@ impl<K: Ord + Clone> Queue<K> {
     /// Drops a write that [`Queue::next`] returned and that was not sent.
     pub(super) fn drop_sent(&mut self, key: &K) {
         if let Some(object) = self.objects.get_mut(key) {
-            object.is_under_way = false;
+            object.is_in_flight = false;
         }
     }
 
     /// Records the outcome of a write that [`Queue::next`] returned.
     pub(super) fn done(&mut self, key: &K, write: Write, outcome: Outcome, now: Instant) {
         let object = self.objects.entry(key.clone()).or_default();
-        object.is_under_way = false;
+        object.is_in_flight = false;
         match outcome {
             Outcome::Written => {
                 object.sent = Some((write.version, None));
@@ -308,7 +308,7 @@ mod tests {
 
     /// Two writes of one object beside each other would end in a conflict of our own making.
     #[test]
-    fn an_object_has_one_write_under_way_and_the_next_waits_for_it() {
+    fn an_object_has_one_write_in_flight_and_the_next_waits_for_it() {
         let (mut queue, now) = (Queue::new(), Instant::now());
         queue.want(&1, Some(write("5", 1)));
         let (key, first) = sent(queue.next(now, any));

@@ -4,11 +4,11 @@
 use super::agents::Agents;
 use super::election::{Election, REQUEST};
 use super::files::Files;
+use super::flights::{Done, Flights};
 use super::health::Failing;
 use super::judge::{Judge, View};
 use super::kube_event::{self, Note, Teller};
 use super::kube_events::Evidence;
-use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
 use super::telemetry::Telemetry;
 use super::writes::{self, Spare, Told};
@@ -18,13 +18,10 @@ use crate::config::ChartFile;
 use crate::model::{Kind, ObjectRef};
 use crate::sources::chart;
 use crate::sources::kubernetes::{self, Store};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -87,9 +84,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         is_touched: true,
         rest_until: Instant::now(),
         again: None,
-        in_flight: FuturesUnordered::new(),
-        lanes: Lanes::default(),
-        is_busy: Busy::default(),
+        flights: Flights::default(),
         keys_due: Instant::now(),
         spare: None,
         telemetry,
@@ -100,46 +95,20 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
             () = controller.store.changed() => controller.is_touched = true,
             () = controller.agents.changed() => controller.is_touched = true,
             changed = controller.leads.changed() => if changed.is_err() { break },
-            done = land(&mut controller.in_flight) => controller.finish(done),
+            done = controller.flights.land() => controller.finish(done),
             () = tokio::time::sleep_until(wake.into()) => {}
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
         }
     }
     // Requests in flight must end before another controller may lead.
-    while controller.in_flight.next().await.is_some() {}
+    controller.flights.all_land().await;
     let _ = stop.send(());
     if let Err(error) = election.await {
         warn!("the leader's Lease was not given back: {error}");
     }
     info!("ends");
     Ok(())
-}
-
-type Flight = Pin<Box<dyn Future<Output = Done> + Send>>;
-
-/// The result of a request.
-enum Done {
-    Status(ObjectRef, Write, Outcome),
-    Event(Note, Told),
-    Keys(Result<Spare, String>),
-    Node,
-}
-
-/// Waits until one of the requests in flight ends; for ever if there is none.
-async fn land(in_flight: &mut FuturesUnordered<Flight>) -> Done {
-    match in_flight.next().await {
-        Some(done) => done,
-        None => std::future::pending().await,
-    }
-}
-
-/// Requests of which there is one at a time: whether it is in flight.
-#[derive(Debug, Default)]
-struct Busy {
-    event: bool,
-    keys: bool,
-    node: bool,
 }
 
 struct Controller {
@@ -162,10 +131,7 @@ struct Controller {
     rest_until: Instant,
     /// When to judge again even if nothing changes.
     again: Option<Instant>,
-    in_flight: FuturesUnordered<Flight>,
-    /// The statuses in flight.
-    lanes: Lanes,
-    is_busy: Busy,
+    flights: Flights,
     keys_due: Instant,
     spare: Spare,
     telemetry: Arc<Telemetry>,
@@ -279,7 +245,7 @@ impl Controller {
     fn send(&mut self, now: Instant) -> Instant {
         let mut wake = now + TICK;
         loop {
-            match self.queue.next(now, |object| self.lanes.have_room(object)) {
+            match self.queue.next(now, |object| self.flights.lanes.have_room(object)) {
                 queue::Next::Send(object, write) => self.send_status(object, write),
                 queue::Next::At(at) => {
                     wake = wake.min(at);
@@ -288,26 +254,26 @@ impl Controller {
                 queue::Next::Idle => break,
             }
         }
-        if !self.is_busy.event {
+        if !self.flights.event {
             match self.teller.next(now) {
                 kube_event::Next::Tell(note, count) => self.send_event(note, count),
                 kube_event::Next::At(at) => wake = wake.min(at),
                 kube_event::Next::Idle => {}
             }
         }
-        if !self.is_busy.keys && now >= self.keys_due {
+        if !self.flights.keys && now >= self.keys_due {
             self.keep_keys(now);
         }
-        if !self.is_busy.node {
+        if !self.flights.node {
             self.forget_node();
         }
-        if self.is_busy.keys { wake } else { wake.min(self.keys_due) }
+        if self.flights.keys { wake } else { wake.min(self.keys_due) }
     }
 
     fn send_event(&mut self, note: Note, count: u32) {
-        self.is_busy.event = true;
+        self.flights.event = true;
         let (client, pod) = (self.client.clone(), self.options.pod.clone());
-        self.fly(async move {
+        self.flights.fly(async move {
             let told = writes::event(&client, &pod, &note, count);
             let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
             Done::Event(note, told)
@@ -315,11 +281,11 @@ impl Controller {
     }
 
     fn keep_keys(&mut self, now: Instant) {
-        self.is_busy.keys = true;
+        self.flights.keys = true;
         self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
         let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
         let (schedule, spare) = (self.options.keys, self.spare);
-        self.fly(async move {
+        self.flights.fly(async move {
             let keys = writes::keys(&client, &namespace, schedule, spare);
             let answer = tokio::time::timeout(REQUEST, keys).await;
             Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
@@ -331,8 +297,8 @@ impl Controller {
         let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) else { return };
         let (client, node) = (self.client.clone(), node.to_owned());
         let (uid, version) = (state.uid.clone(), state.version.clone());
-        self.is_busy.node = true;
-        self.fly(async move {
+        self.flights.node = true;
+        self.flights.fly(async move {
             let deletion = writes::forget_node(&client, &node, &uid, &version);
             if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
                 warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
@@ -349,27 +315,23 @@ impl Controller {
             kind => self.store.version(kind),
         };
         let Some(version) = version else { return self.queue.drop_sent(&object) };
-        self.lanes.take(&object);
+        self.flights.lanes.take(&object);
         if object.kind == Kind::Gateway {
             self.judge.gives(&object.name, &write);
         }
         let client = self.client.clone();
-        self.fly(async move {
+        self.flights.fly(async move {
             let request = writes::status(&client, &object, version, &write);
             let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
             Done::Status(object, write, outcome)
         });
     }
 
-    fn fly(&mut self, request: impl Future<Output = Done> + Send + 'static) {
-        self.in_flight.push(Box::pin(request));
-    }
-
     fn finish(&mut self, done: Done) {
         let now = Instant::now();
         match done {
             Done::Status(object, write, outcome) => {
-                self.lanes.give_back(&object);
+                self.flights.lanes.give_back(&object);
                 let text = match outcome {
                     Outcome::Written => "written",
                     Outcome::Conflict => "conflict",
@@ -390,14 +352,14 @@ impl Controller {
                 self.queue.done(&object, write, outcome, now);
             }
             Done::Event(note, told) => {
-                self.is_busy.event = false;
+                self.flights.event = false;
                 match told {
                     Told::Yes => self.teller.told(&note),
                     told => self.teller.failed(&note, told == Told::Failed, now),
                 }
             }
             Done::Keys(kept) => {
-                self.is_busy.keys = false;
+                self.flights.keys = false;
                 match kept {
                     Ok(spare) => self.spare = spare,
                     Err(error) => {
@@ -406,7 +368,7 @@ impl Controller {
                     }
                 }
             }
-            Done::Node => self.is_busy.node = false,
+            Done::Node => self.flights.node = false,
         }
     }
 

@@ -1,0 +1,53 @@
+//! Requests to the API server that are in flight: statuses in [`Lanes`], and one Event, one look at the keys and one removal of
+//! a NodeState at a time.
+
+use super::kube_event::Note;
+use super::lanes::Lanes;
+use super::queue::{Outcome, Write};
+use super::writes::{Spare, Told};
+use crate::model::ObjectRef;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::pin::Pin;
+
+/// The result of a request.
+pub(super) enum Done {
+    Status(ObjectRef, Write, Outcome),
+    Event(Note, Told),
+    Keys(Result<Spare, String>),
+    Node,
+}
+
+/// All requests in flight.
+#[derive(Default)]
+pub(super) struct Flights {
+    requests: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
+    /// The statuses.
+    pub(super) lanes: Lanes,
+    /// Whether an Event is in flight.
+    pub(super) event: bool,
+    /// Whether the keys are being looked at.
+    pub(super) keys: bool,
+    /// Whether a NodeState is being removed.
+    pub(super) node: bool,
+}
+
+impl Flights {
+    /// Starts a request.
+    pub(super) fn fly(&mut self, request: impl Future<Output = Done> + Send + 'static) {
+        self.requests.push(Box::pin(request));
+    }
+
+    /// Waits until one of the requests ends; for ever if there is none. Cancel-safe.
+    pub(super) async fn land(&mut self) -> Done {
+        match self.requests.next().await {
+            Some(done) => done,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Waits until all have ended.
+    pub(super) async fn all_land(&mut self) {
+        while self.requests.next().await.is_some() {}
+    }
+}
