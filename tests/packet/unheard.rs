@@ -47,6 +47,28 @@ fn a_client_that_gave_up_before_its_backend_answered_gets_its_next_connection() 
     }
 }
 
+/// A client's earlier handshake on the same ports was refused; a copy of its last segment arrives late, when the next
+/// connection has just opened. It has a cookie of ours, but its number is behind.
+#[test]
+fn a_late_segment_of_an_earlier_handshake_replaces_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let earlier = ISN.wrapping_sub(1_000_000);
+        let first = dial(family).shake(&mut programs);
+        let answer = sent(&first.give(&mut programs, &first.dial.syn().seq(earlier)));
+        let late = first.told(&answer).at(0).seq(behind(earlier, 0));
+        let open = open(&mut programs, family);
+        let old = open.flow(&programs).connection.generation;
+        for segment in [late.clone(), late.payload(usual_hello())] {
+            let outcome = open.client.give(&mut programs, &segment);
+            assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)], "{family:?}");
+        }
+        assert_eq!(open.flow(&programs).connection.generation, old);
+        forget_all(&mut programs);
+    }
+}
+
 /// The reasons counted, in the order of their numbers.
 fn reasons(outcome: &Outcome) -> Vec<Reason> {
     let mut reasons: Vec<Reason> = outcome.counted.iter().map(|(reason, _)| *reason).collect();

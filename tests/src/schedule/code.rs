@@ -21,10 +21,12 @@ const R4: u8 = 4;
 pub(super) const R6: u8 = 6;
 const R7: u8 = 7;
 const R8: u8 = 8;
+const R9: u8 = 9;
 const R10: u8 = 10;
 
 const LOAD_64: u8 = 0x18;
 const LOAD_BYTE: u8 = 0x71;
+const LOAD_DOUBLE: u8 = 0x79;
 const STORE_BYTE: u8 = 0x72;
 const ADD: u8 = 0x07;
 const AND: u8 = 0x57;
@@ -121,8 +123,18 @@ impl Code {
         }
     }
 
-    /// Copies the value of `map`, an array of one element of this many bytes, onto itself until the time is over.
-    pub(super) fn linger(&mut self, map: BorrowedFd<'_>, bytes: usize, nanoseconds: i32) {
+    /// Copies the value of `map`, an array of one element of this many bytes, onto itself until the word `until` of [`Told`] is
+    /// set or the time is over.
+    pub(super) fn linger(
+        &mut self,
+        told: BorrowedFd<'_>,
+        until: usize,
+        map: BorrowedFd<'_>,
+        (bytes, nanoseconds): (usize, i32),
+    ) {
+        self.call(told, &0u32.to_ne_bytes(), LOOK_UP);
+        self.end_if(JUMP_IF_EQUAL, R0, 0);
+        self.put(MOVE_REGISTER, R9, R0, 0, 0);
         self.call(map, &0u32.to_ne_bytes(), LOOK_UP);
         self.end_if(JUMP_IF_EQUAL, R0, 0);
         self.put(MOVE_REGISTER, R6, R0, 0, 0);
@@ -135,6 +147,8 @@ impl Code {
         self.put(MOVE, R2, 0, 0, bytes as i32);
         self.put(MOVE_REGISTER, R3, R6, 0, 0);
         self.put(CALL, 0, 0, 0, PROBE_READ_KERNEL);
+        self.put(LOAD_DOUBLE, R1, R9, until as i16, 0);
+        self.put(JUMP_UNLESS_EQUAL, R1, 0, 4, 0);
         self.put(CALL, 0, 0, 0, KTIME_GET_NS);
         self.put(JUMP_IF_GREATER, R0, R7, 2, 0);
         self.put(ADD, R8, 0, 0, 1);

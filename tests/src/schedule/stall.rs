@@ -2,47 +2,71 @@
 //! of a second, and is then refused (kernel: `RES_DEF_TIMEOUT`).
 
 use std::mem::offset_of;
-use std::os::fd::AsFd;
-use std::sync::Arc;
-use std::thread::{JoinHandle, yield_now};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
 
 use super::code::{Code, JUMP_UNLESS_EQUAL, R1};
 use super::{
-    Change, PROG_TYPE_PERF_EVENT, PROG_TYPE_SCHED_CLS, Place, Told, array, load, run, stop_at, told,
+    Change, Element, MAP_UPDATE_ELEM, PROG_TYPE_PERF_EVENT, PROG_TYPE_SCHED_CLS, Place, Told, array, bpf,
+    load, run, stop_at, told,
 };
 use crate::program::{Pod, Programs};
 
-/// How long the lock is held, in nanoseconds.
-const HELD: i32 = 1_000_000_000;
+/// The longest time for which the lock is held, in nanoseconds.
+const HELD_MAX: i32 = 2_000_000_000;
+/// Within this time it has not given it back by itself.
+const FORCED: Duration = Duration::from_millis(1_500);
 /// Bytes that the small program copies in each round while it holds the lock.
-const COPIED: usize = 4 << 20;
+const COPIED: usize = 32 << 20;
 /// The time within which the other CPU has the lock.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One at a time: two of them would want the same processor.
+static TURN: Mutex<()> = Mutex::new(());
 
 /// A bucket that another CPU keeps locked.
 #[derive(Debug)]
 pub struct Stall {
-    holder: JoinHandle<()>,
+    told: OwnedFd,
+    holder: Pid,
+    since: Instant,
+    _turn: MutexGuard<'static, ()>,
 }
 
 impl Stall {
-    /// Waits until the other CPU has given the bucket back.
-    pub fn end(self) {
-        self.holder.join().expect("it changes nothing");
+    /// Has the other CPU give the bucket back, and waits until it has. `false`: it may have given it back before by itself, for
+    /// this thread had to wait for that CPU. Then nothing was forced.
+    #[must_use]
+    pub fn end(self) -> bool {
+        let (key, done) = (0u32, Told { done: 1, ..told(&self.told) });
+        let attr = Element {
+            map: self.told.as_raw_fd(),
+            key: std::ptr::from_ref(&key) as u64,
+            value: std::ptr::from_ref(&done) as u64,
+            ..Element::default()
+        };
+        let forced = self.since.elapsed() < FORCED;
+        bpf(MAP_UPDATE_ELEM, &attr).expect("an array has its elements");
+        go_first(false);
+        assert_eq!(waitpid(self.holder, None), Ok(WaitStatus::Exited(self.holder, 0)));
+        forced
     }
 }
 
 impl Programs {
-    /// Keeps the bucket of an element of a hash map locked for a second, from now on. From now on, this thread runs on one
-    /// processor; the lock is held on another one.
+    /// Keeps the bucket of an element of a hash map locked until [`Stall::end`], for two seconds at most. From now on, this
+    /// thread runs on one processor; the lock is held on another one.
     pub fn stall<K: Pod, V: Pod>(&self, map: &'static str, key: &K, value: &V) -> Result<Stall> {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let [own, other] = two_processors()?;
-        let (map_of_told, copied) = (Arc::new(array(size_of::<Told>())?), array(COPIED)?);
+        let (map_of_told, copied) = (array(size_of::<Told>())?, array(COPIED)?);
         // Storing an element that is there changes nothing. Its key is read while its bucket is locked.
         let refused = Change::insert(map, key, value);
         let value = refused.value()?;
@@ -53,21 +77,38 @@ impl Programs {
         let mut code = Code::default();
         code.add(map_of_told.as_fd(), offset_of!(Told, accesses));
         code.end_if(JUMP_UNLESS_EQUAL, R1, 0);
-        code.linger(copied.as_fd(), COPIED, HELD);
+        code.linger(map_of_told.as_fd(), offset_of!(Told, done), copied.as_fd(), (COPIED, HELD_MAX));
         let linger = load(PROG_TYPE_PERF_EVENT, code).context("loading the loop")?;
         sched_setaffinity(Pid::from_raw(0), &own)?;
-        let holder = std::thread::spawn(move || {
-            sched_setaffinity(Pid::from_raw(0), &other).expect("the processor is there");
-            let _stop = stop_at(address, &linger).expect("a hardware breakpoint");
-            run(&store).expect("a run");
-        });
+        go_first(true);
+        // A process of its own: this one's memory would otherwise be on the other processor, which answers no request to forget
+        // a mapping while it holds the lock.
+        // SAFETY: the child calls the kernel alone, and ends.
+        let holder = match unsafe { fork() }? {
+            ForkResult::Parent { child } => child,
+            ForkResult::Child => {
+                let held = sched_setaffinity(Pid::from_raw(0), &other).is_ok()
+                    && stop_at(address, &linger).is_ok_and(|_stop| run(&store).is_ok());
+                // SAFETY: nothing of this process is cleaned up.
+                unsafe { libc::_exit(i32::from(!held)) }
+            }
+        };
         let until = Instant::now() + PATIENCE;
         while told(&map_of_told).accesses == 0 {
             ensure!(Instant::now() < until, "the other processor does not lock the bucket");
             yield_now();
         }
-        Ok(Stall { holder })
+        Ok(Stall { told: map_of_told, holder, since: Instant::now(), _turn: turn })
     }
+}
+
+/// Has this thread, and the process that it creates, run before all others of its processor, or no longer: on a busy machine, the
+/// second may be over before this thread runs again.
+fn go_first(first: bool) {
+    let (policy, priority) = if first { (libc::SCHED_FIFO, 1) } else { (libc::SCHED_OTHER, 0) };
+    let parameters = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameters outlive the call. Refused where processes may have no such priority.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
 }
 
 /// Returns two sets of one processor each.

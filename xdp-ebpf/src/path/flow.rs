@@ -1,8 +1,9 @@
 //! Packets of an established connection, or of one that is over and lingers.
 
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
 use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
+use common::wire::seq;
 
 use crate::atomic;
 use crate::buffer::bytes;
@@ -45,8 +46,13 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
     checksum::tcp(skb, received, &mut s.cursors)?;
     if syn {
         if head.state != FLOW_ESTABLISHED {
-            forget::flow(&mut received.client, head.generation);
-            return Ok(false);
+            // If the kernel refused, what follows the SYN would be answered for the old flow: the client repeats the SYN.
+            return match forget::flow(&mut received.client, head.generation)
+                || maps::flow(&received.client).is_none()
+            {
+                true => Ok(false),
+                false => Err(Exit::drop(Reason::SynBusy)),
+            };
         }
         if renew::is_repeated(received, flow) {
             return Ok(false);
@@ -63,7 +69,7 @@ pub(super) fn takes(skb: Skb, s: &mut Scratch) -> Result<bool, Exit> {
         return Ok(true);
     }
     let own = received.segment.ack == flow.vip_isn.wrapping_add(1);
-    let proved = handshake(s, flow.client_isn);
+    let proved = handshake(s, flow.client_isn, head.flags & FLOW_SYN_SEEN != 0);
     match proved {
         Handshake::New | Handshake::Answered if head.wrong_cookies != u8::MAX => {}
         // A stranger guesses cookies. Nor must a hello reach the old backend.
@@ -136,9 +142,10 @@ enum Handshake {
     Busy,
 }
 
-/// Returns what the segment belongs to; `isn` is the client's initial sequence number in the existing flow.
+/// Returns what the segment belongs to; `isn` is the client's initial sequence number in the existing flow. Unless a SYN was
+/// `seen` since, it may be a late segment of an earlier handshake on the same ports, whose number is behind this one (RFC 6528).
 #[inline(always)]
-fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
+fn handshake(s: &mut Scratch, isn: u32, seen: bool) -> Handshake {
     let received = &mut s.received;
     // On a TCP listener, the proof is an acknowledgement of the SYN-ACK to the new SYN.
     match half_open_record::lock(received, &mut s.half_open, 0) {
@@ -155,10 +162,15 @@ fn handshake(s: &mut Scratch, isn: u32) -> Handshake {
         }
     }
     match cookie::proof(received, &mut s.waiting) {
-        PROOF_FIRST | PROOF_KEEP_ALIVE if s.waiting.pending.isn != isn => Handshake::New,
+        PROOF_FIRST | PROOF_KEEP_ALIVE if is_later(isn, s.waiting.pending.isn, seen) => Handshake::New,
         PROOF_LATER => Handshake::Ahead,
         _ => Handshake::Old,
     }
+}
+
+#[inline(always)]
+fn is_later(old: u32, new: u32, seen: bool) -> bool {
+    if seen { new != old } else { seq::before(old, new) }
 }
 
 /// Handles the client's segment.
