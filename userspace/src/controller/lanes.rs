@@ -16,39 +16,44 @@ const OF_NAMESPACE: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     all: usize,
-    kinds: BTreeMap<Kind, usize>,
-    namespaces: BTreeMap<(Kind, Arc<str>), usize>,
+    kinds: BTreeMap<Kind, OfKind>,
+}
+
+/// Those of one kind.
+#[derive(Debug, Default)]
+struct OfKind {
+    all: usize,
+    namespaces: BTreeMap<Arc<str>, usize>,
 }
 
 impl Lanes {
-    /// Whether a write of the object may be sent.
+    /// Whether a write of the object may be sent. Asked for each of thousands that wait.
     pub(super) fn have_room(&self, object: &ObjectRef) -> bool {
-        let namespace = (object.kind, Arc::clone(&object.name.namespace));
-        self.all < ALL
-            && self.kinds.get(&object.kind).is_none_or(|count| *count < OF_KIND)
-            && self.namespaces.get(&namespace).is_none_or(|count| *count < OF_NAMESPACE)
+        let in_kind = |kind: &OfKind| {
+            let namespace = kind.namespaces.get(&object.name.namespace);
+            kind.all < OF_KIND && namespace.is_none_or(|count| *count < OF_NAMESPACE)
+        };
+        self.all < ALL && self.kinds.get(&object.kind).is_none_or(in_kind)
     }
 
     /// Counts a write that is sent.
     pub(super) fn take(&mut self, object: &ObjectRef) {
+        let kind = self.kinds.entry(object.kind).or_default();
         self.all += 1;
-        *self.kinds.entry(object.kind).or_default() += 1;
-        *self.namespaces.entry((object.kind, Arc::clone(&object.name.namespace))).or_default() += 1;
+        kind.all += 1;
+        *kind.namespaces.entry(Arc::clone(&object.name.namespace)).or_default() += 1;
     }
 
     /// Counts a write that has ended.
     pub(super) fn give_back(&mut self, object: &ObjectRef) {
-        self.all = self.all.saturating_sub(1);
-        lower(&mut self.kinds, object.kind);
-        lower(&mut self.namespaces, (object.kind, Arc::clone(&object.name.namespace)));
-    }
-}
-
-fn lower<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
-    if let Some(count) = counts.get_mut(&key) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&key);
+        let Some(kind) = self.kinds.get_mut(&object.kind) else { return };
+        self.all -= 1;
+        kind.all -= 1;
+        if let Some(count) = kind.namespaces.get_mut(&object.name.namespace) {
+            *count -= 1;
+            if *count == 0 {
+                kind.namespaces.remove(&object.name.namespace);
+            }
         }
     }
 }
@@ -92,7 +97,8 @@ mod tests {
         lanes.give_back(&one);
         assert!(lanes.have_room(&one) && lanes.have_room(&other));
         (1..taken).for_each(|_| lanes.give_back(&one));
-        assert!(lanes.all == 0 && lanes.kinds.is_empty() && lanes.namespaces.is_empty());
+        let left = &lanes.kinds[&Kind::Service];
+        assert!(lanes.all == 0 && left.all == 0 && left.namespaces.is_empty());
     }
 
     #[test]

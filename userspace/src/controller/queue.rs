@@ -79,6 +79,8 @@ pub(super) struct Queue<K> {
 struct Object {
     waiting: Option<(u64, Write)>,
     is_in_flight: bool,
+    /// The write in flight is not wanted any more: if it fails, it is not sent again.
+    is_withdrawn: bool,
     /// The version that was sent last, and until when no write for it is sent again; `None`: for ever.
     sent: Option<(String, Option<Instant>)>,
     failures: u32,
@@ -106,6 +108,7 @@ impl<K: Ord + Clone> Queue<K> {
         let Some(write) = write else {
             if let Some(object) = self.objects.get_mut(key) {
                 object.waiting = None;
+                object.is_withdrawn = true;
                 object.failures = 0;
                 object.not_before = None;
             }
@@ -113,6 +116,7 @@ impl<K: Ord + Clone> Queue<K> {
         };
         self.turn += 1;
         let object = self.objects.entry(key.clone()).or_default();
+        object.is_withdrawn = false;
         let turn = object.waiting.as_ref().map_or(self.turn, |(turn, _)| *turn);
         object.waiting = Some((turn, write));
     }
@@ -138,7 +142,7 @@ impl<K: Ord + Clone> Queue<K> {
         let mut soonest: Option<Instant> = None;
         for (key, object) in &self.objects {
             let Some((turn, write)) = &object.waiting else { continue };
-            if object.is_in_flight || !may(key) {
+            if object.is_in_flight {
                 continue;
             }
             match object.free_at(write, now) {
@@ -146,7 +150,7 @@ impl<K: Ord + Clone> Queue<K> {
                 Some(at) if at > now => soonest = Some(soonest.map_or(at, |other| other.min(at))),
                 Some(_) => {
                     let rank = (!write.is_urgent, *turn, key);
-                    if best.is_none_or(|best| rank < best) {
+                    if best.is_none_or(|best| rank < best) && may(key) {
                         best = Some(rank);
                     }
                 }
@@ -188,7 +192,9 @@ impl<K: Ord + Clone> Queue<K> {
                 let wait = FAILURE_WAIT.saturating_mul(1 << object.failures.min(10)).min(FAILURE_WAIT_MAX);
                 object.failures += 1;
                 object.not_before = Some(now + wait);
-                object.waiting.get_or_insert((self.turn, write));
+                if !object.is_withdrawn {
+                    object.waiting.get_or_insert((self.turn, write));
+                }
             }
         }
     }
@@ -319,6 +325,18 @@ mod tests {
         queue.drop_sent(&1);
         queue.want(&1, Some(write("7", 3)));
         assert_eq!(sent(queue.next(now, any)).1, write("7", 3));
+    }
+
+    #[test]
+    fn a_write_that_is_withdrawn_while_it_is_in_flight_is_not_sent_again() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("5", 1)));
+        let (key, first) = sent(queue.next(now, any));
+        queue.want(&1, None);
+        queue.done(&key, first, Outcome::Failed, now);
+        assert_eq!((queue.next(now + FAILURE_WAIT_MAX, any), queue.len()), (Next::Idle, 0));
+        queue.want(&1, Some(write("5", 2)));
+        assert_eq!(sent(queue.next(now + FAILURE_WAIT_MAX, any)).1, write("5", 2));
     }
 
     #[test]

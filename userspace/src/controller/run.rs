@@ -86,6 +86,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         again: None,
         flights: Flights::default(),
         keys_due: Instant::now(),
+        node_due: Instant::now(),
         spare: None,
         telemetry,
     };
@@ -133,6 +134,7 @@ struct Controller {
     again: Option<Instant>,
     flights: Flights,
     keys_due: Instant,
+    node_due: Instant,
     spare: Spare,
     telemetry: Arc<Telemetry>,
 }
@@ -161,12 +163,11 @@ impl Controller {
             return wake;
         }
         self.is_touched |= self.again.is_some_and(|again| again <= now);
-        wake = wake.min(self.again.unwrap_or(wake));
         if self.is_touched && now >= self.rest_until {
             self.judge(now);
-        } else if self.is_touched {
-            wake = wake.min(self.rest_until);
         }
+        let next = if self.is_touched { Some(self.rest_until) } else { self.again };
+        wake = wake.min(next.unwrap_or(wake));
         wake = wake.min(self.send(Instant::now()));
         wake.min(until.unwrap_or(wake))
     }
@@ -264,8 +265,8 @@ impl Controller {
         if !self.flights.keys && now >= self.keys_due {
             self.keep_keys(now);
         }
-        if !self.flights.node {
-            self.forget_node();
+        if !self.flights.node && now >= self.node_due {
+            self.forget_node(now);
         }
         if self.flights.keys { wake } else { wake.min(self.keys_due) }
     }
@@ -293,16 +294,17 @@ impl Controller {
     }
 
     /// Removes the NodeState of a node that is gone, if there is one.
-    fn forget_node(&mut self) {
+    fn forget_node(&mut self, now: Instant) {
         let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) else { return };
         let (client, node) = (self.client.clone(), node.to_owned());
         let (uid, version) = (state.uid.clone(), state.version.clone());
+        // The watch reports the removal a moment later, and a finalizer may delay it.
+        self.node_due = now + TICK;
         self.flights.node = true;
         self.flights.fly(async move {
             let deletion = writes::forget_node(&client, &node, &uid, &version);
             if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
                 warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
-                tokio::time::sleep(REQUEST).await;
             }
             Done::Node
         });
