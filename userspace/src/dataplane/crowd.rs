@@ -42,6 +42,28 @@ impl Candidate {
     }
 }
 
+/// Entries are removed within this time after their lifetime, which is checked every second.
+const REMOVAL_SECS: u32 = 2;
+
+/// Flows that were ended. They are counted as flows as long as their entries linger, but nothing else is to be evicted for them.
+#[derive(Debug, Default)]
+pub(super) struct Lingering(Vec<(u32, u32)>);
+
+impl Lingering {
+    /// Takes up flows that were ended now, the monotonic clock in seconds. Their entries linger for this number of seconds.
+    pub(super) fn add(&mut self, flows: u32, now: u32, linger_secs: u32) {
+        self.0.retain(|(until, _)| now < *until);
+        if flows > 0 {
+            self.0.push((now.saturating_add(linger_secs + REMOVAL_SECS), flows));
+        }
+    }
+
+    /// Returns how many of them may still be counted.
+    pub(super) fn count(&self, now: u32) -> usize {
+        self.0.iter().filter(|(until, _)| now < *until).map(|(_, flows)| *flows as usize).sum()
+    }
+}
+
 /// The flows that may be evicted.
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
@@ -50,10 +72,10 @@ pub(super) struct Crowd {
 }
 
 impl Crowd {
-    /// For a map with this number of flows and slots. `asked`: flows whose ends are being asked already.
-    pub(super) fn new(flows: u64, slots: u32, asked: usize) -> Self {
+    /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended.
+    pub(super) fn new(flows: u64, slots: u32, going: usize) -> Self {
         let excess = usize::try_from(flows.saturating_sub(u64::from(slots) * 4 / 5)).unwrap_or(MOST);
-        Self { most: excess.saturating_sub(asked).min(MOST), candidates: Vec::new() }
+        Self { most: excess.saturating_sub(going).min(MOST), candidates: Vec::new() }
     }
 
     /// Whether any flow has to be evicted.
@@ -158,6 +180,18 @@ mod tests {
         assert_eq!(Crowd::new(800_007, 1_000_000, 5).most, 2, "some are being asked");
         assert!(!Crowd::new(800_007, 1_000_000, 9).is_crowded());
         assert_eq!(Crowd::new(1_000_000, 1_000_000, 0).most, MOST);
+    }
+
+    /// An evicted flow's entry lingers for ten seconds, and as many others were evicted in each of them.
+    #[test]
+    fn flows_that_were_ended_are_counted_until_their_entries_are_removed() {
+        let mut lingering = Lingering::default();
+        lingering.add(15, NOW, 10);
+        lingering.add(0, NOW + 1, 10);
+        lingering.add(7, NOW + 2, 10);
+        assert_eq!([2, 11, 12, 13, 14].map(|secs| lingering.count(NOW + secs)), [22, 22, 7, 7, 0]);
+        lingering.add(1, NOW + 20, 10);
+        assert_eq!(lingering.0.len(), 1, "what is over is forgotten");
     }
 
     /// However many flows there are, those noted first are not favoured.

@@ -11,7 +11,7 @@ use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, PENDING_UNDE
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
-use super::crowd::Crowd;
+use super::crowd::{Crowd, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
 use super::held::Held;
 use super::maps::Maps;
@@ -64,6 +64,7 @@ pub struct Expirer {
     trials: Trials,
     held: Held,
     orphans: Orphans,
+    lingering: Lingering,
     /// Over half of the map of flows was taken at the last check.
     many: bool,
     /// Backends whose SYN was not sent, because their link address is not known.
@@ -95,6 +96,7 @@ impl Expirer {
             trials: Trials::default(),
             held: Held::default(),
             orphans: Orphans::default(),
+            lingering: Lingering::default(),
             many: false,
             unresolved: Vec::new(),
         })
@@ -139,13 +141,13 @@ impl Expirer {
     }
 
     /// Ends every connection that the selector matches.
-    pub fn reset(&self, selector: &Selector) -> Result<Ended, ExpireError> {
+    pub fn reset(&mut self, selector: &Selector) -> Result<Ended, ExpireError> {
         self.reset_where(|client, is| selector.takes(client, is.listener, is.route, is.backend))
     }
 
     /// Ends every connection for which `takes_it` returns true. A hello without a route has route and backend 0.
     pub fn reset_where(
-        &self,
+        &mut self,
         takes_it: impl Fn(&ClientTuple, &Connection) -> bool,
     ) -> Result<Ended, ExpireError> {
         let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
@@ -165,12 +167,19 @@ impl Expirer {
                 flows.push(of_flow(client, flow, Reason::ExpireRemoved));
             }
         })?;
-        Ok(Ended {
+        let ended = Ended {
             hellos: self.run_all(&hellos)?,
             half_opens: self.run_all(&half_opens)?,
             flows: self.run_all(&flows)?,
             closed: 0,
-        })
+        };
+        self.note_ended(ended.flows, &self.maps.settings.look_up(&0)?.unwrap_or_default());
+        Ok(ended)
+    }
+
+    /// Notes that flows were ended, whose entries linger.
+    fn note_ended(&mut self, flows: u32, settings: &Settings) {
+        self.lingering.add(flows, now_secs(), settings.closed_timeout_secs);
     }
 
     /// Ends waiting hellos, half-open connections and closed flows at their time limits, sends SYNs again, and goes on with
@@ -196,12 +205,14 @@ impl Expirer {
                 self.unresolved.extend(hello.map(|hello| IpAddr::from(hello.nat.backend)));
             }
         }
-        Ok(Ended {
+        let ended = Ended {
             hellos: self.run_all(&hellos)?,
             half_opens: self.run_all(&half_opens)?,
             closed: self.sweep_closed(settings)?,
             flows: self.sweep_trials()?,
-        })
+        };
+        self.note_ended(ended.flows, settings);
+        Ok(ended)
     }
 
     /// Returns the backends whose link address the last sweeps missed, and forgets them.
@@ -251,7 +262,7 @@ impl Expirer {
     pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
         let (mut idle, mut closed) = (Vec::new(), Vec::new());
-        let mut crowd = Crowd::new(self.flows()?, self.maps.flows.capacity(), self.trials.len());
+        let mut crowd = self.crowd()?;
         let (trials, held) = (&mut self.trials, &mut self.held);
         let mut found = 0;
         held.begin();
@@ -275,6 +286,7 @@ impl Expirer {
         self.many = found > u64::from(self.maps.flows.capacity()) / 2;
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
         let crowded = self.make_room(crowd)?;
+        self.note_ended(flows + crowded, settings);
         self.sweep_sources(settings)?;
         let orphans = self.orphans.sweep(&self.maps, now)?;
         if orphans > 0 {
@@ -286,8 +298,13 @@ impl Expirer {
     /// Whether the map of flows is so full that all flows are to be checked every second.
     pub fn is_crowded(&self) -> Result<bool, ExpireError> {
         // Adding up the counters of all routes takes time. The map does not fill from half in the time between two checks.
-        let asked = self.trials.len();
-        Ok(self.many && Crowd::new(self.flows()?, self.maps.flows.capacity(), asked).is_crowded())
+        Ok(self.many && self.crowd()?.is_crowded())
+    }
+
+    /// Returns how crowded the map of flows is.
+    fn crowd(&self) -> Result<Crowd, ExpireError> {
+        let going = self.trials.len() + self.lingering.count(now_secs());
+        Ok(Crowd::new(self.flows()?, self.maps.flows.capacity(), going))
     }
 
     /// Returns the number of flows, those that are over and linger included.

@@ -185,7 +185,7 @@ impl Duty {
         self.again.push(Again { due: Instant::now() + AGAIN, selector, later });
     }
 
-    fn reset(&self, selector: &Selector) {
+    fn reset(&mut self, selector: &Selector) {
         if !selector.is_empty() {
             report("removal", self.expirer.reset(selector));
         }
