@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use common::maps::flow::ClientTuple;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
 use tests::config::Config;
 use tests::hello::hello;
@@ -12,6 +13,7 @@ use tests::packet::{Segment, flag, segment};
 use tests::raw;
 use tests::tap::Tap;
 use tests::topology::{CLIENT_DEVICE, Options, UPLINK};
+use tests::tuple::client_tuple;
 
 use crate::scene::{ECHO_PORT, Scene, Stop, eventually, turn};
 
@@ -52,6 +54,11 @@ impl Crowd {
 
     fn from(&self, index: usize) -> Segment {
         segment(stranger(index), self.vip).ethernet(self.ethernet.0, self.ethernet.1)
+    }
+
+    /// The keys of their connections.
+    pub(crate) fn tuples(&self) -> Vec<ClientTuple> {
+        (0..self.acks.len()).map(|index| client_tuple(stranger(index), self.vip)).collect()
     }
 
     /// Sends a segment; waits while the queue is full.

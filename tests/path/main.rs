@@ -35,6 +35,7 @@ mod limits;
 mod crowd;
 mod flood;
 mod full;
+mod full_order;
 mod reconnect;
 mod veth_backend;
 mod own_port;
