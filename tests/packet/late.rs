@@ -29,7 +29,7 @@ const WORDS: [usize; 7] = [
 ];
 
 /// The record as another connection has it, which is open and has other numbers.
-fn of_another(flow: Flow) -> Flow {
+pub(crate) fn of_another(flow: Flow) -> Flow {
     let mut other = flow;
     other.set_generation(flow.connection.generation.wrapping_add(1));
     for end in [&mut other.client, &mut other.backend] {

@@ -51,6 +51,7 @@ mod trial;
 mod busy;
 mod late;
 mod late_counts;
+mod late_reads;
 mod late_slots;
 mod locked;
 mod refused_removal;
