@@ -34,7 +34,7 @@ pub(crate) fn far(family: Family, net: u8, host: u8) -> IpAddr {
 }
 
 /// Loads programs with room for this many waiting hellos.
-fn small(hellos: u32) -> Programs {
+pub(crate) fn small(hellos: u32) -> Programs {
     let mut programs = Programs::with_sizes(Sizes { hellos, ..Sizes::default() }).expect("the programs load");
     programs.tls_with_one_route();
     programs
@@ -42,7 +42,7 @@ fn small(hellos: u32) -> Programs {
 
 /// Shakes hands and sends the first part of a hello, which then waits for the rest.
 #[track_caller]
-fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
+pub(crate) fn begin(programs: &mut Programs, family: Family, host: IpAddr, port: u16) -> Client {
     let client = dial(family).host(host).port(port).shake(programs);
     assert_dropped(&client.send(programs, 0, &usual_hello()[..300]), Reason::HelloBuffered);
     client

@@ -29,6 +29,7 @@ mod delivery;
 mod dnat;
 mod undelivered;
 mod buffer;
+mod buffer_taken;
 mod open;
 mod forward;
 mod end;
