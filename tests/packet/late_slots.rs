@@ -16,6 +16,7 @@ use tests::program::{Programs, Sizes};
 use tests::schedule::{Change, Place, Schedule};
 use tests::world::{Device, HOP_AGE};
 
+use crate::by_cookie::counts;
 use crate::check::order;
 use crate::half_open::{caller, from_client, half_open, knock, tcp};
 use crate::open::{HELLO, Open, open, open_with};
@@ -81,6 +82,37 @@ fn a_slot_with_another_owner_ends_no_half_open_connection() {
             }
         }
         assert_eq!(lost, 2, "{family:?}: the late write was made");
+    }
+}
+
+/// A CPU has taken a slot, and not yet stored its record, so that another one finds the slot free, and takes it, too. There is
+/// one half-open connection for a slot: the first one's client is answered by a cookie.
+#[test]
+fn a_slot_that_another_took_before_its_record_was_stored_has_one_connection() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        let (one, other) = (caller(family), caller(family).port(40_001));
+        knock(&mut programs, other);
+        let mut record = half_open(&programs, other).expect("it is half-open");
+        let own: Slot = programs.element(name::HALF_OPEN_RING, record.slot);
+        let before = (nats(&programs), counts(&programs));
+        // The slot that this client's SYN takes next.
+        let next = programs.element::<Cursors>(name::CURSORS, 0).half_open as u32;
+        record.slot = next % default_settings(Sizes::default()).half_opens;
+        programs.set(name::HALF_OPEN_RING, record.slot, Slot::zeroed());
+        programs.insert(name::HALF_OPENS, other.tuple(), record);
+        // It is read, then exchanged.
+        let schedule =
+            overwrite(&programs, (name::HALF_OPEN_RING, record.slot), (offset_of!(Slot, taken), 2), &own);
+        let outcome = programs.ingress(Device::Client, &one.syn().bytes());
+        assert!(schedule.happened());
+        drop(schedule);
+        assert_eq!(outcome.counted, [(Reason::SynAnswered, 1)]);
+        assert_eq!((half_open(&programs, one), half_open(&programs, other)), (None, Some(record)));
+        assert_eq!((nats(&programs), counts(&programs)), before);
+        assert_eq!(programs.element::<Slot>(name::HALF_OPEN_RING, record.slot).taken, own.taken);
+        forget_all(&mut programs);
     }
 }
 
