@@ -1,6 +1,6 @@
 //! What the daemon orders in a crowded flow map.
 
-use common::maps::event::{Expiry, PROBE_BOTH};
+use common::maps::event::{Expiry, PROBE_BOTH, PROBE_HELD};
 use common::maps::flow::{
     FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET,
 };
@@ -130,6 +130,10 @@ fn a_connection_with_a_packet_since_is_not_asked() {
         let outcome = programs.expire(&asked);
         assert_eq!((outcome.verdict, outcome.counted, outcome.emitted), (1, vec![], vec![]));
         assert_eq!(open.flow(&programs).connection.flags & BOTH, 0);
+        // Where bytes stay without acknowledgement, one end repeats them all the time.
+        let held = Expiry { seq: PROBE_HELD, ..asked };
+        assert_eq!(programs.expire(&held).emitted.len(), 2);
+        assert_eq!(open.flow(&programs).connection.flags & BOTH, BOTH);
         forget_all(&mut programs);
     }
 }

@@ -16,6 +16,7 @@ mod loss;
 mod churn;
 mod tcp_listener;
 mod half_close;
+mod held;
 mod keep_alive;
 mod reset;
 mod aborted;

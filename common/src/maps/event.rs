@@ -29,10 +29,13 @@ pub const EXPIRE_BUSY: u32 = 2;
 /// and repeats the request.
 pub const EXPIRE_UNRESOLVED: u32 = 3;
 
-/// [`Expiry::seq`] with `Reason::ExpireProbe`: both ends are asked, not only the one that may have accepted a RST.
+/// [`Expiry::seq`] with `Reason::ExpireProbe`: both ends are asked, not only the one that may have accepted a RST, if there was no
+/// packet since the daemon looked.
 pub const PROBE_BOTH: u32 = 1;
 /// The same: the probe is far behind what its receiver acknowledged.
 pub const PROBE_FAR: u32 = 2;
+/// The same as [`PROBE_BOTH`], whatever packets there were.
+pub const PROBE_HELD: u32 = 3;
 
 /// [`Expiry::seq`] with `Reason::ExpireClosed`: no one flow is meant, but those of the ring of closed flows that have been
 /// over for long enough. [`EXPIRE_DONE`]: there may be more of them than one run frees.
@@ -46,7 +49,7 @@ map_struct! {
         /// Sequence number that the client expects next; used if no map entry has it. With `Reason::ExpireHeld` and
         /// `ExpireCrowded`: what may not have changed since the daemon looked, the sum of what both ends acknowledged or, if
         /// the client never acknowledged anything, its own number. With `ExpireProbe`:
-        /// [`PROBE_BOTH`] or 0. With `ExpireClosed`: [`CLOSED_RING_DUE`] or 0. With `ExpireShare`: the route id.
+        /// [`PROBE_BOTH`], [`PROBE_FAR`], [`PROBE_HELD`] or 0. With `ExpireClosed`: [`CLOSED_RING_DUE`] or 0. With `ExpireShare`: the route id.
         pub seq: u32,
         /// Reason number.
         pub reason: u32,

@@ -16,6 +16,20 @@ const IDLE_SECS: u32 = 60;
 /// The most flows that are evicted in a second: it takes about a tenth of that.
 const MOST: usize = 10_000;
 
+/// More flows than are opened between two checks of all.
+const OPENED_MAX: u64 = 300_000;
+
+/// Whether a map with this number of slots, which had this number of flows at the last check of all, may be crowded before the
+/// next one.
+pub(super) fn may_be_crowded(found: u64, slots: u32) -> bool {
+    found + OPENED_MAX > bound(slots)
+}
+
+/// Returns how many flows a map with this number of slots may have before any is evicted.
+fn bound(slots: u32) -> u64 {
+    u64::from(slots) * 4 / 5
+}
+
 /// The order in which flows are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
@@ -74,7 +88,7 @@ pub(super) struct Crowd {
 impl Crowd {
     /// For a map with this number of flows and slots. `going`: flows whose ends are being asked already, or that were ended.
     pub(super) fn new(flows: u64, slots: u32, going: usize) -> Self {
-        let excess = usize::try_from(flows.saturating_sub(u64::from(slots) * 4 / 5)).unwrap_or(MOST);
+        let excess = usize::try_from(flows.saturating_sub(bound(slots))).unwrap_or(MOST);
         Self { most: excess.saturating_sub(going).min(MOST), candidates: Vec::new() }
     }
 
@@ -171,6 +185,14 @@ mod tests {
         asked.connection.flags = FLOW_CLIENT_ON_TRIAL;
         crowd.note(&client(5), &asked, None, NOW);
         assert_eq!(first(crowd), [0; 0]);
+    }
+
+    /// Small maps went from under half to full between two checks, and nothing was evicted.
+    #[test]
+    fn a_small_map_may_be_crowded_at_once() {
+        assert!(may_be_crowded(0, 10_000));
+        assert!(!may_be_crowded(500_000, 1_000_000));
+        assert!(may_be_crowded(500_001, 1_000_000));
     }
 
     #[test]

@@ -6,14 +6,16 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use common::decide::admit;
-use common::maps::event::{CLOSED_RING_DUE, EXPIRE_BUSY, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH};
-use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, PENDING_UNDELIVERED};
+use common::maps::event::{
+    CLOSED_RING_DUE, EXPIRE_BUSY, EXPIRE_DONE, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_HELD,
+};
+use common::maps::flow::{ClientTuple, Connection, FLOW_ESTABLISHED, Flow, PENDING_UNDELIVERED};
 use common::maps::settings::{Cursors, Settings};
 use common::reason::Reason;
 
-use super::crowd::{Crowd, Lingering};
+use super::crowd::{self, Crowd, Lingering};
 use super::due::{flow_is_due, half_open_is_due, hello_is_due, syn_is_due};
-use super::held::Held;
+use super::held::{Held, Over};
 use super::maps::Maps;
 use super::orphans::Orphans;
 use super::pin::{Pins, program};
@@ -65,8 +67,8 @@ pub struct Expirer {
     held: Held,
     orphans: Orphans,
     lingering: Lingering,
-    /// Over half of the map of flows was taken at the last check.
-    many: bool,
+    /// Flows at the last check of all, those that are over included.
+    found: u64,
     /// Backends whose SYN was not sent, because their link address is not known.
     unresolved: Vec<IpAddr>,
 }
@@ -97,7 +99,7 @@ impl Expirer {
             held: Held::default(),
             orphans: Orphans::default(),
             lingering: Lingering::default(),
-            many: false,
+            found: 0,
             unresolved: Vec::new(),
         })
     }
@@ -261,7 +263,7 @@ impl Expirer {
     /// trial, and makes room in a crowded map.
     pub fn sweep_flows(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_secs();
-        let (mut idle, mut closed) = (Vec::new(), Vec::new());
+        let (mut idle, mut closed, mut stuck) = (Vec::new(), Vec::new(), Vec::new());
         let mut crowd = self.crowd()?;
         let (trials, held) = (&mut self.trials, &mut self.held);
         let mut found = 0;
@@ -271,10 +273,12 @@ impl Expirer {
             match flow_is_due(flow, now, settings) {
                 Some(Reason::ExpireClosed) => closed.push(of_flow(client, flow, Reason::ExpireClosed)),
                 Some(reason) => idle.push(of_flow(client, flow, reason)),
-                None if held.is_over(client, flow, now) => {
-                    idle.push(of_held(client, flow, Reason::ExpireHeld))
-                }
                 None => {
+                    match held.over(client, flow, now) {
+                        Some(Over::End) => return idle.push(of_held(client, flow, Reason::ExpireHeld)),
+                        Some(Over::Ask) => stuck.push((*client, *flow)),
+                        None => {}
+                    }
                     trials.note(client, flow);
                     if crowd.is_crowded() {
                         crowd.note(client, flow, held.stuck(client, flow, now), now);
@@ -283,8 +287,11 @@ impl Expirer {
             }
         })?;
         held.end();
-        self.many = found > u64::from(self.maps.flows.capacity()) / 2;
+        self.found = found;
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
+        for (client, flow) in &stuck {
+            self.ask_both(client, flow, false)?;
+        }
         let crowded = self.make_room(crowd)?;
         self.note_ended(flows + crowded, settings);
         self.sweep_sources(settings)?;
@@ -297,13 +304,13 @@ impl Expirer {
 
     /// Whether the map of flows is so full that all flows are to be checked every second.
     pub fn is_crowded(&self) -> Result<bool, ExpireError> {
-        // Adding up the counters of all routes takes time. The map does not fill from half in the time between two checks.
-        Ok(self.many && self.crowd()?.is_crowded())
+        // Adding up the counters of all routes takes time.
+        Ok(crowd::may_be_crowded(self.found, self.maps.flows.capacity()) && self.crowd()?.is_crowded())
     }
 
     /// Returns how crowded the map of flows is.
     fn crowd(&self) -> Result<Crowd, ExpireError> {
-        let going = self.trials.len() + self.lingering.count(now_secs());
+        let going = self.trials.crowded() + self.lingering.count(now_secs());
         Ok(Crowd::new(self.flows()?, self.maps.flows.capacity(), going))
     }
 
@@ -323,14 +330,20 @@ impl Expirer {
                 ended += u32::from(self.run(&of_held(client, flow, Reason::ExpireCrowded))?);
                 continue;
             }
-            let probe = Expiry { seq: PROBE_BOTH, ..of_flow(client, flow, Reason::ExpireProbe) };
-            match self.request(&probe)? {
-                EXPIRE_DONE => self.trials.asked(client, flow.connection.generation),
-                EXPIRE_UNRESOLVED => self.unresolved.extend(ends(client, flow)),
-                _ => {}
-            }
+            self.ask_both(client, flow, true)?;
         }
         Ok(ended)
+    }
+
+    /// Asks both ends of a flow for the first time. `crowded`: it is to make room, if it had no packet since it was seen.
+    fn ask_both(&mut self, client: &ClientTuple, flow: &Flow, crowded: bool) -> Result<(), ExpireError> {
+        let seq = if crowded { PROBE_BOTH } else { PROBE_HELD };
+        match self.request(&Expiry { seq, ..of_flow(client, flow, Reason::ExpireProbe) })? {
+            EXPIRE_DONE => self.trials.asked(client, flow.connection.generation, crowded),
+            EXPIRE_UNRESOLVED => self.unresolved.extend(ends(client, flow)),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Removes counts of sources that are not needed, and makes room for new ones.

@@ -14,8 +14,9 @@ use common::wire::seq;
 const SILENT_SECS: u32 = 60;
 /// Lifetime of a flow with one direction closed, after its last progress.
 const HALF_CLOSED_SECS: u32 = 300;
-/// Lifetime of a flow with unacknowledged bytes or FIN, after its last progress: longer than the 15 retransmissions of
-/// Linux (`tcp_retries2`).
+/// After this time without progress, the ends of a flow with unacknowledged bytes or FIN are asked: longer than the 15
+/// retransmissions of Linux (`tcp_retries2`). They are not reset at once. A reader that stops, and has its window closed, may do so
+/// for hours; and the bytes may be a stranger's, that the other end did not accept.
 pub(super) const UNACKNOWLEDGED_SECS: u32 = 1_200;
 
 /// The flows that are being watched.
@@ -41,6 +42,15 @@ pub(super) enum Stuck {
     HalfClosed,
 }
 
+/// What follows for a flow that was held for too long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Both ends are reset.
+    End,
+    /// Both ends are asked whether they still have the connection.
+    Ask,
+}
+
 impl Held {
     /// Begins a walk over all flows.
     pub(super) fn begin(&mut self) {
@@ -49,9 +59,9 @@ impl Held {
         }
     }
 
-    /// Takes a flow up as it is now; `true` when it was held for too long. `now`: monotonic clock in seconds.
-    pub(super) fn is_over(&mut self, client: &ClientTuple, flow: &Flow, now: u32) -> bool {
-        let Some((limit_secs, progress)) = limit(flow) else { return false };
+    /// Takes a flow up as it is now, and says what follows if it was held for too long. `now`: monotonic clock in seconds.
+    pub(super) fn over(&mut self, client: &ClientTuple, flow: &Flow, now: u32) -> Option<Over> {
+        let (limit_secs, progress) = limit(flow)?;
         let generation = flow.connection.generation;
         let new = Watched { generation, progress, limit_secs, since_secs: now, found: true };
         let watched = self.0.entry(*client).or_insert(new);
@@ -59,10 +69,18 @@ impl Held {
             *watched = new;
         }
         watched.found = true;
-        now.saturating_sub(watched.since_secs) >= limit_secs
+        if now.saturating_sub(watched.since_secs) < limit_secs {
+            return None;
+        }
+        if limit_secs == UNACKNOWLEDGED_SECS {
+            // Again after as long, if they answer.
+            watched.since_secs = now;
+            return Some(Over::Ask);
+        }
+        Some(Over::End)
     }
 
-    /// Returns for how many seconds a flow that [`Self::is_over`] took up has been as it is, and what it waits for.
+    /// Returns for how many seconds a flow that [`Self::over`] took up has been as it is, and what it waits for.
     pub(super) fn stuck(&self, client: &ClientTuple, flow: &Flow, now: u32) -> Option<(Stuck, u32)> {
         let watched =
             self.0.get(client).filter(|watched| watched.generation == flow.connection.generation)?;
@@ -140,8 +158,12 @@ mod tests {
 
     /// Looks at a flow as the walk at this time does.
     fn look(held: &mut Held, flow: &Flow, now: u32) -> bool {
+        over(held, flow, now).is_some()
+    }
+
+    fn over(held: &mut Held, flow: &Flow, now: u32) -> Option<Over> {
         held.begin();
-        let over = held.is_over(&client(), flow, now);
+        let over = held.over(&client(), flow, now);
         held.end();
         over
     }
@@ -158,25 +180,28 @@ mod tests {
             silent.seen_secs = now;
             assert!(!look(&mut held, &silent, 1_000 + now));
         }
-        assert!(look(&mut held, &silent, 1_060));
+        assert_eq!(over(&mut held, &silent, 1_060), Some(Over::End));
         // Nothing to acknowledge yet: the backend is silent, too.
         assert!(!look(&mut held, &flow(1, 0, 0), 5_000));
         assert!(held.0.is_empty());
     }
 
     #[test]
-    fn unacknowledged_bytes_live_twenty_minutes_after_the_last_progress() {
+    fn ends_with_unacknowledged_bytes_are_asked_twenty_minutes_after_the_last_progress() {
         let mut held = Held::default();
         assert!(!look(&mut held, &flow(1, 100, 1), 0));
         assert!(!look(&mut held, &flow(1, 100, 1), 1_199));
-        assert!(look(&mut held, &flow(1, 100, 1), 1_200));
-        assert!(!look(&mut held, &flow(1, 100, 2), 1_201), "progress");
-        assert!(look(&mut held, &flow(1, 100, 2), 2_401));
+        assert_eq!(over(&mut held, &flow(1, 100, 1), 1_200), Some(Over::Ask));
+        assert!(!look(&mut held, &flow(1, 100, 1), 1_210), "asked once, by a walk of all flows");
+        assert!(!look(&mut held, &flow(1, 100, 1), 2_399));
+        assert_eq!(over(&mut held, &flow(1, 100, 1), 2_400), Some(Over::Ask), "and again if they answered");
+        assert!(!look(&mut held, &flow(1, 100, 2), 2_401), "progress");
+        assert_eq!(over(&mut held, &flow(1, 100, 2), 3_601), Some(Over::Ask));
         // The same of the client's bytes, and of a FIN.
         let mut fin = flow(2, 5, 5);
         (fin.client.sent.next, fin.client.sent.fin) = (501, 1);
-        assert!(!look(&mut held, &fin, 3_000));
-        assert!(look(&mut held, &fin, 4_200));
+        assert!(!look(&mut held, &fin, 4_000));
+        assert_eq!(over(&mut held, &fin, 5_200), Some(Over::Ask));
     }
 
     #[test]
@@ -186,7 +211,7 @@ mod tests {
         half.client.sent.fin = 1;
         assert!(!look(&mut held, &half, 0));
         assert!(!look(&mut held, &half, 299));
-        assert!(look(&mut held, &half, 300));
+        assert_eq!(over(&mut held, &half, 300), Some(Over::End));
         half.backend.sent.next = half.backend.sent.next.wrapping_add(9);
         half.client.acked.number = half.client.acked.number.wrapping_add(9);
         assert!(!look(&mut held, &half, 301));

@@ -44,7 +44,14 @@ impl Orphans {
 /// Whether there is a record of the connection that the entry was made for.
 fn has_connection(maps: &Maps, reply: &Reply) -> Result<bool, TableError> {
     let (client, generation) = (reply.tuple(), reply.generation);
-    Ok(maps.flows.look_up(&client)?.is_some_and(|flow| flow.connection.generation == generation)
+    let is_flow = || {
+        Ok::<_, TableError>(
+            maps.flows.look_up(&client)?.is_some_and(|flow| flow.connection.generation == generation),
+        )
+    };
+    // Flows once more at the end: it may have become one meanwhile.
+    Ok(is_flow()?
         || maps.hellos.look_up(&client)?.is_some_and(|hello| hello.connection.generation == generation)
-        || maps.half_opens.look_up(&client)?.is_some_and(|half| half.connection.generation == generation))
+        || maps.half_opens.look_up(&client)?.is_some_and(|half| half.connection.generation == generation)
+        || is_flow()?)
 }

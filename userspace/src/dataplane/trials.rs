@@ -24,13 +24,15 @@ const UNSENT: u32 = 20;
 pub(super) struct Trials(HashMap<ClientTuple, Trial>);
 
 /// A flow on trial.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Trial {
     generation: u32,
     /// Probes sent.
     probes: u32,
     /// Probes that could not be sent.
     unsent: u32,
+    /// Whether it is asked because the map is crowded.
+    crowded: bool,
 }
 
 impl Trials {
@@ -38,13 +40,13 @@ impl Trials {
     pub(super) fn note(&mut self, client: &ClientTuple, flow: &Flow) {
         if is_on_trial(flow) {
             let generation = flow.connection.generation;
-            self.0.entry(*client).or_insert(Trial { generation, probes: 0, unsent: 0 });
+            self.0.entry(*client).or_insert(Trial { generation, ..Trial::default() });
         }
     }
 
-    /// Takes up a flow whose ends are being asked for the first time.
-    pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32) {
-        self.0.insert(*client, Trial { generation, probes: 1, unsent: 0 });
+    /// Takes up a flow whose ends are being asked for the first time. `crowded`: it makes room if they do not answer.
+    pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32, crowded: bool) {
+        self.0.insert(*client, Trial { generation, probes: 1, unsent: 0, crowded });
     }
 
     /// The last probe was not sent: no silence may be counted for it, within limits.
@@ -55,9 +57,9 @@ impl Trials {
         }
     }
 
-    /// Returns the number of flows noted.
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    /// Returns the number of flows that were taken up because they may have to make room.
+    pub(super) fn crowded(&self) -> usize {
+        self.0.values().filter(|trial| trial.crowded).count()
     }
 
     /// Returns the clients of all flows noted.
@@ -76,7 +78,7 @@ impl Trials {
             let same =
                 |trial: &&Trial| trial.generation == generation && flow.connection.flags & FLOW_PROBED != 0;
             let trial = before.get(client).filter(same).copied();
-            let mut trial = trial.unwrap_or(Trial { generation, probes: 0, unsent: 0 });
+            let mut trial = trial.unwrap_or(Trial { generation, ..Trial::default() });
             if trial.probes == PROBES {
                 orders.push((*client, *flow, Reason::ExpireTrial, 0));
                 continue;
@@ -166,6 +168,21 @@ mod tests {
         assert_eq!(reasons(&mut trials, &flows(8, FLOW_PROBED)), [Reason::ExpireProbe]);
         assert_eq!(reasons(&mut trials, &[]), []);
         assert_eq!(reasons(&mut trials, &flows(8, FLOW_PROBED)), [Reason::ExpireProbe]);
+    }
+
+    /// A client puts its flow on trial by a RST whenever it likes. Counted as one that goes, none else was evicted for it.
+    #[test]
+    fn a_flow_on_trial_for_a_rst_makes_no_room() {
+        let mut trials = Trials::default();
+        trials.note(&client(1), &flow(7, FLOW_CLIENT_ON_TRIAL));
+        trials.asked(&client(2), 8, true);
+        trials.asked(&client(3), 9, false);
+        assert_eq!(trials.crowded(), 1);
+        let asked = |port, generation| (client(port), flow(generation, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED));
+        trials.next(&[asked(1, 7), asked(2, 8), asked(3, 9)]);
+        assert_eq!(trials.crowded(), 1, "as long as it is asked");
+        trials.next(&[asked(1, 7)]);
+        assert_eq!(trials.crowded(), 0);
     }
 
     #[test]

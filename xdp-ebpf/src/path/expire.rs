@@ -3,6 +3,7 @@
 
 use common::maps::event::{
     CLOSED_RING_DUE, EXPIRE_DONE, EXPIRE_NOTHING, EXPIRE_UNRESOLVED, Expiry, PROBE_BOTH, PROBE_FAR,
+    PROBE_HELD,
 };
 use common::maps::flow::{
     FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET, FLOW_UNDELIVERED,
@@ -154,7 +155,8 @@ fn flow(skb: Skb, s: &mut Scratch, request: Request) -> bool {
 fn probe(skb: Skb, s: &mut Scratch, request: Request) -> u32 {
     let Some(flow) = find(s, request) else { return EXPIRE_NOTHING };
     let (mut flags, generation) = (flow.connection.flags & ON_TRIAL, s.received.generation);
-    if request.seq == PROBE_BOTH && flow.seen_secs == request.seen_secs {
+    let idle = request.seq == PROBE_BOTH && flow.seen_secs == request.seen_secs;
+    if idle || request.seq == PROBE_HELD {
         flags = ON_TRIAL;
     }
     if flags & ON_TRIAL == 0 || flow.connection.state != FLOW_ESTABLISHED {

@@ -1,6 +1,6 @@
 //! Orders of the daemon, and their laws: one about what is no longer so changes nothing and sends nothing.
 
-use common::maps::event::{Expiry, PROBE_BOTH, PROBE_FAR};
+use common::maps::event::{Expiry, PROBE_BOTH, PROBE_FAR, PROBE_HELD};
 use common::maps::flow::{
     ClientTuple, FLOW_BACKEND_ON_TRIAL, FLOW_CLIENT_ON_TRIAL, FLOW_ESTABLISHED, FLOW_PROBED, FLOW_RESET,
 };
@@ -15,7 +15,7 @@ use super::map_laws::{self, Held};
 use super::packet_laws::{self, Given};
 
 /// What may be ordered, with [`Expiry::seq`] of a probe. The first seven have steps of their own.
-const KINDS: [(Reason, u32); 13] = [
+const KINDS: [(Reason, u32); 14] = [
     (Reason::ExpireIdle, 0),
     (Reason::ExpireRemoved, 0),
     (Reason::ExpireClosed, 0),
@@ -29,6 +29,7 @@ const KINDS: [(Reason, u32); 13] = [
     (Reason::ExpireTrial, 0),
     (Reason::ExpireHeld, 0),
     (Reason::ExpireCrowded, 0),
+    (Reason::ExpireProbe, PROBE_HELD),
 ];
 
 const ON_TRIAL: u8 = FLOW_CLIENT_ON_TRIAL | FLOW_BACKEND_ON_TRIAL;
@@ -86,7 +87,8 @@ impl Held {
             || is(order, &[ExpireTrial]) && !on_trial
             || is(order, &[ExpireHeld, ExpireCrowded]) && progressed
             || is(order, &[ExpireProbe])
-                && (state != FLOW_ESTABLISHED || !on_trial && (used || order.seq != PROBE_BOTH))
+                && (state != FLOW_ESTABLISHED
+                    || !on_trial && order.seq != PROBE_HELD && (used || order.seq != PROBE_BOTH))
             || is(order, &[ExpireClosed]) && state == FLOW_ESTABLISHED
     }
 
