@@ -15,7 +15,7 @@ use tests::packet::Segment;
 use tests::program::{Programs, Sizes, verdict};
 use tests::world::Device;
 
-use crate::check::{assert_dropped, assert_handed_on, assert_sent, sent};
+use crate::check::{assert_dropped, assert_handed_on, assert_sent, reset_of, sent};
 use crate::half_open::{at_backend, at_client, caller, from_client, half_open, tcp};
 use crate::open::{HELLO, Open};
 use crate::scene::{BACKEND_TIME, Backend, Client, Dial, Offer, behind, dial, ready, usual_hello};
@@ -200,8 +200,10 @@ fn a_reply_of_an_older_generation_is_nobodys() {
         let mut reply: common::maps::flow::Reply = programs.entry(name::NATS, backend.tuple()).unwrap();
         reply.generation = reply.generation.wrapping_sub(1);
         programs.insert(name::NATS, backend.tuple(), reply);
-        let late = backend.at(0, 0).rst();
-        assert_dropped(&backend.give(&mut programs, &late), Reason::EmitUnanswered);
+        // Addressed to the client: the node's stack would send it there.
+        let late = backend.at(0, 0);
+        assert_sent(&backend.give(&mut programs, &late), Reason::ForwardStray, &reset_of(&late));
+        assert_dropped(&backend.give(&mut programs, &late.rst()), Reason::EmitUnanswered);
         let client = Client { dial, cookie: crate::scene::BACKEND_ISN, time: 0 };
         assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_ESTABLISHED);
     }

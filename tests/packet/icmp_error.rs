@@ -1,6 +1,8 @@
 //! Segments that cannot be passed on: their sender is notified.
 
+use common::maps::word::TOLD_MAX;
 use common::reason::Reason;
+use common::wire::checksum;
 use tests::addresses::FAMILIES;
 use tests::compare::assert_bytes;
 use tests::icmp::{Icmp, Kind, quotation, time_exceeded, too_big};
@@ -56,8 +58,11 @@ fn a_super_packet_is_as_big_as_what_it_is_cut_into() {
     }
 }
 
+/// A client makes the node believe in such a route by an ICMP error to one of the node's own addresses, and the backend believes of
+/// all clients what it learns about one. An IPv4 packet that the device takes is for routers to fragment; IPv6 has nothing like it, so
+/// the backend learns of it, but not too often.
 #[test]
-fn the_mtu_of_the_route_counts_too() {
+fn a_narrow_route_to_one_client_lowers_no_mtu_of_all() {
     tests::skip_without_root!();
     let mut programs = ready();
     for family in FAMILIES {
@@ -72,7 +77,29 @@ fn the_mtu_of_the_route_counts_too() {
         open.pass_to_client(&mut programs, &down(1_300 - headers));
         let over = down(1_301 - headers);
         let outcome = open.backend.give(&mut programs, &over);
+        if family.is_v4() {
+            assert_eq!(
+                (outcome.verdict, &outcome.counted[..]),
+                (verdict::REDIRECT, &[(Reason::ForwardClient, 1)][..])
+            );
+            let header: [u8; 20] = outcome.packet[14..34].try_into().unwrap();
+            assert_eq!(header[6..8], [0, 0], "DF");
+            let zeroed = [&header[..10], &[0, 0], &header[12..]].concat().try_into().unwrap();
+            assert_eq!(header[10..12], checksum::ipv4_header(&zeroed).to_be_bytes());
+            // The device itself is no wider.
+            let over = down(1_501 - headers);
+            let outcome = open.backend.give(&mut programs, &over);
+            assert_told(&outcome, Reason::IcmpTooBig, Device::Backend, too_big(family), 1_500, &over);
+            continue;
+        }
         assert_told(&outcome, Reason::IcmpTooBig, Device::Backend, too_big(family), 1_300, &over);
+        let mut counted = Vec::new();
+        // Twice as many as a second allows, and a second may end meanwhile.
+        for _ in 0..3 * TOLD_MAX {
+            counted.extend(open.backend.give(&mut programs, &over).counted);
+        }
+        assert!(counted.contains(&(Reason::IcmpTooMany, 1)), "{counted:?}");
+        assert!(counted.iter().all(|(reason, _)| matches!(reason, Reason::IcmpTooBig | Reason::IcmpTooMany)));
     }
 }
 

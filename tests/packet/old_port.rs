@@ -1,19 +1,25 @@
 //! An old connection at the backend on our four-tuple. It may be alive: the node masquerades others' connections with ports
 //! that the programs do not see. Ours takes another port, and the old one keeps its packets.
 
-use common::maps::flow::{PENDING_CONNECTING, Reply};
+use common::maps::flow::{ClientTuple, Flow, PENDING_CONNECTING, Reply};
 use common::maps::name;
 use common::reason::Reason;
 use tests::addresses::FAMILIES;
 use tests::packet::flag;
-use tests::program::Sizes;
+use tests::program::{Programs, Sizes};
 
 use crate::check::{assert_dropped, assert_handed_on, assert_sent, sent};
 use crate::connect::{expected_syn, repeat};
 use crate::half_open::{caller, knock, tcp};
+use crate::open::open;
 use crate::ports::ports;
 use crate::scene::{Backend, ISN, behind, dial, ready, usual_hello};
 use crate::setup::{forget_all, nats, with_backends};
+
+/// Returns the number of flows, those that are over included.
+fn flows(programs: &Programs) -> usize {
+    programs.entries::<ClientTuple, Flow>(name::FLOWS).len()
+}
 
 /// The most ports given up for one segment of the client.
 const MOVES: usize = 8;
@@ -67,6 +73,42 @@ fn what_does_not_answer_our_syn_is_handed_on() {
         }
         assert_eq!(client.waiting(&programs), before);
         backend.accept(&mut programs);
+    }
+}
+
+/// A flow that is over keeps its port for ten seconds, in which conntrack may give it to another connection. Its SYN-ACK was passed
+/// to our client, which answered with RST, or was reset here.
+#[test]
+fn another_connection_on_the_port_of_one_that_is_over_gets_its_answer() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        for closed in [true, false] {
+            let open = open(&mut programs, family);
+            match closed {
+                true => open.close(&mut programs),
+                false => open.reset(&mut programs),
+            }
+            let theirs = open.backend_segment(0, 0).syn(77_000).flags(flag::SYN | flag::ACK).ack(9_000);
+            assert_handed_on(
+                &open.backend.give(&mut programs, &theirs),
+                &theirs.bytes(),
+                Reason::ConnectStray,
+            );
+            assert_eq!((flows(&programs), nats(&programs).len()), (0, 0), "{family:?}");
+            let data = theirs.clone().flags(flag::ACK).payload(*b"theirs");
+            assert_handed_on(
+                &open.backend.give(&mut programs, &data),
+                &data.bytes(),
+                Reason::ClassifyOwnTraffic,
+            );
+        }
+        // On an open one it may be a stranger's.
+        let open = open(&mut programs, family);
+        let forged = open.backend_segment(0, 0).syn(77_000).flags(flag::SYN | flag::ACK).ack(9_000);
+        assert_eq!(open.backend.give(&mut programs, &forged).counted, [(Reason::ForwardClient, 1)]);
+        assert_eq!(flows(&programs), 1);
+        forget_all(&mut programs);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::mem::offset_of;
 
+use common::maps::event::Expiry;
 use common::maps::flow::{
     Buffer, ClientTuple, FLOW_ESTABLISHED, FLOW_RESET, FLOW_UNDELIVERED, Flow, PENDING_UNDELIVERED, Pending,
     RECORD_OVER,
@@ -228,7 +229,10 @@ fn bytes_that_gave_way_end_the_flow_on_both_sides() {
         remove_hello(&mut programs, client.dial.tuple());
         let asks = backend.at(0, 0);
         let outcome = backend.give(&mut programs, &asks);
-        assert_sent(&outcome, Reason::HelloBufferFailed, &reset_of(&asks));
+        // The client repeats nothing that was acknowledged, so it would wait for ever.
+        assert_eq!(outcome.counted, [(Reason::HelloBufferFailed, 1)]);
+        assert_frame(&outcome.packet, &reset_of(&asks));
+        assert_emitted(&outcome, &[(Device::Client, client.refusal())]);
         assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_RESET);
         let repeats = client.at(4_000).payload(*b"more");
         let outcome = client.give(&mut programs, &repeats);
@@ -258,6 +262,29 @@ fn bytes_that_gave_way_end_the_flow_on_both_sides() {
             assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_RESET);
             order_closed(&mut programs, client);
         }
+    }
+}
+
+/// An eviction and the backend's acknowledgement cross: what was evicted had arrived, and nothing is lost.
+#[test]
+fn bytes_that_gave_way_after_they_arrived_end_nothing() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for family in FAMILIES {
+        let (client, backend, bytes) = owed(&mut programs, family);
+        let tuple = client.dial.tuple();
+        remove_hello(&mut programs, tuple);
+        let acks = backend.at(0, bytes.len() as u32);
+        let outcome = backend.give(&mut programs, &acks);
+        assert_eq!(outcome.counted, [(Reason::ForwardClient, 1)]);
+        let connection = client.flow(&programs).unwrap().connection;
+        assert_eq!((connection.state, connection.flags & FLOW_UNDELIVERED), (FLOW_ESTABLISHED, 0));
+        // The daemon reads of the eviction late.
+        let order =
+            Expiry { generation: connection.generation, ..crate::check::order(tuple, Reason::HelloEvicted) };
+        assert_eq!(programs.expire(&order).verdict, 1);
+        assert_eq!(client.flow(&programs).unwrap().connection.state, FLOW_ESTABLISHED);
+        crate::setup::forget_all(&mut programs);
     }
 }
 

@@ -166,7 +166,7 @@ fn a_narrow_link_beyond_a_router_of_the_backend_is_found() {
 }
 
 #[test]
-fn a_narrow_way_from_the_balancer_itself_is_told() {
+fn a_narrow_way_from_the_balancer_itself_is_heeded() {
     tests::skip_without_root!();
     for offloads in [true, false] {
         let place = place(offloads, 1500, 1500);
@@ -176,7 +176,9 @@ fn a_narrow_way_from_the_balancer_itself_is_told() {
             let narrow = format!("route add {net}/{bits} via {router} mtu lock {NARROW}\n");
             place.scene.lab.balancer.ip(&narrow).unwrap();
             let ((), moved) = place.scene.counted(|| place.download(family));
-            assert!(count(&moved, Reason::IcmpTooBig) > 0, "{family:?} {offloads}: {moved:?}");
+            // An IPv4 segment is for the routers to fragment: a backend would believe it of all clients.
+            let says = count(&moved, Reason::IcmpTooBig) > 0;
+            assert_eq!(says, !family.is_v4(), "{family:?} {offloads}: {moved:?}");
             // Towards the backend, the route changes while a connection is open.
             let (net, router) = (host(family, FAR, 0), backend(family, 0, 0));
             let ((), moved) = place.scene.counted(|| {

@@ -109,6 +109,8 @@ pub(crate) fn insert(received: &Received, waiting: &mut Waiting) -> Result<(), E
         }
         // The same hello may have arrived twice, at the same moment on two CPUs.
         Err(Unstored::Busy) => Err(Exit::drop(Reason::HelloBusy)),
+        // A slot was free, so another CPU frees the record it was of at this moment. The client repeats what was not acknowledged.
+        Err(Unstored::Full) if waiting.pending.have != 0 => Err(Exit::drop(Reason::HelloBusy)),
         Err(Unstored::Full) => Err(Exit::reset(Reason::HelloBufferFailed)),
     }
 }

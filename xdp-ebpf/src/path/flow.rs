@@ -1,6 +1,6 @@
 //! Packets of an established connection, or of one that is over and lingers.
 
-use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, HELLO_OFFSET_MASK};
+use common::maps::flow::{FLOW_ESTABLISHED, FLOW_SYN_SEEN, FLOW_UNDELIVERED, Flow, HELLO_OFFSET_MASK};
 use common::maps::listener::PROTOCOL_TCP;
 use common::reason::Reason;
 use common::wire::seq;
@@ -15,8 +15,8 @@ use crate::delivery;
 use crate::exit::{Exit, Verdict};
 use crate::kernel::{self, Skb};
 use crate::maps;
-use crate::packet::{FIN, RST, SYN};
-use crate::scratch::Scratch;
+use crate::packet::{ACK, FIN, RST, SYN};
+use crate::scratch::{Received, Scratch};
 use crate::segment::{draft, emit};
 use crate::stage::forward::{self, Step};
 use crate::stage::{checksum, classify, connect, half_open};
@@ -202,13 +202,18 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
     if believed && let Err(exit) = checksum::tcp(skb, received, &mut s.cursors) {
         return Some(exit);
     }
+    if is_of_another(received, flow) {
+        // The port is then free: what follows is the other connection's, too.
+        forget::flow(&mut received.client, received.generation);
+        return Some(Exit::next(Reason::ConnectStray));
+    }
     Some(match forward::from_backend(received, &mut s.flow, flow) {
         Step::Pass => delivery::to_client(skb, received, draft, Reason::ForwardClient),
         Step::PassReset => delivery::to_client(skb, received, draft, Reason::ForwardReset),
         Step::PassTrial => delivery::to_client(skb, received, draft, Reason::ForwardTrial),
         Step::PassUnfit => delivery::to_client(skb, received, draft, Reason::ForwardUnfit),
         Step::Linger => Exit::reset(Reason::ForwardLinger),
-        Step::Lost => Exit::reset(Reason::HelloBufferFailed),
+        Step::Lost => lost_for_backend(skb, s),
         Step::AckBackend => {
             forward::acknowledgement(received, draft, &s.flow);
             emit::send(skb, received, draft, &mut s.cursors, Reason::ForwardBackend)
@@ -216,6 +221,17 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
         Step::Stray => Exit::drop(Reason::ForwardChanged),
         Step::Repeat => repeat_for_backend(skb, s),
     })
+}
+
+/// Whether the backend answers another connection of the node: on the port of one of ours that is over and lingers, the node may
+/// masquerade another one by now. Passed on, its SYN-ACK would be reset by our client, and answered here, by us.
+#[inline(always)]
+fn is_of_another(received: &Received, flow: &mut Flow) -> bool {
+    let segment = &received.segment;
+    segment.has(SYN)
+        && segment.has(ACK)
+        && segment.ack != flow.client_isn.wrapping_add(1)
+        && atomic::word(atomic::head(&mut flow.connection)).state != FLOW_ESTABLISHED
 }
 
 /// Sends the undelivered bytes to the backend again, because the client repeats them.

@@ -195,7 +195,7 @@ fn backend(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
         Class::HalfOpen => half_open::backend(skb, s),
         // The same SYN-ACK, received twice.
         Class::Flow => Exit::drop(Reason::ConnectIgnored),
-        Class::New | Class::Stray => stray::backend(),
+        Class::New | Class::Stray => stray::backend(&s.received),
     })
 }
 

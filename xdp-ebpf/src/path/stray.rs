@@ -1,13 +1,14 @@
 //! Packets of no connection: they are mid-stream, and neither an entry nor a cookie fits them. Such packets
 //! from either side leave only here.
 
+use common::maps::listener::ROLE_SOURCE;
 use common::reason::Reason;
 
 use crate::exit::Exit;
 use crate::kernel::Skb;
 use crate::packet::RST;
-use crate::scratch::Scratch;
-use crate::stage::checksum;
+use crate::scratch::{Received, Scratch};
+use crate::stage::{checksum, classify};
 
 /// Handles a client's segment.
 #[inline(always)]
@@ -17,18 +18,17 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
     }
     match s.received.segment.has(RST) {
         true => Exit::drop(Reason::SynStray),
-        false => leave(Reason::SynCookieMismatch),
+        false => Exit::reset(Reason::SynCookieMismatch),
     }
 }
 
-/// Handles a backend's segment, whose checksum was already checked.
+/// Handles a backend's segment, whose checksum was already checked. The port may have been claimed a moment ago, for a connection
+/// whose record is not stored yet, and the segment be of another connection, which the node masquerades to our source address: no
+/// reason for RST. If it is nobody's, the node's stack answers it. One that is addressed to a client would leave the node.
 #[inline(always)]
-pub(super) fn backend() -> Exit {
-    leave(Reason::ForwardStray)
-}
-
-/// Answers the sender with RST; a RST is not answered.
-#[inline(always)]
-fn leave(reason: Reason) -> Exit {
-    Exit::reset(reason)
+pub(super) fn backend(received: &Received) -> Exit {
+    match classify::is(&received.segment, ROLE_SOURCE) {
+        true => Exit::next(Reason::ConnectStray),
+        false => Exit::reset(Reason::ForwardStray),
+    }
 }

@@ -7,7 +7,7 @@ use network_types::ip::IpProto;
 
 use super::{draft, hops, next_hop, sums};
 use crate::exit::Exit;
-use crate::kernel::Skb;
+use crate::kernel::{self, Skb};
 use crate::maps;
 use crate::packet::{ETH_BYTES, Headers, JUMBO_BYTES, RST, TCP_AT, TCP_BYTES_MAX, V4_BYTES, V6_BYTES};
 use crate::scratch::{Cursors, Draft, Received};
@@ -120,9 +120,10 @@ fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool,
     received.headers.set_port(TCP_AT, draft.tuple.client_port);
     received.headers.set_port(TCP_AT + 2, draft.tuple.vip_port);
     let ip_bytes = segment_bytes(skb, received);
-    let resolved = next_hop::find_for_flow(skb, received, draft, ip_bytes).map_err(|exit| {
-        if exit == Exit::drop(Reason::EmitTooBig) { Exit::icmp_error(Reason::IcmpTooBig) } else { exit }
-    })?;
+    let resolved = match next_hop::find_for_flow(skb, received, draft, ip_bytes) {
+        Err(exit) if exit == Exit::drop(Reason::EmitTooBig) => too_big(skb, received, draft, ip_bytes)?,
+        found => found?,
+    };
     let failed = Exit::drop(Reason::EmitFailed);
     let bytes = core::hint::black_box(received.segment.tcp_bytes) & 60;
     let addresses = sums::addresses_changed(&received.segment, draft);
@@ -152,6 +153,31 @@ fn rewrite(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool,
     if !v4 {
         // By one, whatever it was.
         skb.add_to_sum(sums::v6_header_changed(addresses, 1, 0));
+    }
+    Ok(resolved)
+}
+
+/// Finds the next hop of a packet that is larger than the MTU of its route. The node learns such an MTU from ICMP errors to its own
+/// addresses, which a client may send about itself; a backend would believe it of all clients. So an IPv4 packet that the device
+/// takes loses DF, and an IPv6 backend is not notified of too many.
+#[inline(always)]
+fn too_big(skb: Skb, received: &mut Received, draft: &mut Draft, ip_bytes: u32) -> Result<bool, Exit> {
+    let told = Exit::icmp_error(Reason::IcmpTooBig);
+    if !hops::is_about_all(received) {
+        return Err(told);
+    }
+    if !received.segment.v4 {
+        let may_tell = maps::may_tell(&received.client.client, (received.now_ns / 1_000_000_000) as u32);
+        return Err(if may_tell { told } else { Exit::drop(Reason::IcmpTooMany) });
+    }
+    let resolved = next_hop::find_on_device(skb, received, draft)
+        .map_err(|exit| if exit == Exit::drop(Reason::EmitTooBig) { told } else { exit })?;
+    if ip_bytes > kernel::mtu_found(&draft.route) {
+        return Err(told);
+    }
+    if !hops::may_be_fragmented(received) {
+        draft::lose_df(&mut received.headers, maps::next_identification(skb.segments()));
+        draft::write_ip_checksum(&mut received.headers, Headers::V4);
     }
     Ok(resolved)
 }

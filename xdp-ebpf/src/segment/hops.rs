@@ -16,11 +16,12 @@ use crate::verified::{Code, verified};
 #[repr(transparent)]
 pub(crate) struct FlowHop(u32);
 
-/// Bit 16: towards the client; bit 17: towards the backend; bit 18: routers may fragment it. Bits 0 to 15: the number
-/// of the hop, or 0.
+/// Bit 16: towards the client; bit 17: towards the backend; bit 18: routers may fragment it; bit 19: the backend believes of all
+/// clients what it learns of the path to this one. Bits 0 to 15: the number of the hop, or 0.
 const TO_CLIENT: u32 = 1 << 16;
 const TO_BACKEND: u32 = 1 << 17;
 const FRAGMENTED: u32 = 1 << 18;
+const SHARED: u32 = 1 << 19;
 const NUMBER: u32 = 0xffff;
 
 impl FlowHop {
@@ -42,12 +43,24 @@ impl FlowHop {
             false => Self(bit),
         }
     }
+
+    /// The same of a packet to a client whose backend believes of all clients what it learns of the path to this one.
+    #[inline(always)]
+    pub(crate) fn shared(self, shared: bool) -> Self {
+        if shared { Self(self.0 | SHARED) } else { self }
+    }
 }
 
 /// Whether routers on the path to the client may fragment the packet in hand.
 #[inline(always)]
 pub(super) fn may_be_fragmented(received: &Received) -> bool {
     received.hop.0 & FRAGMENTED != 0
+}
+
+/// Whether the packet in hand goes to a client, and its backend believes of all clients what it learns of the path to this one.
+#[inline(always)]
+pub(super) fn is_about_all(received: &Received) -> bool {
+    received.hop.0 & SHARED != 0
 }
 
 /// Whether the hop that the packet's flow names may be used: it is then in the headers and the draft.

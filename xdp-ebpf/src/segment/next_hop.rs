@@ -45,6 +45,12 @@ pub(crate) fn find_for_flow(
     find_for(skb, received, draft, ip_bytes, 0)
 }
 
+/// Like [`find`], whatever MTU the route has: the draft's route then has that of the device.
+#[inline(always)]
+pub(crate) fn find_on_device(skb: Skb, received: &mut Received, draft: &mut Draft) -> Result<bool, Exit> {
+    find_for(skb, received, draft, 0, 0)
+}
+
 /// Like [`find`], for one of our own segments. If the path has become narrower than the MSS allows, there is
 /// no sender to notify, so the segment is sent as far as the device takes it. The router that cannot pass it
 /// on reports that to `icmp`, which sends the hello again in smaller segments.

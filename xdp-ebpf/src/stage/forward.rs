@@ -159,7 +159,8 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
         return step;
     }
     emit::keep_received(received);
-    received.hop = FlowHop::of(received, flow, Towards::Client);
+    let shared = delivery::shares_source(&flow.connection);
+    received.hop = FlowHop::of(received, flow, Towards::Client).shared(shared);
     let seg = &received.segment;
     let repeated_ack =
         seg.ack == flow.backend.acked.number && seg.payload_bytes == 0 && !seg.has(FIN) && !seg.has(RST);
@@ -170,8 +171,7 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
             Undelivered::Settled => {}
             Undelivered::Lost => {
                 // The client considers these bytes delivered, but they are lost and neither side can repeat them.
-                let (generation, now_ns) = (received.generation, received.now_ns);
-                end::flow(&mut received.client, flow, generation, FLOW_RESET, now_ns);
+                kernel::assign(copy, flow);
                 return Step::Lost;
             }
             Undelivered::Still if repeated_ack || handshake => {
@@ -218,8 +218,11 @@ enum Undelivered {
 fn settle_undelivered(received: &mut Received, flow: &mut Flow, believed: bool) -> Undelivered {
     let generation = received.generation;
     let Some(until) = pending::acknowledged(&received.client, flow, generation) else {
-        // Another CPU may have received an acknowledgement too: it clears the flag and removes the bytes.
-        let lost = maps::is_undelivered(flow, generation);
+        // Another CPU may have received an acknowledgement too: it clears the flag and removes the bytes. Or they were
+        // evicted, and this segment shows that they had arrived.
+        let arrived = believed && seq::before_or_at(flow.client.sent.next, received.segment.ack);
+        let lost = maps::is_undelivered(flow, generation)
+            && !(arrived && end::clear(flow, generation, FLOW_UNDELIVERED));
         return if lost { Undelivered::Lost } else { Undelivered::Settled };
     };
     if believed && seq::before_or_at(until, received.segment.ack) {
