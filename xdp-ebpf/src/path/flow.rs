@@ -183,7 +183,7 @@ pub(super) fn client(skb: Skb, s: &mut Scratch) -> Exit {
         Step::PassTrial => delivery::to_backend(skb, received, draft, Reason::ForwardTrial),
         Step::PassUnfit => delivery::to_backend(skb, received, draft, Reason::ForwardUnfit),
         // RFC 5961: the client accepts a RST only at the exact number that its segment acknowledges.
-        Step::Linger | Step::AckBackend | Step::Lost => Exit::reset(Reason::ForwardLinger),
+        Step::Linger | Step::AckBackend => Exit::reset(Reason::ForwardLinger),
         Step::Stray => Exit::drop(Reason::SynStray),
         Step::Repeat => repeat_for_client(skb, s),
     }
@@ -213,7 +213,6 @@ pub(super) fn backend(skb: Skb, s: &mut Scratch) -> Option<Exit> {
         Step::PassTrial => delivery::to_client(skb, received, draft, Reason::ForwardTrial),
         Step::PassUnfit => delivery::to_client(skb, received, draft, Reason::ForwardUnfit),
         Step::Linger => Exit::reset(Reason::ForwardLinger),
-        Step::Lost => lost_for_backend(skb, s),
         Step::AckBackend => {
             forward::acknowledgement(received, draft, &s.flow);
             emit::send(skb, received, draft, &mut s.cursors, Reason::ForwardBackend)

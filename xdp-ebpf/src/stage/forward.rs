@@ -39,8 +39,6 @@ pub(crate) enum Step {
     AckBackend,
     /// The entry was removed meanwhile: drop the segment, the sender repeats it.
     Stray,
-    /// Bytes that we acknowledged were evicted before the backend had them: answer with RST.
-    Lost,
 }
 
 impl Code for Step {
@@ -59,7 +57,6 @@ impl Code for Step {
             4 => Self::Repeat,
             6 => Self::AckBackend,
             7 => Self::Stray,
-            8 => Self::Lost,
             _ => Self::Linger,
         }
     }
@@ -167,18 +164,15 @@ fn backend_segment(received: &mut Received, copy: &mut Flow, flow: &mut Flow) ->
     let handshake = is_syn_ack(seg, flow);
     let heard = track::hear(received, flow, 0);
     if flow.connection.flags & FLOW_UNDELIVERED != 0 {
-        match settle_undelivered(received, flow, heard == Heard::Believed) {
-            Undelivered::Settled => {}
-            Undelivered::Lost => {
-                // The client considers these bytes delivered, but they are lost and neither side can repeat them.
-                kernel::assign(copy, flow);
-                return Step::Lost;
-            }
-            Undelivered::Still if repeated_ack || handshake => {
-                kernel::assign(copy, flow);
-                return Step::Repeat;
-            }
-            Undelivered::Still => {}
+        let repeat = match settle_undelivered(received, flow, heard == Heard::Believed) {
+            Undelivered::Settled => false,
+            Undelivered::Still => repeated_ack || handshake,
+            // The client considers these bytes delivered, and neither side can repeat them: `path` finds none, and resets both.
+            Undelivered::Lost => true,
+        };
+        if repeat {
+            kernel::assign(copy, flow);
+            return Step::Repeat;
         }
     }
     if handshake {
