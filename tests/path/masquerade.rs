@@ -112,8 +112,9 @@ fn a_masqueraded_connection_and_ours_to_one_backend_both_live() {
         let others = PORTS.count() - 1;
         let (mut ours, moved) =
             node.scene.counted(|| (0..others).map(|_| node.through(family)).collect::<Vec<_>>());
-        // One of them met the masqueraded connection.
-        assert_eq!(moved.get("ConnectOld"), Some(&1), "{family:?}: {moved:?}");
+        // One of them met the masqueraded connection, unless the sequence of ports, which begins anywhere, has its port last.
+        let met = moved.get("ConnectOld").copied().unwrap_or(0);
+        assert!(met <= 1, "{family:?}: {moved:?}");
         assert_eq!(moved.get("ConnectHello"), Some(&(others as u64)), "{family:?}: {moved:?}");
         echoes(&mut masqueraded);
         for (stream, time) in &mut ours {
@@ -123,8 +124,12 @@ fn a_masqueraded_connection_and_ours_to_one_backend_both_live() {
         // Another one finds every port taken. The backend's answers to it are the masqueraded connection's.
         let vip = node.scene.lab.vip(family, TLS_PORT);
         let mut more = node.scene.lab.client.run(|| tls::dial(vip)).unwrap();
-        more.write_all(&hello().name(server_name(0)).bytes()).unwrap();
-        std::thread::sleep(Duration::from_millis(700));
+        let ((), moved) = node.scene.counted(|| {
+            more.write_all(&hello().name(server_name(0)).bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+        });
+        // If none did, this one meets it, and has no other port to take.
+        assert!(met == 1 || moved.contains_key("ConnectStray"), "{family:?}: {moved:?}");
         echoes(&mut masqueraded);
         reset(&more).unwrap();
     }
