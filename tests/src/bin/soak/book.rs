@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::plan::{Aim, End, Plan};
-use crate::tenants::ALL;
+use crate::tenants::{ALL, BACKENDS};
 
 /// How long an ended connection is remembered: its hello may still reach a backend.
 const REMEMBERED: Duration = Duration::from_secs(120);
 /// After a change is in force, its tenant's connections may be reset for this long: removed backends are searched for
 /// flows a second time after a second.
 pub(crate) const AFTERMATH: Duration = Duration::from_secs(3);
+/// What the director did that is remembered: some 15 minutes.
+const NOTES: usize = 400;
 /// [`Connection::backend`]: none has the hello yet.
 const NO_BACKEND: u8 = u8::MAX;
 
@@ -79,6 +81,13 @@ pub(crate) struct Fault {
     pub(crate) at: Instant,
 }
 
+/// Something that the director did, for reports.
+#[derive(Clone, Debug)]
+pub(crate) struct Note {
+    pub(crate) at: Instant,
+    pub(crate) what: String,
+}
+
 /// Everything that is shared.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
@@ -87,6 +96,7 @@ pub(crate) struct Book {
     live: Mutex<HashMap<u64, Arc<Connection>>>,
     ended: Mutex<VecDeque<(Instant, u64)>>,
     changes: Mutex<Vec<Change>>,
+    notes: Mutex<VecDeque<Note>>,
     faults: Mutex<Vec<Fault>>,
     classes: Mutex<BTreeMap<&'static str, u64>>,
     /// Connections that clients make at present.
@@ -158,8 +168,23 @@ impl Book {
         locked(&self.classes).clone()
     }
 
+    /// Notes what the director does, for reports.
+    pub(crate) fn note(&self, what: impl Into<String>) {
+        let mut notes = locked(&self.notes);
+        if notes.len() == NOTES {
+            notes.pop_front();
+        }
+        notes.push_back(Note { at: Instant::now(), what: what.into() });
+    }
+
+    /// What the director did last, oldest first.
+    pub(crate) fn notes(&self) -> Vec<Note> {
+        locked(&self.notes).iter().cloned().collect()
+    }
+
     /// Notes a change of a tenant's backends before it is written.
     pub(crate) fn change(&self, tenant: u32, before: u8, after: u8) {
+        self.note(backends_changed(tenant, before, after));
         let mut changes = locked(&self.changes);
         for change in changes.iter_mut().filter(|change| change.tenant == tenant && change.absent) {
             change.absent = after == 0;
@@ -223,6 +248,19 @@ impl Book {
     }
 }
 
+/// A change of a tenant's backends, for reports.
+fn backends_changed(tenant: u32, before: u8, after: u8) -> String {
+    let list = |backends: u8| {
+        let numbers = (0..BACKENDS).filter(|backend| backends & 1 << backend != 0);
+        match numbers.map(|backend| backend.to_string()).collect::<Vec<_>>().join(" ") {
+            none if none.is_empty() => "none".to_owned(),
+            numbers => numbers,
+        }
+    };
+    let [removed, added] = [before & !after, after & !before].map(list);
+    format!("tenant {tenant}: backends {} are chosen, removed {removed}, added {added}", list(after))
+}
+
 /// The class of a connection, for the table.
 fn class(connection: &Connection) -> &'static str {
     let plan = &connection.plan;
@@ -236,5 +274,37 @@ fn class(connection: &Connection) -> &'static str {
         Aim::Refused(_) => "refused",
         Aim::Unfinished(_) => "unfinished",
         Aim::Empty(_) | Aim::ClosedPort => "no hello",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_noted_with_what_they_remove_and_add() {
+        let book = Book::default();
+        for (before, after) in [(0b1111, 0b0101), (0b0101, 0b0101), (0b0101, 0), (0, 0b1000)] {
+            book.change(2, before, after);
+        }
+        let notes: Vec<String> = book.notes().into_iter().map(|note| note.what).collect();
+        let expected = [
+            "tenant 2: backends 0 2 are chosen, removed 1 3, added none",
+            "tenant 2: backends 0 2 are chosen, removed none, added none",
+            "tenant 2: backends none are chosen, removed 0 2, added none",
+            "tenant 2: backends 3 are chosen, removed none, added 3",
+        ];
+        assert_eq!(notes, expected);
+    }
+
+    #[test]
+    fn the_last_notes_are_kept() {
+        let book = Book::default();
+        for number in 0..=NOTES {
+            book.note(number.to_string());
+        }
+        let notes = book.notes();
+        assert_eq!((notes.len(), notes[0].what.as_str()), (NOTES, "1"));
+        assert!(notes.is_sorted_by_key(|note| note.at));
     }
 }

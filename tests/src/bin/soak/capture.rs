@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use ::tests::addresses::{FAMILIES, balancer, vip};
+use ::tests::net::Namespace;
+use ::tests::packet::Segment;
+use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
-use tests::addresses::{FAMILIES, balancer, vip};
-use tests::net::Namespace;
-use tests::packet::Segment;
 
 use crate::book::locked;
 use crate::tenants::SITE_NETS;
@@ -84,19 +84,78 @@ pub(crate) struct Counts {
     pub(crate) forwarded: u64,
     /// Received by the node.
     pub(crate) received: u64,
-    /// Not seen, because they came faster than they were read.
+    /// Read and counted above.
+    pub(crate) seen: u64,
+    /// That the kernel has queued for the capture. Those that are not `seen` still wait to be read.
+    pub(crate) queued: u64,
+    /// That the kernel has dropped, because they came faster than they were read.
     pub(crate) missed: u64,
 }
 
-#[derive(Debug, Default)]
+impl Counts {
+    /// Whether no RST waits to be read. One that is read after the kernel was asked makes `seen` the greater number.
+    pub(crate) fn are_all_read(&self) -> bool {
+        self.seen == self.queued
+    }
+}
+
+/// What the kernel says of a packet socket, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Statistics {
+    /// Frames that passed the filter, also those that were dropped.
+    packets: u64,
+    drops: u64,
+}
+
+impl Statistics {
+    /// Adds what was read, which the kernel clears on each read.
+    fn add(&mut self, [packets, drops]: [u32; 2]) {
+        self.packets += u64::from(packets);
+        self.drops += u64::from(drops);
+    }
+
+    /// Frames that were queued to be read.
+    fn queued(&self) -> u64 {
+        self.packets - self.drops
+    }
+}
+
+#[derive(Debug)]
 struct Shared {
+    fd: OwnedFd,
     own: AtomicU64,
     passed: AtomicU64,
     forwarded: AtomicU64,
     received: AtomicU64,
-    missed: AtomicU64,
+    /// Is raised after the counter of the segment's kind.
+    seen: AtomicU64,
+    /// Locked while the kernel is asked, as each answer is given once.
+    statistics: Mutex<Statistics>,
     last: Mutex<VecDeque<Seen>>,
     stop: AtomicBool,
+}
+
+impl Shared {
+    fn new(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            own: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            forwarded: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            statistics: Mutex::default(),
+            last: Mutex::default(),
+            stop: AtomicBool::new(false),
+        }
+    }
+
+    /// Asks the kernel, and adds up.
+    fn statistics(&self) -> Result<Statistics> {
+        let mut sum = locked(&self.statistics);
+        sum.add(read_statistics(&self.fd)?);
+        Ok(*sum)
+    }
 }
 
 /// A running capture.
@@ -112,27 +171,32 @@ impl Capture {
         let fd = node.run(|| open(&FILTER)).context("opening a packet socket")?;
         socket::setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES).context("a large buffer")?;
         socket::setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::milliseconds(20))?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(fd));
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("capture".into()).spawn(move || {
             while !own.stop.load(Ordering::Relaxed) {
-                receive(&fd, &own);
+                receive(&own);
             }
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// The numbers so far.
-    pub(crate) fn counts(&self) -> Counts {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    /// The numbers so far. The kernel is asked first.
+    pub(crate) fn counts(&self) -> Result<Counts> {
+        ensure!(self.thread.as_ref().is_some_and(|thread| !thread.is_finished()), "the capture has ended");
         let s = &self.shared;
-        Counts {
+        let statistics = s.statistics().context("statistics of the packet socket")?;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Ok(Counts {
+            // First: the counters below include all that it includes.
+            seen: s.seen.load(Ordering::Acquire),
+            queued: statistics.queued(),
+            missed: statistics.drops,
             own: of(&s.own),
             passed: of(&s.passed),
             forwarded: of(&s.forwarded),
             received: of(&s.received),
-            missed: of(&s.missed),
-        }
+        })
     }
 
     /// The last RSTs, oldest first.
@@ -215,13 +279,9 @@ pub(crate) fn next(fd: &OwnedFd, buffer: &mut [u8]) -> Option<Frame> {
 }
 
 /// Waits a short time for a segment and counts it.
-fn receive(fd: &OwnedFd, shared: &Shared) {
+fn receive(shared: &Shared) {
     let mut buffer = [0; 256];
-    let Some(Frame { length, device, sent }) = next(fd, &mut buffer) else {
-        let missed = dropped(fd);
-        shared.missed.fetch_add(missed, Ordering::Relaxed);
-        return;
-    };
+    let Some(Frame { length, device, sent }) = next(&shared.fd, &mut buffer) else { return };
     let frame = &buffer[..length];
     let hops = if frame[12] == 0x08 { frame[22] } else { frame[21] };
     let segment = parsed(frame);
@@ -234,6 +294,7 @@ fn receive(fd: &OwnedFd, shared: &Shared) {
         (false, _) => &shared.received,
     };
     counter.fetch_add(1, Ordering::Relaxed);
+    shared.seen.fetch_add(1, Ordering::Release);
     let mut last = locked(&shared.last);
     if last.len() == KEPT {
         last.pop_front();
@@ -265,15 +326,16 @@ fn parsed(frame: &[u8]) -> Option<Segment> {
             ),
         };
         let (from, to) = (SocketAddr::new(from, port(at)?), SocketAddr::new(to, port(at + 2)?));
-        Some(tests::packet::segment(from, to).flags(*frame.get(at + 13)?))
+        Some(::tests::packet::segment(from, to).flags(*frame.get(at + 13)?))
     })
 }
 
-/// Segments that were dropped since the last call, because the buffer was full.
-fn dropped(fd: &OwnedFd) -> u64 {
+/// Frames that passed the filter since the last call, and those of them that were dropped.
+fn read_statistics(fd: &OwnedFd) -> Result<[u32; 2]> {
+    // The layout of struct tpacket_stats, which is that of TPACKET_V1: the version of a socket that sets none.
     let mut stats = [0_u32; 2];
     let mut bytes = size_of_val(&stats) as libc::socklen_t;
-    // SAFETY: `stats` has the layout of struct tpacket_stats: packets, drops; its size is passed along.
+    // SAFETY: `stats` is live and its size is passed along.
     let got = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -283,7 +345,9 @@ fn dropped(fd: &OwnedFd) -> u64 {
             &raw mut bytes,
         )
     };
-    if got < 0 { 0 } else { stats[1].into() }
+    ensure!(got == 0, io::Error::last_os_error());
+    ensure!(bytes as usize == size_of_val(&stats), "PACKET_STATISTICS has {bytes} bytes");
+    Ok(stats)
 }
 
 /// RSTs that the namespace's own stack has sent so far.
@@ -298,4 +362,27 @@ pub(crate) fn of_stack(node: &Namespace) -> Result<u64> {
 /// The age of a RST in a report.
 pub(crate) fn age(seen: &Seen, now: Instant) -> Duration {
     now.saturating_duration_since(seen.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_are_added_up_and_dropped_frames_are_not_queued() {
+        let mut sum = Statistics::default();
+        for read in [[5, 0], [0, 0], [7, 3], [u32::MAX, 1]] {
+            sum.add(read);
+        }
+        assert_eq!(sum, Statistics { packets: 12 + u64::from(u32::MAX), drops: 4 });
+        assert_eq!(sum.queued(), 8 + u64::from(u32::MAX));
+    }
+
+    #[test]
+    fn all_are_read_when_as_many_were_seen_as_queued() {
+        let of = |seen, queued| Counts { seen, queued, missed: 2, ..Counts::default() };
+        assert!(of(7, 7).are_all_read());
+        assert!(!of(6, 7).are_all_read(), "one waits");
+        assert!(!of(8, 7).are_all_read(), "one came after the kernel was asked");
+    }
 }

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use ::tests::daemon::Daemon;
+use ::tests::dice::Dice;
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
-use tests::daemon::Daemon;
-use tests::dice::Dice;
 
 use crate::book::Book;
 use crate::capture::Capture;
@@ -75,6 +75,7 @@ impl<'a> Director<'a> {
         // By itself it would find those of the default route and of the backends.
         let devices = devices().join(",");
         let daemon = Daemon::start(&network.node, &config(&backends), &["--devices", &devices])?;
+        book.note("READY after the first start");
         let before = daemon.reasons()?;
         let (tally, dice, begun) = (Tally::default(), Dice::new(seed, u64::MAX - 1), Instant::now());
         Ok(Self { book, network, capture, tail, daemon, tally, before, dice, backends, begun })
@@ -125,7 +126,8 @@ impl<'a> Director<'a> {
             Event::Weather => self.weather(),
             Event::Change => {
                 self.choose();
-                self.daemon.reload(&config(&self.backends)).context("reloading")?;
+                let took = self.daemon.reload(&config(&self.backends)).context("reloading")?;
+                self.book.note(format!("READY, {took:.3?} after SIGHUP"));
                 self.book.in_force();
             }
             Event::Kill => self.kill()?,
@@ -145,6 +147,10 @@ impl<'a> Director<'a> {
         let loss = dice.weighted(&[(3, 0), (3, 1), (2, 2), (1, 5)]);
         let (duplication, reordering) = (dice.below(3) as u32, dice.below(3) as u32);
         self.network.set(side, loss, duplication, reordering);
+        let of = ["clients", "backends"][side];
+        self.book.note(format!(
+            "weather of the {of}: loss {loss}, duplication {duplication}, reordering {reordering}"
+        ));
     }
 
     /// Chooses other backends for one of the tenants that change, or none.
@@ -164,11 +170,14 @@ impl<'a> Director<'a> {
         if self.dice.chance(40) {
             self.choose();
             self.daemon.write_config(&config(&self.backends).json())?;
+            self.book.note("SIGHUP, and a signal that ends the daemon");
             self.daemon.signal(Signal::SIGHUP)?;
             sleep(Duration::from_micros(self.dice.below(30_000)));
         }
         let signal = if self.dice.chance(85) { Signal::SIGKILL } else { Signal::SIGTERM };
+        self.book.note(format!("{signal} is sent"));
         self.daemon.end(signal)?;
+        self.book.note("the daemon has ended");
         self.book.killed();
         self.tally.kills += 1;
         sleep(Duration::from_millis(self.dice.weighted(&[(3, 0), (4, 500), (2, 3000), (1, 8000)])));
@@ -176,7 +185,9 @@ impl<'a> Director<'a> {
             self.choose();
             self.daemon.write_config(&config(&self.backends).json())?;
         }
+        self.book.note("the daemon is started");
         self.daemon.launch(&self.network.node).context("starting the daemon again")?;
+        self.book.note("READY after a start");
         self.book.in_force();
         Ok(())
     }
@@ -189,6 +200,11 @@ impl<'a> Director<'a> {
         while book.active.load(Ordering::Relaxed) > 0 && start.elapsed() < DRAIN && !book.is_over() {
             sleep(Duration::from_millis(20));
         }
+        book.note(format!(
+            "new connections were paused {:.3?} ago, {} are left",
+            start.elapsed(),
+            book.active.load(Ordering::Relaxed)
+        ));
         let verdict = ledger::compare(&self.daemon, &self.network.node, self.capture)?;
         match verdict {
             Verdict::Equal(sums) => {
@@ -201,10 +217,18 @@ impl<'a> Director<'a> {
                 self.tally.sums = sums;
             }
             Verdict::Unequal(sums) => {
-                book.fault(format!("RSTs captured and counted are not equal: {sums:#?}"), None);
+                let difference = sums.difference();
+                book.fault(
+                    format!(
+                        "RSTs captured and counted are not equal: {difference}\n{sums:#?}\nat the last comparison: {:#?}",
+                        self.tally.sums
+                    ),
+                    None,
+                );
                 self.tally.sums = sums;
             }
         }
+        book.note("the RSTs were compared");
         if !book.is_over() {
             self.before = self.daemon.reasons()?;
         }
@@ -225,8 +249,35 @@ impl<'a> Director<'a> {
         );
     }
 
+    /// Packets by reason since the last comparison.
+    pub(crate) fn moved(&self) -> Result<BTreeMap<String, u64>> {
+        Ok(moved(&self.before, &self.daemon.reasons()?))
+    }
+
     /// How long it has run.
     pub(crate) fn elapsed(&self) -> Duration {
         self.begun.elapsed()
+    }
+}
+
+/// The counters that are higher than before.
+fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let since = after.iter().map(|(reason, count)| {
+        (reason.clone(), count - before.get(reason).copied().unwrap_or(0).min(*count))
+    });
+    since.filter(|(_, count)| *count > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_counters_that_are_higher_have_moved() {
+        let of = |counts: &[(&str, u64)]| {
+            counts.iter().map(|(reason, count)| ((*reason).to_owned(), *count)).collect::<BTreeMap<_, _>>()
+        };
+        let (before, after) = (of(&[("a", 1), ("b", 2)]), of(&[("a", 1), ("b", 5), ("c", 4)]));
+        assert_eq!(moved(&before, &after), of(&[("b", 3), ("c", 4)]));
     }
 }

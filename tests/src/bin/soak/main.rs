@@ -85,7 +85,7 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     let tail = Tail::start(&network.node)?;
     let mut director = Director::new(&book, &network, (&capture, &tail), seed)?;
     let (tap, ethernet) = network.tap_of_stranger()?;
-    let conducted = std::thread::scope(|scope| {
+    let moved = std::thread::scope(|scope| {
         for client in 0..options.clients + PATIENT {
             let (book, clients) = (&book, &network.clients);
             let patient = client >= options.clients;
@@ -96,13 +96,12 @@ fn conduct(options: &Options) -> Result<ExitCode> {
         let faults = book.faults();
         // Clients end their connections; what the end of the soak causes is no fault.
         book.stop.store(true, Ordering::Relaxed);
-        if !faults.is_empty() {
-            let path = report::write(&director, seed, &faults)?;
+        let written = (!faults.is_empty()).then(|| report::write(&director, seed, &faults)).transpose()?;
+        if let Some(report::Written { path, .. }) = &written {
             println!("the report: {}", path.display());
         }
-        conducted
-    });
-    conducted?;
+        conducted.map(|()| written.map(|written| written.moved))
+    })?;
     drop(servers);
     let fault = book.faults().first().map(|fault| fault.what.lines().next().unwrap_or_default().to_owned());
     let row = Row {
@@ -113,6 +112,7 @@ fn conduct(options: &Options) -> Result<ExitCode> {
         classes: book.classes(),
         tally: director.tally.clone(),
         fault,
+        moved,
     };
     let path = table::append(&row)?;
     println!("\n{row:#?}\nappended to {}", path.display());

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 
-use crate::book::Fault;
+use crate::book::{Fault, Note};
 use crate::capture::age;
 use crate::director::Director;
 use crate::network::device_name;
@@ -24,22 +24,38 @@ const NEAR: u32 = 100_000;
 /// TCP flags of the first segment.
 const SYN: u8 = 2;
 
-/// Writes the report of the faults; where it is.
-pub(crate) fn write(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<PathBuf> {
-    let text = text(director, seed, faults)?;
+/// A report that was written.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) path: PathBuf,
+    /// Packets by reason since the last comparison, or why they are not known.
+    pub(crate) moved: Result<BTreeMap<String, u64>, String>,
+}
+
+/// Prints and writes the report of the faults.
+pub(crate) fn write(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<Written> {
+    // First of all, because they are overwritten.
+    let tail = director.tail.last();
+    let moved = director.moved().map_err(|error| format!("{error:#}"));
+    let text = text(director, seed, faults, &tail, &moved)?;
     println!("\n{text}");
     let folder = target().join("soak");
     fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     let path = folder.join(format!("fault-{seed}.txt"));
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
-    Ok(path)
+    Ok(Written { path, moved })
 }
 
-fn text(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<String> {
+fn text(
+    director: &Director<'_>,
+    seed: u64,
+    faults: &[Fault],
+    tail: &[Packet],
+    moved: &Result<BTreeMap<String, u64>, String>,
+) -> Result<String> {
     let now = Instant::now();
-    // First of all, because they are overwritten.
-    let packets_kept = director.tail.last();
-    let mut text = format!("seed {seed}, after {:.1?}\n", director.elapsed());
+    let time = time_of_day(SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis());
+    let mut text = format!("seed {seed}, after {:.1?}; written at {time} UTC\n", director.elapsed());
     for fault in faults {
         writeln!(text, "\n{:.3?} ago: {}", now - fault.at, fault.what)?;
         if let Some(connection) = &fault.connection {
@@ -54,19 +70,37 @@ fn text(director: &Director<'_>, seed: u64, faults: &[Fault]) -> Result<String> 
         }
     }
     writeln!(text, "\npackets by reason since the last comparison:")?;
-    for (reason, count) in moved(&director.before, &director.daemon.reasons()?) {
-        writeln!(text, "{count:>10} {reason}")?;
+    match moved {
+        Ok(moved) => moved.iter().try_for_each(|(reason, count)| writeln!(text, "{count:>10} {reason}"))?,
+        Err(error) => writeln!(text, "not known: {error}")?,
     }
+    notes(&mut text, &director.book.notes(), now)?;
     for injector in &director.network.injectors {
         writeln!(text, "{}", injector.summary())?;
     }
     let concerned: Vec<String> =
         faults.iter().filter_map(|fault| Some(fault.connection.as_ref()?.local()?.to_string())).collect();
     flows(&mut text, director, &concerned)?;
-    packets(&mut text, director, &packets_kept, &concerned, now)?;
+    packets(&mut text, director, tail, &concerned, now)?;
     resets(&mut text, director, &concerned, now)?;
     writeln!(text, "\nthe daemon's log:\n{}", director.daemon.log())?;
     Ok(text)
+}
+
+/// What the director did last: changes, signals, and READY.
+fn notes(text: &mut String, notes: &[Note], now: Instant) -> Result<()> {
+    writeln!(text, "\nwhat the director did, the last {}:", notes.len())?;
+    for Note { at, what } in notes {
+        writeln!(text, "{:>9.3?} ago: {what}", now.saturating_duration_since(*at))?;
+    }
+    writeln!(text)?;
+    Ok(())
+}
+
+/// The time of day, to find it in the daemon's log.
+fn time_of_day(unix_milliseconds: u128) -> String {
+    let (seconds, milliseconds) = (unix_milliseconds / 1000 % 86_400, unix_milliseconds % 1000);
+    format!("{:02}:{:02}:{:02}.{milliseconds:03}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
 /// The packets of the connections that a fault concerns, on both sides: a client's numbers are the backend's, too.
@@ -143,16 +177,33 @@ fn flows(text: &mut String, director: &Director<'_>, concerned: &[String]) -> Re
     Ok(())
 }
 
-/// The counters that are higher than before.
-fn moved(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
-    let since = after.iter().map(|(reason, count)| {
-        (reason.clone(), count - before.get(reason).copied().unwrap_or(0).min(*count))
-    });
-    since.filter(|(_, count)| *count > 0).collect()
-}
-
 /// The target folder this program was built into.
 fn target() -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.ancestors().nth(2).map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn notes_have_their_age() {
+        let at = Instant::now();
+        let note = |at, what: &str| Note { at, what: what.into() };
+        let given =
+            [note(at, "SIGKILL is sent"), note(at + Duration::from_millis(250), "READY after a start")];
+        let mut text = String::new();
+        notes(&mut text, &given, at + Duration::from_millis(1500)).expect("text");
+        assert!(text.contains("1.500s ago: SIGKILL is sent\n"), "{text}");
+        assert!(text.contains("1.250s ago: READY after a start\n"), "{text}");
+    }
+
+    #[test]
+    fn the_time_of_day_is_that_of_the_clock() {
+        assert_eq!(time_of_day(0), "00:00:00.000");
+        assert_eq!(time_of_day(1_735_689_599_042), "23:59:59.042");
+    }
 }

@@ -1,6 +1,7 @@
 //! The committed table of all runs.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,8 @@ pub(crate) struct Row {
     pub(crate) tally: Tally,
     /// What was found, in few words; `None`: nothing.
     pub(crate) fault: Option<String>,
+    /// When there is a fault: packets by reason since the last comparison, or why they are not known.
+    pub(crate) moved: Option<Result<BTreeMap<String, u64>, String>>,
 }
 
 impl Row {
@@ -32,8 +35,10 @@ impl Row {
         let sums = &self.tally.sums;
         let [captured, counted] = sums.totals();
         let total: u64 = self.classes.values().sum();
-        let fault =
-            self.fault.as_ref().map_or("none".into(), |what| format!("**{}**", what.replace('|', "/")));
+        let fault = self
+            .fault
+            .as_ref()
+            .map_or("none".into(), |what| format!("**{}**{}", in_cell(what), in_cell(&self.moved())));
         format!(
             "| {} | {} | {} | {} | {:.1} | {total}: {} | {captured} / {counted} | {} | {} | {} | {} | {fault} |",
             self.date,
@@ -48,6 +53,22 @@ impl Row {
             comparisons(&self.tally),
         )
     }
+
+    /// What follows the fault: the packets since the last comparison.
+    fn moved(&self) -> String {
+        let what = match &self.moved {
+            None => return String::new(),
+            Some(Ok(moved)) if moved.is_empty() => "none".into(),
+            Some(Ok(moved)) => list(moved.iter()),
+            Some(Err(error)) => format!("not known: {error}"),
+        };
+        format!("; packets by reason since the last comparison: {what}")
+    }
+}
+
+/// A text that neither ends a cell nor a row.
+fn in_cell(text: &str) -> String {
+    text.replace('|', "/").replace('\n', " ")
 }
 
 fn comparisons(tally: &Tally) -> String {
@@ -57,7 +78,7 @@ fn comparisons(tally: &Tally) -> String {
     }
 }
 
-fn list<'a>(counts: impl Iterator<Item = (&'a &'static str, &'a u64)>) -> String {
+fn list<'a>(counts: impl Iterator<Item = (impl Display, &'a u64)>) -> String {
     counts.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
 }
 
@@ -121,13 +142,19 @@ mod tests {
             classes: BTreeMap::from([("tcp", 7), ("refused", 2)]),
             tally: Tally::default(),
             fault: fault.map(str::to_owned),
+            moved: fault
+                .map(|_| Ok(BTreeMap::from([("RouteNone".to_owned(), 4), ("SynDraining".to_owned(), 1)]))),
         };
         let text = with_row(&text, &row(60.0, None).line());
         let text = with_row(&text, &row(3.5, Some("client: a | b")).line());
         let text = with_row(&text, &row(1.2, None).line());
         assert!(text.contains(&format!("{SUM}61.2\n")), "{text}");
         assert_eq!(text.lines().filter(|line| line.starts_with("| 2026")).count(), 3);
-        assert!(text.contains("| 9: refused 2, tcp 7 |") && text.contains("**client: a / b**"), "{text}");
+        assert!(text.contains("| 9: refused 2, tcp 7 |"), "{text}");
+        let moved = "packets by reason since the last comparison: RouteNone 4, SynDraining 1 |";
+        assert!(text.contains(&format!("**client: a / b**; {moved}")), "{text}");
+        let unknown = Row { moved: Some(Err("no\npins".into())), ..row(1.0, Some("x")) };
+        assert!(unknown.line().ends_with("since the last comparison: not known: no pins |"));
     }
 
     #[test]
