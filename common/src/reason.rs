@@ -89,6 +89,8 @@ reasons! {
     47 RouteReserved "route" "reserved_name" "a name nobody may claim; answered with RST";
     48 RouteChanged "route" "changed" "listener, name or backend changed while it was looked up; dropped, the sender repeats";
 
+    49 HelloChallenged "hello" "challenged" "RST of a waiting client at another number than its own; answered with a challenge ACK";
+
     50 PickNone "pick" "no_backend" "the route has no backend that takes new flows; answered with RST";
     51 PickNoFamily "pick" "no_family" "the route has no backend of the client's address family; answered with RST";
     52 PickRefused "pick" "refused" "the share of a backend reference that leads nowhere; answered with RST";

@@ -342,3 +342,23 @@ fn a_half_open_connection_that_is_held_ends_as_its_client_proves_another_handsha
         }
     }
 }
+
+/// The record that the free slot was of is still in the map: another CPU is about to remove it. The client was reset.
+#[test]
+fn a_hello_that_finds_a_slot_but_no_record_free_is_dropped_and_passes_when_it_comes_again() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    let other = |nth: u32| dial(FAMILIES[0]).port(10_000 + nth as u16).tuple();
+    for nth in 0..Sizes::default().hellos {
+        programs.insert(name::PENDING, other(nth), Pending::zeroed());
+    }
+    for family in FAMILIES {
+        let hello = usual_hello();
+        let client = dial(family).shake(&mut programs);
+        assert_dropped(&client.send(&mut programs, 0, &hello[..300]), Reason::HelloBusy);
+        remove_hello(&mut programs, other(0));
+        assert_dropped(&client.send(&mut programs, 0, &hello[..300]), Reason::HelloBuffered);
+        assert_dropped(&client.give(&mut programs, &client.at(300).rst()), Reason::HelloReset);
+        programs.insert(name::PENDING, other(0), Pending::zeroed());
+    }
+}

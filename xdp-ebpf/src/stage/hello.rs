@@ -226,12 +226,18 @@ fn add(
     judge(skb, received, waiting, cursors)
 }
 
-/// Accepts a RST only at the two sequence numbers that an honest one can have (RFC 5961 section 3.2).
+/// Accepts a RST only at the end of what is here, and at the end of what was acknowledged. A client that sent more than was kept
+/// has another number: anywhere else in the window, a RST is challenged (RFC 5961 section 3.2), and the client's answer is at the
+/// number of the acknowledgement.
 #[inline(always)]
 fn client_reset(received: &mut Received, waiting: &mut Waiting, expected: u32) -> Exit {
     let (at, p) = (received.segment.seq, &waiting.pending);
-    if !waiting.held || at != expected && at != p.isn.wrapping_add(1).wrapping_add(p.acked) {
+    let beyond = at.wrapping_sub(p.isn.wrapping_add(1).wrapping_add(p.acked));
+    if !waiting.held || beyond > HELLO_BYTES_MAX as u32 {
         return Exit::drop(Reason::SynStray);
+    }
+    if beyond != 0 && at != expected {
+        return Exit::sent(Reason::HelloChallenged);
     }
     pending::remove_held(received, waiting);
     Exit::drop(Reason::HelloReset)
@@ -365,7 +371,7 @@ fn acked(received: &mut Received, waiting: &mut Waiting, reason: Reason) -> Exit
     }
 }
 
-/// Drafts the acknowledgement of the bytes received so far.
+/// Drafts the acknowledgement of the bytes that are ours to deliver.
 #[inline(always)]
 pub(crate) fn acknowledgement(received: &Received, draft: &mut Draft, pending: &Pending) {
     draft::answer(draft, &received.segment);
@@ -373,7 +379,7 @@ pub(crate) fn acknowledgement(received: &Received, draft: &mut Draft, pending: &
     d.seq = p.vip_isn.wrapping_add(1);
     d.ack = p.isn.wrapping_add(1).wrapping_add(p.acked);
     d.flags = ACK;
-    let room = HELLO_BYTES_MAX as u32 - p.have.min(HELLO_BYTES_MAX as u32);
+    let room = HELLO_BYTES_MAX as u32 - p.acked.min(HELLO_BYTES_MAX as u32);
     let shift = if p.window_scale == WINDOW_SCALE_NONE { 0 } else { WINDOW_SCALE_ANNOUNCED };
     // Rounded up: the right edge that the SYN-ACK announced must not move back (RFC 9293 section 3.8.6), and
     // the last bytes of the largest hello must not wait for a window of less than one unit.
