@@ -125,6 +125,11 @@ impl Oracle<'_> {
         if members.is_empty() {
             return Err(if others.is_empty() { Reason::PickNone } else { Reason::PickNoFamily });
         }
+        // While the node reaches one, those it does not reach are no members.
+        let is_reached = |one: &&BackendSpec| one.is_refusing() || !self.unreachable.contains(&one.address);
+        if members.iter().any(|one| !one.is_refusing() && is_reached(one)) {
+            members.retain(is_reached);
+        }
         let dealt: Vec<Member> = members
             .iter()
             .map(|one| Member { address: one.address.into(), port: Port::new(one.port), weight: one.weight })

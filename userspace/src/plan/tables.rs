@@ -4,7 +4,7 @@ use super::Planner;
 use super::applied::AppliedTable;
 use super::change::Change;
 use crate::compile::maglev;
-use common::maps::backend::Backend;
+use common::maps::backend::{BACKEND_REFUSING, BACKEND_UNREACHABLE, Backend};
 use common::maps::route::{MemberKey, PAGE_SLOTS, Page, PageKey, Table};
 
 impl Planner<'_> {
@@ -58,9 +58,14 @@ impl Planner<'_> {
     }
 }
 
-/// Returns the backends of a family that take new flows.
-fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
-    backends.iter().filter(move |(_, backend)| backend.weight > 0 && backend.address.is_v4() == is_v4)
+/// Returns the backends of a family that take new flows. While this node reaches at least one of them, those it does not reach
+/// are left out: `pick` looks only at the first few members that follow a client's own.
+pub(super) fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
+    let takes = move |backend: &Backend| backend.weight > 0 && backend.address.is_v4() == is_v4;
+    let reached = |backend: &Backend| backend.flags & (BACKEND_UNREACHABLE | BACKEND_REFUSING) == 0;
+    let some = backends.iter().any(|(_, backend)| takes(backend) && reached(backend));
+    let left_out = move |backend: &Backend| some && backend.flags & BACKEND_UNREACHABLE != 0;
+    backends.iter().filter(move |(_, backend)| takes(backend) && !left_out(backend))
 }
 
 /// Returns the number of pages of a table with this many slots.

@@ -170,10 +170,37 @@ fn a_changed_way_is_one_write_a_backend() {
     let second = plan(&first.applied, &desired, &moved);
     let errors: Vec<Problem> = second.problems.iter().filter(|problem| problem.is_error()).cloned().collect();
     assert_eq!(impossible(&desired, &moved), errors);
+    // The route's table stays, for none of its members can be reached.
     assert_eq!(kinds(&second.changes), ["PutBackend", "PutBackend"]);
     assert_eq!(second.problems.len(), 2);
     assert_eq!(second.problems.iter().filter(|problem| problem.is_error()).count(), 1);
     assert!(plan(&second.applied, &desired, &moved).problems.is_empty());
+}
+
+/// `pick` looks at sixteen members: a client was refused whose first sixteen had no route, though the next could serve it.
+#[test]
+fn tables_hold_only_members_that_the_node_reaches_while_there_is_one() {
+    let addresses: Vec<String> = (1..=40).map(|last| format!("10.1.0.{last}")).collect();
+    let backends: Vec<(&str, u16)> = addresses.iter().map(|address| (address.as_str(), 1)).collect();
+    let desired = desired(
+        vec![listener("shared", &["10.97.0.10"], 443, Protocol::Tls, None)],
+        vec![route("a", &["shared"], &["a.example.com"], &backends)],
+    );
+    let all = ways(&desired);
+    let mut few = all.clone();
+    few.towards.retain(|address, _| [ip("10.1.0.7"), ip("10.1.0.40")].contains(address));
+    let none = Hops { towards: Default::default(), ..all.clone() };
+    let members = |world: &MapsImage| reached(world, "10.97.0.10", 443, "a.example.com").members;
+    let (mut world, mut applied) = (MapsImage::default(), Applied::default());
+    for (hops, expected) in [(&all, 40), (&few, 2), (&none, 40), (&few, 2), (&all, 40)] {
+        let planned = plan(&applied, &desired, hops);
+        world = carried_out(&world, &planned);
+        assert_whole(&world);
+        assert_eq!(members(&world).len(), expected);
+        assert_eq!(canonical(&world), canonical(&fresh(&desired, hops)));
+        assert!(plan(&Applied::from_maps(content(&world)), &desired, hops).changes.is_empty());
+        applied = planned.applied;
+    }
 }
 
 #[test]
