@@ -33,6 +33,8 @@ struct Trial {
     unsent: u32,
     /// Whether it is asked because the map is crowded.
     crowded: bool,
+    /// Whether a second has passed since the RST was seen: what an end sent before it had the RST is no answer.
+    due: bool,
 }
 
 impl Trials {
@@ -46,7 +48,7 @@ impl Trials {
 
     /// Takes up a flow whose ends are being asked for the first time. `crowded`: it makes room if they do not answer.
     pub(super) fn asked(&mut self, client: &ClientTuple, generation: u32, crowded: bool) {
-        self.0.insert(*client, Trial { generation, probes: 1, unsent: 0, crowded });
+        self.0.insert(*client, Trial { generation, probes: 1, unsent: 0, crowded, due: true });
     }
 
     /// The last probe was not sent: no silence may be counted for it, within limits.
@@ -68,17 +70,22 @@ impl Trials {
     }
 
     /// Returns what is to be done with the flows noted, as they are now: send a probe, or end the flow. Those that are no
-    /// longer on trial are forgotten. The number is [`PROBE_FAR`] for the second of three probes.
+    /// longer on trial are forgotten, and those that are here for the first time wait for the next call, a second later. The
+    /// number is [`PROBE_FAR`] for the second of three probes.
     pub(super) fn next(&mut self, flows: &[(ClientTuple, Flow)]) -> Vec<(ClientTuple, Flow, Reason, u32)> {
         let before = std::mem::take(&mut self.0);
         let mut orders = Vec::with_capacity(flows.len());
         for (client, flow) in flows.iter().filter(|(_, flow)| is_on_trial(flow)) {
             let generation = flow.connection.generation;
+            let probed = flow.connection.flags & FLOW_PROBED != 0;
             // A flow without the flag was acquitted since, and is on trial for another RST.
-            let same =
-                |trial: &&Trial| trial.generation == generation && flow.connection.flags & FLOW_PROBED != 0;
+            let same = |trial: &&Trial| trial.generation == generation && (probed || trial.probes == 0);
             let trial = before.get(client).filter(same).copied();
-            let mut trial = trial.unwrap_or(Trial { generation, ..Trial::default() });
+            let mut trial = trial.unwrap_or(Trial { generation, due: probed, ..Trial::default() });
+            if !trial.due {
+                self.0.insert(*client, Trial { due: true, ..trial });
+                continue;
+            }
             if trial.probes == PROBES {
                 orders.push((*client, *flow, Reason::ExpireTrial, 0));
                 continue;
@@ -122,10 +129,26 @@ mod tests {
         let mut trials = Trials::default();
         let new = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL))];
         let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED))];
+        assert_eq!(reasons(&mut trials, &new), []);
         assert_eq!(reasons(&mut trials, &new), [Reason::ExpireProbe]);
         assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
         assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireProbe]);
         assert_eq!(reasons(&mut trials, &asked), [Reason::ExpireTrial]);
+    }
+
+    /// The first probe went out at once: an acknowledgement that the other end had sent before it received the RST came after
+    /// it, and was taken for the answer.
+    #[test]
+    fn what_was_under_way_when_the_rst_came_is_no_answer() {
+        let mut trials = Trials::default();
+        let new = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL))];
+        trials.note(&client(1), &new[0].1);
+        assert_eq!(reasons(&mut trials, &new), [], "noted in the same second");
+        assert_eq!(trials.clients(), [client(1)]);
+        assert_eq!(reasons(&mut trials, &new), [Reason::ExpireProbe]);
+        // A daemon that starts finds one that was asked.
+        let asked = [(client(1), flow(7, FLOW_CLIENT_ON_TRIAL | FLOW_PROBED))];
+        assert_eq!(reasons(&mut Trials::default(), &asked), [Reason::ExpireProbe]);
     }
 
     #[test]
@@ -161,6 +184,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(reasons(&mut trials, &flows(7, FLOW_PROBED)), [Reason::ExpireProbe]);
         }
+        assert_eq!(reasons(&mut trials, &flows(7, 0)), []);
         assert_eq!(reasons(&mut trials, &flows(7, 0)), [Reason::ExpireProbe]);
         for _ in 0..2 {
             assert_eq!(reasons(&mut trials, &flows(7, FLOW_PROBED)), [Reason::ExpireProbe]);
