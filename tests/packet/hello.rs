@@ -446,7 +446,7 @@ fn a_client_that_sent_more_than_was_kept_is_forgotten_once_it_answers_our_challe
         let client = dial(family).shake(&mut programs);
         let backend = client.ask(&mut programs, &bytes);
         // What it sent behind a segment that was lost is not kept.
-        let beyond = client.at(2_000).payload(&[1; 100]);
+        let beyond = client.at(2_000).payload([1; 100]);
         assert_dropped(&client.give(&mut programs, &beyond), Reason::HelloBeyond);
         let outcome = client.give(&mut programs, &client.at(2_100).rst());
         assert_eq!(outcome.counted, [(Reason::HelloChallenged, 1)]);

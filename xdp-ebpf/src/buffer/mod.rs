@@ -7,6 +7,8 @@
 pub(crate) mod place;
 /// Copies bytes into buffers and back.
 pub(crate) mod bytes;
+/// Loads payload into the window.
+pub(crate) mod window;
 /// Counts the waiting hellos of sources.
 pub(crate) mod source;
 

@@ -10,7 +10,7 @@ use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser, STEPS_MAX};
 use common::wire::seq;
 
-use crate::buffer::{NO_BUFFER, bytes, source};
+use crate::buffer::{NO_BUFFER, bytes, source, window};
 use crate::connection::pending;
 use crate::exit::Exit;
 use crate::kernel::{self, Skb};
@@ -19,9 +19,6 @@ use crate::packet::{ACK, FIN, PSH, RST, Segment};
 use crate::scratch::{Cursors, Draft, Received, Waiting};
 use crate::segment::draft;
 use crate::verified::{looped, verified};
-
-/// The most bytes of one copy into the window, which has this much room behind the longest hello.
-const PIECE: u32 = HELLO_BYTES_MAX as u32 / 2;
 
 /// Segments without PSH that are acknowledged together (RFC 9293 section 3.8.6.3).
 const SEGMENTS_PER_ACK: u32 = 2;
@@ -133,29 +130,11 @@ verified! {
         p.window = received.segment.window;
         note_time(received, p);
         cursors.from = 0;
-        let seg = &received.segment;
-        let bytes = seg.payload_bytes.min(2 * PIECE);
-        let window = cursors.window.bytes.as_mut_ptr();
-        let first = bytes.min(PIECE);
-        if !load_some(skb, seg.payload_at, window, first)
-            || !load_some(skb, seg.payload_at + first, window.wrapping_add(PIECE as usize), bytes - first)
-        {
-            return Err(Exit::drop(Reason::EmitFailed));
+        match window::first(skb, received, waiting, cursors) {
+            true => Ok(()),
+            false => Err(Exit::drop(Reason::EmitFailed)),
         }
-        p.have = bytes;
-        Ok(())
     }
-}
-
-/// Loads `bytes` of the packet, at most [`PIECE`].
-#[inline(always)]
-fn load_some(skb: Skb, from: u32, to: *mut u8, bytes: u32) -> bool {
-    if bytes == 0 {
-        return true;
-    }
-    // One less, so that the verifier sees that at least one byte is loaded.
-    let last = core::hint::black_box(bytes - 1);
-    last < PIECE && skb.load(from, to, last + 1)
 }
 
 /// Records the client's timestamp and its echo of ours.
@@ -209,7 +188,7 @@ fn add(
         return Err(Exit::reset(Reason::HelloBufferFailed));
     }
     cursors.from = waiting.pending.have;
-    if load(skb, received, waiting, cursors, old).is_none() {
+    if window::more(skb, received, waiting, cursors, old).is_none() {
         return Err(Exit::drop(Reason::EmitFailed));
     }
     if waiting.pending.connection.state == PENDING_CONNECTING {
@@ -226,9 +205,8 @@ fn add(
     judge(skb, received, waiting, cursors)
 }
 
-/// Accepts a RST only at the end of what is here, and at the end of what was acknowledged. A client that sent more than was kept
-/// has another number: anywhere else in the window, a RST is challenged (RFC 5961 section 3.2), and the client's answer is at the
-/// number of the acknowledgement.
+/// Accepts a RST only at the end of what is here or was acknowledged. A client that sent more than was kept has another number:
+/// elsewhere in the window a RST is challenged (RFC 5961 section 3.2), and the answer to that is where we acknowledged.
 #[inline(always)]
 fn client_reset(received: &mut Received, waiting: &mut Waiting, expected: u32) -> Exit {
     let (at, p) = (received.segment.seq, &waiting.pending);
@@ -243,47 +221,7 @@ fn client_reset(received: &mut Received, waiting: &mut Waiting, expected: u32) -
     Exit::drop(Reason::HelloReset)
 }
 
-/// Loads the new part of the payload into the window, after the bytes already there, as far as it fits.
-/// Raises `have`.
-#[inline(always)]
-fn load(
-    skb: Skb,
-    received: &Received,
-    waiting: &mut Waiting,
-    cursors: &mut Cursors,
-    skip: u32,
-) -> Option<()> {
-    let have = waiting.pending.have;
-    let new = received.segment.payload_bytes - skip;
-    let room = HELLO_BYTES_MAX as u32 - have;
-    let length = new.min(room);
-    let from = received.segment.payload_at + skip;
-    // In two pieces: each stays inside the window, wherever it begins.
-    let first = length.min(PIECE);
-    if !load_piece(skb, cursors, from, have, first)
-        || !load_piece(skb, cursors, from + first, have + first, length - first)
-    {
-        return None;
-    }
-    waiting.pending.have = have + length;
-    Some(())
-}
-
-#[inline(always)]
-fn load_piece(skb: Skb, cursors: &mut Cursors, from: u32, to: u32, length: u32) -> bool {
-    let length = core::hint::black_box(length);
-    if length == 0 {
-        return true;
-    }
-    let to = core::hint::black_box(to);
-    if length > PIECE || to > HELLO_BYTES_MAX as u32 {
-        return false;
-    }
-    let at = cursors.window.bytes.as_mut_ptr().wrapping_add(to as usize);
-    skb.load(from, at, length)
-}
-
-/// Stores what [`load`] added, with the earlier part of the first buffer, and the record.
+/// Stores what [`window::more`] added, with the earlier part of the first buffer, and the record.
 #[inline(always)]
 fn keep(received: &mut Received, waiting: &mut Waiting, cursors: &mut Cursors) -> Result<(), Exit> {
     bytes::keep(received, waiting, cursors)?;
