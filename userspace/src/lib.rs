@@ -1,6 +1,6 @@
 //! Vestibule in user space: from the data of sources to the state of the kernel.
 //!
-//! Data flows down this list: sources -> model -> compile -> plan -> outputs -> dataplane.
+//! Data flows down this list: sources -> model -> settle -> compile -> plan -> outputs -> dataplane.
 
 /// Reads the outside world as facts: files and Kubernetes objects.
 pub mod sources;
@@ -8,7 +8,9 @@ pub mod sources;
 pub mod config;
 /// Checked types: server names, listeners, routes, problems.
 pub mod model;
-/// Compiles facts to the desired state of the data plane, resolving contradictions. Pure.
+/// Settles who owns what: from objects to claims with grants, and to verdicts on each object. Pure.
+pub mod settle;
+/// Compiles claims, endpoints and facts of the node to the desired state of the data plane. Pure.
 pub mod compile;
 /// Assigns addresses to Gateways and Services. Pure.
 pub mod ipam;

@@ -1,12 +1,12 @@
 //! Holds the last result and updates it with changes. This is the one interface between the sources and what
 //! the data plane should do. Its unit is one keyed entry, [`Change`]. Pure.
 
-use super::cluster::{self, Refreshed, refresh};
+use super::claims::{self, Before, Ground, Refreshed, refresh};
 use super::part::FilePart;
 use crate::model::cluster::Endpoint;
 use crate::model::{
-    Change, Cluster, Delta, Desired, Facts, NodeFacts, ObjectName, ObjectRef, Places, ProbeChange, Probes,
-    Problem, Verdicts,
+    Change, Claim, Cluster, Delta, Desired, Facts, NodeFacts, ObjectName, ObjectRef, Places, ProbeChange,
+    Probes, Problem, Verdicts,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::{replace, take};
@@ -29,6 +29,8 @@ pub struct Compiler {
     /// `None`: no file was taken yet.
     file: Option<FilePart>,
     desired: Arc<Desired>,
+    /// Of file and cluster, as they were last settled.
+    claims: Vec<Claim>,
     digests: BTreeMap<ObjectRef, u64>,
     problems: Vec<Problem>,
     /// The number of `problems` before the warnings about the file.
@@ -79,6 +81,7 @@ impl Compiler {
             node: NodeFacts::default(),
             file: None,
             desired: Arc::default(),
+            claims: Vec::new(),
             digests: BTreeMap::new(),
             problems: Vec::new(),
             of_objects: 0,
@@ -176,7 +179,8 @@ impl Compiler {
             self.warn(due.warnings);
             return Step::Some(refreshed.probes);
         }
-        let compiled = cluster::compile(file, cluster, &self.node);
+        let (compiled, claims) = claims::compile(file, cluster, &self.node);
+        self.claims = claims;
         self.desired = Arc::new(compiled.desired);
         self.digests = compiled.verdicts.digests();
         self.of_objects = compiled.problems.len();
@@ -197,14 +201,14 @@ impl Compiler {
         }
         let with_file = match due.routes.is_empty() {
             true => None,
-            false => Some(cluster::refresh_file(&self.desired, &self.problems, &file.desired, &due.routes)?),
+            false => Some(claims::refresh_file(&self.desired, &self.problems, &file.desired, &due.routes)?),
         };
         let before = with_file.as_ref().unwrap_or(&self.desired);
         if services.is_empty() {
             return Some(Refreshed { desired: before.clone(), probes: Vec::new() });
         }
-        let before = cluster::Before { desired: before, probes: &self.probes, problems: &self.problems };
-        refresh(before, &file.desired, cluster, &self.node, &services)
+        let before = Before { desired: before, probes: &self.probes, problems: &self.problems };
+        refresh(before, &self.claims, Ground::of(cluster, &self.node), &services)
     }
 
     /// Renews the warnings about the file.

@@ -1,5 +1,5 @@
-//! Compiles facts to what the data plane should do, and to verdicts on each object. Pure; cannot fail: of two
-//! objects that contradict each other one is kept, always the same one, and a problem names both.
+//! Compiles facts to what the data plane should do. Pure; cannot fail. The static file by itself is compiled here; in a
+//! cluster, ownership is settled first ([`crate::settle`]), and claims are compiled.
 
 /// Maglev tables.
 pub mod maglev;
@@ -11,13 +11,14 @@ mod kept;
 mod part;
 /// The last result, updated with changes.
 mod compiler;
-/// File and cluster together.
-pub mod cluster;
+/// Claims, of the file and the cluster together.
+mod claims;
 /// Warnings about the static file.
 mod warn;
 /// Whether everything fits into the maps.
 mod capacity;
 
+pub use capacity::{ADDRESSES_MAX, BINDINGS_MAX};
 pub use compiler::{Compiler, Step};
 
 use crate::model::{Desired, Facts, Probes, Problem, Verdicts};
@@ -40,7 +41,7 @@ pub struct Compiled {
 pub fn compile(facts: &Facts) -> Compiled {
     let file = FilePart::new(facts);
     if let Some(cluster) = &facts.cluster {
-        let mut compiled = cluster::compile(&file, cluster, &facts.node);
+        let (mut compiled, _) = claims::compile(&file, cluster, &facts.node);
         file.warn(&facts.node, false, &mut compiled.problems);
         return compiled;
     }

@@ -170,9 +170,9 @@ pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::cluster::OWNED;
     use crate::model::Meta;
     use crate::model::cluster::{Endpoint, EndpointState, GatewaySpec};
+    use crate::settle::OWNED;
     use crate::status::{Complaint, Held};
     use serde_json::json;
 

@@ -16,11 +16,14 @@ pub mod desired;
 pub mod object;
 /// What Kubernetes objects say, folded to what decisions need.
 pub mod cluster;
+/// What an origin asks, and what it was granted.
+pub mod claim;
 /// What becomes of each Kubernetes object.
 pub mod verdict;
 /// What is wrong, where, and what to do about it.
 pub mod problem;
 
+pub use claim::{Claim, Origin};
 pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};

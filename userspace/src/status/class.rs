@@ -2,8 +2,8 @@
 
 use super::changed;
 use super::condition::{Judged, merge};
-use crate::compile::cluster::SUPPORTED_FEATURES;
 use crate::model::verdict::{ClassVerdict, Condition, Status};
+use crate::settle::SUPPORTED_FEATURES;
 use serde_json::{Value, json};
 
 /// The newest minor release of version 1 of the Gateway API that our tests have run with.

@@ -1,8 +1,8 @@
 //! Conditions, merged by type: ours as judged, others unchanged.
 
 use super::{elements, text};
-use crate::compile::cluster::OWNED;
 use crate::model::verdict::{Condition, Status};
+use crate::settle::OWNED;
 use serde_json::{Map, Value, json};
 
 /// Types of the Gateway API that its controller writes. One that is no longer judged is removed.

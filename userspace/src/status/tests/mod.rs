@@ -1,13 +1,13 @@
 mod routes;
 
 use super::*;
-use crate::compile::cluster::OWNED;
 use crate::model::cluster::{GroupKind, ParentRef};
 use crate::model::verdict::{
     ClassVerdict, Condition, GatewayVerdict, ListenerSetVerdict, ListenerVerdict, ParentVerdict,
     Programmable, RouteVerdict, ServiceVerdict, Status,
 };
 use crate::model::{Kind, ObjectName, ObjectRef};
+use crate::settle::OWNED;
 use serde_json::json;
 use std::net::IpAddr;
 

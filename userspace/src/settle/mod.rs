@@ -1,25 +1,22 @@
-//! Compiles file and cluster together: one binding for each address and port, and the owner of each name on
-//! it.
+//! Settles who owns what: from the objects of the cluster and the static file to claims with their grants, and to the
+//! verdict on each object. One binding for each address and port, and one owner of each name on it. Pure; cannot fail: of two
+//! objects that contradict each other one is kept, always the same one, and a problem names both.
 
 /// Which listeners a route attaches to.
 mod attach;
-/// Resolves backend references to endpoints with weights.
-mod backends;
-/// Builds what the data plane should do from settled ownership.
-mod build;
-/// The digest of what the maps hold of an object.
-mod digest;
 /// Addresses and ports we answer on.
 mod bindings;
-/// Which backends are probed, and how.
-mod probing;
+/// Hashes that are the same on every node.
+mod digest;
+/// Claims from settled ownership.
+mod emit;
 /// Problems of objects that are not ours.
 mod foreign;
 /// ReferenceGrants.
 mod grant;
 /// The listener of a Gateway that a name belongs to.
 mod isolation;
-/// Names of bindings and routes.
+/// Names of routes.
 mod label;
 /// Our Gateways and ListenerSets with their listeners.
 mod listener;
@@ -27,41 +24,37 @@ mod listener;
 mod own;
 /// Conditions of GatewayClasses, Gateways and ListenerSets.
 mod parent;
+/// The digests of Gateways and ListenerSets.
+mod parent_digest;
 /// Patterns that overlap, and patterns that are wider than others.
 mod pattern;
 /// Precedence of claimants.
 mod precedence;
+/// Backend references of routes: which Services they lead to, and what is wrong with them.
+mod references;
 /// Routes: what they attach to, what they request, and their conditions.
 mod route;
 /// Services of our class.
 mod service;
-/// The quick path if only endpoints changed.
-mod refresh;
-/// Weights of backends.
-mod shares;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-use super::Compiled;
-use super::part::FilePart;
-use crate::ipam;
+pub use bindings::Most;
+
+use crate::ipam::Assignment;
 use crate::model::verdict::{Condition, Status};
-use crate::model::{Cluster, Desired, Kind, NodeFacts, Problem, Verdicts};
-use backends::Services;
-use bindings::{Bid, Binding, Most, Outcome, Whose};
-use build::Builder;
+use crate::model::{Claim, Cluster, Desired, Kind, Problem, Verdicts};
+use bindings::{Bid, Binding, Outcome, Whose};
 use foldhash::HashSet;
-use grant::Grants;
 use isolation::Isolation;
 use listener::Parents;
-use own::{Candidate, Names, Ownership};
+use own::{Candidate, Lead, NONE, Names, Ownership};
 use precedence::Claimant;
+use references::References;
 use route::Routes;
 use service::Balancers;
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-pub(super) use refresh::{Before, Refreshed, refresh, refresh_file};
 
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -71,22 +64,36 @@ pub const OWNED: &str = "vestibule.dev/Owned";
 /// proven.
 pub const SUPPORTED_FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRoute", "TLSRoute"];
 
-/// Compiles the cluster together with the compiled file. Warnings about the file are not included.
-pub(super) fn compile(file: &FilePart, cluster: &Cluster, node: &NodeFacts) -> Compiled {
-    compile_at_most(file, cluster, node, Most::default())
+/// Settled ownership: the claims, and what the verdicts are made from.
+pub struct Settled<'a> {
+    /// Those of the static file, then those of objects; those of one origin one after the other.
+    pub claims: Vec<Claim>,
+    cluster: &'a Cluster,
+    assignment: &'a Assignment,
+    parents: Parents<'a>,
+    balancers: Balancers<'a>,
+    routes: Routes<'a>,
+    bindings: Vec<Binding<'a>>,
+    names: Names<'a>,
+    /// Bindings of the static file that the maps have no room for.
+    file_full: Vec<SocketAddr>,
+    first_route: usize,
 }
 
-/// Same as [`compile`], with this much room for bindings.
-fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: Most) -> Compiled {
-    let file = &part.desired;
-    let assignment = ipam::assign(cluster);
-    let mut parents = Parents::new(cluster, &assignment);
-    let mut balancers = Balancers::new(cluster, &assignment);
-    let mut routes = Routes::new(cluster, &mut parents);
+/// Settles the cluster together with what the static file results in by itself. At most `most` bindings are opened.
+pub fn settle<'a>(
+    file: &'a Desired,
+    cluster: &'a Cluster,
+    assignment: &'a Assignment,
+    most: Most,
+) -> Settled<'a> {
+    let mut parents = Parents::new(cluster, assignment);
+    let mut balancers = Balancers::new(cluster, assignment);
+    let mut routes = Routes::new(cluster, &mut parents, &References::new(cluster));
     let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
     let bindings =
-        bindings::open(claims(file, &parents, &balancers), most, |whose, outcome| match (whose, outcome) {
+        bindings::open(bids(file, &parents, &balancers), most, |whose, outcome| match (whose, outcome) {
             (Whose::File(at), Outcome::Own(place) | Outcome::Lost(place)) => file_doors[at].push(place),
             (Whose::File(_), Outcome::Full(binding)) => file_full.push(binding),
             (Whose::Listener(at), Outcome::Own(place)) => parents.listeners[at].bindings.push(place),
@@ -96,48 +103,88 @@ fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: M
             (Whose::ServicePort(at), Outcome::Lost(place)) => balancers.ports[at].lost.push(place),
             (Whose::ServicePort(at), Outcome::Full(binding)) => balancers.ports[at].full.push(binding),
         });
-    let names = settle(file, &file_doors, &parents, &balancers, &mut routes, &bindings);
-    let dialled: HashSet<SocketAddr> = bindings.iter().map(|binding| binding.at).collect();
-    let services = Services::new(cluster, node, dialled);
-    let grants = Grants::new(cluster);
-    for route in &mut routes.all {
-        route.resolved = services.of_route(route.kind, route.spec, &grants);
-    }
-    let mut problems = Vec::new();
-    let names_max = file.settings.max_names;
-    let bindings = &bindings;
-    let builder =
-        Builder { file, bindings, routes: &routes, balancers: &balancers, services: &services, names_max };
-    let built = builder.build(&names, &mut parents, &mut problems);
-    let first_port = file.routes.len() + routes.all.len();
-    for port in built.left_out.iter().filter_map(|target| target.checked_sub(first_port)) {
-        balancers.ports[port].left_out = true;
-    }
-    let full = no_room(&file_full).map(|what| Problem::error("listeners", what, "serve fewer"));
-    problems.extend(full);
-    let judge = parent::Judge { parents: &parents, bindings, assignment: &assignment };
-    let verdicts = Verdicts {
-        classes: parent::classes(cluster),
-        gateways: judge.gateways(&mut problems),
-        listener_sets: judge.listener_sets(&mut problems),
-        tls_routes: routes.verdicts(Kind::TlsRoute, bindings, &mut problems).collect(),
-        tcp_routes: routes.verdicts(Kind::TcpRoute, bindings, &mut problems).collect(),
-        services: balancers.verdicts(&assignment, bindings, &mut problems),
+    let first_route = file.routes.len();
+    let names = owners(file, &file_doors, &parents, &balancers, &mut routes, &bindings);
+    parent_digest::add(&names, &bindings, &routes, first_route, &mut parents);
+    let emitter = emit::Emitter {
+        file,
+        file_doors: &file_doors,
+        bindings: &bindings,
+        names: &names,
+        parents: &parents,
+        routes: &routes,
+        balancers: &balancers,
+        policy: &cluster.policy,
     };
-    let unread = foreign::without(cluster, &verdicts);
-    problems.splice(0..0, part.problems.iter().cloned().chain(unread));
-    let (listeners, routes) = super::file::sorted(built.listeners, built.routes);
-    let routes = routes.into_iter().map(Arc::new).collect();
-    let desired = Desired { settings: file.settings.clone(), listeners, routes };
-    Compiled { desired, problems, verdicts, probes: built.probes }
+    let claims = emitter.claims();
+    Settled {
+        claims,
+        cluster,
+        assignment,
+        parents,
+        balancers,
+        routes,
+        bindings,
+        names,
+        file_full,
+        first_route,
+    }
 }
 
-/// Returns all claims on addresses and ports.
-fn claims<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a>) -> Vec<Bid<'a>> {
-    let mut claims = Vec::new();
+impl Settled<'_> {
+    /// Returns the verdict on each object, and what is wrong with objects: first what the source could not read, with the
+    /// `problems` of the static file before it. `left_out`: the routes, by the name that claims have for them, that the maps have
+    /// no room for.
+    pub fn verdicts(mut self, left_out: &[Arc<str>], problems: &mut Vec<Problem>) -> Verdicts {
+        self.note_left_out(left_out);
+        let first = problems.len();
+        let full = no_room(&self.file_full).map(|what| Problem::error("listeners", what, "serve fewer"));
+        problems.extend(full);
+        let bindings = &self.bindings;
+        let judge = parent::Judge { parents: &self.parents, bindings, assignment: self.assignment };
+        let verdicts = Verdicts {
+            classes: parent::classes(self.cluster),
+            gateways: judge.gateways(problems),
+            listener_sets: judge.listener_sets(problems),
+            tls_routes: self.routes.verdicts(Kind::TlsRoute, bindings, problems).collect(),
+            tcp_routes: self.routes.verdicts(Kind::TcpRoute, bindings, problems).collect(),
+            services: self.balancers.verdicts(self.assignment, bindings, problems),
+        };
+        problems.splice(first..first, foreign::without(self.cluster, &verdicts));
+        verdicts
+    }
+
+    /// Notes on Gateways, ListenerSets and ports of Services each route of theirs that is left out: the maps do not hold them
+    /// completely.
+    fn note_left_out(&mut self, left_out: &[Arc<str>]) {
+        if left_out.is_empty() {
+            return;
+        }
+        let left_out: HashSet<&str> = left_out.iter().map(|route| &**route).collect();
+        for port in &mut self.balancers.ports {
+            port.left_out = left_out.contains(&*port.label);
+        }
+        for entry in self.names.entries() {
+            let Lead::To { target, candidate } = entry.lead else { continue };
+            let listener = self.names.candidates[candidate].listener;
+            if listener == NONE {
+                continue;
+            }
+            let label = &self.routes.all[target - self.first_route].label;
+            if left_out.contains(&**label) {
+                let parent = &mut self.parents.all[self.parents.listeners[listener].parent];
+                parent.left_out.get_or_insert_with(|| self::left_out(label));
+            }
+        }
+    }
+}
+
+/// Returns what everybody asks for of addresses and ports.
+fn bids<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a>) -> Vec<Bid<'a>> {
+    let mut bids = Vec::new();
     for (at, listener) in file.listeners.iter().enumerate() {
         let claimant = Claimant::File { what: "listener", name: &listener.name };
-        claims.extend(listener.addresses.iter().map(|address| Bid {
+        bids.extend(listener.addresses.iter().map(|address| Bid {
             claimant,
             at: SocketAddr::new(*address, listener.port),
             protocol: listener.protocol,
@@ -148,7 +195,7 @@ fn claims<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a
         for at in parent.listeners.clone().filter(|at| parents.listeners[*at].is_accepted()) {
             let listener = &parents.listeners[at];
             let Some(protocol) = listener.protocol else { continue };
-            claims.extend(parents.all[parent.gateway].addresses.iter().map(|address| Bid {
+            bids.extend(parents.all[parent.gateway].addresses.iter().map(|address| Bid {
                 claimant: parent.claimant,
                 at: SocketAddr::new(*address, listener.spec.port),
                 protocol,
@@ -156,13 +203,13 @@ fn claims<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a
             }));
         }
     }
-    balancers.claims(&mut claims);
-    claims
+    balancers.bids(&mut bids);
+    bids
 }
 
 /// Decides who has which name and which TCP binding. The targets are the file's routes, the cluster's routes,
 /// then ports of Services.
-fn settle<'a>(
+fn owners<'a>(
     file: &'a Desired,
     file_doors: &[Vec<usize>],
     parents: &Parents<'a>,
@@ -175,7 +222,7 @@ fn settle<'a>(
     let first_route = targets.len();
     targets.extend(routes.claimants());
     let first_port = targets.len();
-    targets.extend(balancers.ports.iter().map(|port| Claimant::object(Kind::Service, &port.service.meta)));
+    targets.extend(balancers.ports.iter().map(service::Port::claimant));
     let mut candidates: Vec<Candidate<'a>> = Vec::with_capacity(2 * targets.len());
     for (target, route) in file.routes.iter().enumerate() {
         let names = route
@@ -204,14 +251,14 @@ fn settle<'a>(
 fn no_room(full: &[SocketAddr]) -> Option<String> {
     let first = full.first()?;
     let more = if full.len() > 1 { format!(" and {} more", full.len() - 1) } else { String::new() };
-    let most = super::capacity::BINDINGS_MAX;
+    let most = crate::compile::BINDINGS_MAX;
     Some(format!(
         "no room for {first}{more}: {most} addresses and ports are served, and older objects come first"
     ))
 }
 
 /// Returns the message about a route that the maps have no room for.
-fn left_out(route: &str) -> String {
+pub fn left_out(route: &str) -> String {
     format!("{route} is not served: the maps are full, and older objects come first")
 }
 

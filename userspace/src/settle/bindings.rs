@@ -2,7 +2,7 @@
 //! binding has as many owners as it has names.
 
 use super::precedence::Claimant;
-use crate::compile::capacity::{ADDRESSES_MAX, BINDINGS_MAX};
+use crate::compile::{ADDRESSES_MAX, BINDINGS_MAX};
 use crate::model::Protocol;
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -49,9 +49,11 @@ pub(super) enum Outcome {
 
 /// The most bindings and addresses that the maps have room for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Most {
-    pub(super) bindings: usize,
-    pub(super) addresses: usize,
+pub struct Most {
+    /// Addresses and ports.
+    pub bindings: usize,
+    /// Different addresses.
+    pub addresses: usize,
 }
 
 impl Default for Most {

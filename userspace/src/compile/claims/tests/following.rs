@@ -1,7 +1,7 @@
 //! Any sequence of changes, of file, cluster and node together, results in the same as compiling everything.
 
-use super::super::super::{Compiler, Step};
 use super::*;
+use crate::compile::{Compiler, Step};
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;

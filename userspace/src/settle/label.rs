@@ -1,7 +1,7 @@
-//! Names of bindings and routes as in maps, metrics and messages.
+//! Names of routes as in maps, metrics and messages.
 
 use super::digest::Part;
-use crate::model::{Kind, ObjectName};
+use crate::model::{Desired, Kind, ObjectName};
 use common::maps::route::LABEL_BYTES_MAX;
 use std::sync::Arc;
 
@@ -39,8 +39,16 @@ fn fitting(name: &str) -> Arc<str> {
     if name.len() <= LABEL_BYTES_MAX { name.into() } else { hashed(name) }
 }
 
+/// Returns a name that no route of the static file has.
+pub(super) fn unique(file: &Desired, name: Arc<str>) -> Arc<str> {
+    match file.routes.find(&name) {
+        Some(_) => hashed(&name),
+        None => name,
+    }
+}
+
 /// Returns the prefix of a name and a hash of the whole.
-pub(super) fn hashed(name: &str) -> Arc<str> {
+fn hashed(name: &str) -> Arc<str> {
     let keep = name.floor_char_boundary(LABEL_BYTES_MAX - HASH_BYTES);
     format!("{}~{:016x}", &name[..keep], Part::new("name").text(name).done()).into()
 }

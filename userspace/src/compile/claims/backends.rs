@@ -1,33 +1,20 @@
-//! Resolves a route's backend references to endpoints with weights.
+//! Resolves a claim's Services to endpoints with weights.
 
-use super::grant::Grants;
+use super::Ground;
 use super::shares::{self, Group};
-use crate::model::cluster::{
-    BackendRef, ClusterRoute, Endpoint, EndpointState, ProbeSpec, ServicePort, ServiceSpec,
-};
-use crate::model::{BackendSpec, Cluster, Kind, NodeFacts, ObjectName};
+use crate::model::claim::{ClaimBackend, ServicePortRef};
+use crate::model::cluster::{Endpoint, EndpointState, ProbeSpec};
+use crate::model::{BackendSpec, ObjectName};
 use common::maps::address::Address;
 use common::maps::route::MEMBERS_MAX;
 use foldhash::{HashMap, HashMapExt, HashSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-/// Why a reference leads nowhere.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// The reason for `ResolvedRefs`.
-    pub(super) reason: &'static str,
-    /// Which reference, and what is wrong with it.
-    pub(super) what: String,
-}
-
-/// The result of resolving a route's references.
+/// The result of resolving a claim's Services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resolved {
     /// Sorted by address and port, each pair once.
     pub(super) backends: Vec<BackendSpec>,
-    /// In the order of the references.
-    pub(super) faults: Vec<Fault>,
     /// Endpoints that are addresses and ports we answer on: connections to them would loop.
     pub(super) circular: Vec<SocketAddr>,
     /// Ready endpoints that a table has no room for.
@@ -36,11 +23,10 @@ pub(super) struct Resolved {
     pub(super) probes: Vec<(SocketAddr, ProbeSpec)>,
 }
 
-/// Services with their endpoints, for one lookup per reference.
-pub(super) struct Services<'a> {
-    known: HashMap<(&'a str, &'a str), (&'a ServiceSpec, &'a [Endpoint])>,
-    cluster: &'a Cluster,
-    node: &'a NodeFacts,
+/// Endpoints by Service, for one lookup per reference.
+pub(super) struct Endpoints<'a> {
+    known: HashMap<&'a ObjectName, &'a [Endpoint]>,
+    ground: Ground<'a>,
     /// The addresses and ports that we answer on.
     bindings: HashSet<SocketAddr>,
 }
@@ -59,33 +45,25 @@ struct Share<'a> {
     picks: Vec<Pick<'a>>,
 }
 
-impl<'a> Services<'a> {
-    pub(super) fn new(cluster: &'a Cluster, node: &'a NodeFacts, bindings: HashSet<SocketAddr>) -> Self {
-        let mut known = HashMap::with_capacity(cluster.services.len());
-        let mut endpoints = cluster.endpoints.iter().peekable();
-        for (name, service) in &cluster.services {
-            // Both maps are sorted by name.
-            while endpoints.next_if(|(other, _)| *other < name).is_some() {}
-            let own = endpoints.next_if(|(other, _)| *other == name);
-            let own = own.map_or(&[][..], |(_, endpoints)| &**endpoints);
-            known.insert((&*name.namespace, &*name.name), (&**service, own));
-        }
-        Self { known, cluster, node, bindings }
+impl<'a> Endpoints<'a> {
+    /// `bindings`: the addresses and ports that we answer on.
+    pub(super) fn new(ground: Ground<'a>, bindings: impl Iterator<Item = SocketAddr>) -> Self {
+        let mut known = HashMap::with_capacity(ground.endpoints.len());
+        known.extend(ground.endpoints.iter().map(|(service, endpoints)| (service, &**endpoints)));
+        Self { known, ground, bindings: bindings.collect() }
     }
 
-    /// Returns only these Services, by namespace and name.
-    pub(super) fn some(
-        cluster: &'a Cluster,
-        node: &'a NodeFacts,
+    /// Knows only these Services.
+    pub(super) fn some<'s>(
+        ground: Ground<'a>,
         bindings: HashSet<SocketAddr>,
-        names: &HashSet<(&str, &str)>,
+        services: impl Iterator<Item = &'s ObjectName>,
     ) -> Self {
-        let found = |(namespace, name): &(&str, &str)| {
-            let (name, service) = cluster.services.get_key_value(&ObjectName::new(*namespace, *name))?;
-            let endpoints = cluster.endpoints.get(name).map_or(&[][..], |endpoints| &**endpoints);
-            Some(((&*name.namespace, &*name.name), (&**service, endpoints)))
+        let found = |name: &ObjectName| {
+            let (service, endpoints) = ground.endpoints.get_key_value(name)?;
+            Some((service, &**endpoints))
         };
-        Self { known: names.iter().filter_map(found).collect(), cluster, node, bindings }
+        Self { known: services.filter_map(found).collect(), ground, bindings }
     }
 
     /// Whether we answer on this address and port.
@@ -93,99 +71,34 @@ impl<'a> Services<'a> {
         self.bindings.contains(&at)
     }
 
-    /// Returns the backends of a route: those of its first rule.
-    pub(super) fn of_route(&self, kind: Kind, route: &ClusterRoute, grants: &Grants<'_>) -> Resolved {
+    /// Returns the backends of a claim.
+    pub(super) fn of(&self, references: &[ClaimBackend]) -> Resolved {
         let mut resolved = Resolved::default();
-        let mut shares = Vec::new();
-        for reference in route.rules.first().into_iter().flatten() {
-            let found = self.find(kind, &route.meta.name.namespace, reference, grants);
-            let picks = match found {
-                Ok((service, port, endpoints)) => self.picks(service, port, endpoints, &mut resolved),
-                Err(fault) => {
-                    resolved.faults.push(fault);
-                    Vec::new()
-                }
-            };
+        let mut shares = Vec::with_capacity(references.len());
+        for reference in references {
+            let service = reference.service.as_ref();
+            let picks = service.map(|service| self.picks(service, &mut resolved)).unwrap_or_default();
             shares.push(Share { weight: reference.weight, picks });
         }
         resolved.weigh(&shares);
         resolved
     }
 
-    /// Returns the backends of a Service's own port.
-    pub(super) fn of_service(&self, name: &ObjectName, port: &ServicePort) -> Resolved {
-        let mut resolved = Resolved::default();
-        if let Some((service, endpoints)) = self.known.get(&(&*name.namespace, &*name.name)) {
-            let picks = self.picks(service, port, endpoints, &mut resolved);
-            resolved.weigh(&[Share { weight: 1, picks }]);
-        }
-        resolved
-    }
-
-    /// Finds the Service and port that a reference means.
-    fn find(
-        &self,
-        kind: Kind,
-        from: &Arc<str>,
-        reference: &BackendRef,
-        grants: &Grants<'_>,
-    ) -> Result<(&'a ServiceSpec, &'a ServicePort, &'a [Endpoint]), Fault> {
-        let namespace = reference.namespace.as_ref().unwrap_or(from);
-        let fault = |reason, what: String| Fault { reason, what };
-        if !reference.group.is_empty() || &*reference.kind != "Service" {
-            let group = if reference.group.is_empty() { "" } else { "/" };
-            let what = format!(
-                "{}{group}{} {}: only Services can be backends",
-                reference.group, reference.kind, reference.name
-            );
-            return Err(fault("InvalidKind", what));
-        }
-        let name = ObjectName { namespace: Arc::clone(namespace), name: Arc::clone(&reference.name) };
-        if !grants.allow(kind, from, &name) {
-            let what = format!(
-                "Service {name}: no ReferenceGrant in {namespace} lets a {kind} of {from} refer to it"
-            );
-            return Err(fault("RefNotPermitted", what));
-        }
-        let Some((service, endpoints)) = self.known.get(&(&*name.namespace, &*name.name)) else {
-            return Err(fault("BackendNotFound", format!("Service {name} does not exist")));
-        };
-        let Some(number) = reference.port else {
-            return Err(fault("UnsupportedValue", format!("Service {name}: the reference has no port")));
-        };
-        if service.is_external_name {
-            let what = format!("Service {name} is of type ExternalName: it has no endpoints");
-            return Err(fault("UnsupportedValue", what));
-        }
-        let mut ports = service.ports.iter().filter(|port| port.port == number).peekable();
-        if ports.peek().is_none() {
-            return Err(fault("BackendNotFound", format!("Service {name} has no port {number}")));
-        }
-        match ports.find(|port| port.is_tcp) {
-            Some(port) => Ok((service, port, endpoints)),
-            None => Err(fault("UnsupportedProtocol", format!("Service {name}: port {number} is not TCP"))),
-        }
-    }
-
     /// Returns the endpoints of a Service's port.
-    fn picks(
-        &self,
-        service: &ServiceSpec,
-        port: &ServicePort,
-        endpoints: &'a [Endpoint],
-        resolved: &mut Resolved,
-    ) -> Vec<Pick<'a>> {
-        let probe = service.probe.unwrap_or(self.cluster.policy.probe);
+    fn picks(&self, service: &ServicePortRef, resolved: &mut Resolved) -> Vec<Pick<'a>> {
+        let endpoints = self.known.get(&service.name).copied().unwrap_or_default();
         let mut picks = Vec::with_capacity(endpoints.len());
-        for endpoint in endpoints.iter().filter(|endpoint| endpoint.port_name == port.name) {
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.port_name == service.port) {
             let at = SocketAddr::new(endpoint.address, endpoint.port);
             if self.bindings.contains(&at) {
                 resolved.circular.push(at);
                 continue;
             }
-            let failing = self.node.failing.contains(&at);
+            let failing = self.ground.node.failing.contains(&at);
             picks.push(Pick { endpoint, failing, takes: false });
-            if let (Some(probe), EndpointState::Ready | EndpointState::Draining) = (probe, endpoint.state) {
+            if let (Some(probe), EndpointState::Ready | EndpointState::Draining) =
+                (service.probe, endpoint.state)
+            {
                 resolved.probes.push((at, probe));
             }
         }
@@ -209,13 +122,13 @@ impl<'a> Services<'a> {
         }
         // Probes that find more than the panic share down are more likely wrong themselves than the backends
         // are down.
-        if failing > 0 && failing * 100 <= all * usize::from(self.cluster.policy.panic_percent) {
+        if failing > 0 && failing * 100 <= all * usize::from(self.ground.panic_percent) {
             picks
                 .iter_mut()
                 .filter(|pick| pick.failing && of_state(pick, state))
                 .for_each(|pick| pick.takes = false);
         }
-        let Some(zone) = &self.node.zone else { return };
+        let Some(zone) = &self.ground.node.zone else { return };
         let of_family = |pick: &Pick<'_>| pick.takes && of_state(pick, state);
         let hinted = |pick: &Pick<'_>| pick.endpoint.zones.contains(zone);
         // As in kube-proxy: hints count only if every endpoint has some and at least one is for this zone.

@@ -154,7 +154,7 @@ impl Wish<'_> {
 /// Returns all wishes of TLSRoutes on an address. In these scenes routes attach to Gateways, not to
 /// ListenerSets.
 fn wishes<'a>(cluster: &'a Cluster, verdicts: &Verdicts, address: IpAddr) -> Vec<Wish<'a>> {
-    let accepted = |verdicts: &[verdict::ListenerVerdict], at: usize| {
+    let accepted = |verdicts: &[ListenerVerdict], at: usize| {
         verdicts.get(at).is_some_and(|verdict| verdict.conditions[0].status == Status::True)
     };
     let mut wishes = Vec::new();

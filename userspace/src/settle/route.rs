@@ -1,13 +1,13 @@
 //! Routes: what they attach to, what they request, and their conditions.
 
 use super::attach::{self, Attachment};
-use super::backends::Resolved;
 use super::bindings::Binding;
 use super::isolation::Isolation;
 use super::listener::Parents;
 use super::own::{Candidate, Loss, NONE};
 use super::pattern::intersection;
 use super::precedence::Claimant;
+use super::references::{References, Resolved};
 use super::{OWNED, label, no, yes};
 use crate::model::cluster::ClusterRoute;
 use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
@@ -47,7 +47,7 @@ pub(super) struct Routes<'a> {
 }
 
 impl<'a> Routes<'a> {
-    pub(super) fn new(cluster: &'a Cluster, parents: &mut Parents<'a>) -> Self {
+    pub(super) fn new(cluster: &'a Cluster, parents: &mut Parents<'a>, references: &References<'_>) -> Self {
         let mut this = Self::default();
         let mut buffer = String::new();
         let tls = cluster.tls_routes.values().map(|route| (Kind::TlsRoute, &**route));
@@ -61,10 +61,16 @@ impl<'a> Routes<'a> {
             let attachments = first..this.attachments.len();
             if !attachments.is_empty() {
                 let label = label::object(&mut buffer, kind, &spec.meta.name);
-                this.all.push(Route { kind, spec, label, resolved: Resolved::default(), attachments });
+                let resolved = references.of(kind, spec);
+                this.all.push(Route { kind, spec, label, resolved, attachments });
             }
         }
         this
+    }
+
+    /// Returns the listeners that a route attaches to.
+    pub(super) fn listeners(&self, route: &Route<'_>) -> impl Iterator<Item = usize> {
+        self.attachments[route.attachments.clone()].iter().flat_map(|own| &own.listeners).copied()
     }
 
     /// Returns the routes as claimants.
@@ -155,26 +161,6 @@ impl<'a> Routes<'a> {
             );
             let value = first.written.map(ToString::to_string).unwrap_or_default();
             problems.push(problem.value(value).object(route.object()));
-        }
-        let resolved = &route.resolved;
-        if let Some(first) = resolved.circular.first() {
-            let what = format!(
-                "{first} and {} more endpoints are addresses and ports we answer on: connections would go round",
-                resolved.circular.len() - 1
-            );
-            let problem =
-                Problem::warning("spec.rules", what, "let the Service lead to the tenant's own pods");
-            problems.push(problem.value(first).object(route.object()));
-        }
-        if resolved.excess > 0 {
-            let what = format!(
-                "{} ready endpoints are more than a route can use; they get no connection",
-                resolved.excess
-            );
-            problems.push(
-                Problem::warning("spec.rules", what, "use 254 endpoints of a family at most")
-                    .object(route.object()),
-            );
         }
     }
 }

@@ -1,20 +1,11 @@
 //! Which backends are probed, and how.
 
 use super::backends::Resolved;
-use crate::model::cluster::{ClusterRoute, ProbeKind};
-use crate::model::{DesiredRoute, Pattern, Probe, ProbeChange, Probes, ServerName, SharedList};
+use crate::model::cluster::ProbeKind;
+use crate::model::{DesiredRoute, Probe, ProbeChange, Probes, ServerName, SharedList};
 use foldhash::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// Returns the server name in a probe's TLS hello: the first in order of the route's exact names.
-pub(super) fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
-    let exact = route.hostnames.iter().filter_map(|pattern| match pattern {
-        Pattern::Exact(name) => Some(name),
-        Pattern::Wildcard(_) => None,
-    });
-    exact.min()
-}
 
 /// Adds the probes for a route that something leads to.
 pub(super) fn add(probes: &mut Probes, resolved: &Resolved, name: Option<&ServerName>) {

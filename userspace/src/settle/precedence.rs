@@ -1,7 +1,7 @@
 //! Precedence of claimants that want the same thing.
 
 use crate::model::object::Meta;
-use crate::model::{Kind, ObjectName, ObjectRef};
+use crate::model::{Kind, ObjectName, Origin};
 use std::fmt;
 
 /// A claimant of an address and port, or of a name. The lesser claimant wins: the static file, then the
@@ -31,20 +31,19 @@ impl<'a> Claimant<'a> {
         Self::Object { created_secs: meta.created_secs, kind, name: &meta.name }
     }
 
-    /// Returns a reference to the object; `None` for the static file.
-    pub(super) fn reference(&self) -> Option<ObjectRef> {
-        match self {
-            Self::File { .. } => None,
-            Self::Object { kind, name, .. } => Some(ObjectRef { kind: *kind, name: (*name).clone() }),
+    /// Returns the claimant as the origin of claims.
+    pub(super) fn origin(&self) -> Origin {
+        match *self {
+            Self::File { what, name } => Origin::File { what, name: name.into() },
+            Self::Object { created_secs, kind, name } => {
+                Origin::Object { created_secs, kind, name: name.clone() }
+            }
         }
     }
 }
 
 impl fmt::Display for Claimant<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File { what, name } => write!(f, "{what} {name} of the static file"),
-            Self::Object { kind, name, .. } => write!(f, "{kind} {name}"),
-        }
+        self.origin().fmt(f)
     }
 }

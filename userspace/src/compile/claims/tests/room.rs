@@ -1,9 +1,9 @@
 //! What the maps have no room for.
 
-use super::super::FilePart;
-use super::super::bindings::Most;
 use super::super::compile_at_most;
 use super::*;
+use crate::compile::part::FilePart;
+use crate::settle::Most;
 
 fn programmed(compiled: &Compiled, gateway: &str) -> Option<Condition> {
     match &compiled.verdicts.gateways[&name(gateway)].programmable {
@@ -64,6 +64,7 @@ fn doors_beyond_the_maps_are_refused_to_the_newest_and_told_on_the_object() {
             &scene.facts.node,
             Most { bindings, addresses },
         )
+        .0
     };
     for (bindings, addresses, open) in [(9, 9, 5), (3, 9, 3), (9, 1, 2), (0, 0, 0)] {
         let compiled = at_most(bindings, addresses);

@@ -11,6 +11,8 @@ use foldhash::HashMap;
 pub(super) struct Site<'a> {
     /// Index of the Gateway.
     pub(super) gateway: usize,
+    /// Index of the listener.
+    pub(super) listener: usize,
     /// Index of the binding.
     pub(super) binding: usize,
     pub(super) hostname: &'a Pattern,
@@ -50,13 +52,13 @@ impl<'a> Isolation<'a> {
     /// widest first.
     pub(super) fn sites(&self, parents: &Parents<'a>) -> Vec<Site<'a>> {
         let mut sites = Vec::new();
-        for (gateway, listener) in
-            parents.listeners.iter().enumerate().map(|(at, l)| (parents.gateway_of(at), l))
-        {
+        for (at, listener) in parents.listeners.iter().enumerate() {
+            let gateway = parents.gateway_of(at);
             let Some(hostname) = &listener.spec.hostname else { continue };
             if self.listeners.contains_key(&(gateway, listener.spec.port)) {
                 sites.extend(listener.bindings.iter().map(|binding| Site {
                     gateway,
+                    listener: at,
                     binding: *binding,
                     hostname,
                 }));

@@ -1,43 +1,30 @@
-//! Clusters in a short notation, and the results of compiling them.
+//! Clusters in a short notation, and the results of settling and compiling them.
 
 /// Which route attaches to which listener.
 mod attaching;
-/// Endpoints, weights, health.
-mod backends;
 /// Conditions of classes, Gateways, ListenerSets.
 mod conditions;
 /// The result does not depend on the order of objects.
 mod order;
 /// The owner of each name, address and port.
 mod ownership;
-/// Changes, one by one.
-mod following;
-/// Changes of endpoints alone.
-mod refreshing;
-/// What the maps have no room for.
-mod room;
 /// Services of our class.
 mod services;
-#[cfg(not(debug_assertions))]
-mod speed;
 
-use super::super::{Compiled, compile};
-use crate::model::cluster::*;
-use crate::model::verdict::{Condition, Programmable, Status};
-use crate::model::*;
-use std::net::IpAddr;
-use std::sync::Arc;
+pub(crate) use crate::compile::{Compiled, compile};
+pub(crate) use crate::model::{cluster::*, verdict::*, *};
+pub(crate) use std::{net::IpAddr, sync::Arc};
 
-fn ip(text: &str) -> IpAddr {
+pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn name(text: &str) -> ObjectName {
+pub(crate) fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectName::new(namespace, name)
 }
 
-fn pattern(text: &str) -> Pattern {
+pub(crate) fn pattern(text: &str) -> Pattern {
     match text.strip_prefix("*.") {
         Some(suffix) => Pattern::Wildcard(ServerName::new(suffix).unwrap()),
         None => Pattern::Exact(ServerName::new(text).unwrap()),
@@ -48,7 +35,7 @@ fn meta(object: &str, created_secs: i64) -> Meta {
     Meta { name: name(object), generation: 7, created_secs, ..Meta::default() }
 }
 
-fn group_kind(kind: &str) -> GroupKind {
+pub(crate) fn group_kind(kind: &str) -> GroupKind {
     GroupKind { group: super::GATEWAY_GROUP.into(), kind: kind.into() }
 }
 
@@ -131,7 +118,7 @@ fn backend_ref(text: &str) -> BackendRef {
 }
 
 /// `address[:port][ draining| notready| departed][ @zone...]`; the default port is 6443.
-fn endpoint(text: &str) -> Endpoint {
+pub(crate) fn endpoint(text: &str) -> Endpoint {
     let mut words = text.split(' ');
     let at = words.next().unwrap();
     let (address, port) = match at.parse::<std::net::SocketAddr>() {
@@ -151,12 +138,12 @@ fn endpoint(text: &str) -> Endpoint {
 }
 
 /// Facts for a test. Objects are of class `ours` and in namespaces `a`, `b`, `c` (which is labelled `team`).
-struct Scene {
-    facts: Facts,
+pub(crate) struct Scene {
+    pub(crate) facts: Facts,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let range = |first: &str, last: &str| AddressRange { first: ip(first), last: ip(last) };
         let cluster = Cluster {
             policy: Policy {
@@ -171,12 +158,18 @@ impl Scene {
         Self { facts: Facts { cluster: Some(cluster), ..Facts::default() } }
     }
 
-    fn cluster(&mut self) -> &mut Cluster {
+    pub(crate) fn cluster(&mut self) -> &mut Cluster {
         self.facts.cluster.as_mut().unwrap()
     }
 
     /// Adds a Gateway that requested, and has, these addresses (separated by spaces).
-    fn gateway(&mut self, object: &str, age: i64, addresses: &str, listeners: &[&str]) -> &mut GatewaySpec {
+    pub(crate) fn gateway(
+        &mut self,
+        object: &str,
+        age: i64,
+        addresses: &str,
+        listeners: &[&str],
+    ) -> &mut GatewaySpec {
         let addresses = || addresses.split_whitespace();
         let spec = GatewaySpec {
             meta: meta(object, age),
@@ -191,7 +184,7 @@ impl Scene {
         Arc::make_mut(self.cluster().gateways.entry(name(object)).or_insert(Arc::new(spec)))
     }
 
-    fn listener_set(&mut self, object: &str, age: i64, of: &str, listeners: &[&str]) {
+    pub(crate) fn listener_set(&mut self, object: &str, age: i64, of: &str, listeners: &[&str]) {
         let spec = ListenerSetSpec {
             meta: meta(object, age),
             parent: parent(of),
@@ -200,7 +193,7 @@ impl Scene {
         self.cluster().listener_sets.insert(name(object), Arc::new(spec));
     }
 
-    fn route(
+    pub(crate) fn route(
         parents: &[&str],
         object: &str,
         age: i64,
@@ -216,18 +209,25 @@ impl Scene {
         })
     }
 
-    fn tls(&mut self, object: &str, age: i64, parents: &[&str], hostnames: &[&str], refs: &[&str]) {
+    pub(crate) fn tls(
+        &mut self,
+        object: &str,
+        age: i64,
+        parents: &[&str],
+        hostnames: &[&str],
+        refs: &[&str],
+    ) {
         let route = Self::route(parents, object, age, hostnames, refs);
         self.cluster().tls_routes.insert(name(object), route);
     }
 
-    fn tcp(&mut self, object: &str, age: i64, parents: &[&str], refs: &[&str]) {
+    pub(crate) fn tcp(&mut self, object: &str, age: i64, parents: &[&str], refs: &[&str]) {
         let route = Self::route(parents, object, age, &[], refs);
         self.cluster().tcp_routes.insert(name(object), route);
     }
 
     /// Adds a Service with TCP port 443 and these endpoints.
-    fn service(&mut self, object: &str, endpoints: &[&str]) -> &mut ServiceSpec {
+    pub(crate) fn service(&mut self, object: &str, endpoints: &[&str]) -> &mut ServiceSpec {
         let endpoints = endpoints.iter().map(|text| endpoint(text)).collect();
         self.cluster().endpoints.insert(name(object), endpoints);
         let port = ServicePort { name: "p443".into(), port: 443, is_tcp: true, protocol: "TCP".into() };
@@ -236,7 +236,7 @@ impl Scene {
     }
 
     /// Adds a listener of the static file. With `TLS`, `default` is its default route.
-    fn file_listener(
+    pub(crate) fn file_listener(
         &mut self,
         own: &str,
         protocol: Protocol,
@@ -255,7 +255,7 @@ impl Scene {
         });
     }
 
-    fn file_route(&mut self, own: &str, listener: &str, patterns: &[&str], backend: &str) {
+    pub(crate) fn file_route(&mut self, own: &str, listener: &str, patterns: &[&str], backend: &str) {
         let place = self.facts.routes.len();
         let backend = BackendSpec { address: ip(backend), port: 6443, weight: 1, failing: false };
         self.facts.routes.push(RouteSpec {
@@ -267,17 +267,17 @@ impl Scene {
         });
     }
 
-    fn compiled(&self) -> Compiled {
+    pub(crate) fn compiled(&self) -> Compiled {
         compile(&self.facts)
     }
 
     /// Shows each binding, and where its names lead, on one line.
-    fn bindings(&self) -> String {
+    pub(crate) fn bindings(&self) -> String {
         bindings(&self.compiled().desired)
     }
 
     /// Shows the backends of a route: `address:port weight`.
-    fn backends(&self, route: &str) -> String {
+    pub(crate) fn backends(&self, route: &str) -> String {
         let desired = self.compiled().desired;
         let route = desired.routes.iter().find(|found| &*found.name == route).unwrap();
         let told = route.backends.iter().map(|backend| {
@@ -293,18 +293,18 @@ impl Scene {
     }
 
     /// Shows the conditions of a TLSRoute, one line per parent.
-    fn tls_conditions(&self, object: &str) -> String {
+    pub(crate) fn tls_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         route_conditions(verdicts.tls_routes.get(&name(object)))
     }
 
-    fn tcp_conditions(&self, object: &str) -> String {
+    pub(crate) fn tcp_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         route_conditions(verdicts.tcp_routes.get(&name(object)))
     }
 
     /// Shows the conditions of a Gateway, and of each listener.
-    fn gateway_conditions(&self, object: &str) -> String {
+    pub(crate) fn gateway_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         let Some(verdict) = verdicts.gateways.get(&name(object)) else { return "none".to_owned() };
         let addresses: Vec<_> = verdict.addresses.iter().map(ToString::to_string).collect();
@@ -319,7 +319,7 @@ impl Scene {
         lines.join("\n")
     }
 
-    fn set_conditions(&self, object: &str) -> String {
+    pub(crate) fn set_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         let Some(verdict) = verdicts.listener_sets.get(&name(object)) else { return "none".to_owned() };
         let mut lines =
@@ -329,18 +329,18 @@ impl Scene {
     }
 
     /// Shows problems as people read them.
-    fn problems(&self) -> String {
+    pub(crate) fn problems(&self) -> String {
         let problems = self.compiled().problems;
         problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
     }
 }
 
-fn namespace(own: &str) -> (Arc<str>, Arc<Labels>) {
+pub(crate) fn namespace(own: &str) -> (Arc<str>, Arc<Labels>) {
     let labels = if own == "c" { [("team".into(), own.into())].into() } else { Labels::new() };
     (own.into(), Arc::new(labels))
 }
 
-fn bindings(desired: &Desired) -> String {
+pub(crate) fn bindings(desired: &Desired) -> String {
     let mut lines = Vec::new();
     for (at, listener) in desired.listeners.iter().enumerate() {
         let mut leads: Vec<String> = Vec::new();
@@ -357,7 +357,7 @@ fn bindings(desired: &Desired) -> String {
     lines.join("\n")
 }
 
-fn listener_line(verdict: &verdict::ListenerVerdict) -> String {
+fn listener_line(verdict: &ListenerVerdict) -> String {
     let kinds: Vec<_> = verdict.supported_kinds.iter().map(|kind| &*kind.kind).collect();
     let mut line = format!(
         "  {}: {} routes={} kinds={}",
@@ -373,7 +373,7 @@ fn listener_line(verdict: &verdict::ListenerVerdict) -> String {
     line
 }
 
-fn route_conditions(verdict: Option<&verdict::RouteVerdict>) -> String {
+fn route_conditions(verdict: Option<&RouteVerdict>) -> String {
     let Some(verdict) = verdict else { return "none".to_owned() };
     assert_eq!(verdict.generation, 7);
     let lines = verdict.parents.iter().map(|parent| conditions(&parent.conditions));
@@ -381,7 +381,7 @@ fn route_conditions(verdict: Option<&verdict::RouteVerdict>) -> String {
 }
 
 /// Shows True with the reason of the same name as `Accepted`, anything else as `Accepted=False/Reason`.
-fn conditions(all: &[Condition]) -> String {
+pub(crate) fn conditions(all: &[Condition]) -> String {
     let told = all.iter().filter(|condition| condition.reason != "NoConflicts").map(|condition| {
         assert!(!condition.message.is_empty(), "{condition:?}");
         match condition.status {

@@ -2,7 +2,6 @@
 //! version of Rust. Parts are added up, so their order does not matter. A collision helps no attacker: the
 //! digest is neither a secret nor a key.
 
-use crate::model::cluster::{BackendRef, ClusterRoute};
 use common::decide::maglev::mix;
 use std::net::{IpAddr, SocketAddr};
 
@@ -51,22 +50,6 @@ impl Part {
     pub(super) fn done(self) -> u64 {
         mix(self.0)
     }
-}
-
-/// Returns the digest of a route's name and backend references as written. Besides Services and endpoints,
-/// these determine its backends.
-pub(super) fn route(label: &str, route: &ClusterRoute) -> u64 {
-    let reference = |part: Part, backend: &BackendRef| {
-        let namespace = backend.namespace.as_ref().unwrap_or(&route.meta.name.namespace);
-        part.text(&backend.group)
-            .text(&backend.kind)
-            .text(namespace)
-            .text(&backend.name)
-            .number(u64::from(backend.port.unwrap_or_default()))
-            .number(u64::from(backend.weight))
-    };
-    let backends = route.rules.first().map_or(&[][..], Vec::as_slice);
-    backends.iter().fold(Part::new("route").text(label), reference).done()
 }
 
 #[cfg(test)]

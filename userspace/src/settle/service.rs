@@ -29,6 +29,12 @@ pub(super) struct Port<'a> {
     pub(super) left_out: bool,
 }
 
+impl<'a> Port<'a> {
+    pub(super) fn claimant(&self) -> Claimant<'a> {
+        Claimant::object(Kind::Service, &self.service.meta)
+    }
+}
+
 /// A Service of our class.
 struct Balancer<'a> {
     name: &'a ObjectName,
@@ -76,15 +82,15 @@ impl<'a> Balancers<'a> {
         this
     }
 
-    /// Adds the claims on the bindings that these Services request.
-    pub(super) fn claims(&self, claims: &mut Vec<Bid<'a>>) {
+    /// Adds what these Services ask for of addresses and ports.
+    pub(super) fn bids(&self, bids: &mut Vec<Bid<'a>>) {
         for balancer in &self.all {
             let claimant = Claimant::object(Kind::Service, &balancer.service.meta);
             for place in balancer.ports.clone() {
                 let port = self.ports[place].port.port;
                 let at = balancer.addresses.iter().map(|address| SocketAddr::new(*address, port));
                 let whose = Whose::ServicePort(place);
-                claims.extend(at.map(|at| Bid { claimant, at, protocol: Protocol::Tcp, whose }));
+                bids.extend(at.map(|at| Bid { claimant, at, protocol: Protocol::Tcp, whose }));
             }
         }
     }

@@ -58,8 +58,8 @@ pub(super) struct Entry<'a> {
 pub(super) enum Lead {
     /// To a target, because of this candidate.
     To { target: usize, candidate: usize },
-    /// Refused: a listener of this Gateway has the name, but no route.
-    Refused { gateway: usize },
+    /// Refused: this listener has the name, but no route.
+    Refused { listener: usize },
 }
 
 /// Binding and pattern.
@@ -217,7 +217,7 @@ impl<'a> Names<'a> {
             None => Some(Held {
                 binding: site.binding,
                 pattern,
-                lead: Lead::Refused { gateway: site.gateway },
+                lead: Lead::Refused { listener: site.listener },
                 gateway: site.gateway,
             }),
         }

@@ -2,23 +2,22 @@
 //! same as compiling everything, at a fraction of the cost. Changes whose result does not follow from
 //! endpoints alone are left to a full compile.
 
-use super::backends::{Resolved, Services};
-use super::grant::Grants;
-use super::{label, probing};
+use super::backends::{Endpoints, Resolved};
+use super::{Ground, probing};
 use crate::compile::capacity::{Load, fits};
-use crate::model::cluster::ClusterRoute;
+use crate::model::claim::{ClaimBackend, ClaimBackends};
 use crate::model::{
-    BackendSpec, Cluster, Desired, DesiredRoute, Kind, NodeFacts, ObjectName, ObjectRef, ProbeChange, Probes,
-    Problem, ServerName,
+    BackendSpec, Claim, Desired, DesiredRoute, ObjectName, ObjectRef, ProbeChange, Probes, Problem,
+    ServerName,
 };
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// A route in the maps, and the current result of resolving its references.
+/// A route in the maps, and the current result of resolving its Services.
 struct Again<'a> {
-    name: Arc<str>,
+    name: &'a Arc<str>,
     resolved: Resolved,
     /// The server name that its probes request.
     server: Option<&'a ServerName>,
@@ -44,88 +43,69 @@ pub(in crate::compile) struct Before<'a> {
     pub(in crate::compile) problems: &'a [Problem],
 }
 
-/// Returns the new result after a change of only the endpoints of these Services, or of which endpoints fail.
-/// `file` is what the static file results in by itself. `None`: compile everything.
+/// Returns the new result after a change of only the endpoints of these Services, or of which endpoints fail. `None`: compile
+/// everything.
 pub(in crate::compile) fn refresh(
     before: Before<'_>,
-    file: &Desired,
-    cluster: &Cluster,
-    node: &NodeFacts,
+    claims: &[Claim],
+    ground: Ground<'_>,
     changed: &BTreeSet<ObjectName>,
 ) -> Option<Refreshed> {
-    let changed: HashSet<(&str, &str)> = changed.iter().map(|name| (&*name.namespace, &*name.name)).collect();
-    let routes = users(cluster, &changed);
-    let ports: Vec<&ObjectName> = balancers(cluster, &changed);
-    let of_routes = routes.iter().map(|(kind, route)| (*kind, &route.meta.name));
-    let concerned: HashSet<(Kind, &ObjectName)> =
-        of_routes.chain(ports.iter().map(|name| (Kind::Service, *name))).collect();
+    let users = users(claims, changed);
+    let concerned: HashSet<ObjectRef> = users.iter().filter_map(|user| user.claim.origin.object()).collect();
     // Problems of these objects may have changed, and what did not fit into the maps may fit now.
     let is_told = |problem: &Problem| {
-        let of = |object: &ObjectRef| concerned.contains(&(object.kind, &object.name));
-        problem.field == "settings.maxNames" || problem.object.as_ref().is_some_and(of)
+        problem.field == "settings.maxNames"
+            || problem.object.as_ref().is_some_and(|object| concerned.contains(object))
     };
     if before.problems.iter().any(is_told) {
         return None;
     }
-    let bindings = bindings(before.desired);
-    let used: HashSet<(&str, &str)> =
-        routes.iter().flat_map(|(_, route)| references(route)).chain(changed.iter().copied()).collect();
-    let services = Services::some(cluster, node, bindings, &used);
-    let grants = Grants::new(cluster);
-    let mut buffer = String::new();
-    let mut again: Vec<Again<'_>> = Vec::with_capacity(routes.len() + ports.len());
-    for (kind, route) in routes {
-        let name = label::object(&mut buffer, kind, &route.meta.name);
-        let resolved = services.of_route(kind, route, &grants);
-        again.push(Again { name, resolved, server: probing::server_name(route) });
-    }
-    for name in ports {
-        for port in &cluster.services.get(name)?.ports {
-            let label = label::service(&mut buffer, name, port.port);
-            again.push(Again { name: label, resolved: services.of_service(name, port), server: None });
+    let used = users.iter().flat_map(|user| user.references).filter_map(service);
+    let services = Endpoints::some(ground, bindings(before.desired), used);
+    let again = users.iter().filter_map(|user| {
+        let resolved = services.of(user.references);
+        Some(Again { name: user.claim.route.as_ref()?, resolved, server: user.server })
+    });
+    put(before.desired, before.probes, again.collect())
+}
+
+/// A claim that leads to Services.
+struct User<'a> {
+    claim: &'a Claim,
+    references: &'a [ClaimBackend],
+    server: Option<&'a ServerName>,
+}
+
+/// Returns the claims that lead to one of these Services, one for each route.
+fn users<'a>(claims: &'a [Claim], changed: &BTreeSet<ObjectName>) -> Vec<User<'a>> {
+    let user = |claim: &'a Claim| match &claim.backends {
+        ClaimBackends::Services { references, server_name } => {
+            let is_concerned = references.iter().filter_map(service).any(|service| changed.contains(service));
+            is_concerned.then_some(User { claim, references, server: server_name.as_ref() })
         }
-    }
-    put(before.desired, before.probes, again, file)
-}
-
-/// Returns the routes that refer to one of these Services.
-fn users<'a>(cluster: &'a Cluster, changed: &HashSet<(&str, &str)>) -> Vec<(Kind, &'a ClusterRoute)> {
-    let tls = cluster.tls_routes.values().map(|route| (Kind::TlsRoute, &**route));
-    let tcp = cluster.tcp_routes.values().map(|route| (Kind::TcpRoute, &**route));
-    tls.chain(tcp).filter(|(_, route)| references(route).any(|name| changed.contains(&name))).collect()
-}
-
-/// Returns namespace and name of the Services that a route refers to.
-fn references(route: &ClusterRoute) -> impl Iterator<Item = (&str, &str)> {
-    let own = &route.meta.name.namespace;
-    route
-        .rules
-        .first()
-        .into_iter()
-        .flatten()
-        .map(move |reference| (&**reference.namespace.as_ref().unwrap_or(own), &*reference.name))
-}
-
-/// Returns those of these Services that are of our class.
-fn balancers<'a>(cluster: &'a Cluster, changed: &HashSet<(&str, &str)>) -> Vec<&'a ObjectName> {
-    let ours = |(namespace, name): &(&str, &str)| {
-        let (name, service) = cluster.services.get_key_value(&ObjectName::new(*namespace, *name))?;
-        service.load_balancer.is_some().then_some(name)
+        ClaimBackends::None | ClaimBackends::Addresses(_) => None,
     };
-    changed.iter().filter_map(ours).collect()
+    let mut users: Vec<User<'a>> = claims.iter().filter_map(user).collect();
+    // Claims of one route are next to each other.
+    users.dedup_by(|a, b| a.claim.route == b.claim.route);
+    users
+}
+
+fn service(reference: &ClaimBackend) -> Option<&ObjectName> {
+    reference.service.as_ref().map(|service| &service.name)
 }
 
 /// Returns the previous result with the new backends of these routes.
-fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>, file: &Desired) -> Option<Refreshed> {
+fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refreshed> {
     let mut other: HashMap<usize, Resolved> = HashMap::default();
     let mut probed = Probes::new();
     for Again { name, resolved, server } in again {
-        let is_simple = resolved.circular.is_empty() && resolved.excess == 0;
-        if !is_simple || file.routes.find(&name).is_some() {
+        if !resolved.circular.is_empty() || resolved.excess > 0 {
             return None;
         }
         // A route that nothing leads to is not in the maps.
-        if let Ok(place) = before.routes.place(&name) {
+        if let Ok(place) = before.routes.place(name) {
             probing::add(&mut probed, &resolved, server);
             other.insert(place, resolved);
         }

@@ -1,0 +1,254 @@
+//! Builds what the data plane should do from claims.
+
+use super::super::capacity::Room;
+use super::super::file::sorted;
+use super::Ground;
+use super::backends::{Endpoints, Resolved};
+use super::probing;
+use crate::model::claim::{ClaimBackends, Granted};
+use crate::model::{
+    BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem, Protocol,
+    ServerName, Settings,
+};
+use crate::settle;
+use foldhash::{HashMap, HashMapExt};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What the data plane and the probes should do.
+#[derive(Default)]
+pub(super) struct Built {
+    pub(super) desired: Desired,
+    pub(super) probes: Probes,
+    /// Routes that the maps have no room for.
+    pub(super) left_out: Vec<Arc<str>>,
+    /// What is wrong with backends, and what the maps have no room for.
+    pub(super) problems: Vec<Problem>,
+}
+
+/// An address and port that we answer on.
+struct Binding<'c> {
+    at: SocketAddr,
+    protocol: Protocol,
+    /// Who answers there first.
+    origin: &'c Origin,
+    /// The route of every connection that no name takes; by index.
+    rest: Option<usize>,
+    /// The route, by index, that refuses what nobody else takes.
+    refusing: Option<usize>,
+}
+
+/// Claims that lead to the same backends.
+struct Lead<'c> {
+    name: &'c Arc<str>,
+    origin: &'c Origin,
+    backends: &'c ClaimBackends,
+    names: Vec<(usize, Pattern)>,
+    /// Whether something leads to it.
+    is_used: bool,
+}
+
+/// What leads where, by binding and route.
+#[derive(Default)]
+struct Leads<'c> {
+    bindings: Vec<Binding<'c>>,
+    routes: Vec<Lead<'c>>,
+}
+
+/// Builds what the data plane should do.
+pub(super) fn build(claims: &[Claim], settings: &Settings, ground: Ground<'_>) -> Built {
+    let leads = Leads::new(claims);
+    let mut built = Built::default();
+    let services = Endpoints::new(ground, leads.bindings.iter().map(|binding| binding.at));
+    let mut routes = Vec::with_capacity(leads.routes.len());
+    for (index, lead) in leads.routes.iter().enumerate().filter(|(_, lead)| lead.is_used) {
+        let (resolved, server_name) = leads.resolve(lead, &services, &mut built.problems);
+        let (name, names) = (Arc::clone(lead.name), lead.names.clone().into());
+        let backends = resolved.backends.clone().into();
+        let route = DesiredRoute { name, names, backends, tenant: None, policy: None };
+        routes.push((index, route, resolved, server_name));
+    }
+    let fits = fitting(&leads, &routes, settings.max_names, &mut built);
+    let mut place_of: Vec<Option<usize>> = vec![None; leads.routes.len()];
+    let mut placed = Vec::with_capacity(routes.len());
+    for ((index, route, resolved, server_name), fits) in routes.into_iter().zip(fits) {
+        if !fits {
+            continue;
+        }
+        probing::add(&mut built.probes, &resolved, server_name);
+        place_of[index] = Some(placed.len());
+        placed.push(route);
+    }
+    let listener = |binding: &Binding<'_>| DesiredListener {
+        name: binding.at.to_string().into(),
+        addresses: vec![binding.at.ip()],
+        port: binding.at.port(),
+        protocol: binding.protocol,
+        route: binding.route().and_then(|index| place_of[index]),
+    };
+    let listeners = leads.bindings.iter().map(listener).collect();
+    let (listeners, routes) = sorted(listeners, placed);
+    let routes = routes.into_iter().map(Arc::new).collect();
+    built.desired = Desired { settings: settings.clone(), listeners, routes };
+    built
+}
+
+impl Binding<'_> {
+    /// Returns the route of what no name takes. On TLS nothing has to be refused there: no name is found.
+    fn route(&self) -> Option<usize> {
+        self.rest.or(self.refusing.filter(|_| self.protocol == Protocol::Tcp))
+    }
+}
+
+impl<'c> Leads<'c> {
+    fn new(claims: &'c [Claim]) -> Self {
+        let mut this = Self::default();
+        let mut bindings: HashMap<SocketAddr, usize> = HashMap::new();
+        let mut routes: HashMap<&str, usize> = HashMap::with_capacity(claims.len());
+        for claim in claims {
+            let route = claim.route.as_ref().map(|name| {
+                *routes.entry(&**name).or_insert_with(|| {
+                    this.routes.push(Lead {
+                        name,
+                        origin: &claim.origin,
+                        backends: &claim.backends,
+                        names: Vec::new(),
+                        is_used: matches!(claim.backends, ClaimBackends::Addresses(_)),
+                    });
+                    this.routes.len() - 1
+                })
+            });
+            for grant in &claim.grants {
+                let binding = *bindings.entry(grant.at).or_insert_with(|| {
+                    let (at, protocol, origin) = (grant.at, grant.protocol, &claim.origin);
+                    this.bindings.push(Binding { at, protocol, origin, rest: None, refusing: None });
+                    this.bindings.len() - 1
+                });
+                match (&grant.what, route) {
+                    (_, None) => {}
+                    (Granted::Binding, Some(route)) => {
+                        this.bindings[binding].refusing.get_or_insert(route);
+                    }
+                    (Granted::Rest, Some(route)) => this.bindings[binding].rest = Some(route),
+                    (Granted::Names(pattern), Some(route)) => {
+                        this.routes[route].names.push((binding, pattern.clone()));
+                    }
+                }
+            }
+        }
+        let to: Vec<usize> = this.bindings.iter().filter_map(Binding::route).collect();
+        to.into_iter().for_each(|route| this.routes[route].is_used = true);
+        this.routes.iter_mut().for_each(|route| route.is_used |= !route.names.is_empty());
+        this
+    }
+
+    /// Returns the backends of a route, and the server name of their probes.
+    fn resolve(
+        &self,
+        lead: &Lead<'c>,
+        services: &Endpoints<'_>,
+        problems: &mut Vec<Problem>,
+    ) -> (Resolved, Option<&'c ServerName>) {
+        match lead.backends {
+            ClaimBackends::None => (Resolved::default(), None),
+            ClaimBackends::Addresses(backends) => {
+                let backends = self.without_circles(lead, backends, services, problems);
+                (Resolved { backends, ..Resolved::default() }, None)
+            }
+            ClaimBackends::Services { references, server_name } => {
+                let resolved = services.of(references);
+                report_unused(&resolved, lead.origin, problems);
+                (resolved, server_name.as_ref())
+            }
+        }
+    }
+
+    /// Returns a static route's backends without those that would lead back to us.
+    fn without_circles(
+        &self,
+        lead: &Lead<'_>,
+        backends: &[BackendSpec],
+        services: &Endpoints<'_>,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<BackendSpec> {
+        let mut backends = backends.to_vec();
+        backends.retain(|backend| {
+            let at = SocketAddr::new(backend.address, backend.port);
+            let binding = services
+                .dials_us(at)
+                .then(|| self.bindings.iter().find(|binding| binding.at == at))
+                .flatten();
+            if let Some(binding) = binding {
+                let what = format!(
+                    "route {}: backend {at} is a binding of {}: connections would go round",
+                    lead.name, binding.origin
+                );
+                problems.push(
+                    Problem::warning("routes", what, "write the tenant's own address and port").value(at),
+                );
+            }
+            binding.is_none()
+        });
+        backends
+    }
+}
+
+/// Reports endpoints that are not used, on the origin.
+fn report_unused(resolved: &Resolved, origin: &Origin, problems: &mut Vec<Problem>) {
+    let mut report = |problem: Problem| {
+        problems.push(match origin.object() {
+            Some(object) => problem.object(object),
+            None => problem,
+        });
+    };
+    if let Some(first) = resolved.circular.first() {
+        let what = format!(
+            "{first} and {} more endpoints are addresses and ports we answer on: connections would go round",
+            resolved.circular.len() - 1
+        );
+        let remedy = "let the Service lead to the tenant's own pods";
+        report(Problem::warning("spec.rules", what, remedy).value(first));
+    }
+    if resolved.excess > 0 {
+        let what = format!(
+            "{} ready endpoints are more than a route can use; they get no connection",
+            resolved.excess
+        );
+        report(Problem::warning("spec.rules", what, "use 254 endpoints of a family at most"));
+    }
+}
+
+/// Returns by route whether the maps have room for it: those of the file, then the oldest. What refuses takes no room.
+fn fitting<T, U>(
+    leads: &Leads<'_>,
+    routes: &[(usize, DesiredRoute, T, U)],
+    names_max: u32,
+    built: &mut Built,
+) -> Vec<bool> {
+    let mut fits = vec![true; routes.len()];
+    let lead_of = |place: usize| &leads.routes[routes[place].0];
+    let mut ranked: Vec<usize> = (0..routes.len()).collect();
+    ranked.retain(|place| !matches!(lead_of(*place).backends, ClaimBackends::None));
+    let mut room = Room::new(names_max);
+    // The usual case: everything fits, whatever the order.
+    if ranked.iter().all(|place| room.take(&routes[*place].1)) {
+        return fits;
+    }
+    ranked.sort_by_key(|place| (lead_of(*place).origin, *place));
+    let mut room = Room::new(names_max);
+    for place in ranked {
+        let route = &routes[place].1;
+        if room.take(route) {
+            continue;
+        }
+        fits[place] = false;
+        built.left_out.push(Arc::clone(&route.name));
+        let what = settle::left_out(&route.name);
+        let problem = Problem::warning("settings.maxNames", what, "raise it").value(names_max);
+        built.problems.push(match lead_of(place).origin.object() {
+            Some(object) => problem.object(object),
+            None => problem,
+        });
+    }
+    fits
+}

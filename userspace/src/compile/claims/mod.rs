@@ -1,0 +1,66 @@
+//! Compiles claims, endpoints and facts of the node: what was granted to whom, and where it leads.
+
+/// Resolves Services to endpoints with weights.
+mod backends;
+/// Builds what the data plane should do.
+mod build;
+/// Which backends are probed, and how.
+mod probing;
+/// The quick path if only endpoints changed.
+mod refresh;
+/// Weights of backends.
+mod shares;
+#[cfg(test)]
+mod tests;
+
+use super::Compiled;
+use super::part::FilePart;
+use crate::ipam;
+use crate::model::cluster::Endpoint;
+use crate::model::{Claim, Cluster, NodeFacts, ObjectName};
+use crate::settle::{self, Most};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) use refresh::{Before, Refreshed, refresh, refresh_file};
+
+/// What claims are compiled with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ground<'a> {
+    /// Endpoints by Service, of all its slices together.
+    pub(super) endpoints: &'a BTreeMap<ObjectName, Arc<[Endpoint]>>,
+    /// Percentage of a Service's backends that may be taken out of new picks; when more fail, none is.
+    pub(super) panic_percent: u8,
+    /// The node.
+    pub(super) node: &'a NodeFacts,
+}
+
+impl<'a> Ground<'a> {
+    /// Returns the ground that a cluster gives.
+    pub(super) fn of(cluster: &'a Cluster, node: &'a NodeFacts) -> Self {
+        Self { endpoints: &cluster.endpoints, panic_percent: cluster.policy.panic_percent, node }
+    }
+}
+
+/// Settles and compiles the cluster together with the compiled file. Warnings about the file are not included.
+pub(super) fn compile(file: &FilePart, cluster: &Cluster, node: &NodeFacts) -> (Compiled, Vec<Claim>) {
+    compile_at_most(file, cluster, node, Most::default())
+}
+
+/// Same as [`compile`], with this much room for bindings.
+fn compile_at_most(
+    part: &FilePart,
+    cluster: &Cluster,
+    node: &NodeFacts,
+    most: Most,
+) -> (Compiled, Vec<Claim>) {
+    let file = &part.desired;
+    let assignment = ipam::assign(cluster);
+    let mut settled = settle::settle(file, cluster, &assignment, most);
+    let claims = std::mem::take(&mut settled.claims);
+    let built = build::build(&claims, &file.settings, Ground::of(cluster, node));
+    let mut problems = part.problems.clone();
+    let verdicts = settled.verdicts(&built.left_out, &mut problems);
+    problems.extend(built.problems);
+    (Compiled { desired: built.desired, problems, verdicts, probes: built.probes }, claims)
+}

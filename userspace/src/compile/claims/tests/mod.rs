@@ -1,0 +1,14 @@
+//! The results of compiling clusters.
+
+/// Endpoints, weights, health.
+mod backends;
+/// Changes, one by one.
+mod following;
+/// Changes of endpoints alone.
+mod refreshing;
+/// What the maps have no room for.
+mod room;
+#[cfg(not(debug_assertions))]
+mod speed;
+
+use crate::settle::tests::*;

@@ -1,0 +1,125 @@
+//! Claims: what an origin asks of the load balancer at one attachment, and what it was granted.
+
+use super::cluster::ProbeSpec;
+use super::facts::{BackendSpec, Protocol};
+use super::name::{Pattern, ServerName};
+use super::object::{Kind, ObjectName, ObjectRef};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Who claims: of two, the lesser one comes first. The static file, then the oldest object, then the first by kind,
+/// namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// A listener or route of the static file.
+    File {
+        /// `listener` or `route`.
+        what: &'static str,
+        /// Its name.
+        name: Arc<str>,
+    },
+    /// An object.
+    Object {
+        /// `metadata.creationTimestamp`, seconds since 1970.
+        created_secs: i64,
+        /// Its kind.
+        kind: Kind,
+        /// Its namespace and name.
+        name: ObjectName,
+    },
+}
+
+impl Origin {
+    /// The object; `None` for the static file.
+    pub fn object(&self) -> Option<ObjectRef> {
+        match self {
+            Self::File { .. } => None,
+            Self::Object { kind, name, .. } => Some(ObjectRef { kind: *kind, name: name.clone() }),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { what, name } => write!(f, "{what} {name} of the static file"),
+            Self::Object { kind, name, .. } => write!(f, "{kind} {name}"),
+        }
+    }
+}
+
+/// One set of backends at one attachment: a route's rule at a listener, a port of a Service, a route of the static file
+/// at a listener; or a listener by itself, which answers where nobody else does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Who claims.
+    pub origin: Origin,
+    /// Which of the origin's claims it is: unique among them, and the same as long as the origin says the same.
+    pub part: Arc<str>,
+    /// What maps and metrics call the route that it leads to: claims of one origin that lead to the same backends share it.
+    /// `None`: a listener of the static file, which leads nowhere itself.
+    pub route: Option<Arc<str>>,
+    /// What was granted.
+    pub grants: Vec<Grant>,
+    /// Where connections go.
+    pub backends: ClaimBackends,
+}
+
+/// The backends of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimBackends {
+    /// None: what is granted is answered and refused.
+    None,
+    /// These addresses.
+    Addresses(Arc<[BackendSpec]>),
+    /// The endpoints of these Services, in order.
+    Services {
+        /// Each with its share.
+        references: Arc<[ClaimBackend]>,
+        /// The server name that a probe's TLS hello asks for.
+        server_name: Option<ServerName>,
+    },
+}
+
+/// A share of a claim's new connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimBackend {
+    /// Share of new connections, among the shares of the claim.
+    pub weight: u32,
+    /// Whose endpoints take them. `None`: the reference leads nowhere, and its share is refused.
+    pub service: Option<ServicePortRef>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePortRef {
+    /// The Service.
+    pub name: ObjectName,
+    /// What its EndpointSlices call the port; empty where the Service has one port without name.
+    pub port: Arc<str>,
+    /// How its endpoints are probed; `None`: they are not.
+    pub probe: Option<ProbeSpec>,
+}
+
+/// Something a claim has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Grant {
+    /// Address and port.
+    pub at: SocketAddr,
+    /// The protocol that is spoken there.
+    pub protocol: Protocol,
+    /// What of it.
+    pub what: Granted,
+}
+
+/// What of an address and port a claim has.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Granted {
+    /// To answer there, as others may on TLS.
+    Binding,
+    /// Every connection that no pattern takes; on TCP every connection.
+    Rest,
+    /// These names.
+    Names(Pattern),
+}

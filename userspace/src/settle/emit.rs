@@ -1,0 +1,194 @@
+//! Claims from settled ownership.
+
+use super::bindings::Binding;
+use super::label;
+use super::listener::{Listener, Parents};
+use super::own::{Entry, Lead, Names};
+use super::references::port_of;
+use super::route::{Route, Routes};
+use super::service::{Balancers, Port};
+use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted};
+use crate::model::cluster::{ClusterRoute, Policy};
+use crate::model::{Claim, Desired, Kind, Origin, Pattern, ServerName};
+use foldhash::{HashMap, HashMapExt};
+use std::sync::Arc;
+
+/// Settled ownership.
+pub(super) struct Emitter<'e, 'a> {
+    pub(super) file: &'a Desired,
+    /// By listener of the static file: the bindings that lead to its routes.
+    pub(super) file_doors: &'e [Vec<usize>],
+    pub(super) bindings: &'e [Binding<'a>],
+    pub(super) names: &'e Names<'a>,
+    pub(super) parents: &'e Parents<'a>,
+    pub(super) routes: &'e Routes<'a>,
+    pub(super) balancers: &'e Balancers<'a>,
+    pub(super) policy: &'e Policy,
+}
+
+/// What is granted, by who has it.
+struct Owners {
+    /// By route of the static file.
+    file_routes: Vec<Vec<Grant>>,
+    /// By route and listener.
+    routes: HashMap<(usize, usize), Vec<Grant>>,
+    /// By port of a Service.
+    ports: Vec<Vec<Grant>>,
+    /// By listener: names that it has and no route.
+    listeners: Vec<Vec<Grant>>,
+}
+
+impl Emitter<'_, '_> {
+    /// Returns the claims of the static file, then those of objects.
+    pub(super) fn claims(&self) -> Vec<Claim> {
+        let mut owners = self.owners();
+        let mut claims = Vec::with_capacity(self.file.routes.len() + 2 * self.routes.all.len());
+        self.file_claims(&mut owners, &mut claims);
+        for at in 0..self.parents.listeners.len() {
+            claims.extend(self.listener(at, std::mem::take(&mut owners.listeners[at])));
+        }
+        for (at, route) in self.routes.all.iter().enumerate() {
+            self.route(at, route, &mut owners.routes, &mut claims);
+        }
+        for (port, grants) in self.balancers.ports.iter().zip(owners.ports) {
+            claims.push(self.port(port, grants));
+        }
+        claims
+    }
+
+    fn owners(&self) -> Owners {
+        let (first_route, first_port) = self.firsts();
+        let mut owners = Owners {
+            file_routes: vec![Vec::new(); first_route],
+            routes: HashMap::with_capacity(self.routes.all.len()),
+            ports: vec![Vec::new(); self.balancers.ports.len()],
+            listeners: vec![Vec::new(); self.parents.listeners.len()],
+        };
+        for Entry { binding, pattern, lead } in self.names.entries() {
+            let what = pattern.map_or(Granted::Rest, |pattern: &Pattern| Granted::Names(pattern.clone()));
+            let grant = self.grant(binding, what);
+            match lead {
+                Lead::Refused { listener } => owners.listeners[listener].push(grant),
+                Lead::To { target, .. } if target < first_route => owners.file_routes[target].push(grant),
+                Lead::To { target, .. } if target >= first_port => {
+                    owners.ports[target - first_port].push(grant);
+                }
+                Lead::To { target, candidate } => {
+                    let listener = self.names.candidates[candidate].listener;
+                    owners.routes.entry((target - first_route, listener)).or_default().push(grant);
+                }
+            }
+        }
+        owners
+    }
+
+    fn grant(&self, binding: usize, what: Granted) -> Grant {
+        let Binding { at, protocol, .. } = self.bindings[binding];
+        Grant { at, protocol, what }
+    }
+
+    fn file_claims(&self, owners: &mut Owners, claims: &mut Vec<Claim>) {
+        for (listener, own) in self.file.listeners.iter().zip(self.file_doors) {
+            let name = Arc::clone(&listener.name);
+            claims.push(Claim {
+                origin: Origin::File { what: "listener", name },
+                part: "".into(),
+                route: None,
+                grants: own.iter().map(|binding| self.grant(*binding, Granted::Binding)).collect(),
+                backends: ClaimBackends::None,
+            });
+        }
+        for (route, grants) in self.file.routes.iter().zip(&mut owners.file_routes) {
+            claims.push(Claim {
+                origin: Origin::File { what: "route", name: Arc::clone(&route.name) },
+                part: "".into(),
+                route: Some(Arc::clone(&route.name)),
+                grants: std::mem::take(grants),
+                backends: ClaimBackends::Addresses(route.backends.iter().copied().collect()),
+            });
+        }
+    }
+
+    /// Returns the claim of a listener itself; `None`: it has nothing.
+    fn listener(&self, at: usize, names: Vec<Grant>) -> Option<Claim> {
+        let listener = &self.parents.listeners[at];
+        if listener.bindings.is_empty() {
+            return None;
+        }
+        let gateway = &self.parents.all[self.parents.gateway_of(at)];
+        let own = listener.bindings.iter().map(|binding| self.grant(*binding, Granted::Binding));
+        Some(Claim {
+            origin: self.parents.all[listener.parent].claimant.origin(),
+            part: Arc::clone(&listener.spec.name),
+            route: Some(self.unique(label::object(&mut String::new(), Kind::Gateway, gateway.name))),
+            grants: own.chain(names).collect(),
+            backends: ClaimBackends::None,
+        })
+    }
+
+    /// Adds the claims of a route: one at each listener that it attaches to.
+    fn route(
+        &self,
+        at: usize,
+        route: &Route<'_>,
+        owners: &mut HashMap<(usize, usize), Vec<Grant>>,
+        claims: &mut Vec<Claim>,
+    ) {
+        let mut listeners: Vec<usize> = self.routes.listeners(route).collect();
+        listeners.sort_unstable();
+        listeners.dedup();
+        let label = self.unique(Arc::clone(&route.label));
+        let server_name = server_name(route.spec).cloned();
+        for place in listeners {
+            let grants = owners.remove(&(at, place)).unwrap_or_default();
+            let listener = &self.parents.listeners[place];
+            let references = Arc::clone(&route.resolved.backends);
+            claims.push(Claim {
+                origin: route.claimant().origin(),
+                part: self.part(listener),
+                route: Some(Arc::clone(&label)),
+                grants,
+                backends: ClaimBackends::Services { references, server_name: server_name.clone() },
+            });
+        }
+    }
+
+    /// Names a claim of a route by the listener: `0/Gateway/NAMESPACE/NAME/LISTENER`, 0 being the rule.
+    fn part(&self, listener: &Listener<'_>) -> Arc<str> {
+        let parent = &self.parents.all[listener.parent];
+        format!("0/{}/{}/{}", parent.kind, parent.name, listener.spec.name).into()
+    }
+
+    fn port(&self, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
+        let service = port_of(port.name.clone(), port.service, port.port, self.policy);
+        let backend = ClaimBackend { weight: 1, service: Some(service) };
+        let binding = |grant: &Grant| Grant { what: Granted::Binding, ..grant.clone() };
+        Claim {
+            origin: port.claimant().origin(),
+            part: port.port.port.to_string().into(),
+            route: Some(self.unique(Arc::clone(&port.label))),
+            grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
+            backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
+        }
+    }
+
+    /// Returns the target of the first route of the cluster, and that of the first port of a Service.
+    fn firsts(&self) -> (usize, usize) {
+        let first_route = self.file.routes.len();
+        (first_route, first_route + self.routes.all.len())
+    }
+
+    /// Returns a name that no route of the file has.
+    fn unique(&self, name: Arc<str>) -> Arc<str> {
+        label::unique(self.file, name)
+    }
+}
+
+/// Returns the server name in a probe's TLS hello: the first in order of the route's exact names.
+fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
+    let exact = route.hostnames.iter().filter_map(|pattern| match pattern {
+        Pattern::Exact(name) => Some(name),
+        Pattern::Wildcard(_) => None,
+    });
+    exact.min()
+}
