@@ -2,15 +2,9 @@
 
 use super::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Problem};
+use crate::settle::{ADDRESSES_MAX, BINDINGS_MAX};
 use common::maps::route::PAGE_SLOTS;
 use std::collections::BTreeSet;
-
-/// The most addresses and ports that are answered on. Each is an element of `LISTENERS` (65,536); in a
-/// cluster it is also a listener with one of 65,535 ids.
-pub const BINDINGS_MAX: usize = 65_535;
-/// The most different addresses that are answered on. `ADDRESSES` (65,536) also holds those of the node
-/// itself.
-pub const ADDRESSES_MAX: usize = 65_536 - 1024;
 
 /// The room that is left in the maps.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,7 @@
 
 use super::claims::{self, Before, Ground, Refreshed, refresh};
 use super::part::FilePart;
+use crate::model::claim::ClaimBackends;
 use crate::model::cluster::Endpoint;
 use crate::model::{
     Change, Claim, Cluster, Delta, Desired, Facts, NodeFacts, ObjectName, ObjectRef, Places, ProbeChange,
@@ -29,7 +30,7 @@ pub struct Compiler {
     /// `None`: no file was taken yet.
     file: Option<FilePart>,
     desired: Arc<Desired>,
-    /// Of file and cluster, as they were last settled.
+    /// Those that lead to Services, as they were last settled.
     claims: Vec<Claim>,
     digests: BTreeMap<ObjectRef, u64>,
     problems: Vec<Problem>,
@@ -181,6 +182,8 @@ impl Compiler {
         }
         let (compiled, claims) = claims::compile(file, cluster, &self.node);
         self.claims = claims;
+        // Those of the static file may be a million.
+        self.claims.retain(|claim| matches!(claim.backends, ClaimBackends::Services { .. }));
         self.desired = Arc::new(compiled.desired);
         self.digests = compiled.verdicts.digests();
         self.of_objects = compiled.problems.len();

@@ -18,7 +18,6 @@ mod warn;
 /// Whether everything fits into the maps.
 mod capacity;
 
-pub use capacity::{ADDRESSES_MAX, BINDINGS_MAX};
 pub use compiler::{Compiler, Step};
 
 use crate::model::{Desired, Facts, Probes, Problem, Verdicts};

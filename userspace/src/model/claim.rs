@@ -50,7 +50,7 @@ impl fmt::Display for Origin {
 }
 
 /// One set of backends at one attachment: a route's rule at a listener, a port of a Service, a route of the static file
-/// at a listener; or a listener by itself, which answers where nobody else does.
+/// at all its listeners; or a listener by itself, which answers where nobody else does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Who claims.

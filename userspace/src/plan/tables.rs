@@ -60,7 +60,7 @@ impl Planner<'_> {
 
 /// Returns the backends of a family that take new flows. While this node reaches at least one of them, those it does not reach
 /// are left out: `pick` looks only at the first few members that follow a client's own.
-pub(super) fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
+fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
     let takes = move |backend: &Backend| backend.weight > 0 && backend.address.is_v4() == is_v4;
     let reached = |backend: &Backend| backend.flags & (BACKEND_UNREACHABLE | BACKEND_REFUSING) == 0;
     let some = backends.iter().any(|(_, backend)| takes(backend) && reached(backend));

@@ -2,10 +2,16 @@
 //! binding has as many owners as it has names.
 
 use super::precedence::Claimant;
-use crate::compile::{ADDRESSES_MAX, BINDINGS_MAX};
 use crate::model::Protocol;
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
+
+/// The most addresses and ports that are answered on. Each is an element of `LISTENERS` (65,536); in a
+/// cluster it is also a listener with one of 65,535 ids.
+pub const BINDINGS_MAX: usize = 65_535;
+/// The most different addresses that are answered on. `ADDRESSES` (65,536) also holds those of the node
+/// itself.
+pub const ADDRESSES_MAX: usize = 65_536 - 1024;
 
 /// An address and port we answer on.
 pub(super) struct Binding<'a> {

@@ -39,7 +39,7 @@ mod service;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use bindings::Most;
+pub use bindings::{ADDRESSES_MAX, BINDINGS_MAX, Most};
 
 use crate::ipam::Assignment;
 use crate::model::verdict::{Condition, Status};
@@ -132,9 +132,8 @@ pub fn settle<'a>(
 }
 
 impl Settled<'_> {
-    /// Returns the verdict on each object, and what is wrong with objects: first what the source could not read, with the
-    /// `problems` of the static file before it. `left_out`: the routes, by the name that claims have for them, that the maps have
-    /// no room for.
+    /// Returns the verdict on each object. Adds to `problems` what the source could not read of our objects, then what they lack.
+    /// `left_out`: the routes that the maps have no room for, by the name that claims have for them.
     pub fn verdicts(mut self, left_out: &[Arc<str>], problems: &mut Vec<Problem>) -> Verdicts {
         self.note_left_out(left_out);
         let first = problems.len();
@@ -251,9 +250,8 @@ fn owners<'a>(
 fn no_room(full: &[SocketAddr]) -> Option<String> {
     let first = full.first()?;
     let more = if full.len() > 1 { format!(" and {} more", full.len() - 1) } else { String::new() };
-    let most = crate::compile::BINDINGS_MAX;
     Some(format!(
-        "no room for {first}{more}: {most} addresses and ports are served, and older objects come first"
+        "no room for {first}{more}: {BINDINGS_MAX} addresses and ports are served, and older objects come first"
     ))
 }
 

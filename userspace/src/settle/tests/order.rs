@@ -2,8 +2,12 @@
 //! should have it.
 
 use super::super::pattern::intersection;
+use super::super::{Most, settle};
 use super::*;
+use crate::ipam;
+use crate::model::claim::Granted;
 use proptest::prelude::*;
+use std::collections::HashSet;
 
 const NAMES: [&str; 7] =
     ["*.com", "*.example.com", "*.a.example.com", "x.example.com", "x.a.example.com", "kubernetes", "*.org"];
@@ -236,6 +240,24 @@ proptest! {
         prop_assert_eq!(&one, &other);
         prop_assert!(one.desired.routes.iter().is_sorted_by(|a, b| a.name < b.name));
         prop_assert!(one.desired.listeners.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    /// What a claim is called stays its own, and nothing is granted to two.
+    #[test]
+    fn claims_are_told_apart_and_share_no_grant_but_bindings(objects in prop::collection::vec(object(), 1..14)) {
+        let order: Vec<usize> = (0..objects.len()).collect();
+        let scene = scene(&objects, &order);
+        let cluster = scene.facts.cluster.as_ref().unwrap();
+        let (file, assignment) = (Desired::default(), ipam::assign(cluster));
+        let claims = settle(&file, cluster, &assignment, Most::default()).claims;
+        let (mut called, mut granted) = (HashSet::new(), HashSet::new());
+        for claim in &claims {
+            let of = claim.origin.object().unwrap();
+            prop_assert!(called.insert((of, &claim.part)), "{claim:?}");
+            for grant in claim.grants.iter().filter(|grant| grant.what != Granted::Binding) {
+                prop_assert!(granted.insert((grant.at, format!("{:?}", grant.what))), "{grant:?} twice");
+            }
+        }
     }
 
     #[test]

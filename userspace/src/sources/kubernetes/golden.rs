@@ -5,8 +5,9 @@ use super::fold;
 use super::interner::Interner;
 use crate::compile::{Compiled, compile};
 use crate::model::cluster::*;
-use crate::model::verdict::{Condition, ListenerVerdict, Programmable, RouteVerdict, Status};
+use crate::model::verdict::{ListenerVerdict, Programmable, RouteVerdict};
 use crate::model::{Cluster, Facts, Kind, Meta, ObjectName};
+use crate::settle::tests::conditions;
 use expect_test::expect_file;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -145,17 +146,6 @@ impl Stored {
         }
         compile(&facts(&self.cluster))
     }
-}
-
-/// `Accepted` for True with the reason of the same name, else `Accepted=False/Reason`.
-fn conditions(all: &[Condition]) -> String {
-    let told = all.iter().filter(|condition| condition.reason != "NoConflicts").map(|condition| {
-        match condition.status {
-            Status::True if condition.kind == condition.reason => condition.kind.to_owned(),
-            status => format!("{}={status:?}/{}", condition.kind, condition.reason),
-        }
-    });
-    told.collect::<Vec<_>>().join(" ")
 }
 
 fn programmed(programmable: &Programmable) -> String {
