@@ -53,7 +53,7 @@ fn collect(skb: Skb, s: &mut Scratch) -> Exit {
         true => hello::take_any(skb, received, waiting, cursors),
         false => hello::take(skb, received, waiting, cursors),
     };
-    let complete_now = taken.is_ok();
+    let is_complete = taken.is_ok();
     let exit = match taken {
         Ok(()) if s.waiting.pending.connection.state == PENDING_CONNECTING => return repeated(skb, s),
         Ok(()) => complete(skb, s).unwrap_or_else(|exit| exit),
@@ -64,7 +64,7 @@ fn collect(skb: Skb, s: &mut Scratch) -> Exit {
         return Exit::drop(Reason::HelloBeyond);
     }
     match exit.verdict() == Verdict::Redirect {
-        true if complete_now => send_syn(skb, s, exit),
+        true if is_complete => send_syn(skb, s, exit),
         true => acknowledge(skb, s, exit),
         false => exit,
     }
