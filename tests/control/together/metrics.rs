@@ -64,10 +64,10 @@ fn what_is_served_is_what_is_listed() {
     };
     until("the backend fails", &[&agent], || of_agent().contains("vestibule_backend_failing{"));
     until("statuses were written", &[&agent], || of_controller().contains("vestibule_status_writes_total{"));
-    scene
-        .outside
-        .run(|| TcpStream::connect_timeout(&"192.0.2.5:443".parse().unwrap(), Duration::from_secs(5)))
-        .unwrap();
+    // The agent opens the address some time after the controller has assigned it.
+    let address = "192.0.2.5:443".parse().unwrap();
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(5));
+    until("the address is open", &[&agent], || scene.outside.run(connect).is_ok());
     // Some metrics exist only while the API server is away.
     scene.server.crash().unwrap();
     until("both are stale", &[&agent], || {

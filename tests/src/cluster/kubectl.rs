@@ -41,6 +41,9 @@ impl Kubectl {
     pub fn command(&self) -> Command {
         let mut command = places::command(self.netns.as_deref(), &self.program);
         command.arg("--kubeconfig").arg(&self.kubeconfig);
+        // By default kubectl keeps what a server serves in HOME, by address and port; a later server of
+        // another test may have the same.
+        command.arg("--cache-dir").arg(self.kubeconfig.with_extension("cache"));
         command
     }
 
