@@ -33,4 +33,5 @@ fn a_release_finds_the_gateway_api_when_it_comes_and_leaves_what_nodes_told() {
     assert!(kubectl.get(&["gatewayclass", "vestibule"]).is_err());
     assert!(kubectl.get(&["clusterrole", "vestibule-agent"]).is_err());
     kubectl.get(&["crd", "nodestates.vestibule.dev"]).unwrap();
+    kubectl.get(&["crd", "claims.vestibule.dev"]).unwrap();
 }

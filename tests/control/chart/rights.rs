@@ -125,6 +125,9 @@ fn an_api_server_lets_each_do_its_work_and_nothing_else() {
         "patch gateways.gateway.networking.k8s.io --subresource=status -A",
         "patch services --subresource=status -A",
         "create events.events.k8s.io -A",
+        "create claims.vestibule.dev",
+        "update claims.vestibule.dev",
+        "delete claims.vestibule.dev",
         &format!("update secrets/{KEYS} {here}"),
     ] {
         assert!(!can(&agent, question), "agent: {question}");

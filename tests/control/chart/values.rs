@@ -107,14 +107,16 @@ fn a_gatewayclass_is_made_where_the_cluster_knows_the_kind() {
 }
 
 #[test]
-fn the_definition_of_nodestates_is_the_trees() {
+fn the_definitions_are_the_trees() {
     let objects = objects(&[]);
-    let rendered = object(&objects, "CustomResourceDefinition", "nodestates.vestibule.dev");
-    let text = std::fs::read_to_string(root("deploy/crds/nodestates.yaml")).unwrap();
-    let kept: Value = serde_saphyr::from_str(&text).unwrap();
-    assert_eq!(rendered["spec"], kept["spec"]);
-    // Uninstalling must not remove what the nodes published.
-    assert_eq!(rendered["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
+    for kind in ["claims", "nodestates"] {
+        let rendered = object(&objects, "CustomResourceDefinition", &format!("{kind}.vestibule.dev"));
+        let text = std::fs::read_to_string(root(&format!("deploy/crds/{kind}.yaml"))).unwrap();
+        let kept: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(rendered["spec"], kept["spec"]);
+        // Uninstalling must not remove what was granted, and what the nodes published.
+        assert_eq!(rendered["metadata"]["annotations"], json!({"helm.sh/resource-policy": "keep"}));
+    }
     assert!(
         template(&["--set=crds.enabled=false"]).is_ok_and(|text| !text.contains("CustomResourceDefinition"))
     );

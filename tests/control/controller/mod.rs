@@ -8,6 +8,8 @@ mod gateways;
 mod services;
 /// Entries of routes.
 mod routes;
+/// Claims.
+mod claims;
 /// A webhook that does not answer.
 mod webhook;
 /// Leader election.

@@ -180,8 +180,8 @@ impl Compiler {
             self.warn(due.warnings);
             return Step::Some(refreshed.probes);
         }
-        let (compiled, claims) = claims::compile(file, cluster, &self.node);
-        self.claims = claims;
+        let compiled = claims::compile(file, cluster, &self.node);
+        self.claims = compiled.claims;
         // Those of the static file may be a million.
         self.claims.retain(|claim| matches!(claim.backends, ClaimBackends::Services { .. }));
         self.desired = Arc::new(compiled.desired);

@@ -20,7 +20,7 @@ mod capacity;
 
 pub use compiler::{Compiler, Step};
 
-use crate::model::{Desired, Facts, Probes, Problem, Verdicts};
+use crate::model::{Claim, Desired, Facts, Probes, Problem, Verdicts};
 use part::FilePart;
 
 /// The result of compiling facts.
@@ -34,13 +34,15 @@ pub struct Compiled {
     pub verdicts: Verdicts,
     /// Backends to be probed.
     pub probes: Probes,
+    /// What was settled; empty without a cluster.
+    pub claims: Vec<Claim>,
 }
 
 /// Resolves references and contradictions of all facts at once.
 pub fn compile(facts: &Facts) -> Compiled {
     let file = FilePart::new(facts);
     if let Some(cluster) = &facts.cluster {
-        let (mut compiled, _) = claims::compile(&file, cluster, &facts.node);
+        let mut compiled = claims::compile(&file, cluster, &facts.node);
         file.warn(&facts.node, false, &mut compiled.problems);
         return compiled;
     }

@@ -208,7 +208,8 @@ async fn watch_states(api: Api<NodeState>, outbox: mpsc::Sender<News>) {
     }
 }
 
-fn watching(error: &watcher::Error) -> String {
+/// Returns an error of a watch as one line.
+pub(super) fn watching(error: &watcher::Error) -> String {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)

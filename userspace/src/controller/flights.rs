@@ -1,4 +1,4 @@
-//! Requests to the API server that are in flight: statuses in [`Lanes`], and one Event, one look at the keys and one removal of
+//! Requests to the API server that are in flight: statuses in [`Lanes`], Claims, and one Event, one look at the keys and one removal of
 //! a NodeState at a time.
 
 use super::kube_event::Note;
@@ -13,6 +13,8 @@ use std::pin::Pin;
 /// The result of a request.
 pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
+    /// A Claim, and whether it was written.
+    Claim(String, bool),
     Event(Note, Told),
     Keys(Result<Spare, String>),
     Node,

@@ -5,7 +5,7 @@ use super::health::{self, Failing, Health};
 use super::queue::Write;
 use crate::compile::{Compiled, compile};
 use crate::ipam::{self, Assignment};
-use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
+use crate::model::{Claim, Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::StoredStatus;
 use crate::status::{self, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
@@ -41,6 +41,8 @@ pub(super) struct Judgement {
     pub(super) writes: Vec<(ObjectRef, Option<Write>)>,
     /// All objects that were considered, judged again or not.
     pub(super) objects: BTreeSet<ObjectRef>,
+    /// What was settled.
+    pub(super) claims: Vec<Claim>,
     /// Problems that were found.
     pub(super) problems: Vec<Problem>,
     /// Routes that regain something with their write, each with the message about what it had lost.
@@ -115,7 +117,7 @@ impl Judge {
         let cluster = self.with_given(view);
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
-        let Compiled { problems, verdicts, .. } = compile(&facts);
+        let Compiled { problems, verdicts, claims, .. } = compile(&facts);
         self.health.begin();
         let mut round = Round { judge: self, view, out: Judgement::default() };
         round.classes(&verdicts);
@@ -131,6 +133,7 @@ impl Judge {
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         out.problems = problems;
+        out.claims = claims;
         out
     }
 

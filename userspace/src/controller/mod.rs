@@ -2,8 +2,9 @@
 //! controllers, only the leader writes.
 //!
 //! ```text
-//! Store, agents ──► judge (ipam, compile, status) ──► queue ──► writes
-//!                                               └──► events ───┘
+//! Store, agents ──► judge (ipam, settle, compile, status) ──► queue ───► writes
+//!                                                       ├──► claims ──┤
+//!                                                       └──► events ──┘
 //! ```
 //! It compiles the same facts with the same code as the agents. Whether something is programmed follows from
 //! the agents' NodeStates.
@@ -16,6 +17,10 @@ mod election;
 mod liveness;
 /// The agents: which are alive, and what their nodes hold.
 mod agents;
+/// Which Claims are written, changed and deleted. Pure.
+mod claims;
+/// Follows the Claims.
+mod claim_watch;
 /// Content of the configuration files.
 mod files;
 /// Computes what must be written.

@@ -1,9 +1,11 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
+use super::claims::ClaimWrite;
 use super::keys::{Keys, SECRET, Schedule};
 use super::kube_event::Note;
 use super::queue::{Outcome, Write};
 use crate::model::{Kind, ObjectRef};
+use crate::sources::kubernetes::api::claim::Claim;
 use crate::sources::kubernetes::api::node_state::NodeState;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
@@ -75,6 +77,35 @@ pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, w
             Outcome::Failed
         }
     }
+}
+
+/// Writes a Claim, provided that it is as it was known. Returns whether that was done; a conflict counts, for the watch reports the
+/// newer one.
+pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> bool {
+    let api: Api<Claim> = Api::all(client.clone());
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let answer = match write {
+        ClaimWrite::Create(spec) => api.create(&params, &Claim::new(name, spec)).await.map(|_| ()),
+        ClaimWrite::Replace(spec, version) => {
+            let mut claim = Claim::new(name, spec);
+            claim.metadata.resource_version = Some(version);
+            api.replace(name, &params, &claim).await.map(|_| ())
+        }
+        ClaimWrite::Delete { uid, version } => {
+            let as_seen = Preconditions { uid: Some(uid), resource_version: Some(version) };
+            let params = DeleteParams::default().preconditions(as_seen);
+            api.delete(name, &params).await.map(|_| ())
+        }
+    };
+    match answer {
+        Ok(()) => debug!(claim = name, "written"),
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+        Err(error) => {
+            warn!(claim = name, "the Claim cannot be written: {}", short(&error));
+            return false;
+        }
+    }
+    true
 }
 
 /// Returns an error of the API server as one line.

@@ -57,11 +57,23 @@ pub struct Claim {
     pub origin: Origin,
     /// Which of the origin's claims it is: unique among them, and the same as long as the origin says the same.
     pub part: Arc<str>,
+    /// `metadata.uid` of its object; empty: it has none.
+    pub uid: Arc<str>,
+    /// Whose it is: the origin's namespace. `None`: the static file's.
+    pub tenant: Option<Arc<str>>,
+    /// The port that it asks for.
+    pub port: u16,
+    /// What is spoken there.
+    pub protocol: Protocol,
+    /// The names that it asks for, as written, in order; empty: all.
+    pub matches: Vec<Pattern>,
     /// What maps and metrics call the route that it leads to: claims of one origin that lead to the same backends share it.
     /// `None`: a listener of the static file, which leads nowhere itself.
     pub route: Option<Arc<str>>,
     /// What was granted.
     pub grants: Vec<Grant>,
+    /// What it asked for and has not.
+    pub refusals: Vec<Refusal>,
     /// Where connections go.
     pub backends: ClaimBackends,
 }
@@ -111,6 +123,28 @@ pub struct Grant {
     pub protocol: Protocol,
     /// What of it.
     pub what: Granted,
+}
+
+/// Something that a claim asked for and has not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refusal {
+    /// Address and port.
+    pub at: SocketAddr,
+    /// The names as written; `None`: the address and port as a whole.
+    pub names: Option<Pattern>,
+    /// Why it has not.
+    pub why: Why,
+}
+
+/// Why a claim has not what it asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Why {
+    /// Another claimant has it.
+    Lost(Origin),
+    /// Nobody may have it.
+    Reserved,
+    /// The maps have no room for it.
+    NoRoom,
 }
 
 /// What of an address and port a claim has.

@@ -1,16 +1,17 @@
 //! Claims from settled ownership.
 
 use super::bindings::Binding;
-use super::label;
 use super::listener::{Listener, Parents};
-use super::own::{Entry, Lead, Names};
+use super::own::{Entry, Lead, Loss, Names};
 use super::references::port_of;
 use super::route::{Route, Routes};
 use super::service::{Balancers, Port};
-use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted};
+use super::{attach, label};
+use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why};
 use crate::model::cluster::{ClusterRoute, Policy};
-use crate::model::{Claim, Desired, Kind, Origin, Pattern, ServerName};
+use crate::model::{Claim, Desired, Kind, ObjectName, Origin, Pattern, Protocol, ServerName};
 use foldhash::{HashMap, HashMapExt};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Settled ownership.
@@ -92,36 +93,61 @@ impl Emitter<'_, '_> {
             let name = Arc::clone(&listener.name);
             claims.push(Claim {
                 origin: Origin::File { what: "listener", name },
-                part: "".into(),
-                route: None,
+                port: listener.port,
+                protocol: listener.protocol,
                 grants: own.iter().map(|binding| self.grant(*binding, Granted::Binding)).collect(),
-                backends: ClaimBackends::None,
+                ..Self::of_file()
             });
         }
         for (route, grants) in self.file.routes.iter().zip(&mut owners.file_routes) {
             claims.push(Claim {
                 origin: Origin::File { what: "route", name: Arc::clone(&route.name) },
-                part: "".into(),
                 route: Some(Arc::clone(&route.name)),
                 grants: std::mem::take(grants),
                 backends: ClaimBackends::Addresses(route.backends.iter().copied().collect()),
+                ..Self::of_file()
             });
         }
     }
 
-    /// Returns the claim of a listener itself; `None`: it has nothing.
+    /// Returns an empty claim of the static file.
+    fn of_file() -> Claim {
+        Claim {
+            origin: Origin::File { what: "", name: "".into() },
+            part: "".into(),
+            uid: "".into(),
+            tenant: None,
+            port: 0,
+            protocol: Protocol::Tls,
+            matches: Vec::new(),
+            route: None,
+            grants: Vec::new(),
+            refusals: Vec::new(),
+            backends: ClaimBackends::None,
+        }
+    }
+
+    /// Returns the claim of a listener itself; `None`: it asks for nothing that could be served.
     fn listener(&self, at: usize, names: Vec<Grant>) -> Option<Claim> {
         let listener = &self.parents.listeners[at];
-        if listener.bindings.is_empty() {
+        let refusals = self.refusals(&listener.lost, &listener.full);
+        if listener.bindings.is_empty() && refusals.is_empty() {
             return None;
         }
+        let parent = &self.parents.all[listener.parent];
         let gateway = &self.parents.all[self.parents.gateway_of(at)];
         let own = listener.bindings.iter().map(|binding| self.grant(*binding, Granted::Binding));
         Some(Claim {
-            origin: self.parents.all[listener.parent].claimant.origin(),
+            origin: parent.claimant.origin(),
             part: Arc::clone(&listener.spec.name),
+            uid: Arc::clone(parent.uid),
+            tenant: tenant(parent.name),
+            port: listener.spec.port,
+            protocol: listener.protocol?,
+            matches: listener.spec.hostname.iter().cloned().collect(),
             route: Some(self.unique(label::object(&mut String::new(), Kind::Gateway, gateway.name))),
             grants: own.chain(names).collect(),
+            refusals,
             backends: ClaimBackends::None,
         })
     }
@@ -142,12 +168,19 @@ impl Emitter<'_, '_> {
         for place in listeners {
             let grants = owners.remove(&(at, place)).unwrap_or_default();
             let listener = &self.parents.listeners[place];
+            let Some(protocol) = listener.protocol else { continue };
             let references = Arc::clone(&route.resolved.backends);
             claims.push(Claim {
                 origin: route.claimant().origin(),
                 part: self.part(listener),
+                uid: Arc::clone(&route.spec.meta.uid),
+                tenant: tenant(&route.spec.meta.name),
+                port: listener.spec.port,
+                protocol,
+                matches: attach::wishes(route.spec).flatten().cloned().collect(),
                 route: Some(Arc::clone(&label)),
                 grants,
+                refusals: self.losses(route, listener),
                 backends: ClaimBackends::Services { references, server_name: server_name.clone() },
             });
         }
@@ -159,6 +192,33 @@ impl Emitter<'_, '_> {
         format!("0/{}/{}/{}", parent.kind, parent.name, listener.spec.name).into()
     }
 
+    /// Returns what a route has lost at a listener.
+    fn losses(&self, route: &Route<'_>, listener: &Listener<'_>) -> Vec<Refusal> {
+        let is_here = |loss: &&Loss<'_>| {
+            listener.bindings.contains(&loss.binding) || listener.lost.contains(&loss.binding)
+        };
+        let refusal = |loss: &Loss<'_>| Refusal {
+            at: self.bindings[loss.binding].at,
+            names: loss.written.cloned(),
+            why: loss.owner.map_or(Why::Reserved, |owner| Why::Lost(owner.origin())),
+        };
+        let mut refusals: Vec<Refusal> = self.routes.losses(route).filter(is_here).map(refusal).collect();
+        // A route may attach to a listener by several references.
+        refusals.sort();
+        refusals.dedup();
+        refusals
+    }
+
+    /// Returns bindings that others have, and those that there is no room for.
+    fn refusals(&self, lost: &[usize], full: &[SocketAddr]) -> Vec<Refusal> {
+        let of_others = lost.iter().map(|binding| {
+            let Binding { at, owner, .. } = &self.bindings[*binding];
+            Refusal { at: *at, names: None, why: Why::Lost(owner.origin()) }
+        });
+        let without_room = full.iter().map(|at| Refusal { at: *at, names: None, why: Why::NoRoom });
+        of_others.chain(without_room).collect()
+    }
+
     fn port(&self, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
         let service = port_of(port.name.clone(), port.service, port.port, self.policy);
         let backend = ClaimBackend { weight: 1, service: Some(service) };
@@ -166,6 +226,12 @@ impl Emitter<'_, '_> {
         Claim {
             origin: port.claimant().origin(),
             part: port.port.port.to_string().into(),
+            uid: Arc::clone(&port.service.meta.uid),
+            tenant: tenant(port.name),
+            port: port.port.port,
+            protocol: Protocol::Tcp,
+            matches: Vec::new(),
+            refusals: self.refusals(&port.lost, &port.full),
             route: Some(self.unique(Arc::clone(&port.label))),
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
@@ -182,6 +248,11 @@ impl Emitter<'_, '_> {
     fn unique(&self, name: Arc<str>) -> Arc<str> {
         label::unique(self.file, name)
     }
+}
+
+/// Returns the tenant that an object belongs to.
+fn tenant(object: &ObjectName) -> Option<Arc<str>> {
+    Some(Arc::clone(&object.namespace))
 }
 
 /// Returns the server name in a probe's TLS hello: the first in order of the route's exact names.

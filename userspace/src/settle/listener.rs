@@ -8,6 +8,7 @@ use crate::model::{Cluster, Kind, ObjectName, Pattern, Protocol};
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Why something is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(super) struct Parent<'a> {
     pub(super) kind: Kind,
     pub(super) name: &'a ObjectName,
     pub(super) generation: i64,
+    /// `metadata.uid`.
+    pub(super) uid: &'a Arc<str>,
     /// Index of the Gateway: its own index, or that of the ListenerSet's parent.
     pub(super) gateway: usize,
     /// Why nothing of it is served.
@@ -159,6 +162,7 @@ impl<'a> Parents<'a> {
             kind: Kind::Gateway,
             name,
             generation: gateway.meta.generation,
+            uid: &gateway.meta.uid,
             gateway: place,
             refusal,
             listeners,
@@ -213,6 +217,7 @@ impl<'a> Parents<'a> {
             kind: Kind::ListenerSet,
             name,
             generation: set.meta.generation,
+            uid: &set.meta.uid,
             gateway,
             refusal,
             listeners,

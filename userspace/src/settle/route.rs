@@ -73,6 +73,11 @@ impl<'a> Routes<'a> {
         self.attachments[route.attachments.clone()].iter().flat_map(|own| &own.listeners).copied()
     }
 
+    /// Returns what a route requested and does not have.
+    pub(super) fn losses(&self, route: &Route<'_>) -> impl Iterator<Item = &Loss<'a>> {
+        self.attachments[route.attachments.clone()].iter().flat_map(|own| &own.losses)
+    }
+
     /// Returns the routes as claimants.
     pub(super) fn claimants(&self) -> impl Iterator<Item = Claimant<'a>> {
         self.all.iter().map(Route::claimant)

@@ -17,7 +17,7 @@ use super::Compiled;
 use super::part::FilePart;
 use crate::ipam;
 use crate::model::cluster::Endpoint;
-use crate::model::{Claim, Cluster, NodeFacts, ObjectName};
+use crate::model::{Cluster, NodeFacts, ObjectName};
 use crate::settle::{self, Most};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,17 +43,12 @@ impl<'a> Ground<'a> {
 }
 
 /// Settles and compiles the cluster together with the compiled file. Warnings about the file are not included.
-pub(super) fn compile(file: &FilePart, cluster: &Cluster, node: &NodeFacts) -> (Compiled, Vec<Claim>) {
+pub(super) fn compile(file: &FilePart, cluster: &Cluster, node: &NodeFacts) -> Compiled {
     compile_at_most(file, cluster, node, Most::default())
 }
 
 /// Same as [`compile`], with this much room for bindings.
-fn compile_at_most(
-    part: &FilePart,
-    cluster: &Cluster,
-    node: &NodeFacts,
-    most: Most,
-) -> (Compiled, Vec<Claim>) {
+fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: Most) -> Compiled {
     let file = &part.desired;
     let assignment = ipam::assign(cluster);
     let mut settled = settle::settle(file, cluster, &assignment, most);
@@ -62,5 +57,5 @@ fn compile_at_most(
     let mut problems = part.problems.clone();
     let verdicts = settled.verdicts(&built.left_out, &mut problems);
     problems.extend(built.problems);
-    (Compiled { desired: built.desired, problems, verdicts, probes: built.probes }, claims)
+    Compiled { desired: built.desired, problems, verdicts, probes: built.probes, claims }
 }

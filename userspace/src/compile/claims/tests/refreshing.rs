@@ -1,9 +1,7 @@
 //! The effect of changed endpoints is found without compiling everything, and the result is the same.
 
-use super::super::{Before, Ground, Refreshed, compile_at_most, refresh};
+use super::super::{Before, Ground, Refreshed, refresh};
 use super::*;
-use crate::compile::part::FilePart;
-use crate::settle::Most;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -51,11 +49,10 @@ fn endpoints() -> impl Strategy<Value = Vec<String>> {
 }
 
 fn again(before: &Compiled, scene: &Scene, changed: &BTreeSet<ObjectName>) -> Option<Refreshed> {
-    let Compiled { desired, probes, problems, .. } = before;
+    let Compiled { desired, probes, problems, claims, .. } = before;
     let before = Before { desired, probes, problems };
-    let (cluster, node) = (scene.facts.cluster.as_ref()?, &scene.facts.node);
-    let (_, claims) = compile_at_most(&FilePart::new(&scene.facts), cluster, node, Most::default());
-    refresh(before, &claims, Ground::of(cluster, node), changed)
+    let ground = Ground::of(scene.facts.cluster.as_ref()?, &scene.facts.node);
+    refresh(before, claims, ground, changed)
 }
 
 proptest! {

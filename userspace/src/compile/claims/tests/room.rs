@@ -64,7 +64,6 @@ fn doors_beyond_the_maps_are_refused_to_the_newest_and_told_on_the_object() {
             &scene.facts.node,
             Most { bindings, addresses },
         )
-        .0
     };
     for (bindings, addresses, open) in [(9, 9, 5), (3, 9, 3), (9, 1, 2), (0, 0, 0)] {
         let compiled = at_most(bindings, addresses);

@@ -1,5 +1,7 @@
 //! Kubernetes objects as they come over the wire, as far as anybody here reads them.
 
+/// `Claim`: what an origin asks, and what it was granted.
+pub mod claim;
 /// `NodeState`: what one agent says of its node.
 pub mod node_state;
 /// What every object has.

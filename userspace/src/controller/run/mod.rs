@@ -1,17 +1,21 @@
-//! The controller's loop: collects what is known, and sends requests: statuses beside each other, Events, keys and removals of
-//! NodeStates one at a time each.
+//! The controller's loop: collects what is known, judges it, and sends what follows.
+
+/// Sends requests.
+mod send;
 
 use super::agents::Agents;
-use super::election::{Election, REQUEST};
+use super::claim_watch::ClaimWatch;
+use super::claims::{ClaimNews, Claims};
+use super::election::Election;
 use super::files::Files;
 use super::flights::{Done, Flights};
 use super::health::Failing;
 use super::judge::{Judge, View};
-use super::kube_event::{self, Note, Teller};
+use super::kube_event::{Note, Teller};
 use super::kube_events::Evidence;
-use super::queue::{self, Outcome, Queue, Write};
+use super::queue::{Outcome, Queue};
 use super::telemetry::Telemetry;
-use super::writes::{self, Spare, Told};
+use super::writes::{Spare, Told};
 use super::{ControllerError, Options};
 use crate::admin;
 use crate::config::ChartFile;
@@ -71,6 +75,8 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
             policy: chart.policy,
             statuses: true,
         }),
+        claim_watch: ClaimWatch::start(&client),
+        claims: Claims::default(),
         judge: Judge::new(chart.facts),
         files,
         looked: Instant::now(),
@@ -95,6 +101,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         tokio::select! {
             () = controller.store.changed() => controller.is_touched = true,
             () = controller.agents.changed() => controller.is_touched = true,
+            news = controller.claim_watch.next() => controller.take_claims(news),
             changed = controller.leads.changed() => if changed.is_err() { break },
             done = controller.flights.land() => controller.finish(done),
             () = tokio::time::sleep_until(wake.into()) => {}
@@ -117,6 +124,8 @@ struct Controller {
     options: Options,
     store: Store,
     agents: Agents,
+    claim_watch: ClaimWatch,
+    claims: Claims,
     files: Files,
     /// When the files were last checked for changes.
     looked: Instant,
@@ -177,6 +186,7 @@ impl Controller {
         self.telemetry.leads(leads);
         self.judge.forget_all();
         self.queue.clear();
+        self.claims.clear();
         self.won.clear();
         self.is_touched = true;
         self.keys_due = now;
@@ -233,6 +243,7 @@ impl Controller {
             };
             self.queue.want(&object, write);
         }
+        self.claims.want(judged.claims, &now);
         self.again = judged.again;
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
@@ -242,91 +253,12 @@ impl Controller {
         self.rest_until = Instant::now() + PAUSE.max(2 * took);
     }
 
-    /// Starts the requests that may start. Returns when to call it again.
-    fn send(&mut self, now: Instant) -> Instant {
-        let mut wake = now + TICK;
-        loop {
-            match self.queue.next(now, |object| self.flights.lanes.have_room(object)) {
-                queue::Next::Send(object, write) => self.send_status(object, write),
-                queue::Next::At(at) => {
-                    wake = wake.min(at);
-                    break;
-                }
-                queue::Next::Idle => break,
-            }
+    /// Takes what the watch of Claims reports.
+    fn take_claims(&mut self, news: ClaimNews) {
+        self.claims.take(news);
+        while let Some(news) = self.claim_watch.more() {
+            self.claims.take(news);
         }
-        if !self.flights.event {
-            match self.teller.next(now) {
-                kube_event::Next::Tell(note, count) => self.send_event(note, count),
-                kube_event::Next::At(at) => wake = wake.min(at),
-                kube_event::Next::Idle => {}
-            }
-        }
-        if !self.flights.keys && now >= self.keys_due {
-            self.keep_keys(now);
-        }
-        if !self.flights.node && now >= self.node_due {
-            self.forget_node(now);
-        }
-        if self.flights.keys { wake } else { wake.min(self.keys_due) }
-    }
-
-    fn send_event(&mut self, note: Note, count: u32) {
-        self.flights.event = true;
-        let (client, pod) = (self.client.clone(), self.options.pod.clone());
-        self.flights.fly(async move {
-            let told = writes::event(&client, &pod, &note, count);
-            let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
-            Done::Event(note, told)
-        });
-    }
-
-    fn keep_keys(&mut self, now: Instant) {
-        self.flights.keys = true;
-        self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
-        let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
-        let (schedule, spare) = (self.options.keys, self.spare);
-        self.flights.fly(async move {
-            let keys = writes::keys(&client, &namespace, schedule, spare);
-            let answer = tokio::time::timeout(REQUEST, keys).await;
-            Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
-        });
-    }
-
-    /// Removes the NodeState of a node that is gone, if there is one.
-    fn forget_node(&mut self, now: Instant) {
-        let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) else { return };
-        let (client, node) = (self.client.clone(), node.to_owned());
-        let (uid, version) = (state.uid.clone(), state.version.clone());
-        // The watch reports the removal a moment later, and a finalizer may delay it.
-        self.node_due = now + TICK;
-        self.flights.node = true;
-        self.flights.fly(async move {
-            let deletion = writes::forget_node(&client, &node, &uid, &version);
-            if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
-                warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
-            }
-            Done::Node
-        });
-    }
-
-    /// Sends a status, unless the object's kind is no longer served.
-    fn send_status(&mut self, object: ObjectRef, write: Write) {
-        let version = match object.kind {
-            Kind::Service => Some("v1"),
-            kind => self.store.version(kind),
-        };
-        let Some(version) = version else { return self.queue.drop_sent(&object) };
-        self.flights.lanes.take(&object);
-        if object.kind == Kind::Gateway {
-            self.judge.gives(&object.name, &write);
-        }
-        let client = self.client.clone();
-        self.flights.fly(async move {
-            let request = writes::status(&client, &object, version, &write);
-            let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
-            Done::Status(object, write, outcome)
-        });
     }
 
     fn finish(&mut self, done: Done) {
@@ -352,6 +284,10 @@ impl Controller {
                     self.is_touched = true;
                 }
                 self.queue.done(&object, write, outcome, now);
+            }
+            Done::Claim(name, is_done) => {
+                self.telemetry.wrote("Claim", if is_done { "written" } else { "failed" });
+                self.claims.ended(&name, is_done, now);
             }
             Done::Event(note, told) => {
                 self.flights.event = false;

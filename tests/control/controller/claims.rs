@@ -1,0 +1,126 @@
+use serde_json::{Value, json};
+
+use super::scene::{OBJECTS, SOON, Scene};
+
+/// A route of the Gateway's namespace, and one of another namespace for the same name, which comes later.
+const ROUTES: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: api, namespace: tenant}
+spec: {ports: [{name: https, port: 443}]}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: first, namespace: tenant}
+spec:
+  parentRefs: [{name: gw}]
+  hostnames: [a.example, '*.b.example']
+  rules: [{backendRefs: [{name: api, port: 443}, {name: gone, port: 443, weight: 3}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: TLSRoute
+metadata: {name: second, namespace: tenant}
+spec:
+  parentRefs: [{name: gw}]
+  hostnames: [a.example]
+  rules: [{backendRefs: [{name: api, port: 443}]}]
+";
+
+/// Returns the Claims, by the name of their origin.
+fn of<'a>(claims: &'a Value, origin: &str) -> Vec<&'a Value> {
+    let items = claims["items"].as_array().map_or(&[][..], Vec::as_slice);
+    items.iter().filter(|claim| claim["spec"]["origin"]["name"] == origin).collect()
+}
+
+fn wait(scene: &Scene, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    scene.kubectl().wait_for(what, &["claims"], SOON, wanted).unwrap()
+}
+
+/// Returns what was granted: names on an address and port.
+fn granted(claim: &Value) -> Vec<String> {
+    let grants = claim["spec"]["grants"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = |grant: &Value| {
+        let (address, names) =
+            (grant["address"].as_str().unwrap(), grant["names"].as_str().unwrap_or("binding"));
+        assert!(grant["since"].as_str().is_some_and(|since| since.ends_with('Z')), "{grant}");
+        format!("{names} {address}:{}", grant["port"])
+    };
+    grants.iter().map(text).collect()
+}
+
+fn versions(claims: &Value) -> Vec<(String, String)> {
+    let items = claims["items"].as_array().map_or(&[][..], Vec::as_slice);
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    items
+        .iter()
+        .map(|one| (text(&one["metadata"]["name"]), text(&one["metadata"]["resourceVersion"])))
+        .collect()
+}
+
+#[test]
+fn what_is_asked_and_granted_stands_in_claims_and_what_others_write_is_undone() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(ROUTES).unwrap();
+    let controller = scene.controller("a");
+    let claims = wait(&scene, "three claims with the address", |claims| {
+        ["gw", "first", "second"].iter().all(|origin| of(claims, origin).len() == 1)
+            && !granted(of(claims, "first")[0]).is_empty()
+    });
+    let (gateway, first, second) = (of(&claims, "gw")[0], of(&claims, "first")[0], of(&claims, "second")[0]);
+    assert_eq!(granted(gateway), ["binding 192.0.2.0:443"]);
+    assert_eq!(granted(first), ["*.b.example 192.0.2.0:443", "a.example 192.0.2.0:443"]);
+    assert_eq!(first["spec"]["origin"]["kind"], "TLSRoute");
+    assert_eq!(first["spec"]["origin"]["part"], "0/Gateway/tenant/gw/tls");
+    assert_eq!(first["spec"]["tenant"], "tenant");
+    assert_eq!(first["spec"]["matches"], json!(["a.example", "*.b.example"]));
+    let service = json!({"namespace": "tenant", "name": "api", "portName": "https"});
+    assert_eq!(first["spec"]["backends"], json!([{"weight": 1, "service": service}, {"weight": 3}]));
+    assert_eq!(granted(second), [""; 0]);
+    let lost = json!({"address": "192.0.2.0", "port": 443, "names": "a.example", "reason": "Lost",
+                      "owner": "TLSRoute tenant/first"});
+    assert_eq!(second["spec"]["refusals"], json!([lost]));
+    let shown = kubectl.run(&["get", "claims"]).unwrap();
+    assert!(
+        shown.lines().next().is_some_and(|line| line.contains("ORIGIN") && line.contains("GRANTED")),
+        "{shown}"
+    );
+
+    // Nobody can be kept from it where the admission policy is absent.
+    let name = first["metadata"]["name"].as_str().unwrap().to_owned();
+    let stolen = json!({"spec": {"tenant": "thief", "grants": [], "granted": 0}}).to_string();
+    kubectl.run(&["patch", "claim", &name, "--type=merge", "-p", &stolen]).unwrap();
+    let other = second["metadata"]["name"].as_str().unwrap();
+    kubectl.run(&["delete", "claim", other]).unwrap();
+    let claims = wait(&scene, "both put back", |claims| {
+        let (first, second) = (of(claims, "first"), of(claims, "second"));
+        first.len() == 1
+            && first[0]["spec"]["tenant"] == "tenant"
+            && granted(first[0]).len() == 2
+            && second.len() == 1
+    });
+
+    // Another controller finds nothing to write.
+    controller.end();
+    let before = versions(&claims);
+    let _next = scene.controller("b");
+    kubectl.run(&["-n", "tenant", "delete", "tlsroute", "first"]).unwrap();
+    let claims = wait(&scene, "the name to pass on", |claims| {
+        of(claims, "first").is_empty()
+            && of(claims, "second").first().is_some_and(|one| granted(one).len() == 1)
+    });
+    let same = versions(&claims).iter().filter(|one| before.contains(one)).count();
+    assert_eq!(same, 1, "the Gateway's: {before:?} {claims:#}");
+    assert_eq!(scene.refusals(), [""; 0]);
+}
+
+#[test]
+fn without_the_definition_of_claims_everything_else_is_done() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.run(&["delete", "crd", "claims.vestibule.dev"]).unwrap();
+    kubectl.apply(OBJECTS).unwrap();
+    let _controller = scene.controller("a");
+    scene.wait("its address", ["gateway", "gw"], |gateway| !gateway["status"]["addresses"].is_null());
+}

@@ -1,0 +1,119 @@
+//! Sends requests: statuses and Claims beside each other, Events, keys and removals of NodeStates one at a time each.
+
+use super::{Controller, KEYS, TICK};
+use crate::controller::claims::ClaimWrite;
+use crate::controller::election::REQUEST;
+use crate::controller::flights::Done;
+use crate::controller::kube_event::{self, Note};
+use crate::controller::queue::{self, Outcome, Write};
+use crate::controller::writes::{self, Told};
+use crate::model::{Kind, ObjectRef};
+use std::time::Instant;
+use tracing::warn;
+
+impl Controller {
+    /// Starts the requests that may start. Returns when to call it again.
+    pub(super) fn send(&mut self, now: Instant) -> Instant {
+        let mut wake = now + TICK;
+        loop {
+            match self.queue.next(now, |object| self.flights.lanes.have_room(object)) {
+                queue::Next::Send(object, write) => self.send_status(object, write),
+                queue::Next::At(at) => {
+                    wake = wake.min(at);
+                    break;
+                }
+                queue::Next::Idle => break,
+            }
+        }
+        loop {
+            match self.claims.next(now) {
+                Ok((name, write)) => self.send_claim(name, write),
+                Err(at) => {
+                    wake = wake.min(at.unwrap_or(wake));
+                    break;
+                }
+            }
+        }
+        if !self.flights.event {
+            match self.teller.next(now) {
+                kube_event::Next::Tell(note, count) => self.send_event(note, count),
+                kube_event::Next::At(at) => wake = wake.min(at),
+                kube_event::Next::Idle => {}
+            }
+        }
+        if !self.flights.keys && now >= self.keys_due {
+            self.keep_keys(now);
+        }
+        if !self.flights.node && now >= self.node_due {
+            self.forget_node(now);
+        }
+        if self.flights.keys { wake } else { wake.min(self.keys_due) }
+    }
+
+    fn send_claim(&mut self, name: String, write: ClaimWrite) {
+        let client = self.client.clone();
+        self.flights.fly(async move {
+            let request = tokio::time::timeout(REQUEST, writes::claim(&client, &name, write));
+            let is_done = request.await.unwrap_or(false);
+            Done::Claim(name, is_done)
+        });
+    }
+
+    fn send_event(&mut self, note: Note, count: u32) {
+        self.flights.event = true;
+        let (client, pod) = (self.client.clone(), self.options.pod.clone());
+        self.flights.fly(async move {
+            let told = writes::event(&client, &pod, &note, count);
+            let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
+            Done::Event(note, told)
+        });
+    }
+
+    fn keep_keys(&mut self, now: Instant) {
+        self.flights.keys = true;
+        self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
+        let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
+        let (schedule, spare) = (self.options.keys, self.spare);
+        self.flights.fly(async move {
+            let keys = writes::keys(&client, &namespace, schedule, spare);
+            let answer = tokio::time::timeout(REQUEST, keys).await;
+            Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
+        });
+    }
+
+    /// Removes the NodeState of a node that is gone, if there is one.
+    fn forget_node(&mut self, now: Instant) {
+        let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) else { return };
+        let (client, node) = (self.client.clone(), node.to_owned());
+        let (uid, version) = (state.uid.clone(), state.version.clone());
+        // The watch reports the removal a moment later, and a finalizer may delay it.
+        self.node_due = now + TICK;
+        self.flights.node = true;
+        self.flights.fly(async move {
+            let deletion = writes::forget_node(&client, &node, &uid, &version);
+            if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
+                warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
+            }
+            Done::Node
+        });
+    }
+
+    /// Sends a status, unless the object's kind is no longer served.
+    fn send_status(&mut self, object: ObjectRef, write: Write) {
+        let version = match object.kind {
+            Kind::Service => Some("v1"),
+            kind => self.store.version(kind),
+        };
+        let Some(version) = version else { return self.queue.drop_sent(&object) };
+        self.flights.lanes.take(&object);
+        if object.kind == Kind::Gateway {
+            self.judge.gives(&object.name, &write);
+        }
+        let client = self.client.clone();
+        self.flights.fly(async move {
+            let request = writes::status(&client, &object, version, &write);
+            let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
+            Done::Status(object, write, outcome)
+        });
+    }
+}

@@ -1,0 +1,312 @@
+//! `Claim`: what an origin asks, and what it was granted. The CRD in `deploy/` is generated from these types.
+
+use crate::model;
+use crate::model::claim::{ClaimBackends, Grant, Granted, Refusal, Why};
+use crate::model::{Origin, Pattern, Protocol};
+use common::decide::maglev::mix;
+use kube::{CustomResource, CustomResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+
+/// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
+const PREFIX_MAX: usize = 44;
+
+/// What an origin asks of the load balancer at one attachment, and what it was granted. Written by the controller alone;
+/// cluster-scoped.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "vestibule.dev",
+    version = "v1alpha1",
+    kind = "Claim",
+    plural = "claims",
+    doc = "What a route, listener or Service asks of Vestibule at one attachment, and what it was granted.",
+    printcolumn = r#"{"name":"Kind","type":"string","jsonPath":".spec.origin.kind"}"#,
+    printcolumn = r#"{"name":"Namespace","type":"string","jsonPath":".spec.origin.namespace"}"#,
+    printcolumn = r#"{"name":"Origin","type":"string","jsonPath":".spec.origin.name"}"#,
+    printcolumn = r#"{"name":"Protocol","type":"string","jsonPath":".spec.protocol"}"#,
+    printcolumn = r#"{"name":"Port","type":"integer","jsonPath":".spec.port"}"#,
+    printcolumn = r#"{"name":"Granted","type":"integer","jsonPath":".spec.granted"}"#,
+    printcolumn = r#"{"name":"Refused","type":"integer","jsonPath":".spec.refused"}"#,
+    printcolumn = r#"{"name":"Part","type":"string","priority":1,"jsonPath":".spec.origin.part"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSpec {
+    /// Who claims.
+    pub origin: ClaimOrigin,
+    /// Whose it is: an identity that several claims share. It begins with the origin's namespace.
+    pub tenant: String,
+    /// `TLS` or `TCP`.
+    pub protocol: String,
+    /// The port that it asks for.
+    pub port: i32,
+    /// The server names that it asks for, as written: `a.example.com`, `*.example.com`; empty: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matches: Vec<String>,
+    /// Where connections go; empty: they are refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<ClaimBackend>,
+    /// Number of `grants`.
+    pub granted: i64,
+    /// Number of `refusals`.
+    pub refused: i64,
+    /// What it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub grants: Vec<ClaimGrant>,
+    /// What it asked for and has not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub refusals: Vec<ClaimRefusal>,
+}
+
+/// Who claims.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimOrigin {
+    /// As in `kind:` of a manifest.
+    pub kind: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// `metadata.uid` of the object.
+    pub uid: String,
+    /// Which of the object's claims it is.
+    pub part: String,
+}
+
+/// A share of new connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimBackend {
+    /// Share, among those of the claim.
+    pub weight: i64,
+    /// Whose endpoints take them; absent: the share is refused, for the reference leads nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ClaimService>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimService {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+    /// What its EndpointSlices call the port; empty where the Service has one port without name.
+    pub port_name: String,
+}
+
+/// Something that a claim has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimGrant {
+    /// IP address.
+    pub address: String,
+    /// Port.
+    pub port: i32,
+    /// Server names: `a.example.com`, `*.example.com`, or `*` for all that nobody else has. Absent: to answer at the address and
+    /// port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<String>,
+    /// Since when it has it, in RFC 3339, UTC.
+    pub since: String,
+}
+
+/// Something that a claim asked for and has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimRefusal {
+    /// IP address.
+    pub address: String,
+    /// Port.
+    pub port: i32,
+    /// Server names as written; absent: the address and port as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub names: Option<String>,
+    /// `Lost` (another has it), `Reserved` (nobody may have it) or `NoRoom` (the maps are full).
+    pub reason: String,
+    /// Who has it: `TLSRoute namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+impl Claim {
+    /// Its definition, as the API server takes it. As JSON, whose objects have their keys sorted.
+    pub fn definition() -> serde_json::Result<serde_json::Value> {
+        serde_json::to_value(Self::crd())
+    }
+}
+
+impl ClaimSpec {
+    /// Returns what a claim's object says, as if all had been granted at `now`.
+    pub fn of(origin: ClaimOrigin, claim: &model::Claim, now: &str) -> Self {
+        let mut grants: Vec<ClaimGrant> =
+            claim.grants.iter().map(|grant| ClaimGrant::of(grant, now)).collect();
+        grants.sort_by(|a, b| a.key().cmp(&b.key()));
+        let refusals: Vec<ClaimRefusal> = claim.refusals.iter().map(ClaimRefusal::of).collect();
+        let backends = match &claim.backends {
+            ClaimBackends::Services { references, .. } => references.iter().map(ClaimBackend::of).collect(),
+            ClaimBackends::None | ClaimBackends::Addresses(_) => Vec::new(),
+        };
+        Self {
+            tenant: claim.tenant.as_deref().unwrap_or_default().to_owned(),
+            protocol: match claim.protocol {
+                Protocol::Tls => "TLS",
+                Protocol::Tcp => "TCP",
+            }
+            .to_owned(),
+            port: claim.port.into(),
+            matches: claim.matches.iter().map(Pattern::to_string).collect(),
+            backends,
+            granted: grants.len() as i64,
+            refused: refusals.len() as i64,
+            grants,
+            refusals,
+            origin,
+        }
+    }
+
+    /// Takes over since when the claim has had what it has, as the object says so far.
+    pub fn keep_since(&mut self, before: &Self) {
+        for grant in &mut self.grants {
+            if let Some(old) = before.grants.iter().find(|old| old.key() == grant.key()) {
+                grant.since.clone_from(&old.since);
+            }
+        }
+    }
+}
+
+impl ClaimOrigin {
+    /// Returns a claim's origin; `None`: the static file, whose claims have no object.
+    pub fn of(claim: &model::Claim) -> Option<Self> {
+        let Origin::Object { kind, name, .. } = &claim.origin else { return None };
+        Some(Self {
+            kind: kind.text().to_owned(),
+            namespace: name.namespace.to_string(),
+            name: name.name.to_string(),
+            uid: claim.uid.to_string(),
+            part: claim.part.to_string(),
+        })
+    }
+
+    /// Returns the name of the claim's object: readable as far as it fits, and a hash of kind, namespace, name and part.
+    pub fn object_name(&self) -> String {
+        let hash = [&self.kind, &self.namespace, &self.name, &self.part].into_iter().fold(0, |hash, text| {
+            let words = text.as_bytes().chunks(8);
+            let word = |bytes: &[u8]| bytes.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
+            words.fold(mix(hash ^ text.len() as u64), |hash: u64, bytes| {
+                mix(hash.rotate_left(29) ^ word(bytes))
+            })
+        });
+        let mut prefix = format!("{}-{}-{}", self.kind, self.namespace, self.name).to_ascii_lowercase();
+        // Names of objects may have dots, and are ASCII.
+        prefix.retain(|character| character.is_ascii_alphanumeric() || character == '-');
+        prefix.truncate(PREFIX_MAX);
+        format!("{}-{hash:016x}", prefix.trim_end_matches('-'))
+    }
+}
+
+impl ClaimBackend {
+    fn of(backend: &model::claim::ClaimBackend) -> Self {
+        let service = backend.service.as_ref().map(|service| ClaimService {
+            namespace: service.name.namespace.to_string(),
+            name: service.name.name.to_string(),
+            port_name: service.port.to_string(),
+        });
+        Self { weight: backend.weight.into(), service }
+    }
+}
+
+impl ClaimGrant {
+    fn of(grant: &Grant, now: &str) -> Self {
+        let names = match &grant.what {
+            Granted::Binding => None,
+            Granted::Rest => Some("*".to_owned()),
+            Granted::Names(pattern) => Some(pattern.to_string()),
+        };
+        Self {
+            address: grant.at.ip().to_string(),
+            port: grant.at.port().into(),
+            names,
+            since: now.to_owned(),
+        }
+    }
+
+    /// What is granted, without since when.
+    fn key(&self) -> (&str, i32, Option<&str>) {
+        (&self.address, self.port, self.names.as_deref())
+    }
+}
+
+impl ClaimRefusal {
+    fn of(refusal: &Refusal) -> Self {
+        let (reason, owner) = match &refusal.why {
+            Why::Lost(owner) => ("Lost", Some(owner.to_string())),
+            Why::Reserved => ("Reserved", None),
+            Why::NoRoom => ("NoRoom", None),
+        };
+        let at: SocketAddr = refusal.at;
+        Self {
+            address: at.ip().to_string(),
+            port: at.port().into(),
+            names: refusal.names.as_ref().map(Pattern::to_string),
+            reason: reason.to_owned(),
+            owner,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(kind: &str, namespace: &str, name: &str, part: &str) -> ClaimOrigin {
+        let text = str::to_owned;
+        let (kind, namespace, name, part) = (text(kind), text(namespace), text(name), text(part));
+        ClaimOrigin { kind, namespace, name, part, uid: String::new() }
+    }
+
+    #[test]
+    fn names_of_objects_are_labels_and_differ_where_the_origin_does() {
+        let long = "x".repeat(253);
+        let origins = [
+            origin("TLSRoute", "a", "b", "0"),
+            origin("TLSRoute", "a", "b", "1"),
+            origin("TLSRoute", "a-b", "", "0"),
+            origin("TLSRoute", "a", "", "b0"),
+            origin("TCPRoute", "a", "b", "0"),
+            origin("TLSRoute", "tenant.with-dots", &long, "0"),
+            origin("TLSRoute", "a", &long[..40], "0"),
+        ];
+        let mut names: Vec<String> = origins.iter().map(ClaimOrigin::object_name).collect();
+        for name in &names {
+            assert!(name.len() <= 63 && name.starts_with(|first: char| first.is_ascii_lowercase()), "{name}");
+            assert!(
+                name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            );
+        }
+        // Changes only if the making of names changes: every Claim would be written again.
+        assert_eq!(names[0], "tlsroute-a-b-d39245927030cad3");
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), origins.len());
+    }
+
+    #[test]
+    fn what_was_granted_before_keeps_its_time() {
+        let grant = |names: &str, since: &str| ClaimGrant {
+            address: "192.0.2.1".to_owned(),
+            port: 443,
+            names: Some(names.to_owned()),
+            since: since.to_owned(),
+        };
+        let before =
+            ClaimSpec { grants: vec![grant("a", "t1"), grant("gone", "t1")], ..ClaimSpec::default() };
+        let mut now =
+            ClaimSpec { grants: vec![grant("a", "t2"), grant("new", "t2")], ..ClaimSpec::default() };
+        now.keep_since(&before);
+        assert_eq!(now.grants, [grant("a", "t1"), grant("new", "t2")]);
+    }
+}
