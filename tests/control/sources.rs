@@ -11,7 +11,7 @@ use tests::cluster::{ApiServer, Kubectl, Options};
 use tokio::runtime::Runtime;
 use userspace::model::cluster::{ClusterRoute, Endpoint, Policy};
 use userspace::model::{Cluster, Kind, ObjectName, ObjectRef};
-use userspace::sources::kubernetes::{self, Store};
+use userspace::sources::kubernetes::{self, Reads, Store};
 
 /// The time limit until a new CRD or object is seen.
 const SOON: Duration = Duration::from_secs(1);
@@ -44,14 +44,14 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(kubeconfig: &Path, statuses: bool) -> Self {
+    fn start(kubeconfig: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let store = runtime.block_on(async {
             let file = Kubeconfig::read_from(kubeconfig).unwrap();
             let options = KubeConfigOptions::default();
             let config = kube::Config::from_custom_kubeconfig(file, &options).await.unwrap();
             let client = kubernetes::connect(config).unwrap();
-            Store::start(kubernetes::Options { client, policy: Policy::default(), statuses })
+            Store::start(kubernetes::Options { client, policy: Policy::default(), reads: Reads::Origins })
         });
         Self { runtime, store }
     }
@@ -138,7 +138,7 @@ fn stale(store: &Store) -> Vec<&'static str> {
 #[test]
 fn definitions_that_are_absent_appear_change_and_go() {
     let server = ApiServer::with(&Options { bare: true, ..Options::default() }).unwrap();
-    let mut watched = Watched::start(server.kubeconfig(), false);
+    let mut watched = Watched::start(server.kubeconfig());
     watched.complete();
     assert!(is_fresh(&watched.store), "{:?}", watched.store.stale());
     assert_eq!(watched.store.version(Kind::TlsRoute), None);
@@ -217,7 +217,7 @@ fn older(name: &str) -> Value {
 fn a_server_that_goes_away_leaves_the_last_state_and_comes_back_without_a_flap() {
     let mut server = ApiServer::start().unwrap();
     Ours::create(&server, &["a", "b", "c"]);
-    let mut watched = Watched::start(server.kubeconfig(), true);
+    let mut watched = Watched::start(server.kubeconfig());
     watched.complete();
     let before = Ours::of(&watched.store);
     assert_eq!((before.routes.len(), before.endpoints.as_ref().map(|all| all.len())), (3, Some(2)));
@@ -247,7 +247,7 @@ fn a_server_that_goes_away_leaves_the_last_state_and_comes_back_without_a_flap()
     watched.until("a change after all that", SOON, |store| routes(store) == ["default/a", "default/c"]);
 }
 
-/// The rights that an agent has in the chart, and their subject.
+/// Rights to read all origins, and their subject.
 const RIGHTS: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
@@ -275,7 +275,7 @@ fn rights_taken_away_make_stale_and_never_absent() {
     let mut server = ApiServer::start().unwrap();
     Ours::create(&server, &["a"]);
     let agent = agent(server.kubectl());
-    let mut watched = Watched::start(agent.kubeconfig(), false);
+    let mut watched = Watched::start(agent.kubeconfig());
     // Without any rights the state is unknown, which is not the same as empty.
     watched.until("nothing may be read", PATIENCE, |store| {
         stale(store) == ["customresourcedefinitions", "namespaces", "services", "endpointslices"]
@@ -304,7 +304,7 @@ fn rights_taken_away_make_stale_and_never_absent() {
 fn a_connection_that_hangs_is_found_dead_within_a_minute() {
     let server = ApiServer::start().unwrap();
     Ours::create(&server, &["a"]);
-    let mut watched = Watched::start(server.kubeconfig(), false);
+    let mut watched = Watched::start(server.kubeconfig());
     watched.complete();
     let before = Ours::of(&watched.store);
     server.freeze().unwrap();
@@ -318,7 +318,7 @@ fn a_connection_that_hangs_is_found_dead_within_a_minute() {
 fn objects_and_statuses_are_followed() {
     let server = ApiServer::start().unwrap();
     let mut api = server.rest().connect().unwrap();
-    let mut watched = Watched::start(server.kubeconfig(), true);
+    let mut watched = Watched::start(server.kubeconfig());
     watched.complete();
     let made = api.create(ROUTES, &route("a")).unwrap();
     watched.until("the route", SOON, |store| routes(store) == ["default/a"]);

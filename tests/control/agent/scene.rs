@@ -18,7 +18,7 @@ pub(crate) const NODE: &str = "node1";
 pub(crate) const CONFIG: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]},
     "settings": {"maxFlows": 10000, "maxNames": 40000, "maxHellos": 1024}}"#;
 
-/// A class, and a Gateway whose address the controller has assigned.
+/// A class, and a Gateway.
 const OBJECTS: &str = "
 apiVersion: v1
 kind: Namespace
@@ -40,6 +40,8 @@ spec:
 
 /// A node with a network and an API server.
 pub(crate) struct Scene {
+    /// What agents serve is what it settles. It ends before the server.
+    controller: Option<Controller>,
     pub(crate) server: ApiServer,
     pub(crate) pins: Pins,
     pub(crate) folder: TempDir,
@@ -50,19 +52,19 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        let scene = Self::bare(CONFIG, &[]);
-        scene.give_address();
+        let mut scene = Self::bare(CONFIG, &[]);
+        scene.settle();
         scene
     }
 
     /// The same while no other test runs.
     pub(crate) fn alone() -> Self {
-        let scene = Self::made(CONFIG, &[], true);
-        scene.give_address();
+        let mut scene = Self::made(CONFIG, &[], true);
+        scene.settle();
         scene
     }
 
-    /// Starts with this chart's file and these arguments of the API server. The Gateway's address is not assigned.
+    /// Starts with this chart's file and these arguments of the API server, without a controller.
     pub(crate) fn bare(config: &str, arguments: &[&str]) -> Self {
         Self::made(config, arguments, false)
     }
@@ -81,18 +83,19 @@ impl Scene {
         namespace.ip("route add 10.99.0.0/16 via 10.98.0.2\n").unwrap();
         outside.ip("route add local 10.99.0.0/16 dev lo\nroute add default via 10.98.0.1\n").unwrap();
         let server = server(&Options { namespace: Some(&namespace), arguments, alone, ..Options::default() });
-        let scene =
-            Self { server, pins: Pins::new().unwrap(), folder: TempDir::new().unwrap(), namespace, outside };
+        let (pins, folder) = (Pins::new().unwrap(), TempDir::new().unwrap());
+        let scene = Self { controller: None, server, pins, folder, namespace, outside };
         scene.kubectl().apply(OBJECTS).unwrap();
         scene.folder.write("vestibule.json", config).unwrap();
         scene
     }
 
-    /// Assigns the Gateway's address, as the controller does.
-    fn give_address(&self) {
-        let status = json!({"status": {"addresses": [{"type": "IPAddress", "value": "192.0.2.5"}]}});
-        let path = "/apis/gateway.networking.k8s.io/v1/namespaces/tenant/gateways/gw/status";
-        self.server.rest().connect().unwrap().merge(path, &status).unwrap();
+    /// Starts the controller, or another one that reads the chart's file as it is now.
+    pub(crate) fn settle(&mut self) {
+        if let Some(controller) = self.controller.take() {
+            controller.end();
+        }
+        self.controller = Some(self.controller("settler", &[]));
     }
 
     pub(crate) fn kubectl(&self) -> &Kubectl {

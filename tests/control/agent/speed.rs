@@ -44,7 +44,7 @@ fn name(number: usize) -> String {
 #[test]
 fn ten_thousand_routes_start_quickly_and_follow_each_change() {
     skip_without_root!();
-    let scene = Scene::alone();
+    let mut scene = Scene::alone();
     let idle = {
         let agent = scene.agent("idle");
         until("it is ready", &[&agent], || agent.is_ready());
@@ -65,6 +65,7 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
             });
         }
     });
+    until("all are settled", &[], || settled(&scene, "") > ROUTES as u64);
     let begun = Instant::now();
     let agent = scene.agent("many");
     let pins = Pins::new(scene.pins.path());
@@ -102,7 +103,15 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
         assert!(more <= MEMORY_KIB, "memory: {more} KiB");
     }
     agent.end();
-    probed(&scene, &pins);
+    probed(&mut scene, &pins);
+}
+
+/// Returns the number of Claims that contain this text.
+fn settled(scene: &Scene, text: &str) -> u64 {
+    let mut api = scene.server.rest().connect().unwrap();
+    let claims = api.read("/apis/vestibule.dev/v1alpha1/claims").unwrap();
+    let holds = |claim: &&serde_json::Value| text.is_empty() || claim.to_string().contains(text);
+    claims["items"].as_array().unwrap().iter().filter(holds).count() as u64
 }
 
 /// Returns p99 and median of the best part.
@@ -119,11 +128,14 @@ fn judged(times: &mut [Duration], changes: usize, agent: &super::scene::Agent) -
 }
 
 /// Runs the same changes while every backend is probed once in two minutes.
-fn probed(scene: &Scene, pins: &Pins) {
+fn probed(scene: &mut Scene, pins: &Pins) {
     let everywhere = "0.0.0.0:6443".parse().unwrap();
     let backends = Server::start(&scene.outside, everywhere, "backends", Speech::Plain).unwrap();
     let probe = r#""probe": {"enabled": true, "interval": "2m"}, "settings""#;
     scene.folder.write("vestibule.json", CONFIG.replace(r#""settings""#, probe)).unwrap();
+    scene.settle();
+    let scene = &*scene;
+    until("all say how they are probed", &[], || settled(scene, "\"probe\"") >= ROUTES as u64);
     let agent = scene.agent("probed");
     until("it writes", &[&agent], || agent.metric("vestibule_writer") == Some(1.0));
     until("backends are probed", &[&agent], || backends.accepted() > 100);

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +8,6 @@ use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl, Options};
 use tests::daemon::binary;
 use tests::temp::TempDir;
-use userspace::compile::compile;
-use userspace::model::cluster::{
-    AddressRange, ClassSpec, GatewayListener, GatewaySpec, LoadBalancerSpec, NamespaceScope, Policy,
-    ServicePort, ServiceSpec,
-};
-use userspace::model::{Cluster, Facts, Kind, Meta, ObjectName, ObjectRef};
 
 pub(super) use crate::process::{Controller, RELEASE, SOON};
 use crate::process::{refusals, server};
@@ -79,9 +72,10 @@ impl Scene {
         refusals(&self.server)
     }
 
-    /// Writes the report of a node's agent that has applied everything.
-    pub(super) fn report(&self, node: &str, digests: &BTreeMap<String, String>) {
-        let spec = json!({"node": node, "pod": format!("agent-{node}"), "version": "0", "digests": digests});
+    /// Writes the report of a node's agent that has applied all Claims up to this version.
+    pub(super) fn report(&self, node: &str, version: i64) {
+        let pod = format!("agent-{node}");
+        let spec = json!({"node": node, "pod": pod, "version": "0", "claimsVersion": version});
         let state = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState",
                            "metadata": {"name": node}, "spec": spec});
         self.kubectl().apply(&state.to_string()).unwrap();
@@ -128,61 +122,6 @@ impl Drop for Agent {
             eprintln!("an agent panicked");
         }
     }
-}
-
-/// Returns the digests of nodes that have applied [`OBJECTS`], and a Service `lb` with `address` and port 443.
-pub(super) fn digests(gateway: &str, service: Option<&str>) -> BTreeMap<String, String> {
-    let address = |text: &str| text.parse().unwrap();
-    let mut cluster = Cluster {
-        policy: Policy {
-            ranges: vec![AddressRange { first: address("192.0.2.0"), last: address("192.0.2.15") }],
-            ..Policy::default()
-        },
-        ..Cluster::default()
-    };
-    cluster.classes.insert("vestibule".into(), Arc::new(ClassSpec::default()));
-    let meta = |name: &ObjectName| Meta { name: name.clone(), generation: 1, ..Meta::default() };
-    let name = ObjectName::new("tenant", "gw");
-    let listener = GatewayListener {
-        name: "tls".into(),
-        hostname: None,
-        port: 443,
-        protocol: "TLS".into(),
-        tls_mode: Some("Passthrough".into()),
-        namespaces: NamespaceScope::Same,
-        kinds: vec![],
-    };
-    let spec = GatewaySpec {
-        meta: meta(&name),
-        class: "vestibule".into(),
-        listeners: vec![listener],
-        given: vec![address(gateway)],
-        ..GatewaySpec::default()
-    };
-    cluster.gateways.insert(name, Arc::new(spec));
-    if let Some(service) = service {
-        let name = ObjectName::new("tenant", "lb");
-        let balancer = LoadBalancerSpec {
-            addresses: vec![address(service)],
-            field: "metadata.annotations[vestibule.dev/addresses]".into(),
-            has_source_ranges: false,
-        };
-        let port = ServicePort { name: "".into(), port: 443, is_tcp: true, protocol: "TCP".into() };
-        let spec = ServiceSpec {
-            meta: meta(&name),
-            ports: vec![port],
-            load_balancer: Some(Arc::new(balancer)),
-            ..ServiceSpec::default()
-        };
-        cluster.services.insert(name, Arc::new(spec));
-    }
-    let facts = Facts { cluster: Some(cluster), ..Facts::default() };
-    let digests = compile(&facts).verdicts.digests();
-    assert!(digests.contains_key(&ObjectRef { kind: Kind::Gateway, name: ObjectName::new("tenant", "gw") }));
-    let text = |(object, digest): (ObjectRef, u64)| {
-        (format!("{}/{}", object.kind, object.name), format!("{digest:016x}"))
-    };
-    digests.into_iter().map(text).collect()
 }
 
 /// Returns a condition by type; null if it does not exist.

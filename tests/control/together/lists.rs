@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
-use tests::cluster::STREAMED;
+use tests::cluster::streamed;
 use tests::skip_without_root;
 
 use crate::agent::scene::{CONFIG, Scene, until};
@@ -19,8 +19,8 @@ fn an_api_server_that_streams_no_lists_is_asked_for_them() {
     until("the agent is ready", &[&agent], || agent.is_ready());
     for account in ["agent", "controller"] {
         let lists = lists(&scene, account);
-        for what in STREAMED {
-            assert!(lists.contains(what), "{account} does not list {what}: {lists:?}");
+        for what in streamed(account) {
+            assert!(lists.contains(*what), "{account} does not list {what}: {lists:?}");
         }
     }
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());

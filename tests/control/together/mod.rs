@@ -2,6 +2,8 @@
 
 /// The requests to an API server that does not stream lists.
 mod lists;
+/// Claims between both, and what happens without them.
+mod claims;
 /// Key rotation.
 mod keys;
 /// Backends that fail their probe.

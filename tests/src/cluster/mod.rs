@@ -31,4 +31,4 @@ pub use kubectl::{Kubectl, OwnNamespace};
 pub use nodes::{Alone, Cluster, Node, Shared};
 pub use places::{gateway_definitions, helm, image, own_definitions};
 pub use rest::{Connection, Rest};
-pub use streamed::STREAMED;
+pub use streamed::streamed;

@@ -1,8 +1,15 @@
 //! The kinds whose objects a watch can stream, as `group/resource`.
 
-/// Kinds whose initial objects are received by a watch if the API server streams them, and by a list
+/// Returns the kinds whose initial objects `agent` or `controller` receives by a watch if the API server streams them, and by a list
 /// otherwise. The right to list them is used only with API servers that do not stream.
-pub const STREAMED: [&str; 10] = [
+pub fn streamed(account: &str) -> &'static [&'static str] {
+    match account {
+        "agent" => &["discovery.k8s.io/endpointslices", "vestibule.dev/claims"],
+        _ => &ORIGINS,
+    }
+}
+
+const ORIGINS: [&str; 10] = [
     "/namespaces",
     "/services",
     "apiextensions.k8s.io/customresourcedefinitions",

@@ -3,13 +3,11 @@
 
 use super::claims::{self, Before, Ground, Refreshed, refresh};
 use super::part::FilePart;
-use crate::model::claim::ClaimBackends;
 use crate::model::cluster::Endpoint;
 use crate::model::{
-    Change, Claim, Cluster, Delta, Desired, Facts, NodeFacts, ObjectName, ObjectRef, Places, ProbeChange,
-    Probes, Problem, Verdicts,
+    Change, ClaimSet, Delta, Desired, Facts, NodeFacts, ObjectName, Places, ProbeChange, Probes, Problem,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::mem::{replace, take};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,10 +16,10 @@ use std::sync::Arc;
 /// [`Compiler::whole`] if that is not enough. [`Compiler::compile`] then returns the same result as compiling
 /// everything, with less work:
 ///
-/// * changed routes of the file are compiled alone; in a cluster, all objects are compiled again unless only
+/// * changed routes of the file are compiled alone; in a cluster, all claims are compiled again unless only
 ///   backends changed;
 /// * for changed endpoints and failing backends, only the routes that use them are resolved again;
-/// * any other object of the cluster, and the node's zone, compile all objects, but not the file.
+/// * a changed claim, and the node's zone, compile all claims, but not the file.
 #[derive(Clone, Debug)]
 pub struct Compiler {
     /// There is no cluster, only the file. A contradiction in the file refuses it.
@@ -30,9 +28,6 @@ pub struct Compiler {
     /// `None`: no file was taken yet.
     file: Option<FilePart>,
     desired: Arc<Desired>,
-    /// Those that lead to Services, as they were last settled.
-    claims: Vec<Claim>,
-    digests: BTreeMap<ObjectRef, u64>,
     problems: Vec<Problem>,
     /// The number of `problems` before the warnings about the file.
     of_objects: usize,
@@ -58,11 +53,10 @@ struct Due {
 /// The result of a compile.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Only some entries changed; these backends are probed differently than before. Digests do not change.
+    /// Only some entries changed; these backends are probed differently than before.
     Some(Vec<ProbeChange>),
-    /// Everything was compiled. These are the verdicts on all objects; they are stored nowhere else. All of
-    /// [`Compiler::probes`] may differ.
-    Whole(Verdicts),
+    /// Everything was compiled. All of [`Compiler::probes`] may differ.
+    Whole,
 }
 
 impl Compiler {
@@ -82,8 +76,6 @@ impl Compiler {
             node: NodeFacts::default(),
             file: None,
             desired: Arc::default(),
-            claims: Vec::new(),
-            digests: BTreeMap::new(),
             problems: Vec::new(),
             of_objects: 0,
             probes: Probes::new(),
@@ -155,8 +147,8 @@ impl Compiler {
     }
 
     /// Compiles what changed. Compiles nothing before a file was taken ([`Compiler::is_ready`]). `cluster`
-    /// has the current objects.
-    pub fn compile(&mut self, cluster: Option<&Cluster>) -> Step {
+    /// has the current claims.
+    pub fn compile(&mut self, cluster: Option<ClaimSet<'_>>) -> Step {
         let nothing = Step::Some(Vec::new());
         let Some(file) = &self.file else { return nothing };
         let due = take(&mut self.due);
@@ -180,22 +172,18 @@ impl Compiler {
             self.warn(due.warnings);
             return Step::Some(refreshed.probes);
         }
-        let compiled = claims::compile(file, cluster, &self.node);
-        self.claims = compiled.claims;
-        // Those of the static file may be a million.
-        self.claims.retain(|claim| matches!(claim.backends, ClaimBackends::Services { .. }));
-        self.desired = Arc::new(compiled.desired);
-        self.digests = compiled.verdicts.digests();
-        self.of_objects = compiled.problems.len();
-        self.problems = compiled.problems;
-        self.probes = compiled.probes;
+        let built = claims::compile_set(file, cluster, &self.node);
+        self.desired = Arc::new(built.desired);
+        self.of_objects = built.problems.len();
+        self.problems = built.problems;
+        self.probes = built.probes;
         self.warn(true);
-        Step::Whole(compiled.verdicts)
+        Step::Whole
     }
 
     /// Returns the result for changes of single entries, where it follows from these alone. `None`: compile
     /// everything.
-    fn some(&self, file: &FilePart, cluster: &Cluster, due: &Due) -> Option<Refreshed> {
+    fn some(&self, file: &FilePart, cluster: ClaimSet<'_>, due: &Due) -> Option<Refreshed> {
         let mut services = due.services.clone();
         if !due.failing.is_empty() {
             let fails = |one: &Endpoint| due.failing.contains(&SocketAddr::new(one.address, one.port));
@@ -211,7 +199,7 @@ impl Compiler {
             return Some(Refreshed { desired: before.clone(), probes: Vec::new() });
         }
         let before = Before { desired: before, probes: &self.probes, problems: &self.problems };
-        refresh(before, &self.claims, Ground::of(cluster, &self.node), &services)
+        refresh(before, claims::of_set(cluster), Ground::of_set(cluster, &self.node), &services)
     }
 
     /// Renews the warnings about the file.
@@ -247,11 +235,6 @@ impl Compiler {
     /// Returns what the data plane should do.
     pub fn desired(&self) -> &Arc<Desired> {
         &self.desired
-    }
-
-    /// Returns the digest of what the maps should hold of each object.
-    pub fn digests(&self) -> &BTreeMap<ObjectRef, u64> {
-        &self.digests
     }
 
     /// Returns errors and warnings, in the order of the sources; without line numbers.

@@ -129,7 +129,10 @@ fn held(spec: &NodeStateSpec) -> Held {
         let text = format!("{place}{}; {}", problem.message, problem.remedy);
         Complaint { object: problem.object.clone(), text }
     });
-    Held { digests: spec.digests.clone(), complaints: complaints.collect() }
+    Held {
+        claims_version: spec.claims_version.try_into().unwrap_or_default(),
+        complaints: complaints.collect(),
+    }
 }
 
 /// Polls instead of watching: Leases change all the time, and an answer also proves that the API server is

@@ -3,8 +3,9 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
-use crate::model;
-use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
+use crate::model::{self, ObjectRef};
+use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
+use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -54,8 +55,12 @@ pub(super) enum ClaimNews {
 pub(super) struct Claims {
     /// `None`: not listed yet. Nothing is written before.
     stored: Option<BTreeMap<String, Stored>>,
+    /// Whether [`SETTLED`] is among them.
+    is_marked: bool,
     /// What was settled, and the object that says so.
     wanted: BTreeMap<String, (model::Claim, ClaimSpec)>,
+    /// Names of those that an object wants.
+    of_object: HashMap<ObjectRef, Vec<String>>,
     /// Whether anything was settled since this controller leads. Nothing is written before, for nothing is wanted yet.
     is_settled: bool,
     /// Those whose last write is in flight, was not reported, or failed.
@@ -63,6 +68,16 @@ pub(super) struct Claims {
     in_flight: usize,
     /// Names of those that may differ.
     due: BTreeSet<String>,
+    /// Names of those that only lose something.
+    losses: BTreeSet<String>,
+}
+
+/// When a Claim may be written.
+enum When {
+    Now,
+    At(Instant),
+    /// When its write has ended.
+    InFlight,
 }
 
 /// A Claim that is not written for now.
@@ -78,10 +93,19 @@ impl Claims {
     /// Takes what the watch reports.
     pub(super) fn take(&mut self, news: ClaimNews) {
         match news {
-            ClaimNews::Listed(stored) => {
+            ClaimNews::Listed(mut stored) => {
+                self.is_marked = stored.remove(SETTLED).is_some();
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
                 self.pending.retain(|_, pending| pending.is_in_flight);
                 self.stored = Some(stored);
+            }
+            ClaimNews::Put(name, _) if name == SETTLED => {
+                self.is_marked = true;
+                self.reported(&name);
+            }
+            ClaimNews::Gone(name) if name == SETTLED => {
+                self.is_marked = false;
+                self.reported(&name);
             }
             ClaimNews::Put(name, claim) => {
                 self.reported(&name);
@@ -109,12 +133,16 @@ impl Claims {
     /// Sets what was settled. `now`: the time in RFC 3339, UTC.
     pub(super) fn want(&mut self, claims: Vec<model::Claim>, now: &str) {
         let mut old = std::mem::take(&mut self.wanted);
+        self.of_object.clear();
         if !std::mem::replace(&mut self.is_settled, true) {
             self.due.extend(self.stored.iter().flat_map(BTreeMap::keys).cloned());
         }
         for claim in claims {
             let Some(origin) = ClaimOrigin::of(&claim) else { continue };
             let name = origin.object_name();
+            if let Some(object) = claim.origin.object() {
+                self.of_object.entry(object).or_default().push(name.clone());
+            }
             let kept = old.remove(&name).filter(|(before, _)| *before == claim);
             let wanted = kept.unwrap_or_else(|| {
                 self.due.insert(name.clone());
@@ -126,48 +154,150 @@ impl Claims {
         self.due.extend(old.into_keys());
     }
 
+    /// Whether all Claims had been written at some time, and were not deleted since.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_marked
+    }
+
+    /// Whether they were listed.
+    pub(super) fn is_listed(&self) -> bool {
+        self.stored.is_some()
+    }
+
+    /// Returns the version up to which a node must hold all Claims, so that it holds those of an object as they were settled. `None`:
+    /// not all of them are written yet.
+    pub(super) fn version_of(&self, object: &ObjectRef) -> Option<u64> {
+        let stored = self.stored.as_ref().filter(|_| self.is_marked)?;
+        let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
+        let version = |name: &String| {
+            let (stored, (_, wanted)) = (stored.get(name)?, self.wanted.get(name)?);
+            stored.spec.is_same(wanted).then(|| stored.version.parse().ok())?
+        };
+        names.iter().try_fold(0, |newest: u64, name| Some(newest.max(version(name)?)))
+    }
+
     /// Forgets what was wanted, and what failed: another controller may have led meanwhile.
     pub(super) fn clear(&mut self) {
         self.is_settled = false;
         self.wanted.clear();
+        self.of_object.clear();
         self.due.clear();
+        self.losses.clear();
         self.pending.retain(|_, pending| pending.is_in_flight);
     }
 
     /// Returns the next write. Otherwise, when to ask again; `None`: when something changes.
     pub(super) fn next(&mut self, now: Instant) -> Result<(String, ClaimWrite), Option<Instant>> {
-        let Some(stored) = self.stored.as_ref().filter(|_| self.is_settled) else { return Err(None) };
-        let mut soonest: Option<Instant> = None;
-        let mut done = Vec::new();
-        let mut found = None;
-        for name in &self.due {
-            if self.in_flight >= FLIGHTS {
-                break;
-            }
-            let pending = self.pending.get(name);
-            if pending.is_some_and(|pending| pending.is_in_flight) {
-                continue;
-            }
-            if let Some(at) = pending.and_then(|pending| pending.not_before).filter(|at| *at > now) {
-                soonest = Some(soonest.map_or(at, |other| other.min(at)));
-                continue;
-            }
-            match difference(stored.get(name), self.wanted.get(name).map(|(_, spec)| spec)) {
-                Some(write) => {
-                    found = Some((name.clone(), write));
-                    break;
-                }
-                None => done.push(name.clone()),
-            }
+        if self.stored.is_none() || !self.is_settled || self.in_flight >= FLIGHTS {
+            return Err(None);
         }
-        for name in done {
-            self.due.remove(&name);
-            self.pending.remove(&name);
+        let mut soonest: Option<Instant> = None;
+        let mut found = self.next_due(now, &mut soonest);
+        found = found.or_else(|| self.next_loss(now, &mut soonest));
+        if found.is_none() && self.due.is_empty() && self.losses.is_empty() && !self.is_marked {
+            // All are written: an agent that lists them now knows that.
+            match self.when(SETTLED, now) {
+                When::Now => found = Some((SETTLED.to_owned(), ClaimWrite::Create(ClaimSpec::settled()))),
+                When::At(at) => soonest = Some(at),
+                When::InFlight => {}
+            }
         }
         let (name, write) = found.ok_or(soonest)?;
         self.in_flight += 1;
         self.pending.entry(name.clone()).or_default().is_in_flight = true;
         Ok((name, write))
+    }
+
+    /// Returns the next write by which a claim is granted something, or by which what it says besides changes.
+    fn next_due(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
+        let (mut done, mut losses, mut found) = (Vec::new(), Vec::new(), None);
+        for name in &self.due {
+            match (self.when(name, now), self.difference(name)) {
+                (_, None) => done.push(name.clone()),
+                (When::InFlight, Some(_)) => {}
+                (When::At(at), Some(_)) => *soonest = Some(soonest.map_or(at, |other| other.min(at))),
+                (When::Now, Some(write)) if self.is_loss(name, &write) => losses.push(name.clone()),
+                (When::Now, Some(write)) => {
+                    found = Some((name.clone(), write));
+                    break;
+                }
+            }
+        }
+        for name in done.iter().chain(&losses) {
+            self.due.remove(name);
+        }
+        for name in &done {
+            self.settled(name);
+        }
+        self.losses.extend(losses);
+        found
+    }
+
+    /// Returns the next write by which a claim only loses something. Others are written before, so that a name which changes hands
+    /// is nobody's at no time.
+    fn next_loss(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
+        let (mut done, mut found) = (Vec::new(), None);
+        for name in &self.losses {
+            match (self.when(name, now), self.difference(name)) {
+                (_, None) => done.push(name.clone()),
+                (When::InFlight, Some(_)) => {}
+                (When::At(at), Some(_)) => *soonest = Some(soonest.map_or(at, |other| other.min(at))),
+                (When::Now, Some(write)) => {
+                    found = Some((name.clone(), write));
+                    break;
+                }
+            }
+        }
+        for name in done {
+            self.losses.remove(&name);
+            self.settled(&name);
+        }
+        found
+    }
+
+    /// This one says what it should.
+    fn settled(&mut self, name: &str) {
+        if self.pending.get(name).is_some_and(|pending| !pending.is_in_flight) {
+            self.pending.remove(name);
+        }
+    }
+
+    /// Returns when this one may be written.
+    fn when(&self, name: &str, now: Instant) -> When {
+        match self.pending.get(name) {
+            Some(pending) if pending.is_in_flight => When::InFlight,
+            Some(Pending { not_before: Some(at), .. }) if *at > now => When::At(*at),
+            _ => When::Now,
+        }
+    }
+
+    /// Returns the write that makes a Claim say what it should.
+    fn difference(&self, name: &str) -> Option<ClaimWrite> {
+        let stored = self.stored.as_ref().and_then(|stored| stored.get(name));
+        match (stored, self.wanted.get(name).map(|(_, spec)| spec)) {
+            (None, None) => None,
+            (None, Some(wanted)) => Some(ClaimWrite::Create(wanted.clone())),
+            (Some(stored), None) => {
+                Some(ClaimWrite::Delete { uid: stored.uid.clone(), version: stored.version.clone() })
+            }
+            (Some(stored), Some(wanted)) => (!wanted.is_same(&stored.spec)).then(|| {
+                let mut wanted = wanted.clone();
+                wanted.keep_since(&stored.spec);
+                ClaimWrite::Replace(wanted, stored.version.clone())
+            }),
+        }
+    }
+
+    /// Whether a write takes from a claim, and gives it nothing.
+    fn is_loss(&self, name: &str, write: &ClaimWrite) -> bool {
+        let stored = self.stored.as_ref().and_then(|stored| stored.get(name));
+        match (write, stored) {
+            (ClaimWrite::Delete { .. }, _) => true,
+            (ClaimWrite::Replace(wanted, _), Some(stored)) => {
+                wanted.grants.len() < stored.spec.grants.len() && wanted.has_only_of(&stored.spec)
+            }
+            _ => false,
+        }
     }
 
     /// Records how a write that [`Claims::next`] returned has ended.
@@ -187,22 +317,6 @@ impl Claims {
             }
         };
         pending.not_before = Some(now + wait);
-    }
-}
-
-/// Returns the write that makes a Claim say what it should.
-fn difference(stored: Option<&Stored>, wanted: Option<&ClaimSpec>) -> Option<ClaimWrite> {
-    match (stored, wanted) {
-        (None, None) => None,
-        (None, Some(wanted)) => Some(ClaimWrite::Create(wanted.clone())),
-        (Some(stored), None) => {
-            Some(ClaimWrite::Delete { uid: stored.uid.clone(), version: stored.version.clone() })
-        }
-        (Some(stored), Some(wanted)) => {
-            let mut wanted = wanted.clone();
-            wanted.keep_since(&stored.spec);
-            (wanted != stored.spec).then(|| ClaimWrite::Replace(wanted, stored.version.clone()))
-        }
     }
 }
 
@@ -258,7 +372,7 @@ mod tests {
                 let stored = |spec| Stored { spec, version: self.version.to_string(), uid: "u".to_owned() };
                 let news = match write {
                     ClaimWrite::Create(spec) => {
-                        counts[0] += 1;
+                        counts[0] += usize::from(name != SETTLED);
                         assert!(!self.server.contains_key(&name));
                         ClaimNews::Put(name.clone(), stored(spec))
                     }
@@ -299,7 +413,12 @@ mod tests {
         assert_eq!(scene.send(true), [0, 0, 0]);
         scene.claims.want(vec![claim("x", 8443)], "t3");
         assert_eq!(scene.send(true), [0, 1, 1]);
-        let since: Vec<&str> = scene.server.values().map(|one| one.spec.grants[0].since.as_str()).collect();
+        let since: Vec<&str> = scene
+            .server
+            .values()
+            .flat_map(|one| &one.spec.grants)
+            .map(|grant| grant.since.as_str())
+            .collect();
         assert_eq!(since, ["t3"]);
     }
 
@@ -319,13 +438,71 @@ mod tests {
         assert_eq!(scene.send(true), [0, 0, 1]);
     }
 
+    /// Agents take a list for whole that has the mark.
+    #[test]
+    fn the_mark_is_written_when_all_others_are_and_again_when_it_goes() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
+        let (first, _) = scene.claims.next(scene.now).unwrap();
+        scene.claims.ended(&first, false, scene.now);
+        scene.send(true);
+        assert_eq!(scene.server.len(), 1, "one failed: {:?}", scene.server.keys());
+        assert!(!scene.claims.is_whole());
+        scene.now += FAILURE_WAIT;
+        scene.send(true);
+        assert!(scene.claims.is_whole() && scene.server.contains_key(SETTLED));
+        scene.server.remove(SETTLED);
+        scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
+        assert!(!scene.claims.is_whole());
+        scene.send(true);
+        assert!(scene.claims.is_whole() && scene.server.contains_key(SETTLED));
+        // A change later does not take it away.
+        scene.claims.want(vec![claim("x", 443)], "t2");
+        assert_eq!(scene.send(true), [0, 0, 1]);
+        assert!(scene.claims.is_whole() && scene.server.contains_key(SETTLED));
+    }
+
+    #[test]
+    fn an_objects_version_is_known_when_all_its_claims_are_written() {
+        let mut scene = Scene::new();
+        scene.list();
+        let object = |name: &str| ObjectRef { kind: Kind::Service, name: ObjectName::new("a", name) };
+        let claims = vec![claim("x", 443), Claim { part: "80".into(), ..claim("x", 80) }, claim("y", 443)];
+        scene.claims.want(claims.clone(), "t1");
+        assert_eq!(scene.claims.version_of(&object("x")), None);
+        scene.send(true);
+        let newest = scene.claims.version_of(&object("x")).unwrap();
+        assert!(newest > 1 && scene.claims.version_of(&object("y")).is_some());
+        assert_eq!(scene.claims.version_of(&object("nobody")), Some(0));
+        scene.claims.want(claims.into_iter().map(|one| Claim { port: one.port + 1, ..one }).collect(), "t2");
+        assert_eq!(scene.claims.version_of(&object("x")), None);
+        scene.send(true);
+        assert!(scene.claims.version_of(&object("x")) > Some(newest));
+    }
+
+    /// What changes hands is given before it is taken: at no time it is nobody's.
+    #[test]
+    fn grants_are_written_before_losses() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("a", 443)], "t1");
+        scene.send(true);
+        scene.claims.want(vec![claim("z", 443)], "t2");
+        let writes = [(); 2].map(|()| scene.claims.next(scene.now).unwrap().1);
+        assert!(
+            matches!(writes, [ClaimWrite::Create(_), ClaimWrite::Delete { .. }]),
+            "the name says otherwise: {writes:?}"
+        );
+    }
+
     #[test]
     fn what_others_do_to_them_is_undone() {
         let mut scene = Scene::new();
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
         scene.list();
         scene.send(true);
-        let names: Vec<String> = scene.server.keys().cloned().collect();
+        let names: Vec<String> = scene.server.keys().filter(|name| *name != SETTLED).cloned().collect();
         let mut edited = scene.server[&names[0]].clone();
         edited.spec.tenant = "another".to_owned();
         edited.version = "99".to_owned();

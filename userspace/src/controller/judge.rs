@@ -1,11 +1,13 @@
 //! Computes what must be written from what is known. Pure, except that it remembers how each object was last
 //! judged, so that one change costs the comparison of one object instead of all.
 
+use super::claims::Claims;
 use super::health::{self, Failing, Health};
 use super::queue::Write;
 use crate::compile::{Compiled, compile};
 use crate::ipam::{self, Assignment};
-use crate::model::{Claim, Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
+use crate::model::verdict::Programmable;
+use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::StoredStatus;
 use crate::status::{self, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
@@ -41,8 +43,6 @@ pub(super) struct Judgement {
     pub(super) writes: Vec<(ObjectRef, Option<Write>)>,
     /// All objects that were considered, judged again or not.
     pub(super) objects: BTreeSet<ObjectRef>,
-    /// What was settled.
-    pub(super) claims: Vec<Claim>,
     /// Problems that were found.
     pub(super) problems: Vec<Problem>,
     /// Routes that regain something with their write, each with the message about what it had lost.
@@ -112,14 +112,15 @@ impl Judge {
         self.given.insert(gateway.clone(), (write.version.clone(), addresses));
     }
 
-    /// Compiles the configuration and compares the result with the objects' status.
-    pub(super) fn judge(&mut self, view: &View<'_>) -> Judgement {
+    /// Compiles the configuration, asks for the Claims that follow from it, and compares the result with the objects' status.
+    pub(super) fn judge(&mut self, view: &View<'_>, own: &mut Claims) -> Judgement {
         let cluster = self.with_given(view);
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
+        own.want(claims, view.now);
         self.health.begin();
-        let mut round = Round { judge: self, view, out: Judgement::default() };
+        let mut round = Round { judge: self, view, claims: own, out: Judgement::default() };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
@@ -133,7 +134,6 @@ impl Judge {
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         out.problems = problems;
-        out.claims = claims;
         out
     }
 
@@ -155,6 +155,7 @@ impl Judge {
 struct Round<'r, 'v> {
     judge: &'r mut Judge,
     view: &'r View<'v>,
+    claims: &'r Claims,
     out: Judgement,
 }
 
@@ -175,7 +176,7 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.gateways {
             let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
             let is_same = self.judge.last.gateways.get(name) == Some(verdict);
-            let progress = self.view.nodes.of(&object, &verdict.programmable);
+            let progress = self.progress(&object, &verdict.programmable);
             let addresses = assignment.gateways.get(name).map_or(&[][..], |given| &given.addresses);
             let now = self.view.now;
             let judged = Judged {
@@ -193,7 +194,7 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.listener_sets {
             let object = ObjectRef { kind: Kind::ListenerSet, name: name.clone() };
             let is_same = self.judge.last.listener_sets.get(name) == Some(verdict);
-            let progress = self.view.nodes.of(&object, &verdict.programmable);
+            let progress = self.progress(&object, &verdict.programmable);
             let now = self.view.now;
             let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
             self.one(object, is_same, judged, |current| {
@@ -206,7 +207,7 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.services {
             let object = ObjectRef { kind: Kind::Service, name: name.clone() };
             let is_same = self.judge.last.services.get(name) == Some(verdict);
-            let progress = self.view.nodes.of(&object, &verdict.programmable);
+            let progress = self.progress(&object, &verdict.programmable);
             let now = self.view.now;
             let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
             self.one(object, is_same, judged, |current| {
@@ -240,6 +241,15 @@ impl Round<'_, '_> {
                     status::route::desired_status(current, verdict, health.as_ref(), &name.namespace, now)
                 });
             }
+        }
+    }
+
+    /// Returns which nodes hold an object. While Claims are not known to be whole, that is what it was last.
+    fn progress(&self, object: &ObjectRef, programmable: &Programmable) -> Progress {
+        let last = self.judge.judged.get(object).and_then(|judged| judged.progress.clone());
+        match last.filter(|_| !self.claims.is_whole()) {
+            Some(last) => last,
+            None => self.view.nodes.of(object, programmable, self.claims.version_of(object)),
         }
     }
 
@@ -303,7 +313,7 @@ mod tests {
             now: "2026-11-21T10:00:00Z",
             at: Instant::now(),
         };
-        judge.judge(&view)
+        judge.judge(&view, &mut Claims::default())
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Claims: what an origin asks of the load balancer at one attachment, and what it was granted.
 
-use super::cluster::ProbeSpec;
+use super::cluster::{Endpoint, ProbeSpec};
 use super::facts::{BackendSpec, Protocol};
 use super::name::{Pattern, ServerName};
 use super::object::{Kind, ObjectName, ObjectRef};
+use super::problem::Problem;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,6 +49,28 @@ impl fmt::Display for Origin {
             Self::Object { kind, name, .. } => write!(f, "{kind} {name}"),
         }
     }
+}
+
+/// What a node serves of a cluster: the Claims, and the endpoints that they lead to.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimSet<'a> {
+    /// By name of the object that says so.
+    pub claims: &'a BTreeMap<Arc<str>, StoredClaim>,
+    /// Endpoints by Service, of all its slices together.
+    pub endpoints: &'a BTreeMap<ObjectName, Arc<[Endpoint]>>,
+    /// Percentage of a Service's backends that may be taken out of new picks; when more fail, none is.
+    pub panic_percent: u8,
+    /// What could not be read.
+    pub problems: &'a [Problem],
+}
+
+/// A claim as an object says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredClaim {
+    /// `metadata.resourceVersion`, which only grows: of two that have the same, the one that was written later is right.
+    pub version: u64,
+    /// What it says.
+    pub claim: Arc<Claim>,
 }
 
 /// One set of backends at one attachment: a route's rule at a listener, a port of a Service, a route of the static file

@@ -20,10 +20,12 @@ pub mod cluster;
 pub mod claim;
 /// What becomes of each Kubernetes object.
 pub mod verdict;
+/// Digests of names.
+pub mod digest;
 /// What is wrong, where, and what to do about it.
 pub mod problem;
 
-pub use claim::{Claim, Origin};
+pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
 pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};

@@ -59,6 +59,23 @@ impl Kind {
     }
 }
 
+impl std::str::FromStr for Kind {
+    type Err = ();
+
+    /// Reads what [`Kind::text`] returns.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let all = [
+            Self::Gateway,
+            Self::GatewayClass,
+            Self::ListenerSet,
+            Self::Service,
+            Self::TcpRoute,
+            Self::TlsRoute,
+        ];
+        all.into_iter().find(|kind| kind.text() == text).ok_or(())
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())

@@ -1,7 +1,7 @@
 //! The verdict on each Kubernetes object: the content of its status.
 
 use super::cluster::{GroupKind, ParentRef};
-use super::object::{ObjectName, ObjectRef};
+use super::object::ObjectName;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -33,11 +33,8 @@ pub enum Status {
 /// Whether an object must be in the maps of all nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Programmable {
-    /// Yes: `Programmed` is True once every node's digest is this one.
-    Yes {
-        /// What every node's maps must hold of it.
-        digest: u64,
-    },
+    /// Yes: `Programmed` is True once every node holds its claims.
+    Yes,
     /// No, and why: `Programmed` is this False condition.
     No(Condition),
 }
@@ -138,23 +135,6 @@ pub struct ServiceVerdict {
     pub addresses: Vec<IpAddr>,
     /// Served ports, for `ingress[].ports`.
     pub ports: Vec<u16>,
-    /// Ingress appears once every node's digest is this one; never with `No`.
+    /// Ingress appears once every node holds its claims; never with `No`.
     pub programmable: Programmable,
-}
-
-impl Verdicts {
-    /// What every node's maps must hold, by object. Equal on all nodes that see the same objects: endpoints and probes,
-    /// which change without the controller, are not in it.
-    pub fn digests(&self) -> BTreeMap<ObjectRef, u64> {
-        use super::object::Kind;
-        let gateways = self.gateways.iter().map(|(name, v)| (Kind::Gateway, name, &v.programmable));
-        let sets = self.listener_sets.iter().map(|(name, v)| (Kind::ListenerSet, name, &v.programmable));
-        let services = self.services.iter().map(|(name, v)| (Kind::Service, name, &v.programmable));
-        let all = gateways.chain(sets).chain(services);
-        all.filter_map(|(kind, name, programmable)| match programmable {
-            Programmable::Yes { digest } => Some((ObjectRef { kind, name: name.clone() }, *digest)),
-            Programmable::No(_) => None,
-        })
-        .collect()
-    }
 }

@@ -93,8 +93,8 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     inputs.follow_file(options.file.as_deref())?;
     let output =
         MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false })?;
-    let store =
-        kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy, statuses: false });
+    let reads = kubernetes::Reads::Claims;
+    let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy, reads });
     let mut sources = Sources::of_cluster(store, chart.facts, options.file.clone());
     sources.change(Change::Devices(chart.devices));
     sources.change(Change::Network(network));

@@ -171,16 +171,17 @@ impl Sources {
         if !self.compiler.is_ready() {
             return ProbeNews::Some(Vec::new());
         }
-        match self.compiler.compile(self.store.as_ref().map(Store::cluster)) {
+        let version = self.store.as_ref().map_or(0, Store::claims_version);
+        match self.compiler.compile(self.store.as_ref().map(Store::claim_set)) {
             Step::Some(probes) => {
                 match state {
                     Some(state) => state.follow(&self.compiler),
-                    None => *state = Some(State::of(&self.compiler)),
+                    None => *state = Some(State::of(&self.compiler, version)),
                 }
                 ProbeNews::Some(probes)
             }
-            Step::Whole(_) => {
-                *state = Some(State::of(&self.compiler));
+            Step::Whole => {
+                *state = Some(State::of(&self.compiler, version));
                 ProbeNews::All
             }
         }

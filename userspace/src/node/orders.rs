@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Instant;
 
-use super::state::Digests;
 use crate::model::{Desired, NodeFacts, Problem};
 use crate::outputs::{CookieKeys, Done, Held, Order, Output, StartError, Word, Writer};
 
@@ -16,8 +15,8 @@ use crate::outputs::{CookieKeys, Done, Held, Order, Output, StartError, Word, Wr
 pub(super) struct Wanted {
     /// The state that clients should find.
     pub desired: Arc<Desired>,
-    /// Its digests by object.
-    pub digests: Arc<Digests>,
+    /// Every Claim up to this version is in it.
+    pub claims_version: u64,
     /// The node where they should find it.
     pub node: NodeFacts,
     /// Keys for signing cookies.
@@ -46,7 +45,7 @@ struct Waiting {
     cause: Cause,
     ordered: Instant,
     desired: Arc<Desired>,
-    digests: Arc<Digests>,
+    claims_version: u64,
 }
 
 /// The result of an order, or of several that were answered together.
@@ -67,8 +66,8 @@ pub(super) struct Outcome {
 pub(super) struct InForce {
     /// The state that clients find.
     pub desired: Arc<Desired>,
-    /// Its digests by object.
-    pub digests: Arc<Digests>,
+    /// Every Claim up to this version is in it.
+    pub claims_version: u64,
 }
 
 /// The last answer of one output.
@@ -157,7 +156,7 @@ impl Orders {
         match (&self.refused, &self.in_force) {
             (Some((refused, _)), Some(in_force)) if Arc::ptr_eq(refused, &wanted.desired) => {
                 wanted.desired = Arc::clone(&in_force.desired);
-                wanted.digests = Arc::clone(&in_force.digests);
+                wanted.claims_version = in_force.claims_version;
             }
             _ => self.refused = None,
         }
@@ -167,7 +166,7 @@ impl Orders {
             cause,
             ordered: Instant::now(),
             desired: wanted.desired,
-            digests: wanted.digests,
+            claims_version: wanted.claims_version,
         });
         self.outputs.iter_mut().for_each(|(output, _)| output.apply(right, order.clone()));
     }
@@ -213,7 +212,7 @@ impl Orders {
             first.get_or_insert(waiting.ordered);
             last = Some(waiting);
         }
-        let (ordered, Waiting { desired, digests, .. }) = (first?, last?);
+        let (ordered, Waiting { desired, claims_version, .. }) = (first?, last?);
         let mut result = Ok(Done::default());
         for (_, said) in &mut self.outputs {
             result = match (result, said.error.take()) {
@@ -224,7 +223,7 @@ impl Orders {
         let before = self.failed.take();
         match &result {
             Ok(_) => {
-                self.in_force = Some(InForce { desired, digests });
+                self.in_force = Some(InForce { desired, claims_version });
             }
             Err(error @ StartError::Problems(_)) => self.refused = Some((desired, error.to_string())),
             Err(error) => self.failed = Some(error.to_string()),

@@ -184,7 +184,7 @@ impl Node {
         let state = self.state.as_ref()?;
         Some(Wanted {
             desired: Arc::clone(&state.desired),
-            digests: Arc::clone(&state.digests),
+            claims_version: state.claims_version,
             node: self.sources.node().clone(),
             keys: self.keys.clone(),
         })

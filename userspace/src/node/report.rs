@@ -202,7 +202,7 @@ async fn write_state(known: &mut Known<NodeState>, state: &NodeStateSpec) -> Res
     if known.look().await?.is_some_and(|before| before.spec == *state) {
         return Ok(());
     }
-    debug!(digests = state.digests.len(), "what this node holds is published");
+    debug!(claims_version = state.claims_version, "what this node holds is published");
     let name = known.name.clone();
     known.write(|before| node_state(before, &name, state)).await
 }

@@ -12,36 +12,33 @@ use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
 /// The most problems that a node reports. Of further ones it reports only the number.
 const PROBLEMS_MAX: usize = 50;
 
-/// The digest of what a node should hold, for each object.
-pub(super) type Digests = BTreeMap<ObjectRef, u64>;
-
 /// The last compiled state.
 #[derive(Clone, Debug)]
 pub(super) struct State {
     /// What the maps should hold.
     pub desired: Arc<Desired>,
-    /// Its digest for each object, which the controller compares.
-    pub digests: Arc<Digests>,
+    /// Every Claim up to this version is in it; 0: none is known.
+    pub claims_version: u64,
     /// Its problems, of all objects.
     pub problems: Vec<Problem>,
 }
 
 impl State {
-    /// The state that the compiler produced.
-    pub(super) fn of(compiler: &Compiler) -> Self {
+    /// The state that the compiler produced from all Claims up to this version.
+    pub(super) fn of(compiler: &Compiler, claims_version: u64) -> Self {
         Self {
             desired: Arc::clone(compiler.desired()),
-            digests: Arc::new(compiler.digests().clone()),
+            claims_version,
             problems: compiler.problems().to_vec(),
         }
     }
 
-    /// A state of any origin, without digests: nothing is reported about objects.
+    /// A state of any origin: nothing is reported about Claims.
     pub(super) fn plain(desired: Desired) -> Self {
-        Self { desired: Arc::new(desired), digests: Arc::default(), problems: Vec::new() }
+        Self { desired: Arc::new(desired), claims_version: 0, problems: Vec::new() }
     }
 
-    /// Updates the state after single entries changed. The digests remain the same.
+    /// Updates the state after single entries changed.
     pub(super) fn follow(&mut self, compiler: &Compiler) {
         self.desired = Arc::clone(compiler.desired());
         self.problems = compiler.problems().to_vec();
@@ -61,8 +58,8 @@ impl State {
 pub(super) struct Saying<'a> {
     /// The agent that reports.
     pub identity: &'a Identity,
-    /// The digests of what the maps hold, by object.
-    pub digests: &'a Digests,
+    /// Every Claim up to this version is in the maps.
+    pub claims_version: u64,
     /// Sources that cannot be followed.
     pub stale: Vec<String>,
     /// Backends that fail their probes.
@@ -98,11 +95,7 @@ impl Saying<'_> {
             pod: self.identity.pod.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             stale: self.stale,
-            digests: self
-                .digests
-                .iter()
-                .map(|(object, digest)| (key(object), format!("{digest:016x}")))
-                .collect(),
+            claims_version: i64::try_from(self.claims_version).unwrap_or(i64::MAX),
             failing: self.failing.iter().map(ToString::to_string).collect(),
             problems,
         }
@@ -125,7 +118,7 @@ mod tests {
     use crate::model::{BackendSpec, Kind, ObjectName};
 
     #[test]
-    fn a_node_names_objects_digests_and_failing_backends() {
+    fn a_node_says_what_it_holds_and_which_backends_fail() {
         let identity = Identity { node: "n".into(), pod: "p".into(), namespace: "s".into() };
         let gateway = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "b") };
         let problems: Vec<Problem> = (0..PROBLEMS_MAX + 2)
@@ -133,13 +126,13 @@ mod tests {
             .collect();
         let spec = Saying {
             identity: &identity,
-            digests: &[(gateway.clone(), 0xab)].into(),
+            claims_version: 7,
             stale: vec!["services: gone".into()],
             failing: &["[2001:db8::1]:6443".parse().unwrap()].into(),
             problems: &problems.iter().collect::<Vec<_>>(),
         }
         .spec();
-        assert_eq!(spec.digests["Gateway/a/b"], "00000000000000ab");
+        assert_eq!(spec.claims_version, 7);
         assert_eq!(spec.failing, ["[2001:db8::1]:6443"]);
         assert_eq!(spec.problems.len(), PROBLEMS_MAX + 1);
         assert_eq!(spec.problems[PROBLEMS_MAX].message, "and 2 more like these");

@@ -195,9 +195,9 @@ impl Telemetry {
             return;
         }
         let reporter = self.reporter.get_or_insert_with(|| Reporter::start(client, identity));
-        let digests = orders.in_force().map(|in_force| Arc::clone(&in_force.digests)).unwrap_or_default();
+        let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
         let stale = lines(&sources.stale());
-        reporter.tell(Saying { identity, digests: &digests, stale, failing, problems: &own }.spec());
+        reporter.tell(Saying { identity, claims_version, stale, failing, problems: &own }.spec());
     }
 }
 

@@ -1,7 +1,6 @@
 //! Names of routes as in maps, metrics and messages.
 
-use super::digest::Part;
-use crate::model::{Desired, Kind, ObjectName};
+use crate::model::{Desired, Kind, ObjectName, digest};
 use common::maps::route::LABEL_BYTES_MAX;
 use std::sync::Arc;
 
@@ -50,5 +49,5 @@ pub(super) fn unique(file: &Desired, name: Arc<str>) -> Arc<str> {
 /// Returns the prefix of a name and a hash of the whole.
 fn hashed(name: &str) -> Arc<str> {
     let keep = name.floor_char_boundary(LABEL_BYTES_MAX - HASH_BYTES);
-    format!("{}~{:016x}", &name[..keep], Part::new("name").text(name).done()).into()
+    format!("{}~{:016x}", &name[..keep], digest::of(&["name", name])).into()
 }

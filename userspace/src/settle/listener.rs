@@ -41,8 +41,6 @@ pub(super) struct Parent<'a> {
     pub(super) listeners: Range<usize>,
     /// The Gateway's addresses that are in status and still belong to it.
     pub(super) addresses: Vec<IpAddr>,
-    /// The digest of what the maps should hold of it, as far as computed.
-    pub(super) digest: u64,
     /// The message about a route of this object that the maps have no room for.
     pub(super) left_out: Option<String>,
 }
@@ -167,7 +165,6 @@ impl<'a> Parents<'a> {
             refusal,
             listeners,
             addresses,
-            digest: 0,
             left_out: None,
         });
     }
@@ -222,7 +219,6 @@ impl<'a> Parents<'a> {
             refusal,
             listeners,
             addresses: Vec::new(),
-            digest: 0,
             left_out: None,
         });
     }

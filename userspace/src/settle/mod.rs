@@ -6,8 +6,6 @@
 mod attach;
 /// Addresses and ports we answer on.
 mod bindings;
-/// Hashes that are the same on every node.
-mod digest;
 /// Claims from settled ownership.
 mod emit;
 /// Problems of objects that are not ours.
@@ -24,8 +22,6 @@ mod listener;
 mod own;
 /// Conditions of GatewayClasses, Gateways and ListenerSets.
 mod parent;
-/// The digests of Gateways and ListenerSets.
-mod parent_digest;
 /// Patterns that overlap, and patterns that are wider than others.
 mod pattern;
 /// Precedence of claimants.
@@ -105,7 +101,6 @@ pub fn settle<'a>(
         });
     let first_route = file.routes.len();
     let names = owners(file, &file_doors, &parents, &balancers, &mut routes, &bindings);
-    parent_digest::add(&names, &bindings, &routes, first_route, &mut parents);
     let emitter = emit::Emitter {
         file,
         file_doors: &file_doors,
@@ -129,6 +124,15 @@ pub fn settle<'a>(
         file_full,
         first_route,
     }
+}
+
+/// Settles the static file alone. Adds to `problems` what there is no room for.
+pub fn settle_file(file: &Desired, problems: &mut Vec<Problem>) -> Vec<Claim> {
+    let (cluster, assignment) = (Cluster::default(), Assignment::default());
+    let mut settled = settle(file, &cluster, &assignment, Most::default());
+    let claims = std::mem::take(&mut settled.claims);
+    settled.verdicts(&[], problems);
+    claims
 }
 
 impl Settled<'_> {

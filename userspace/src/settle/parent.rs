@@ -119,7 +119,7 @@ impl Judge<'_> {
         } else if let Some(why) = unserved(own) {
             no("Programmed", "Invalid", why)
         } else {
-            return Programmable::Yes { digest: parent.digest };
+            return Programmable::Yes;
         };
         Programmable::No(cannot)
     }
@@ -138,7 +138,7 @@ impl Judge<'_> {
             None => match (no_resources(parent, own), unserved(own)) {
                 (Some(why), _) => no("Programmed", "NoResources", why),
                 (None, Some(why)) => no("Programmed", "ListenersNotValid", why),
-                (None, None) => return Programmable::Yes { digest: parent.digest },
+                (None, None) => return Programmable::Yes,
             },
         };
         Programmable::No(cannot)

@@ -1,7 +1,6 @@
 //! Services of class `vestibule.dev/lb`: one TCP binding for each address and port.
 
 use super::bindings::{Bid, Binding, Whose};
-use super::digest::Part;
 use super::precedence::Claimant;
 use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
@@ -185,12 +184,7 @@ impl Balancer<'_> {
             let what = problems.first().map_or("the Service has no ports", |problem| &*problem.what);
             Programmable::No(no("Programmed", reason, what))
         } else {
-            let digest = |port: &Port<'_>| {
-                let part =
-                    |binding: &usize| Part::new("service").text(&port.label).at(bindings[*binding].at).done();
-                port.bindings.iter().map(part).fold(0, u64::wrapping_add)
-            };
-            Programmable::Yes { digest: ports.iter().map(digest).fold(0, u64::wrapping_add) }
+            Programmable::Yes
         };
         ServiceVerdict { addresses, ports: served.map(|port| port.port.port).collect(), programmable }
     }

@@ -17,8 +17,8 @@ pub struct Nodes {
 /// What the maps of a node hold, as reported by its agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// By object, `Gateway/namespace/name`: 16 hexadecimal digits.
-    pub digests: BTreeMap<String, String>,
+    /// Every Claim up to this version; 0: none is known.
+    pub claims_version: u64,
     /// What the node could not do.
     pub complaints: Vec<Complaint>,
 }
@@ -35,6 +35,8 @@ pub struct Complaint {
 /// Which nodes hold an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
+    /// Its Claims do not say yet what was settled.
+    Unwritten,
     /// Every node with a live agent holds it as judged.
     Everywhere,
     /// These nodes do not hold it; with the reason if they reported one.
@@ -49,17 +51,18 @@ pub fn key(object: &ObjectRef) -> String {
 }
 
 impl Nodes {
-    /// Returns which nodes hold an object that all nodes should hold with this digest.
-    pub fn progress(&self, object: &ObjectRef, digest: u64) -> Progress {
+    /// Returns which nodes hold an object whose Claims are those up to `version`; `None`: they are not written yet.
+    pub fn progress(&self, object: &ObjectRef, version: Option<u64>) -> Progress {
         if self.live.is_empty() {
             return Progress::NoAgents;
         }
-        let (key, digest) = (key(object), format!("{digest:016x}"));
+        let Some(version) = version else { return Progress::Unwritten };
+        let key = key(object);
         let missing = |(node, held): (&String, &Option<Held>)| {
             let Some(held) = held else {
                 return Some((node.clone(), Some("its agent has not said yet what it holds".to_owned())));
             };
-            if held.digests.get(&key) == Some(&digest) {
+            if held.claims_version >= version {
                 return None;
             }
             let of_it = |complaint: &&Complaint| complaint.object.as_ref() == Some(&key);
@@ -75,9 +78,9 @@ impl Nodes {
     }
 
     /// Returns which nodes hold an object that is programmable. Another object is on no node.
-    pub fn of(&self, object: &ObjectRef, programmable: &Programmable) -> Progress {
+    pub fn of(&self, object: &ObjectRef, programmable: &Programmable, version: Option<u64>) -> Progress {
         match programmable {
-            Programmable::Yes { digest } => self.progress(object, *digest),
+            Programmable::Yes => self.progress(object, version),
             Programmable::No(_) => Progress::NoAgents,
         }
     }
@@ -87,11 +90,14 @@ impl Nodes {
 pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
-        (Programmable::Yes { .. }, Progress::Everywhere) => {
+        (Programmable::Yes, Progress::Unwritten) => {
+            (Status::False, "Pending", "its Claims are being written".to_owned())
+        }
+        (Programmable::Yes, Progress::Everywhere) => {
             (Status::True, "Programmed", "every node with a live agent holds it".to_owned())
         }
-        (Programmable::Yes { .. }, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),
-        (Programmable::Yes { .. }, Progress::NoAgents) => (
+        (Programmable::Yes, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),
+        (Programmable::Yes, Progress::NoAgents) => (
             Status::False,
             "NoResources",
             "no agent has a live Lease; see whether pods with label app.kubernetes.io/component=agent run, and on \

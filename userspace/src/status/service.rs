@@ -27,8 +27,8 @@ pub fn desired_status(
     let addresses = verdict.addresses.iter().map(ToString::to_string);
     let shown: Vec<String> = match (&verdict.programmable, progress) {
         (Programmable::No(_), _) => Vec::new(),
-        (Programmable::Yes { .. }, Progress::Everywhere) => addresses.collect(),
-        (Programmable::Yes { .. }, Progress::Missing(_) | Progress::NoAgents) => {
+        (Programmable::Yes, Progress::Everywhere) => addresses.collect(),
+        (Programmable::Yes, Progress::Unwritten | Progress::Missing(_) | Progress::NoAgents) => {
             addresses.filter(|address| is_there(address)).collect()
         }
     };

@@ -11,19 +11,19 @@ use crate::model::{
     ServerName, Settings,
 };
 use crate::settle;
-use foldhash::{HashMap, HashMapExt};
+use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the data plane and the probes should do.
 #[derive(Default)]
-pub(super) struct Built {
-    pub(super) desired: Desired,
-    pub(super) probes: Probes,
+pub(in crate::compile) struct Built {
+    pub(in crate::compile) desired: Desired,
+    pub(in crate::compile) probes: Probes,
     /// Routes that the maps have no room for.
     pub(super) left_out: Vec<Arc<str>>,
     /// What is wrong with backends, and what the maps have no room for.
-    pub(super) problems: Vec<Problem>,
+    pub(in crate::compile) problems: Vec<Problem>,
 }
 
 /// An address and port that we answer on.
@@ -55,8 +55,12 @@ struct Leads<'c> {
     routes: Vec<Lead<'c>>,
 }
 
-/// Builds what the data plane should do.
-pub(super) fn build(claims: &[Claim], settings: &Settings, ground: Ground<'_>) -> Built {
+/// Builds what the data plane should do. Of claims that were granted the same, the first has it.
+pub(super) fn build<'c>(
+    claims: impl IntoIterator<Item = &'c Claim>,
+    settings: &Settings,
+    ground: Ground<'_>,
+) -> Built {
     let leads = Leads::new(claims);
     let mut built = Built::default();
     let services = Endpoints::new(ground, leads.bindings.iter().map(|binding| binding.at));
@@ -101,10 +105,11 @@ impl Binding<'_> {
 }
 
 impl<'c> Leads<'c> {
-    fn new(claims: &'c [Claim]) -> Self {
+    fn new(claims: impl IntoIterator<Item = &'c Claim>) -> Self {
         let mut this = Self::default();
         let mut bindings: HashMap<SocketAddr, usize> = HashMap::new();
-        let mut routes: HashMap<&str, usize> = HashMap::with_capacity(claims.len());
+        let mut routes: HashMap<&str, usize> = HashMap::new();
+        let mut names: HashSet<(usize, &Pattern)> = HashSet::new();
         for claim in claims {
             let route = claim.route.as_ref().map(|name| {
                 *routes.entry(&**name).or_insert_with(|| {
@@ -118,21 +123,31 @@ impl<'c> Leads<'c> {
                     this.routes.len() - 1
                 })
             });
+            // A route of the file has a name that the controller took for free. It will give the object's another.
+            if route.is_some_and(|route| is_of_another_source(this.routes[route].origin, &claim.origin)) {
+                continue;
+            }
             for grant in &claim.grants {
                 let binding = *bindings.entry(grant.at).or_insert_with(|| {
                     let (at, protocol, origin) = (grant.at, grant.protocol, &claim.origin);
                     this.bindings.push(Binding { at, protocol, origin, rest: None, refusing: None });
                     this.bindings.len() - 1
                 });
+                if this.bindings[binding].protocol != grant.protocol {
+                    continue;
+                }
                 match (&grant.what, route) {
                     (_, None) => {}
                     (Granted::Binding, Some(route)) => {
                         this.bindings[binding].refusing.get_or_insert(route);
                     }
-                    (Granted::Rest, Some(route)) => this.bindings[binding].rest = Some(route),
-                    (Granted::Names(pattern), Some(route)) => {
+                    (Granted::Rest, Some(route)) => {
+                        this.bindings[binding].rest.get_or_insert(route);
+                    }
+                    (Granted::Names(pattern), Some(route)) if names.insert((binding, pattern)) => {
                         this.routes[route].names.push((binding, pattern.clone()));
                     }
+                    (Granted::Names(_), Some(_)) => {}
                 }
             }
         }
@@ -191,6 +206,11 @@ impl<'c> Leads<'c> {
         });
         backends
     }
+}
+
+/// Whether one is of the static file, and the other an object.
+fn is_of_another_source(a: &Origin, b: &Origin) -> bool {
+    matches!(a, Origin::File { .. }) != matches!(b, Origin::File { .. })
 }
 
 /// Reports endpoints that are not used, on the origin.

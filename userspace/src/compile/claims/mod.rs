@@ -17,8 +17,10 @@ use super::Compiled;
 use super::part::FilePart;
 use crate::ipam;
 use crate::model::cluster::Endpoint;
-use crate::model::{Cluster, NodeFacts, ObjectName};
+use crate::model::{Claim, ClaimSet, Cluster, NodeFacts, ObjectName, StoredClaim};
 use crate::settle::{self, Most};
+use build::Built;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,6 +42,11 @@ impl<'a> Ground<'a> {
     pub(super) fn of(cluster: &'a Cluster, node: &'a NodeFacts) -> Self {
         Self { endpoints: &cluster.endpoints, panic_percent: cluster.policy.panic_percent, node }
     }
+
+    /// Returns the ground that stored claims come with.
+    pub(super) fn of_set(set: ClaimSet<'a>, node: &'a NodeFacts) -> Self {
+        Self { endpoints: set.endpoints, panic_percent: set.panic_percent, node }
+    }
 }
 
 /// Settles and compiles the cluster together with the compiled file. Warnings about the file are not included.
@@ -58,4 +65,23 @@ fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: M
     let verdicts = settled.verdicts(&built.left_out, &mut problems);
     problems.extend(built.problems);
     Compiled { desired: built.desired, problems, verdicts, probes: built.probes, claims }
+}
+
+/// Compiles stored claims together with the compiled file. Both may be of different moments: what the file has, it has; of claims
+/// that contradict each other, the one that was written later is right. Warnings about the file are not included.
+pub(super) fn compile_set(part: &FilePart, set: ClaimSet<'_>, node: &NodeFacts) -> Built {
+    let mut problems = part.problems.clone();
+    problems.extend_from_slice(set.problems);
+    let own = settle::settle_file(&part.desired, &mut problems);
+    let mut stored: Vec<&StoredClaim> = set.claims.values().collect();
+    stored.sort_by_key(|stored| Reverse(stored.version));
+    let claims = own.iter().chain(stored.iter().map(|stored| &*stored.claim));
+    let mut built = build::build(claims, &part.desired.settings, Ground::of_set(set, node));
+    problems.append(&mut built.problems);
+    Built { problems, ..built }
+}
+
+/// Returns the claims of a set, in the order of their names.
+pub(super) fn of_set(set: ClaimSet<'_>) -> impl Iterator<Item = &Claim> {
+    set.claims.values().map(|stored| &*stored.claim)
 }

@@ -45,9 +45,9 @@ pub(in crate::compile) struct Before<'a> {
 
 /// Returns the new result after a change of only the endpoints of these Services, or of which endpoints fail. `None`: compile
 /// everything.
-pub(in crate::compile) fn refresh(
+pub(in crate::compile) fn refresh<'c>(
     before: Before<'_>,
-    claims: &[Claim],
+    claims: impl IntoIterator<Item = &'c Claim>,
     ground: Ground<'_>,
     changed: &BTreeSet<ObjectName>,
 ) -> Option<Refreshed> {
@@ -78,7 +78,7 @@ struct User<'a> {
 }
 
 /// Returns the claims that lead to one of these Services, one for each route.
-fn users<'a>(claims: &'a [Claim], changed: &BTreeSet<ObjectName>) -> Vec<User<'a>> {
+fn users<'a>(claims: impl IntoIterator<Item = &'a Claim>, changed: &BTreeSet<ObjectName>) -> Vec<User<'a>> {
     let user = |claim: &'a Claim| match &claim.backends {
         ClaimBackends::Services { references, server_name } => {
             let is_concerned = references.iter().filter_map(service).any(|service| changed.contains(service));
@@ -86,8 +86,8 @@ fn users<'a>(claims: &'a [Claim], changed: &BTreeSet<ObjectName>) -> Vec<User<'a
         }
         ClaimBackends::None | ClaimBackends::Addresses(_) => None,
     };
-    let mut users: Vec<User<'a>> = claims.iter().filter_map(user).collect();
-    // Claims of one route are next to each other.
+    let mut users: Vec<User<'a>> = claims.into_iter().filter_map(user).collect();
+    // Claims of one route are next to each other, or nearly always: those of a route that is met again lead to the same.
     users.dedup_by(|a, b| a.claim.route == b.claim.route);
     users
 }

@@ -73,7 +73,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         store: Store::start(kubernetes::Options {
             client: client.clone(),
             policy: chart.policy,
-            statuses: true,
+            reads: kubernetes::Reads::Origins,
         }),
         claim_watch: ClaimWatch::start(&client),
         claims: Claims::default(),
@@ -199,6 +199,9 @@ impl Controller {
         if !self.store.is_complete() {
             missing.push("not every kind of object has been listed yet".to_owned());
         }
+        if !self.claims.is_listed() {
+            missing.push("Claims have not been listed yet".to_owned());
+        }
         if !self.agents.is_known() {
             missing.push("agents' Leases or NodeStates have not been listed yet".to_owned());
         }
@@ -226,7 +229,7 @@ impl Controller {
             now: &now,
             at: begun,
         };
-        let judged = self.judge.judge(&view);
+        let judged = self.judge.judge(&view, &mut self.claims);
         let version = |kind: Kind| store.version(kind);
         let ground = Evidence {
             cluster: store.cluster(),
@@ -243,7 +246,6 @@ impl Controller {
             };
             self.queue.want(&object, write);
         }
-        self.claims.want(judged.claims, &now);
         self.again = judged.again;
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
@@ -255,6 +257,7 @@ impl Controller {
 
     /// Takes what the watch of Claims reports.
     fn take_claims(&mut self, news: ClaimNews) {
+        self.is_touched = true;
         self.claims.take(news);
         while let Some(news) = self.claim_watch.more() {
             self.claims.take(news);

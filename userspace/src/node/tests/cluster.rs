@@ -25,7 +25,7 @@ async fn nothing_is_touched_before_every_source_has_said_all() {
     let told = Arc::clone(&scene.told);
     scene
         .play(async {
-            cluster.list_others();
+            cluster.list_slices();
             cluster.put_endpoints("s", &[1]);
             never("it writes", || output.image().answered > 0).await;
             assert!(ready(&told).contains("not synced"), "{}", ready(&told));
@@ -46,7 +46,7 @@ async fn changed_endpoints_alone_are_compiled_alone() {
     let inputs = scene.inputs.clone();
     scene
         .play(async {
-            cluster.list_others();
+            cluster.list_slices();
             cluster.list_services(&[("s", [192, 0, 2, 1])]);
             cluster.put_endpoints("s", &[1]);
             until("the first state", || {
@@ -74,7 +74,7 @@ async fn health_zone_devices_keys_and_drain_are_facts() {
     let inputs = scene.inputs.clone();
     scene
         .play(async {
-            cluster.list_others();
+            cluster.list_slices();
             cluster.list_services(&[("s", [192, 0, 2, 1])]);
             cluster.put_endpoints("s", &[1, 2]);
             until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1 10.0.0.2"]).await;
@@ -103,12 +103,12 @@ async fn a_cluster_that_cannot_be_followed_is_stale_and_what_it_said_stays() {
     let told = Arc::clone(&scene.told);
     scene
         .play(async {
-            cluster.list_others();
+            cluster.list_slices();
             cluster.list_services(&[("s", [192, 0, 2, 1])]);
             cluster.put_endpoints("s", &[1]);
             until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
             cluster.cut_off("connection refused");
-            until("it is reported", || ready(&told).contains("stale: services: connection refused")).await;
+            until("it is reported", || ready(&told).contains("stale: claims: connection refused")).await;
             assert_eq!(routes(&output), ["service/ns/s:443: 10.0.0.1"]);
         })
         .await;
@@ -126,7 +126,7 @@ async fn a_silent_cluster_makes_it_use_what_was_saved() {
         scene
             .play(async {
                 inputs.send(Input::Keys(keys())).unwrap();
-                cluster.list_others();
+                cluster.list_slices();
                 cluster.list_services(&[]);
                 until("the first state", || routes(&output) == ["a: 10.1.0.1"]).await;
                 until("the keys", || output.image().keys == Some(keys())).await;
@@ -143,7 +143,7 @@ async fn a_silent_cluster_makes_it_use_what_was_saved() {
             until("the saved state", || routes(&output) == ["a: 10.1.0.1"]).await;
             assert_eq!(output.image().keys, Some(keys()));
             assert!(ready(&told).contains("not synced"), "{}", ready(&told));
-            cluster.list_others();
+            cluster.list_slices();
             cluster.list_services(&[("s", [192, 0, 2, 1])]);
             cluster.put_endpoints("s", &[1]);
             let wanted = ["a: 10.1.0.1", "service/ns/s:443: 10.0.0.1"];
@@ -160,4 +160,41 @@ async fn a_cluster_that_was_never_heard_and_left_nothing_is_waited_for() {
     scene.node.pace.hopeless = Some(tokio::time::Instant::now());
     scene.play(never("it writes", || output.image().answered > 0)).await;
     assert!(!folder.0.join(saved::FILE).exists(), "what is not in force is not saved");
+}
+
+/// What a list holds that the controller has not marked may be any part of what it settled.
+#[tokio::test]
+async fn claims_without_the_controllers_mark_are_not_served_and_the_last_ones_are() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let told = Arc::clone(&scene.told);
+    let (a, b) = (("a", [192, 0, 2, 1]), ("b", [192, 0, 2, 2]));
+    let is_unmarked = || ready(&told).contains("there is no Claim 0-settled");
+    scene
+        .play(async {
+            cluster.list_slices();
+            for service in ["a", "b"] {
+                cluster.put_endpoints(service, &[1]);
+            }
+            cluster.list_some(&[a]);
+            until("it is reported", is_unmarked).await;
+            never("it writes", || output.image().answered > 0).await;
+            cluster.list_services(&[a, b]);
+            let both = ["service/ns/a:443: 10.0.0.1", "service/ns/b:443: 10.0.0.1"];
+            until("both", || routes(&output) == both).await;
+            until("it is ready", || ready(&told) == "ok\n").await;
+            // All Claims are deleted, or restored from a backup by and by. Endpoints are followed nevertheless.
+            cluster.list_some(&[b]);
+            until("it is reported again", is_unmarked).await;
+            cluster.put_endpoints("a", &[2]);
+            until("endpoints", || {
+                routes(&output) == ["service/ns/a:443: 10.0.0.1 10.0.0.2", "service/ns/b:443: 10.0.0.1"]
+                    || routes(&output) == ["service/ns/a:443: 10.0.0.2", "service/ns/b:443: 10.0.0.1"]
+            })
+            .await;
+            cluster.list_services(&[b]);
+            until("what was settled", || routes(&output) == ["service/ns/b:443: 10.0.0.1"]).await;
+        })
+        .await;
 }

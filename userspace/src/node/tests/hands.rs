@@ -5,7 +5,7 @@ use crate::outputs::{PinError, Pins};
 use crate::sources::kubernetes::script::Script;
 
 fn list(cluster: &Script) {
-    cluster.list_others();
+    cluster.list_slices();
     cluster.list_services(&[]);
 }
 

@@ -81,7 +81,7 @@ async fn what_one_output_alone_holds_is_not_in_force() {
     slow.image().is_slow = true;
     scene
         .play(async {
-            script.list_others();
+            script.list_slices();
             script.list_services(&[]);
             until("one holds it", || routes(&quick) == ["a: 10.1.0.1"]).await;
             never("it is reported", || ready(&told) == "ok\n").await;
@@ -114,7 +114,7 @@ async fn a_start_that_fails_is_tried_again_where_agents_meet() {
     output.image().failure = Some(broken);
     scene
         .play(async {
-            cluster.list_others();
+            cluster.list_slices();
             cluster.list_services(&[]);
             until("it is reported", || ready(&told).contains("the map is full")).await;
             output.image().failure = None;

@@ -3,7 +3,7 @@
 /// Which route attaches to which listener.
 mod attaching;
 /// Conditions of classes, Gateways, ListenerSets.
-mod conditions;
+pub(crate) mod conditions;
 /// The result does not depend on the order of objects.
 mod order;
 /// The owner of each name, address and port.

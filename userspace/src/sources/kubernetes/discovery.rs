@@ -231,7 +231,7 @@ fn best(source: Source, served: &[String]) -> Option<&'static str> {
 
 /// Kinds that a CRD brings.
 fn optional() -> impl Iterator<Item = Source> {
-    Source::ALL.into_iter().filter(|source| !source.versions().is_empty())
+    Source::ORIGINS.into_iter().filter(|source| !source.versions().is_empty())
 }
 
 /// Picks the CRDs that we ask for.

@@ -150,7 +150,7 @@ impl Stored {
 
 fn programmed(programmable: &Programmable) -> String {
     match programmable {
-        Programmable::Yes { .. } => "Programmed".to_owned(),
+        Programmable::Yes => "Programmed".to_owned(),
         Programmable::No(condition) => conditions(std::slice::from_ref(condition)),
     }
 }

@@ -1,7 +1,8 @@
 //! The under cluster: Services, EndpointSlices and the Gateway API, watched and folded to [`Cluster`](crate::model::Cluster).
 //!
 //! ```text
-//! discovery (CRDs) ──► watch ──► fold ──► store ──► Cluster
+//! discovery (CRDs) ──► watch ──► fold ──► store ──► Cluster    the controller
+//!                      watch ──► fold ──► store ──► ClaimSet   agents: Claims and EndpointSlices alone
 //!                      a kind each        one table a kind, never whole objects
 //! ```
 
@@ -31,6 +32,8 @@ mod watches;
 mod watch_event;
 /// Endpoints of Services, from their slices.
 mod endpoints;
+/// Claims, as far as they are known to be whole.
+mod claim_table;
 /// The tables a cluster is made of.
 mod tables;
 /// What the under cluster says, kept up to date.
@@ -38,7 +41,7 @@ mod store;
 
 pub use store::{Changes, Stale, Store};
 pub use watch_event::StoredStatus;
-pub use watches::Options;
+pub use watches::{Options, Reads};
 
 /// A client for an API server as [`Store`] needs it.
 pub fn connect(mut config: kube::Config) -> kube::Result<kube::Client> {

@@ -1,13 +1,19 @@
 //! A cluster that a test writes: what watches would report, reported by hand.
 
+use super::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
+use super::api::object::{InSpec, Object};
+use super::fold;
+use super::interner::Interner;
 use super::source::Source;
 use super::store::Store;
 use super::watch_event::{Body, Entry, Message, Slice, WatchEvent};
-use crate::model::cluster::{
-    AddressRange, Endpoint, EndpointState, LoadBalancerSpec, Policy, ServicePort, ServiceSpec,
-};
-use crate::model::{Meta, ObjectName};
-use std::net::IpAddr;
+use super::watches::Reads;
+use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
+use crate::model::cluster::{Endpoint, EndpointState, Policy};
+use crate::model::{Claim, Kind, ObjectName, Origin, Protocol, StoredClaim};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Sender, channel};
 
@@ -18,45 +24,38 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Nothing was reported yet. Addresses are given from 192.0.2.0 to 192.0.2.255.
+    /// Nothing was reported yet.
     pub(crate) fn begin() -> (Self, Store) {
         let (outbox, inbox) = channel(1024);
-        let range = AddressRange { first: [192, 0, 2, 0].into(), last: [192, 0, 2, 255].into() };
-        let policy = Policy { ranges: vec![range], ..Policy::default() };
-        (Self { outbox }, Store::new(inbox, policy))
+        (Self { outbox }, Store::new(inbox, Policy::default(), Reads::Claims))
     }
 
     fn tell(&self, source: Source, news: WatchEvent) {
         self.outbox.try_send(Message { source, epoch: 0, news }).unwrap();
     }
 
-    /// There is nothing of any kind but Services.
-    pub(crate) fn list_others(&self) {
-        for source in Source::ALL.into_iter().filter(|source| *source != Source::Services) {
-            self.tell(source, WatchEvent::Listed(Vec::new()));
-        }
+    /// There is no endpoint yet.
+    pub(crate) fn list_slices(&self) {
+        self.tell(Source::EndpointSlices, WatchEvent::Listed(Vec::new()));
     }
 
-    /// These are all Services: `ns/NAME`, each on port 443 of an address.
+    /// These are all Claims: of Services `ns/NAME`, each on port 443 of an address; and the controller's mark.
     pub(crate) fn list_services(&self, services: &[(&str, [u8; 4])]) {
-        let entry = |(name, address): &(&str, [u8; 4])| {
-            let name = ObjectName::new("ns", *name);
-            let port = ServicePort { name: "p".into(), port: 443, is_tcp: true, protocol: "TCP".into() };
-            let balancer = LoadBalancerSpec {
-                addresses: vec![IpAddr::from(*address)],
-                field: "spec.loadBalancerIP".into(),
-                has_source_ranges: false,
-            };
-            let spec = ServiceSpec {
-                meta: Meta { name: name.clone(), ..Meta::default() },
-                ports: vec![port],
-                is_external_name: false,
-                load_balancer: Some(Arc::new(balancer)),
-                probe: None,
-            };
-            Entry { name, body: Body::Service(Arc::new(spec)), problems: Vec::new(), status: None }
+        let claims: Vec<Claim> = services.iter().map(|(name, address)| claim(name, *address)).collect();
+        let mark = Entry {
+            name: ObjectName::new("", SETTLED),
+            body: Body::Claim(None),
+            problems: Vec::new(),
+            status: None,
         };
-        self.tell(Source::Services, WatchEvent::Listed(services.iter().map(entry).collect()));
+        let listed = [mark].into_iter().chain(entries(&claims));
+        self.tell(Source::Claims, WatchEvent::Listed(listed.collect()));
+    }
+
+    /// These are Claims, and the controller has not said that they are all.
+    pub(crate) fn list_some(&self, services: &[(&str, [u8; 4])]) {
+        let claims: Vec<Claim> = services.iter().map(|(name, address)| claim(name, *address)).collect();
+        self.tell(Source::Claims, WatchEvent::Listed(entries(&claims).collect()));
     }
 
     /// The endpoints of a Service, 10.0.0.x on port 6443.
@@ -74,8 +73,55 @@ impl Script {
         self.tell(Source::EndpointSlices, WatchEvent::Put(Box::new(entry)));
     }
 
-    /// Services cannot be followed any more.
+    /// Claims cannot be followed any more.
     pub(crate) fn cut_off(&self, why: &str) {
-        self.tell(Source::Services, WatchEvent::Stale(why.into()));
+        self.tell(Source::Claims, WatchEvent::Stale(why.into()));
     }
+}
+
+fn claim(name: &str, address: [u8; 4]) -> Claim {
+    let name = ObjectName::new("ns", name);
+    let at = SocketAddr::new(address.into(), 443);
+    let grant = |what| Grant { at, protocol: Protocol::Tcp, what };
+    let service = ServicePortRef { name: name.clone(), port: "p".into(), probe: None };
+    let references = [ClaimBackend { weight: 1, service: Some(service) }].into();
+    Claim {
+        origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: name.clone() },
+        part: "443".into(),
+        uid: "".into(),
+        tenant: Some("ns".into()),
+        port: 443,
+        protocol: Protocol::Tcp,
+        matches: Vec::new(),
+        route: Some(format!("service/{name}:443").into()),
+        grants: vec![grant(Granted::Binding), grant(Granted::Rest)],
+        refusals: Vec::new(),
+        backends: ClaimBackends::Services { references, server_name: None },
+    }
+}
+
+fn entries(claims: &[Claim]) -> impl Iterator<Item = Entry> {
+    stored(claims, 1).into_iter().map(|(name, claim)| Entry {
+        name: ObjectName::new("", name),
+        body: Body::Claim(Some(claim)),
+        problems: Vec::new(),
+        status: None,
+    })
+}
+
+/// The claims of objects as an agent reads them, after the controller has written them.
+pub(crate) fn stored(claims: &[Claim], version: u64) -> BTreeMap<Arc<str>, StoredClaim> {
+    let interner = Interner::default();
+    let one = |claim: &Claim| {
+        let origin = ClaimOrigin::of(claim)?;
+        let name = origin.object_name();
+        let spec = ClaimSpec::of(origin, claim, "2026-11-26T00:00:00Z");
+        let object =
+            json!({"metadata": {"name": name, "resourceVersion": version.to_string()}, "spec": spec});
+        let Object(raw) = serde_json::from_value::<Object<InSpec<ClaimSpec>, false>>(object).unwrap();
+        let (stored, problems) = fold::claim(raw, &interner);
+        assert_eq!(problems, [], "{claim:?}");
+        Some((name.into(), stored?))
+    };
+    claims.iter().filter_map(one).collect()
 }

@@ -14,10 +14,13 @@ pub(super) enum Source {
     TlsRoutes,
     TcpRoutes,
     ReferenceGrants,
+    /// What was settled.
+    Claims,
 }
 
 impl Source {
-    pub(super) const ALL: [Self; 10] = [
+    /// What the controller reads: all that claims can be made of.
+    pub(super) const ORIGINS: [Self; 10] = [
         Self::Definitions,
         Self::Namespaces,
         Self::Services,
@@ -29,6 +32,8 @@ impl Source {
         Self::TcpRoutes,
         Self::ReferenceGrants,
     ];
+    /// What an agent reads.
+    pub(super) const SETTLED: [Self; 2] = [Self::EndpointSlices, Self::Claims];
 
     /// The plural by which the API knows it.
     pub(super) fn text(self) -> &'static str {
@@ -43,13 +48,16 @@ impl Source {
             Self::TlsRoutes => "tlsroutes",
             Self::TcpRoutes => "tcproutes",
             Self::ReferenceGrants => "referencegrants",
+            Self::Claims => "claims",
         }
     }
 
     /// Versions that we read of a kind that a CRD brings, the preferred first; empty: every cluster has the kind.
     pub(super) fn versions(self) -> &'static [&'static str] {
         match self {
-            Self::Definitions | Self::Namespaces | Self::Services | Self::EndpointSlices => &[],
+            Self::Definitions | Self::Namespaces | Self::Services | Self::EndpointSlices | Self::Claims => {
+                &[]
+            }
             Self::GatewayClasses | Self::Gateways | Self::ReferenceGrants => &["v1", "v1beta1"],
             Self::ListenerSets => &["v1"],
             Self::TlsRoutes => &["v1", "v1alpha3", "v1alpha2"],
@@ -68,6 +76,7 @@ impl Source {
             Self::Definitions => "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
             Self::Namespaces | Self::Services => format!("/api/v1/{}", self.text()),
             Self::EndpointSlices => "/apis/discovery.k8s.io/v1/endpointslices".to_owned(),
+            Self::Claims => "/apis/vestibule.dev/v1alpha1/claims".to_owned(),
             Self::GatewayClasses
             | Self::Gateways
             | Self::ListenerSets

@@ -1,12 +1,13 @@
 //! What the under cluster says, kept up to date.
 
+use super::api::claim::SETTLED;
 use super::discovery;
 use super::source::Source;
 use super::tables::{Tables, kind};
 use super::watch_event::{Message, StoredStatus, WatchEvent};
-use super::watches::Options;
+use super::watches::{Options, Reads, Start};
 use crate::model::cluster::Policy;
-use crate::model::{Change, Cluster, Delta, Kind, ObjectName, ObjectRef, Places};
+use crate::model::{Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -90,16 +91,28 @@ impl Store {
     /// Begins to watch. Needs a tokio runtime.
     pub fn start(options: Options) -> Self {
         let (outbox, inbox) = mpsc::channel(INBOX);
-        let mut store = Self::new(inbox, options.policy.clone());
-        discovery::spawn(&mut store.watches, options, outbox);
+        let mut store = Self::new(inbox, options.policy.clone(), options.reads);
+        match options.reads {
+            Reads::Origins => discovery::spawn(&mut store.watches, options, outbox),
+            Reads::Claims => {
+                let start = Start::new(options, outbox);
+                for source in Source::SETTLED {
+                    start.watch(&mut store.watches, source, "v1", 0);
+                }
+            }
+        }
         store
     }
 
     /// Without watches.
-    pub(super) fn new(inbox: mpsc::Receiver<Message>, policy: Policy) -> Self {
+    pub(super) fn new(inbox: mpsc::Receiver<Message>, policy: Policy, reads: Reads) -> Self {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
-        let sources = Source::ALL.into_iter().map(|source| (source, State::default())).collect();
+        let read = match reads {
+            Reads::Origins => &Source::ORIGINS[..],
+            Reads::Claims => &Source::SETTLED,
+        };
+        let sources = read.iter().map(|source| (*source, State::default())).collect();
         Self {
             tables,
             sources,
@@ -147,16 +160,29 @@ impl Store {
         &self.tables.cluster
     }
 
+    /// What a node serves: of no use before [`Store::is_complete`].
+    pub fn claim_set(&self) -> ClaimSet<'_> {
+        self.tables.claim_set()
+    }
+
+    /// Every Claim up to this version of the API server is in [`Store::claim_set`]; 0: none is known.
+    pub fn claims_version(&self) -> u64 {
+        self.tables.claims.version()
+    }
+
     /// What changed since this was last asked.
     pub fn changes(&mut self) -> Changes {
         let endpoints = self.tables.take_changed_endpoints();
         if std::mem::take(&mut self.is_other) { Changes::All } else { Changes::Endpoints(endpoints) }
     }
 
-    /// Whether every source had its first full list, or its CRD is known to be absent. Until then nobody removes
-    /// anything.
+    /// Whether every source had its first full list, or its CRD is known to be absent; and whether the controller had written all
+    /// Claims. Until then nobody removes anything.
     pub fn is_complete(&self) -> bool {
-        self.sources.values().all(|state| state.progress != Progress::Unknown)
+        self.sources.iter().all(|(source, state)| {
+            state.progress != Progress::Unknown
+                && (*source != Source::Claims || self.tables.claims.is_known())
+        })
     }
 
     /// Sources that cannot be followed at present.
@@ -165,7 +191,15 @@ impl Store {
             let (since, why) = state.stale.clone()?;
             Some(Stale { source: source.text(), since, why })
         };
-        self.sources.iter().filter_map(stale).collect()
+        let is_listed = |state: &State| state.progress == Progress::Listed;
+        let unmarked =
+            self.sources.get(&Source::Claims).filter(|state| is_listed(state) && state.stale.is_none());
+        let unmarked = unmarked.and_then(|_| self.tables.claims.unmarked_since()).map(|since| Stale {
+            source: Source::Claims.text(),
+            since,
+            why: format!("there is no Claim {SETTLED}: the controller has not written all of them; see whether it leads"),
+        });
+        self.sources.iter().filter_map(stale).chain(unmarked).collect()
     }
 
     /// The status of an object; only with [`Options::statuses`], and of Services only those of our class.

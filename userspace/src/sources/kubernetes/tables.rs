@@ -1,9 +1,10 @@
 //! The tables that a [`Cluster`] is made of, kept up to date by the watches.
 
+use super::claim_table::ClaimTable;
 use super::endpoints::Slices;
 use super::source::Source;
 use super::watch_event::{Body, Entry, StoredStatus};
-use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::model::{ClaimSet, Cluster, Kind, ObjectName, ObjectRef, Problem};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     pub(super) cluster: Cluster,
+    pub(super) claims: ClaimTable,
     slices: Slices,
     problems: BTreeMap<(Source, ObjectName), Vec<Problem>>,
     problems_changed: bool,
@@ -39,6 +41,7 @@ impl Tables {
                 self.slices.put(name, slice);
                 false
             }
+            Body::Claim(claim) => self.claims.put(&name.name, claim),
         };
         changed
     }
@@ -62,6 +65,7 @@ impl Tables {
                 self.slices.remove(name);
                 false
             }
+            Source::Claims => self.claims.remove(&name.name),
         };
         changed
     }
@@ -74,6 +78,9 @@ impl Tables {
             self.names(source).into_iter().filter(|name| !listed.contains(name)).collect()
         };
         let mut changed = false;
+        if source == Source::Claims {
+            self.claims.begin_list();
+        }
         for name in gone {
             changed |= self.remove(source, &name);
         }
@@ -102,6 +109,13 @@ impl Tables {
         self.slices.next_expiry()
     }
 
+    /// What a node serves.
+    pub(super) fn claim_set(&self) -> ClaimSet<'_> {
+        let Cluster { endpoints, policy, problems, .. } = &self.cluster;
+        let (claims, panic_percent) = (self.claims.known(), policy.panic_percent);
+        ClaimSet { claims, endpoints, panic_percent, problems }
+    }
+
     pub(super) fn status(&self, object: &ObjectRef) -> Option<&StoredStatus> {
         self.statuses.get(object)
     }
@@ -122,6 +136,7 @@ impl Tables {
             Source::Namespaces => cluster.namespaces.keys().map(bare).collect(),
             Source::Services => cluster.services.keys().cloned().collect(),
             Source::EndpointSlices => self.slices.names().cloned().collect(),
+            Source::Claims => self.claims.names().map(|name| ObjectName::new("", name)).collect(),
         };
         told.chain(kept).collect()
     }
@@ -167,7 +182,11 @@ pub(super) fn kind(source: Source) -> Option<Kind> {
         Source::TlsRoutes => Kind::TlsRoute,
         Source::TcpRoutes => Kind::TcpRoute,
         Source::Services => Kind::Service,
-        Source::Definitions | Source::Namespaces | Source::EndpointSlices | Source::ReferenceGrants => {
+        Source::Definitions
+        | Source::Namespaces
+        | Source::EndpointSlices
+        | Source::ReferenceGrants
+        | Source::Claims => {
             return None;
         }
     })

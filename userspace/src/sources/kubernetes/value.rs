@@ -124,7 +124,8 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, Wrong> {
     server_name(text).map(Pattern::Exact)
 }
 
-fn server_name(text: &str) -> Result<ServerName, Wrong> {
+/// A server name.
+pub(super) fn server_name(text: &str) -> Result<ServerName, Wrong> {
     ServerName::new(text).map_err(|error| {
         let remedy = match error {
             InvalidName::Rule(NameError::Address) => {

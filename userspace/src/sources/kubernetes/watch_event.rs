@@ -4,7 +4,7 @@ use super::source::Source;
 use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, ServiceSpec,
 };
-use crate::model::{ObjectName, Problem};
+use crate::model::{ObjectName, Problem, StoredClaim};
 use std::sync::Arc;
 
 /// One report of a watch.
@@ -68,6 +68,8 @@ pub(super) enum Body {
     Namespace(Arc<Labels>),
     Service(Arc<ServiceSpec>),
     Slice(Slice),
+    /// `None`: it cannot be read, or marks that all are written.
+    Claim(Option<StoredClaim>),
 }
 
 /// An EndpointSlice.

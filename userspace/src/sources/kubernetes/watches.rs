@@ -1,6 +1,7 @@
 //! Which watches run, and what each folds.
 
-use super::api::object::{Object, Raw, RawMeta};
+use super::api::claim::SETTLED;
+use super::api::object::{Object, Raw};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
@@ -23,8 +24,17 @@ pub struct Options {
     pub client: Client,
     /// What the chart allows and presets.
     pub policy: Policy,
-    /// Keep status and resourceVersion of objects that have a status of ours: the controller needs them, agents do not.
-    pub statuses: bool,
+    /// What is read.
+    pub reads: Reads,
+}
+
+/// What a store reads of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// All that claims can be made of, with the status of objects that have one of ours: the controller's part.
+    Origins,
+    /// Claims and EndpointSlices: an agent's part.
+    Claims,
 }
 
 /// What every watch needs.
@@ -33,15 +43,14 @@ pub(super) struct Start {
     pub(super) client: Client,
     pub(super) outbox: mpsc::Sender<Message>,
     probe: ProbeSpec,
-    statuses: bool,
     interner: Interner,
 }
 
 impl Start {
     /// What watches need that report to `outbox`.
     pub(super) fn new(options: Options, outbox: mpsc::Sender<Message>) -> Self {
-        let Options { client, policy, statuses } = options;
-        Self { client, outbox, probe: policy.probe_defaults, statuses, interner: Interner::default() }
+        let Options { client, policy, .. } = options;
+        Self { client, outbox, probe: policy.probe_defaults, interner: Interner::default() }
     }
 
     /// Starts the watch of a kind.
@@ -59,30 +68,36 @@ impl Start {
                     told(fold::namespace(raw, interner), Body::Namespace)
                 })
             }
-            Source::Services => self.any(watches, source, version, epoch, move |raw, interner| {
-                told(fold::service(raw, probe, interner), Body::Service)
-            }),
+            Source::Services => {
+                self.one::<_, true, _>(watches, source, version, epoch, move |raw, interner| {
+                    told(fold::service(raw, probe, interner), Body::Service)
+                })
+            }
             Source::EndpointSlices => {
                 self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
                     let (slice, problems) = fold::endpoint_slice(raw, interner);
                     (Body::Slice(slice), problems)
                 })
             }
-            Source::GatewayClasses => self.any(watches, source, version, epoch, |raw, interner| {
-                let (class, problems) = fold::class(raw, interner);
-                (Body::Class(class.map(Arc::new)), problems)
-            }),
+            Source::GatewayClasses => {
+                self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
+                    let (class, problems) = fold::class(raw, interner);
+                    (Body::Class(class.map(Arc::new)), problems)
+                })
+            }
             // Their addresses are in their status.
             Source::Gateways => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::gateway(raw, interner), Body::Gateway)
             }),
-            Source::ListenerSets => self.any(watches, source, version, epoch, |raw, interner| {
-                told(fold::listener_set(raw, interner), Body::ListenerSet)
-            }),
-            Source::TlsRoutes => self.any(watches, source, version, epoch, |raw, interner| {
+            Source::ListenerSets => {
+                self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
+                    told(fold::listener_set(raw, interner), Body::ListenerSet)
+                })
+            }
+            Source::TlsRoutes => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::route(Kind::TlsRoute, raw, interner), Body::TlsRoute)
             }),
-            Source::TcpRoutes => self.any(watches, source, version, epoch, |raw, interner| {
+            Source::TcpRoutes => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::route(Kind::TcpRoute, raw, interner), Body::TcpRoute)
             }),
             Source::ReferenceGrants => {
@@ -90,26 +105,13 @@ impl Start {
                     told(fold::grant(raw, interner), Body::Grant)
                 })
             }
-        }
-    }
-
-    /// With its status where statuses are kept.
-    fn any<B, F>(
-        &self,
-        watches: &mut JoinSet<()>,
-        source: Source,
-        version: &str,
-        epoch: u64,
-        fold: F,
-    ) -> AbortHandle
-    where
-        B: Clone + DeserializeOwned + Send + 'static,
-        F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>) + Send + 'static,
-    {
-        if self.statuses {
-            self.one::<B, true, F>(watches, source, version, epoch, fold)
-        } else {
-            self.one::<B, false, F>(watches, source, version, epoch, fold)
+            Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
+                if raw.meta.name.as_deref() == Some(SETTLED) {
+                    return (Body::Claim(None), Vec::new());
+                }
+                let (claim, problems) = fold::claim(raw, interner);
+                (Body::Claim(claim), problems)
+            }),
         }
     }
 
@@ -155,11 +157,9 @@ impl Start {
     }
 
     fn folding<F>(&self, source: Source, epoch: u64, fold: F) -> Folding<F> {
-        let statuses = self.statuses;
         Folding {
             source,
             epoch,
-            statuses,
             fold,
             interner: self.interner.clone(),
             outbox: self.outbox.clone(),
@@ -176,7 +176,6 @@ fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -
 struct Folding<F> {
     source: Source,
     epoch: u64,
-    statuses: bool,
     fold: F,
     interner: Interner,
     outbox: mpsc::Sender<Message>,
@@ -189,16 +188,15 @@ impl<F> Folding<F> {
         F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>),
     {
         let name = fold::name(&raw.meta, &self.interner);
-        let (meta, status) =
-            if self.statuses { (Some(raw.meta.clone()), raw.status.clone()) } else { Default::default() };
+        let (meta, status) = (raw.meta.clone(), raw.status.clone());
         let (body, problems) = (self.fold)(raw, &self.interner);
         let is_ours = match &body {
             Body::Class(class) => class.is_some(),
             Body::Service(service) => service.load_balancer.is_some(),
-            Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) => false,
+            Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) => false,
             Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => true,
         };
-        let status = meta.filter(|_| is_ours).map(|meta: RawMeta| StoredStatus {
+        let status = is_ours.then(|| StoredStatus {
             resource_version: meta.resource_version.unwrap_or_default(),
             uid: meta.uid.unwrap_or_default(),
             status,

@@ -56,7 +56,7 @@ fn gateway() -> GatewayVerdict {
         generation: 7,
         addresses: vec![],
         conditions: vec![accepted(), condition("ResolvedRefs", Status::True, "ResolvedRefs")],
-        programmable: Programmable::Yes { digest: 0xabc },
+        programmable: Programmable::Yes,
         listeners: vec![
             listener("tls", None),
             listener("http", Some(condition("Programmed", Status::False, "Invalid"))),
@@ -203,7 +203,7 @@ fn a_listener_set_is_told_like_a_gateway() {
     let verdict = ListenerSetVerdict {
         generation: 2,
         conditions: vec![accepted()],
-        programmable: Programmable::Yes { digest: 1 },
+        programmable: Programmable::Yes,
         listeners: vec![listener("a", None)],
     };
     let status = settled(&fresh(), |current, now| {
@@ -241,7 +241,7 @@ fn service(programmable: Programmable) -> ServiceVerdict {
 
 #[test]
 fn a_service_gets_its_ingress_once_every_node_agrees() {
-    let verdict = service(Programmable::Yes { digest: 1 });
+    let verdict = service(Programmable::Yes);
     let pending = Progress::Missing(vec![("n1".to_owned(), Some("bpf is refused".to_owned()))]);
     let waiting = settled(&json!({"loadBalancer": {}}), |current, now| {
         service::desired_status(current, &verdict, &pending, now)
@@ -287,18 +287,17 @@ fn a_service_that_is_refused_loses_its_ingress() {
 #[test]
 fn progress_is_what_live_nodes_hold() {
     let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
-    let held = |digest: &str| {
-        Some(Held { digests: [("Gateway/ns/gw".to_owned(), digest.to_owned())].into(), complaints: vec![] })
-    };
-    let digest = 0x00ab_cdef_0000_0001;
+    let held = |claims_version| Some(Held { claims_version, complaints: vec![] });
+    let version = Some(10);
     let mut nodes = Nodes::default();
-    assert_eq!(nodes.progress(&object, digest), Progress::NoAgents);
-    nodes.live.insert("a".to_owned(), held("00abcdef00000001"));
-    assert_eq!(nodes.progress(&object, digest), Progress::Everywhere);
-    nodes.live.insert("b".to_owned(), held("abcdef00000001"));
-    assert_eq!(nodes.progress(&object, digest), Progress::Missing(vec![("b".to_owned(), None)]));
+    assert_eq!(nodes.progress(&object, version), Progress::NoAgents);
+    nodes.live.insert("a".to_owned(), held(10));
+    assert_eq!(nodes.progress(&object, version), Progress::Everywhere);
+    assert_eq!(nodes.progress(&object, None), Progress::Unwritten);
+    nodes.live.insert("b".to_owned(), held(9));
+    assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), None)]));
     nodes.live.insert("b".to_owned(), None);
-    assert!(matches!(nodes.progress(&object, digest), Progress::Missing(nodes) if nodes[0].1.is_some()));
+    assert!(matches!(nodes.progress(&object, version), Progress::Missing(nodes) if nodes[0].1.is_some()));
     let complaint = |object: Option<&str>| Complaint {
         object: object.map(str::to_owned),
         text: format!("about {object:?}"),
@@ -306,7 +305,7 @@ fn progress_is_what_live_nodes_hold() {
     let complaints =
         vec![complaint(Some("Gateway/ns/other")), complaint(None), complaint(Some("Gateway/ns/gw"))];
     nodes.live.insert("b".to_owned(), Some(Held { complaints, ..Held::default() }));
-    let Progress::Missing(missing) = nodes.progress(&object, digest) else { panic!("not missing") };
+    let Progress::Missing(missing) = nodes.progress(&object, version) else { panic!("not missing") };
     assert_eq!(missing[0].1.as_deref(), Some("about Some(\"Gateway/ns/gw\")"));
 }
 

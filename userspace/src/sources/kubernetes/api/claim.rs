@@ -2,8 +2,9 @@
 
 use crate::model;
 use crate::model::claim::{ClaimBackends, Grant, Granted, Refusal, Why};
-use crate::model::{Origin, Pattern, Protocol};
-use common::decide::maglev::mix;
+use crate::model::cluster::{ProbeKind, ProbeSpec};
+use crate::model::{Origin, Pattern, Protocol, digest};
+use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,9 @@ use std::net::SocketAddr;
 
 /// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
 const PREFIX_MAX: usize = 44;
+/// Name of the Claim that the controller writes once all others are written. Without it, a list of Claims is not known to be
+/// whole. It is listed before all others, so that it is also the first to go when all are deleted.
+pub const SETTLED: &str = "0-settled";
 
 /// What an origin asks of the load balancer at one attachment, and what it was granted. Written by the controller alone;
 /// cluster-scoped.
@@ -44,9 +48,15 @@ pub struct ClaimSpec {
     /// The server names that it asks for, as written: `a.example.com`, `*.example.com`; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<String>,
+    /// What maps and metrics call the route that it leads to; claims of one origin that lead to the same backends share it.
+    #[serde(default)]
+    pub route: String,
     /// Where connections go; empty: they are refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<ClaimBackend>,
+    /// The server name that the hello of a TLS probe asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_server_name: Option<String>,
     /// Number of `grants`.
     pub granted: i64,
     /// Number of `refusals`.
@@ -71,6 +81,9 @@ pub struct ClaimOrigin {
     pub name: String,
     /// `metadata.uid` of the object.
     pub uid: String,
+    /// `metadata.creationTimestamp` of the object, in RFC 3339, UTC: of two that do not fit into the maps, the older is served.
+    #[serde(default)]
+    pub created: String,
     /// Which of the object's claims it is.
     pub part: String,
 }
@@ -96,6 +109,25 @@ pub struct ClaimService {
     pub name: String,
     /// What its EndpointSlices call the port; empty where the Service has one port without name.
     pub port_name: String,
+    /// How its endpoints are probed; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ClaimProbe>,
+}
+
+/// How an endpoint is asked whether it lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimProbe {
+    /// `TCP`: a connection is accepted. `TLS`: a ClientHello gets a TLS record.
+    pub kind: String,
+    /// From one probe to the next.
+    pub interval_ms: u32,
+    /// No answer within this is a failure.
+    pub timeout_ms: u32,
+    /// Failures in a row that make a backend failing.
+    pub failures: u8,
+    /// Successes in a row that make it good again.
+    pub successes: u8,
 }
 
 /// Something that a claim has.
@@ -146,9 +178,12 @@ impl ClaimSpec {
             claim.grants.iter().map(|grant| ClaimGrant::of(grant, now)).collect();
         grants.sort_by(|a, b| a.key().cmp(&b.key()));
         let refusals: Vec<ClaimRefusal> = claim.refusals.iter().map(ClaimRefusal::of).collect();
-        let backends = match &claim.backends {
-            ClaimBackends::Services { references, .. } => references.iter().map(ClaimBackend::of).collect(),
-            ClaimBackends::None | ClaimBackends::Addresses(_) => Vec::new(),
+        let (backends, probe_server_name) = match &claim.backends {
+            ClaimBackends::Services { references, server_name } => {
+                let backends = references.iter().map(ClaimBackend::of).collect();
+                (backends, server_name.as_ref().map(ToString::to_string))
+            }
+            ClaimBackends::None | ClaimBackends::Addresses(_) => (Vec::new(), None),
         };
         Self {
             tenant: claim.tenant.as_deref().unwrap_or_default().to_owned(),
@@ -159,13 +194,40 @@ impl ClaimSpec {
             .to_owned(),
             port: claim.port.into(),
             matches: claim.matches.iter().map(Pattern::to_string).collect(),
+            route: claim.route.as_deref().unwrap_or_default().to_owned(),
             backends,
+            probe_server_name,
             granted: grants.len() as i64,
             refused: refusals.len() as i64,
             grants,
             refusals,
             origin,
         }
+    }
+
+    /// Returns what [`SETTLED`] says.
+    pub fn settled() -> Self {
+        let origin = ClaimOrigin { kind: "Controller".to_owned(), ..ClaimOrigin::default() };
+        Self { origin, ..Self::default() }
+    }
+
+    /// Whether both say the same, whenever what was granted was granted.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let grants = |spec: &Self| spec.grants.len();
+        let is_same = |(own, other): (&ClaimGrant, &ClaimGrant)| own.key() == other.key();
+        grants(self) == grants(other)
+            && self.grants.iter().zip(&other.grants).all(is_same)
+            && self.origin == other.origin
+            && (&self.tenant, &self.protocol, self.port) == (&other.tenant, &other.protocol, other.port)
+            && (&self.matches, &self.route, &self.backends) == (&other.matches, &other.route, &other.backends)
+            && self.probe_server_name == other.probe_server_name
+            && (self.granted, self.refused) == (other.granted, other.refused)
+            && self.refusals == other.refusals
+    }
+
+    /// Whether everything that was granted was granted before too.
+    pub fn has_only_of(&self, before: &Self) -> bool {
+        self.grants.iter().all(|grant| before.grants.iter().any(|old| old.key() == grant.key()))
     }
 
     /// Takes over since when the claim has had what it has, as the object says so far.
@@ -181,25 +243,20 @@ impl ClaimSpec {
 impl ClaimOrigin {
     /// Returns a claim's origin; `None`: the static file, whose claims have no object.
     pub fn of(claim: &model::Claim) -> Option<Self> {
-        let Origin::Object { kind, name, .. } = &claim.origin else { return None };
+        let Origin::Object { kind, name, created_secs } = &claim.origin else { return None };
         Some(Self {
             kind: kind.text().to_owned(),
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
             uid: claim.uid.to_string(),
+            created: Timestamp::from_second(*created_secs).unwrap_or_default().to_string(),
             part: claim.part.to_string(),
         })
     }
 
     /// Returns the name of the claim's object: readable as far as it fits, and a hash of kind, namespace, name and part.
     pub fn object_name(&self) -> String {
-        let hash = [&self.kind, &self.namespace, &self.name, &self.part].into_iter().fold(0, |hash, text| {
-            let words = text.as_bytes().chunks(8);
-            let word = |bytes: &[u8]| bytes.iter().fold(0, |word: u64, byte| word << 8 | u64::from(*byte));
-            words.fold(mix(hash ^ text.len() as u64), |hash: u64, bytes| {
-                mix(hash.rotate_left(29) ^ word(bytes))
-            })
-        });
+        let hash = digest::of(&[&self.kind, &self.namespace, &self.name, &self.part]);
         let mut prefix = format!("{}-{}-{}", self.kind, self.namespace, self.name).to_ascii_lowercase();
         // Names of objects may have dots, and are ASCII.
         prefix.retain(|character| character.is_ascii_alphanumeric() || character == '-');
@@ -214,8 +271,25 @@ impl ClaimBackend {
             namespace: service.name.namespace.to_string(),
             name: service.name.name.to_string(),
             port_name: service.port.to_string(),
+            probe: service.probe.as_ref().map(ClaimProbe::of),
         });
         Self { weight: backend.weight.into(), service }
+    }
+}
+
+impl ClaimProbe {
+    fn of(probe: &ProbeSpec) -> Self {
+        let kind = match probe.kind {
+            ProbeKind::Tcp => "TCP",
+            ProbeKind::Tls => "TLS",
+        };
+        Self {
+            kind: kind.to_owned(),
+            interval_ms: probe.interval_ms,
+            timeout_ms: probe.timeout_ms,
+            failures: probe.failures,
+            successes: probe.successes,
+        }
     }
 }
 
@@ -265,7 +339,7 @@ mod tests {
     fn origin(kind: &str, namespace: &str, name: &str, part: &str) -> ClaimOrigin {
         let text = str::to_owned;
         let (kind, namespace, name, part) = (text(kind), text(namespace), text(name), text(part));
-        ClaimOrigin { kind, namespace, name, part, uid: String::new() }
+        ClaimOrigin { kind, namespace, name, part, uid: String::new(), created: String::new() }
     }
 
     #[test]
@@ -288,7 +362,7 @@ mod tests {
             );
         }
         // Changes only if the making of names changes: every Claim would be written again.
-        assert_eq!(names[0], "tlsroute-a-b-d39245927030cad3");
+        assert_eq!(names[0], "tlsroute-a-b-fb998f805b36fbbc");
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), origins.len());

@@ -3,7 +3,6 @@
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 
 /// What an agent has programmed on its node, and what it could not do. Written by that agent alone, read by the
 /// controller; cluster-scoped and named like the node.
@@ -29,9 +28,9 @@ pub struct NodeStateSpec {
     /// Sources that cannot be followed at present, each with the reason: what they said last serves on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale: Vec<String>,
-    /// What the node's maps hold of each object: `Gateway/namespace/name` to 16 hexadecimal digits.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub digests: BTreeMap<String, String>,
+    /// The node's maps hold every Claim up to this resourceVersion; 0: none is known.
+    #[serde(default)]
+    pub claims_version: i64,
     /// Backends that the node's own probes find down: `192.0.2.1:6443`, `[2001:db8::1]:6443`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failing: Vec<String>,

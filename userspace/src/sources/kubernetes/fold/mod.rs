@@ -1,5 +1,7 @@
 //! Reduces an object to what decisions need of it. Pure: what cannot be read is left out and reported.
 
+/// Claim.
+mod claim;
 /// GatewayClass.
 mod class;
 /// Gateway.
@@ -19,6 +21,7 @@ mod service;
 /// EndpointSlice.
 mod endpoint_slice;
 
+pub(super) use claim::fold as claim;
 pub(super) use class::fold as class;
 pub(super) use endpoint_slice::fold as endpoint_slice;
 pub(super) use gateway::fold as gateway;

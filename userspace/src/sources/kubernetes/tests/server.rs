@@ -1,7 +1,7 @@
 //! An API server that answers requests for Services by a script, and knows of nothing else.
 
 use super::super::store::Store;
-use super::super::watches::Options;
+use super::super::watches::{Options, Reads};
 use crate::model::cluster::Policy;
 use axum::Router;
 use axum::body::Body;
@@ -53,7 +53,7 @@ impl Server {
         let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
         tokio::spawn(async move { axum::serve(listener, router).await });
         let client = super::super::connect(kube::Config::new(url.parse().unwrap())).unwrap();
-        let store = Store::start(Options { client, policy: Policy::default(), statuses: false });
+        let store = Store::start(Options { client, policy: Policy::default(), reads: Reads::Origins });
         Self { script, store }
     }
 

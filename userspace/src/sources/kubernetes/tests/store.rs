@@ -1,6 +1,7 @@
 use super::super::source::Source;
 use super::super::store::Store;
 use super::super::watch_event::{Body, Entry, Message, Slice, WatchEvent};
+use super::super::watches::Reads;
 use crate::model::cluster::{ClusterRoute, Endpoint, EndpointState, Policy};
 use crate::model::{Kind, Meta, ObjectName, Problem};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use tokio::time::{Instant, timeout};
 
 fn store() -> (Sender<Message>, Store) {
     let (outbox, inbox): (_, Receiver<Message>) = channel(4096);
-    (outbox, Store::new(inbox, Policy::default()))
+    (outbox, Store::new(inbox, Policy::default(), Reads::Origins))
 }
 
 fn tell(outbox: &Sender<Message>, source: Source, epoch: u64, news: WatchEvent) {
@@ -85,7 +86,7 @@ async fn a_new_list_replaces_the_old_one_and_keeps_what_is_the_same() {
 #[tokio::test]
 async fn complete_is_when_every_source_was_listed_or_is_known_to_be_absent() {
     let (outbox, mut store) = store();
-    for source in Source::ALL {
+    for source in Source::ORIGINS {
         assert!(!store.is_complete(), "before {source:?}");
         let news =
             if source == Source::TcpRoutes { WatchEvent::Absent } else { WatchEvent::Listed(Vec::new()) };

@@ -1,0 +1,91 @@
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tests::skip_without_root;
+
+use crate::agent::scene::{Agent, CONFIG, Scene, slice, until};
+
+/// The definition of Claims, as the API server has it.
+const DEFINITION: &str = "claims.vestibule.dev";
+
+/// Returns what an agent's `/readyz` objects to.
+fn lack(agent: &Agent) -> String {
+    agent.probe("--readyz").1
+}
+
+/// Whether the API server has every Claim that is settled.
+fn is_settled(scene: &Scene) -> bool {
+    scene.kubectl().get(&["claim", "0-settled"]).is_ok()
+}
+
+#[test]
+fn an_agent_before_its_controller_waits_and_one_without_it_goes_on() {
+    skip_without_root!();
+    let scene = Scene::bare(CONFIG, &[]);
+    scene.tenant("a", "10.99.1.1");
+    let agent = scene.agent("first");
+    until("it says what it waits for", &[&agent], || lack(&agent).contains("there is no Claim 0-settled"));
+    assert_eq!(scene.backends(), [""; 0]);
+    let controller = scene.controller("leader", &[]);
+    until("the route is in the maps", &[&agent], || scene.backends() == ["tlsroute/tenant/a 10.99.1.1:6443"]);
+    until("it is ready", &[&agent], || agent.is_ready());
+
+    // Endpoints are followed without a controller. New routes wait for it, and changed ones.
+    controller.end();
+    scene.tenant("b", "10.99.1.2");
+    scene.kubectl().apply(&slice("a", "10.99.1.3").to_string()).unwrap();
+    until("the other endpoint", &[&agent], || scene.backends() == ["tlsroute/tenant/a 10.99.1.3:6443"]);
+    let _next = scene.controller("next", &[]);
+    until("the new route", &[&agent], || scene.backends().len() == 2);
+    assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
+}
+
+/// Who deletes all Claims, or their definition, takes no tenant out of service: what was known is served until the controller
+/// has written all of them again.
+#[test]
+fn claims_and_their_definition_are_deleted_while_tenants_are_served() {
+    skip_without_root!();
+    let scene = Scene::bare(CONFIG, &[]);
+    for (name, backend) in [("a", "10.99.1.1"), ("b", "10.99.1.2"), ("c", "10.99.1.3")] {
+        scene.tenant(name, backend);
+    }
+    let _controller = scene.controller("leader", &[]);
+    let agent = scene.agent("first");
+    until("the routes are in the maps", &[&agent], || scene.backends().len() == 3);
+    until("it is ready", &[&agent], || agent.is_ready());
+    let definition: Value = scene.kubectl().get(&["crd", DEFINITION]).unwrap();
+    let (ends, least) = (AtomicBool::new(false), std::sync::Mutex::new(3));
+    std::thread::scope(|threads| {
+        // Watches the maps all the time.
+        threads.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let now = scene.backends().iter().filter(|one| !one.contains("/d ")).count();
+                let mut least = least.lock().unwrap();
+                *least = now.min(*least);
+                drop(least);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            scene.kubectl().run(&["delete", "claims", "--all"]).unwrap();
+            until("they are written again", &[&agent], || is_settled(&scene));
+            until("it is ready again", &[&agent], || agent.is_ready());
+
+            scene.kubectl().run(&["delete", "crd", DEFINITION]).unwrap();
+            until("the agent says so", &[&agent], || lack(&agent).contains("stale: claims"));
+            // Nothing is served that nobody settled.
+            scene.tenant("d", "10.99.1.4");
+            std::thread::sleep(Duration::from_secs(2));
+            assert_eq!(scene.backends().len(), 3);
+            let spec = json!({"apiVersion": definition["apiVersion"], "kind": definition["kind"],
+                "metadata": {"name": DEFINITION}, "spec": definition["spec"]});
+            scene.kubectl().apply(&spec.to_string()).unwrap();
+            until("what is new is served too", &[&agent], || scene.backends().len() == 4);
+            until("it is ready at last", &[&agent], || agent.is_ready());
+        }));
+        ends.store(true, Ordering::Relaxed);
+        done.unwrap();
+    });
+    assert_eq!(*least.lock().unwrap(), 3, "a tenant was out of service for a moment");
+}

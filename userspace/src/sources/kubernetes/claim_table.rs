@@ -1,0 +1,158 @@
+//! Claims, as far as they are known to be whole.
+
+use super::api::claim::SETTLED;
+use crate::model::StoredClaim;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Claims by name.
+type Claims = BTreeMap<Arc<str>, StoredClaim>;
+
+/// All Claims. What is reported while [`SETTLED`] is not there may be any part of them, and is not served: what was known before is.
+#[derive(Debug)]
+pub(super) struct ClaimTable {
+    /// What was reported.
+    reported: Claims,
+    /// The newest version that was reported.
+    version: u64,
+    /// What was known when the mark went, and its version.
+    kept: Option<(Claims, u64)>,
+    /// `None`: the mark is there. Otherwise since when it is not.
+    unmarked_since: Option<Instant>,
+}
+
+impl Default for ClaimTable {
+    fn default() -> Self {
+        Self { reported: Claims::new(), version: 0, kept: None, unmarked_since: Some(Instant::now()) }
+    }
+}
+
+impl ClaimTable {
+    /// New or changed. Whether it says anything new.
+    pub(super) fn put(&mut self, name: &Arc<str>, claim: Option<StoredClaim>) -> bool {
+        if &**name == SETTLED {
+            self.kept = None;
+            return self.unmarked_since.take().is_some();
+        }
+        // One that cannot be read stays what it was.
+        let Some(claim) = claim else { return false };
+        self.version = self.version.max(claim.version);
+        if self.reported.get(name) == Some(&claim) {
+            return false;
+        }
+        self.reported.insert(Arc::clone(name), claim);
+        self.is_marked()
+    }
+
+    /// Gone. Whether that changes what is known.
+    pub(super) fn remove(&mut self, name: &str) -> bool {
+        if name == SETTLED {
+            if self.is_marked() {
+                self.kept = Some((self.reported.clone(), self.version));
+                self.unmarked_since = Some(Instant::now());
+            }
+            return true;
+        }
+        self.reported.remove(name).is_some() && self.is_marked()
+    }
+
+    /// A new list begins: versions may be lower than before, as those of a restored backup are.
+    pub(super) fn begin_list(&mut self) {
+        self.version = 0;
+    }
+
+    /// Names of all that were reported, the mark among them if it is there: it comes before all others.
+    pub(super) fn names(&self) -> impl Iterator<Item = Arc<str>> {
+        let mark = self.is_marked().then(|| Arc::from(SETTLED));
+        mark.into_iter().chain(self.reported.keys().cloned())
+    }
+
+    /// What is known.
+    pub(super) fn known(&self) -> &Claims {
+        self.kept.as_ref().map_or(&self.reported, |(kept, _)| kept)
+    }
+
+    /// What is known is all up to this version of the API server.
+    pub(super) fn version(&self) -> u64 {
+        self.kept.as_ref().map_or(self.version, |(_, version)| *version)
+    }
+
+    /// Whether all were known at any time.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_marked() || self.kept.is_some()
+    }
+
+    /// Since when the mark is missing; `None`: it is there.
+    pub(super) fn unmarked_since(&self) -> Option<Instant> {
+        self.unmarked_since
+    }
+
+    fn is_marked(&self) -> bool {
+        self.unmarked_since.is_none()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::claim::ClaimBackends;
+    use crate::model::{Claim, Origin, Protocol};
+
+    fn claim(version: u64) -> Option<StoredClaim> {
+        let claim = Claim {
+            origin: Origin::File { what: "route", name: "x".into() },
+            part: "".into(),
+            uid: "".into(),
+            tenant: None,
+            port: 443,
+            protocol: Protocol::Tls,
+            matches: Vec::new(),
+            route: None,
+            grants: Vec::new(),
+            refusals: Vec::new(),
+            backends: ClaimBackends::None,
+        };
+        Some(StoredClaim { version, claim: Arc::new(claim) })
+    }
+
+    fn known(table: &ClaimTable) -> Vec<&str> {
+        table.known().keys().map(|name| &**name).collect()
+    }
+
+    #[test]
+    fn claims_are_known_when_the_mark_is_there() {
+        let (mut table, mark) = (ClaimTable::default(), Arc::from(SETTLED));
+        assert!(!table.put(&"a".into(), claim(7)) && !table.is_known());
+        assert!(table.put(&mark, None) && table.is_known());
+        assert_eq!((known(&table), table.version()), (vec!["a"], 7));
+        assert!(!table.put(&"a".into(), claim(7)), "nothing new");
+        assert!(table.put(&"b".into(), claim(9)));
+        assert_eq!(table.version(), 9);
+        assert!(!table.put(&"b".into(), None), "one that cannot be read stays what it was");
+        assert_eq!(known(&table), ["a", "b"]);
+        assert!(table.remove("a"));
+        assert_eq!((known(&table), table.version()), (vec!["b"], 9));
+    }
+
+    /// All Claims, or their definition, are deleted. The mark goes first: it is the first in order.
+    #[test]
+    fn what_goes_after_the_mark_is_served_on_until_the_mark_is_back() {
+        let (mut table, mark) = (ClaimTable::default(), Arc::from(SETTLED));
+        for name in ["a", "b"] {
+            table.put(&name.into(), claim(5));
+        }
+        table.put(&mark, None);
+        let names: Vec<Arc<str>> = table.names().collect();
+        assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), [SETTLED, "a", "b"]);
+        for name in names {
+            table.remove(&name);
+        }
+        assert!(table.is_known() && table.unmarked_since().is_some());
+        assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
+        assert!(!table.put(&"b".into(), claim(8)));
+        assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
+        assert!(table.put(&mark, None));
+        assert_eq!((known(&table), table.version()), (vec!["b"], 8));
+    }
+}
