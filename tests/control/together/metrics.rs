@@ -7,6 +7,7 @@ use tests::skip_without_root;
 
 use super::probes::CONFIG;
 use crate::agent::scene::{Scene, until};
+use crate::process::RELEASE;
 
 /// Returns names and types of the metrics in a `/metrics` text, as written in the list of metrics.
 fn served(text: &str) -> BTreeSet<(String, String)> {
@@ -51,7 +52,11 @@ fn what_is_served_is_what_is_listed() {
     scene.tenant("a", "10.99.1.1");
     scene.kubectl().apply(WITHOUT).unwrap();
     let controller = scene.controller("leader", &[]);
-    let agent = scene.agent("first");
+    // Its static file is refused: a problem of its own.
+    let file = scene.folder.write("static.json", "{}").unwrap();
+    let account = scene.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
+    let flag = format!("--file={}", file.display());
+    let agent = scene.agent_with("first", account.kubeconfig(), &[&flag]);
     let of_agent = || agent.probe("--metrics").1;
     let of_controller = || {
         scene

@@ -3,7 +3,7 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
-use crate::model::{self, ObjectRef};
+use crate::model::{self, Kind, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,36 +90,47 @@ struct Pending {
 }
 
 impl Claims {
-    /// Takes what the watch reports.
-    pub(super) fn take(&mut self, news: ClaimNews) {
+    /// Takes what the watch reports. Returns whether an object may be judged otherwise because of it.
+    pub(super) fn take(&mut self, news: ClaimNews) -> bool {
         match news {
             ClaimNews::Listed(mut stored) => {
                 self.is_marked = stored.remove(SETTLED).is_some();
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
                 self.pending.retain(|_, pending| pending.is_in_flight);
                 self.stored = Some(stored);
+                true
             }
             ClaimNews::Put(name, _) if name == SETTLED => {
-                self.is_marked = true;
                 self.reported(&name);
+                !std::mem::replace(&mut self.is_marked, true)
             }
             ClaimNews::Gone(name) if name == SETTLED => {
-                self.is_marked = false;
                 self.reported(&name);
+                std::mem::replace(&mut self.is_marked, false)
             }
             ClaimNews::Put(name, claim) => {
                 self.reported(&name);
                 if let Some(stored) = &mut self.stored {
-                    stored.insert(name, claim);
+                    stored.insert(name.clone(), claim);
                 }
+                self.is_of_judged(&name)
             }
             ClaimNews::Gone(name) => {
                 self.reported(&name);
                 if let Some(stored) = &mut self.stored {
                     stored.remove(&name);
                 }
+                self.is_of_judged(&name)
             }
         }
+    }
+
+    /// Whether a Claim is of an object that is judged by what nodes hold. Routes are not.
+    fn is_of_judged(&self, name: &str) -> bool {
+        self.wanted
+            .get(name)
+            .and_then(|(claim, _)| claim.origin.object())
+            .is_some_and(|object| matches!(object.kind, Kind::Gateway | Kind::ListenerSet | Kind::Service))
     }
 
     /// The newest state of this one has come: it may be written again.
@@ -152,6 +163,18 @@ impl Claims {
             self.wanted.insert(name, wanted);
         }
         self.due.extend(old.into_keys());
+    }
+
+    /// Returns what was granted: by what this controller settled last, or else by what a former one has written.
+    pub(super) fn possession(&self) -> Possession {
+        if self.is_settled {
+            return Possession::of(self.wanted.values().map(|(claim, _)| claim));
+        }
+        let mut possession = Possession::default();
+        for stored in self.stored.iter().flat_map(BTreeMap::values) {
+            possession.add(&stored.spec.origin.namespace.as_str().into(), &stored.spec.granted());
+        }
+        possession
     }
 
     /// Whether all Claims had been written at some time, and were not deleted since.
@@ -324,7 +347,7 @@ impl Claims {
 mod tests {
     use super::*;
     use crate::model::claim::{ClaimBackends, Grant, Granted};
-    use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
+    use crate::model::{Claim, ObjectName, Origin, Protocol};
 
     fn claim(name: &str, port: u16) -> Claim {
         let grant = Grant {

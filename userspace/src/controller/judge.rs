@@ -114,7 +114,8 @@ impl Judge {
 
     /// Compiles the configuration, asks for the Claims that follow from it, and compares the result with the objects' status.
     pub(super) fn judge(&mut self, view: &View<'_>, own: &mut Claims) -> Judgement {
-        let cluster = self.with_given(view);
+        let mut cluster = self.with_given(view);
+        cluster.possession = own.possession();
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);

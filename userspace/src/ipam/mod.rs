@@ -2,8 +2,8 @@
 //! in any order.
 //!
 //! Objects are served by age. An object gets what it requests, or already has in status, unless the address
-//! is outside the installation's ranges, excluded, or belongs to an older object of another namespace. After
-//! that, objects that request nothing in particular get the addresses that are still free.
+//! is outside the installation's ranges, excluded, or belongs to another namespace: to one that has it, or else to that of the older
+//! object. After that, objects that request nothing in particular get the addresses that are still free.
 
 /// Which addresses may be assigned at all, and the next free one.
 mod pool;
@@ -51,7 +51,9 @@ pub fn allocate(cluster: &Cluster) -> BTreeMap<ObjectName, Allocation> {
 pub fn assign(cluster: &Cluster) -> Assignment {
     let mut claimants = claimants(cluster);
     claimants.sort_by_key(|claimant| (claimant.created_secs, claimant.kind, claimant.name));
-    let mut ledger = Ledger { pool: Pool::new(&cluster.policy), cluster, owners: HashMap::default() };
+    let holders = holders(&claimants, cluster);
+    let mut ledger =
+        Ledger { pool: Pool::new(&cluster.policy), cluster, holders, owners: HashMap::default() };
     for claimant in &mut claimants {
         ledger.settle(claimant);
     }
@@ -68,6 +70,26 @@ pub fn assign(cluster: &Cluster) -> Assignment {
         };
     }
     assignment
+}
+
+/// Returns the first of those that have an address and still want it, by address.
+fn holders<'a>(claimants: &[Claimant<'a>], cluster: &Cluster) -> HashMap<IpAddr, Owner<'a>> {
+    let mut holders = HashMap::default();
+    for Claimant { kind, name, slots, given, .. } in claimants {
+        let exact = slots.iter().filter_map(|slot| match slot.wish {
+            Wish::Exactly(address) => Some(address),
+            Wish::Any { .. } | Wish::Spare { .. } => None,
+        });
+        // What is in status is wanted as long as anything is wanted that is not said.
+        let is_any = exact.clone().count() < slots.len();
+        let given = given.iter().copied().filter(|_| is_any);
+        for address in exact.chain(given) {
+            if cluster.possession.has_address(&name.namespace, address) {
+                holders.entry(address).or_insert(Owner { kind: *kind, name });
+            }
+        }
+    }
+    holders
 }
 
 /// Whether a Gateway can have addresses: its class is ours and not refused, and the Gateway itself is not
@@ -227,6 +249,8 @@ impl Claimant<'_> {
 struct Ledger<'a> {
     pool: Pool<'a>,
     cluster: &'a Cluster,
+    /// Those that had an address before, and still want it.
+    holders: HashMap<IpAddr, Owner<'a>>,
     owners: HashMap<IpAddr, Owner<'a>>,
 }
 
@@ -256,7 +280,9 @@ impl<'a> Ledger<'a> {
                     && matches!(slot.wish, Wish::Any { is_v4 } | Wish::Spare { is_v4 } if is_v4 == address.is_ipv4())
             });
             let Some(slot) = free else { continue };
-            let usable = self.pool.objection(*address).is_none() && !self.owners.contains_key(address);
+            let usable = self.pool.objection(*address).is_none()
+                && !self.owners.contains_key(address)
+                && self.holder(claimant, *address).is_none();
             if usable && !self.cluster.policy.shared.contains(address) {
                 slot.got = Some(*address);
                 self.own(claimant, *address);
@@ -270,7 +296,9 @@ impl<'a> Ledger<'a> {
         let mut slots = std::mem::take(&mut claimant.slots);
         for slot in slots.iter_mut().filter(|slot| slot.got.is_none()) {
             let (Wish::Any { is_v4 } | Wish::Spare { is_v4 }) = slot.wish else { continue };
-            slot.got = self.pool.next(is_v4, |address| self.owners.contains_key(&address));
+            slot.got = self.pool.next(is_v4, |address| {
+                self.owners.contains_key(&address) || self.holders.contains_key(&address)
+            });
             if let Some(address) = slot.got {
                 self.own(claimant, address);
             }
@@ -283,14 +311,26 @@ impl<'a> Ledger<'a> {
         if let Some(why) = self.pool.objection(address) {
             return Some(why);
         }
-        let owner = self.owners.get(&address)?;
-        let own = owner.name.namespace == claimant.name.namespace;
-        (!own && !self.cluster.policy.shared.contains(&address)).then(|| {
-            format!(
-                "{address} belongs to {} {}, which is older, and is not shared between namespaces",
-                owner.kind, owner.name
-            )
+        if self.cluster.policy.shared.contains(&address) {
+            return None;
+        }
+        let (owner, why) = match (self.holder(claimant, address), self.owners.get(&address)) {
+            (Some(holder), _) => (holder, "which has it"),
+            (None, Some(owner)) => (owner, "which is older"),
+            (None, None) => return None,
+        };
+        (owner.name.namespace != claimant.name.namespace).then(|| {
+            let Owner { kind, name } = owner;
+            format!("{address} belongs to {kind} {name}, {why}, and is not shared between namespaces")
         })
+    }
+
+    /// Returns the object of another namespace that has an address, unless one of the claimant's own has it too.
+    fn holder(&self, claimant: &Claimant<'_>, address: IpAddr) -> Option<&Owner<'a>> {
+        let is_own = self.cluster.possession.has_address(&claimant.name.namespace, address);
+        self.holders
+            .get(&address)
+            .filter(|holder| !is_own && holder.name.namespace != claimant.name.namespace)
     }
 
     fn own(&mut self, claimant: &Claimant<'a>, address: IpAddr) {

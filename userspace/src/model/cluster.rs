@@ -3,6 +3,7 @@
 
 use super::name::Pattern;
 use super::object::{Meta, ObjectName};
+use super::possession::Possession;
 use super::problem::Problem;
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,8 @@ pub struct Cluster {
     pub services: BTreeMap<ObjectName, Arc<ServiceSpec>>,
     /// Endpoints by Service, of all its slices together.
     pub endpoints: BTreeMap<ObjectName, Arc<[Endpoint]>>,
+    /// What Claims granted before.
+    pub possession: Possession,
     /// What could not be read, by object.
     pub problems: Vec<Problem>,
 }

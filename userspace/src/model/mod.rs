@@ -20,6 +20,8 @@ pub mod cluster;
 pub mod claim;
 /// What becomes of each Kubernetes object.
 pub mod verdict;
+/// What was granted before.
+pub mod possession;
 /// Digests of names.
 pub mod digest;
 /// What is wrong, where, and what to do about it.
@@ -33,6 +35,7 @@ pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings}
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};
 pub use object::{Kind, Meta, ObjectName, ObjectRef};
+pub use possession::Possession;
 pub use problem::{Problem, Severity};
 pub use shared_list::{Difference, Named, SharedList};
 pub use verdict::Verdicts;

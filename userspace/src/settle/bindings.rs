@@ -2,7 +2,7 @@
 //! binding has as many owners as it has names.
 
 use super::precedence::Claimant;
-use crate::model::Protocol;
+use crate::model::{Possession, Protocol};
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
@@ -68,15 +68,19 @@ impl Default for Most {
     }
 }
 
-/// Opens as many bindings as the maps have room for. Calls `told` with the outcome of each claim, in the
-/// order of precedence.
+/// Opens as many bindings as the maps have room for. Namespaces that have a binding come before those that do not. Calls `told`
+/// with the outcome of each claim, in the order of precedence.
 pub(super) fn open<'a>(
     mut claims: Vec<Bid<'a>>,
+    possession: &Possession,
     most: Most,
     mut told: impl FnMut(Whose, Outcome),
 ) -> Vec<Binding<'a>> {
     // The sort is stable, so claims of one object keep their order: equal objects result in equal bindings.
-    claims.sort_by_key(|claim| claim.claimant);
+    let is_new = |claim: &Bid<'a>| {
+        claim.claimant.namespace().is_some_and(|namespace| !possession.has_binding(namespace, claim.at))
+    };
+    claims.sort_by_key(|claim| (is_new(claim), claim.claimant));
     let mut bindings: Vec<Binding<'a>> = Vec::new();
     let mut places: HashMap<SocketAddr, usize> = HashMap::default();
     let mut addresses: HashSet<IpAddr> = HashSet::default();
@@ -126,7 +130,7 @@ mod tests {
             })
             .collect();
         let mut won = vec![false; claims.len()];
-        open(claims, most, |whose, outcome| {
+        open(claims, &Possession::default(), most, |whose, outcome| {
             let Whose::Listener(place) = whose else { panic!("{whose:?}") };
             won[place] = matches!(outcome, Outcome::Own(_));
         });

@@ -39,7 +39,7 @@ pub use bindings::{ADDRESSES_MAX, BINDINGS_MAX, Most};
 
 use crate::ipam::Assignment;
 use crate::model::verdict::{Condition, Status};
-use crate::model::{Claim, Cluster, Desired, Kind, Problem, Verdicts};
+use crate::model::{Claim, Cluster, Desired, Kind, Possession, Problem, Verdicts};
 use bindings::{Bid, Binding, Outcome, Whose};
 use foldhash::HashSet;
 use isolation::Isolation;
@@ -89,7 +89,9 @@ pub fn settle<'a>(
     let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
     let bindings =
-        bindings::open(bids(file, &parents, &balancers), most, |whose, outcome| match (whose, outcome) {
+        bindings::open(bids(file, &parents, &balancers), &cluster.possession, most, |whose, outcome| match (
+            whose, outcome,
+        ) {
             (Whose::File(at), Outcome::Own(place) | Outcome::Lost(place)) => file_doors[at].push(place),
             (Whose::File(_), Outcome::Full(binding)) => file_full.push(binding),
             (Whose::Listener(at), Outcome::Own(place)) => parents.listeners[at].bindings.push(place),
@@ -100,7 +102,8 @@ pub fn settle<'a>(
             (Whose::ServicePort(at), Outcome::Full(binding)) => balancers.ports[at].full.push(binding),
         });
     let first_route = file.routes.len();
-    let names = owners(file, &file_doors, &parents, &balancers, &mut routes, &bindings);
+    let possession = &cluster.possession;
+    let names = owners(file, &file_doors, &parents, &balancers, &mut routes, &bindings, possession);
     let emitter = emit::Emitter {
         file,
         file_doors: &file_doors,
@@ -219,6 +222,7 @@ fn owners<'a>(
     balancers: &Balancers<'a>,
     routes: &mut Routes<'a>,
     bindings: &[Binding<'a>],
+    possession: &Possession,
 ) -> Names<'a> {
     let mut targets: Vec<Claimant<'a>> = Vec::new();
     targets.extend(file.routes.iter().map(|route| Claimant::File { what: "route", name: &route.name }));
@@ -244,7 +248,7 @@ fn owners<'a>(
     }
     let isolation = Isolation::new(parents);
     routes.candidates(parents, bindings, &isolation, first_route, &mut candidates);
-    let ownership = Ownership { targets: &targets, parents, isolation: &isolation };
+    let ownership = Ownership { targets: &targets, parents, isolation: &isolation, bindings, possession };
     Names::settle(candidates, &ownership, |attachment, loss| {
         routes.attachments[attachment].losses.push(loss);
     })

@@ -1,16 +1,17 @@
 //! Decides who has a name on a binding.
 //!
 //! Within a Gateway the listener decides first: a name belongs to its most specific listener, and only routes
-//! of that listener may have it (listener isolation). Between routes the pattern as written decides, not the
-//! part that the listener leaves of it: the more specific pattern, then the static file, then the oldest
+//! of that listener may have it (listener isolation). Between namespaces, the one that has a name keeps it. Then the pattern as
+//! written decides, not the part that the listener leaves of it: the more specific pattern, then the static file, then the oldest
 //! object. The data plane looks up the longest pattern. Where that would lead to the wrong route, an
 //! additional entry leads to the right one.
 
+use super::bindings::Binding;
 use super::isolation::{Isolation, Site};
 use super::listener::Parents;
 use super::pattern::{self, above};
 use super::precedence::Claimant;
-use crate::model::Pattern;
+use crate::model::{Pattern, Possession};
 use common::decide::server_name::RESERVED;
 use foldhash::{HashMap, HashMapExt};
 use std::cmp::Reverse;
@@ -71,7 +72,14 @@ pub(super) struct Ownership<'b, 'a> {
     pub(super) targets: &'b [Claimant<'a>],
     pub(super) parents: &'b Parents<'a>,
     pub(super) isolation: &'b Isolation<'a>,
+    pub(super) bindings: &'b [Binding<'a>],
+    /// Who had what before.
+    pub(super) possession: &'b Possession,
 }
+
+/// The precedence of a candidate for a pattern: the least value wins. Whether its namespace does not have the pattern yet; the
+/// width of the pattern as written; who it is.
+type Merit<'a> = (bool, Reverse<usize>, Claimant<'a>);
 
 /// All candidates, settled.
 pub(super) struct Names<'a> {
@@ -155,7 +163,8 @@ impl<'a> Names<'a> {
                 continue;
             };
             if let Lead::To { candidate: other, .. } = held.lead
-                && merit(candidate, ownership) < merit(&self.candidates[other], ownership)
+                && merit(candidate, candidate.pattern, ownership)
+                    < merit(&self.candidates[other], candidate.pattern, ownership)
             {
                 *held = new;
             }
@@ -172,12 +181,11 @@ impl<'a> Names<'a> {
         narrowed.sort_by_key(|place| width(self.held[*place].pattern));
         for place in narrowed {
             let held = self.held[place];
-            let (Some(pattern), Some(own)) = (held.pattern, self.merit_of(&held, ownership)) else {
-                continue;
-            };
+            let Some(pattern) = held.pattern else { continue };
+            let Some(own) = self.merit_of(&held, pattern, ownership) else { continue };
             let wider =
                 self.wider(held.binding, pattern, ownership).filter(|wider| wider.gateway != held.gateway);
-            let merits = wider.filter_map(|wider| Some((self.merit_of(wider, ownership)?, *wider)));
+            let merits = wider.filter_map(|wider| Some((self.merit_of(wider, pattern, ownership)?, *wider)));
             let best = merits.min_by_key(|(merit, _)| *merit).filter(|(merit, _)| *merit < own);
             if let Some((_, best)) = best {
                 self.held[place] = Held { pattern: held.pattern, ..best };
@@ -193,13 +201,15 @@ impl<'a> Names<'a> {
         !self.candidates[candidate].written.is_some_and(|own| std::ptr::eq(own, pattern) || own == pattern)
     }
 
+    /// Returns the precedence, for a pattern, of who has an entry.
     fn merit_of(
         &self,
         held: &Held<'a>,
+        pattern: &Pattern,
         ownership: &Ownership<'_, 'a>,
-    ) -> Option<(Reverse<usize>, Claimant<'a>)> {
+    ) -> Option<Merit<'a>> {
         match held.lead {
-            Lead::To { candidate, .. } => Some(merit(&self.candidates[candidate], ownership)),
+            Lead::To { candidate, .. } => Some(merit(&self.candidates[candidate], Some(pattern), ownership)),
             Lead::Refused { .. } => None,
         }
     }
@@ -259,10 +269,17 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns the precedence of a candidate: the least value wins. Competing patterns are nested, so the longer
-/// one is more specific.
-fn merit<'a>(candidate: &Candidate<'a>, ownership: &Ownership<'_, 'a>) -> (Reverse<usize>, Claimant<'a>) {
-    (Reverse(width(candidate.written)), ownership.targets[candidate.target])
+/// Returns the precedence of a candidate for a pattern. Competing patterns are nested, so the longer one as written is more
+/// specific.
+fn merit<'a>(
+    candidate: &Candidate<'a>,
+    pattern: Option<&Pattern>,
+    ownership: &Ownership<'_, 'a>,
+) -> Merit<'a> {
+    let (target, at) = (ownership.targets[candidate.target], ownership.bindings[candidate.binding].at);
+    let has = |namespace| ownership.possession.has_names(namespace, at, pattern);
+    let is_new = target.namespace().is_some_and(|namespace| !has(namespace));
+    (is_new, Reverse(width(candidate.written)), target)
 }
 
 /// Returns a number that is smaller for the wider of two nested patterns.

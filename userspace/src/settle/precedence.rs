@@ -31,6 +31,14 @@ impl<'a> Claimant<'a> {
         Self::Object { created_secs: meta.created_secs, kind, name: &meta.name }
     }
 
+    /// Returns the namespace of the object; `None`: the static file.
+    pub(super) fn namespace(&self) -> Option<&'a str> {
+        match *self {
+            Self::File { .. } => None,
+            Self::Object { name, .. } => Some(&name.namespace),
+        }
+    }
+
     /// Returns the claimant as the origin of claims.
     pub(super) fn origin(&self) -> Origin {
         match *self {

@@ -36,6 +36,8 @@ use tracing::{info, warn};
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
+/// After this time without a list of Claims, judging starts without them: their definition may be missing.
+const PATIENCE: Duration = Duration::from_secs(15);
 /// Maximum time between two looks at the Secret.
 const KEYS: Duration = Duration::from_secs(60);
 
@@ -91,6 +93,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         rest_until: Instant::now(),
         again: None,
         flights: Flights::default(),
+        begun: Instant::now(),
         keys_due: Instant::now(),
         node_due: Instant::now(),
         spare: None,
@@ -142,6 +145,7 @@ struct Controller {
     /// When to judge again even if nothing changes.
     again: Option<Instant>,
     flights: Flights,
+    begun: Instant,
     keys_due: Instant,
     node_due: Instant,
     spare: Spare,
@@ -199,7 +203,7 @@ impl Controller {
         if !self.store.is_complete() {
             missing.push("not every kind of object has been listed yet".to_owned());
         }
-        if !self.claims.is_listed() {
+        if !self.claims.is_listed() && self.begun.elapsed() < PATIENCE {
             missing.push("Claims have not been listed yet".to_owned());
         }
         if !self.agents.is_known() {
@@ -257,10 +261,9 @@ impl Controller {
 
     /// Takes what the watch of Claims reports.
     fn take_claims(&mut self, news: ClaimNews) {
-        self.is_touched = true;
-        self.claims.take(news);
+        self.is_touched |= self.claims.take(news);
         while let Some(news) = self.claim_watch.more() {
-            self.claims.take(news);
+            self.is_touched |= self.claims.take(news);
         }
     }
 

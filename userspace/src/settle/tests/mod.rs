@@ -8,6 +8,8 @@ pub(crate) mod conditions;
 mod order;
 /// The owner of each name, address and port.
 mod ownership;
+/// What was granted before.
+mod possession;
 /// Services of our class.
 mod services;
 
@@ -322,9 +324,9 @@ impl Scene {
     pub(crate) fn set_conditions(&self, object: &str) -> String {
         let verdicts = self.compiled().verdicts;
         let Some(verdict) = verdicts.listener_sets.get(&name(object)) else { return "none".to_owned() };
-        let mut lines =
-            vec![format!("{} {}", conditions(&verdict.conditions), programmed(&verdict.programmable))];
-        lines.extend(verdict.listeners.iter().map(listener_line));
+        let own = format!("{} {}", conditions(&verdict.conditions), programmed(&verdict.programmable));
+        let lines: Vec<String> =
+            [own].into_iter().chain(verdict.listeners.iter().map(listener_line)).collect();
         lines.join("\n")
     }
 
@@ -350,9 +352,8 @@ pub(crate) fn bindings(desired: &Desired) -> String {
         }
         leads.sort();
         leads.extend(listener.route.map(|route| format!("-> {}", desired.routes[route].name)));
-        lines.push(
-            format!("{} {:?} {}", listener.name, listener.protocol, leads.join(", ")).trim_end().to_owned(),
-        );
+        let line = format!("{} {:?} {}", listener.name, listener.protocol, leads.join(", "));
+        lines.push(line.trim_end().to_owned());
     }
     lines.join("\n")
 }
@@ -379,8 +380,7 @@ fn route_conditions(verdict: Option<&RouteVerdict>) -> String {
     let lines = verdict.parents.iter().map(|parent| conditions(&parent.conditions));
     lines.collect::<Vec<_>>().join("\n")
 }
-
-/// Shows True with the reason of the same name as `Accepted`, anything else as `Accepted=False/Reason`.
+/// True with the reason of the same name is `Accepted`, anything else `Accepted=False/Reason`.
 pub(crate) fn conditions(all: &[Condition]) -> String {
     let told = all.iter().filter(|condition| condition.reason != "NoConflicts").map(|condition| {
         assert!(!condition.message.is_empty(), "{condition:?}");
@@ -394,7 +394,7 @@ pub(crate) fn conditions(all: &[Condition]) -> String {
 
 fn programmed(programmable: &Programmable) -> String {
     match programmable {
-        Programmable::Yes { .. } => "programmable".to_owned(),
+        Programmable::Yes => "programmable".to_owned(),
         Programmable::No(condition) => conditions(std::slice::from_ref(condition)),
     }
 }

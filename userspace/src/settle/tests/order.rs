@@ -11,18 +11,30 @@ use std::collections::HashSet;
 
 const NAMES: [&str; 7] =
     ["*.com", "*.example.com", "*.a.example.com", "x.example.com", "x.a.example.com", "kubernetes", "*.org"];
-const NAMESPACES: [&str; 3] = ["a", "b", "c"];
+pub(super) const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
 /// An object to be added to the scene.
 #[derive(Clone, Debug)]
-enum Object {
+pub(super) enum Object {
     Gateway { namespace: usize, age: i64, address: usize, hosts: Vec<Option<usize>>, tcp: bool },
     Set { namespace: usize, age: i64, of: usize, host: usize },
     Tls { namespace: usize, age: i64, of: usize, hosts: Vec<usize>, weight: u8 },
     Tcp { namespace: usize, age: i64, of: usize },
 }
 
-fn object() -> impl Strategy<Value = Object> {
+impl Object {
+    /// Index of its namespace.
+    pub(super) fn namespace(&self) -> usize {
+        match self {
+            Self::Gateway { namespace, .. }
+            | Self::Set { namespace, .. }
+            | Self::Tls { namespace, .. }
+            | Self::Tcp { namespace, .. } => *namespace,
+        }
+    }
+}
+
+pub(super) fn object() -> impl Strategy<Value = Object> {
     let gateway = (
         0..3_usize,
         0..4_i64,
@@ -51,7 +63,7 @@ fn object() -> impl Strategy<Value = Object> {
 
 /// Builds the scene by adding its objects in this order. An object is named by its index in `objects`, so
 /// that names do not depend on the order.
-fn scene(objects: &[Object], order: &[usize]) -> Scene {
+pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
     let mut scene = Scene::new();
     scene.cluster().policy.shared = [ip("192.0.2.1")].into();
     scene.service("a/s", &["10.0.0.1", "10.0.0.2 draining"]);

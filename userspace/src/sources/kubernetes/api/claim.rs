@@ -1,5 +1,6 @@
 //! `Claim`: what an origin asks, and what it was granted. The CRD in `deploy/` is generated from these types.
 
+use super::super::value::{self, Wrong, wrong};
 use crate::model;
 use crate::model::claim::{ClaimBackends, Grant, Granted, Refusal, Why};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
@@ -10,6 +11,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
+/// What to do about a Claim that cannot be read: nobody but the controller writes it.
+pub(in super::super) const REMEDY: &str =
+    "run agents and controller of one release; the controller writes the Claim again when it is deleted";
 /// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
 const PREFIX_MAX: usize = 44;
 /// Name of the Claim that the controller writes once all others are written. Without it, a list of Claims is not known to be
@@ -121,13 +125,13 @@ pub struct ClaimProbe {
     /// `TCP`: a connection is accepted. `TLS`: a ClientHello gets a TLS record.
     pub kind: String,
     /// From one probe to the next.
-    pub interval_ms: u32,
+    pub interval_ms: i64,
     /// No answer within this is a failure.
-    pub timeout_ms: u32,
+    pub timeout_ms: i64,
     /// Failures in a row that make a backend failing.
-    pub failures: u8,
+    pub failures: i64,
     /// Successes in a row that make it good again.
-    pub successes: u8,
+    pub successes: i64,
 }
 
 /// Something that a claim has.
@@ -285,15 +289,43 @@ impl ClaimProbe {
         };
         Self {
             kind: kind.to_owned(),
-            interval_ms: probe.interval_ms,
-            timeout_ms: probe.timeout_ms,
-            failures: probe.failures,
-            successes: probe.successes,
+            interval_ms: probe.interval_ms.into(),
+            timeout_ms: probe.timeout_ms.into(),
+            failures: probe.failures.into(),
+            successes: probe.successes.into(),
         }
     }
 }
 
+impl ClaimSpec {
+    /// Returns what was granted, as far as it can be read.
+    pub fn granted(&self) -> Vec<Grant> {
+        let Ok(protocol) = protocol(&self.protocol) else { return Vec::new() };
+        self.grants.iter().filter_map(|grant| grant.read(protocol).ok()).collect()
+    }
+}
+
+/// Reads a protocol.
+pub(in super::super) fn protocol(text: &str) -> Result<Protocol, Wrong> {
+    match text {
+        "TLS" => Ok(Protocol::Tls),
+        "TCP" => Ok(Protocol::Tcp),
+        _ => Err(wrong("is no protocol that is served", REMEDY)),
+    }
+}
+
 impl ClaimGrant {
+    /// Reads it back.
+    pub(in super::super) fn read(&self, protocol: Protocol) -> Result<Grant, Wrong> {
+        let (address, port) = (value::address(&self.address)?, value::port(self.port.into())?);
+        let what = match self.names.as_deref() {
+            None => Granted::Binding,
+            Some("*") => Granted::Rest,
+            Some(names) => Granted::Names(value::pattern(names)?),
+        };
+        Ok(Grant { at: SocketAddr::new(address, port), protocol, what })
+    }
+
     fn of(grant: &Grant, now: &str) -> Self {
         let names = match &grant.what {
             Granted::Binding => None,

@@ -1,19 +1,14 @@
 //! Claim: what the controller wrote, back to what it meant.
 
-use super::super::api::claim::{self, ClaimGrant, ClaimProbe, ClaimSpec};
+use super::super::api::claim::{self, ClaimProbe, ClaimSpec, REMEDY, protocol};
 use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
-use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
+use crate::model::claim::{ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{Claim, Kind, ObjectName, Origin, Problem, Protocol, StoredClaim};
+use crate::model::{Claim, Kind, ObjectName, Origin, Problem, StoredClaim};
 use k8s_openapi::jiff::Timestamp;
-use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// What to do about a Claim that cannot be read: nobody but the controller writes it.
-const REMEDY: &str =
-    "run agents and controller of one release; the controller writes the Claim again when it is deleted";
 
 /// `None`: it cannot be read. A grant that cannot be read is left out.
 pub(in super::super) fn fold(
@@ -53,14 +48,13 @@ fn read(
     let grants = spec
         .grants
         .iter()
-        .filter_map(|grant| found.check(field("spec.grants"), &grant.address, self::grant(grant, protocol)));
+        .filter_map(|grant| found.check(field("spec.grants"), &grant.address, grant.read(protocol)));
     let grants = grants.collect();
+    let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
+    let references = references.collect();
     let backends = match kind {
         Kind::Gateway | Kind::ListenerSet => ClaimBackends::None,
-        _ => ClaimBackends::Services {
-            references: spec.backends.into_iter().map(|backend| reference(backend, interner)).collect(),
-            server_name,
-        },
+        _ => ClaimBackends::Services { references, server_name },
     };
     let created = origin.created.parse::<Timestamp>().map_or(0, Timestamp::as_second);
     let name = ObjectName { namespace: interner.of(&origin.namespace), name: interner.of(&origin.name) };
@@ -80,39 +74,32 @@ fn read(
     })
 }
 
-fn protocol(text: &str) -> Result<Protocol, Wrong> {
-    match text {
-        "TLS" => Ok(Protocol::Tls),
-        "TCP" => Ok(Protocol::Tcp),
-        _ => Err(wrong("is no protocol that is served", REMEDY)),
-    }
-}
-
-fn grant(grant: &ClaimGrant, protocol: Protocol) -> Result<Grant, Wrong> {
-    let (address, port) = (value::address(&grant.address)?, value::port(grant.port.into())?);
-    let what = match grant.names.as_deref() {
-        None => Granted::Binding,
-        Some("*") => Granted::Rest,
-        Some(names) => Granted::Names(value::pattern(names)?),
-    };
-    Ok(Grant { at: SocketAddr::new(address, port), protocol, what })
-}
-
-fn reference(backend: claim::ClaimBackend, interner: &Interner) -> ClaimBackend {
+fn reference(
+    backend: claim::ClaimBackend,
+    field: impl Fn(&str) -> String,
+    found: &mut Findings,
+    interner: &Interner,
+) -> ClaimBackend {
     let service = backend.service.map(|service| ServicePortRef {
         name: ObjectName { namespace: interner.of(&service.namespace), name: interner.of(&service.name) },
         port: interner.of(&service.port_name),
-        probe: service.probe.as_ref().map(probe),
+        probe: service.probe.and_then(|own| found.check(field("spec.backends"), &own.kind, probe(&own))),
     });
     ClaimBackend { weight: u32::try_from(backend.weight).unwrap_or_default(), service }
 }
 
-fn probe(probe: &ClaimProbe) -> ProbeSpec {
-    ProbeSpec {
-        kind: if probe.kind == "TLS" { ProbeKind::Tls } else { ProbeKind::Tcp },
-        interval_ms: probe.interval_ms,
-        timeout_ms: probe.timeout_ms,
-        failures: probe.failures,
-        successes: probe.successes,
-    }
+fn probe(probe: &ClaimProbe) -> Result<ProbeSpec, Wrong> {
+    let kind = match &*probe.kind {
+        "TCP" => ProbeKind::Tcp,
+        "TLS" => ProbeKind::Tls,
+        _ => return Err(wrong("is no kind of probe", REMEDY)),
+    };
+    let out_of_range = |_| wrong("has a number that is out of range", REMEDY);
+    Ok(ProbeSpec {
+        kind,
+        interval_ms: probe.interval_ms.try_into().map_err(out_of_range)?,
+        timeout_ms: probe.timeout_ms.try_into().map_err(out_of_range)?,
+        failures: probe.failures.try_into().map_err(out_of_range)?,
+        successes: probe.successes.try_into().map_err(out_of_range)?,
+    })
 }

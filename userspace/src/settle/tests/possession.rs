@@ -1,0 +1,123 @@
+//! Between namespaces, possession comes before age: nobody loses what it has by what another namespace does.
+
+use super::order::{NAMESPACES, Object, object, scene};
+use super::*;
+use crate::model::claim::Granted;
+use crate::sources::kubernetes::script::stored;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Settles again, after what was granted before.
+fn after(mut scene: Scene, before: &[Claim]) -> Compiled {
+    scene.cluster().possession = Possession::of(before);
+    scene.compiled()
+}
+
+/// Returns the namespace that has each key, and through which Gateway.
+fn holders(claims: &[Claim]) -> BTreeMap<String, BTreeSet<(String, String)>> {
+    let mut holders: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
+    for claim in claims {
+        let namespace = claim.origin.object().unwrap().name.namespace.to_string();
+        for grant in &claim.grants {
+            // Several may answer at an address and port where the protocol is TLS.
+            let key = match &grant.what {
+                Granted::Binding if grant.protocol == Protocol::Tls => continue,
+                what => format!("{} {what:?}", grant.at),
+            };
+            holders.entry(key).or_default().insert((namespace.clone(), claim.part.to_string()));
+        }
+    }
+    holders
+}
+
+fn claim<'a>(compiled: &'a Compiled, object: &str) -> &'a Claim {
+    let is = |claim: &&Claim| claim.origin.object().is_some_and(|of| of.to_string() == object);
+    compiled.claims.iter().find(is).unwrap()
+}
+
+#[test]
+fn an_older_service_that_is_edited_to_name_a_live_address_gets_nothing_and_is_told_who_has_it() {
+    let mut scene = Scene::new();
+    let balancer = |addresses: &[&str]| {
+        let addresses = addresses.iter().map(|text| ip(text)).collect();
+        Some(Arc::new(LoadBalancerSpec { addresses, ..LoadBalancerSpec::default() }))
+    };
+    scene.service("a/young", &["10.0.0.1"]).load_balancer = balancer(&["192.0.2.7"]);
+    Arc::make_mut(scene.cluster().services.get_mut(&name("a/young")).unwrap()).meta.created_secs = 9;
+    scene.service("b/old", &["10.0.0.2"]).load_balancer = balancer(&["192.0.2.8"]);
+    let before = scene.compiled().claims;
+    scene.service("b/old", &["10.0.0.2"]).load_balancer = balancer(&["192.0.2.7", "192.0.2.8"]);
+    scene.cluster().possession = Possession::of(&before);
+    let now = scene.compiled();
+    assert_eq!(claim(&now, "Service a/young").grants, claim_of(&before, "a/young").grants);
+    assert_eq!(claim(&now, "Service b/old").grants, claim_of(&before, "b/old").grants, "it keeps the other");
+    let told = scene.problems();
+    assert!(told.contains("192.0.2.7 belongs to Service a/young, which has it"), "{told}");
+    // Without possession the older one has it.
+    scene.cluster().possession = Possession::default();
+    assert_ne!(scene.compiled().claims, now.claims);
+    // Where the young one no longer wants it, the other gets it.
+    scene.cluster().possession = Possession::of(&now.claims);
+    scene.cluster().services.remove(&name("a/young"));
+    assert_eq!(claim(&scene.compiled(), "Service b/old").grants.len(), 4);
+}
+
+fn claim_of<'a>(claims: &'a [Claim], object: &str) -> &'a Claim {
+    claims.iter().find(|claim| claim.origin.object().unwrap().name == name(object)).unwrap()
+}
+
+#[test]
+fn a_name_is_kept_from_another_namespace_and_not_from_an_older_route_of_ones_own() {
+    let mut scene = Scene::new();
+    scene.gateway("c/g", 1, "192.0.2.1", &["tls TLS:443 from=All"]);
+    scene.service("a/s", &["10.0.0.1"]);
+    scene.tls("a/young", 9, &["c/g"], &["x.example.com"], &["s:443"]);
+    let before = scene.compiled().claims;
+    for (other, has_it) in [("b/old", "tlsroute/a/young"), ("a/old", "tlsroute/a/old")] {
+        scene.tls(other, 2, &["c/g"], &["x.example.com"], &["a/s:443"]);
+        scene.cluster().possession = Possession::of(&before);
+        assert_eq!(scene.bindings(), format!("192.0.2.1:443 Tls x.example.com -> {has_it}"));
+    }
+    let told = scene.problems();
+    assert!(told.contains("a/old") || told.is_empty(), "{told}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 200 } else { 3000 }))]
+
+    /// Objects come and go, one at a time.
+    #[test]
+    fn nobody_loses_anything_to_another_namespace_but_by_its_own_change_or_its_gateways(
+        objects in prop::collection::vec(object(), 1..14),
+        edits in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
+    ) {
+        let mut there: BTreeSet<usize> = BTreeSet::new();
+        let mut before: Vec<Claim> = Vec::new();
+        for edit in edits {
+            let at = edit.index(objects.len());
+            let is_gone = there.remove(&at) || !there.insert(at);
+            let order: Vec<usize> = there.iter().copied().collect();
+            let now = after(scene(&objects, &order), &before).claims;
+            let changed = NAMESPACES[objects[at].namespace()];
+            let is_parent = matches!(objects[at], Object::Gateway { .. } | Object::Set { .. });
+            let (old, new) = (holders(&before), holders(&now));
+            for (key, old) in &old {
+                let Some(new) = new.get(key) else { continue };
+                for (namespace, part) in old {
+                    let is_kept = new.iter().any(|(other, _)| other == namespace);
+                    let is_own = is_gone && changed == namespace;
+                    // A Gateway's listeners decide who may have which names on it.
+                    let is_of_gateway = is_parent && part.contains(&format!("/o{at}/"))
+                        || matches!(objects[at], Object::Set { .. });
+                    prop_assert!(is_kept || is_own || is_of_gateway, "{key}: {old:?} -> {new:?} by {:?}", objects[at]);
+                }
+            }
+            // Whoever leads next reads the same from the objects, and changes nothing.
+            let read: Vec<Claim> = stored(&now, 1).into_values().map(|one| (*one.claim).clone()).collect();
+            prop_assert_eq!(Possession::of(&read), Possession::of(&now));
+            let again = after(scene(&objects, &order), &read).claims;
+            prop_assert_eq!(&again, &now);
+            before = now;
+        }
+    }
+}
