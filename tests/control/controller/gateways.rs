@@ -11,7 +11,7 @@ fn message(gateway: &Value) -> &str {
 }
 
 #[test]
-fn a_gateway_is_programmed_once_every_node_with_a_live_agent_holds_it() {
+fn a_gateway_is_programmed_once_nodes_hold_it_and_stays_so_while_few_are_behind() {
     let scene = Scene::new();
     let kubectl = scene.kubectl();
     kubectl.apply(OBJECTS).unwrap();
@@ -35,15 +35,25 @@ fn a_gateway_is_programmed_once_every_node_with_a_live_agent_holds_it() {
 
     let _first = Agent::start(&scene, "n1");
     let second = Agent::start(&scene, "n2");
+    let third = Agent::start(&scene, "n3");
     scene.report("n1", i64::MAX);
-    scene.wait("n2 has said nothing", GATEWAY, |gateway| {
-        is(gateway, "Programmed", "False", "Pending") && message(gateway).contains("n2")
+    scene.wait("two have said nothing", GATEWAY, |gateway| {
+        is(gateway, "Programmed", "False", "Pending")
+            && message(gateway).starts_with("waits for nodes n2, n3;")
     });
     scene.report("n2", 1);
-    scene.wait("n2 holds an older state", GATEWAY, |gateway| message(gateway) == "waits for node n2");
+    scene.report("n3", 1);
+    scene.wait("two hold an older state", GATEWAY, |gateway| message(gateway) == "waits for nodes n2, n3");
+    scene.report("n3", i64::MAX);
+    let few = |gateway: &Value| {
+        is(gateway, "Programmed", "True", "Programmed") && message(gateway).contains("all nodes but a few")
+    };
+    scene.wait("one of three may be behind", GATEWAY, few);
     scene.report("n2", i64::MAX);
-    let programmed =
-        scene.wait("all agree", GATEWAY, |gateway| is(gateway, "Programmed", "True", "Programmed"));
+    let all = |gateway: &Value| {
+        is(gateway, "Programmed", "True", "Programmed") && message(gateway).contains("every node")
+    };
+    let programmed = scene.wait("all agree", GATEWAY, all);
     let conditions = programmed["status"]["conditions"].as_array().unwrap();
     assert!(conditions.iter().all(|condition| condition["observedGeneration"] == 1), "{conditions:#?}");
     let listener = &programmed["status"]["listeners"][0]["conditions"];
@@ -57,9 +67,14 @@ fn a_gateway_is_programmed_once_every_node_with_a_live_agent_holds_it() {
 
     // A node without a running agent is not waited for, regardless of its last report.
     scene.report("n2", 1);
-    scene.wait("n2 lost it", GATEWAY, |gateway| message(gateway) == "waits for node n2");
-    drop(second);
-    scene.wait("n2 is gone", GATEWAY, |gateway| is(gateway, "Programmed", "True", "Programmed"));
+    scene.wait("n2 lost it", GATEWAY, few);
+    scene.report("n3", 1);
+    let lost = |gateway: &Value| {
+        is(gateway, "Programmed", "False", "Pending") && message(gateway) == "waits for nodes n2, n3"
+    };
+    scene.wait("most have lost it for ten seconds", GATEWAY, lost);
+    drop((second, third));
+    scene.wait("both are gone", GATEWAY, all);
     assert!(controller.ask("/readyz").unwrap().starts_with("HTTP/1.0 200"));
     assert_eq!(scene.refusals(), [""; 0]);
 }

@@ -61,7 +61,9 @@ async fn follow(api: Api<Claim>, outbox: mpsc::Sender<ClaimNews>) {
                 None
             }
             Ok(watcher::Event::InitDone) => Some(ClaimNews::Listed(std::mem::take(&mut listed))),
-            Ok(watcher::Event::Apply(claim)) => Some(ClaimNews::Put(claim.name_any(), stored(claim))),
+            Ok(watcher::Event::Apply(claim)) => {
+                Some(ClaimNews::Put(claim.name_any(), Box::new(stored(claim))))
+            }
             Ok(watcher::Event::Delete(claim)) => Some(ClaimNews::Gone(claim.name_any())),
             Err(error) => {
                 let error = watching(&error);

@@ -3,6 +3,7 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
+use crate::model::claim::possession;
 use crate::model::{self, Kind, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
@@ -45,7 +46,7 @@ pub(super) enum ClaimNews {
     /// These are all.
     Listed(BTreeMap<String, Stored>),
     /// New or changed.
-    Put(String, Stored),
+    Put(String, Box<Stored>),
     /// Gone.
     Gone(String),
 }
@@ -111,7 +112,7 @@ impl Claims {
             ClaimNews::Put(name, claim) => {
                 self.reported(&name);
                 if let Some(stored) = &mut self.stored {
-                    stored.insert(name.clone(), claim);
+                    stored.insert(name.clone(), *claim);
                 }
                 self.is_of_judged(&name)
             }
@@ -168,18 +169,17 @@ impl Claims {
     /// Returns what was granted: by what this controller settled last, or else by what a former one has written.
     pub(super) fn possession(&self) -> Possession {
         if self.is_settled {
-            return Possession::of(self.wanted.values().map(|(claim, _)| claim));
+            return possession(self.wanted.values().map(|(claim, _)| claim));
         }
         let mut possession = Possession::default();
         for stored in self.stored.iter().flat_map(BTreeMap::values) {
-            possession.add(&stored.spec.origin.namespace.as_str().into(), &stored.spec.granted());
+            let origin = &stored.spec.origin;
+            let (Ok(kind), namespace) = (origin.kind.parse(), origin.namespace.as_str().into()) else {
+                continue;
+            };
+            stored.spec.granted().iter().for_each(|grant| grant.note(kind, &namespace, &mut possession));
         }
         possession
-    }
-
-    /// Whether all Claims had been written at some time, and were not deleted since.
-    pub(super) fn is_whole(&self) -> bool {
-        self.is_marked
     }
 
     /// Whether they were listed.
@@ -397,12 +397,12 @@ mod tests {
                     ClaimWrite::Create(spec) => {
                         counts[0] += usize::from(name != SETTLED);
                         assert!(!self.server.contains_key(&name));
-                        ClaimNews::Put(name.clone(), stored(spec))
+                        ClaimNews::Put(name.clone(), Box::new(stored(spec)))
                     }
                     ClaimWrite::Replace(spec, version) => {
                         counts[1] += 1;
                         assert_eq!(self.server[&name].version, version);
-                        ClaimNews::Put(name.clone(), stored(spec))
+                        ClaimNews::Put(name.clone(), Box::new(stored(spec)))
                     }
                     ClaimWrite::Delete { version, .. } => {
                         counts[2] += 1;
@@ -411,7 +411,9 @@ mod tests {
                     }
                 };
                 match &news {
-                    ClaimNews::Put(name, stored) => drop(self.server.insert(name.clone(), stored.clone())),
+                    ClaimNews::Put(name, stored) => {
+                        drop(self.server.insert(name.clone(), stored.as_ref().clone()))
+                    }
                     _ => drop(self.server.remove(&name)),
                 }
                 self.claims.ended(&name, true, self.now);
@@ -471,19 +473,19 @@ mod tests {
         scene.claims.ended(&first, false, scene.now);
         scene.send(true);
         assert_eq!(scene.server.len(), 1, "one failed: {:?}", scene.server.keys());
-        assert!(!scene.claims.is_whole());
+        assert!(!scene.claims.is_marked);
         scene.now += FAILURE_WAIT;
         scene.send(true);
-        assert!(scene.claims.is_whole() && scene.server.contains_key(SETTLED));
+        assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
         scene.server.remove(SETTLED);
         scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
-        assert!(!scene.claims.is_whole());
+        assert!(!scene.claims.is_marked);
         scene.send(true);
-        assert!(scene.claims.is_whole() && scene.server.contains_key(SETTLED));
+        assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
         // A change later does not take it away.
         scene.claims.want(vec![claim("x", 443)], "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
-        assert!(scene.claims.is_whole() && scene.server.contains_key(SETTLED));
+        assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
     }
 
     #[test]
@@ -531,7 +533,7 @@ mod tests {
         edited.version = "99".to_owned();
         scene.server.insert(names[0].clone(), edited.clone());
         scene.server.remove(&names[1]);
-        scene.claims.take(ClaimNews::Put(names[0].clone(), edited));
+        scene.claims.take(ClaimNews::Put(names[0].clone(), Box::new(edited)));
         scene.claims.take(ClaimNews::Gone(names[1].clone()));
         assert_eq!(scene.send(true), [1, 1, 0]);
     }

@@ -4,6 +4,7 @@
 use super::claims::Claims;
 use super::health::{self, Failing, Health};
 use super::queue::Write;
+use super::standing::Standings;
 use crate::compile::{Compiled, compile};
 use crate::ipam::{self, Assignment};
 use crate::model::verdict::Programmable;
@@ -64,6 +65,7 @@ pub(super) struct Judge {
     /// Addresses that were written, with the version they were written for, until the watch reports a newer version.
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
     health: Health,
+    standings: Standings,
 }
 
 /// What an object was judged by, besides its verdict.
@@ -85,6 +87,7 @@ impl Judge {
             bundle: None,
             given: BTreeMap::new(),
             health: Health::default(),
+            standings: Standings::new(),
         }
     }
 
@@ -97,6 +100,7 @@ impl Judge {
     pub(super) fn forget_all(&mut self) {
         self.judged.clear();
         self.given.clear();
+        self.standings.clear();
     }
 
     /// Forgets the result of one object, so that it is judged again.
@@ -121,6 +125,7 @@ impl Judge {
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
         own.want(claims, view.now);
         self.health.begin();
+        self.standings.begin();
         let mut round = Round { judge: self, view, claims: own, out: Judgement::default() };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
@@ -131,7 +136,9 @@ impl Judge {
         self.last = verdicts;
         self.bundle = view.bundle.map(str::to_owned);
         self.judged.retain(|object, _| out.objects.contains(object));
-        out.again = self.health.end(|object| out.objects.contains(object));
+        let standing = self.standings.end(|object| out.objects.contains(object));
+        let health = self.health.end(|object| out.objects.contains(object));
+        out.again = standing.into_iter().chain(health).min();
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         out.problems = problems;
@@ -177,7 +184,7 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.gateways {
             let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
             let is_same = self.judge.last.gateways.get(name) == Some(verdict);
-            let progress = self.progress(&object, &verdict.programmable);
+            let progress = self.progress(&object, &verdict.programmable, verdict.generation);
             let addresses = assignment.gateways.get(name).map_or(&[][..], |given| &given.addresses);
             let now = self.view.now;
             let judged = Judged {
@@ -195,7 +202,7 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.listener_sets {
             let object = ObjectRef { kind: Kind::ListenerSet, name: name.clone() };
             let is_same = self.judge.last.listener_sets.get(name) == Some(verdict);
-            let progress = self.progress(&object, &verdict.programmable);
+            let progress = self.progress(&object, &verdict.programmable, verdict.generation);
             let now = self.view.now;
             let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
             self.one(object, is_same, judged, |current| {
@@ -208,7 +215,7 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.services {
             let object = ObjectRef { kind: Kind::Service, name: name.clone() };
             let is_same = self.judge.last.services.get(name) == Some(verdict);
-            let progress = self.progress(&object, &verdict.programmable);
+            let progress = self.progress(&object, &verdict.programmable, 0);
             let now = self.view.now;
             let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
             self.one(object, is_same, judged, |current| {
@@ -245,13 +252,15 @@ impl Round<'_, '_> {
         }
     }
 
-    /// Returns which nodes hold an object. While Claims are not known to be whole, that is what it was last.
-    fn progress(&self, object: &ObjectRef, programmable: &Programmable) -> Progress {
-        let last = self.judge.judged.get(object).and_then(|judged| judged.progress.clone());
-        match last.filter(|_| !self.claims.is_whole()) {
-            Some(last) => last,
-            None => self.view.nodes.of(object, programmable, self.claims.version_of(object)),
+    /// Returns which nodes hold an object of this generation, and whether that is enough.
+    fn progress(&mut self, object: &ObjectRef, programmable: &Programmable, generation: i64) -> Progress {
+        if let Programmable::No(_) = programmable {
+            return Progress::NoAgents;
         }
+        let was = (self.view.status)(object)
+            .is_some_and(|stored| status::is_programmed(&stored.status, object.kind, generation));
+        let (version, at) = (self.claims.version_of(object), self.view.at);
+        self.judge.standings.progress(object, version, was, self.view.nodes, at)
     }
 
     fn one(

@@ -25,6 +25,8 @@ mod claim_watch;
 mod files;
 /// Computes what must be written.
 mod judge;
+/// Whether objects are programmed. Pure.
+mod standing;
 /// Which statuses may be written beside each other. Pure.
 mod lanes;
 /// Requests in flight.

@@ -4,6 +4,7 @@ use super::cluster::{Endpoint, ProbeSpec};
 use super::facts::{BackendSpec, Protocol};
 use super::name::{Pattern, ServerName};
 use super::object::{Kind, ObjectName, ObjectRef};
+use super::possession::Possession;
 use super::problem::Problem;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -147,6 +148,35 @@ pub struct Grant {
     pub protocol: Protocol,
     /// What of it.
     pub what: Granted,
+}
+
+impl Grant {
+    /// Notes that an object of this kind and namespace has it.
+    pub fn note(&self, kind: Kind, namespace: &Arc<str>, possession: &mut Possession) {
+        // Others answer at a Gateway's addresses.
+        if matches!(kind, Kind::Gateway | Kind::Service) {
+            possession.add_address(namespace, self.at.ip());
+        }
+        match &self.what {
+            // A listener's names lead nowhere.
+            Granted::Names(_) if matches!(kind, Kind::Gateway | Kind::ListenerSet) => {}
+            Granted::Binding => possession.add_binding(namespace, self.at),
+            Granted::Rest => possession.add_names(namespace, self.at, None),
+            Granted::Names(pattern) => possession.add_names(namespace, self.at, Some(pattern.clone())),
+        }
+    }
+}
+
+/// Returns what claims of objects have.
+pub fn possession<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Possession {
+    let mut possession = Possession::default();
+    for claim in claims {
+        if let Some(object) = claim.origin.object() {
+            let ObjectRef { kind, name } = object;
+            claim.grants.iter().for_each(|grant| grant.note(kind, &name.namespace, &mut possession));
+        }
+    }
+    possession
 }
 
 /// Something that a claim asked for and has not.

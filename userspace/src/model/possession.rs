@@ -1,7 +1,5 @@
 //! What was granted before, by namespace: between namespaces, possession comes before age.
 
-use super::claim::Grant;
-use super::claim::{Claim, Granted};
 use super::name::Pattern;
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,31 +15,22 @@ pub struct Possession {
 }
 
 impl Possession {
-    /// Returns what these claims of objects have.
-    pub fn of<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Self {
-        let mut this = Self::default();
-        for claim in claims {
-            if let Some(object) = claim.origin.object() {
-                this.add(&object.name.namespace, &claim.grants);
-            }
-        }
-        this
+    /// An object of this namespace has an address: a Gateway or Service.
+    pub fn add_address(&mut self, namespace: &Arc<str>, address: IpAddr) {
+        self.addresses.entry(address).or_default().insert(Arc::clone(namespace));
     }
 
-    /// Adds what an object of this namespace has.
-    pub fn add(&mut self, namespace: &Arc<str>, grants: &[Grant]) {
-        for Grant { at, what, .. } in grants {
-            self.addresses.entry(at.ip()).or_default().insert(Arc::clone(namespace));
-            let holders = match what {
-                Granted::Binding => self.bindings.entry(*at).or_default(),
-                Granted::Rest => self.names.entry((*at, None)).or_default(),
-                Granted::Names(pattern) => self.names.entry((*at, Some(pattern.clone()))).or_default(),
-            };
-            holders.insert(Arc::clone(namespace));
-        }
+    /// An object of this namespace answers at an address and port. The address may be that of a Gateway of another namespace.
+    pub fn add_binding(&mut self, namespace: &Arc<str>, at: SocketAddr) {
+        self.bindings.entry(at).or_default().insert(Arc::clone(namespace));
     }
 
-    /// Whether an object of this namespace has anything at an address.
+    /// An object of this namespace has a pattern at an address and port; `None`: what no name takes.
+    pub fn add_names(&mut self, namespace: &Arc<str>, at: SocketAddr, pattern: Option<Pattern>) {
+        self.names.entry((at, pattern)).or_default().insert(Arc::clone(namespace));
+    }
+
+    /// Whether a Gateway or Service of this namespace has an address.
     pub fn has_address(&self, namespace: &str, address: IpAddr) -> bool {
         self.addresses.get(&address).is_some_and(|holders| holders.contains(namespace))
     }

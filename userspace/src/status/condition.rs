@@ -1,6 +1,7 @@
 //! Conditions, merged by type: ours as judged, others unchanged.
 
 use super::{elements, text};
+use crate::model::Kind;
 use crate::model::verdict::{Condition, Status};
 use crate::settle::OWNED;
 use serde_json::{Map, Value, json};
@@ -8,6 +9,8 @@ use serde_json::{Map, Value, json};
 /// Types of the Gateway API that its controller writes. One that is no longer judged is removed.
 const OURS: &[&str] =
     &["Accepted", "Conflicted", "PartiallyInvalid", "Programmed", "ResolvedRefs", "SupportedVersion"];
+/// The type of the condition of a Service that says why there is no ingress.
+pub(super) const SERVICE_PROGRAMMED: &str = "vestibule.dev/Programmed";
 /// The most conditions of an object, listener or parent (CRDs of the Gateway API).
 const CONDITIONS_MAX: usize = 8;
 /// Our types by importance. Types that others wait for come first.
@@ -52,6 +55,17 @@ pub(super) fn merge<'c>(
     }
     merged.extend(new.into_iter().map(|condition| one(condition, None, judged)));
     Value::Array(merged)
+}
+
+/// Whether a status says that this generation of the object is programmed; 0: the kind has none.
+pub fn is_programmed(status: &Value, kind: Kind, generation: i64) -> bool {
+    let name = if kind == Kind::Service { SERVICE_PROGRAMMED } else { "Programmed" };
+    elements(status.get("conditions")).iter().any(|condition| {
+        let observed = condition.get("observedGeneration").and_then(Value::as_i64);
+        text(condition, "type") == name
+            && text(condition, "status") == "True"
+            && (generation == 0 || observed == Some(generation))
+    })
 }
 
 /// Returns the position of a type in [`WORTH`]: the last ones are dropped first.

@@ -19,7 +19,7 @@ pub mod route;
 pub mod service;
 
 pub(crate) use condition::cut;
-pub use condition::owned;
+pub use condition::{is_programmed, owned};
 pub(crate) use progress::node_names;
 pub use progress::{Complaint, Held, Nodes, Progress, key};
 

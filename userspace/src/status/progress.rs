@@ -39,6 +39,8 @@ pub enum Progress {
     Unwritten,
     /// Every node with a live agent holds it as judged.
     Everywhere,
+    /// All but a few do.
+    Enough,
     /// These nodes do not hold it; with the reason if they reported one.
     Missing(Vec<(String, Option<String>)>),
     /// No agent has a live Lease.
@@ -51,12 +53,11 @@ pub fn key(object: &ObjectRef) -> String {
 }
 
 impl Nodes {
-    /// Returns which nodes hold an object whose Claims are those up to `version`; `None`: they are not written yet.
-    pub fn progress(&self, object: &ObjectRef, version: Option<u64>) -> Progress {
+    /// Returns which nodes hold an object whose Claims are those up to `version`.
+    pub fn progress(&self, object: &ObjectRef, version: u64) -> Progress {
         if self.live.is_empty() {
             return Progress::NoAgents;
         }
-        let Some(version) = version else { return Progress::Unwritten };
         let key = key(object);
         let missing = |(node, held): (&String, &Option<Held>)| {
             let Some(held) = held else {
@@ -76,14 +77,6 @@ impl Nodes {
             missing => Progress::Missing(missing),
         }
     }
-
-    /// Returns which nodes hold an object that is programmable. Another object is on no node.
-    pub fn of(&self, object: &ObjectRef, programmable: &Programmable, version: Option<u64>) -> Progress {
-        match programmable {
-            Programmable::Yes => self.progress(object, version),
-            Programmable::No(_) => Progress::NoAgents,
-        }
-    }
 }
 
 /// Returns the condition `Programmed`, with `kind` as its type.
@@ -95,6 +88,10 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
         }
         (Programmable::Yes, Progress::Everywhere) => {
             (Status::True, "Programmed", "every node with a live agent holds it".to_owned())
+        }
+        (Programmable::Yes, Progress::Enough) => {
+            let message = "all nodes but a few hold it; `kubectl get nodestates` shows what each holds";
+            (Status::True, "Programmed", message.to_owned())
         }
         (Programmable::Yes, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),
         (Programmable::Yes, Progress::NoAgents) => (

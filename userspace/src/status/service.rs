@@ -1,17 +1,14 @@
 //! The status of a Service of our class: its ingress, and why there is none.
 
-use super::condition::{Judged, merge};
+use super::condition::{Judged, SERVICE_PROGRAMMED, merge};
 use super::progress::{Progress, programmed};
 use super::{changed, elements, text};
 use crate::model::verdict::{Programmable, ServiceVerdict};
 use serde_json::{Value, json};
 
-/// The type of the condition that says why there is no ingress.
-const PROGRAMMED: &str = "vestibule.dev/Programmed";
-
 /// Returns what to write to the status; `now` is RFC 3339, UTC.
 ///
-/// An address appears once every node holds the Service as judged. It disappears at once when the Service
+/// An address appears once the Service is programmed. It disappears at once when the Service
 /// should no longer have it. It does not disappear because a new node, or one that is applying a change, does
 /// not hold it yet: clients that resolve a name to the address would see it disappear and reappear.
 pub fn desired_status(
@@ -21,13 +18,13 @@ pub fn desired_status(
     now: &str,
 ) -> Option<Value> {
     let judged = Judged { generation: 0, now };
-    let programmed = programmed(PROGRAMMED, &verdict.programmable, progress);
+    let programmed = programmed(SERVICE_PROGRAMMED, &verdict.programmable, progress);
     let old = elements(current.pointer("/loadBalancer/ingress"));
     let is_there = |address: &str| old.iter().any(|entry| text(entry, "ip") == address);
     let addresses = verdict.addresses.iter().map(ToString::to_string);
     let shown: Vec<String> = match (&verdict.programmable, progress) {
         (Programmable::No(_), _) => Vec::new(),
-        (Programmable::Yes, Progress::Everywhere) => addresses.collect(),
+        (Programmable::Yes, Progress::Everywhere | Progress::Enough) => addresses.collect(),
         (Programmable::Yes, Progress::Unwritten | Progress::Missing(_) | Progress::NoAgents) => {
             addresses.filter(|address| is_there(address)).collect()
         }

@@ -288,12 +288,11 @@ fn a_service_that_is_refused_loses_its_ingress() {
 fn progress_is_what_live_nodes_hold() {
     let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
     let held = |claims_version| Some(Held { claims_version, complaints: vec![] });
-    let version = Some(10);
+    let version = 10;
     let mut nodes = Nodes::default();
     assert_eq!(nodes.progress(&object, version), Progress::NoAgents);
     nodes.live.insert("a".to_owned(), held(10));
     assert_eq!(nodes.progress(&object, version), Progress::Everywhere);
-    assert_eq!(nodes.progress(&object, None), Progress::Unwritten);
     nodes.live.insert("b".to_owned(), held(9));
     assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), None)]));
     nodes.live.insert("b".to_owned(), None);

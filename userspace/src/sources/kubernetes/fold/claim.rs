@@ -95,6 +95,9 @@ fn probe(probe: &ClaimProbe) -> Result<ProbeSpec, Wrong> {
         _ => return Err(wrong("is no kind of probe", REMEDY)),
     };
     let out_of_range = |_| wrong("has a number that is out of range", REMEDY);
+    if [probe.interval_ms, probe.timeout_ms, probe.failures, probe.successes].contains(&0) {
+        return Err(wrong("has a number that is out of range", REMEDY));
+    }
     Ok(ProbeSpec {
         kind,
         interval_ms: probe.interval_ms.try_into().map_err(out_of_range)?,

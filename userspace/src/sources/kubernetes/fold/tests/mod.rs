@@ -6,6 +6,8 @@ mod samples;
 mod endpoints;
 /// Gateways, routes and what is wrong with them.
 mod gateways;
+/// Claims.
+mod claims;
 /// Garbage.
 mod garbage;
 

@@ -1,0 +1,202 @@
+//! Whether objects are programmed: rules of time and number, between what nodes report and the condition. Pure: time is an argument.
+//!
+//! An object is programmed when every node holds it, or some seconds after its Claims were written when all but a few do: one node
+//! that hangs is no reason to say that no tenant is served. It stays so, for one generation, until too many nodes
+//! do not hold it for some seconds.
+
+use crate::model::ObjectRef;
+use crate::status::{Nodes, Progress};
+use foldhash::{HashMap, HashMapExt};
+use std::time::{Duration, Instant};
+
+/// How long nodes may take before those that are behind are counted; and how long too many may be behind.
+const GRACE: Duration = Duration::from_secs(10);
+/// Of this many nodes one may be behind; of fewer, one too.
+const NODES_PER_STRAGGLER: usize = 20;
+
+/// What every object was found to be.
+#[derive(Debug)]
+pub(super) struct Standings {
+    all: HashMap<ObjectRef, Standing>,
+    /// When time alone changes something.
+    again: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Standing {
+    /// The version up to which nodes must hold all Claims, and since when.
+    version: u64,
+    since: Instant,
+    /// Since when too many nodes do not hold it.
+    lost: Option<Instant>,
+    last: Progress,
+}
+
+impl Standings {
+    pub(super) fn new() -> Self {
+        Self { all: HashMap::new(), again: None }
+    }
+
+    /// Begins a round.
+    pub(super) fn begin(&mut self) {
+        self.again = None;
+    }
+
+    /// Ends a round: forgets objects that are gone. Returns when to judge again even if nothing changes.
+    pub(super) fn end(&mut self, is_there: impl Fn(&ObjectRef) -> bool) -> Option<Instant> {
+        self.all.retain(|object, _| is_there(object));
+        self.again
+    }
+
+    /// Forgets everything: another controller may have led meanwhile.
+    pub(super) fn clear(&mut self) {
+        self.all.clear();
+    }
+
+    /// Returns what an object is, whose Claims are those up to `version` (`None`: not written yet). `was`: its status says that this
+    /// generation is programmed.
+    pub(super) fn progress(
+        &mut self,
+        object: &ObjectRef,
+        version: Option<u64>,
+        was: bool,
+        nodes: &Nodes,
+        now: Instant,
+    ) -> Progress {
+        let Some(version) = version else {
+            let last = self.all.get(object).map(|standing| standing.last.clone());
+            return match (was, last) {
+                (true, Some(last)) => last,
+                (true, None) => Progress::Enough,
+                (false, _) => Progress::Unwritten,
+            };
+        };
+        let new = Standing { version, since: now, lost: None, last: Progress::Unwritten };
+        let standing = self.all.entry(object.clone()).or_insert(new);
+        if standing.version != version {
+            (standing.version, standing.since) = (version, now);
+        }
+        let found = nodes.progress(object, version);
+        let all = nodes.live.len();
+        let is_enough = match &found {
+            Progress::Missing(missing) => {
+                missing.len() < all && missing.len() <= (all / NODES_PER_STRAGGLER).max(1)
+            }
+            found => *found == Progress::Everywhere,
+        };
+        // Until when what was said holds, although this is less.
+        let until = match (was, is_enough) {
+            (true, true) => {
+                standing.lost = None;
+                None
+            }
+            (true, false) => Some(*standing.lost.get_or_insert(now) + GRACE),
+            (false, _) => {
+                standing.lost = None;
+                Some(standing.since + GRACE)
+            }
+        };
+        let is_over = until.is_none_or(|until| until <= now);
+        let progress = match found {
+            Progress::Everywhere => Progress::Everywhere,
+            found if was => {
+                if is_enough || !is_over {
+                    Progress::Enough
+                } else {
+                    found
+                }
+            }
+            found => {
+                if is_enough && is_over {
+                    Progress::Enough
+                } else {
+                    found
+                }
+            }
+        };
+        if let Some(until) = until.filter(|until| *until > now && progress != Progress::Everywhere) {
+            self.again = Some(self.again.map_or(until, |again| again.min(until)));
+        }
+        standing.last = progress.clone();
+        progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Kind, ObjectName};
+    use crate::status::Held;
+
+    fn gateway() -> ObjectRef {
+        ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "g") }
+    }
+
+    /// Nodes, some of which are behind.
+    fn nodes(all: usize, behind: usize) -> Nodes {
+        let held = |node| Held { claims_version: if node < behind { 1 } else { 9 }, complaints: Vec::new() };
+        Nodes { live: (0..all).map(|node| (format!("n{node}"), Some(held(node)))).collect() }
+    }
+
+    fn is_true(progress: &Progress) -> bool {
+        matches!(progress, Progress::Everywhere | Progress::Enough)
+    }
+
+    /// Plays nodes over time, in seconds; returns what was said.
+    fn said(mut was: bool, story: &[(u64, usize, usize)]) -> Vec<bool> {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let story = story.iter().map(|(at, all, behind)| {
+            let now = begun + Duration::from_secs(*at);
+            standings.begin();
+            was = is_true(&standings.progress(&gateway(), Some(9), was, &nodes(*all, *behind), now));
+            was
+        });
+        story.collect()
+    }
+
+    #[test]
+    fn all_nodes_make_it_programmed_at_once_and_all_but_a_few_after_ten_seconds() {
+        assert_eq!(said(false, &[(0, 3, 0)]), [true]);
+        assert_eq!(said(false, &[(0, 3, 1), (9, 3, 1), (10, 3, 1)]), [false, false, true]);
+        assert_eq!(said(false, &[(0, 3, 2), (60, 3, 2)]), [false, false], "one of three may be behind");
+        assert_eq!(said(false, &[(0, 1, 1), (60, 1, 1)]), [false, false], "at least one must hold it");
+        assert_eq!(said(false, &[(0, 0, 0), (60, 0, 0)]), [false, false]);
+        assert_eq!(said(false, &[(0, 100, 6), (60, 100, 6), (61, 100, 5)]), [false, false, true]);
+    }
+
+    #[test]
+    fn it_stays_so_until_too_many_are_behind_for_ten_seconds() {
+        // A node joins, or is upgraded.
+        assert_eq!(said(true, &[(0, 4, 1), (60, 4, 1)]), [true, true]);
+        // All are behind for a moment.
+        assert_eq!(said(true, &[(0, 4, 4), (9, 4, 4), (9, 4, 1), (15, 4, 4), (24, 4, 4)]), [true; 5]);
+        assert_eq!(said(true, &[(0, 4, 4), (9, 4, 3), (10, 4, 3), (11, 4, 0)]), [true, true, false, true]);
+        // No agent is alive any more.
+        assert_eq!(said(true, &[(0, 0, 0), (10, 0, 0)]), [true, false]);
+    }
+
+    #[test]
+    fn claims_that_are_being_written_change_nothing_that_was_said() {
+        let (mut standings, now) = (Standings::new(), Instant::now());
+        let progress = |standings: &mut Standings, version, was| {
+            standings.progress(&gateway(), version, was, &nodes(3, 0), now)
+        };
+        assert_eq!(progress(&mut standings, None, false), Progress::Unwritten);
+        assert_eq!(progress(&mut standings, None, true), Progress::Enough, "another controller said so");
+        assert_eq!(progress(&mut standings, Some(9), true), Progress::Everywhere);
+        assert_eq!(progress(&mut standings, None, true), Progress::Everywhere);
+        assert_eq!(progress(&mut standings, None, false), Progress::Unwritten, "another generation");
+    }
+
+    #[test]
+    fn time_alone_is_waited_for() {
+        let (mut standings, now) = (Standings::new(), Instant::now());
+        let mut again = |behind| {
+            standings.begin();
+            standings.progress(&gateway(), Some(9), false, &nodes(3, behind), now);
+            standings.end(|_| true)
+        };
+        assert_eq!(again(1), Some(now + GRACE));
+        assert_eq!(again(0), None);
+    }
+}

@@ -1,0 +1,90 @@
+use super::super::claim;
+use super::{interner, lines, raw_of};
+use crate::model::claim::{ClaimBackends, Granted};
+use crate::model::{Origin, Pattern};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// A Claim as the controller writes it.
+fn object() -> Value {
+    json!({"metadata": {"name": "tlsroute-a-b-1", "resourceVersion": "77"}, "spec": {
+        "origin": {"kind": "TLSRoute", "namespace": "a", "name": "b", "uid": "u", "part": "0/Gateway/a/g/tls",
+                   "created": "2026-11-26T00:00:00Z"},
+        "tenant": "a", "protocol": "TLS", "port": 443, "route": "tlsroute/a/b", "probeServerName": "x.example.com",
+        "backends": [{"weight": 3, "service": {"namespace": "a", "name": "s", "portName": "p",
+            "probe": {"kind": "TLS", "intervalMs": 5000, "timeoutMs": 1000, "failures": 3, "successes": 2}}}, {"weight": 1}],
+        "granted": 2, "refused": 0, "grants": [
+            {"address": "192.0.2.1", "port": 443, "names": "x.example.com", "since": "t"},
+            {"address": "2001:db8::1", "port": 443, "names": "*.example.com", "since": "t"}]}})
+}
+
+#[test]
+fn a_claim_is_read_back() {
+    let (stored, problems) = claim(raw_of(object()), &interner());
+    let stored = stored.unwrap();
+    assert_eq!((stored.version, problems.len()), (77, 0));
+    let Origin::Object { created_secs, name, .. } = &stored.claim.origin else { panic!("{stored:?}") };
+    assert_eq!((*created_secs, name.to_string()), (1_795_651_200, "a/b".to_owned()));
+    let grants: Vec<String> = stored.claim.grants.iter().map(|grant| grant.at.to_string()).collect();
+    assert_eq!(grants, ["192.0.2.1:443", "[2001:db8::1]:443"]);
+    assert!(matches!(&stored.claim.grants[1].what, Granted::Names(Pattern::Wildcard(_))));
+    let ClaimBackends::Services { references, server_name } = &stored.claim.backends else {
+        panic!("{stored:?}")
+    };
+    assert_eq!(server_name.as_ref().unwrap().as_str(), "x.example.com");
+    assert_eq!(references.iter().map(|one| one.weight).collect::<Vec<_>>(), [3, 1]);
+    assert!(references[0].service.as_ref().unwrap().probe.is_some() && references[1].service.is_none());
+}
+
+/// What cannot be read is named with the Claim and the field, and what it is about is not served; the rest is.
+#[test]
+fn what_cannot_be_read_is_named() {
+    let told = |change: &dyn Fn(&mut Value)| {
+        let mut object = object();
+        change(&mut object);
+        let (stored, problems) = claim(raw_of(object), &interner());
+        (stored.map(|stored| stored.claim.grants.len()), lines(&problems).join("\n"))
+    };
+    let (grants, text) = told(&|object| object["spec"]["grants"][0]["address"] = json!("127.0.0.1"));
+    assert!(grants == Some(1) && text.contains("Claim tlsroute-a-b-1: spec.grants"), "{grants:?} {text}");
+    let (grants, text) = told(&|object| object["spec"]["grants"][1]["names"] = json!("a.*.b"));
+    assert!(grants == Some(1) && text.contains("wildcard"), "{grants:?} {text}");
+    for (field, value) in [("protocol", "QUIC"), ("port", "x"), ("origin", "x")] {
+        let (grants, text) = told(&|object| object["spec"][field] = json!(value));
+        assert!(
+            grants.is_none() && text.contains("Claim tlsroute-a-b-1: spec"),
+            "{field}: {grants:?} {text}"
+        );
+    }
+    let (grants, text) = told(&|object| object["spec"]["origin"]["kind"] = json!("Pod"));
+    assert!(grants.is_none() && text.contains("no kind that claims"), "{text}");
+    let (grants, text) = told(&|object| object["metadata"]["resourceVersion"] = json!("x"));
+    assert!(grants.is_none() && text.contains("resourceVersion"), "{text}");
+    // A probe without pause would never rest.
+    let probe = |object: &mut Value| {
+        object["spec"]["backends"][0]["service"]["probe"]["intervalMs"] = json!(0);
+    };
+    let (grants, text) = told(&probe);
+    assert!(grants == Some(2) && text.contains("out of range"), "{text}");
+}
+
+proptest! {
+    #[test]
+    fn garbage_does_not_panic_and_is_bounded(
+        texts in prop::collection::vec("\\PC{0,80}|(\\*\\.)?[a-z0-9.:*-]{0,80}", 40),
+        number in any::<i32>(),
+    ) {
+        let (mut object, mut texts) = (object(), texts.into_iter());
+        object["spec"]["port"] = json!(number);
+        object["spec"]["backends"][0]["weight"] = json!(number);
+        for path in ["/spec/origin/kind", "/spec/origin/created", "/spec/tenant", "/spec/route", "/spec/probeServerName",
+                     "/spec/grants/0/address", "/spec/grants/0/names", "/spec/backends/0/service/portName"] {
+            *object.pointer_mut(path).unwrap() = json!(texts.next());
+        }
+        object["spec"]["grants"] = texts
+            .map(|text| json!({"address": text, "port": number, "names": text, "since": text}))
+            .collect();
+        let (_, problems) = claim(raw_of(object), &interner());
+        prop_assert!(problems.len() <= 16);
+    }
+}
