@@ -10,6 +10,8 @@ mod services;
 mod routes;
 /// Claims.
 mod claims;
+/// A kind that may not be listed.
+mod unlisted;
 /// A webhook that does not answer.
 mod webhook;
 /// Leader election.

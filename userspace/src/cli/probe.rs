@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 #[derive(Debug, clap::Args)]
 #[command(group(ArgGroup::new("what").required(true).args(["readyz", "livez", "metrics"])))]
 pub(super) struct Args {
-    /// Check readiness: whether the agent could write the node's maps, and whether its data is up to date.
+    /// Check readiness: whether the agent has read everything once and could write the node's maps. Lists what may be old.
     #[arg(long)]
     readyz: bool,
     /// Check liveness: whether the agent runs.

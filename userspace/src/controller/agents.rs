@@ -3,11 +3,10 @@
 use super::liveness::{AgentLease, Liveness, PERIOD};
 use super::writes::short;
 use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
+use crate::sources::kubernetes::{Named, follow};
 use crate::status::{Complaint, Held, Nodes};
-use futures_util::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -23,8 +22,6 @@ const PREFIX: &str = "vestibule-agent-";
 const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of NodeStates, judging starts without them.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Maximum duration of a watch, in seconds; it is then restarted, so that a silent one does not last.
-const WATCH_SECS: u32 = 45;
 
 /// What an agent reports about its node.
 #[derive(Clone, Debug)]
@@ -39,6 +36,8 @@ pub(super) struct Agents {
     liveness: Liveness,
     states: BTreeMap<String, Reported>,
     is_listed: bool,
+    /// Why NodeStates cannot be followed at present.
+    stale: Option<String>,
     since: Instant,
     news: mpsc::Receiver<News>,
     /// Aborts the watches when dropped.
@@ -47,9 +46,13 @@ pub(super) struct Agents {
 
 enum News {
     Leases(Vec<AgentLease>, Instant),
-    Listed(BTreeMap<String, Reported>),
-    Put(String, Reported),
-    Gone(String),
+    States(Named<Reported>),
+}
+
+impl From<Named<Reported>> for News {
+    fn from(states: Named<Reported>) -> Self {
+        Self::States(states)
+    }
 }
 
 impl Agents {
@@ -58,11 +61,12 @@ impl Agents {
         let (outbox, news) = mpsc::channel(256);
         let mut watches = JoinSet::new();
         watches.spawn(look_at_leases(Api::namespaced(client.clone(), namespace), outbox.clone()));
-        watches.spawn(watch_states(Api::all(client.clone()), outbox));
+        watches.spawn(follow::<NodeState, _, _>(client.clone(), reported, outbox));
         Self {
             liveness: Liveness::default(),
             states: BTreeMap::new(),
             is_listed: false,
+            stale: None,
             since: Instant::now(),
             news,
             _watches: watches,
@@ -84,20 +88,36 @@ impl Agents {
     }
 
     fn take(&mut self, news: News) -> bool {
-        match news {
+        let states = match news {
             News::Leases(leases, at) => return self.liveness.looked(leases, at),
-            News::Listed(states) => {
+            News::States(states) => states,
+        };
+        match states {
+            Named::Listed(states) => {
                 self.states = states;
                 self.is_listed = true;
             }
-            News::Put(node, state) => {
+            Named::Put(node, state) => {
                 self.states.insert(node, state);
             }
-            News::Gone(node) => {
+            Named::Gone(node) => {
                 self.states.remove(&node);
+            }
+            Named::Stale(why) => {
+                self.stale = Some(why);
+                return false;
+            }
+            Named::Fresh => {
+                self.stale = None;
+                return false;
             }
         }
         true
+    }
+
+    /// Why NodeStates cannot be followed at present.
+    pub(super) fn stale(&self) -> Option<&str> {
+        self.stale.as_deref()
     }
 
     /// Whether enough is known for a judgement.
@@ -171,57 +191,6 @@ fn agent_lease(lease: &Lease) -> Option<AgentLease> {
         renewed: spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default(),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
     })
-}
-
-async fn watch_states(api: Api<NodeState>, outbox: mpsc::Sender<News>) {
-    let config = watcher::Config::default().timeout(WATCH_SECS);
-    let mut events = std::pin::pin!(watcher(api, config).default_backoff());
-    let (mut next, mut trouble) = (BTreeMap::new(), None);
-    while let Some(event) = events.next().await {
-        let is_good = event.is_ok();
-        let news = match event {
-            Ok(watcher::Event::Init) => {
-                next = BTreeMap::new();
-                None
-            }
-            Ok(watcher::Event::InitApply(state)) => {
-                next.insert(state.name_any(), reported(state));
-                None
-            }
-            Ok(watcher::Event::InitDone) => Some(News::Listed(std::mem::take(&mut next))),
-            Ok(watcher::Event::Apply(state)) => Some(News::Put(state.name_any(), reported(state))),
-            Ok(watcher::Event::Delete(state)) => Some(News::Gone(state.name_any())),
-            Err(error) => {
-                let error = watching(&error);
-                if trouble.as_ref() != Some(&error) {
-                    warn!("NodeStates cannot be watched: {error}");
-                }
-                trouble = Some(error);
-                None
-            }
-        };
-        if is_good {
-            trouble = None;
-        }
-        if let Some(news) = news
-            && outbox.send(news).await.is_err()
-        {
-            return;
-        }
-    }
-}
-
-/// Returns an error of a watch as one line.
-pub(super) fn watching(error: &watcher::Error) -> String {
-    match error {
-        watcher::Error::InitialListFailed(error)
-        | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => short(error),
-        watcher::Error::WatchError(status) => {
-            format!("{} {}: {}", status.code, status.reason, status.message)
-        }
-        other => other.to_string(),
-    }
 }
 
 fn reported(state: NodeState) -> Reported {

@@ -69,6 +69,8 @@ pub(super) struct Claims {
     in_flight: usize,
     /// Names of those that may differ.
     due: BTreeSet<String>,
+    /// Names of those that are not written for now.
+    held: BTreeSet<String>,
     /// Names of those that only lose something.
     losses: BTreeSet<String>,
 }
@@ -142,8 +144,9 @@ impl Claims {
         self.due.insert(name.to_owned());
     }
 
-    /// Sets what was settled. `now`: the time in RFC 3339, UTC.
-    pub(super) fn want(&mut self, claims: Vec<model::Claim>, now: &str) {
+    /// Sets what was settled, and the names of Claims that are not written for now. `now`: the time in RFC 3339, UTC.
+    pub(super) fn want(&mut self, claims: Vec<model::Claim>, held: BTreeSet<String>, now: &str) {
+        self.held = held;
         let mut old = std::mem::take(&mut self.wanted);
         self.of_object.clear();
         if !std::mem::replace(&mut self.is_settled, true) {
@@ -166,13 +169,18 @@ impl Claims {
         self.due.extend(old.into_keys());
     }
 
-    /// Returns what was granted: by what this controller settled last, or else by what a former one has written.
+    /// What is there.
+    pub(super) fn stored(&self) -> impl Iterator<Item = (&String, &ClaimSpec)> {
+        self.stored.iter().flatten().map(|(name, stored)| (name, &stored.spec))
+    }
+
+    /// Returns what was granted: by what this controller settled last, or else by what a former one has written. What is held has
+    /// what was written.
     pub(super) fn possession(&self) -> Possession {
-        if self.is_settled {
-            return possession(self.wanted.values().map(|(claim, _)| claim));
-        }
-        let mut possession = Possession::default();
-        for stored in self.stored.iter().flat_map(BTreeMap::values) {
+        let is_as_written = |name: &String| !self.is_settled || self.held.contains(name);
+        let settled = self.wanted.iter().filter(|(name, _)| !is_as_written(name));
+        let mut possession = possession(settled.map(|(_, (claim, _))| claim));
+        for (_, stored) in self.stored.iter().flatten().filter(|(name, _)| is_as_written(name)) {
             let origin = &stored.spec.origin;
             let (Ok(kind), namespace) = (origin.kind.parse(), origin.namespace.as_str().into()) else {
                 continue;
@@ -206,6 +214,7 @@ impl Claims {
         self.of_object.clear();
         self.due.clear();
         self.losses.clear();
+        self.held.clear();
         self.pending.retain(|_, pending| pending.is_in_flight);
     }
 
@@ -234,7 +243,7 @@ impl Claims {
     /// Returns the next write by which a claim is granted something, or by which what it says besides changes.
     fn next_due(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
         let (mut done, mut losses, mut found) = (Vec::new(), Vec::new(), None);
-        for name in &self.due {
+        for name in self.due.iter().filter(|name| !self.held.contains(*name)) {
             match (self.when(name, now), self.difference(name)) {
                 (_, None) => done.push(name.clone()),
                 (When::InFlight, Some(_)) => {}
@@ -260,7 +269,7 @@ impl Claims {
     /// is nobody's at no time.
     fn next_loss(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
         let (mut done, mut found) = (Vec::new(), None);
-        for name in &self.losses {
+        for name in self.losses.iter().filter(|name| !self.held.contains(*name)) {
             match (self.when(name, now), self.difference(name)) {
                 (_, None) => done.push(name.clone()),
                 (When::InFlight, Some(_)) => {}
@@ -428,15 +437,18 @@ mod tests {
     #[test]
     fn nothing_is_written_before_all_are_known_and_then_what_differs() {
         let mut scene = Scene::new();
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [0, 0, 0]);
         scene.list();
         assert_eq!(scene.send(true), [2, 0, 0]);
         assert_eq!(scene.send(true), [0, 0, 0]);
         // The same again, later, is no change: what was granted keeps its time.
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t2");
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 0]);
-        scene.claims.want(vec![claim("x", 8443)], "t3");
+        scene.claims.want(vec![claim("x", 8443)], BTreeSet::new(), "t3");
+        scene.claims.held = scene.server.keys().cloned().collect();
+        assert_eq!(scene.send(true), [0, 0, 0], "they wait");
+        scene.claims.held.clear();
         assert_eq!(scene.send(true), [0, 1, 1]);
         let since: Vec<&str> = scene
             .server
@@ -447,19 +459,35 @@ mod tests {
         assert_eq!(since, ["t3"]);
     }
 
+    /// A kind that cannot be listed takes nothing from those who have it: others would get their names.
+    #[test]
+    fn what_is_held_possesses_what_was_written() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        let before = scene.claims.possession();
+        assert_ne!(before, Possession::default());
+        let held: BTreeSet<String> = scene.server.keys().cloned().collect();
+        scene.claims.want(vec![], held, "t2");
+        assert_eq!(scene.claims.possession(), before);
+        scene.claims.want(vec![], BTreeSet::new(), "t3");
+        assert_eq!(scene.claims.possession(), Possession::default());
+    }
+
     /// The list came before this controller led: what a former one wrote, and nobody asks for any more, was kept.
     #[test]
     fn a_new_leader_deletes_nothing_before_it_has_settled_and_then_what_nobody_asks_for() {
         let mut scene = Scene::new();
         scene.list();
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         scene.send(true);
         scene.claims.clear();
         assert_eq!(scene.send(true), [0, 0, 0]);
         scene.list();
         assert_eq!(scene.send(true), [0, 0, 0]);
         scene.claims.clear();
-        scene.claims.want(vec![claim("x", 443)], "t2");
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
     }
 
@@ -468,7 +496,7 @@ mod tests {
     fn the_mark_is_written_when_all_others_are_and_again_when_it_goes() {
         let mut scene = Scene::new();
         scene.list();
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         let (first, _) = scene.claims.next(scene.now).unwrap();
         scene.claims.ended(&first, false, scene.now);
         scene.send(true);
@@ -483,7 +511,7 @@ mod tests {
         scene.send(true);
         assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
         // A change later does not take it away.
-        scene.claims.want(vec![claim("x", 443)], "t2");
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
         assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
     }
@@ -494,13 +522,17 @@ mod tests {
         scene.list();
         let object = |name: &str| ObjectRef { kind: Kind::Service, name: ObjectName::new("a", name) };
         let claims = vec![claim("x", 443), Claim { part: "80".into(), ..claim("x", 80) }, claim("y", 443)];
-        scene.claims.want(claims.clone(), "t1");
+        scene.claims.want(claims.clone(), BTreeSet::new(), "t1");
         assert_eq!(scene.claims.version_of(&object("x")), None);
         scene.send(true);
         let newest = scene.claims.version_of(&object("x")).unwrap();
         assert!(newest > 1 && scene.claims.version_of(&object("y")).is_some());
         assert_eq!(scene.claims.version_of(&object("nobody")), Some(0));
-        scene.claims.want(claims.into_iter().map(|one| Claim { port: one.port + 1, ..one }).collect(), "t2");
+        scene.claims.want(
+            claims.into_iter().map(|one| Claim { port: one.port + 1, ..one }).collect(),
+            BTreeSet::new(),
+            "t2",
+        );
         assert_eq!(scene.claims.version_of(&object("x")), None);
         scene.send(true);
         assert!(scene.claims.version_of(&object("x")) > Some(newest));
@@ -511,9 +543,9 @@ mod tests {
     fn grants_are_written_before_losses() {
         let mut scene = Scene::new();
         scene.list();
-        scene.claims.want(vec![claim("a", 443)], "t1");
+        scene.claims.want(vec![claim("a", 443)], BTreeSet::new(), "t1");
         scene.send(true);
-        scene.claims.want(vec![claim("z", 443)], "t2");
+        scene.claims.want(vec![claim("z", 443)], BTreeSet::new(), "t2");
         let writes = [(); 2].map(|()| scene.claims.next(scene.now).unwrap().1);
         assert!(
             matches!(writes, [ClaimWrite::Create(_), ClaimWrite::Delete { .. }]),
@@ -524,7 +556,7 @@ mod tests {
     #[test]
     fn what_others_do_to_them_is_undone() {
         let mut scene = Scene::new();
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         scene.list();
         scene.send(true);
         let names: Vec<String> = scene.server.keys().filter(|name| *name != SETTLED).cloned().collect();
@@ -542,9 +574,9 @@ mod tests {
     fn a_claim_is_written_again_when_it_was_reported_or_after_a_while() {
         let mut scene = Scene::new();
         scene.list();
-        scene.claims.want(vec![claim("x", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(false), [1, 0, 0]);
-        scene.claims.want(vec![claim("x", 444)], "t2");
+        scene.claims.want(vec![claim("x", 444)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(false), [0, 0, 0]);
         scene.list();
         assert_eq!(scene.send(true), [0, 1, 0]);
@@ -554,7 +586,7 @@ mod tests {
     fn one_that_fails_waits_longer_each_time_and_keeps_nobody() {
         let mut scene = Scene::new();
         scene.list();
-        scene.claims.want(vec![claim("x", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
         let mut waits = Vec::new();
         for _ in 0..3 {
             let (name, _) = scene.claims.next(scene.now).unwrap();
@@ -566,7 +598,7 @@ mod tests {
         assert_eq!(waits, [1, 2, 4]);
         let (name, _) = scene.claims.next(scene.now).unwrap();
         scene.claims.ended(&name, false, scene.now);
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], "t1");
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [1, 0, 0]);
     }
 
@@ -575,7 +607,7 @@ mod tests {
         let mut claims = Claims::default();
         claims.take(ClaimNews::Listed(BTreeMap::new()));
         let all: Vec<Claim> = (0..40).map(|n| claim(&format!("s{n}"), 443)).collect();
-        claims.want(all, "t1");
+        claims.want(all, BTreeSet::new(), "t1");
         let now = Instant::now();
         let mut sent: Vec<String> = Vec::new();
         while let Ok((name, _)) = claims.next(now) {

@@ -3,13 +3,14 @@
 
 use super::claims::Claims;
 use super::health::{self, Failing, Health};
+use super::hold::Hold;
 use super::queue::Write;
 use super::standing::Standings;
 use crate::compile::{Compiled, compile};
 use crate::ipam::{self, Assignment};
 use crate::model::verdict::Programmable;
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
-use crate::sources::kubernetes::StoredStatus;
+use crate::sources::kubernetes::{Source, StoredStatus};
 use crate::status::{self, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
 use serde_json::Value;
@@ -34,6 +35,8 @@ pub(super) struct View<'a> {
     pub(super) now: &'a str,
     /// The same time.
     pub(super) at: Instant,
+    /// What is not listed, and is not waited for.
+    pub(super) unlisted: BTreeSet<Source>,
 }
 
 /// The result of a judgement.
@@ -123,7 +126,8 @@ impl Judge {
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
-        own.want(claims, view.now);
+        let hold = Hold::of(view.unlisted.clone(), view.cluster, &claims, own.stored());
+        own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
         self.standings.begin();
         let mut round = Round { judge: self, view, claims: own, out: Judgement::default() };
@@ -142,6 +146,9 @@ impl Judge {
         let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
         out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         out.problems = problems;
+        hold.apply(&mut out.writes, &mut out.problems, view.cluster, |object| (view.status)(object));
+        // When it waits no more, it is judged as if for the first time.
+        hold.objects.iter().for_each(|object| self.forget(object));
         out
     }
 
@@ -322,6 +329,7 @@ mod tests {
             failing: &Failing::new(),
             now: "2026-11-21T10:00:00Z",
             at: Instant::now(),
+            unlisted: BTreeSet::new(),
         };
         judge.judge(&view, &mut Claims::default())
     }
@@ -382,6 +390,7 @@ mod tests {
                 failing: &Failing::new(),
                 now: "2026-11-21T10:00:00Z",
                 at: Instant::now(),
+                unlisted: BTreeSet::new(),
             };
             this.with_given(&view).gateways[&gateway.name].given.clone()
         };

@@ -4,6 +4,7 @@ use super::health::Failing;
 use super::kube_event::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::sources::kubernetes::Stale;
 use crate::status::{Nodes, node_names};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +55,21 @@ impl Evidence<'_> {
             reason: "Owned",
             text: format!("it owns again all that it asks for; before: {before}"),
         }
+    }
+
+    /// Returns the notes about sources that the controller cannot follow, on the classes that it serves.
+    pub(super) fn stale(&self, stale: &[Stale]) -> Vec<Note> {
+        let note = |class: &Arc<str>, stale: &Stale| {
+            let object = ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", Arc::clone(class)) };
+            let Stale { source, why, .. } = stale;
+            let text = format!(
+                "the controller cannot follow {source}: {why}; what they said last stays in force; see whether it may list \
+                 and watch them, and the API server's log"
+            );
+            Note { regarding: self.regarding(&object), is_warning: true, reason: "Stale", text }
+        };
+        let classes = self.cluster.classes.keys();
+        classes.flat_map(|class| stale.iter().map(move |stale| note(class, stale))).collect()
     }
 
     fn complaints(&self, notes: &mut BTreeSet<Note>) {
@@ -227,6 +243,32 @@ mod tests {
         let gone = ObjectRef { kind: Kind::Service, name: ObjectName::new("x", "gone") };
         let told = notes(&[Problem::warning("", "x", "y").object(gone)], &Nodes::default(), &[]);
         assert_eq!((told[0].regarding.api_version.as_str(), told[0].regarding.uid.as_str()), ("v1", ""));
+    }
+
+    #[test]
+    fn a_source_that_cannot_be_followed_is_said_on_each_class() {
+        let mut cluster = cluster();
+        cluster.classes.insert("c".into(), Arc::default());
+        let ground = Evidence {
+            cluster: &cluster,
+            version: &|_| Some("v1"),
+            nodes: &Nodes::default(),
+            failing: &Failing::new(),
+            node_uids: &BTreeMap::new(),
+        };
+        let stale =
+            Stale { source: "tcproutes", since: std::time::Instant::now(), why: "403 Forbidden: x".into() };
+        let [note] = ground.stale(&[stale]).try_into().unwrap();
+        assert_eq!(
+            (note.regarding.kind, note.regarding.name.as_str(), note.reason),
+            ("GatewayClass", "c", "Stale")
+        );
+        assert!(
+            note.text.starts_with("the controller cannot follow tcproutes: 403 Forbidden: x; "),
+            "{}",
+            note.text
+        );
+        assert_eq!(ground.stale(&[]), []);
     }
 
     #[test]

@@ -43,6 +43,8 @@ mod kube_event;
 pub mod keys;
 /// Requests to the API server.
 mod writes;
+/// What waits for a kind that cannot be listed. Pure.
+mod hold;
 /// Readiness, liveness, metrics.
 mod telemetry;
 /// The loop.

@@ -29,6 +29,8 @@ pub(super) struct State {
     pub(super) beat: Instant,
     /// What is not known yet.
     pub(super) missing: Vec<String>,
+    /// Everything needed was known at some time.
+    pub(super) was_ready: bool,
     /// Sources whose content may be outdated, and why.
     pub(super) stale: BTreeMap<String, String>,
     pub(super) leads: bool,
@@ -63,6 +65,7 @@ impl Telemetry {
         let state = State {
             beat: Instant::now(),
             missing: vec!["nothing is known yet".to_owned()],
+            was_ready: false,
             stale: BTreeMap::new(),
             leads: false,
             waiting: 0,
@@ -113,8 +116,8 @@ impl Telemetry {
         for source in stale.keys().filter(|source| !state.stale.contains_key(*source)) {
             self.watch_errors.get_or_create(&[("source", source.clone())]).inc();
         }
-        let leads = state.leads;
-        *state = State { beat: Instant::now(), missing, stale, leads, waiting };
+        let (leads, was_ready) = (state.leads, state.was_ready || missing.is_empty());
+        *state = State { beat: Instant::now(), missing, was_ready, stale, leads, waiting };
     }
 
     pub(super) fn leads(&self, leads: bool) {
@@ -163,9 +166,14 @@ fn size(range: &AddressRange) -> u128 {
 impl Asked for Telemetry {
     fn ready(&self) -> Answer {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once it was ready it stays so: what it cannot read later is stale, which another replica would not change.
         let role = if state.leads { "leads" } else { "does not lead" };
         let mut remarks = vec![format!("{role}; writes that wait: {}", state.waiting)];
         remarks.extend(state.stale.iter().map(|(source, why)| format!("stale: {source}: {why}")));
+        if state.was_ready {
+            remarks.extend(state.missing.iter().cloned());
+            return Answer::of(&[], &remarks);
+        }
         Answer::of(&state.missing, &remarks)
     }
 
@@ -198,7 +206,10 @@ mod tests {
         // The failure lasts: it is not counted again.
         telemetry.beats(vec![], [("gateways".to_owned(), "403".to_owned())].into(), 7);
         telemetry.leads(true);
+        let missing = vec!["not listed yet: gateways".to_owned()];
+        telemetry.beats(missing.clone(), [("gateways".to_owned(), "403".to_owned())].into(), 7);
         let ready = telemetry.ready();
+        assert!(ready.text.contains(&missing[0]), "{}", ready.text);
         assert!(ready.is_ok && ready.text.contains("stale: gateways: 403"), "{}", ready.text);
         let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "b") };
         let in_use = ["192.0.2.1", "192.0.2.2", "10.0.0.1"].map(|text| text.parse().unwrap());

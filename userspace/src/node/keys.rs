@@ -4,27 +4,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use common::maps::settings::CookieKey;
-use futures_util::{StreamExt, pin_mut};
 use k8s_openapi::api::core::v1::Secret;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::disk::{self, DiskError};
 use crate::controller::keys::{Keys, SECRET};
 use crate::outputs::CookieKeys;
+use crate::sources::kubernetes::{Event, Sink, Target, Watch};
 
 /// The name of the copy in the state folder.
 const FILE: &str = "keys";
 
 /// The first line of the copy.
 const HEADING: &str = "vestibule keys 1";
-
-/// A watch without any event for this many seconds is restarted.
-const SILENCE_SECS: u32 = 45;
 
 /// The minimum interval between warnings.
 const WARN_EVERY: Duration = Duration::from_secs(60);
@@ -41,7 +37,8 @@ impl KeyWatch {
     pub(super) fn start(client: &Client, namespace: &str) -> Self {
         let (sender, keys) = watch::channel(None);
         let mut task = JoinSet::new();
-        task.spawn(follow(Api::namespaced(client.clone(), namespace), sender));
+        let secret = Target::all::<Secret>(Some(namespace)).named(SECRET);
+        task.spawn(Watch::new(client.clone(), secret, Reader { keys: sender, warned: None }).run());
         Self { keys, _task: task }
     }
 
@@ -59,16 +56,18 @@ impl KeyWatch {
     }
 }
 
-async fn follow(secrets: Api<Secret>, keys: watch::Sender<Option<CookieKeys>>) {
-    let config = watcher::Config::default().fields(&format!("metadata.name={SECRET}")).timeout(SILENCE_SECS);
-    let events = watcher(secrets, config).default_backoff();
-    pin_mut!(events);
-    let mut warned: Option<tokio::time::Instant> = None;
-    while let Some(event) = events.next().await {
+/// Passes on the keys that the watch reports.
+struct Reader {
+    keys: watch::Sender<Option<CookieKeys>>,
+    warned: Option<Instant>,
+}
+
+impl Sink<Secret> for Reader {
+    async fn take(&mut self, event: Event<Secret>) {
         match event {
-            Ok(Event::Apply(secret) | Event::InitApply(secret)) => match read(&secret) {
+            Event::Listed(secret) | Event::Put(secret) => match read(&secret) {
                 Some(new) => {
-                    keys.send_if_modified(|before| {
+                    self.keys.send_if_modified(|before| {
                         let is_new = before.as_ref() != Some(&new);
                         *before = Some(new);
                         is_new
@@ -77,11 +76,11 @@ async fn follow(secrets: Api<Secret>, keys: watch::Sender<Option<CookieKeys>>) {
                 None => warn!(secret = SECRET, "holds no keys that a controller wrote; those before stay"),
             },
             // If the Secret is deleted, the keys stay, so that no connection is lost.
-            Ok(Event::Delete(_) | Event::Init | Event::InitDone) => {}
-            Err(error) => {
-                if warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
-                    warn!(%error, secret = SECRET, "cannot be watched; the keys before stay");
-                    warned = Some(tokio::time::Instant::now());
+            Event::Gone(_) | Event::Unlisted(_) | Event::Begin | Event::Done | Event::Fresh => {}
+            Event::Stale(why) => {
+                if self.warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
+                    warn!(why, secret = SECRET, "cannot be watched; the keys before stay");
+                    self.warned = Some(Instant::now());
                 }
             }
         }

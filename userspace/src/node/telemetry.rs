@@ -136,7 +136,7 @@ impl Telemetry {
         let is_synced = sources.is_complete();
         self.view(|view| {
             view.stale = lines(&stale);
-            view.is_synced = is_synced;
+            view.is_synced |= is_synced;
         });
     }
 

@@ -25,6 +25,8 @@ mod device;
 mod netfilter;
 /// Rules that give others' connections our source addresses.
 mod masquerade;
+/// What the agent cannot follow.
+mod sources;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -63,6 +65,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
     let mut findings = host::kernel();
     findings.extend(host::capabilities());
     findings.extend(pinned(pins));
+    findings.extend(sources::look());
     let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();
     findings.extend(forwarding(&node));
     findings.extend(masquerade::look(pins, &node));

@@ -10,6 +10,7 @@ use super::election::Election;
 use super::files::Files;
 use super::flights::{Done, Flights};
 use super::health::Failing;
+use super::hold::BASIS;
 use super::judge::{Judge, View};
 use super::kube_event::{Note, Teller};
 use super::kube_events::Evidence;
@@ -36,8 +37,10 @@ use tracing::{info, warn};
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
-/// After this time without a list of Claims, judging starts without them: their definition may be missing.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// After this time, kinds that have not been listed yet are not waited for: some may be refused.
+const LISTS: Duration = Duration::from_secs(15);
+/// After this time, an Event says that a source cannot be followed.
+const STALE: Duration = Duration::from_secs(60);
 /// Maximum time between two looks at the Secret.
 const KEYS: Duration = Duration::from_secs(60);
 
@@ -91,9 +94,9 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         was_leading: false,
         is_touched: true,
         rest_until: Instant::now(),
+        began: Instant::now(),
         again: None,
         flights: Flights::default(),
-        begun: Instant::now(),
         keys_due: Instant::now(),
         node_due: Instant::now(),
         spare: None,
@@ -142,10 +145,10 @@ struct Controller {
     /// Whether something changed since the last judgement.
     is_touched: bool,
     rest_until: Instant,
+    began: Instant,
     /// When to judge again even if nothing changes.
     again: Option<Instant>,
     flights: Flights,
-    begun: Instant,
     keys_due: Instant,
     node_due: Instant,
     spare: Spare,
@@ -169,8 +172,7 @@ impl Controller {
             }
         }
         let missing = self.missing();
-        let stale = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
-        self.telemetry.beats(missing.clone(), stale.collect(), self.queue.len());
+        self.telemetry.beats(missing.clone(), self.stale(), self.queue.len());
         let mut wake = now + TICK;
         if !is_leading || !missing.is_empty() {
             return wake;
@@ -197,13 +199,26 @@ impl Controller {
         self.spare = None;
     }
 
+    /// What cannot be followed at present, and why.
+    fn stale(&self) -> BTreeMap<String, String> {
+        let stored = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
+        let own = [("claims", self.claim_watch.stale()), ("nodestates", self.agents.stale())];
+        let own = own.into_iter().filter_map(|(source, why)| Some((source.to_owned(), why?.to_owned())));
+        stored.chain(own).collect()
+    }
+
     /// What is not known yet but needed for a judgement.
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
-        if !self.store.is_complete() {
-            missing.push("not every kind of object has been listed yet".to_owned());
+        let unlisted = self.store.unlisted();
+        // One that cannot be listed is reported as stale, and holds back what needs it.
+        let is_overdue = self.began.elapsed() > LISTS;
+        if !unlisted.is_empty() && (!is_overdue || BASIS.iter().any(|source| unlisted.contains(source))) {
+            let names: Vec<&str> = unlisted.iter().map(|source| source.text()).collect();
+            missing.push(format!("not listed yet: {}", names.join(", ")));
         }
-        if !self.claims.is_listed() && self.begun.elapsed() < PATIENCE {
+        // Their definition may be missing.
+        if !self.claims.is_listed() && !is_overdue {
             missing.push("Claims have not been listed yet".to_owned());
         }
         if !self.agents.is_known() {
@@ -232,6 +247,7 @@ impl Controller {
             failing: &failing,
             now: &now,
             at: begun,
+            unlisted: store.unlisted(),
         };
         let judged = self.judge.judge(&view, &mut self.claims);
         let version = |kind: Kind| store.version(kind);
@@ -242,7 +258,11 @@ impl Controller {
             failing: &failing,
             node_uids: &node_uids,
         };
-        self.teller.lasts(ground.notes(&judged.problems));
+        let (stale, young): (Vec<_>, Vec<_>) =
+            store.stale().into_iter().partition(|stale| stale.since + STALE <= begun);
+        let mut notes = ground.notes(&judged.problems);
+        notes.extend(ground.stale(&stale));
+        self.teller.lasts(notes);
         for (object, write) in judged.writes {
             match judged.won.get(&object) {
                 Some(lost) => self.won.insert(object.clone(), lost.clone()),
@@ -250,7 +270,8 @@ impl Controller {
             };
             self.queue.want(&object, write);
         }
-        self.again = judged.again;
+        let said = young.iter().map(|stale| stale.since + STALE);
+        self.again = said.chain(judged.again).min();
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
         let took = begun.elapsed();

@@ -64,7 +64,7 @@ async fn run(start: Start) {
     let (eyes, mut sights) = mpsc::channel(16);
     let sink = Eyes { out: eyes, outbox: start.outbox.clone(), listed: BTreeSet::new() };
     let mut watches = JoinSet::new();
-    watches.spawn(Watch::<Named, _>::new(start.client.clone(), Source::Definitions, "v1", sink).run());
+    watches.spawn(Watch::<Named, _>::new(start.client.clone(), Source::Definitions.target("v1"), sink).run());
     let mut discovery = Discovery {
         start,
         watches,
@@ -255,6 +255,12 @@ impl Sink<Named> for Eyes {
             }
             Event::Listed(object) => {
                 self.listed.extend(of(&object));
+                return;
+            }
+            Event::Unlisted(object) => {
+                if let Some(source) = of(&object) {
+                    self.listed.remove(&source);
+                }
                 return;
             }
             Event::Done => {

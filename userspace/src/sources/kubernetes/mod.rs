@@ -10,6 +10,8 @@
 pub mod api;
 /// What is watched.
 mod source;
+/// What a watch asks the API server for.
+mod target;
 /// Single values of objects.
 mod value;
 /// One copy of each text that many objects share.
@@ -18,12 +20,14 @@ mod interner;
 mod probe;
 /// From an object to what decisions need of it.
 mod fold;
-/// How long to wait after a failure.
+/// How long to wait.
 mod retry;
 /// Why a watch ended.
 mod trouble;
 /// Follows all objects of one kind.
 mod watch;
+/// The objects of one kind by name, for a receiver that keeps them itself.
+mod named;
 /// Which kinds of the Gateway API there are.
 mod discovery;
 /// Which watches run.
@@ -39,7 +43,11 @@ mod tables;
 /// What the under cluster says, kept up to date.
 mod store;
 
+pub(crate) use named::{Named, follow};
+pub(crate) use source::Source;
 pub use store::{Changes, Stale, Store};
+pub(crate) use target::Target;
+pub(crate) use watch::{Event, Sink, Watch};
 pub use watch_event::StoredStatus;
 pub use watches::{Options, Reads};
 

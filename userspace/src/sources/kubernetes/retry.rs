@@ -1,5 +1,6 @@
-//! How long to wait after a failure. Time and chance are arguments.
+//! How long to wait: after a failure, before a list, for a watch to end. Time and chance are arguments.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// Wait after the first failure, before chance has its say.
@@ -8,6 +9,10 @@ const FIRST: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(6);
 /// What has gone well for this long was no part of a series of failures.
 const WELL: Duration = Duration::from_secs(5);
+/// How long watches last, in seconds. Those that began together, as after a restart of the API server, do not end together.
+const WATCH_SECS: RangeInclusive<u32> = 300..=600;
+/// Lists that one event makes all nodes ask for are spread over this time.
+const LISTS: Duration = Duration::from_secs(30);
 
 /// Doubles the wait with each failure.
 #[derive(Debug, Default)]
@@ -25,14 +30,34 @@ impl Retry {
         let step = FIRST.saturating_mul(1 << self.failures.min(8)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         let half = step / 2;
-        half + half.mul_f64(u32::try_from(chance >> 32).map_or(0.0, f64::from) / f64::from(u32::MAX))
+        half + half.mul_f64(share(chance))
     }
 
-    /// It on_fresh again.
+    /// The next failure is a first one.
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }
 }
+
+/// After how many seconds the server ends a watch.
+pub(super) fn watch_secs(chance: u64) -> u32 {
+    let (first, last) = (*WATCH_SECS.start(), *WATCH_SECS.end());
+    let more = (u64::from(last - first + 1) * (chance >> 32)) >> 32;
+    first + u32::try_from(more).unwrap_or_default()
+}
+
+/// How long to wait before a full list that replaces another.
+pub(super) fn before_list(chance: u64) -> Duration {
+    LISTS.mul_f64(share(chance))
+}
+
+/// From 0 to 1.
+fn share(chance: u64) -> f64 {
+    u32::try_from(chance >> 32).map_or(0.0, f64::from) / f64::from(u32::MAX)
+}
+
+/// Where chance comes from.
+pub(super) type Chance = fn() -> u64;
 
 /// Any number, another one each time.
 pub(super) fn chance() -> u64 {
@@ -53,6 +78,25 @@ mod tests {
         assert_eq!(waits[11], LONGEST);
         assert_eq!(retry.after_failure(WELL, 0), FIRST / 2);
         assert_eq!(retry.after_failure(Duration::ZERO, 0), FIRST);
+    }
+
+    #[test]
+    fn a_watch_lasts_five_to_ten_minutes_at_random() {
+        assert_eq!([0, u64::MAX / 2, u64::MAX].map(watch_secs), [300, 450, 600]);
+        let all: std::collections::BTreeSet<u32> = (0..64).map(|_| watch_secs(chance())).collect();
+        assert!(all.len() > 32, "{} different durations of 64", all.len());
+    }
+
+    #[test]
+    fn lists_of_many_nodes_are_spread_over_thirty_seconds() {
+        assert_eq!([0, u64::MAX].map(before_list), [Duration::ZERO, LISTS]);
+        // 500 nodes: no second has more than some thirty lists.
+        let mut seconds = [0; 31];
+        for node in 0..500_u64 {
+            let wait = before_list(node * (u64::MAX / 500));
+            seconds[usize::try_from(wait.as_secs()).unwrap()] += 1;
+        }
+        assert!(seconds.iter().all(|lists| *lists <= 17), "{seconds:?}");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What is watched: one entry a kind of object.
 
+use super::target::Target;
+
 /// A kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Source {
+pub(crate) enum Source {
     /// CustomResourceDefinitions: which of the others there are.
     Definitions,
     Namespaces,
@@ -36,7 +38,7 @@ impl Source {
     pub(super) const SETTLED: [Self; 2] = [Self::EndpointSlices, Self::Claims];
 
     /// The plural by which the API knows it.
-    pub(super) fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Definitions => "customresourcedefinitions",
             Self::Namespaces => "namespaces",
@@ -86,18 +88,15 @@ impl Source {
         }
     }
 
-    /// What of it is watched; empty: all.
-    pub(super) fn label_selector(self) -> &'static str {
-        match self {
+    /// What is watched of it.
+    pub(super) fn target(self, version: &str) -> Target {
+        let labels = match self {
             // A slice without it belongs to no Service.
-            Self::EndpointSlices => "kubernetes.io/service-name",
-            _ => "",
-        }
-    }
-
-    /// Whether metadata is all that is read.
-    pub(super) fn is_metadata_only(self) -> bool {
-        matches!(self, Self::Definitions | Self::Namespaces)
+            Self::EndpointSlices => Some("kubernetes.io/service-name".to_owned()),
+            _ => None,
+        };
+        let is_metadata_only = matches!(self, Self::Definitions | Self::Namespaces);
+        Target { path: self.path(version), labels, fields: None, is_metadata_only }
     }
 }
 

@@ -185,6 +185,12 @@ impl Store {
         })
     }
 
+    /// Sources of which there was no full list yet, and whose CRD is not known to be absent.
+    pub(crate) fn unlisted(&self) -> BTreeSet<Source> {
+        let unlisted = self.sources.iter().filter(|(_, state)| state.progress == Progress::Unknown);
+        unlisted.map(|(source, _)| *source).collect()
+    }
+
     /// Sources that cannot be followed at present.
     pub fn stale(&self) -> Vec<Stale> {
         let stale = |(source, state): (&Source, &State)| {

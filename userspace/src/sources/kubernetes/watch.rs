@@ -3,27 +3,32 @@
 //! `kube::runtime::watcher` is not used: it does not show when a broken watch works again, which is what makes the
 //! difference between stale and fresh, and waits without end for an answer to a request.
 
-use super::api::object::{Object, Page, RawMeta};
-use super::retry::{Retry, chance};
-use super::source::Source;
+use super::api::object::{Object, Page};
+use super::retry::{Chance, Retry, before_list, chance, watch_secs};
+use super::target::Target;
 use super::trouble::Trouble;
 use futures_util::TryStreamExt as _;
-use kube::Client;
 use kube::api::{ListParams, WatchParams};
 use kube::core::{Request, WatchEvent};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// After this time the server ends a watch, in seconds.
-const WATCH_SECS: u32 = 45;
-/// A watch that the server has not ended by this much later is dead: its packets go nowhere.
-const DEAD: Duration = Duration::from_secs(5);
+/// A watch without a byte for this long is asked for again: its packets may go nowhere. The server sends a bookmark about
+/// every minute.
+const SILENCE: Duration = Duration::from_secs(90);
+/// A watch that the server has not ended by this much later is ended.
+const LATE: Duration = Duration::from_secs(5);
+/// A watch that ends or is refused within this time never worked.
+const WORKS: Duration = Duration::from_secs(1);
 /// The answer to a request begins within this time.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Nothing new in a list given as a stream for this long: the server does not know of such lists (before 1.27) and will
 /// never say that this was all.
 const STREAM_SILENCE: Duration = Duration::from_secs(10);
+/// A server that refused to give a list as a stream is not asked for one for this long: it may be replaced by a newer one.
+const NO_STREAMS: Duration = Duration::from_secs(600);
 /// A page of a list has come within this time.
 const PAGE: Duration = Duration::from_secs(30);
 /// Objects a page.
@@ -37,11 +42,13 @@ const NOT_FOUND_RETRY: Duration = Duration::from_millis(100);
 
 /// What a watch reports of its kind.
 #[derive(Debug)]
-pub(super) enum Event<T> {
+pub(crate) enum Event<T> {
     /// A full list begins.
     Begin,
     /// It holds this object.
     Listed(T),
+    /// It does not hold this object any more, which was deleted meanwhile.
+    Unlisted(T),
     /// It is complete: there are no other objects.
     Done,
     /// A new or changed object.
@@ -55,37 +62,45 @@ pub(super) enum Event<T> {
 }
 
 /// The receiver of the reports of a watch.
-pub(super) trait Sink<T>: Send {
+pub(crate) trait Sink<T>: Send {
     /// Takes an event, in its own time: the watch waits.
     fn take(&mut self, event: Event<T>) -> impl Future<Output = ()> + Send;
 }
 
 /// What can be watched.
-pub(super) trait Watched: Clone + DeserializeOwned + Send + 'static {
-    /// Its metadata.
-    fn meta(&self) -> &RawMeta;
+pub(crate) trait Watched: Clone + DeserializeOwned + Send + 'static {
+    /// `metadata.resourceVersion`.
+    fn version(&self) -> Option<&str>;
 }
 
 impl<B: Clone + DeserializeOwned + Send + 'static, const STATUS: bool> Watched for Object<B, STATUS> {
-    fn meta(&self) -> &RawMeta {
-        &self.0.meta
+    fn version(&self) -> Option<&str> {
+        self.0.meta.resource_version.as_deref()
+    }
+}
+
+impl<K: Resource + Clone + DeserializeOwned + Send + 'static> Watched for K {
+    fn version(&self) -> Option<&str> {
+        self.meta().resource_version.as_deref()
     }
 }
 
 /// One watch.
-pub(super) struct Watch<T, S> {
+pub(crate) struct Watch<T, S> {
     client: Client,
     request: Request,
-    labels: Option<String>,
-    is_metadata_only: bool,
+    target: Target,
     sink: S,
     /// Where to go on; `None`: with a full list.
     resume: Option<String>,
     /// A full list is at least as new as this: it never takes us back.
     floor: String,
-    /// Whether lists come as streams.
-    is_streaming: bool,
+    /// There was a full list, so that another one can wait.
+    was_listed: bool,
+    /// From when on lists are asked for as streams.
+    streams_from: Instant,
     retry: Retry,
+    chance: Chance,
     /// The reason that was reported for being stale.
     told: Option<String>,
     /// Since when the server has not known the kind.
@@ -96,19 +111,19 @@ pub(super) struct Watch<T, S> {
 }
 
 impl<T: Watched, S: Sink<T>> Watch<T, S> {
-    /// A watch of all objects of the kind in this version.
-    pub(super) fn new(client: Client, source: Source, version: &str, sink: S) -> Self {
-        let labels = source.label_selector();
+    /// A watch that reports to `sink`.
+    pub(crate) fn new(client: Client, target: Target, sink: S) -> Self {
         Self {
             client,
-            request: Request::new(source.path(version)),
-            labels: (!labels.is_empty()).then(|| labels.to_owned()),
-            is_metadata_only: source.is_metadata_only(),
+            request: Request::new(target.path.clone()),
+            target,
             sink,
             resume: None,
             floor: String::new(),
-            is_streaming: true,
+            was_listed: false,
+            streams_from: Instant::now(),
             retry: Retry::default(),
+            chance,
             told: None,
             not_found_since: None,
             expired: None,
@@ -116,11 +131,17 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         }
     }
 
+    /// The same, with another source of chance.
+    #[cfg(test)]
+    pub(super) fn by_chance(self, chance: Chance) -> Self {
+        Self { chance, ..self }
+    }
+
     /// Watches for ever.
-    pub(super) async fn run(mut self) {
+    pub(crate) async fn run(mut self) {
         loop {
             let started = Instant::now();
-            let ended = if self.resume.is_none() && !self.is_streaming {
+            let ended = if self.resume.is_none() && started < self.streams_from {
                 self.list_pages().await
             } else {
                 self.follow().await
@@ -136,15 +157,16 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
     async fn follow(&mut self) -> Result<(), Trouble> {
         let started = Instant::now();
         let mut is_listing = self.resume.is_none();
+        let seconds = watch_secs((self.chance)());
         let params = WatchParams {
-            label_selector: self.labels.clone(),
-            timeout: Some(WATCH_SECS),
+            label_selector: self.target.labels.clone(),
+            field_selector: self.target.fields.clone(),
+            timeout: Some(seconds),
             bookmarks: true,
             send_initial_events: is_listing,
-            ..WatchParams::default()
         };
         let from = self.resume.as_ref().unwrap_or(&self.floor);
-        let request = if self.is_metadata_only {
+        let request = if self.target.is_metadata_only {
             self.request.watch_metadata(&params, from)
         } else {
             self.request.watch(&params, from)
@@ -152,17 +174,25 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
         let answer = timeout(ANSWER, self.client.request_events::<T>(request));
         let mut events = std::pin::pin!(answer.await.map_err(|_| silent(ANSWER))??);
+        self.not_found_since = None;
         if is_listing {
             self.sink.take(Event::Begin).await;
-        } else {
-            self.on_fresh().await;
         }
-        let end = started + Duration::from_secs(WATCH_SECS.into()) + DEAD;
+        let end = started + Duration::from_secs(seconds.into()) + LATE;
         let mut is_empty = true;
         loop {
-            let until = if is_listing { Instant::now() + STREAM_SILENCE } else { end };
-            let event = match timeout_at(until, events.try_next()).await {
+            let patience = match &self.told {
+                _ if is_listing => STREAM_SILENCE,
+                Some(_) => WORKS,
+                None => SILENCE,
+            };
+            let event = match timeout_at(end.min(Instant::now() + patience), events.try_next()).await {
                 Err(_) if is_listing => return Err(Trouble::NoStreaming),
+                // A version that is too old is said at once: this one is not.
+                Err(_) if self.told.is_some() => {
+                    self.on_fresh().await;
+                    continue;
+                }
                 // What comes next shows whether the server is there.
                 Err(_) => return Ok(()),
                 Ok(event) => event?,
@@ -171,7 +201,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 None if is_listing => {
                     return Err(Trouble::Failed("the connection ended within the list".into()));
                 }
-                None if is_empty && started.elapsed() < Duration::from_secs(1) => {
+                None if is_empty && started.elapsed() < WORKS => {
                     return Err(Trouble::Failed("the API server ends each watch at once".into()));
                 }
                 None => return Ok(()),
@@ -183,27 +213,28 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
 
     /// One event of a watch. Whether the list goes on.
     async fn take(&mut self, event: WatchEvent<T>, is_listing: bool) -> Result<bool, Trouble> {
+        if !is_listing && !matches!(event, WatchEvent::Error(_)) {
+            self.on_fresh().await;
+        }
         match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) if is_listing => {
                 self.sink.take(Event::Listed(object)).await;
             }
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
-                self.reached(object.meta().resource_version.clone());
+                self.reached(object.version());
                 self.sink.take(Event::Put(object)).await;
             }
+            WatchEvent::Deleted(object) if is_listing => self.sink.take(Event::Unlisted(object)).await,
             WatchEvent::Deleted(object) => {
-                self.reached(object.meta().resource_version.clone());
+                self.reached(object.version());
                 self.sink.take(Event::Gone(object)).await;
             }
             WatchEvent::Bookmark(bookmark) => {
                 if is_listing && bookmark.metadata.annotations.contains_key("k8s.io/initial-events-end") {
-                    self.resume = Some(String::new());
-                    self.reached(Some(bookmark.metadata.resource_version));
-                    self.sink.take(Event::Done).await;
-                    self.on_fresh().await;
+                    self.listed(&bookmark.metadata.resource_version).await;
                     return Ok(false);
                 }
-                self.reached(Some(bookmark.metadata.resource_version));
+                self.reached(Some(&bookmark.metadata.resource_version));
             }
             WatchEvent::Error(status) => return Err((*status).into()),
         }
@@ -213,13 +244,14 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
     /// A full list in pages.
     async fn list_pages(&mut self) -> Result<(), Trouble> {
         let mut params = ListParams {
-            label_selector: self.labels.clone(),
+            label_selector: self.target.labels.clone(),
+            field_selector: self.target.fields.clone(),
             limit: Some(PAGE_OBJECTS),
             ..ListParams::default()
         };
         self.sink.take(Event::Begin).await;
         loop {
-            let request = if self.is_metadata_only {
+            let request = if self.target.is_metadata_only {
                 self.request.list_metadata(&params)
             } else {
                 self.request.list(&params)
@@ -237,22 +269,28 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             let Some(version) = page.metadata.resource_version.filter(|version| !version.is_empty()) else {
                 return Err(Trouble::Failed("the API server gave a list without resourceVersion".into()));
             };
-            self.resume = Some(String::new());
-            self.reached(Some(version));
-            self.sink.take(Event::Done).await;
-            self.on_fresh().await;
+            self.listed(&version).await;
             return Ok(());
         }
     }
 
+    /// A full list is complete, at this version.
+    async fn listed(&mut self, version: &str) {
+        self.was_listed = true;
+        self.resume = Some(String::new());
+        self.reached(Some(version));
+        self.sink.take(Event::Done).await;
+        self.on_fresh().await;
+    }
+
     /// We know all there was at this version.
-    fn reached(&mut self, version: Option<String>) {
+    fn reached(&mut self, version: Option<&str>) {
         // Within a list, the versions of its objects are in no order.
         if let (Some(resume), Some(version)) =
             (&mut self.resume, version.filter(|version| !version.is_empty()))
         {
-            resume.clone_from(&version);
-            self.floor = version;
+            version.clone_into(resume);
+            version.clone_into(&mut self.floor);
         }
     }
 
@@ -266,17 +304,27 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
 
     /// Reports a failure. Returns how long to wait.
     async fn on_error(&mut self, trouble: Trouble, lasted: Duration) -> Duration {
+        // Pages follow a stream at once: it is the same list.
+        let is_same_list = trouble == Trouble::NoStreaming;
+        let wait = self.after(trouble, lasted).await;
+        // What makes one node list again often makes all of them do so. A first list does not wait: nothing is served before.
+        let is_relist = self.resume.is_none() && self.was_listed && !is_same_list;
+        if is_relist { wait.max(before_list((self.chance)())) } else { wait }
+    }
+
+    /// Reports a failure. Returns how long to wait for the server's sake, after all that failed before.
+    async fn after(&mut self, trouble: Trouble, lasted: Duration) -> Duration {
         let why = match trouble {
             Trouble::NoStreaming => {
-                self.is_streaming = false;
+                self.streams_from = Instant::now() + NO_STREAMS;
                 return Duration::ZERO;
             }
             Trouble::Expired => {
                 self.resume = None;
                 let before = self.expired.replace(Instant::now());
                 if before.is_none_or(|at| at.elapsed() >= EXPIRED_AGAIN) {
-                    // The server works and nothing was reported as stale: changes until then must not wait for a list
-                    // as long as failures before, of a server that was away, would have it.
+                    // The server works: the wait does not grow by the failures before, of a server that was away. What was
+                    // not stale then is not stale now.
                     return Duration::ZERO;
                 }
                 Some(trouble.to_string())
@@ -300,7 +348,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             self.told = Some(why.clone());
             self.sink.take(Event::Stale(why)).await;
         }
-        self.retry.after_failure(lasted, chance())
+        self.retry.after_failure(lasted, (self.chance)())
     }
 }
 

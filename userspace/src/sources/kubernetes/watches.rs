@@ -12,6 +12,7 @@ use crate::model::{Kind, ObjectName, Problem};
 use futures_util::FutureExt as _;
 use kube::Client;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -132,7 +133,7 @@ impl Start {
             watches,
             source,
             epoch,
-            Watch::<Object<B, STATUS>, _>::new(self.client.clone(), source, version, sink),
+            Watch::<Object<B, STATUS>, _>::new(self.client.clone(), source.target(version), sink),
         )
     }
 
@@ -163,7 +164,7 @@ impl Start {
             fold,
             interner: self.interner.clone(),
             outbox: self.outbox.clone(),
-            listed: Vec::new(),
+            listed: BTreeMap::new(),
         }
     }
 }
@@ -179,7 +180,7 @@ struct Folding<F> {
     fold: F,
     interner: Interner,
     outbox: mpsc::Sender<Message>,
-    listed: Vec<Entry>,
+    listed: BTreeMap<ObjectName, Entry>,
 }
 
 impl<F> Folding<F> {
@@ -218,10 +219,14 @@ where
             }
             Event::Listed(Object(raw)) => {
                 let entry = self.entry(raw);
-                self.listed.push(entry);
+                self.listed.insert(entry.name.clone(), entry);
                 return;
             }
-            Event::Done => WatchEvent::Listed(std::mem::take(&mut self.listed)),
+            Event::Unlisted(Object(raw)) => {
+                self.listed.remove(&fold::name(&raw.meta, &self.interner));
+                return;
+            }
+            Event::Done => WatchEvent::Listed(std::mem::take(&mut self.listed).into_values().collect()),
             Event::Put(Object(raw)) => WatchEvent::Put(Box::new(self.entry(raw))),
             Event::Gone(Object(raw)) => {
                 WatchEvent::Gone(ObjectName::clone(&fold::name(&raw.meta, &self.interner)))

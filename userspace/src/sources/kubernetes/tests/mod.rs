@@ -6,5 +6,7 @@ mod endpoints;
 mod store;
 /// The watches against an API server that does what a test says.
 mod watches;
+/// When a watch asks for what, by a virtual clock.
+mod rules;
 /// That API server.
 mod server;

@@ -1,4 +1,5 @@
-//! An API server that answers requests for Services by a script, and knows of nothing else.
+//! An API server that answers requests for one kind by a script, and has no object of any other. It is in this process, so that a
+//! test's clock may be virtual.
 
 use super::super::store::Store;
 use super::super::watches::{Options, Reads};
@@ -10,11 +11,13 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 use futures_util::stream;
+use kube::Client;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// One answer.
 pub(super) enum Answer {
@@ -26,50 +29,73 @@ pub(super) enum Answer {
     Open(Vec<String>),
     /// Lines of a watch, which then ends.
     Ended(Vec<String>),
+    /// Lines of a watch, each after this many seconds more. It stays open.
+    Slow(Vec<(u64, String)>),
 }
 
-/// The server; it ends with the test's runtime.
-pub(super) struct Server {
-    script: Arc<Mutex<Script>>,
-    pub(super) store: Store,
-}
+/// Where Services are served.
+pub(super) const SERVICES: &str = "/api/v1/services";
 
-#[derive(Default)]
+/// The answers of a server.
+#[derive(Clone)]
+pub(super) struct Api(Arc<Mutex<Script>>);
+
 struct Script {
+    path: &'static str,
     answers: VecDeque<Answer>,
     /// What is answered when nothing else is left; by default a watch without events.
     last: Option<(u16, &'static str)>,
-    /// Queries for Services, in order.
-    asked: Vec<String>,
+    /// Queries for the kind, in order, and when they came.
+    asked: Vec<(Instant, String)>,
+}
+
+impl Api {
+    /// A server that answers requests for this path like this, and a client for it.
+    pub(super) fn serve(path: &'static str, answers: impl IntoIterator<Item = Answer>) -> (Self, Client) {
+        let script = Script { path, answers: answers.into_iter().collect(), last: None, asked: Vec::new() };
+        let this = Self(Arc::new(Mutex::new(script)));
+        let router = Router::new().fallback(answer).with_state(this.clone());
+        (this, Client::new(router, "default"))
+    }
+
+    /// From now on, requests are refused when the script is at its end.
+    pub(super) fn refuse_from_now_on(&self, code: u16, message: &'static str) {
+        self.0.lock().unwrap().last = Some((code, message));
+    }
+
+    /// Queries for the kind so far, and when they came.
+    pub(super) fn asked(&self) -> Vec<(Instant, String)> {
+        self.0.lock().unwrap().asked.clone()
+    }
+}
+
+/// A server of Services, and a store that watches it.
+pub(super) struct Server {
+    api: Api,
+    pub(super) store: Store,
 }
 
 impl Server {
-    /// A server and a store that watches it.
-    pub(super) async fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
-        let script = Script { answers: answers.into_iter().collect(), ..Script::default() };
-        let script = Arc::new(Mutex::new(script));
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        let client = super::super::connect(kube::Config::new(url.parse().unwrap())).unwrap();
+    /// Starts to watch a server that answers like this.
+    pub(super) fn start(answers: impl IntoIterator<Item = Answer>) -> Self {
+        let (api, client) = Api::serve(SERVICES, answers);
         let store = Store::start(Options { client, policy: Policy::default(), reads: Reads::Origins });
-        Self { script, store }
+        Self { api, store }
     }
 
     /// From now on, Services are refused when the script is at its end.
     pub(super) fn refuse_from_now_on(&self, code: u16, message: &'static str) {
-        self.script.lock().unwrap().last = Some((code, message));
+        self.api.refuse_from_now_on(code, message);
     }
 
     /// Queries for Services so far.
     pub(super) fn asked(&self) -> Vec<String> {
-        self.script.lock().unwrap().asked.clone()
+        self.api.asked().into_iter().map(|(_, query)| query).collect()
     }
 
     /// Follows the store until it is as wanted; each state in between is checked.
     pub(super) async fn until(&mut self, wanted: impl Fn(&Store) -> bool, mut each: impl FnMut(&Store)) {
-        let end = Instant::now() + Duration::from_secs(25);
+        let end = Instant::now() + Duration::from_secs(120);
         while !wanted(&self.store) {
             let left = end.saturating_duration_since(Instant::now());
             let changed = tokio::time::timeout(left, self.store.changed()).await;
@@ -82,6 +108,12 @@ impl Server {
     pub(super) fn services(store: &Store) -> Vec<String> {
         store.cluster().services.keys().map(|name| name.name.to_string()).collect()
     }
+}
+
+/// The value of a parameter of a query.
+pub(super) fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a str> {
+    let mut parts = query.split('&').filter_map(|part| part.split_once('='));
+    parts.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
 /// A line of a watch.
@@ -111,9 +143,10 @@ pub(super) fn status(code: u16, message: &str) -> Value {
         "reason": "Because", "metadata": {}})
 }
 
-async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> Response {
+async fn answer(State(Api(script)): State<Api>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
-    if request.uri().path() != "/api/v1/services" {
+    let mut script = script.lock().unwrap();
+    if request.uri().path() != script.path {
         // Everything else is there and empty.
         return if query.contains("watch=true") {
             lines(vec![listed(1)], true)
@@ -121,12 +154,12 @@ async fn answer(State(script): State<Arc<Mutex<Script>>>, request: Request) -> R
             Response::new(Body::from(json!({"metadata": {}, "items": []}).to_string()))
         };
     }
-    let mut script = script.lock().unwrap();
-    script.asked.push(query);
+    script.asked.push((Instant::now(), query));
     match (script.answers.pop_front(), script.last) {
         (Some(Answer::Page(page)), _) => Response::new(Body::from(page.to_string())),
         (Some(Answer::Open(events)), _) => lines(events, true),
         (Some(Answer::Ended(events)), _) => lines(events, false),
+        (Some(Answer::Slow(events)), _) => slow(events),
         (Some(Answer::Refuse(code, message)), _) | (None, Some((code, message))) => {
             (StatusCode::from_u16(code).unwrap(), status(code, message).to_string()).into_response()
         }
@@ -141,4 +174,12 @@ fn lines(events: Vec<String>, stays_open: bool) -> Response {
     } else {
         Body::from_stream(events)
     })
+}
+
+fn slow(events: Vec<(u64, String)>) -> Response {
+    let events = stream::iter(events).then(|(wait, line)| async move {
+        tokio::time::sleep(Duration::from_secs(wait)).await;
+        Ok::<_, Infallible>(line + "\n")
+    });
+    Response::new(Body::from_stream(events.chain(stream::pending())))
 }

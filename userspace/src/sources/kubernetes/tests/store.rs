@@ -4,6 +4,7 @@ use super::super::watch_event::{Body, Entry, Message, Slice, WatchEvent};
 use super::super::watches::Reads;
 use crate::model::cluster::{ClusterRoute, Endpoint, EndpointState, Policy};
 use crate::model::{Kind, Meta, ObjectName, Problem};
+use futures_util::FutureExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -98,9 +99,11 @@ async fn complete_is_when_every_source_was_listed_or_is_known_to_be_absent() {
     tell(&outbox, Source::Services, 0, WatchEvent::Stale("403".to_owned()));
     store.changed().await;
     assert!(store.is_complete());
+    assert!(store.unlisted().is_empty());
     tell(&outbox, Source::TcpRoutes, 1, WatchEvent::Present("v1"));
     store.changed().await;
     assert!(!store.is_complete());
+    assert_eq!(store.unlisted(), [Source::TcpRoutes].into());
     assert_eq!((store.version(Kind::TcpRoute), store.version(Kind::TlsRoute)), (Some("v1"), None));
     tell(&outbox, Source::TcpRoutes, 1, WatchEvent::Listed(Vec::new()));
     store.changed().await;
@@ -214,11 +217,11 @@ async fn a_dropped_wait_loses_nothing() {
         tell(&outbox, Source::TlsRoutes, 0, WatchEvent::Put(Box::new(route(&format!("r{n}"), 1))));
         // Polled once and dropped, as in a `select!` that another branch wins.
         let mut wait = Box::pin(store.changed());
-        told += usize::from(futures_util::poll!(&mut wait).is_ready());
+        told += usize::from(wait.as_mut().now_or_never().is_some());
     }
     // The last one was taken by a wait that was dropped: the next one reports it.
     tell(&outbox, Source::TlsRoutes, 0, WatchEvent::Put(Box::new(route("r20", 1))));
-    assert!(futures_util::poll!(Box::pin(store.changed())).is_pending());
+    assert!(store.changed().now_or_never().is_none());
     store.changed().await;
     assert_eq!((store.cluster().tls_routes.len(), told), (21, 10));
 }

@@ -2,7 +2,8 @@ use super::super::store::Store;
 use super::server::Answer::{Ended, Open, Page, Refuse};
 use super::server::{Server, bookmark, event, listed, service, status};
 use serde_json::json;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 fn is_fresh(store: &Store) -> bool {
     store.stale().is_empty()
@@ -19,31 +20,25 @@ fn never_less(store: &Store) {
 
 /// The value of a parameter in each query.
 fn parameter(asked: &[String], name: &str) -> Vec<Option<String>> {
-    let value = |query: &String| {
-        let mut parts = query.split('&').filter_map(|part| part.split_once('='));
-        parts.find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
-    };
-    asked.iter().map(value).collect()
+    asked.iter().map(|query| super::server::parameter(query, name).map(str::to_owned)).collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_list_as_a_stream_is_followed_and_a_watch_that_ends_goes_on_where_it_was() {
     let mut server = Server::start([
         Ended(vec![event("ADDED", "a", 5), event("ADDED", "b", 3), listed(7), event("ADDED", "c", 8)]),
         Ended(vec![event("DELETED", "b", 9), bookmark(12, json!({}))]),
         Open(vec![event("MODIFIED", "d", 13)]),
-    ])
-    .await;
+    ]);
     server.until(services(&["a", "c", "d"]), never_less).await;
     assert!(server.store.is_complete());
     let asked = server.asked();
     let text = |text: &str| Some(text.to_owned());
     assert_eq!(parameter(&asked, "resourceVersion"), [text(""), text("8"), text("12")]);
     assert_eq!(parameter(&asked, "sendInitialEvents"), [text("true"), None, None]);
-    assert_eq!(parameter(&asked, "timeoutSeconds"), [text("45"), text("45"), text("45")]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_streams_is_asked_for_pages() {
     let page = |items: &[&str], more: &str| {
         let items: Vec<_> = items.iter().map(|name| service(name, 2)).collect();
@@ -55,8 +50,7 @@ async fn a_server_that_refuses_streams_is_asked_for_pages() {
         page(&["a", "b"], "next"),
         page(&["c"], ""),
         Open(vec![event("ADDED", "d", 21)]),
-    ])
-    .await;
+    ]);
     let begun = Instant::now();
     server.until(services(&["a", "b", "c", "d"]), never_less).await;
     assert!(begun.elapsed() < Duration::from_secs(1), "it waited {:?}", begun.elapsed());
@@ -66,17 +60,17 @@ async fn a_server_that_refuses_streams_is_asked_for_pages() {
     assert_eq!(parameter(&asked, "resourceVersion")[3].as_deref(), Some("20"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_knows_no_streams_is_found_out() {
     // Before 1.27 the parameter is unknown: the events come, but never the word that these were all.
     let items = json!({"metadata": {"resourceVersion": "6"}, "items": [service("a", 5)]});
-    let mut server = Server::start([Open(vec![event("ADDED", "a", 5)]), Page(items)]).await;
+    let mut server = Server::start([Open(vec![event("ADDED", "a", 5)]), Page(items)]);
     server.until(services(&["a"]), never_less).await;
     assert!(server.store.is_complete());
     assert_eq!(parameter(&server.asked(), "sendInitialEvents")[..2], [Some("true".to_owned()), None]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_version_that_is_too_old_costs_one_list_and_no_flap() {
     let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")}).to_string();
     for expired in [Ended(vec![gone]), Refuse(410, "The resourceVersion for the provided watch is too old.")]
@@ -85,8 +79,7 @@ async fn a_version_that_is_too_old_costs_one_list_and_no_flap() {
             Ended(vec![event("ADDED", "a", 5), event("ADDED", "b", 5), listed(7)]),
             expired,
             Open(vec![event("ADDED", "a", 5), event("ADDED", "c", 9), listed(11)]),
-        ])
-        .await;
+        ]);
         server.until(services(&["a", "b"]), never_less).await;
         let keeps = |store: &Store| {
             never_less(store);
@@ -100,56 +93,31 @@ async fn a_version_that_is_too_old_costs_one_list_and_no_flap() {
     }
 }
 
-/// An API server that was away for a while knows no old versions: with the wait that the failures before had grown to, the
-/// watch was called fresh and received nothing for up to 6 s.
-#[tokio::test]
-async fn a_version_that_is_too_old_after_failures_is_given_up_at_once() {
-    let gone = json!({"type": "ERROR", "object": status(410, "too old resource version")}).to_string();
-    let away = || Refuse(503, "away");
-    let mut server = Server::start([
-        Ended(vec![event("ADDED", "a", 5), listed(7)]),
-        away(),
-        away(),
-        away(),
-        away(),
-        Ended(vec![gone]),
-        Open(vec![event("ADDED", "b", 9), listed(11)]),
-    ])
-    .await;
-    server.until(|store| !is_fresh(store), |_| {}).await;
-    server.until(is_fresh, |_| {}).await;
-    let fresh = Instant::now();
-    server.until(services(&["b"]), never_less).await;
-    // The next wait would be 1.6 s at least.
-    assert!(fresh.elapsed() < Duration::from_secs(1), "it waited {:?}", fresh.elapsed());
-}
-
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_whose_every_version_is_too_old_is_not_asked_without_end_and_not_believed() {
-    let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]).await;
+    let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]);
     server.refuse_from_now_on(410, "too old resource version");
     server.until(|store| !is_fresh(store), |_| {}).await;
     assert!(server.store.stale()[0].why.contains("too old"), "{:?}", server.store.stale());
     assert_eq!(Server::services(&server.store), ["a"]);
-    let _ = tokio::time::timeout(Duration::from_secs(1), server.until(|_| false, |_| {})).await;
-    assert!(server.asked().len() < 10, "{:#?}", server.asked());
+    let _ = tokio::time::timeout(Duration::from_secs(60), server.until(|_| false, |_| {})).await;
+    assert!(server.asked().len() < 40, "{:#?}", server.asked());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_of_another_history_is_asked_for_everything() {
     let mut server = Server::start([
         Ended(vec![event("ADDED", "a", 500), listed(700)]),
         Refuse(504, "Too large resource version: 700, current: 20"),
         Open(vec![event("ADDED", "b", 20), listed(21)]),
-    ])
-    .await;
+    ]);
     server.until(services(&["b"]), |_| {}).await;
     assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some(""));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_makes_stale_and_is_not_stormed() {
-    let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]).await;
+    let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]);
     server.refuse_from_now_on(503, "etcd is gone");
     server.until(|store| !is_fresh(store), |_| {}).await;
     let stale = server.store.stale();
@@ -168,35 +136,34 @@ async fn a_server_that_refuses_makes_stale_and_is_not_stormed() {
     assert_eq!(Server::services(&server.store), ["a"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_ends_at_once_each_time_is_not_stormed() {
     let ends = (0..100).map(|_| Ended(Vec::new()));
     let first = Ended(vec![event("ADDED", "a", 5), listed(7)]);
-    let mut server = Server::start(std::iter::once(first).chain(ends)).await;
-    server.until(services(&["a"]), |_| {}).await;
+    let mut server = Server::start(std::iter::once(first).chain(ends));
+    server.until(|store| Server::services(store) == ["a"], |_| {}).await;
     let _ = tokio::time::timeout(Duration::from_secs(2), server.until(|_| false, |_| {})).await;
     let asked = server.asked().len();
     assert!((3..=8).contains(&asked), "asked {asked} times in 2 s");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_line_that_is_no_event_does_not_end_the_watch_for_good() {
     let mut server = Server::start([
         Open(vec![event("ADDED", "a", 5), listed(7), "{\"type\":\"ADDED\",\"object\":[]}".to_owned()]),
         Open(vec![event("ADDED", "b", 8)]),
-    ])
-    .await;
+    ]);
     let mut was_stale = false;
     server.until(services(&["a", "b"]), |store| was_stale |= !is_fresh(store)).await;
     assert!(was_stale);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_object_of_another_shape_is_told_and_the_others_stay() {
     let mut odd = service("odd", 6);
     odd["spec"] = json!({"ports": "none"});
     let odd = json!({"type": "ADDED", "object": odd}).to_string();
-    let mut server = Server::start([Open(vec![event("ADDED", "a", 5), odd, listed(7)])]).await;
+    let mut server = Server::start([Open(vec![event("ADDED", "a", 5), odd, listed(7)])]);
     server.until(services(&["a", "odd"]), never_less).await;
     let problems = &server.store.cluster().problems;
     assert_eq!(problems.len(), 1);

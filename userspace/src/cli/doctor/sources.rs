@@ -1,0 +1,40 @@
+//! What this node's agent cannot follow, as it says itself.
+
+use super::{Finding, Verdict, finding};
+use crate::admin;
+use crate::cli::probe::SOCKET;
+use std::path::Path;
+use std::time::Duration;
+
+/// The time limit for the agent's answer.
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// Asks the agent, if one answers here.
+pub(super) fn look() -> Vec<Finding> {
+    let answer = admin::ask(Path::new(SOCKET), "/readyz", LIMIT);
+    answer.map(|answer| findings(&answer.text)).unwrap_or_default()
+}
+
+fn findings(text: &str) -> Vec<Finding> {
+    let stale: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("stale: ")).collect();
+    if stale.is_empty() {
+        return vec![finding(Verdict::Ok, "sources", "all that the agent reads is up to date", "")];
+    }
+    let remedy = "see whether the API server answers and whether the agent may list and watch it";
+    stale.into_iter().map(|source| finding(Verdict::Note, "stale", source, remedy)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_agent_cannot_follow_is_a_note() {
+        let found = findings("ok\nstale: services: 403 Forbidden; the last state serves on\n");
+        let [finding] = found.as_slice() else { panic!("{} findings", found.len()) };
+        assert_eq!((finding.verdict, finding.what.as_str()), (Verdict::Note, "stale"));
+        assert!(finding.found.starts_with("services: 403"), "{}", finding.found);
+        assert_eq!(findings("ok\n")[0].verdict, Verdict::Ok);
+        assert_eq!(findings("not ok\nnot synced\n").len(), 1);
+    }
+}

@@ -1,0 +1,377 @@
+//! What waits for a kind that cannot be listed. Pure.
+//!
+//! | not listed | what waits |
+//! | --- | --- |
+//! | definitions, namespaces, Services, GatewayClasses, Gateways | everything: which kinds, addresses and parents there are |
+//! | TLSRoutes, TCPRoutes | their Claims; on listeners of their protocol the number of routes |
+//! | ListenerSets | the same of them, and of routes to them |
+//! | ReferenceGrants | status, Events and Claims of routes to other namespaces |
+//! | EndpointSlices | nothing: agents read them themselves |
+//!
+//! A Claim that waits keeps what it was granted: another one that would get it waits, too.
+
+use super::queue::Write;
+use crate::model::cluster::{ClusterRoute, GatewayListener, ParentRef};
+use crate::model::{Claim, Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::sources::kubernetes::api::claim::{ClaimGrant, ClaimOrigin, ClaimSpec};
+use crate::sources::kubernetes::{Source, StoredStatus};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Without these nothing is judged.
+pub(super) const BASIS: [Source; 5] =
+    [Source::Definitions, Source::Namespaces, Source::Services, Source::GatewayClasses, Source::Gateways];
+
+/// What waits.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Hold {
+    unlisted: BTreeSet<Source>,
+    /// Objects whose status and Events wait.
+    pub(super) objects: BTreeSet<ObjectRef>,
+    /// Names of Claims that stay as they are.
+    pub(super) claims: BTreeSet<String>,
+}
+
+/// What Claims that wait have: protocol and names, by address and port.
+type Granted<'a> = BTreeMap<(&'a str, i32), Vec<(&'a str, Option<&'a str>)>>;
+
+impl Hold {
+    /// What waits while these sources are not listed. `wanted` was settled without them, `stored` is there.
+    pub(super) fn of<'a>(
+        unlisted: BTreeSet<Source>,
+        cluster: &Cluster,
+        wanted: &[Claim],
+        stored: impl Iterator<Item = (&'a String, &'a ClaimSpec)>,
+    ) -> Self {
+        let mut this = Self { unlisted, ..Self::default() };
+        if this.unlisted.is_empty() {
+            return this;
+        }
+        this.routes(cluster);
+        let stored: Vec<_> = stored.collect();
+        let mut wanted: Vec<(String, ClaimSpec)> = wanted
+            .iter()
+            .filter_map(|claim| {
+                let origin = ClaimOrigin::of(claim)?;
+                Some((origin.object_name(), ClaimSpec::of(origin, claim, "")))
+            })
+            .collect();
+        // One that waits because of another may itself have what a third one would get.
+        loop {
+            let is_held = |(name, spec): &(&String, &ClaimSpec)| {
+                this.claims.contains(*name) || this.holds_origin(&spec.origin)
+            };
+            let held: Vec<_> = stored.iter().copied().filter(is_held).collect();
+            let granted = granted(&held);
+            this.claims.extend(held.into_iter().map(|(name, _)| name.clone()));
+            let (waiting, free): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(name, spec)| {
+                this.claims.contains(name)
+                    || this.holds_origin(&spec.origin)
+                    || spec.grants.iter().any(|grant| is_taken(&granted, &spec.protocol, grant))
+            });
+            wanted = free;
+            if waiting.is_empty() {
+                return this;
+            }
+            for (name, spec) in waiting {
+                this.objects.extend(object(&spec.origin));
+                this.claims.insert(name);
+            }
+        }
+    }
+
+    /// Removes what waits from what was judged, and leaves unknown numbers as they are.
+    pub(super) fn apply<'a>(
+        &self,
+        writes: &mut Vec<(ObjectRef, Option<Write>)>,
+        problems: &mut Vec<Problem>,
+        cluster: &Cluster,
+        stored: impl Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    ) {
+        if self.unlisted.is_empty() {
+            return;
+        }
+        writes.retain(|(object, _)| !self.objects.contains(object));
+        problems
+            .retain(|problem| problem.object.as_ref().is_none_or(|object| !self.objects.contains(object)));
+        for (object, write) in writes {
+            let Some(current) = stored(object).map(|stored| &stored.status) else { continue };
+            if let Some(new) = write {
+                self.keep_counts(cluster, object, current, &mut new.status);
+                if new.status == *current {
+                    *write = None;
+                }
+            }
+        }
+    }
+
+    /// Routes that need what is not listed.
+    fn routes(&mut self, cluster: &Cluster) {
+        let kinds = [(Kind::TlsRoute, &cluster.tls_routes), (Kind::TcpRoute, &cluster.tcp_routes)];
+        for (kind, routes) in kinds {
+            for (name, route) in routes {
+                let waits = |source: Source| match source {
+                    Source::ListenerSets => route.parents.iter().any(is_set),
+                    Source::ReferenceGrants => leaves_its_namespace(route),
+                    _ => false,
+                };
+                if self.unlisted.iter().copied().any(waits) {
+                    self.objects.insert(ObjectRef { kind, name: name.clone() });
+                }
+            }
+        }
+    }
+
+    fn holds_origin(&self, origin: &ClaimOrigin) -> bool {
+        let is_unlisted = |of: Kind| self.unlisted.iter().any(|source| kind(*source) == Some(of));
+        object(origin).is_some_and(|object| is_unlisted(object.kind) || self.objects.contains(&object))
+    }
+
+    /// The numbers of routes and ListenerSets in a status that are not known stay as they are.
+    fn keep_counts(&self, cluster: &Cluster, object: &ObjectRef, current: &Value, new: &mut Value) {
+        const ROUTES: &str = "attachedRoutes";
+        const SETS: &str = "attachedListenerSets";
+        let listeners: &[GatewayListener] = match object.kind {
+            Kind::Gateway => cluster.gateways.get(&object.name).map_or(&[], |gateway| &gateway.listeners),
+            Kind::ListenerSet => cluster.listener_sets.get(&object.name).map_or(&[], |set| &set.listeners),
+            _ => return,
+        };
+        for listener in listeners.iter().filter(|listener| self.counts_are_unknown(listener)) {
+            let before = entry(current, &listener.name).and_then(|entry| entry.get(ROUTES)).cloned();
+            let entries = new.get_mut("listeners").and_then(Value::as_array_mut);
+            let entry = entries.and_then(|all| all.iter_mut().find(|entry| is_named(entry, &listener.name)));
+            if let (Some(before), Some(entry)) = (before, entry.and_then(Value::as_object_mut)) {
+                entry.insert(ROUTES.to_owned(), before);
+            }
+        }
+        if self.unlisted.contains(&Source::ListenerSets)
+            && let (Some(before), Some(status)) = (current.get(SETS), new.as_object_mut())
+        {
+            status.insert(SETS.to_owned(), before.clone());
+        }
+    }
+
+    fn counts_are_unknown(&self, listener: &GatewayListener) -> bool {
+        let routes = if &*listener.protocol == "TCP" { Source::TcpRoutes } else { Source::TlsRoutes };
+        self.unlisted.contains(&routes)
+    }
+}
+
+/// The kind of objects that Claims are of, among those that something but not everything waits for.
+fn kind(source: Source) -> Option<Kind> {
+    match source {
+        Source::ListenerSets => Some(Kind::ListenerSet),
+        Source::TlsRoutes => Some(Kind::TlsRoute),
+        Source::TcpRoutes => Some(Kind::TcpRoute),
+        _ => None,
+    }
+}
+
+fn granted<'a>(held: &[(&String, &'a ClaimSpec)]) -> Granted<'a> {
+    let mut granted = Granted::new();
+    for (_, spec) in held {
+        for grant in &spec.grants {
+            let all = granted.entry((grant.address.as_str(), grant.port)).or_default();
+            all.push((spec.protocol.as_str(), grant.names.as_deref()));
+        }
+    }
+    granted
+}
+
+/// Whether a Claim that waits has this. Many may answer at an address and port, with one protocol.
+fn is_taken(granted: &Granted<'_>, protocol: &str, grant: &ClaimGrant) -> bool {
+    let those = granted.get(&(grant.address.as_str(), grant.port)).into_iter().flatten();
+    those
+        .into_iter()
+        .any(|(other, names)| *other != protocol || (names.is_some() && *names == grant.names.as_deref()))
+}
+
+fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
+    let kinds = [Kind::Gateway, Kind::ListenerSet, Kind::Service, Kind::TcpRoute, Kind::TlsRoute];
+    let kind = kinds.into_iter().find(|kind| kind.text() == origin.kind)?;
+    Some(ObjectRef { kind, name: ObjectName::new(origin.namespace.as_str(), origin.name.as_str()) })
+}
+
+fn is_set(parent: &ParentRef) -> bool {
+    parent.kind.as_deref() == Some("ListenerSet")
+}
+
+fn leaves_its_namespace(route: &ClusterRoute) -> bool {
+    let own = &route.meta.name.namespace;
+    let mut references = route.rules.iter().flatten();
+    references.any(|reference| reference.namespace.as_ref().is_some_and(|other| other != own))
+}
+
+fn entry<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
+    status.get("listeners")?.as_array()?.iter().find(|entry| is_named(entry, name))
+}
+
+fn is_named(entry: &Value, name: &str) -> bool {
+    entry.get("name").and_then(Value::as_str) == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::claim::{ClaimBackends, Grant, Granted as Has};
+    use crate::model::cluster::{BackendRef, GatewaySpec};
+    use crate::model::{Meta, Origin, Pattern, Protocol, ServerName};
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn route(name: &str) -> ObjectRef {
+        ObjectRef { kind: Kind::TlsRoute, name: ObjectName::new("ns", name) }
+    }
+
+    /// A claim of an object to these names.
+    fn claim(kind: Kind, name: &str, names: &[&str]) -> Claim {
+        let grant = |name: &&str| Grant {
+            at: "192.0.2.1:443".parse().unwrap(),
+            protocol: Protocol::Tls,
+            what: Has::Names(Pattern::Exact(ServerName::new(name).unwrap())),
+        };
+        let binding =
+            Grant { at: "192.0.2.1:443".parse().unwrap(), protocol: Protocol::Tls, what: Has::Binding };
+        Claim {
+            origin: Origin::Object { created_secs: 0, kind, name: ObjectName::new("ns", name) },
+            part: "0".into(),
+            uid: "u".into(),
+            tenant: Some("ns".into()),
+            port: 443,
+            protocol: Protocol::Tls,
+            matches: Vec::new(),
+            route: None,
+            grants: names.iter().map(grant).chain([binding]).collect(),
+            refusals: Vec::new(),
+            backends: ClaimBackends::None,
+        }
+    }
+
+    fn stored(claims: &[Claim]) -> BTreeMap<String, ClaimSpec> {
+        let stored = |claim: &Claim| {
+            let origin = ClaimOrigin::of(claim).unwrap();
+            (origin.object_name(), ClaimSpec::of(origin, claim, "t"))
+        };
+        claims.iter().map(stored).collect()
+    }
+
+    fn name(claim: &Claim) -> String {
+        ClaimOrigin::of(claim).unwrap().object_name()
+    }
+
+    /// A cluster with a route that has this parent, and a backend in this namespace.
+    fn cluster(parent: &str, namespace: Option<&str>) -> Cluster {
+        let name = route("r").name;
+        let backend = BackendRef {
+            group: "".into(),
+            kind: "Service".into(),
+            namespace: namespace.map(Into::into),
+            name: "s".into(),
+            port: Some(443),
+            weight: 1,
+        };
+        let parent = ParentRef { kind: Some(parent.into()), ..ParentRef::default() };
+        let route = ClusterRoute {
+            meta: Meta { name: name.clone(), ..Meta::default() },
+            parents: vec![parent],
+            rules: vec![vec![backend]],
+            ..ClusterRoute::default()
+        };
+        Cluster { tls_routes: BTreeMap::from([(name, Arc::new(route))]), ..Cluster::default() }
+    }
+
+    fn objects(unlisted: Source, cluster: &Cluster) -> BTreeSet<ObjectRef> {
+        Hold::of(BTreeSet::from([unlisted]), cluster, &[], [].into_iter()).objects
+    }
+
+    #[test]
+    fn routes_to_other_namespaces_wait_for_reference_grants() {
+        let grants = Source::ReferenceGrants;
+        assert_eq!(objects(grants, &cluster("Gateway", Some("other"))), BTreeSet::from([route("r")]));
+        assert_eq!(objects(grants, &cluster("Gateway", Some("ns"))), BTreeSet::new());
+        assert_eq!(objects(grants, &cluster("Gateway", None)), BTreeSet::new());
+        assert_eq!(objects(Source::TcpRoutes, &cluster("Gateway", Some("other"))), BTreeSet::new());
+    }
+
+    #[test]
+    fn routes_to_listener_sets_wait_for_these() {
+        assert_eq!(objects(Source::ListenerSets, &cluster("ListenerSet", None)), [route("r")].into());
+        assert_eq!(objects(Source::ListenerSets, &cluster("Gateway", None)), BTreeSet::new());
+        assert_eq!(objects(Source::EndpointSlices, &cluster("ListenerSet", Some("other"))), BTreeSet::new());
+    }
+
+    #[test]
+    fn claims_of_a_kind_that_is_not_listed_stay_and_others_come_and_go() {
+        let (tcp, gone) = (claim(Kind::TcpRoute, "t", &[]), claim(Kind::TlsRoute, "gone", &["a.example"]));
+        let new = claim(Kind::TlsRoute, "new", &["b.example"]);
+        let there = stored(&[tcp.clone(), gone]);
+        let unlisted = BTreeSet::from([Source::TcpRoutes]);
+        let hold = Hold::of(unlisted, &Cluster::default(), std::slice::from_ref(&new), there.iter());
+        assert_eq!((hold.claims, hold.objects), ([name(&tcp)].into(), BTreeSet::new()));
+        let all = Hold::of(BTreeSet::new(), &Cluster::default(), &[new], there.iter());
+        assert_eq!(all, Hold::default());
+    }
+
+    #[test]
+    fn what_a_claim_that_waits_has_goes_to_no_other_one() {
+        // The ListenerSet's name would go to "young", what that has to "third"; "free" wants neither.
+        let there = stored(&[
+            claim(Kind::ListenerSet, "set", &["a.example"]),
+            claim(Kind::TlsRoute, "young", &["b.example"]),
+        ]);
+        let wanted = [
+            claim(Kind::TlsRoute, "free", &["c.example"]),
+            claim(Kind::TlsRoute, "third", &["b.example"]),
+            claim(Kind::TlsRoute, "young", &["a.example"]),
+        ];
+        let hold = Hold::of([Source::ListenerSets].into(), &Cluster::default(), &wanted, there.iter());
+        assert_eq!(hold.objects, BTreeSet::from([route("third"), route("young")]));
+        assert!(!hold.claims.contains(&name(&wanted[0])) && hold.claims.len() == 3, "{:?}", hold.claims);
+        // With another protocol, the whole address and port is another's.
+        let tcp = Claim { protocol: Protocol::Tcp, ..claim(Kind::Service, "s", &[]) };
+        let hold = Hold::of(
+            [Source::ListenerSets].into(),
+            &Cluster::default(),
+            std::slice::from_ref(&tcp),
+            there.iter(),
+        );
+        assert!(hold.claims.contains(&name(&tcp)), "{:?}", hold.claims);
+    }
+
+    #[test]
+    fn status_and_events_of_what_waits_are_not_written_and_unknown_numbers_stay() {
+        let listener = |name: &str, protocol: &str| GatewayListener {
+            name: name.into(),
+            hostname: None,
+            port: 443,
+            protocol: protocol.into(),
+            tls_mode: None,
+            namespaces: crate::model::cluster::NamespaceScope::Same,
+            kinds: Vec::new(),
+        };
+        let gateway = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
+        let spec = GatewaySpec {
+            listeners: vec![listener("tls", "TLS"), listener("tcp", "TCP")],
+            ..GatewaySpec::default()
+        };
+        let mut cluster = cluster("Gateway", Some("other"));
+        cluster.gateways.insert(gateway.name.clone(), Arc::new(spec));
+        let status = |tls: u32, tcp: u32| json!({"listeners": [{"name": "tls", "attachedRoutes": tls}, {"name": "tcp", "attachedRoutes": tcp}]});
+        let current = StoredStatus { resource_version: "5".into(), uid: "u".into(), status: status(1, 3) };
+        let apply = |new: Value| {
+            let write = |status| Some(Write { status, version: "5".into(), is_urgent: false });
+            let mut writes = vec![(gateway.clone(), write(new)), (route("r"), write(json!({})))];
+            let mut problems =
+                vec![Problem::warning("", "x", "y").object(route("r")), Problem::warning("", "x", "y")];
+            let unlisted = BTreeSet::from([Source::TcpRoutes, Source::ReferenceGrants]);
+            let hold = Hold::of(unlisted, &cluster, &[], [].into_iter());
+            hold.apply(&mut writes, &mut problems, &cluster, |_| Some(&current));
+            assert_eq!(problems.len(), 1);
+            let [(object, write)] = writes.as_slice() else { panic!("{writes:?}") };
+            assert_eq!(*object, gateway);
+            write.as_ref().map(|write| write.status.clone())
+        };
+        assert_eq!(apply(status(2, 0)), Some(status(2, 3)));
+        assert_eq!(apply(status(1, 0)), None, "nothing else is new");
+    }
+}
