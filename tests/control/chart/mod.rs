@@ -11,5 +11,5 @@ mod values;
 mod install;
 /// Rights that are granted.
 mod rights;
-/// Alerts, the dashboard and the list of metrics.
-mod metrics;
+/// What each form of an agent's token may write.
+mod tokens;

@@ -1,7 +1,5 @@
 //! Rights that the chart grants.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl};
 
@@ -161,49 +159,4 @@ fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
         let refused = list(selector).unwrap_err().to_string();
         assert!(refused.contains("forbidden"), "{selector}: {refused}");
     }
-}
-
-#[test]
-fn an_agent_speaks_for_its_own_node_only() {
-    let server = ApiServer::start().unwrap();
-    let admin = server.kubectl();
-    admin.apply(&template(&["--set=namespace.create=true"]).unwrap()).unwrap();
-    admin.wait_for_definitions().unwrap();
-    // The token of a pod on node1, as a kubelet would request it.
-    admin.apply("{apiVersion: v1, kind: Node, metadata: {name: node1}}").unwrap();
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "agent", "namespace": NAMESPACE},
-        "spec": {
-            "nodeName": "node1",
-            "serviceAccountName": "vestibule-agent",
-            "containers": [{"name": "agent", "image": "vestibule:dev"}],
-        },
-    });
-    admin.apply(&pod.to_string()).unwrap();
-    let bound = ["--bound-object-kind=Pod", "--bound-object-name=agent"];
-    let ask = [&["create", "token", "-n", NAMESPACE, "vestibule-agent"][..], &bound].concat();
-    let token = format!("--token={}", admin.run(&ask).unwrap().trim());
-    let write = |object: Value| admin.feed(&[&*token, "create", "-f", "-"], &object.to_string());
-    let state = |node: &str| {
-        let spec = json!({"node": node, "pod": "agent", "version": "0.1.0"});
-        write(
-            json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState", "metadata": {"name": node}, "spec": spec}),
-        )
-    };
-    let lease = |node: &str| {
-        let metadata = json!({"name": format!("vestibule-agent-{node}"), "namespace": NAMESPACE});
-        write(
-            json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}),
-        )
-    };
-    // API servers apply a policy a moment after it is written.
-    let refused = (2..60).find_map(|n| {
-        std::thread::sleep(Duration::from_millis(200));
-        state(&format!("node{n}")).err()
-    });
-    let refused = refused.expect("not refused in twelve seconds").to_string();
-    assert!(refused.contains("of its own node only"), "{refused}");
-    assert!(lease("node2").unwrap_err().to_string().contains("of its own node only"));
-    state("node1").unwrap();
-    lease("node1").unwrap();
 }
