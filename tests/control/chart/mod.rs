@@ -13,3 +13,7 @@ mod install;
 mod rights;
 /// What each form of an agent's token may write.
 mod tokens;
+/// Priorities of our requests at the API server.
+mod priorities;
+/// Alerts, the dashboard and the list of metrics.
+mod metrics;
