@@ -48,7 +48,10 @@ fn an_agent_is_part_of_its_node_and_two_can_share_it() {
     let objects = objects(&[]);
     let set = object(&objects, "DaemonSet", "vestibule-agent");
     assert_eq!(set["spec"]["updateStrategy"]["type"], "RollingUpdate");
-    assert_eq!(set["spec"]["updateStrategy"]["rollingUpdate"], json!({"maxSurge": 1, "maxUnavailable": 0}));
+    assert_eq!(
+        set["spec"]["updateStrategy"]["rollingUpdate"],
+        json!({"maxSurge": "5%", "maxUnavailable": 0})
+    );
     let pod = &set["spec"]["template"]["spec"];
     assert_eq!(pod["hostNetwork"], true);
     assert_eq!(pod["dnsPolicy"], "ClusterFirstWithHostNet");
