@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -22,6 +22,10 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 
 /// The delay between attempts to bind a port that another process uses.
 const PORT_AGAIN: Duration = Duration::from_millis(500);
+
+/// How long a port may be in use before that is reported. The next agent waits for it until the previous one has handed
+/// the maps over.
+const PORT_LATE: Duration = Duration::from_secs(30);
 
 /// The most bytes of an answer that a probe reads.
 const ANSWER_BYTES: u64 = 1 << 16;
@@ -84,12 +88,12 @@ async fn metrics(asked: Arc<dyn Asked>) -> impl IntoResponse {
 /// Serves on a port, on all addresses. While another process uses the port, retries: during an update the
 /// next agent waits for the previous one. Returns only if serving fails.
 pub async fn serve_port(port: u16, asked: Arc<dyn Asked>) -> io::Result<()> {
-    let mut told = false;
+    let (begun, mut told) = (Instant::now(), false);
     let listener = loop {
         match bind(port).await {
             Ok(listener) => break listener,
             Err(error) => {
-                if !std::mem::replace(&mut told, true) {
+                if begun.elapsed() > PORT_LATE && !std::mem::replace(&mut told, true) {
                     warn!(%error, port, "the port for /metrics is not free; it is asked for until it is");
                 }
                 sleep(PORT_AGAIN).await;

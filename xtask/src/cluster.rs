@@ -141,6 +141,9 @@ impl Surroundings {
         tell("VESTIBULE_API_SERVER", setup::go::api_server()?);
         tell("VESTIBULE_GATEWAY_CRDS", setup::go::gateway_crds()?);
         tell("VESTIBULE_HELM", setup::go::helm()?);
+        if needs == Needs::Control {
+            tell("VESTIBULE_PROMTOOL", setup::tools::promtool()?);
+        }
         if needs == Needs::Cluster {
             remove_stale()?;
             let cluster = Cluster::named(&format!("test-{}", std::process::id()));

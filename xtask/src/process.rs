@@ -101,9 +101,15 @@ pub(crate) fn shown(command: &Command) -> String {
 
 /// Whether a program is in PATH, or in one of Debian's folders for administrators' programs.
 pub(crate) fn found(program: &str) -> bool {
+    located(program).is_some()
+}
+
+/// Where [`found`] finds it.
+pub(crate) fn located(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let administrator = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    env::split_paths(&path).chain(administrator).any(|folder| folder.join(program).is_file())
+    let mut folders = env::split_paths(&path).chain(administrator);
+    folders.find_map(|folder| Some(folder.join(program)).filter(|path| path.is_file()))
 }
 
 /// Whether we run as root.

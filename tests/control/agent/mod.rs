@@ -12,5 +12,7 @@ mod killed;
 mod named;
 /// One agent takes over from another.
 mod handover;
+/// The node's port of `/metrics`.
+mod port;
 /// Ten thousand routes.
 mod speed;

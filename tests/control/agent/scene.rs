@@ -124,8 +124,10 @@ impl Scene {
         let path = |name: &str| self.folder.path().join(name);
         let socket = path(&format!("{pod}.sock"));
         let mut command = self.vestibule();
-        command.args(["agent", "--log-format=json", "--metrics-port=0", "--config"]);
-        command.arg(path("vestibule.json"));
+        command.args(["agent", "--log-format=json", "--config"]).arg(path("vestibule.json"));
+        if !flags.iter().any(|flag| flag.starts_with("--metrics-port=")) {
+            command.arg("--metrics-port=0");
+        }
         for (flag, folder) in [("--state", "state"), ("--run", "run")] {
             command.arg(flag).arg(path(folder));
         }

@@ -17,3 +17,5 @@ mod tokens;
 mod priorities;
 /// Alerts, the dashboard and the list of metrics.
 mod metrics;
+/// When alerts fire.
+mod alerts;

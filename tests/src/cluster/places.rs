@@ -28,6 +28,11 @@ pub fn helm() -> Result<PathBuf> {
     told("VESTIBULE_HELM", "control")
 }
 
+/// The program `promtool`, which evaluates alerts.
+pub fn promtool() -> Result<PathBuf> {
+    told("VESTIBULE_PROMTOOL", "control")
+}
+
 /// The archive of our own image, `vestibule:dev`.
 pub fn image() -> Result<PathBuf> {
     told("VESTIBULE_IMAGE", "cluster")

@@ -120,8 +120,14 @@ impl Telemetry {
         *state = State { beat: Instant::now(), missing, was_ready, stale, leads, waiting };
     }
 
+    /// Records whether it leads. One that does not judges nothing: what it judged before would be reported for ever.
     pub(super) fn leads(&self, leads: bool) {
         self.leader.set(i64::from(leads));
+        if !leads {
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            metrics::set_all(&self.problems, "kind", &BTreeMap::new(), &mut told.problems);
+            self.in_use.clear();
+        }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).leads = leads;
     }
 
@@ -231,6 +237,13 @@ mod tests {
             "vestibule_addresses_capacity{range=\"2001:db8::-2001:db8:ffff::\"} 9007199254740992",
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is missing in\n{text}");
+        }
+        // Another one leads now. What it sees may be better, and alerts look at the worst value.
+        telemetry.leads(false);
+        let text = telemetry.metrics();
+        assert!(text.lines().any(|line| line == "vestibule_leader 0"), "{text}");
+        for metric in ["vestibule_problems{", "vestibule_addresses_in_use{"] {
+            assert!(!text.contains(metric), "{metric} in\n{text}");
         }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct Telemetry {
     api: Option<(Client, Identity)>,
     /// Reports to the API server. Starts with the first complete state.
     reporter: Option<Reporter>,
-    /// The port of `/metrics` while it is the writer (0: none), and the task that serves it.
+    /// The port of `/metrics` (0: none), and the task that serves it or waits until it is free.
     port: (u16, JoinSet<()>),
     /// The tasks that answer probes.
     tasks: JoinSet<()>,
@@ -70,9 +70,24 @@ impl Telemetry {
         self.api = Some((client.clone(), identity.clone()));
     }
 
-    /// Serves `/metrics` on this port while it writes the maps; 0: not at all.
+    /// Serves `/metrics` on this port, as soon as it is free; 0: not at all. A process that waits for the maps serves it,
+    /// too, if no other process of the node does: what nobody serves can raise no alert.
     pub(super) fn serve_port(&mut self, port: u16) {
         self.port.0 = port;
+        self.serve();
+    }
+
+    fn serve(&mut self) {
+        let (port, tasks) = &mut self.port;
+        if *port == 0 || !tasks.is_empty() {
+            return;
+        }
+        let (port, asked) = (*port, Arc::clone(&self.told));
+        tasks.spawn(async move {
+            if let Err(error) = admin::serve_port(port, asked).await {
+                warn!(%error, port, "/metrics is not served");
+            }
+        });
     }
 
     /// Answers probes on this socket.
@@ -144,18 +159,10 @@ impl Telemetry {
     pub(super) fn begin(&mut self) {
         self.metrics.writer.set(1);
         self.view(|view| view.could_write = true);
-        let port = self.port.0;
-        if port != 0 {
-            let asked = Arc::clone(&self.told);
-            self.port.1.spawn(async move {
-                if let Err(error) = admin::serve_port(port, asked).await {
-                    warn!(%error, port, "/metrics is not served");
-                }
-            });
-        }
+        self.serve();
     }
 
-    /// Stops to report as the writer: sends nothing to the API server after this.
+    /// Stops to report as the writer: sends nothing to the API server after this, and leaves the port to the next one.
     pub(super) async fn end(&mut self) {
         if let Some(reporter) = self.reporter.take() {
             reporter.stop().await;

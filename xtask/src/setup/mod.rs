@@ -62,6 +62,7 @@ pub(crate) fn everything() -> Outcome {
         None => {
             for_cluster()?;
             go::everything()?;
+            tools::promtool()?;
             println!("setup: all that building, testing, the lab and the cluster need is there");
         }
         Some(reason) => {

@@ -3,7 +3,9 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::process;
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// A package, how to detect it, and what it is for.
 pub(crate) struct Package {
@@ -118,13 +120,46 @@ pub(crate) fn install(packages: &[Package]) -> Outcome {
     }
 }
 
+/// Downloads a package, without those it depends on, and unpacks it below a folder. Nothing is installed, so no service of
+/// it starts.
+pub(super) fn unpack(debian: &str, why: &str, folder: &Path, remedy: &str) -> Outcome {
+    let step = format!("downloading {debian}");
+    if !process::found("apt-get") {
+        return Err(Failure::new(step, "this system has no apt-get", remedy));
+    }
+    super::announce(&format!("Debian package {debian}, outside the system"), why);
+    let unwritable =
+        |error| Failure::new(&step, format!("{}: {error}", folder.display()), "check the folder's owner");
+    let archives = folder.join("archives");
+    // What an interrupted download left would count as a second archive.
+    let _ = fs::remove_dir_all(&archives);
+    fs::create_dir_all(&archives).map_err(unwritable)?;
+    if process::is_root() {
+        apt_get(&step, &["update"], "check the network and /etc/apt/sources.list")?;
+    }
+    // As the user that runs this: apt's own user cannot write there.
+    let download = ["-o", "APT::Sandbox::User=root", "download", debian];
+    process::run(&step, apt(&download).current_dir(&archives), remedy)?;
+    for archive in fs::read_dir(&archives).map_err(unwritable)?.flatten() {
+        let mut command = process::command("dpkg-deb");
+        command.arg("--extract").arg(archive.path()).arg(folder);
+        process::run(&step, &mut command, remedy)?;
+    }
+    fs::remove_dir_all(&archives).map_err(unwritable)
+}
+
 fn apt_get(step: &str, arguments: &[&str], remedy: &str) -> Outcome {
+    process::run(step, &mut apt(arguments), remedy)
+}
+
+fn apt(arguments: &[&str]) -> Command {
     let mut command = process::command("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive").arg("-q");
     if process::quiet() {
         command.arg("-q").args(["-o", "Dpkg::Use-Pty=0"]);
     }
-    process::run(step, command.args(arguments), remedy)
+    command.args(arguments);
+    command
 }
 
 impl Package {

@@ -46,6 +46,25 @@ pub(crate) fn cargo_fuzz() -> Outcome<PathBuf> {
     by_cargo("cargo-fuzz", CARGO_FUZZ, "builds and runs the fuzz targets; compiled here, one minute")
 }
 
+/// Installs the program that evaluates the chart's alerts: the one in PATH, or Debian's.
+pub(crate) fn promtool() -> Outcome<PathBuf> {
+    if let Some(program) = process::located("promtool") {
+        return Ok(program);
+    }
+    let prefix = folder("promtool")?;
+    let program = prefix.join("usr/bin/promtool");
+    let runs = || process::answer(process::command(&program).arg("--version")).is_some();
+    if !runs() {
+        let remedy = "check the network, or put promtool of Prometheus in PATH";
+        super::packages::unpack("prometheus", "promtool evaluates the alerts", &prefix, remedy)?;
+        if !runs() {
+            let reason = format!("{} does not run", program.display());
+            return Err(Failure::new("installing promtool", reason, remedy));
+        }
+    }
+    Ok(program)
+}
+
 fn by_cargo(name: &str, version: &str, why: &str) -> Outcome<PathBuf> {
     let prefix = folder(&format!("{name}-{version}"))?;
     let program = prefix.join("bin").join(name);
