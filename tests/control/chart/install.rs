@@ -30,8 +30,14 @@ fn a_release_finds_the_gateway_api_when_it_comes_and_leaves_what_nodes_told() {
     let class = kubectl.get(&["gatewayclass", "vestibule"]).unwrap();
     assert_eq!(class["spec"]["controllerName"], "vestibule.dev/gateway-controller");
     run(&["uninstall", "vestibule"]);
-    assert!(kubectl.get(&["gatewayclass", "vestibule"]).is_err());
+    // Gateways would lose the class, and so their addresses.
+    kubectl.get(&["gatewayclass", "vestibule"]).unwrap();
     assert!(kubectl.get(&["clusterrole", "vestibule-agent"]).is_err());
     kubectl.get(&["crd", "nodestates.vestibule.dev"]).unwrap();
     kubectl.get(&["crd", "claims.vestibule.dev"]).unwrap();
+    // The next release takes over what the last one left.
+    run(&["install", "vestibule", &chart]);
+    run(&["upgrade", "vestibule", &chart, "--reuse-values", "--set=gatewayClass.keep=false"]);
+    run(&["uninstall", "vestibule"]);
+    assert!(kubectl.get(&["gatewayclass", "vestibule"]).is_err());
 }

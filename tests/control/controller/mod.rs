@@ -4,6 +4,8 @@
 mod scene;
 /// Conditions and addresses of Gateways.
 mod gateways;
+/// Finalizers of GatewayClasses.
+mod classes;
 /// Ingress of Services, and Events.
 mod services;
 /// Entries of routes.

@@ -1,5 +1,5 @@
-//! Requests to the API server that are in flight: statuses in [`Lanes`], Claims, and one Event, one look at the keys and one removal of
-//! a NodeState at a time.
+//! Requests to the API server that are in flight: statuses in [`Lanes`], Claims, and one Event, one look at the keys, one removal of
+//! a NodeState and one GatewayClass at a time.
 
 use super::kube_event::Note;
 use super::lanes::Lanes;
@@ -18,6 +18,8 @@ pub(super) enum Done {
     Event(Note, Told),
     Keys(Result<Spare, String>),
     Node,
+    /// A GatewayClass's finalizers.
+    Class,
 }
 
 /// All requests in flight.
@@ -32,6 +34,8 @@ pub(super) struct Flights {
     pub(super) keys: bool,
     /// Whether a NodeState is being removed.
     pub(super) node: bool,
+    /// Whether finalizers are being written.
+    pub(super) class: bool,
 }
 
 impl Flights {

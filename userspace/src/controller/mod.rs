@@ -19,6 +19,8 @@ mod liveness;
 mod agents;
 /// Which Claims are written, changed and deleted. Pure.
 mod claims;
+/// Keeps GatewayClasses while Gateways use them.
+mod class_finalizers;
 /// Follows the Claims.
 mod claim_watch;
 /// Content of the configuration files.

@@ -18,6 +18,7 @@ use kube::api::{
 use kube::{Client, Error};
 use serde_json::json;
 use std::io::Read;
+use std::sync::Arc;
 use std::time::Instant;
 use tracing::{debug, warn};
 
@@ -76,6 +77,26 @@ pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, w
             warn!(%object, "the status cannot be written: {}", short(&error));
             Outcome::Failed
         }
+    }
+}
+
+/// Writes the finalizers of a GatewayClass, provided that it is as it was known.
+pub(super) async fn finalizers(
+    client: &Client,
+    class: &str,
+    served: &str,
+    as_seen: &str,
+    finalizers: &[Arc<str>],
+) -> Result<(), Error> {
+    let resource = resource(Kind::GatewayClass, served);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let finalizers: Vec<&str> = finalizers.iter().map(|finalizer| &**finalizer).collect();
+    let patch = json!({ "metadata": { "resourceVersion": as_seen, "finalizers": finalizers } });
+    let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+    match api.patch_metadata(class, &params, &Patch::Merge(&patch)).await {
+        // It is gone, or the watch reports a newer one.
+        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        outcome => outcome.map(|_| ()),
     }
 }
 

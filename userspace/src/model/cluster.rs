@@ -112,6 +112,10 @@ pub struct ClassSpec {
     pub meta: Meta,
     /// Whether `spec.parametersRef` is set, which we refuse.
     pub has_parameters: bool,
+    /// `metadata.finalizers`, in order.
+    pub finalizers: Vec<Arc<str>>,
+    /// Whether it is being deleted, and waits for its finalizers.
+    pub is_terminating: bool,
 }
 
 /// A Gateway.

@@ -6,6 +6,7 @@ mod send;
 use super::agents::Agents;
 use super::claim_watch::ClaimWatch;
 use super::claims::{ClaimNews, Claims};
+use super::class_finalizers::ClassFinalizers;
 use super::election::Election;
 use super::files::Files;
 use super::flights::{Done, Flights};
@@ -82,6 +83,7 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
         }),
         claim_watch: ClaimWatch::start(&client),
         claims: Claims::default(),
+        class_finalizers: ClassFinalizers::default(),
         judge: Judge::new(chart.facts),
         files,
         looked: Instant::now(),
@@ -132,6 +134,7 @@ struct Controller {
     agents: Agents,
     claim_watch: ClaimWatch,
     claims: Claims,
+    class_finalizers: ClassFinalizers,
     files: Files,
     /// When the files were last checked for changes.
     looked: Instant,
@@ -270,6 +273,7 @@ impl Controller {
             };
             self.queue.want(&object, write);
         }
+        self.class_finalizers.want(store);
         let said = young.iter().map(|stale| stale.since + STALE);
         self.again = said.chain(judged.again).min();
         self.queue.forget(|object| !judged.objects.contains(object));
@@ -334,6 +338,7 @@ impl Controller {
                 }
             }
             Done::Node => self.flights.node = false,
+            Done::Class => self.flights.class = false,
         }
     }
 

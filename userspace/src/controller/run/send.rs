@@ -34,6 +34,7 @@ impl Controller {
                 }
             }
         }
+        self.class_finalizers.send(&self.client, &mut self.flights, now);
         if !self.flights.event {
             match self.teller.next(now) {
                 kube_event::Next::Tell(note, count) => self.send_event(note, count),

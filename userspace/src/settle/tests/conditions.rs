@@ -12,7 +12,11 @@ fn gateway(listeners: &[&str]) -> String {
 #[test]
 fn classes_with_parameters_are_refused_and_so_are_their_gateways() {
     let mut scene = Scene::new();
-    let class = ClassSpec { meta: Meta { generation: 3, ..Meta::default() }, has_parameters: true };
+    let class = ClassSpec {
+        meta: Meta { generation: 3, ..Meta::default() },
+        has_parameters: true,
+        ..ClassSpec::default()
+    };
     scene.cluster().classes.insert("bad".into(), Arc::new(class));
     scene.gateway("a/g", 1, "192.0.2.1", &["l TLS:443"]).class = "bad".into();
     scene.gateway("a/foreign", 1, "192.0.2.2", &["l TLS:443"]).class = "foreign".into();

@@ -30,6 +30,8 @@ pub(in super::super) struct RawMeta {
     pub(in super::super) resource_version: Option<String>,
     pub(in super::super) generation: Option<i64>,
     pub(in super::super) creation_timestamp: Option<String>,
+    pub(in super::super) deletion_timestamp: Option<String>,
+    pub(in super::super) finalizers: Option<Vec<String>>,
     pub(in super::super) labels: Option<BTreeMap<String, String>>,
     #[serde(deserialize_with = "annotations_of_interest")]
     pub(in super::super) annotations: BTreeMap<String, String>,

@@ -21,5 +21,12 @@ pub(in super::super) fn fold(
     if spec.controller_name.as_deref() != Some(CONTROLLER) {
         return (None, Vec::new());
     }
-    (Some(ClassSpec { meta, has_parameters: spec.parameters_ref.is_some() }), found.into_problems())
+    let finalizers = raw.meta.finalizers.iter().flatten().map(|finalizer| interner.of(finalizer)).collect();
+    let class = ClassSpec {
+        meta,
+        has_parameters: spec.parameters_ref.is_some(),
+        finalizers,
+        is_terminating: raw.meta.deletion_timestamp.is_some(),
+    };
+    (Some(class), found.into_problems())
 }
