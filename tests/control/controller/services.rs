@@ -92,6 +92,11 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Service")));
     assert!(event["note"].as_str().unwrap().contains("vestibule.dev/addresses"), "no remedy: {event:#}");
     assert_eq!(events(&scene, "foreign"), [] as [Value; 0]);
+    // It stops being ours.
+    let patch = r#"{"spec": {"type": "ClusterIP", "loadBalancerClass": null, "allocateLoadBalancerNodePorts": null}}"#;
+    scene.kubectl().run(&["-n", "tenant", "patch", "service", "lb", "--type=merge", "-p", patch]).unwrap();
+    let is_empty = |service: &Value| service["status"] == json!({"loadBalancer": {}});
+    scene.wait("our condition to go", ["service", "lb"], is_empty);
     let foreign = scene.kubectl().get(&["-n", "tenant", "service", "foreign"]).unwrap();
     assert_eq!(foreign["status"], json!({"loadBalancer": {}}));
     assert_eq!(scene.refusals(), [""; 0]);

@@ -229,6 +229,13 @@ impl Round<'_, '_> {
                 status::service::desired_status(current, verdict, &progress, now)
             });
         }
+        for (name, service) in &self.view.cluster.services {
+            let object = ObjectRef { kind: Kind::Service, name: name.clone() };
+            if service.load_balancer.is_none() && (self.view.status)(&object).is_some() {
+                let is_same = !self.judge.last.services.contains_key(name);
+                self.one(object, is_same, Judged::default(), status::service::left);
+            }
+        }
     }
 
     /// Judges all routes, including those that are no longer ours: our entries are removed from their status.
@@ -362,6 +369,28 @@ mod tests {
         cluster.tls_routes.clear();
         let last = judge(&mut this, &cluster, &statuses);
         assert!(last.objects.is_empty() && last.writes.is_empty() && this.judged.is_empty());
+    }
+
+    #[test]
+    fn a_service_that_is_no_longer_ours_loses_our_condition_alone() {
+        let [left, never] = ["left", "never"].map(|name| object(Kind::Service, name));
+        let mut cluster = Cluster::default();
+        for object in [&left, &never] {
+            cluster.services.insert(object.name.clone(), Arc::default());
+        }
+        let condition = |kind: &str| json!({"type": kind, "status": "True"});
+        let (ours, others) = (condition("vestibule.dev/Programmed"), condition("example.com/Seen"));
+        let status = |conditions: Value| stored("5", json!({"loadBalancer": {}, "conditions": conditions}));
+        let mut this = Judge::new(Facts::default());
+        for (before, after) in [(json!([ours]), Value::Null), (json!([others, ours]), json!([others]))] {
+            let statuses = BTreeMap::from([(left.clone(), status(before))]);
+            this.forget_all();
+            let judged = judge(&mut this, &cluster, &statuses);
+            assert_eq!(judged.objects, BTreeSet::from([left.clone()]));
+            let [(written, Some(write))] = judged.writes.as_slice() else { panic!("{:?}", judged.writes) };
+            assert_eq!((written, &write.status), (&left, &json!({"conditions": after})));
+        }
+        assert!(judge(&mut this, &cluster, &BTreeMap::new()).objects.is_empty());
     }
 
     #[test]

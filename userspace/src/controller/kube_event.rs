@@ -3,6 +3,7 @@
 
 use super::queue::Bucket;
 use sha2::{Digest, Sha256};
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -31,8 +32,8 @@ pub(super) struct Regarding {
     pub(super) uid: String,
 }
 
-/// Something to report.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// Something to report. Two notes are the same whatever nodes they name: which nodes see something changes all the time.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Note {
     pub(super) regarding: Regarding,
     /// Whether the type is `Warning` instead of `Normal`.
@@ -40,15 +41,44 @@ pub(super) struct Note {
     pub(super) reason: &'static str,
     /// What is wrong, and what to do about it.
     pub(super) text: String,
+    /// The nodes that see it, when it is written first, such as `nodes a, b`; empty: it is not about nodes.
+    pub(super) nodes: String,
+}
+
+impl PartialEq for Note {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Note {}
+
+impl PartialOrd for Note {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Note {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let key = |note: &Self| (note.is_warning, note.reason);
+        let by_texts = || self.regarding.cmp(&other.regarding).then_with(|| self.text.cmp(&other.text));
+        key(self).cmp(&key(other)).then_with(by_texts)
+    }
 }
 
 impl Note {
     /// The text, cut to the length that the API accepts.
-    pub(super) fn text(&self) -> &str {
-        crate::status::cut(&self.text, NOTE_BYTES_MAX)
+    pub(super) fn text(&self) -> String {
+        let text = match self.nodes.as_str() {
+            "" => self.text.clone(),
+            nodes => format!("on {nodes}: {}", self.text),
+        };
+        crate::status::cut(&text, NOTE_BYTES_MAX).to_owned()
     }
 
-    /// The Event's name. It depends only on the content, so that every leader uses the same.
+    /// The Event's name. It depends only on the content, so that every leader uses the same, and not on nodes, so that one
+    /// node more or less is no other Event.
     pub(super) fn name(&self) -> String {
         let mut hash = Sha256::new();
         for part in [self.regarding.kind, &self.regarding.uid, self.reason, &self.text] {
@@ -169,6 +199,7 @@ mod tests {
             is_warning: true,
             reason: "Refused",
             text: text.to_owned(),
+            nodes: String::new(),
         }
     }
 
@@ -199,6 +230,22 @@ mod tests {
         teller.lasts(BTreeSet::from([note("b", "y")]));
         teller.lasts(both);
         assert_eq!(told(&mut teller, &mut now), [("x".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn other_nodes_are_no_other_event() {
+        let (mut teller, mut now) = (Teller::new(), Instant::now());
+        let on = |nodes: &str| Note { nodes: nodes.to_owned(), ..note("a", "full") };
+        assert_eq!(on("node n1").name(), on("nodes n1, n2").name());
+        assert_eq!(on("nodes n1, n2").text(), "on nodes n1, n2: full");
+        teller.lasts(BTreeSet::from([on("node n1")]));
+        assert_eq!(told(&mut teller, &mut now), [("full".to_owned(), 1)]);
+        teller.lasts(BTreeSet::from([on("nodes n1, n2")]));
+        assert_eq!(told(&mut teller, &mut now), []);
+        // No node sees it for a while: it is the same one again.
+        teller.lasts(BTreeSet::new());
+        teller.lasts(BTreeSet::from([on("node n2")]));
+        assert_eq!(told(&mut teller, &mut now), [("full".to_owned(), 2)]);
     }
 
     #[test]

@@ -44,7 +44,8 @@ impl Evidence<'_> {
         }
         text.push_str(&format!("; {}", problem.remedy));
         let reason = if problem.is_error() { "Refused" } else { "Doubtful" };
-        Some(Note { regarding: self.regarding(object), is_warning: true, reason, text })
+        let regarding = self.regarding(object);
+        Some(Note { regarding, is_warning: true, reason, text, nodes: String::new() })
     }
 
     /// Returns the note that a route has regained what it had lost.
@@ -54,6 +55,7 @@ impl Evidence<'_> {
             is_warning: false,
             reason: "Owned",
             text: format!("it owns again all that it asks for; before: {before}"),
+            nodes: String::new(),
         }
     }
 
@@ -66,7 +68,13 @@ impl Evidence<'_> {
                 "the controller cannot follow {source}: {why}; what they said last stays in force; see whether it may list \
                  and watch them, and the API server's log"
             );
-            Note { regarding: self.regarding(&object), is_warning: true, reason: "Stale", text }
+            Note {
+                regarding: self.regarding(&object),
+                is_warning: true,
+                reason: "Stale",
+                text,
+                nodes: String::new(),
+            }
         };
         let classes = self.cluster.classes.keys();
         classes.flat_map(|class| stale.iter().map(move |stale| note(class, stale))).collect()
@@ -85,9 +93,9 @@ impl Evidence<'_> {
         }
         for ((object, text), nodes) in nodes_of {
             let Some(object) = parse(object) else { continue };
-            let text = format!("on {}: {text}", node_names(&nodes));
-            let regarding = self.regarding(&object);
-            notes.insert(Note { regarding, is_warning: true, reason: "NodeProblem", text });
+            let (regarding, text) = (self.regarding(&object), text.to_owned());
+            let nodes = node_names(&nodes);
+            notes.insert(Note { regarding, is_warning: true, reason: "NodeProblem", text, nodes });
         }
     }
 
@@ -99,7 +107,8 @@ impl Evidence<'_> {
             name: node.to_owned(),
             uid: self.node_uids.get(node).cloned().unwrap_or_default(),
         };
-        Note { regarding, is_warning: true, reason: "NodeProblem", text: text.to_owned() }
+        let text = text.to_owned();
+        Note { regarding, is_warning: true, reason: "NodeProblem", text, nodes: String::new() }
     }
 
     fn failing(&self, notes: &mut BTreeSet<Note>) {
@@ -113,12 +122,11 @@ impl Evidence<'_> {
                 let Some(nodes) = self.failing.get(&backend) else { continue };
                 let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
                 let text = format!(
-                    "backend {backend} fails its probe on {}; see whether it listens there and whether these nodes \
-                     reach it, or change annotation vestibule.dev/probe",
-                    node_names(&nodes)
+                    "backend {backend} fails its probe; see whether it listens there and whether the nodes reach it, or \
+                     change annotation vestibule.dev/probe"
                 );
-                let regarding = self.regarding(&object);
-                notes.insert(Note { regarding, is_warning: true, reason: "BackendFailing", text });
+                let (regarding, nodes) = (self.regarding(&object), node_names(&nodes));
+                notes.insert(Note { regarding, is_warning: true, reason: "BackendFailing", text, nodes });
             }
         }
     }
@@ -289,7 +297,8 @@ mod tests {
         let told = notes(&[], &nodes, &[]);
         assert_eq!(told.len(), 2, "{told:?}");
         assert!(
-            told[0].text.starts_with("on nodes n1, n10, n2") && told[0].text.ends_with("and 2 more: full")
+            told[0].text().starts_with("on nodes n1, n10, n2")
+                && told[0].text().ends_with("and 2 more: full")
         );
         assert_eq!((told[1].regarding.kind, told[1].regarding.uid.as_str()), ("NodeState", "u-n1"));
     }
@@ -299,7 +308,9 @@ mod tests {
         let told =
             notes(&[], &Nodes::default(), &[("10.0.0.1:6443", &["n1", "n2"]), ("10.0.0.9:1", &["n1"])]);
         assert_eq!(told.len(), 1);
-        assert!(told[0].text.contains("10.0.0.1:6443 fails its probe on nodes n1, n2"), "{told:?}");
+        let text = told[0].text();
+        assert!(text.starts_with("on nodes n1, n2: backend 10.0.0.1:6443 fails its probe"), "{text}");
+        assert!(!told[0].text.contains("n1"), "which nodes see it changes: {told:?}");
         assert_eq!(told[0].regarding.namespace, "t");
     }
 

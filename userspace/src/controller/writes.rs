@@ -203,7 +203,7 @@ fn new_event(note: &Note, namespace: &str, instance: &str, now: MicroTime) -> Ev
         action: Some("Judge".to_owned()),
         reason: Some(note.reason.to_owned()),
         type_: Some(if note.is_warning { "Warning" } else { "Normal" }.to_owned()),
-        note: Some(note.text().to_owned()),
+        note: Some(note.text()),
         regarding: Some(ObjectReference {
             api_version: some(&about.api_version),
             kind: some(about.kind),

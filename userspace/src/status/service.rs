@@ -6,6 +6,14 @@ use super::{changed, elements, text};
 use crate::model::verdict::{Programmable, ServiceVerdict};
 use serde_json::{Value, json};
 
+/// Returns what to write to the status of a Service that is not of our class any more: our condition goes. The API
+/// server itself removes the ingress where the type is another.
+pub fn left(current: &Value) -> Option<Value> {
+    let judged = Judged { generation: 0, now: "" };
+    let others = Some(merge(current.get("conditions"), [], judged)).filter(|others| *others != json!([]));
+    changed(current, [("conditions", others.unwrap_or(Value::Null))])
+}
+
 /// Returns what to write to the status; `now` is RFC 3339, UTC.
 ///
 /// An address appears once the Service is programmed. It disappears at once when the Service

@@ -208,7 +208,7 @@ impl Store {
         self.sources.iter().filter_map(stale).chain(unmarked).collect()
     }
 
-    /// The status of an object; only with [`Options::statuses`], and of Services only those of our class.
+    /// The status of an object; only with [`Options::statuses`], and of Services only those of our class, or with a condition of ours.
     pub fn status(&self, object: &ObjectRef) -> Option<&StoredStatus> {
         self.tables.status(object)
     }

@@ -12,6 +12,7 @@ use crate::model::{Kind, ObjectName, Problem};
 use futures_util::FutureExt as _;
 use kube::Client;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -173,6 +174,17 @@ fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -
     (body(Arc::new(spec)), problems)
 }
 
+/// How the types of the conditions begin that only we write.
+const OUR_PREFIX: &str = "vestibule.dev/";
+
+fn has_our_condition(status: &Value) -> bool {
+    let conditions = status.get("conditions").and_then(Value::as_array);
+    let is_ours = |condition: &Value| {
+        condition.get("type").and_then(Value::as_str).is_some_and(|kind| kind.starts_with(OUR_PREFIX))
+    };
+    conditions.into_iter().flatten().any(is_ours)
+}
+
 /// Folds what a watch reports and passes it to the store. A full list is passed as a whole.
 struct Folding<F> {
     source: Source,
@@ -193,7 +205,8 @@ impl<F> Folding<F> {
         let (body, problems) = (self.fold)(raw, &self.interner);
         let is_ours = match &body {
             Body::Class(class) => class.is_some(),
-            Body::Service(service) => service.load_balancer.is_some(),
+            // One that was ours keeps our condition until it is taken away.
+            Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
             Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) => false,
             Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => true,
         };
