@@ -21,7 +21,8 @@ use crate::setup::backend_address;
 /// The port of a second listener.
 const OTHER_PORT: u16 = 8443;
 
-/// Loads routes 1 to 9, all with the same backends, listener 2 on [`OTHER_PORT`], and these names on listener 1.
+/// Loads routes 1 to 9, all with the same backends, listener 2 on [`OTHER_PORT`], and these names on listener 1;
+/// `+.` and a suffix is one label before it.
 fn routed(names: &[(&str, u32)]) -> Programs {
     let mut programs = ready();
     for route in 2..10 {
@@ -34,9 +35,10 @@ fn routed(names: &[(&str, u32)]) -> Programs {
         programs.listener(vip(family), OTHER_PORT, listener);
     }
     for (pattern, route) in names {
-        match pattern.strip_prefix("*.") {
-            Some(suffix) => programs.wildcard(1, suffix, *route),
-            None => programs.name(1, pattern, *route),
+        match (pattern.strip_prefix("*."), pattern.strip_prefix("+.")) {
+            (Some(suffix), _) => programs.wildcard(1, suffix, *route),
+            (None, Some(suffix)) => programs.one_label(1, suffix, *route),
+            (None, None) => programs.name(1, pattern, *route),
         }
     }
     programs
@@ -135,6 +137,70 @@ fn wildcards_match_one_label_or_more_and_the_longest_wins() {
 }
 
 #[test]
+fn one_label_comes_after_the_name_itself_and_before_any_depth() {
+    tests::skip_without_root!();
+    let mut programs = routed(&[
+        ("exact.example.org", 2),
+        ("+.example.org", 3),
+        ("*.example.org", 4),
+        ("*.org", 5),
+        ("+.org", 6),
+        ("+.alone.example.net", 7),
+        ("+.default", 8),
+    ]);
+    let cases = [
+        ("exact.example.org", Ok(2)),
+        ("a.example.org", Ok(3)),
+        ("EXACT2.Example.Org.", Ok(3)),
+        ("a.exact.example.org", Ok(4)),
+        ("a.b.example.org", Ok(4)),
+        ("a.b.org", Ok(5)),
+        ("example.org", Ok(6)),
+        ("a.org", Ok(6)),
+        ("org", Err(Reason::RouteNone)),
+        ("a.alone.example.net", Ok(7)),
+        ("a.b.alone.example.net", Err(Reason::RouteNone)),
+        ("alone.example.net", Err(Reason::RouteNone)),
+        ("xalone.example.net", Err(Reason::RouteNone)),
+        ("kubernetez.default", Ok(8)),
+        ("kubernetes.default", Err(Reason::RouteReserved)),
+        // The key in the map is no name that a client can ask for.
+        ("*.example.org", Err(Reason::HelloNameInvalid)),
+        ("*.alone.example.net", Err(Reason::HelloNameInvalid)),
+        ("*", Err(Reason::HelloNameInvalid)),
+    ];
+    assert_routes(&mut programs, TLS_PORT, &cases);
+}
+
+/// The key with `*` is shorter than that of the name: it may be in the other map, and nothing of the name, or of an
+/// earlier one, is left behind its end.
+#[test]
+fn one_label_of_any_length_matches() {
+    tests::skip_without_root!();
+    let label = "a".repeat(63);
+    let long = format!("{label}.{label}.{label}");
+    let suffixes =
+        [59, 60, 61, 125, 189].map(|bytes| long[long.len() - bytes..].trim_start_matches('.').to_owned());
+    let patterns = suffixes.each_ref().map(|suffix| format!("+.{suffix}"));
+    let routed_to: Vec<(&str, u32)> = patterns.iter().map(String::as_str).zip(2..).collect();
+    let mut programs = routed(&routed_to);
+    for first in ["x", "xx", &label, "y"] {
+        let names = suffixes.each_ref().map(|suffix| format!("{first}.{suffix}"));
+        let cases: Vec<_> = names.iter().map(String::as_str).zip((2..).map(Ok)).collect();
+        assert_routes(&mut programs, TLS_PORT, &cases);
+        let deeper = names.each_ref().map(|name| format!("x.{name}"));
+        let cases: Vec<_> = deeper
+            .iter()
+            .filter(|name| name.len() <= 253)
+            .map(|name| (&**name, Err(Reason::RouteNone)))
+            .collect();
+        assert_routes(&mut programs, TLS_PORT, &cases);
+    }
+    let longest = format!("{}.{}", &label[..63], suffixes[4]);
+    assert_eq!(longest.len(), 253);
+}
+
+#[test]
 fn a_short_name_after_a_long_one_matches_by_its_own_bytes() {
     tests::skip_without_root!();
     let long = format!("{}.example.org", ["label"; 30].join("."));
@@ -203,10 +269,12 @@ fn names_of_another_listener_do_not_match() {
     let mut programs = routed(&[("api.example.org", 2), ("*.example.net", 3)]);
     programs.name(2, "other.example.org", 4);
     programs.wildcard(2, "other.example.net", 5);
+    programs.one_label(2, "example.org", 6);
     let own = [
         ("other.example.org", Ok(4)),
+        ("a.example.org", Ok(6)),
         ("a.other.example.net", Ok(5)),
-        ("api.example.org", Err(Reason::RouteNone)),
+        ("api.example.org", Ok(6)),
         ("a.example.net", Err(Reason::RouteNone)),
     ];
     assert_routes(&mut programs, OTHER_PORT, &own);

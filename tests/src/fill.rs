@@ -86,14 +86,24 @@ impl Programs {
             .unwrap_or_else(|| panic!("not a name of 1 to {NAME_BYTES_MAX} bytes: {server_name}"));
         let mut key = NameKey::zeroed();
         route_key::exact(&mut key, listener, &buffer, length);
-        if route_key::is_short(length) {
+        self.name_key(key, route);
+    }
+
+    /// Routes every name of one label before the suffix.
+    pub fn one_label(&mut self, listener: u32, suffix: &str, route: u32) {
+        let key = route_key::one_label(listener, suffix.as_bytes()).expect("a suffix of at most 251 bytes");
+        self.name_key(key, route);
+    }
+
+    fn name_key(&mut self, key: NameKey, route: u32) {
+        if route_key::is_short(key.short.length) {
             self.insert(name::ROUTES_EXACT, key.short, NameRoute { route });
         } else {
             self.insert(name::ROUTES_LONG, key, NameRoute { route });
         }
     }
 
-    /// Routes `*.<suffix>`.
+    /// Routes every name below the suffix: `*.<suffix>`.
     pub fn wildcard(&mut self, listener: u32, suffix: &str, route: u32) {
         let key = route_key::wildcard(listener, suffix.as_bytes()).expect("a suffix of at most 251 bytes");
         let mut data = [0u8; 256];

@@ -2,12 +2,12 @@
 //! `common::wire::client_hello`) on the maps in memory, and decides nothing itself. Pure.
 
 use crate::model::problem::closest;
-use crate::model::{Desired, InvalidName, ServerName};
+use crate::model::{Desired, InvalidName, Pattern, ServerName};
 use crate::plan::{Applied, Counts, Hop, Hops, MapsImage, plan};
 use common::decide::admit::{self, Held};
 use common::decide::pick::{self, Choice, pick};
-use common::decide::route::{Keys, Matched, Name, route};
-use common::decide::route_key;
+use common::decide::route::{self, Matched, Name, route};
+use common::decide::route_key::{self, Keys};
 use common::decide::server_name::NameError;
 use common::maps::address::{Address, Port};
 use common::maps::flow::ClientTuple;
@@ -263,11 +263,12 @@ fn found(world: &MapsImage, listener: &Listener, name: Option<&str>) -> Result<F
     let buffer =
         name.map(|name| route_key::buffer(name.as_bytes()).ok_or(Reason::HelloNameInvalid)).transpose()?;
     let asked = buffer.as_ref().map(|(bytes, length)| Name { bytes, length: *length });
-    let reverse =
-        |key: &mut _, listener, name: Name<'_>| route_key::suffix(key, listener, name.bytes, name.length);
-    let (route, matched) = route(world, listener, asked, &mut Keys::default(), reverse)?;
+    let (route, matched) = route(world, listener, asked, &mut Keys::default(), route::each)?;
     let pattern = match matched {
         Matched::Exact => name.map(str::to_owned),
+        Matched::OneLabel => {
+            name.and_then(|name| name.split_once('.')).and_then(|(_, suffix)| one_label(suffix))
+        }
         Matched::Wildcard => {
             let wildcard = name.and_then(|name| world.wildcard(listener.id, name));
             wildcard.map(|(suffix, _)| format!("*.{suffix}"))
@@ -275,6 +276,11 @@ fn found(world: &MapsImage, listener: &Listener, name: Option<&str>) -> Result<F
         Matched::Listener => None,
     };
     Ok(Found { route, pattern })
+}
+
+/// Returns the text of a pattern of one label.
+fn one_label(suffix: &str) -> Option<String> {
+    ServerName::new(suffix).ok().map(|suffix| Pattern::OneLabel(suffix).to_string())
 }
 
 /// Chooses the backend. `Ok(None)`: the choice depends on an unknown address or port of the client.
@@ -336,6 +342,7 @@ mod tests {
     use crate::sources::file::judge;
     use common::maps::backend::BACKEND_UNREACHABLE;
     use common::maps::event::RouteCounters;
+    use common::maps::route::NameRoute;
     use common::maps::source::Share;
     use expect_test::{Expect, expect};
 
@@ -379,6 +386,29 @@ routes:
         let lines =
             questions.iter().map(|(name, from)| answer(&world, Some("shared"), Query::Name(name), *from));
         expected.assert_eq(&lines.collect::<String>());
+    }
+
+    #[test]
+    fn a_pattern_of_one_label_is_shown_as_one() {
+        let suffix = ServerName::new("example.com").unwrap();
+        let mut world = world();
+        let listener = find_listener(&world, Some("shared")).unwrap();
+        let a = world.exact(listener.id, "a.example.com").unwrap();
+        world.apply(&crate::plan::Change::PutOneLabel(listener.id, suffix, NameRoute { route: a }));
+        let told = |name| {
+            let told = decide(&world, &Counts::default(), Some("shared"), Query::Name(name), None).unwrap();
+            (told.route.unwrap_or_default(), told.pattern.unwrap_or_default())
+        };
+        let expected = [
+            ("b.example.com", "b", "b.example.com"),
+            ("c.example.com", "a", "*.example.com (one label)"),
+            ("c.c.example.com", "b", "*.example.com"),
+            ("example.com", "c", ""),
+            ("localhost", "c", ""),
+        ];
+        for (name, route, pattern) in expected {
+            assert_eq!(told(name), (route.to_owned(), pattern.to_owned()), "{name}");
+        }
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl FromMaps {
             ("flows_capacity", "Connections that the flow table takes", u64::from(maps.flows.capacity())),
             ("hellos", "Connections whose ClientHello is held", maps.hellos.count()?),
             ("hellos_capacity", "ClientHellos that can be held", u64::from(maps.hellos.capacity())),
-            ("names", "Server names in the maps, without wildcards", names),
+            ("names", "Server names in the maps, without wildcards of any depth", names),
             ("names_capacity", "Server names that the maps take", u64::from(maps.routes_exact.capacity())),
         ];
         Ok(Reading { reasons: read::reasons(&self.pins)?, routes: counted(&maps, routes)?, gauges })

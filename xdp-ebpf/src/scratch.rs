@@ -2,7 +2,7 @@
 
 use aya_ebpf::bindings::{bpf_fib_lookup, bpf_redir_neigh};
 use common::decide::pick::Choice;
-use common::decide::route::Keys;
+use common::decide::route_key::Keys;
 use common::maps::address::Address;
 use common::maps::event::Expiry;
 use common::maps::flow::{BackendTuple, ClientTuple, Connection, Flow, HalfOpen, Pending};

@@ -13,11 +13,12 @@ pub trait Tables {
     /// undefined.
     fn listener(&self, key: &ListenerKey, to: &mut Listener) -> bool;
 
-    /// Returns the route id of exactly this name; 0 = none. For a short name ([`super::route_key::is_short`])
-    /// only [`NameKey::short`] is used.
+    /// Returns the route id of exactly this name, or of the pattern of one label that is stored like a name
+    /// ([`super::route_key::one_label`]); 0 = none. For a short name ([`super::route_key::is_short`]) only
+    /// [`NameKey::short`] is used.
     fn name(&self, key: &NameKey) -> u32;
 
-    /// Returns the route id of the longest wildcard that matches the reversed name in the key; 0 = none.
+    /// Returns the route id of the longest wildcard of any depth that matches the reversed name in the key; 0 = none.
     fn wildcard(&self, key: &SuffixKey) -> u32;
 
     /// Copies a route. `false`: there is none, and the content of `to` is undefined.

@@ -23,7 +23,8 @@ map_struct! {
 }
 
 map_struct! {
-    /// A whole server name on one listener; key of `ROUTES_LONG`. Build it with `decide::route_key`.
+    /// A whole server name on one listener; key of `ROUTES_LONG`. Build it with `decide::route_key`. A pattern of
+    /// one label before a suffix has the key of the name `*.suffix`, which no client can ask for.
     pub struct NameKey = 256 {
         /// Listener, length and the start of the name. For a short name, this is the key in `ROUTES_EXACT`.
         pub short: ShortNameKey,

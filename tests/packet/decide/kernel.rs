@@ -11,7 +11,7 @@ use tests::packet::{Segment, flag, segment};
 use tests::program::{Outcome, Pod, Programs, Sizes, verdict};
 use tests::world::Device;
 use userspace::plan::Change;
-use userspace::plan::change::{name_key, suffix_key};
+use userspace::plan::change::{name_key, one_label_key, suffix_key};
 use zerocopy::IntoBytes;
 
 use super::tables::neighbours;
@@ -50,6 +50,10 @@ impl Kernel {
             Change::DeleteListener(key) => self.forget::<_, [u8; 16]>(name::LISTENERS, *key),
             Change::PutName(listener, name, value) => {
                 let Some(key) = name_key(*listener, name) else { return };
+                self.put_name(&key, *value);
+            }
+            Change::PutOneLabel(listener, suffix, value) => {
+                let Some(key) = one_label_key(*listener, suffix) else { return };
                 self.put_name(&key, *value);
             }
             Change::DeleteName(key) if route_key::is_short(key.short.length) => {

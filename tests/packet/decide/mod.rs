@@ -2,14 +2,14 @@
 //! and server names.
 //!
 //! Each of these errors, planted in `common::decide`, made it fail within the 10,000 cases:
-//! * the longest wildcard takes precedence over the exact name;
+//! * the longest wildcard takes precedence over the exact name, or over the pattern of one label;
 //! * a reserved name is looked up further if the listener has no route of its own;
 //! * the default route does not take unknown names; a missing name is treated as an unknown one;
 //! * the offset does not change after the first try; each try examines one member fewer;
 //! * clients over IPv6 get the IPv4 table if there is no IPv6 one;
 //! * a refusing member refuses clients that have no backend so far; unreachable members are dialled;
 //!
-//! So did leaving out any one lookup, listener, short name, long name, wildcard, route, slot, member or
+//! So did leaving out any one lookup, listener, short name, long name, pattern of one label, wildcard, route, slot, member or
 //! backend, in the programs (`VESTIBULE_EBPF` names the object to run) and in `plan::MapsImage`.
 //!
 //! `VESTIBULE_DECIDE_SECS=3600` runs for an hour; `VESTIBULE_DECIDE_SEED` sets the first seed.
@@ -228,9 +228,12 @@ fn kind(answer: &Answer) -> String {
         Answer::Dialled { pattern, .. } => match pattern.as_deref() {
             None => "dialled by the listener's route".into(),
             Some(pattern) => {
-                let is_long = pattern.len() > 61;
-                let wild = if pattern.starts_with("*.") { "a wildcard" } else { "the name" };
-                format!("dialled by {wild}{}", if is_long { " (long)" } else { "" })
+                let (kind, pattern) = match pattern.strip_suffix(" (one label)") {
+                    Some(pattern) => ("one label", pattern),
+                    None if pattern.starts_with("*.") => ("a wildcard", pattern),
+                    None => ("the name", pattern),
+                };
+                format!("dialled by {kind}{}", if pattern.len() > 61 { " (long)" } else { "" })
             }
         },
     }
@@ -264,6 +267,8 @@ fn programs_explain_and_oracle_decide_alike() {
     for (kind, share) in [
         ("dialled by the name", 20),
         ("dialled by the name (long)", 5),
+        ("dialled by one label", 20),
+        ("dialled by one label (long)", 5),
         ("dialled by a wildcard", 20),
         ("dialled by a wildcard (long)", 5),
         ("dialled by the listener's route", 50),

@@ -85,6 +85,7 @@ impl Oracle<'_> {
             for (_, pattern) in route.names.iter().filter(|(on, _)| *on == place) {
                 let merit = match pattern {
                     Pattern::Exact(exact) if exact.as_str() == name => usize::MAX,
+                    Pattern::OneLabel(suffix) if is_right_below(&name, suffix.as_str()) => usize::MAX - 1,
                     Pattern::Wildcard(suffix) if is_below(&name, suffix.as_str()) => suffix.as_str().len(),
                     _ => continue,
                 };
@@ -174,6 +175,12 @@ fn refused(reason: Reason) -> Answer {
 /// Returns whether at least one label precedes the suffix.
 fn is_below(name: &str, suffix: &str) -> bool {
     name.strip_suffix(suffix).and_then(|above| above.strip_suffix('.')).is_some_and(|above| !above.is_empty())
+}
+
+/// Returns whether exactly one label precedes the suffix.
+fn is_right_below(name: &str, suffix: &str) -> bool {
+    let mut labels = name.split('.');
+    labels.next().is_some() && labels.eq(suffix.split('.'))
 }
 
 /// Classifies a name (RFC 1035 section 2.3.4, RFC 6066 section 3). Underscores are accepted, and one dot at

@@ -83,14 +83,16 @@ impl Tables {
         }
     }
 
-    /// Returns the names matched on this listener, wildcards without their `*.`.
+    /// Returns the names matched on this listener, wildcards and patterns of one label without their `*.`.
     pub(super) fn patterns(&self, vip: SocketAddr) -> Vec<&str> {
         let listeners = &self.desired.listeners;
         let here =
             listeners.iter().position(|one| one.port == vip.port() && one.addresses.contains(&vip.ip()));
         let all = self.desired.routes.iter().flat_map(|route| &route.names);
         all.filter(|(place, _)| Some(*place) == here)
-            .map(|(_, Pattern::Exact(name) | Pattern::Wildcard(name))| name.as_str())
+            .map(|(_, Pattern::Exact(name) | Pattern::OneLabel(name) | Pattern::Wildcard(name))| {
+                name.as_str()
+            })
             .collect()
     }
 
@@ -153,13 +155,16 @@ fn patterns(dice: &mut Dice) -> Vec<Pattern> {
     for _ in 0..count {
         // Above or below an existing one, so that they overlap.
         let name = match patterns.last() {
-            Some(Pattern::Exact(near) | Pattern::Wildcard(near)) if dice.one_in(2) => {
-                names::relative(dice, near.as_str())
+            Some(Pattern::Exact(near) | Pattern::OneLabel(near) | Pattern::Wildcard(near))
+                if dice.one_in(2) =>
+            {
+                // The same one, too, as a pattern of another kind.
+                if dice.one_in(4) { near.to_string() } else { names::relative(dice, near.as_str()) }
             }
             _ => names::name(dice),
         };
         let Ok(name) = ServerName::new(&name) else { continue };
-        patterns.push(if dice.one_in(2) { Pattern::Wildcard(name) } else { Pattern::Exact(name) });
+        patterns.push(dice.pick::<fn(_) -> _>(&[Pattern::Exact, Pattern::OneLabel, Pattern::Wildcard])(name));
     }
     patterns
 }

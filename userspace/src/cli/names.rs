@@ -6,6 +6,7 @@ use common::maps::address::{Address, Port};
 use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, NameKey, SuffixKey};
 use std::net::{IpAddr, SocketAddr};
 
+use crate::model::{Pattern, ServerName};
 use crate::plan::MapsContent;
 
 /// Names of routes and listeners by id.
@@ -44,7 +45,9 @@ pub(super) fn socket(address: Address, port: Port) -> String {
 
 /// Returns the listener's id and the pattern of an entry of `ROUTES_EXACT` or `ROUTES_LONG`.
 pub(super) fn exact(key: &NameKey) -> (u32, String) {
-    (key.listener(), String::from_utf8_lossy(key.name()).into_owned())
+    let text = String::from_utf8_lossy(key.name()).into_owned();
+    let suffix = text.strip_prefix("*.").and_then(|suffix| ServerName::new(suffix).ok());
+    (key.listener(), suffix.map_or(text, |suffix| Pattern::OneLabel(suffix).to_string()))
 }
 
 /// Returns the listener's id and the pattern of an entry of `ROUTES_WILDCARD`.
@@ -67,6 +70,8 @@ mod tests {
         let mut key = NameKey::zeroed();
         route_key::exact(&mut key, 300, &bytes, length);
         assert_eq!(exact(&key), (300, "api.example.com".into()));
+        let key = route_key::one_label(300, b"example.com").unwrap();
+        assert_eq!(exact(&key), (300, "*.example.com (one label)".into()));
         let key = route_key::wildcard(301, b"example.com").unwrap();
         assert_eq!(wildcard(&key), (301, "*.example.com".into()));
     }

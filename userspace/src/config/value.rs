@@ -1,12 +1,10 @@
 //! Checks single values of the file. Returns the value, or what is wrong with it and the remedy.
 
 use crate::model::{InvalidName, Pattern, ServerName};
+use common::decide::route_key::SUFFIX_BYTES_MAX;
 use common::decide::server_name::{NameError, RESERVED};
 use std::net::IpAddr;
 use std::time::Duration;
-
-/// The most bytes of a wildcard's suffix, which must leave room for a label and its dot.
-const SUFFIX_BYTES_MAX: usize = common::maps::route::NAME_BYTES_MAX - 2;
 
 /// What is wrong with a value, and the remedy.
 #[derive(Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use tracing::trace;
 
 use super::maps::{Maps, settle};
 use super::table::TableError;
-use crate::plan::change::{label, name_key, suffix_key};
+use crate::plan::change::{label, name_key, one_label_key, suffix_key};
 
 use crate::plan::{Change, Selector};
 
@@ -61,6 +61,7 @@ pub fn apply(maps: &Maps, changes: &[Change]) -> Result<Written, TableError> {
 fn is_long(change: &Change) -> bool {
     match change {
         Change::PutName(_, name, _) => name.as_str().len() > SHORT_NAME_BYTES_MAX,
+        Change::PutOneLabel(_, suffix, _) => "*.".len() + suffix.as_str().len() > SHORT_NAME_BYTES_MAX,
         Change::DeleteName(key) => !route_key::is_short(key.short.length),
         _ => false,
     }
@@ -73,8 +74,10 @@ fn map_of(change: &Change) -> Option<&'static str> {
         Change::PutIds(_) => name::IDS,
         Change::PutAddress(..) | Change::DeleteAddress(_) => name::ADDRESSES,
         Change::PutListener(..) | Change::DeleteListener(_) => name::LISTENERS,
-        Change::PutName(..) | Change::DeleteName(_) if is_long(change) => name::ROUTES_LONG,
-        Change::PutName(..) | Change::DeleteName(_) => name::ROUTES_EXACT,
+        Change::PutName(..) | Change::PutOneLabel(..) | Change::DeleteName(_) if is_long(change) => {
+            name::ROUTES_LONG
+        }
+        Change::PutName(..) | Change::PutOneLabel(..) | Change::DeleteName(_) => name::ROUTES_EXACT,
         Change::PutWildcard(..) | Change::DeleteWildcard(_) => name::ROUTES_WILDCARD,
         Change::PutRoute(..) | Change::DeleteRoute(_) => name::ROUTES,
         Change::PutLabel(..) | Change::DeleteLabel(_) => name::LABELS,
@@ -112,6 +115,12 @@ fn apply_run(maps: &Maps, run: &[Change]) -> Result<(), TableError> {
         Change::PutName(..) => {
             maps.routes_exact.put_all(of!(run, PutName(id, name, v) => (name_key(*id, name)?.short, *v)))
         }
+        Change::PutOneLabel(..) if is_long(first) => maps
+            .routes_long
+            .put_all(of!(run, PutOneLabel(id, suffix, v) => (one_label_key(*id, suffix)?, *v))),
+        Change::PutOneLabel(..) => maps
+            .routes_exact
+            .put_all(of!(run, PutOneLabel(id, suffix, v) => (one_label_key(*id, suffix)?.short, *v))),
         Change::DeleteName(_) if is_long(first) => {
             maps.routes_long.remove_all(of!(run, DeleteName(k) => **k))
         }

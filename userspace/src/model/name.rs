@@ -80,14 +80,33 @@ impl fmt::Display for ServerName {
 pub enum Pattern {
     /// This one name.
     Exact(ServerName),
-    /// `*.` and this name: any name with one or more labels before it.
+    /// Any name with exactly one label before this one, as Ingress means `*.` and a name.
+    OneLabel(ServerName),
+    /// `*.` and this name: any name with one or more labels before it, as the Gateway API means it.
     Wildcard(ServerName),
+}
+
+impl Pattern {
+    /// What follows the text of a pattern of one label. Only Claims are read in this form.
+    pub const ONE_LABEL: &str = " (one label)";
+
+    /// Returns a number that is smaller for the wider of two nested patterns. Of two patterns that have a name in
+    /// common, one is within the other.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Exact(_) => usize::MAX,
+            Self::OneLabel(suffix) => 2 * suffix.as_str().len() + 1,
+            Self::Wildcard(suffix) => 2 * suffix.as_str().len(),
+        }
+    }
 }
 
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exact(name) => write!(f, "{name}"),
+            // Not the other kind, which is what people write as `*.suffix`.
+            Self::OneLabel(suffix) => write!(f, "*.{suffix}{}", Self::ONE_LABEL),
             Self::Wildcard(suffix) => write!(f, "*.{suffix}"),
         }
     }
@@ -105,6 +124,14 @@ mod tests {
                 prop_assert_eq!(normalise(text.as_bytes()).map(|name| name.as_str().to_owned()), Ok(text));
             }
         }
+    }
+
+    #[test]
+    fn patterns_of_different_kinds_read_differently() {
+        let name = |text| ServerName::new(text).unwrap();
+        let texts =
+            [Pattern::Exact, Pattern::OneLabel, Pattern::Wildcard].map(|kind| kind(name("a.b")).to_string());
+        assert_eq!(texts, ["a.b", "*.a.b (one label)", "*.a.b"]);
     }
 
     #[test]

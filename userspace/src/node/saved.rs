@@ -33,7 +33,8 @@ struct SavedListener {
     route: Option<usize>,
 }
 
-/// The listener's index, whether the pattern is a wildcard, and the name (of a wildcard: what follows `*.`).
+/// The listener's index, whether the pattern is a wildcard of any depth, and the name (of a wildcard: what follows `*.`; of one
+/// label: with its `*.`, as in the maps, which no name has).
 type SavedPattern = (usize, bool, String);
 
 /// Address and port, weight, and whether the probe failed.
@@ -110,13 +111,19 @@ impl Saved {
 fn saved_pattern(listener: usize, pattern: &Pattern) -> SavedPattern {
     match pattern {
         Pattern::Exact(name) => (listener, false, name.to_string()),
+        Pattern::OneLabel(suffix) => (listener, false, format!("*.{suffix}")),
         Pattern::Wildcard(suffix) => (listener, true, suffix.to_string()),
     }
 }
 
 fn pattern((listener, wildcard, name): SavedPattern, listeners: usize) -> Option<(usize, Pattern)> {
-    let name = ServerName::new(&name).ok().filter(|_| listener < listeners)?;
-    Some((listener, if wildcard { Pattern::Wildcard(name) } else { Pattern::Exact(name) }))
+    let (kind, name): (fn(ServerName) -> Pattern, _) = match name.strip_prefix("*.") {
+        Some(suffix) if !wildcard => (Pattern::OneLabel, suffix),
+        _ if wildcard => (Pattern::Wildcard, &*name),
+        _ => (Pattern::Exact, &*name),
+    };
+    let name = ServerName::new(name).ok().filter(|_| listener < listeners)?;
+    Some((listener, kind(name)))
 }
 
 fn saved_backend(backend: &BackendSpec) -> SavedBackend {
@@ -159,8 +166,12 @@ mod tests {
             ],
             routes: [Arc::new(DesiredRoute {
                 name: "tlsroute/a/b".into(),
-                names: [(0, Pattern::Exact(name("a.example"))), (0, Pattern::Wildcard(name("b.example")))]
-                    .into(),
+                names: [
+                    (0, Pattern::Exact(name("a.example"))),
+                    (0, Pattern::Wildcard(name("b.example"))),
+                    (0, Pattern::OneLabel(name("b.example"))),
+                ]
+                .into(),
                 backends: [backend("10.0.0.1", 1), backend("fd00::1", 0)].into(),
                 ..DesiredRoute::default()
             })]
@@ -193,5 +204,7 @@ mod tests {
         assert!(refused(|saved| saved.listeners[1].route = Some(1)));
         assert!(refused(|saved| saved.routes[0].names[0].0 = 2));
         assert!(refused(|saved| saved.routes[0].names[0].2 = "a..b".into()));
+        assert!(refused(|saved| saved.routes[0].names[1].2 = "*.b".into()));
+        assert!(refused(|saved| saved.routes[0].names[2].2 = "*.*.b".into()));
     }
 }

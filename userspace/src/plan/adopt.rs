@@ -9,6 +9,7 @@ use super::content::MapsContent;
 use super::tables::{page_count, pages};
 use crate::compile::maglev;
 use crate::model::{Pattern, ServerName};
+use common::decide::route_key;
 use common::maps::backend::{BACKEND_RETIRED, Backend};
 use common::maps::listener::Listener;
 use common::maps::route::{
@@ -281,8 +282,11 @@ fn text(label: &Label) -> Option<Arc<str>> {
 }
 
 fn pattern(key: &NameKey) -> Option<Pattern> {
-    let name = std::str::from_utf8(key.name()).ok()?;
-    ServerName::new(name).ok().map(Pattern::Exact)
+    let (kind, name): (fn(ServerName) -> Pattern, _) = match route_key::suffix_of(key.name()) {
+        Some(suffix) => (Pattern::OneLabel, suffix),
+        None => (Pattern::Exact, key.name()),
+    };
+    ServerName::new(std::str::from_utf8(name).ok()?).ok().map(kind)
 }
 
 fn wildcard(key: &SuffixKey) -> Option<Pattern> {

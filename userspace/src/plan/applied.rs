@@ -12,7 +12,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::change::{Change, name_key, suffix_key};
+use super::change::{Change, name_key, one_label_key, suffix_key};
 use super::hops::Hops;
 
 /// What the maps hold. Cheap to clone; the default value is for empty maps.
@@ -252,6 +252,10 @@ impl Census {
 pub(super) fn put_name(listener: u32, pattern: &Pattern, route: u32) -> Option<Change> {
     Some(match pattern {
         Pattern::Exact(name) => Change::PutName(listener, name.clone(), NameRoute { route }),
+        Pattern::OneLabel(suffix) => {
+            one_label_key(listener, suffix)?;
+            Change::PutOneLabel(listener, suffix.clone(), NameRoute { route })
+        }
         Pattern::Wildcard(suffix) => {
             suffix_key(listener, suffix)?;
             Change::PutWildcard(listener, suffix.clone(), NameRoute { route })
@@ -263,6 +267,7 @@ pub(super) fn put_name(listener: u32, pattern: &Pattern, route: u32) -> Option<C
 pub(super) fn delete_name(listener: u32, pattern: &Pattern) -> Option<Change> {
     Some(match pattern {
         Pattern::Exact(name) => Change::DeleteName(Box::new(name_key(listener, name)?)),
+        Pattern::OneLabel(suffix) => Change::DeleteName(Box::new(one_label_key(listener, suffix)?)),
         Pattern::Wildcard(suffix) => Change::DeleteWildcard(Box::new(suffix_key(listener, suffix)?)),
     })
 }

@@ -32,7 +32,9 @@ pub enum Change {
     /// `ROUTES_EXACT` or `ROUTES_LONG`, insert or overwrite. The key is the result of [`name_key`] for this
     /// listener id and name.
     PutName(u32, ServerName, NameRoute),
-    /// `ROUTES_EXACT` or `ROUTES_LONG`.
+    /// The same for a pattern of one label before this suffix. The key is the result of [`one_label_key`].
+    PutOneLabel(u32, ServerName, NameRoute),
+    /// `ROUTES_EXACT` or `ROUTES_LONG`: a name, or a pattern of one label.
     DeleteName(Box<NameKey>),
     /// `ROUTES_WILDCARD`, insert or overwrite. The key is the result of [`suffix_key`] for this listener id
     /// and suffix.
@@ -76,6 +78,11 @@ pub fn name_key(listener: u32, name: &ServerName) -> Option<NameKey> {
     let mut key = NameKey::zeroed();
     route_key::exact(&mut key, listener, &bytes, length);
     Some(key)
+}
+
+/// Returns the key of a pattern of one label by its suffix; `None` for one that no name can match.
+pub fn one_label_key(listener: u32, suffix: &ServerName) -> Option<NameKey> {
+    route_key::one_label(listener, suffix.as_str().as_bytes())
 }
 
 /// Returns the key of a wildcard by its suffix; `None` for one that no name can match.

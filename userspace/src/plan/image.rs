@@ -23,7 +23,8 @@ pub struct MapsImage {
     pub addresses: BTreeMap<Address, u32>,
     /// `LISTENERS`.
     pub listeners: BTreeMap<ListenerKey, Listener>,
-    /// `ROUTES_EXACT` and `ROUTES_LONG`: (listener id, name) to route id.
+    /// `ROUTES_EXACT` and `ROUTES_LONG`: (listener id, name) to route id. A pattern of one label is stored like a
+    /// name, with its `*.`.
     pub(super) names: HashMap<(u32, Box<[u8]>), u32>,
     /// `ROUTES_WILDCARD`: (listener id, name without `*.`) to route id.
     pub(super) wildcards: HashMap<(u32, Box<[u8]>), u32>,
@@ -54,6 +55,9 @@ impl MapsImage {
             Change::PutName(listener, name, value) => {
                 self.names.insert((*listener, name.as_str().as_bytes().into()), value.route);
             }
+            Change::PutOneLabel(listener, suffix, value) => {
+                self.names.insert((*listener, format!("*.{suffix}").into_bytes().into()), value.route);
+            }
             Change::DeleteName(key) => drop(self.names.remove(&name(key))),
             Change::PutWildcard(listener, suffix, value) => {
                 self.wildcards.insert((*listener, suffix.as_str().as_bytes().into()), value.route);
@@ -78,6 +82,12 @@ impl MapsImage {
     /// Returns the route of exactly this name.
     pub fn exact(&self, listener: u32, name: &str) -> Option<u32> {
         self.names.get(&(listener, name.as_bytes().into())).copied()
+    }
+
+    /// Returns the route of the pattern of one label that matches this name.
+    pub fn one_label(&self, listener: u32, name: &str) -> Option<u32> {
+        let (_, suffix) = name.split_once('.')?;
+        self.exact(listener, &format!("*.{suffix}"))
     }
 
     /// Returns the longest wildcard that matches this name: its suffix and its route.

@@ -16,6 +16,7 @@
 //!    more.
 
 use super::change::{Change, Selector};
+use common::decide::route_key;
 
 /// The writes of one plan, by step.
 #[derive(Debug, Default)]
@@ -111,12 +112,15 @@ fn map(change: &Change) -> usize {
     }
 }
 
-/// Returns the number of bits that a name must match. Lookups prefer entries with more bits.
+/// Returns the number of bits that a name must match. Lookups prefer entries with more bits. Those of one label
+/// come before all wildcards.
 fn exactness(change: &Change) -> u32 {
     match change {
         // The bits of the listener's id, the suffix and the dot before it, as in the key.
         Change::PutWildcard(_, suffix, _) => 16 + 8 * (suffix.as_str().len() as u32 + 1),
         Change::DeleteWildcard(key) => key.prefix_bits,
+        Change::PutOneLabel(..) => u32::MAX - 1,
+        Change::DeleteName(key) if route_key::suffix_of(key.name()).is_some() => u32::MAX - 1,
         _ => u32::MAX,
     }
 }

@@ -259,7 +259,7 @@ fn tenant(object: &ObjectName) -> Option<Arc<str>> {
 fn server_name(route: &ClusterRoute) -> Option<&ServerName> {
     let exact = route.hostnames.iter().filter_map(|pattern| match pattern {
         Pattern::Exact(name) => Some(name),
-        Pattern::Wildcard(_) => None,
+        Pattern::OneLabel(_) | Pattern::Wildcard(_) => None,
     });
     exact.min()
 }

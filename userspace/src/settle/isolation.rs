@@ -64,10 +64,7 @@ impl<'a> Isolation<'a> {
                 }));
             }
         }
-        // Of two nested patterns, the wider one is not exact and has the shorter name.
-        sites.sort_by_key(|site| {
-            (matches!(site.hostname, Pattern::Exact(_)), key(Some(site.hostname)).1.len())
-        });
+        sites.sort_by_key(|site| site.hostname.width());
         sites
     }
 }

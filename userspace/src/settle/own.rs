@@ -3,7 +3,7 @@
 //! Within a Gateway the listener decides first: a name belongs to its most specific listener, and only routes
 //! of that listener may have it (listener isolation). Between namespaces, the one that has a name keeps it. Then the pattern as
 //! written decides, not the part that the listener leaves of it: the more specific pattern, then the static file, then the oldest
-//! object. The data plane looks up the longest pattern. Where that would lead to the wrong route, an
+//! object. The data plane looks up the narrowest pattern. Where that would lead to the wrong route, an
 //! additional entry leads to the right one.
 
 use super::bindings::Binding;
@@ -269,7 +269,7 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Returns the precedence of a candidate for a pattern. Competing patterns are nested, so the longer one as written is more
+/// Returns the precedence of a candidate for a pattern. Competing patterns are nested, so the narrower one as written is more
 /// specific.
 fn merit<'a>(
     candidate: &Candidate<'a>,
@@ -284,18 +284,14 @@ fn merit<'a>(
 
 /// Returns a number that is smaller for the wider of two nested patterns.
 fn width(pattern: Option<&Pattern>) -> usize {
-    match pattern {
-        Some(Pattern::Exact(_)) => usize::MAX,
-        Some(Pattern::Wildcard(suffix)) => suffix.as_str().len(),
-        None => 0,
-    }
+    pattern.map_or(0, Pattern::width)
 }
 
 /// Whether the pattern is one of the names that every cluster's own API server has. The data plane refuses
-/// them before it looks at any wildcard or default.
+/// them before it looks at any other pattern or default.
 fn is_reserved(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Exact(name) => RESERVED.contains(&name.as_str()),
-        Pattern::Wildcard(_) => false,
+        Pattern::OneLabel(_) | Pattern::Wildcard(_) => false,
     }
 }

@@ -1,8 +1,8 @@
 //! From the listener, and a server name if there is one, to the route: see `common::decide::route`.
 
 use common::decide::route::{self, Name};
-use common::decide::route_key::{self, NAME_BUFFER};
-use common::maps::route::SuffixKey;
+use common::decide::route_key::{self, Keys, NAME_BUFFER};
+use common::maps::route::NAME_BYTES_MAX;
 use common::wire::client_hello::Outcome;
 
 use crate::exit::Exit;
@@ -28,7 +28,7 @@ verified! {
 
 #[inline(always)]
 fn find(dial: &mut Dial, name: Option<Name<'_>>) -> Result<(), Exit> {
-    match route::route(&Maps, &dial.listener, name, &mut dial.keys, reverse) {
+    match route::route(&Maps, &dial.listener, name, &mut dial.keys, each) {
         Ok((route, _)) => {
             dial.choice.route = route;
             dial.choice.backend = 0;
@@ -40,26 +40,17 @@ fn find(dial: &mut Dial, name: Option<Name<'_>>) -> Result<(), Exit> {
     }
 }
 
-/// Fills the key for wildcards. Only bytes within its length are compared, so the bytes that an earlier
-/// packet left after them do not matter.
+/// Takes each byte of the name into the keys of patterns. Of the reversed name only the bytes within its length
+/// are compared, so those that an earlier packet left after them do not matter.
 #[inline(always)]
-fn reverse(key: &mut SuffixKey, listener: u32, name: Name<'_>) {
-    key.prefix_bits = 16 + 8 * u32::from(name.length);
-    key.listener = (listener as u16).to_be_bytes();
-    reverse_each(name.bytes, key, name.length.into());
+fn each(keys: &mut Keys, name: Name<'_>) {
+    take_one(name.bytes, keys, name.length.into());
 }
 
 looped! {
-    /// Reverses eight bytes.
-    fn reverse_each(& name: [u8; NAME_BUFFER], key: SuffixKey; length: u64) times 32, |round| {
-        let at = round * 8;
-        let mut i = 0;
-        while i < 8 {
-            if let Some(to) = key.reversed.get_mut((at + i) as usize) {
-                *to = route_key::reversed_byte(name, length as u8, at + i);
-            }
-            i += 1;
-        }
-        u64::from(at) + 8 >= length
+    /// Takes a byte. Of several in a round, the verifier would follow each combination of dots.
+    fn take_one(& name: [u8; NAME_BUFFER], keys: Keys; length: u64) times NAME_BYTES_MAX as u32, |at| {
+        route_key::take(keys, name, length as u8, at);
+        u64::from(at) + 1 >= length
     }
 }

@@ -28,9 +28,14 @@ pub(super) fn fresh(desired: &Desired, hops: &Hops) -> MapsImage {
 /// Returns the content that a daemon would read from pinned maps.
 pub(super) fn content(world: &MapsImage) -> MapsContent {
     let name = |((listener, name), route): (&(u32, Box<[u8]>), &u32)| {
-        let (bytes, length) = route_key::buffer(name).unwrap();
-        let mut key = NameKey::zeroed();
-        route_key::exact(&mut key, *listener, &bytes, length);
+        let one_label =
+            route_key::suffix_of(name).map(|suffix| route_key::one_label(*listener, suffix).unwrap());
+        let key = one_label.unwrap_or_else(|| {
+            let (bytes, length) = route_key::buffer(name).unwrap();
+            let mut key = NameKey::zeroed();
+            route_key::exact(&mut key, *listener, &bytes, length);
+            key
+        });
         (key, NameRoute { route: *route })
     };
     let wildcard = |((listener, suffix), route): (&(u32, Box<[u8]>), &u32)| {
@@ -72,6 +77,7 @@ pub(super) fn reached(world: &MapsImage, vip: &str, port: u16, name: &str) -> Re
     let Some(listener) = world.listeners.get(&key).filter(|_| is_vip) else { return Reached::default() };
     let named = (listener.protocol == PROTOCOL_TLS).then(|| {
         let exact = world.exact(listener.id, name);
+        let exact = exact.or_else(|| world.one_label(listener.id, name));
         exact.or_else(|| world.wildcard(listener.id, name).map(|(_, route)| route))
     });
     let id = named.flatten().unwrap_or(listener.route);

@@ -3,7 +3,7 @@
 use super::check::*;
 use super::{Applied, Change, Desired, Hop, Hops, MapsImage, Plan, ip, plan};
 use crate::compile::compile;
-use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec};
+use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName};
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -12,7 +12,8 @@ const LISTENERS: [&str; 3] = ["one", "two", "three"];
 const ROUTES: [&str; 4] = ["a", "b", "c", "d"];
 const VIPS: [&str; 3] = ["10.97.0.10", "10.97.0.11", "fd97::10"];
 const PORTS: [u16; 2] = [443, 444];
-const PATTERNS: [&str; 6] = ["x.y.z", "*.y.z", "*.z", "y.z", "w.z", "*.x.y.z"];
+/// `+.y.z` is one label before the suffix.
+const PATTERNS: [&str; 8] = ["x.y.z", "*.y.z", "+.y.z", "*.z", "+.z", "y.z", "w.z", "*.x.y.z"];
 const NAMES: [&str; 6] = ["x.y.z", "w.y.z", "w.z", "y.z", "a.x.y.z", "unknown"];
 const BACKENDS: [&str; 6] = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "fd01::1", "fd01::2", "fd01::3"];
 
@@ -42,7 +43,7 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
     let weight = prop::sample::select(vec![0, 1, 1, 3]);
     let one = (
         prop::sample::subsequence(LISTENERS.to_vec(), 0..=3),
-        prop::sample::subsequence(PATTERNS.to_vec(), 0..=4),
+        prop::sample::subsequence(PATTERNS.to_vec(), 0..=5),
         prop::sample::subsequence(BACKENDS.to_vec(), 0..=5),
         prop::collection::vec(weight, 5),
     );
@@ -70,7 +71,10 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
 }
 
 fn pattern(text: &str) -> Pattern {
-    crate::config::pattern(text).unwrap()
+    match text.strip_prefix("+.") {
+        Some(suffix) => Pattern::OneLabel(ServerName::new(suffix).unwrap()),
+        None => crate::config::pattern(text).unwrap(),
+    }
 }
 
 /// Next hops to some of the backends.

@@ -26,10 +26,13 @@ pub(crate) fn name(text: &str) -> ObjectName {
     ObjectName::new(namespace, name)
 }
 
+/// `+.suffix` is one label before the suffix.
 pub(crate) fn pattern(text: &str) -> Pattern {
-    match text.strip_prefix("*.") {
-        Some(suffix) => Pattern::Wildcard(ServerName::new(suffix).unwrap()),
-        None => Pattern::Exact(ServerName::new(text).unwrap()),
+    let name = |text| ServerName::new(text).unwrap();
+    match (text.strip_prefix("*."), text.strip_prefix("+.")) {
+        (Some(suffix), _) => Pattern::Wildcard(name(suffix)),
+        (None, Some(suffix)) => Pattern::OneLabel(name(suffix)),
+        (None, None) => Pattern::Exact(name(text)),
     }
 }
 

@@ -9,8 +9,19 @@ use crate::model::claim::Granted;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-const NAMES: [&str; 7] =
-    ["*.com", "*.example.com", "*.a.example.com", "x.example.com", "x.a.example.com", "kubernetes", "*.org"];
+/// `+.example.com` is one label before the suffix.
+const NAMES: [&str; 10] = [
+    "*.com",
+    "*.example.com",
+    "*.a.example.com",
+    "x.example.com",
+    "x.a.example.com",
+    "kubernetes",
+    "*.org",
+    "+.example.com",
+    "+.a.example.com",
+    "+.com",
+];
 pub(super) const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
 /// An object to be added to the scene.
@@ -120,6 +131,11 @@ fn looked_up<'a>(desired: &'a Desired, binding: usize, host: &str) -> Option<&'a
         for (_, pattern) in route.names.iter().filter(|(listener, _)| *listener == binding) {
             let length = match pattern {
                 Pattern::Exact(name) if name.as_str() == host => usize::MAX,
+                Pattern::OneLabel(suffix)
+                    if host.split_once('.').is_some_and(|(_, rest)| rest == suffix.as_str()) =>
+                {
+                    usize::MAX - 1
+                }
                 Pattern::Wildcard(suffix) if host.ends_with(&format!(".{suffix}")) => suffix.as_str().len(),
                 _ => continue,
             };
@@ -148,7 +164,9 @@ fn specificity(pattern: Option<&Pattern>) -> usize {
     match pattern {
         None => 0,
         Some(Pattern::Exact(_)) => usize::MAX,
-        Some(Pattern::Wildcard(suffix)) => suffix.as_str().len(),
+        // More than any depth before the same suffix, less than anything before a longer one.
+        Some(Pattern::OneLabel(suffix)) => 10 * suffix.as_str().len() + 1,
+        Some(Pattern::Wildcard(suffix)) => 10 * suffix.as_str().len(),
     }
 }
 
@@ -279,7 +297,7 @@ proptest! {
         let Compiled { desired, verdicts, .. } = scene.compiled();
         for (binding, listener) in desired.listeners.iter().enumerate().filter(|(_, l)| l.protocol == Protocol::Tls) {
             let wishes = wishes(scene.facts.cluster.as_ref().unwrap(), &verdicts, listener.addresses[0]);
-            for host in ["x.example.com", "x.a.example.com", "z.x.a.example.com", "y.example.com", "example.com", "x.org", "net"] {
+            for host in ["x.example.com", "x.a.example.com", "z.x.a.example.com", "y.example.com", "y.a.example.com", "example.com", "x.org", "net"] {
                 let found = looked_up(&desired, binding, host).filter(|route| !route.starts_with("gateway/"));
                 let wanted = wanted(&wishes, host);
                 prop_assert_eq!(found, wanted.as_deref(), "{} on {}\n{}", host, &listener.name, scene.bindings());

@@ -114,6 +114,52 @@ fn a_listeners_name_is_not_kept_from_another_gateways_route() {
 }
 
 #[test]
+fn one_label_is_within_any_depth_and_a_name_within_one_label() {
+    let mut scene = shared();
+    scene.tls("a/deep", 1, &["g"], &["*.example.com"], &[]);
+    scene.tls("b/one", 8, &["g"], &["+.example.com"], &[]);
+    scene.tls("a/exact", 9, &["g"], &["x.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.example.com (one label) -> tlsroute/b/one, *.example.com -> tlsroute/a/deep, x.example.com -> tlsroute/a/exact"]
+        .assert_eq(&scene.bindings());
+    assert_eq!(scene.problems(), "");
+    // Two want the same: the older has it, and neither loses the other kind.
+    scene.tls("a/deep", 1, &["g"], &["*.example.com", "+.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.example.com (one label) -> tlsroute/a/deep, *.example.com -> tlsroute/a/deep, x.example.com -> tlsroute/a/exact"]
+        .assert_eq(&scene.bindings());
+    expect!["warning: TLSRoute b/one: spec.hostnames: *.example.com (one label) on 192.0.2.50:443 belongs to TLSRoute a/deep (value \"*.example.com (one label)\"); choose another name or listener, or remove it where it is"]
+        .assert_eq(&scene.problems());
+}
+
+#[test]
+fn a_narrow_listener_wins_no_name_from_a_pattern_of_one_label() {
+    let mut scene = shared();
+    scene.gateway("c/g", 1, SHARED, &["l TLS:443:x.example.com"]);
+    // Narrowed to x.example.com, but as written less specific than one label.
+    scene.tls("c/narrow", 1, &["g"], &["*.example.com"], &[]);
+    scene.tls("a/one", 9, &["g"], &["+.example.com"], &[]);
+    expect![
+        "192.0.2.50:443 Tls *.example.com (one label) -> tlsroute/a/one, x.example.com -> tlsroute/a/one"
+    ]
+    .assert_eq(&scene.bindings());
+    // The other way round, one label is the more specific of the two.
+    scene.tls("c/narrow", 9, &["g"], &["+.example.com"], &[]);
+    scene.tls("a/one", 1, &["g"], &["*.example.com"], &[]);
+    expect!["192.0.2.50:443 Tls *.example.com -> tlsroute/a/one, x.example.com -> tlsroute/c/narrow"]
+        .assert_eq(&scene.bindings());
+}
+
+#[test]
+fn listeners_keep_their_names_from_patterns_of_one_label() {
+    let mut scene = Scene::new();
+    let listeners = ["any TLS:443", "one TLS:443:x.example.com", "sub TLS:443:*.sub.example.com"];
+    scene.gateway("a/g", 1, "192.0.2.1", &listeners);
+    scene.tls("a/one", 1, &["g#any"], &["+.example.com", "+.sub.example.com"], &[]);
+    // `one` has no route, so its name is refused. Names of `sub` match nothing that they must be kept from.
+    expect!["192.0.2.1:443 Tls *.example.com (one label) -> tlsroute/a/one, x.example.com -> gateway/a/g"]
+        .assert_eq(&scene.bindings());
+}
+
+#[test]
 fn the_static_file_comes_before_every_object() {
     let mut scene = shared();
     scene.file_listener("shared", Protocol::Tls, &[SHARED, "192.0.2.60"], 443, Some("default"));
@@ -147,17 +193,19 @@ fn names_of_the_clusters_own_api_server_are_nobodys() {
     scene.tls("a/all", 1, &["g#l"], &reserved, &[]);
     scene.tls("a/some", 1, &["g#l"], &["kubernetes.default", "kubernetes.example.com", "*.default"], &[]);
     scene.tls("a/left", 1, &["g#k"], &["*.default"], &[]);
+    scene.tls("a/one", 1, &["g#k"], &["+.default"], &[]);
     expect![[r#"
         192.0.2.1:443 Tls *.default -> tlsroute/a/some, kubernetes.example.com -> tlsroute/a/some
         192.0.2.1:444 Tls"#]]
     .assert_eq(&scene.bindings());
-    for object in ["a/all", "a/some", "a/left"] {
+    for object in ["a/all", "a/some", "a/left", "a/one"] {
         let expected = "Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved";
         assert_eq!(scene.tls_conditions(object), expected, "{object}");
     }
     expect![[r#"
         warning: TLSRoute a/all: spec.hostnames: kubernetes is a name of the cluster's own API server, which no tenant may have; kubernetes.default is a name of the cluster's own API server, which no tenant may have; kubernetes.default.svc is a name of the cluster's own API server, which no tenant may have; kubernetes.default.svc.cluster.local is a name of the cluster's own API server, which no tenant may have (value "kubernetes"); choose another name or listener, or remove it where it is
         warning: TLSRoute a/left: spec.hostnames: *.default is a name of the cluster's own API server, which no tenant may have (value "*.default"); choose another name or listener, or remove it where it is
+        warning: TLSRoute a/one: spec.hostnames: *.default (one label) is a name of the cluster's own API server, which no tenant may have (value "*.default (one label)"); choose another name or listener, or remove it where it is
         warning: TLSRoute a/some: spec.hostnames: kubernetes.default is a name of the cluster's own API server, which no tenant may have (value "kubernetes.default"); choose another name or listener, or remove it where it is"#]]
     .assert_eq(&scene.problems());
 }

@@ -49,7 +49,8 @@ pub struct ClaimSpec {
     pub protocol: String,
     /// The port that it asks for.
     pub port: i32,
-    /// The server names that it asks for, as written: `a.example.com`, `*.example.com`; empty: all.
+    /// The server names that it asks for, as written: `a.example.com`, `*.example.com`, or `*.example.com (one label)`;
+    /// empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<String>,
     /// What maps and metrics call the route that it leads to; claims of one origin that lead to the same backends share it.
@@ -142,8 +143,8 @@ pub struct ClaimGrant {
     pub address: String,
     /// Port.
     pub port: i32,
-    /// Server names: `a.example.com`, `*.example.com`, or `*` for all that nobody else has. Absent: to answer at the address and
-    /// port.
+    /// Server names: `a.example.com`, `*.example.com`, `*.example.com (one label)`, or `*` for all that nobody else has. Absent:
+    /// to answer at the address and port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<String>,
     /// Since when it has it, in RFC 3339, UTC.
@@ -314,6 +315,15 @@ pub(in super::super) fn protocol(text: &str) -> Result<Protocol, Wrong> {
     }
 }
 
+/// Reads a pattern as [`Pattern`] is written.
+fn pattern(text: &str) -> Result<Pattern, Wrong> {
+    let Some(text) = text.strip_suffix(Pattern::ONE_LABEL) else { return value::pattern(text) };
+    match value::pattern(text)? {
+        Pattern::Wildcard(suffix) => Ok(Pattern::OneLabel(suffix)),
+        Pattern::Exact(_) | Pattern::OneLabel(_) => Err(wrong("has no `*.` and so is of no label", REMEDY)),
+    }
+}
+
 impl ClaimGrant {
     /// Reads it back.
     pub(in super::super) fn read(&self, protocol: Protocol) -> Result<Grant, Wrong> {
@@ -321,7 +331,7 @@ impl ClaimGrant {
         let what = match self.names.as_deref() {
             None => Granted::Binding,
             Some("*") => Granted::Rest,
-            Some(names) => Granted::Names(value::pattern(names)?),
+            Some(names) => Granted::Names(pattern(names)?),
         };
         Ok(Grant { at: SocketAddr::new(address, port), protocol, what })
     }
@@ -414,5 +424,15 @@ mod tests {
             ClaimSpec { grants: vec![grant("a", "t2"), grant("new", "t2")], ..ClaimSpec::default() };
         now.keep_since(&before);
         assert_eq!(now.grants, [grant("a", "t1"), grant("new", "t2")]);
+    }
+
+    #[test]
+    fn patterns_are_read_as_they_are_written() {
+        let name = |text| model::ServerName::new(text).unwrap();
+        for kind in [Pattern::Exact, Pattern::OneLabel, Pattern::Wildcard] {
+            let written = kind(name("a.example.com"));
+            assert_eq!(pattern(&written.to_string()).unwrap(), written);
+        }
+        assert!(pattern("a.example.com (one label)").is_err() && pattern(" (one label)").is_err());
     }
 }
