@@ -91,9 +91,13 @@ pub fn owner(vip_port: u16, stream: &[u8]) -> Option<usize> {
     match oracle::stream(stream) {
         Verdict::Name(name) | Verdict::LikeIpv4(name) => {
             let reserved = common::decide::server_name::RESERVED.contains(&name.as_str());
+            // Tenant a has its suffix at any depth, b has one label before it.
+            let below =
+                |tenant| name.strip_suffix(&format!(".{}", tests::addresses::wildcard_suffix(tenant)));
             let named = |tenant: &usize| {
+                let above = below(*tenant);
                 name == server_name(*tenant)
-                    || name.ends_with(&format!(".{}", tests::addresses::wildcard_suffix(*tenant)))
+                    || above.is_some_and(|above| *tenant == 0 || !above.contains('.'))
             };
             if reserved { None } else { (0..2).find(named).or(default) }
         }

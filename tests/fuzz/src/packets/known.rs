@@ -133,7 +133,7 @@ fn time_of(segment: &Segment) -> Option<u32> {
 }
 
 /// The hellos that clients send: for tenants a and b by name, for a by wildcard, with an unknown and a
-/// reserved name, without a name, and long ones for a and b.
+/// reserved name, without a name, and long ones for a by name and for b by one label.
 pub fn hellos() -> [Vec<u8>; 8] {
     [
         hello().name(server_name(0)).bytes(),
@@ -143,7 +143,7 @@ pub fn hellos() -> [Vec<u8>; 8] {
         hello().name("kubernetes.default").bytes(),
         hello().bytes(),
         hello().name(server_name(0)).length(5000).bytes(),
-        hello().name(server_name(1)).length(3000).records_of(500).bytes(),
+        hello().name(format!("x.{}", wildcard_suffix(1))).length(3000).records_of(500).bytes(),
     ]
 }
 

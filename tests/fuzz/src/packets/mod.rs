@@ -81,8 +81,9 @@ impl Bench {
         for listener in [1, 2] {
             for tenant in [0, 1] {
                 programs.name(listener, &server_name(tenant), tenant as u32 + 1);
-                programs.wildcard(listener, &wildcard_suffix(tenant), tenant as u32 + 1);
             }
+            programs.wildcard(listener, &wildcard_suffix(0), 1);
+            programs.one_label(listener, &wildcard_suffix(1), 2);
         }
         let ids: Vec<(u32, Backend)> = (1..).zip(backends.iter().copied()).collect();
         programs.route(1, &ids[..4]);
