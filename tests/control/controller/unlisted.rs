@@ -51,7 +51,7 @@ fn a_kind_that_may_not_be_listed_holds_back_only_what_needs_it() {
     kubectl.apply(SERVICE).unwrap();
     let readable = |resources: &[&str]| {
         let patch = json!([{"op": "replace", "path": "/rules/0/resources", "value": resources}]).to_string();
-        kubectl.run(&["patch", "clusterrole", "vestibule-reader", "--type=json", "-p", &patch]).unwrap();
+        kubectl.run(&["patch", "clusterrole", "vestibule-controller", "--type=json", "-p", &patch]).unwrap();
     };
     let wait = |what: &str, wanted: &dyn Fn(&Value) -> bool| {
         kubectl.wait_for(what, &["claims"], SOON, wanted).unwrap()

@@ -15,6 +15,9 @@ const NEWER_WAIT: Duration = Duration::from_secs(5);
 /// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
 const FAILURE_WAIT: Duration = Duration::from_secs(1);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
+/// The mark is not written before nobody else has deleted a Claim for this long: it would say that all are there while those who
+/// delete all of them go on.
+const QUIET: Duration = Duration::from_secs(5);
 /// The most writes in flight.
 const FLIGHTS: usize = 16;
 
@@ -58,6 +61,10 @@ pub(super) struct Claims {
     stored: Option<BTreeMap<String, Stored>>,
     /// Whether [`SETTLED`] is among them.
     is_marked: bool,
+    /// Somebody else has deleted Claims since a write was asked for last.
+    is_disturbed: bool,
+    /// The mark is not written before.
+    quiet_from: Option<Instant>,
     /// What was settled, and the object that says so.
     wanted: BTreeMap<String, (model::Claim, ClaimSpec)>,
     /// Names of those that an object wants.
@@ -98,6 +105,7 @@ impl Claims {
         match news {
             ClaimNews::Listed(mut stored) => {
                 self.is_marked = stored.remove(SETTLED).is_some();
+                self.is_disturbed |= self.stored.is_some() && !self.is_marked;
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
                 self.pending.retain(|_, pending| pending.is_in_flight);
                 self.stored = Some(stored);
@@ -109,6 +117,7 @@ impl Claims {
             }
             ClaimNews::Gone(name) if name == SETTLED => {
                 self.reported(&name);
+                self.is_disturbed = true;
                 std::mem::replace(&mut self.is_marked, false)
             }
             ClaimNews::Put(name, claim) => {
@@ -120,6 +129,7 @@ impl Claims {
             }
             ClaimNews::Gone(name) => {
                 self.reported(&name);
+                self.is_disturbed |= self.wanted.contains_key(&name);
                 if let Some(stored) = &mut self.stored {
                     stored.remove(&name);
                 }
@@ -223,15 +233,21 @@ impl Claims {
         if self.stored.is_none() || !self.is_settled || self.in_flight >= FLIGHTS {
             return Err(None);
         }
+        if std::mem::take(&mut self.is_disturbed) {
+            self.quiet_from = Some(now + QUIET);
+        }
         let mut soonest: Option<Instant> = None;
         let mut found = self.next_due(now, &mut soonest);
         found = found.or_else(|| self.next_loss(now, &mut soonest));
         if found.is_none() && self.due.is_empty() && self.losses.is_empty() && !self.is_marked {
             // All are written: an agent that lists them now knows that.
-            match self.when(SETTLED, now) {
-                When::Now => found = Some((SETTLED.to_owned(), ClaimWrite::Create(ClaimSpec::settled()))),
-                When::At(at) => soonest = Some(at),
-                When::InFlight => {}
+            match (self.when(SETTLED, now), self.quiet_from) {
+                (When::Now, Some(at)) if at > now => soonest = Some(at),
+                (When::Now, _) => {
+                    found = Some((SETTLED.to_owned(), ClaimWrite::Create(ClaimSpec::settled())))
+                }
+                (When::At(at), _) => soonest = Some(at),
+                (When::InFlight, _) => {}
             }
         }
         let (name, write) = found.ok_or(soonest)?;
@@ -509,11 +525,45 @@ mod tests {
         scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
         assert!(!scene.claims.is_marked);
         scene.send(true);
+        scene.now += QUIET;
+        scene.send(true);
         assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
         // A change later does not take it away.
         scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
         assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
+    }
+
+    /// Where the mark came back between two deletions, agents believed the second one.
+    #[test]
+    fn the_mark_waits_until_nobody_deletes_claims_any_more() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        let names: Vec<String> = scene.server.keys().cloned().collect();
+        assert_eq!(names[0], SETTLED);
+        for name in &names {
+            scene.server.remove(name);
+            scene.claims.take(ClaimNews::Gone(name.clone()));
+            scene.send(true);
+            assert!(!scene.claims.is_marked, "{name}");
+            scene.now += QUIET / 2;
+        }
+        assert_eq!(scene.server.len(), 2, "the others are written again at once");
+        assert_eq!(scene.claims.next(scene.now), Err(Some(scene.now + QUIET / 2)));
+        scene.now += QUIET / 2;
+        scene.send(true);
+        assert!(scene.claims.is_marked);
+        // What nobody asks for any more goes by our own hand, and delays nothing.
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
+        assert_eq!(scene.send(true), [0, 0, 1]);
+        assert!(!scene.claims.is_disturbed);
+        // A list without it, later, is as if it had been deleted; the first one is not.
+        scene.server.remove(SETTLED);
+        scene.list();
+        scene.send(true);
+        assert!(!scene.claims.is_marked);
     }
 
     #[test]
