@@ -100,7 +100,7 @@ mod tests {
     }
 
     impl Names {
-        /// Routes each pattern to the number of its place: `+.suffix` is one label, `*.suffix` any depth.
+        /// Routes each pattern to the number of its position: `+.suffix` is one label, `*.suffix` any depth.
         fn of(patterns: &[&str]) -> Self {
             let mut this = Self::default();
             for (pattern, route) in patterns.iter().zip(1..) {

@@ -44,9 +44,9 @@ pub struct Keys {
     pub suffix: SuffixKey,
 }
 
-/// The place of [`ShortNameKey::length`] in a key.
+/// The offset of [`ShortNameKey::length`] in a key.
 const LENGTH: usize = offset_of!(ShortNameKey, length);
-/// The place of the name's first byte in a key.
+/// The offset of the name's first byte in a key.
 const FIRST: usize = offset_of!(ShortNameKey, name);
 
 /// Makes the keys of the patterns that match a name out of the key of the name itself, as [`exact`] filled it.
@@ -66,7 +66,7 @@ pub fn patterns(keys: &mut Keys, listener: u32, length: u8, each: impl FnOnce(&m
 /// first dot on, behind the `*` of one label.
 #[inline(always)]
 pub fn take(keys: &mut Keys, name: &[u8; NAME_BUFFER], length: u8, at: u32) {
-    // One number for both places: the kernel's verifier does not carry what a comparison says of `at` to a copy of it.
+    // One number for both offsets: the kernel's verifier does not carry what a comparison says of `at` to a copy of it.
     let place = (at & 0xff) as usize;
     let byte = name[place];
     let behind = (length as u32).wrapping_sub(1).wrapping_sub(at);

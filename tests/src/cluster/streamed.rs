@@ -4,7 +4,7 @@
 /// otherwise. The right to list them is used only with API servers that do not stream.
 pub fn streamed(account: &str) -> &'static [&'static str] {
     match account {
-        "agent" => &["discovery.k8s.io/endpointslices", "vestibule.dev/claims"],
+        "agent" => &["/secrets", "discovery.k8s.io/endpointslices", "vestibule.dev/claims"],
         _ => &ORIGINS,
     }
 }

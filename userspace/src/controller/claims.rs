@@ -61,7 +61,7 @@ pub(super) struct Claims {
     stored: Option<BTreeMap<String, Stored>>,
     /// Whether [`SETTLED`] is among them.
     is_marked: bool,
-    /// Somebody else has deleted Claims since a write was asked for last.
+    /// Another client has deleted Claims since a write was asked for last.
     is_disturbed: bool,
     /// The mark is not written before.
     quiet_from: Option<Instant>,

@@ -65,6 +65,8 @@ pub(super) struct Judge {
     judged: HashMap<ObjectRef, Judged>,
     last: Verdicts,
     bundle: Option<String>,
+    /// What was not listed then.
+    unlisted: BTreeSet<Source>,
     /// Addresses that were written, with the version they were written for, until the watch reports a newer version.
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
     health: Health,
@@ -88,6 +90,7 @@ impl Judge {
             judged: HashMap::new(),
             last: Verdicts::default(),
             bundle: None,
+            unlisted: BTreeSet::new(),
             given: BTreeMap::new(),
             health: Health::default(),
             standings: Standings::new(),
@@ -121,6 +124,11 @@ impl Judge {
 
     /// Compiles the configuration, asks for the Claims that follow from it, and compares the result with the objects' status.
     pub(super) fn judge(&mut self, view: &View<'_>, own: &mut Claims) -> Judgement {
+        if self.unlisted != view.unlisted {
+            // Not all that was judged could be written.
+            self.forget_all();
+            self.unlisted.clone_from(&view.unlisted);
+        }
         let mut cluster = self.with_given(view);
         cluster.possession = own.possession();
         let assignment = ipam::assign(&cluster);
@@ -310,6 +318,7 @@ mod tests {
     use super::*;
     use crate::model::Meta;
     use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec};
+    use crate::settle::tests::Scene;
     use crate::status::CONTROLLER_NAME;
     use serde_json::json;
 
@@ -327,6 +336,16 @@ mod tests {
         cluster: &Cluster,
         statuses: &BTreeMap<ObjectRef, StoredStatus>,
     ) -> Judgement {
+        judge_without(judge, cluster, statuses, BTreeSet::new())
+    }
+
+    /// The same where these kinds are not listed.
+    fn judge_without(
+        judge: &mut Judge,
+        cluster: &Cluster,
+        statuses: &BTreeMap<ObjectRef, StoredStatus>,
+        unlisted: BTreeSet<Source>,
+    ) -> Judgement {
         let nodes = Nodes::default();
         let view = View {
             cluster,
@@ -336,7 +355,7 @@ mod tests {
             failing: &Failing::new(),
             now: "2026-11-21T10:00:00Z",
             at: Instant::now(),
-            unlisted: BTreeSet::new(),
+            unlisted,
         };
         judge.judge(&view, &mut Claims::default())
     }
@@ -369,6 +388,30 @@ mod tests {
         cluster.tls_routes.clear();
         let last = judge(&mut this, &cluster, &statuses);
         assert!(last.objects.is_empty() && last.writes.is_empty() && this.judged.is_empty());
+    }
+
+    /// The number of its routes is not written while they are unknown, though it was judged.
+    #[test]
+    fn an_objects_routes_are_counted_when_they_can_be_listed_again() {
+        let gateway = object(Kind::Gateway, "g");
+        let mut scene = Scene::new();
+        scene.gateway("ns/g", 1, "192.0.2.1", &["tcp TCP:9000"]);
+        let cluster = scene.cluster().clone();
+        let mut this = Judge::new(Facts::default());
+        let counted = |judgement: &Judgement| {
+            let write = judgement.writes.iter().find(|(object, _)| *object == gateway);
+            write
+                .and_then(|(_, write)| Some(write.as_ref()?.status["listeners"][0]["attachedRoutes"].clone()))
+        };
+        let new = judge(&mut this, &cluster, &BTreeMap::from([(gateway.clone(), stored("1", json!({})))]));
+        let write =
+            new.writes.into_iter().find_map(|(object, write)| write.filter(|_| object == gateway)).unwrap();
+        let mut status = write.status;
+        status["listeners"][0]["attachedRoutes"] = 1.into();
+        let statuses = BTreeMap::from([(gateway.clone(), stored("2", status))]);
+        let unlisted = BTreeSet::from([Source::TcpRoutes]);
+        assert_ne!(counted(&judge_without(&mut this, &cluster, &statuses, unlisted)), Some(json!(0)));
+        assert_eq!(counted(&judge(&mut this, &cluster, &statuses)), Some(json!(0)));
     }
 
     #[test]

@@ -29,11 +29,9 @@ pub(crate) fn name(text: &str) -> ObjectName {
 /// `+.suffix` is one label before the suffix.
 pub(crate) fn pattern(text: &str) -> Pattern {
     let name = |text| ServerName::new(text).unwrap();
-    match (text.strip_prefix("*."), text.strip_prefix("+.")) {
-        (Some(suffix), _) => Pattern::Wildcard(name(suffix)),
-        (None, Some(suffix)) => Pattern::OneLabel(name(suffix)),
-        (None, None) => Pattern::Exact(name(text)),
-    }
+    let wildcard = text.strip_prefix("*.").map(|suffix| Pattern::Wildcard(name(suffix)));
+    let one_label = text.strip_prefix("+.").map(|suffix| Pattern::OneLabel(name(suffix)));
+    wildcard.or(one_label).unwrap_or_else(|| Pattern::Exact(name(text)))
 }
 
 fn meta(object: &str, created_secs: i64) -> Meta {
@@ -328,9 +326,7 @@ impl Scene {
         let verdicts = self.compiled().verdicts;
         let Some(verdict) = verdicts.listener_sets.get(&name(object)) else { return "none".to_owned() };
         let own = format!("{} {}", conditions(&verdict.conditions), programmed(&verdict.programmable));
-        let lines: Vec<String> =
-            [own].into_iter().chain(verdict.listeners.iter().map(listener_line)).collect();
-        lines.join("\n")
+        verdict.listeners.iter().map(listener_line).fold(own, |text, line| text + "\n" + &line)
     }
 
     /// Shows problems as people read them.

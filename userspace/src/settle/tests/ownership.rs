@@ -141,7 +141,7 @@ fn a_narrow_listener_wins_no_name_from_a_pattern_of_one_label() {
         "192.0.2.50:443 Tls *.example.com (one label) -> tlsroute/a/one, x.example.com -> tlsroute/a/one"
     ]
     .assert_eq(&scene.bindings());
-    // The other way round, one label is the more specific of the two.
+    // Reversed, one label is the more specific of the two.
     scene.tls("c/narrow", 9, &["g"], &["+.example.com"], &[]);
     scene.tls("a/one", 1, &["g"], &["*.example.com"], &[]);
     expect!["192.0.2.50:443 Tls *.example.com -> tlsroute/a/one, x.example.com -> tlsroute/c/narrow"]
