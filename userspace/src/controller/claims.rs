@@ -105,7 +105,12 @@ impl Claims {
         match news {
             ClaimNews::Listed(mut stored) => {
                 self.is_marked = stored.remove(SETTLED).is_some();
-                self.is_disturbed |= self.stored.is_some() && !self.is_marked;
+                if self.stored.is_some() {
+                    self.is_disturbed |= !self.is_marked;
+                } else {
+                    // What was settled before they were known took no account of who has what.
+                    self.forget_wanted();
+                }
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
                 self.pending.retain(|_, pending| pending.is_in_flight);
                 self.stored = Some(stored);
@@ -151,7 +156,10 @@ impl Claims {
         if self.pending.get(name).is_some_and(|pending| !pending.is_in_flight && pending.failures == 0) {
             self.pending.remove(name);
         }
-        self.due.insert(name.to_owned());
+        // The first settling adds all that there are.
+        if self.is_settled {
+            self.due.insert(name.to_owned());
+        }
     }
 
     /// Sets what was settled, and the names of Claims that are not written for now. `now`: the time in RFC 3339, UTC.
@@ -219,13 +227,17 @@ impl Claims {
 
     /// Forgets what was wanted, and what failed: another controller may have led meanwhile.
     pub(super) fn clear(&mut self) {
+        self.forget_wanted();
+        self.due.clear();
+        self.losses.clear();
+        self.pending.retain(|_, pending| pending.is_in_flight);
+    }
+
+    fn forget_wanted(&mut self) {
         self.is_settled = false;
         self.wanted.clear();
         self.of_object.clear();
-        self.due.clear();
-        self.losses.clear();
         self.held.clear();
-        self.pending.retain(|_, pending| pending.is_in_flight);
     }
 
     /// Returns the next write. Otherwise, when to ask again; `None`: when something changes.
@@ -236,11 +248,14 @@ impl Claims {
         if std::mem::take(&mut self.is_disturbed) {
             self.quiet_from = Some(now + QUIET);
         }
-        let mut soonest: Option<Instant> = None;
-        let mut found = self.next_due(now, &mut soonest);
-        found = found.or_else(|| self.next_loss(now, &mut soonest));
-        if found.is_none() && self.due.is_empty() && self.losses.is_empty() && !self.is_marked {
-            // All are written: an agent that lists them now knows that.
+        let (mut soonest, mut waits) = (None, false);
+        let mut found = self.next_due(now, &mut soonest, &mut waits);
+        if !waits {
+            found = found.or_else(|| self.next_loss(now, &mut soonest));
+        }
+        let mut unwritten = self.due.iter().chain(&self.losses);
+        if found.is_none() && unwritten.all(|name| self.held.contains(name)) && !self.is_marked {
+            // All are written but those that wait for a kind that cannot be listed: an agent that lists them now knows that.
             match (self.when(SETTLED, now), self.quiet_from) {
                 (When::Now, Some(at)) if at > now => soonest = Some(at),
                 (When::Now, _) => {
@@ -256,14 +271,23 @@ impl Claims {
         Ok((name, write))
     }
 
-    /// Returns the next write by which a claim is granted something, or by which what it says besides changes.
-    fn next_due(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
+    /// Returns the next write by which a claim is granted something, or by which what it says besides changes. `waits`: one is not
+    /// known to be there yet, and did not fail twice.
+    fn next_due(
+        &mut self,
+        now: Instant,
+        soonest: &mut Option<Instant>,
+        waits: &mut bool,
+    ) -> Option<(String, ClaimWrite)> {
         let (mut done, mut losses, mut found) = (Vec::new(), Vec::new(), None);
         for name in self.due.iter().filter(|name| !self.held.contains(*name)) {
             match (self.when(name, now), self.difference(name)) {
                 (_, None) => done.push(name.clone()),
-                (When::InFlight, Some(_)) => {}
-                (When::At(at), Some(_)) => *soonest = Some(soonest.map_or(at, |other| other.min(at))),
+                (When::InFlight, Some(_)) => *waits = true,
+                (When::At(at), Some(_)) => {
+                    *soonest = Some(soonest.map_or(at, |other| other.min(at)));
+                    *waits |= self.pending.get(name).is_some_and(|pending| pending.failures < 2);
+                }
                 (When::Now, Some(write)) if self.is_loss(name, &write) => losses.push(name.clone()),
                 (When::Now, Some(write)) => {
                     found = Some((name.clone(), write));
@@ -456,6 +480,8 @@ mod tests {
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [0, 0, 0]);
         scene.list();
+        assert_eq!(scene.send(true), [0, 0, 0]);
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [2, 0, 0]);
         assert_eq!(scene.send(true), [0, 0, 0]);
         // The same again, later, is no change: what was granted keeps its time.
@@ -489,6 +515,36 @@ mod tests {
         assert_eq!(scene.claims.possession(), before);
         scene.claims.want(vec![], BTreeSet::new(), "t3");
         assert_eq!(scene.claims.possession(), Possession::default());
+    }
+
+    /// A list that comes late: what was settled without it took no account of who has what.
+    #[test]
+    fn nothing_is_written_that_was_settled_before_claims_were_known() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        let had = scene.claims.possession();
+        scene.claims = Claims::default();
+        scene.claims.want(vec![claim("y", 443)], BTreeSet::new(), "t2");
+        scene.list();
+        assert_eq!(scene.claims.possession(), had);
+        assert_eq!(scene.send(true), [0, 0, 0]);
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t3");
+        assert_eq!(scene.send(true), [0, 0, 0]);
+    }
+
+    /// One route that waits for a kind that cannot be listed keeps no agent from starting.
+    #[test]
+    fn the_mark_does_not_wait_for_what_is_held() {
+        let mut scene = Scene::new();
+        scene.list();
+        let held = ClaimOrigin::of(&claim("x", 443)).unwrap().object_name();
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::from([held.clone()]), "t1");
+        assert_eq!(scene.send(true), [1, 0, 0]);
+        assert!(scene.claims.is_marked && !scene.server.contains_key(&held));
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
+        assert_eq!(scene.send(true), [1, 0, 0]);
     }
 
     /// The list came before this controller led: what a former one wrote, and nobody asks for any more, was kept.
@@ -596,18 +652,45 @@ mod tests {
         scene.claims.want(vec![claim("a", 443)], BTreeSet::new(), "t1");
         scene.send(true);
         scene.claims.want(vec![claim("z", 443)], BTreeSet::new(), "t2");
-        let writes = [(); 2].map(|()| scene.claims.next(scene.now).unwrap().1);
-        assert!(
-            matches!(writes, [ClaimWrite::Create(_), ClaimWrite::Delete { .. }]),
-            "the name says otherwise: {writes:?}"
-        );
+        let (name, write) = scene.claims.next(scene.now).unwrap();
+        let ClaimWrite::Create(spec) = write else { panic!("{write:?}") };
+        // Requests beside each other end in any order.
+        assert_eq!(scene.claims.next(scene.now), Err(None), "it is in flight");
+        scene.claims.ended(&name, true, scene.now);
+        assert!(scene.claims.next(scene.now).is_err(), "it was not reported");
+        let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned() };
+        scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
+        let (_, write) = scene.claims.next(scene.now).unwrap();
+        assert!(matches!(write, ClaimWrite::Delete { .. }), "{write:?}");
+    }
+
+    /// What is refused again and again keeps nothing from others.
+    #[test]
+    fn a_grant_that_fails_twice_delays_no_loss() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("a", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        scene.claims.want(vec![claim("z", 443)], BTreeSet::new(), "t2");
+        for wait in [FAILURE_WAIT, 2 * FAILURE_WAIT] {
+            let (name, write) = scene.claims.next(scene.now).unwrap();
+            assert!(matches!(write, ClaimWrite::Create(_)), "{write:?}");
+            scene.claims.ended(&name, false, scene.now);
+            let next = scene.claims.next(scene.now);
+            if wait == FAILURE_WAIT {
+                assert_eq!(next, Err(Some(scene.now + wait)));
+                scene.now += wait;
+            } else {
+                assert!(matches!(next, Ok((_, ClaimWrite::Delete { .. }))), "{next:?}");
+            }
+        }
     }
 
     #[test]
     fn what_others_do_to_them_is_undone() {
         let mut scene = Scene::new();
-        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         scene.list();
+        scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         scene.send(true);
         let names: Vec<String> = scene.server.keys().filter(|name| *name != SETTLED).cloned().collect();
         let mut edited = scene.server[&names[0]].clone();

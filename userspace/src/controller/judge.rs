@@ -230,7 +230,8 @@ impl Round<'_, '_> {
         for (name, verdict) in &verdicts.services {
             let object = ObjectRef { kind: Kind::Service, name: name.clone() };
             let is_same = self.judge.last.services.get(name) == Some(verdict);
-            let progress = self.progress(&object, &verdict.programmable, 0);
+            let shows = |status: &Value| status::service::shows(status, verdict);
+            let progress = self.progress_since(&object, &verdict.programmable, 0, shows);
             let now = self.view.now;
             let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
             self.one(object, is_same, judged, |current| {
@@ -276,11 +277,23 @@ impl Round<'_, '_> {
 
     /// Returns which nodes hold an object of this generation, and whether that is enough.
     fn progress(&mut self, object: &ObjectRef, programmable: &Programmable, generation: i64) -> Progress {
+        self.progress_since(object, programmable, generation, |_| true)
+    }
+
+    /// The same where its status says it of what it asks for now: Services have no generation.
+    fn progress_since(
+        &mut self,
+        object: &ObjectRef,
+        programmable: &Programmable,
+        generation: i64,
+        says_it_of_this: impl Fn(&Value) -> bool,
+    ) -> Progress {
         if let Programmable::No(_) = programmable {
             return Progress::NoAgents;
         }
-        let was = (self.view.status)(object)
-            .is_some_and(|stored| status::is_programmed(&stored.status, object.kind, generation));
+        let was = (self.view.status)(object).is_some_and(|stored| {
+            status::is_programmed(&stored.status, object.kind, generation) && says_it_of_this(&stored.status)
+        });
         let (version, at) = (self.claims.version_of(object), self.view.at);
         self.judge.standings.progress(object, version, was, self.view.nodes, at)
     }
@@ -317,7 +330,7 @@ impl Round<'_, '_> {
 mod tests {
     use super::*;
     use crate::model::Meta;
-    use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec};
+    use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec};
     use crate::settle::tests::Scene;
     use crate::status::CONTROLLER_NAME;
     use serde_json::json;
@@ -412,6 +425,27 @@ mod tests {
         let unlisted = BTreeSet::from([Source::TcpRoutes]);
         assert_ne!(counted(&judge_without(&mut this, &cluster, &statuses, unlisted)), Some(json!(0)));
         assert_eq!(counted(&judge(&mut this, &cluster, &statuses)), Some(json!(0)));
+    }
+
+    /// A Service has no generation, so that its condition may be about the address before.
+    #[test]
+    fn a_services_new_address_is_not_shown_before_nodes_hold_it() {
+        let service = object(Kind::Service, "s");
+        let mut scene = Scene::new();
+        let balancer =
+            LoadBalancerSpec { addresses: vec!["192.0.2.8".parse().unwrap()], ..LoadBalancerSpec::default() };
+        scene.service("ns/s", &["10.0.0.1"]).load_balancer = Some(Arc::new(balancer));
+        let cluster = scene.cluster().clone();
+        let status = json!({
+            "loadBalancer": {"ingress": [{"ip": "192.0.2.7", "ports": [{"port": 443, "protocol": "TCP"}]}]},
+            "conditions": [{"type": "vestibule.dev/Programmed", "status": "True"}],
+        });
+        let statuses = BTreeMap::from([(service.clone(), stored("5", status))]);
+        let judged = judge(&mut Judge::new(Facts::default()), &cluster, &statuses);
+        let (_, write) = judged.writes.into_iter().find(|(object, _)| *object == service).unwrap();
+        let status = write.unwrap().status;
+        assert_eq!(status["conditions"][0]["status"], "False", "{status}");
+        assert!(!status.to_string().contains("192.0.2.8"), "{status}");
     }
 
     #[test]

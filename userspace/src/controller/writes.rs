@@ -103,6 +103,8 @@ pub(super) async fn finalizers(
 /// Writes a Claim, provided that it is as it was known. Returns whether that was done; a conflict counts, for the watch reports the
 /// newer one.
 pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> bool {
+    // Without the definition a Create fails for a long time; what is to be changed or deleted may just be gone.
+    let done: &[u16] = if matches!(write, ClaimWrite::Create(_)) { &[409] } else { &[404, 409] };
     let api: Api<Claim> = Api::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     let answer = match write {
@@ -120,7 +122,7 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> boo
     };
     match answer {
         Ok(()) => debug!(claim = name, "written"),
-        Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+        Err(Error::Api(status)) if done.contains(&status.code) => {}
         Err(error) => {
             warn!(claim = name, "the Claim cannot be written: {}", short(&error));
             return false;

@@ -160,7 +160,7 @@ impl Grant {
         match &self.what {
             // A listener's names lead nowhere.
             Granted::Names(_) if matches!(kind, Kind::Gateway | Kind::ListenerSet) => {}
-            Granted::Binding => possession.add_binding(namespace, self.at),
+            Granted::Binding => possession.add_binding(namespace, self.at, self.protocol),
             Granted::Rest => possession.add_names(namespace, self.at, None),
             Granted::Names(pattern) => possession.add_names(namespace, self.at, Some(pattern.clone())),
         }

@@ -1,5 +1,6 @@
 //! What was granted before, by namespace: between namespaces, possession comes before age.
 
+use super::Protocol;
 use super::name::Pattern;
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Possession {
     addresses: HashMap<IpAddr, HashSet<Arc<str>>>,
-    bindings: HashMap<SocketAddr, HashSet<Arc<str>>>,
+    bindings: HashMap<(SocketAddr, Protocol), HashSet<Arc<str>>>,
     /// `None`: what no name takes.
     names: HashMap<(SocketAddr, Option<Pattern>), HashSet<Arc<str>>>,
 }
@@ -20,9 +21,10 @@ impl Possession {
         self.addresses.entry(address).or_default().insert(Arc::clone(namespace));
     }
 
-    /// An object of this namespace answers at an address and port. The address may be that of a Gateway of another namespace.
-    pub fn add_binding(&mut self, namespace: &Arc<str>, at: SocketAddr) {
-        self.bindings.entry(at).or_default().insert(Arc::clone(namespace));
+    /// An object of this namespace answers at an address and port with a protocol. The address may be that of a Gateway of another
+    /// namespace.
+    pub fn add_binding(&mut self, namespace: &Arc<str>, at: SocketAddr, protocol: Protocol) {
+        self.bindings.entry((at, protocol)).or_default().insert(Arc::clone(namespace));
     }
 
     /// An object of this namespace has a pattern at an address and port; `None`: what no name takes.
@@ -35,9 +37,10 @@ impl Possession {
         self.addresses.get(&address).is_some_and(|holders| holders.contains(namespace))
     }
 
-    /// Whether an object of this namespace answers at an address and port.
-    pub fn has_binding(&self, namespace: &str, at: SocketAddr) -> bool {
-        self.bindings.get(&at).is_some_and(|holders| holders.contains(namespace))
+    /// Whether an object of this namespace answers at an address and port with this protocol: who shares it on TLS does not have it
+    /// alone, on TCP.
+    pub fn has_binding(&self, namespace: &str, at: SocketAddr, protocol: Protocol) -> bool {
+        self.bindings.get(&(at, protocol)).is_some_and(|holders| holders.contains(namespace))
     }
 
     /// Whether an object of this namespace has a pattern at an address and port; `None`: what no name takes.

@@ -78,7 +78,8 @@ pub(super) fn open<'a>(
 ) -> Vec<Binding<'a>> {
     // The sort is stable, so claims of one object keep their order: equal objects result in equal bindings.
     let is_new = |claim: &Bid<'a>| {
-        claim.claimant.namespace().is_some_and(|namespace| !possession.has_binding(namespace, claim.at))
+        let has = |namespace| possession.has_binding(namespace, claim.at, claim.protocol);
+        claim.claimant.namespace().is_some_and(|namespace| !has(namespace))
     };
     claims.sort_by_key(|claim| (is_new(claim), claim.claimant));
     let mut bindings: Vec<Binding<'a>> = Vec::new();
@@ -135,6 +136,30 @@ mod tests {
             won[place] = matches!(outcome, Outcome::Own(_));
         });
         won
+    }
+
+    /// Otherwise who shares an address on TLS could take it from all others any day.
+    #[test]
+    fn who_has_a_share_on_tls_does_not_have_the_port_on_tcp() {
+        let names = ["a", "b"].map(|namespace| ObjectName::new(namespace, "g"));
+        let object =
+            |n: usize, created_secs| Claimant::Object { created_secs, kind: Kind::Gateway, name: &names[n] };
+        let at: SocketAddr = "1.1.1.1:443".parse().unwrap();
+        let mut possession = Possession::default();
+        for name in &names {
+            possession.add_binding(&name.namespace, at, Tls);
+        }
+        let bid = |n, created_secs, protocol| Bid {
+            claimant: object(n, created_secs),
+            at,
+            protocol,
+            whose: Whose::Listener(n),
+        };
+        let mut outcomes = Vec::new();
+        open(vec![bid(0, 9, Tls), bid(1, 1, Tcp)], &possession, Most::default(), |whose, outcome| {
+            outcomes.push((whose, outcome));
+        });
+        assert_eq!(outcomes, [(Whose::Listener(0), Outcome::Own(0)), (Whose::Listener(1), Outcome::Lost(0))]);
     }
 
     #[test]

@@ -86,11 +86,9 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
         (Programmable::Yes, Progress::Unwritten) => {
             (Status::False, "Pending", "its Claims are being written".to_owned())
         }
-        (Programmable::Yes, Progress::Everywhere) => {
-            (Status::True, "Programmed", "every node with a live agent holds it".to_owned())
-        }
-        (Programmable::Yes, Progress::Enough) => {
-            let message = "all nodes but a few hold it; `kubectl get nodestates` shows what each holds";
+        // One message for both: a node more or less would rewrite the status of every object.
+        (Programmable::Yes, Progress::Everywhere | Progress::Enough) => {
+            let message = "all nodes with a live agent hold it, or all but a few; `kubectl get nodestates` shows what each holds";
             (Status::True, "Programmed", message.to_owned())
         }
         (Programmable::Yes, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),

@@ -14,6 +14,20 @@ pub fn left(current: &Value) -> Option<Value> {
     changed(current, [("conditions", others.unwrap_or(Value::Null))])
 }
 
+/// Whether a status has all addresses of a verdict in its ingress, with its ports.
+pub fn shows(current: &Value, verdict: &ServiceVerdict) -> bool {
+    let entries = elements(current.pointer("/loadBalancer/ingress"));
+    let has = |entry: &Value, port: &u16| {
+        elements(entry.get("ports"))
+            .iter()
+            .any(|shown| shown.get("port").and_then(Value::as_u64) == Some((*port).into()))
+    };
+    verdict.addresses.iter().all(|address| {
+        let of_it = |entry: &&Value| text(entry, "ip") == address.to_string();
+        entries.iter().find(of_it).is_some_and(|entry| verdict.ports.iter().all(|port| has(entry, port)))
+    })
+}
+
 /// Returns what to write to the status; `now` is RFC 3339, UTC.
 ///
 /// An address appears once the Service is programmed. It disappears at once when the Service

@@ -78,11 +78,11 @@ impl Tables {
             self.names(source).into_iter().filter(|name| !listed.contains(name)).collect()
         };
         let mut changed = false;
-        if source == Source::Claims {
-            self.claims.begin_list();
-        }
         for name in gone {
             changed |= self.remove(source, &name);
+        }
+        if source == Source::Claims {
+            self.claims.begin_list();
         }
         for entry in entries {
             changed |= self.put(source, entry);

@@ -4,18 +4,21 @@ use super::super::value::{self, Wrong, wrong};
 use crate::model;
 use crate::model::claim::{ClaimBackends, Grant, Granted, Refusal, Why};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{Origin, Pattern, Protocol, digest};
+use crate::model::{Origin, Pattern, Protocol};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use std::net::SocketAddr;
 
 /// What to do about a Claim that cannot be read: nobody but the controller writes it.
 pub(in super::super) const REMEDY: &str =
     "run agents and controller of one release; the controller writes the Claim again when it is deleted";
 /// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
-const PREFIX_MAX: usize = 44;
+const PREFIX_MAX: usize = 38;
+/// Bytes of the hash, each two digits.
+const HASH_BYTES: usize = 12;
 /// Name of the Claim that the controller writes once all others are written. Without it, a list of Claims is not known to be
 /// whole. It is listed before all others, so that it is also the first to go when all are deleted.
 pub const SETTLED: &str = "0-settled";
@@ -261,12 +264,19 @@ impl ClaimOrigin {
 
     /// Returns the name of the claim's object: readable as far as it fits, and a hash of kind, namespace, name and part.
     pub fn object_name(&self) -> String {
-        let hash = digest::of(&[&self.kind, &self.namespace, &self.name, &self.part]);
+        // Not to be forged: a part is chosen by tenants, and two claims with one name would overwrite each other.
+        let mut hash = Sha256::new();
+        for part in [&self.kind, &self.namespace, &self.name, &self.part] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let hash: String =
+            hash.finalize().iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
         let mut prefix = format!("{}-{}-{}", self.kind, self.namespace, self.name).to_ascii_lowercase();
         // Names of objects may have dots, and are ASCII.
         prefix.retain(|character| character.is_ascii_alphanumeric() || character == '-');
         prefix.truncate(PREFIX_MAX);
-        format!("{}-{hash:016x}", prefix.trim_end_matches('-'))
+        format!("{}-{hash}", prefix.trim_end_matches('-'))
     }
 }
 
@@ -404,7 +414,7 @@ mod tests {
             );
         }
         // Changes only if the making of names changes: every Claim would be written again.
-        assert_eq!(names[0], "tlsroute-a-b-fb998f805b36fbbc");
+        assert_eq!(names[0], "tlsroute-a-b-43e7afe11a9d26e4772a62fd");
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), origins.len());
