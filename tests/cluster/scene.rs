@@ -46,7 +46,7 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    /// Creates the tenant and waits until its Gateway is programmed.
+    /// Creates the tenant and waits until its Gateway is programmed and every node has its route.
     pub(crate) fn new(cluster: &Cluster, role: &str) -> Result<Self> {
         let namespace = cluster.kubectl().namespace(role)?;
         let authority = Authority::new("tenant")?;
@@ -60,6 +60,7 @@ impl Tenant {
         let programmed = |gateway: &Value| condition(&gateway["status"], "Programmed") == Some("True".into());
         let gateway =
             namespace.wait_for("a programmed Gateway", &["gateway", "tenant"], PATIENCE, programmed)?;
+        wait_for_routes(cluster, &namespace)?;
         let address =
             gateway["status"]["addresses"][0]["value"].as_str().context("a Gateway without address")?;
         let target = Target {
@@ -77,6 +78,34 @@ impl Tenant {
         let living = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
         Ok(living.filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect())
     }
+}
+
+/// Waits until every node holds the Claims of a namespace's routes, which no Gateway's condition shows.
+fn wait_for_routes(cluster: &Cluster, namespace: &OwnNamespace) -> Result<()> {
+    let kubectl = cluster.kubectl();
+    let items = |list: &Value| list["items"].as_array().cloned().unwrap_or_default();
+    let versions = |claims: &Value| -> Vec<i64> {
+        let of_route = |claim: &&Value| {
+            let origin = &claim["spec"]["origin"];
+            origin["kind"] == "TLSRoute" && origin["namespace"] == namespace.name()
+        };
+        let version = |claim: &Value| claim["metadata"]["resourceVersion"].as_str()?.parse().ok();
+        items(claims).iter().filter(of_route).filter_map(version).collect()
+    };
+    let claims =
+        kubectl.wait_for("a route's Claim", &["claims"], PATIENCE, |claims| !versions(claims).is_empty())?;
+    let newest = versions(&claims).into_iter().max();
+    let nodes = items(&kubectl.get(&["nodes"])?);
+    let hold = |states: &Value| {
+        let states = items(states);
+        nodes.iter().all(|node| {
+            let mut states = states.iter();
+            let state = states.find(|state| state["spec"]["node"] == node["metadata"]["name"]);
+            state.is_some_and(|state| state["spec"]["claimsVersion"].as_i64() >= newest)
+        })
+    };
+    kubectl.wait_for("every node to hold it", &["nodestates"], PATIENCE, hold)?;
+    Ok(())
 }
 
 /// Returns the status of a condition.

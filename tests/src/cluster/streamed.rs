@@ -9,7 +9,7 @@ pub fn streamed(account: &str) -> &'static [&'static str] {
     }
 }
 
-const ORIGINS: [&str; 10] = [
+const ORIGINS: [&str; 12] = [
     "/namespaces",
     "/services",
     "apiextensions.k8s.io/customresourcedefinitions",
@@ -20,4 +20,6 @@ const ORIGINS: [&str; 10] = [
     "gateway.networking.k8s.io/referencegrants",
     "gateway.networking.k8s.io/tcproutes",
     "gateway.networking.k8s.io/tlsroutes",
+    "vestibule.dev/claims",
+    "vestibule.dev/nodestates",
 ];

@@ -98,7 +98,7 @@ impl Hold {
             let Some(current) = stored(object).map(|stored| &stored.status) else { continue };
             if let Some(new) = write {
                 self.keep_counts(cluster, object, current, &mut new.status);
-                if new.status == *current {
+                if says_nothing_new(&new.status, current) {
                     *write = None;
                 }
             }
@@ -204,6 +204,16 @@ fn leaves_its_namespace(route: &ClusterRoute) -> bool {
 
 fn entry<'a>(status: &'a Value, name: &str) -> Option<&'a Value> {
     status.get("listeners")?.as_array()?.iter().find(|entry| is_named(entry, name))
+}
+
+/// Whether a merge patch (RFC 7396) would change nothing.
+fn says_nothing_new(patch: &Value, current: &Value) -> bool {
+    let Value::Object(fields) = patch else { return patch == current };
+    current.is_object()
+        && fields.iter().all(|(name, new)| match current.get(name) {
+            Some(old) => says_nothing_new(new, old),
+            None => new.is_null(),
+        })
 }
 
 fn is_named(entry: &Value, name: &str) -> bool {
@@ -373,5 +383,12 @@ mod tests {
         };
         assert_eq!(apply(status(2, 0)), Some(status(2, 3)));
         assert_eq!(apply(status(1, 0)), None, "nothing else is new");
+        // Nor is what the patch does not name.
+        let mut with_addresses = status(1, 3);
+        with_addresses["addresses"] = json!([{"value": "192.0.2.1"}]);
+        assert!(says_nothing_new(&status(1, 3), &with_addresses));
+        assert!(!says_nothing_new(&json!({"addresses": null}), &with_addresses));
+        assert!(says_nothing_new(&json!({"addresses": null}), &status(1, 3)));
+        assert!(!says_nothing_new(&json!({"listeners": {}}), &status(1, 3)));
     }
 }

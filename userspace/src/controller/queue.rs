@@ -1,6 +1,6 @@
 //! Which status is written next, and when. Pure: time is an argument. Each object has one entry with its
 //! newest status, and at most one write in flight. A failed write waits before it is retried. After a successful write,
-//! nothing is sent for the same version of the object.
+//! nothing is sent for the same version of the object; after one that changed nothing, not the same write.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub(super) struct Write {
 pub(super) enum Outcome {
     /// The API server accepted it.
     Written,
+    /// The API server accepted it, and the object has the version it had.
+    NoEffect,
     /// The object has a newer version, or is gone.
     Conflict,
     /// Any other error; the write is retried.
@@ -83,6 +85,8 @@ struct Object {
     is_withdrawn: bool,
     /// The version that was sent last, and until when no write for it is sent again; `None`: for ever.
     sent: Option<(String, Option<Instant>)>,
+    /// The last write, if it changed nothing: the watch will report nothing, and another one may be sent.
+    without_effect: Option<Write>,
     failures: u32,
     not_before: Option<Instant>,
 }
@@ -182,8 +186,10 @@ impl<K: Ord + Clone> Queue<K> {
         let object = self.objects.entry(key.clone()).or_default();
         object.is_in_flight = false;
         match outcome {
-            Outcome::Written => {
-                object.sent = Some((write.version, None));
+            Outcome::Written | Outcome::NoEffect => {
+                let has_effect = outcome == Outcome::Written;
+                object.sent = has_effect.then(|| (write.version.clone(), None));
+                object.without_effect = (!has_effect).then_some(write);
                 object.failures = 0;
                 object.not_before = None;
             }
@@ -208,6 +214,9 @@ impl Object {
             && *version == write.version
         {
             at = at.max((*until)?);
+        }
+        if self.without_effect.as_ref() == Some(write) {
+            return None;
         }
         Some(at)
     }
@@ -260,6 +269,19 @@ mod tests {
         assert_eq!(queue.next(now + Duration::from_secs(3600), any), Next::Idle);
         queue.want(&1, Some(write("6", 1)));
         assert_eq!(sent(queue.next(now, any)).1.version, "6");
+    }
+
+    /// Without a newer version that the watch would report, the object would never be written again.
+    #[test]
+    fn a_write_without_effect_stops_only_itself() {
+        let (mut queue, now) = (Queue::new(), Instant::now());
+        queue.want(&1, Some(write("5", 1)));
+        let (key, first) = sent(queue.next(now, any));
+        queue.done(&key, first, Outcome::NoEffect, now);
+        queue.want(&1, Some(write("5", 1)));
+        assert_eq!(queue.next(now + Duration::from_secs(3600), any), Next::Idle);
+        queue.want(&1, Some(write("5", 2)));
+        assert_eq!(sent(queue.next(now, any)).1, write("5", 2));
     }
 
     #[test]

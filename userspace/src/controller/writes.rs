@@ -68,9 +68,10 @@ pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, w
     let patch = json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     match api.patch_status(&object.name.name, &params, &Patch::Merge(&patch)).await {
-        Ok(_) => {
-            debug!(%object, "status written");
-            Outcome::Written
+        Ok(new) => {
+            let is_new = new.metadata.resource_version.as_ref() != Some(&write.version);
+            debug!(%object, is_new, "status written");
+            if is_new { Outcome::Written } else { Outcome::NoEffect }
         }
         Err(Error::Api(status)) if matches!(status.code, 404 | 409) => Outcome::Conflict,
         Err(error) => {

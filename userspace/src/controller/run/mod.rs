@@ -298,7 +298,7 @@ impl Controller {
             Done::Status(object, write, outcome) => {
                 self.flights.lanes.give_back(&object);
                 let text = match outcome {
-                    Outcome::Written => "written",
+                    Outcome::Written | Outcome::NoEffect => "written",
                     Outcome::Conflict => "conflict",
                     Outcome::Failed => "failed",
                 };
