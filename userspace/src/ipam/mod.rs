@@ -72,20 +72,21 @@ pub fn assign(cluster: &Cluster) -> Assignment {
     assignment
 }
 
-/// Returns the first of those that have an address and still want it, by address.
+/// Returns the first of those that have an address and still want it, by address. Claims say who has it; only of an address that no
+/// Claim has, status does: a Gateway without listeners has no Claim.
 fn holders<'a>(claimants: &[Claimant<'a>], cluster: &Cluster) -> HashMap<IpAddr, Owner<'a>> {
     let mut holders = HashMap::default();
-    for Claimant { kind, name, slots, given, .. } in claimants {
-        let exact = slots.iter().filter_map(|slot| match slot.wish {
-            Wish::Exactly(address) => Some(address),
-            Wish::Any { .. } | Wish::Spare { .. } => None,
-        });
-        // What is in status is wanted as long as anything is wanted that is not said.
-        let is_any = exact.clone().count() < slots.len();
-        let given = given.iter().copied().filter(|_| is_any);
-        for address in exact.chain(given) {
-            if cluster.possession.has_address(&name.namespace, address) {
-                holders.entry(address).or_insert(Owner { kind: *kind, name });
+    for is_claimed in [true, false] {
+        for claimant in claimants {
+            let Claimant { kind, name, given, .. } = claimant;
+            for address in claimant.wanted() {
+                let has_it = match is_claimed {
+                    true => cluster.possession.has_address(&name.namespace, address),
+                    false => given.contains(&address),
+                };
+                if has_it {
+                    holders.entry(address).or_insert(Owner { kind: *kind, name });
+                }
             }
         }
     }
@@ -205,6 +206,17 @@ fn service_claim<'a>(
 }
 
 impl Claimant<'_> {
+    /// Returns the addresses that it requests by value, and those that it has in status and could keep.
+    fn wanted(&self) -> impl Iterator<Item = IpAddr> {
+        let exact = self.slots.iter().filter_map(|slot| match slot.wish {
+            Wish::Exactly(address) => Some(address),
+            Wish::Any { .. } | Wish::Spare { .. } => None,
+        });
+        // What is in status is wanted as long as anything is wanted that is not said.
+        let is_any = exact.clone().count() < self.slots.len();
+        exact.chain(self.given.iter().copied().filter(move |_| is_any))
+    }
+
     /// Requests an address, if not already requested.
     fn wants(&mut self, address: IpAddr) {
         let known = |slot: &Slot| matches!(slot.wish, Wish::Exactly(other) if other == address);

@@ -156,7 +156,7 @@ fn an_address_without_value_is_one_of_any_family() {
 fn an_address_belongs_to_one_namespace_unless_it_is_shared() {
     let mut cluster = cluster(&DUAL);
     gateway(&mut cluster, "b/old", 1, &["192.0.2.2"], &[]);
-    gateway(&mut cluster, "a/young", 2, &["192.0.2.2"], &["192.0.2.2"]);
+    gateway(&mut cluster, "a/young", 2, &["192.0.2.2"], &[]);
     gateway(&mut cluster, "b/same", 3, &["192.0.2.2"], &[]);
     service(&mut cluster, "a/service", 4, &["192.0.2.2", "192.0.2.3"]);
     service(&mut cluster, "b/service", 4, &["192.0.2.2"]);
@@ -178,11 +178,27 @@ fn an_address_belongs_to_one_namespace_unless_it_is_shared() {
 #[test]
 fn an_older_object_takes_what_it_asks_for_and_the_younger_gets_another() {
     let mut cluster = cluster(&DUAL);
-    gateway(&mut cluster, "a/young", 2, &[], &["192.0.2.1"]);
+    gateway(&mut cluster, "a/young", 2, &[], &[]);
     assert_eq!(got(&cluster, "a/young"), "192.0.2.1 2001:db8::10");
     service(&mut cluster, "b/old", 1, &["192.0.2.1"]);
     assert_eq!(got_service(&cluster, "b/old"), "192.0.2.1");
     assert_eq!(got(&cluster, "a/young"), "192.0.2.2 2001:db8::10");
+}
+
+/// It has no Claim, and clients may already be told its address.
+#[test]
+fn a_gateway_without_listeners_keeps_its_address_from_older_objects_of_other_namespaces() {
+    let mut cluster = cluster(&DUAL);
+    gateway(&mut cluster, "a/young", 9, &[], &["192.0.2.2"]);
+    gateway(&mut cluster, "b/old", 1, &["192.0.2.2"], &[]);
+    service(&mut cluster, "c/old", 1, &["192.0.2.2"]);
+    assert_eq!(got(&cluster, "a/young"), "192.0.2.2 2001:db8::10");
+    assert_eq!(got(&cluster, "b/old"), "AddressNotUsable");
+    assert_eq!(got_service(&cluster, "c/old"), "AddressNotUsable");
+    // What a Claim has is not taken by what a status says.
+    cluster.possession.add_address(&"c".into(), ip("192.0.2.2"));
+    assert_eq!(got_service(&cluster, "c/old"), "192.0.2.2");
+    assert_eq!(got(&cluster, "a/young"), "192.0.2.1 2001:db8::10");
 }
 
 #[test]
