@@ -23,6 +23,7 @@ mod aborted;
 mod stranger;
 mod many;
 mod reload;
+mod listener_ids;
 mod backend_down;
 mod traffic;
 mod life_cycle;

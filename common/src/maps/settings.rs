@@ -77,7 +77,7 @@ map_struct! {
 }
 
 map_struct! {
-    /// Value of `IDS`: the next id of each kind. Ids are never reused. Written only by the daemon.
+    /// Value of `IDS`: the next id of each kind. Only ids of listeners are used again. Written only by the daemon.
     pub struct Ids = 16 {
         pub route: u32,
         pub backend: u32,

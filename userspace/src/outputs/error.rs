@@ -35,6 +35,11 @@ pub enum StartError {
     /// An error about the node's network.
     #[error(transparent)]
     Net(#[from] NetError),
+    /// The connections of removed listeners are still being ended.
+    #[error(
+        "a listener waits for an id: all 65,535 are in use, and those of removed listeners are free in a moment"
+    )]
+    ListenerIds,
     /// The thread that ends connections is gone.
     #[error(transparent)]
     Reaper(#[from] ReaperGone),

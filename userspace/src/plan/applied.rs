@@ -9,7 +9,7 @@ use common::maps::route::{NameRoute, PICK_MAGLEV, Route, Table};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::change::{Change, name_key, one_label_key, suffix_key};
@@ -19,6 +19,10 @@ use super::hops::Hops;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     pub(super) ids: Ids,
+    /// Ids of removed listeners that nothing refers to any more, the longest free first.
+    pub(super) free_listeners: Arc<VecDeque<u32>>,
+    /// A listener is not served because there is no id for it.
+    pub(super) lacks_listener_ids: bool,
     pub(super) settings: Settings,
     /// `ROLE_*` bits.
     pub(super) addresses: Arc<BTreeMap<Address, u32>>,
@@ -167,6 +171,8 @@ pub(super) struct AppliedTable {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Leftover {
     pub(super) listeners: Vec<AppliedListener>,
+    /// Ids of listeners that were given out and are not in the maps. Connections may still have them.
+    pub(super) unused_listeners: Vec<u32>,
     pub(super) names: Vec<(u32, Pattern)>,
     pub(super) backends: Vec<(u32, Backend)>,
     /// Writes that delete malformed keys.
@@ -206,6 +212,17 @@ impl Applied {
     pub fn sign_with(&mut self, cookie_key: u32) -> Settings {
         self.settings.cookie_key = cookie_key;
         self.settings
+    }
+
+    /// Allows these listener ids to be given out again: what the plan that removed them called for is done, so that no connection,
+    /// name or label has them any more.
+    pub fn reuse_listeners(&mut self, ids: impl IntoIterator<Item = u32>) {
+        Arc::make_mut(&mut self.free_listeners).extend(ids);
+    }
+
+    /// Whether a listener is not served because there was no id for it.
+    pub fn lacks_listener_ids(&self) -> bool {
+        self.lacks_listener_ids
     }
 
     /// Returns what is needed to check all flows at once. This is required when a daemon adopts the maps of

@@ -28,21 +28,30 @@ impl Planner<'_> {
                 continue;
             }
             let before = self.before.listeners.get(&listener.name).map(|listener| listener.id);
-            let id = before.or_else(|| {
-                // The id has 16 bits in the keys of names.
-                (self.after.ids.listener <= u32::from(u16::MAX))
-                    .then(|| self.next_id(|ids| &mut ids.listener))
-            });
+            let id = before.or_else(|| self.next_listener_id());
             if id.is_none() {
+                self.after.lacks_listener_ids = true;
                 self.problems.push(Problem::error(
                     "",
-                    format!("listener {} is not served: all 65,535 ids have been used", listener.name),
-                    "run `vestibule detach` at a quiet time and start again",
+                    format!("listener {} is not served: all 65,535 ids are in use, or were seconds ago", listener.name),
+                    "delete listeners that are not needed; of those just deleted, the ids are used again by itself",
                 ));
             }
             ids.push(id);
         }
         ids
+    }
+
+    /// Returns an id that was never used, or else the one that has been free for longest.
+    fn next_listener_id(&mut self) -> Option<u32> {
+        // The id has 16 bits in the keys of names.
+        if self.after.ids.listener <= u32::from(u16::MAX) {
+            return Some(self.next_id(|ids| &mut ids.listener));
+        }
+        if self.after.free_listeners.is_empty() {
+            return None;
+        }
+        Arc::make_mut(&mut self.after.free_listeners).pop_front()
     }
 
     /// Plans every listener.
@@ -98,6 +107,7 @@ impl Planner<'_> {
             self.steps.later.push(Change::DeleteLabel(LabelKey { kind: LABEL_LISTENER, id }));
         }
         let ended = &mut self.steps.ended;
+        ended.listeners.extend(&before.leftover.unused_listeners);
         let listeners = &ended.listeners;
         ended.withdrawn.retain(|(id, _)| !listeners.contains(id));
         ended.detached.retain(|(id, _)| !listeners.contains(id));

@@ -64,7 +64,7 @@ pub struct Plan {
 }
 
 /// Plans the writes from `applied` to `desired`. What is unchanged results in no write; no id is assigned
-/// twice. If `applied` was planned for the same listeners, source addresses and network, only routes that
+/// twice, but for those of listeners, of which there are few: see [`Applied::reuse_listeners`]. If `applied` was planned for the same listeners, source addresses and network, only routes that
 /// differ from that plan's are examined. The result is the same.
 pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     let basis = applied.basis.as_ref().filter(|basis| basis.is_like(desired, hops));
@@ -73,7 +73,11 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
         hops,
         own: &hops.own,
         sources: &desired.settings.source_addresses,
-        after: Applied { ids: begun(applied.ids), ..Applied::default() },
+        after: Applied {
+            ids: begun(applied.ids),
+            free_listeners: Arc::clone(&applied.free_listeners),
+            ..Applied::default()
+        },
         steps: Steps::default(),
         problems: Vec::new(),
         gone: Vec::new(),
@@ -90,7 +94,9 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     planner.leftover();
     planner.settings(&desired.settings);
     let Planner { mut after, steps, problems, .. } = planner;
-    after.basis = (hops.edition != 0).then(|| Basis { desired: desired.clone(), edition: hops.edition });
+    // What waits for an id is not planned.
+    after.basis = (hops.edition != 0 && !after.lacks_listener_ids)
+        .then(|| Basis { desired: desired.clone(), edition: hops.edition });
     let (changes, later) = steps.into_changes();
     Plan { changes, later, applied: after, problems }
 }

@@ -10,6 +10,7 @@ use tracing::{debug, info, warn};
 use super::devices::{Choice, Chosen};
 use super::egress::Egress;
 use super::reaper::{self, Ended, Reaper};
+use super::resting::Resting;
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
 use crate::dataplane::load::{self, LoadError, Programs};
@@ -56,6 +57,7 @@ pub(super) struct Control {
     desired: Arc<Desired>,
     keys: Option<CookieKeys>,
     applied: Applied,
+    resting: Resting,
     /// The maps hold all that is desired, so an equal state needs no work.
     is_in_step: bool,
     /// Devices that have our program.
@@ -149,6 +151,7 @@ impl Control {
             desired: order.desired,
             keys: None,
             applied,
+            resting: Resting::default(),
             is_in_step: false,
             attached: BTreeSet::new(),
             complaints: Complaints::default(),
@@ -203,12 +206,16 @@ impl Control {
         self.egress.follow(&desired, &changed)?;
         debug!(elapsed = ?begun.elapsed(), changed = changed.len(), "egress known");
         drop(changed);
+        self.reuse_ids();
         let plan = plan(&self.applied, &desired, self.egress.hops());
         debug!(elapsed = ?begun.elapsed(), "planned");
         if self.is_strict
-            && let Err(refused) = refuse_errors(&plan.problems)
+            && let Err(mut refused) = refuse_errors(&plan.problems)
         {
             self.egress.distrust();
+            if self.is_short_of_ids(&plan.applied) {
+                refused = StartError::ListenerIds;
+            }
             return Err(refused);
         }
         let before = replace(&mut self.desired, desired);
@@ -221,8 +228,20 @@ impl Control {
     /// Brings the kernel in step with what is desired.
     fn bring(&mut self, begun: Instant) -> Result<Done, StartError> {
         self.egress.find(&self.desired)?;
+        self.reuse_ids();
         let plan = plan(&self.applied, &self.desired, self.egress.hops());
         self.carry_out(plan, begun)
+    }
+
+    fn reuse_ids(&mut self) {
+        for ids in self.reaper.freed() {
+            self.applied.reuse_listeners(self.resting.end(ids));
+        }
+    }
+
+    /// Whether a listener would have an id once removals are completed.
+    fn is_short_of_ids(&self, applied: &Applied) -> bool {
+        applied.lacks_listener_ids() && !self.resting.is_empty()
     }
 
     fn carry_out(&mut self, mut plan: Plan, begun: Instant) -> Result<Done, StartError> {
@@ -250,9 +269,13 @@ impl Control {
             }
         }
         ended.retire = retire;
+        self.resting.begin(&ended.selector.listeners);
         self.reaper.ask(reaper::Order::End(ended))?;
         self.complaints.problems = plan.problems;
         self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
+        if self.is_short_of_ids(&self.applied) {
+            return Err(StartError::ListenerIds);
+        }
         self.is_in_step = true;
         let in_force = before_writing + written.in_force.unwrap_or_default();
         Ok(Done { changes, in_force, writes: written.writes, took: begun.elapsed() })

@@ -9,6 +9,8 @@ mod egress;
 mod control;
 /// The thread that ends connections.
 mod reaper;
+/// Ids of removed listeners.
+mod resting;
 /// The thread that writes.
 mod worker;
 

@@ -2,6 +2,7 @@
 //! backend is removed. It is a separate thread so that a walk through a million flows does not delay a
 //! reload.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -69,6 +70,8 @@ impl Ended {
 #[derive(Debug)]
 pub(super) struct Reaper {
     orders: UnboundedSender<Order>,
+    /// Ids of listeners that no connection has any more, a set for each removal.
+    freed: mpsc::Receiver<BTreeSet<u32>>,
     thread: JoinHandle<()>,
 }
 
@@ -82,11 +85,12 @@ impl Reaper {
             Evictions::open(pins)?
         };
         let (orders, received) = unbounded_channel();
-        let duty = Duty { expirer, again: Vec::new(), tick: 0 };
+        let (sender, freed) = mpsc::channel();
+        let duty = Duty { expirer, again: Vec::new(), freed: sender, tick: 0 };
         let thread = thread::Builder::new()
             .name("reaper".into())
             .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
-        Ok(Self { orders, thread })
+        Ok(Self { orders, freed, thread })
     }
 
     /// Stops the thread and waits for it: nothing is written after this. The next process to start finds what
@@ -107,6 +111,12 @@ impl Reaper {
         }
     }
 
+    /// Returns the listeners of the removals that were completed since the last call, in order. One that could not be completed is
+    /// not among them.
+    pub(super) fn freed(&self) -> impl Iterator<Item = BTreeSet<u32>> {
+        self.freed.try_iter()
+    }
+
     /// Sends the thread a request.
     pub(super) fn ask(&self, order: Order) -> Result<(), ReaperGone> {
         self.orders.send(order).map_err(|_| ReaperGone)
@@ -118,11 +128,14 @@ struct Again {
     due: Instant,
     selector: Selector,
     later: Vec<Change>,
+    /// The first reset looked at all connections.
+    is_complete: bool,
 }
 
 struct Duty {
     expirer: Expirer,
     again: Vec<Again>,
+    freed: mpsc::Sender<BTreeSet<u32>>,
     tick: u32,
 }
 
@@ -157,13 +170,13 @@ impl Duty {
                 Order::End(more) => ended.join(more),
                 Order::Device(ifindex) => self.expirer.set_device(ifindex),
                 Order::Caught(sender) => waiting.push(sender),
-                Order::Audit(census, generation) => report(
-                    "audit",
-                    self.expirer.reset_where(|client, is| {
+                Order::Audit(census, generation) => {
+                    let ended = self.expirer.reset_where(|client, is| {
                         is_older(is.generation, generation)
                             && !census.knows(client, is.listener, is.route, is.backend)
-                    }),
-                ),
+                    });
+                    report("audit", ended);
+                }
             }
             next = orders.try_recv().ok();
         }
@@ -181,22 +194,26 @@ impl Duty {
                 warn!(%error, "backends that are gone are not marked; nothing leads to them any more");
             }
         }
-        self.reset(&selector);
-        self.again.push(Again { due: Instant::now() + AGAIN, selector, later });
+        let is_complete = self.reset(&selector);
+        self.again.push(Again { due: Instant::now() + AGAIN, selector, later, is_complete });
     }
 
-    fn reset(&mut self, selector: &Selector) {
-        if !selector.is_empty() {
-            report("removal", self.expirer.reset(selector));
-        }
+    /// Returns whether all connections were looked at.
+    fn reset(&mut self, selector: &Selector) -> bool {
+        selector.is_empty() || report("removal", self.expirer.reset(selector))
     }
 
     fn repeat(&mut self) {
         let now = Instant::now();
         for again in self.again.extract_if(.., |again| again.due <= now).collect::<Vec<_>>() {
-            self.reset(&again.selector);
+            let mut is_complete = self.reset(&again.selector) && again.is_complete;
             if let Err(error) = apply(self.expirer.maps(), &again.later) {
                 warn!(%error, "what nothing leads to any more is still there");
+                is_complete = false;
+            }
+            if is_complete && !again.selector.listeners.is_empty() {
+                // Without a receiver, the maps are another process's to write.
+                drop(self.freed.send(again.selector.listeners));
             }
         }
     }
@@ -236,14 +253,16 @@ fn is_older(generation: u32, next: u32) -> bool {
     (generation.wrapping_sub(next) as i32) < 0
 }
 
-fn report(why: &str, ended: Result<expire::Ended, ExpireError>) {
-    match ended {
-        Ok(ended) if ended == expire::Ended::default() => {}
+/// Logs what was ended. Returns whether that was possible.
+fn report(why: &str, ended: Result<expire::Ended, ExpireError>) -> bool {
+    match &ended {
+        Ok(ended) if *ended == expire::Ended::default() => {}
         Ok(expire::Ended { flows, closed, hellos, half_opens }) => {
             debug!(flows, closed, hellos, half_opens, "ended: {why}");
         }
         Err(error) => warn!(%error, "connections cannot be ended: {why}"),
     }
+    ended.is_ok()
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use super::check::*;
 use super::{Applied, Change, Desired, Hop, Hops, MapsImage, Plan, ip, plan};
 use crate::compile::compile;
 use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName};
+use common::maps::route::LABEL_LISTENER;
 use proptest::prelude::*;
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 const LISTENERS: [&str; 3] = ["one", "two", "three"];
 const ROUTES: [&str; 4] = ["a", "b", "c", "d"];
@@ -172,14 +174,42 @@ fn carry_out(
     }
 }
 
+/// Lower ids of listeners are not looked at.
+const LATE: u32 = 65_500;
+
+fn has_listener(world: &MapsImage, id: u32) -> bool {
+    world.label(LABEL_LISTENER, id).is_some()
+}
+
+/// Reads the maps as the next daemon does. Of ids that were used up it looks at the last ones, to save time.
+fn adopt(world: &MapsImage) -> Applied {
+    let mut applied = Applied::from_maps(content(world));
+    applied.leftover.unused_listeners.retain(|id| *id >= LATE);
+    applied
+}
+
+/// All that removals called for is done: listener ids that are not in the maps may be given out once more.
+fn free_unused(world: &MapsImage, applied: &mut Applied, ever: &mut HashSet<(&'static str, u32)>) {
+    applied.free_listeners = Arc::new((LATE..65_536).filter(|id| !has_listener(world, *id)).collect());
+    ever.retain(|(kind, id)| *kind != "listener" || has_listener(world, *id));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_ends_where_a_fresh_plan_does(steps in prop::collection::vec(step(), 1..6)) {
+    fn any_sequence_ends_where_a_fresh_plan_does(
+        steps in prop::collection::vec(step(), 1..6),
+        is_late in any::<bool>(),
+    ) {
         let mut world = MapsImage::default();
-        let mut applied = Applied::default();
+        // Nearly all ids of listeners were given out by earlier daemons.
+        world.ids.listener = if is_late { 65_534 } else { 0 };
+        let mut applied = adopt(&world);
         let mut ever = HashSet::new();
+        if is_late {
+            free_unused(&world, &mut applied, &mut ever);
+        }
         let mut later: Vec<Change> = Vec::new();
         let (mut facts, mut hops) = (Facts::default(), Hops { edition: 1, ..Hops::default() });
         for step in steps {
@@ -188,6 +218,7 @@ proptest! {
             let planned = plan(&applied, &desired, &hops);
             let whole = plan(&Applied { basis: None, ..applied.clone() }, &desired, &hops);
             prop_assert_eq!(&planned, &whole, "what did not change is not looked at");
+            prop_assert!(!planned.applied.lacks_listener_ids());
             let Plan { changes, later: more, applied: next, .. } = planned;
             let mut after = world.clone();
             changes.iter().for_each(|change| after.apply(change));
@@ -196,7 +227,10 @@ proptest! {
                 let cut = at.index(changes.len());
                 carry_out(&mut world, &changes[..cut], &after, &mut ever);
                 later.clear();
-                applied = Applied::from_maps(content(&world));
+                applied = adopt(&world);
+                if is_late {
+                    free_unused(&world, &mut applied, &mut ever);
+                }
                 let again = plan(&applied, &desired, &hops);
                 let mut after = world.clone();
                 again.changes.iter().for_each(|change| after.apply(change));
@@ -208,6 +242,10 @@ proptest! {
                 later.extend(more);
                 applied = next;
             }
+            if is_late {
+                later.drain(..).for_each(|change| world.apply(&change));
+                free_unused(&world, &mut applied, &mut ever);
+            }
             let unchanged = plan(&applied, &desired, &hops);
             prop_assert_eq!((unchanged.changes, unchanged.later), (vec![], vec![]));
             // The later deletions may follow any other plan.
@@ -215,7 +253,11 @@ proptest! {
             later.iter().for_each(|change| settled.apply(change));
             assert_whole(&settled);
             prop_assert_eq!(canonical(&settled), canonical(&fresh(&desired, &hops)));
-            let adopted = plan(&Applied::from_maps(content(&settled)), &desired, &hops);
+            let mut adopted = plan(&adopt(&settled), &desired, &hops);
+            if is_late {
+                let Some(Change::Reset(selector)) = adopted.changes.pop() else { panic!("unused ids are not looked for") };
+                prop_assert!(!selector.listeners.iter().any(|id| has_listener(&settled, *id)));
+            }
             prop_assert_eq!((adopted.changes, adopted.later), (vec![], vec![]));
         }
     }
