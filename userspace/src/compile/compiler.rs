@@ -146,6 +146,11 @@ impl Compiler {
         Ok(())
     }
 
+    /// Whether the file has a route of this name.
+    pub fn is_of_file(&self, route: &str) -> bool {
+        self.file.as_ref().is_some_and(|file| file.desired.routes.find(route).is_some())
+    }
+
     /// Compiles what changed. Compiles nothing before a file was taken ([`Compiler::is_ready`]). `cluster`
     /// has the current claims.
     pub fn compile(&mut self, cluster: Option<ClaimSet<'_>>) -> Step {

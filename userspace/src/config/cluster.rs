@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The content of the chart's file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChartFile {
     /// Settings, and the listeners and routes in the file itself, without the cluster's.
     pub facts: Facts,
@@ -22,6 +22,19 @@ pub struct ChartFile {
     pub policy: Policy,
     /// Devices to serve on; empty: chosen by the routes.
     pub devices: Vec<Arc<str>>,
+    /// How old the state on a node's disk may be that a start without API server sends new connections to.
+    pub saved_max_age: Duration,
+}
+
+impl Default for ChartFile {
+    fn default() -> Self {
+        Self {
+            facts: Facts::default(),
+            policy: Policy::default(),
+            devices: Vec::new(),
+            saved_max_age: SAVED_MAX_AGE,
+        }
+    }
 }
 
 /// The whole file as written.
@@ -32,6 +45,7 @@ pub(super) struct RawChart<'a> {
     devices: Option<Vec<Text<'a>>>,
     settings: Option<RawSettings<'a>>,
     probe: Option<RawProbe<'a>>,
+    saved_state: Option<RawSavedState<'a>>,
     listeners: Option<Vec<RawListener<'a>>>,
     routes: Option<Vec<RawRoute<'a>>>,
 }
@@ -43,6 +57,13 @@ struct RawAddresses<'a> {
     ranges: Option<Vec<Text<'a>>>,
     shared: Option<Vec<Text<'a>>>,
     excluded: Option<Vec<Text<'a>>>,
+}
+
+/// `savedState`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+struct RawSavedState<'a> {
+    max_age: Option<Text<'a>>,
 }
 
 /// `probe`.
@@ -64,6 +85,7 @@ pub(super) const CHART: Shape = Shape::Table(&[
     ("devices", Shape::List(&Shape::Text)),
     ("settings", Shape::Table(SETTINGS)),
     ("probe", Shape::Table(PROBE)),
+    ("savedState", Shape::Table(&[("maxAge", Shape::Text)])),
     ("listeners", Shape::List(&Shape::Table(LISTENER))),
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
@@ -91,6 +113,12 @@ const PANIC_SHARE: u8 = 50;
 /// The shortest and the longest probe interval and timeout.
 const PROBE_TIME: std::ops::RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
+/// The default of [`ChartFile::saved_max_age`].
+pub const SAVED_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
+/// What can be set instead.
+const SAVED_MAX_AGES: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(365 * 24 * 3600);
+
 /// Checks the whole file.
 pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
     let mut check = Check { problems };
@@ -103,7 +131,9 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
         check.list(addresses.excluded.unwrap_or_default(), block, |i| format!("addresses.excluded[{i}]"));
     let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
     let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
+    let saved_max_age = check.saved_max_age(raw.saved_state.unwrap_or_default()).unwrap_or(SAVED_MAX_AGE);
     ChartFile {
+        saved_max_age,
         facts,
         policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent },
         devices,
@@ -179,6 +209,17 @@ impl Check<'_> {
         }
         let up = self.percent("panicShare", raw.panic_share, 0).unwrap_or(PANIC_SHARE);
         (raw.enabled.unwrap_or(false).then_some(defaults), defaults, 100 - up)
+    }
+
+    fn saved_max_age(&mut self, raw: RawSavedState<'_>) -> Option<Duration> {
+        let text = raw.max_age?;
+        let field = || "savedState.maxAge".to_owned();
+        let age = self.take(value::duration(&text), &text, field)?;
+        if !SAVED_MAX_AGES.contains(&age) {
+            self.problems.push(Problem::error(field(), "is out of range", "write 1m to 365d").value(text));
+            return None;
+        }
+        Some(age)
     }
 
     fn probe_ms(&mut self, name: &str, text: Option<&Text<'_>>) -> Option<u32> {
@@ -327,6 +368,8 @@ probe:
   failureThreshold: 3
   successThreshold: 2
   panicShare: 30
+savedState:
+  maxAge: 36h
 "#;
 
     fn problems(text: &str) -> Vec<String> {
@@ -418,6 +461,16 @@ probe:
         }
         let told = problems("probe: {interval: 1s, timeout: 2s}\n");
         assert!(told[0].contains("probe.timeout: is longer than the interval"), "{told:?}");
+    }
+
+    #[test]
+    fn the_age_of_a_saved_state_is_checked() {
+        assert_eq!(parse_chart(FILE).0.saved_max_age, Duration::from_secs(36 * 3600));
+        assert_eq!(parse_chart("devices: []\n").0.saved_max_age, SAVED_MAX_AGE);
+        for age in ["59s", "366d", "soon"] {
+            let told = problems(&format!("savedState: {{maxAge: {age}}}\n"));
+            assert!(told[0].contains("savedState.maxAge"), "{told:?}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod node;
 /// The chart's file, for the agents and the controller of a cluster.
 mod cluster;
 
-pub use cluster::ChartFile;
+pub use cluster::{ChartFile, SAVED_MAX_AGE};
 pub use outline::Outline;
 
 /// Parses a duration such as `10m`. The error contains what is wrong and what to write.

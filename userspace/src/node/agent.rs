@@ -95,7 +95,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
         MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false })?;
     let reads = kubernetes::Reads::Claims;
     let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy, reads });
-    let mut sources = Sources::of_cluster(store, chart.facts, options.file.clone());
+    let mut sources = Sources::of_cluster(store, chart.facts, chart.saved_max_age, options.file.clone());
     sources.change(Change::Devices(chart.devices));
     sources.change(Change::Network(network));
     sources.blame_chart(sizes);

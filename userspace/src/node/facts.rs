@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::state::State;
 use crate::compile::{Compiler, Step};
-use crate::config;
+use crate::config::{self, SAVED_MAX_AGE};
 use crate::model::{Change, Delta, Facts, NodeFacts, ProbeChange, Probes, Problem, Settings};
 use crate::net::sysctl;
 use crate::sources::file::FileSource;
@@ -25,6 +26,8 @@ pub(super) struct Sources {
     compiler: Compiler,
     /// The chart's settings, for a start without any data from the cluster.
     settings: Settings,
+    /// How old a saved state may be, for a start without any data from the cluster.
+    saved_max_age: Duration,
     /// The problems of the node's own files: the chart's file, then the static one.
     problems: [Vec<Problem>; 2],
 }
@@ -46,18 +49,25 @@ impl Sources {
             store: None,
             compiler: Compiler::alone(),
             settings: Settings::default(),
+            saved_max_age: SAVED_MAX_AGE,
             problems: Default::default(),
         }
     }
 
     /// A cluster with the chart's file, and optionally a static file.
-    pub(super) fn of_cluster(store: Store, chart: Facts, file: Option<PathBuf>) -> Self {
+    pub(super) fn of_cluster(
+        store: Store,
+        chart: Facts,
+        saved_max_age: Duration,
+        file: Option<PathBuf>,
+    ) -> Self {
         Self {
             path: file.clone(),
             settings: chart.settings.clone(),
             file: FileSource::beside(chart, file),
             store: Some(store),
             compiler: Compiler::beside_cluster(),
+            saved_max_age,
             problems: Default::default(),
         }
     }
@@ -72,9 +82,19 @@ impl Sources {
         self.problems.iter().flatten()
     }
 
+    /// How old a saved state may be whose endpoints get new connections.
+    pub(super) fn saved_max_age(&self) -> Duration {
+        self.saved_max_age
+    }
+
     /// The chart's settings.
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Whether the node's own files have a route of this name.
+    pub(super) fn is_of_file(&self, route: &str) -> bool {
+        self.compiler.is_of_file(route)
     }
 
     /// The facts about the node.

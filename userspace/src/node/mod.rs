@@ -47,6 +47,8 @@ mod keys;
 mod saving;
 /// The file with the last compiled state.
 mod saved;
+/// A start without the API server.
+mod boot;
 /// Files that survive a reboot.
 mod disk;
 

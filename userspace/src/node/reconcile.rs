@@ -171,6 +171,7 @@ impl Node {
         }
         self.use_saved();
         self.take_over()?;
+        self.confirm_saved();
         self.saving.save_some_time();
         // Compiling a cluster needs about ten times the memory that is kept.
         if self.pace.is_quiet() && self.sources.has_cluster() {
@@ -296,29 +297,6 @@ impl Node {
     pub(super) fn tell(&mut self) {
         if matches!(self.role.stage, Stage::Writing(_)) {
             self.telemetry.tell(known(&self.sources, &self.state, &self.orders));
-        }
-    }
-
-    /// Uses the state of the last boot if a source does not answer and no maps are pinned.
-    fn use_saved(&mut self) {
-        let is_over = self.pace.hopeless.is_some_and(|since| since.elapsed() > Duration::ZERO);
-        if self.state.is_some() || !is_over || self.sources.is_complete() || !self.saving.has_folder() {
-            return;
-        }
-        if !matches!(self.role.stage, Stage::Reading) || self.role.pins.holds_maps() {
-            return;
-        }
-        self.pace.hopeless = None;
-        match self.saving.load(self.sources.settings()) {
-            Ok((desired, keys)) => {
-                let routes = desired.routes.len();
-                info!(routes, "the API server does not answer; the state of the last boot is used");
-                self.state = Some(State::plain(desired));
-                self.keys = self.keys.take().or(keys);
-            }
-            Err(error) => {
-                warn!(%error, "the API server does not answer, and there is no state of the last boot to use");
-            }
         }
     }
 

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,8 @@ const HEADING: &str = "vestibule desired state 1";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
+    /// When the API server last confirmed it: seconds since 1970, UTC. Older versions did not write it.
+    confirmed_secs: Option<u64>,
     listeners: Vec<SavedListener>,
     routes: Vec<SavedRoute>,
 }
@@ -47,18 +50,23 @@ struct SavedRoute {
     backends: Vec<SavedBackend>,
 }
 
-/// Writes the state to the folder.
-pub(super) fn write(folder: &Path, desired: &Desired) -> std::io::Result<()> {
-    let content = serde_json::to_vec(&Saved::of(desired)).map_err(std::io::Error::other)?;
+/// Writes the state to the folder, with the time when the API server last confirmed it.
+pub(super) fn write(folder: &Path, desired: &Desired, confirmed: Option<SystemTime>) -> std::io::Result<()> {
+    let confirmed = confirmed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    let saved = Saved { confirmed_secs: confirmed.map(|since| since.as_secs()), ..Saved::of(desired) };
+    let content = serde_json::to_vec(&saved).map_err(std::io::Error::other)?;
     disk::write(&folder.join(FILE), HEADING, &content)
 }
 
-/// Reads the state from the folder, and adds these settings.
-pub(super) fn read(folder: &Path, settings: &Settings) -> Result<Desired, DiskError> {
+/// Reads the state from the folder, and adds these settings. Returns it with the time when the API server last confirmed it, if that
+/// is known.
+pub(super) fn read(folder: &Path, settings: &Settings) -> Result<(Desired, Option<SystemTime>), DiskError> {
     let content = disk::read(&folder.join(FILE), HEADING)?;
     let saved: Saved =
         serde_json::from_slice(&content).map_err(|_| DiskError::Damaged("it is not what was written"))?;
-    saved.desired(settings).ok_or(DiskError::Damaged("it refers to what is not in it"))
+    let confirmed = saved.confirmed_secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs)));
+    let desired = saved.desired(settings).ok_or(DiskError::Damaged("it refers to what is not in it"))?;
+    Ok((desired, confirmed))
 }
 
 impl Saved {
@@ -75,7 +83,7 @@ impl Saved {
             names: route.names.iter().map(|(listener, pattern)| saved_pattern(*listener, pattern)).collect(),
             backends: route.backends.iter().map(saved_backend).collect(),
         });
-        Self { listeners: listeners.collect(), routes: routes.collect() }
+        Self { confirmed_secs: None, listeners: listeners.collect(), routes: routes.collect() }
     }
 
     /// Returns `None` if an index is out of range or a name is invalid.
@@ -185,9 +193,16 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("vestibule-saved-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let before = desired();
-        write(&folder, &before).unwrap();
+        let confirmed = UNIX_EPOCH + Duration::from_secs(1_795_737_600);
+        write(&folder, &before, Some(confirmed)).unwrap();
         let settings = Settings { max_names: 78, ..Settings::default() };
-        assert_eq!(read(&folder, &settings).unwrap(), Desired { settings, ..before });
+        let after = Desired { settings: settings.clone(), ..before };
+        assert_eq!(read(&folder, &settings).unwrap(), (after.clone(), Some(confirmed)));
+        // As versions without a time wrote it.
+        let mut old = serde_json::to_value(Saved::of(&after)).unwrap();
+        old.as_object_mut().unwrap().remove("confirmed_secs").unwrap();
+        disk::write(&folder.join(FILE), HEADING, &serde_json::to_vec(&old).unwrap()).unwrap();
+        assert_eq!(read(&folder, &settings).unwrap(), (after, None));
         disk::write(&folder.join(FILE), HEADING, b"{\"listeners\":[]}").unwrap();
         assert!(matches!(read(&folder, &Settings::default()), Err(DiskError::Damaged(_))));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::task::JoinSet;
 use tracing::warn;
@@ -15,13 +15,20 @@ use super::disk::DiskError;
 
 /// The state is saved at most this often.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
+/// A state that does not change is saved again this often while the API server confirms it.
+const CONFIRM_EVERY: Duration = Duration::from_secs(3600);
 
 /// Saves to a folder, or does nothing if there is no folder.
 #[derive(Debug)]
 pub(super) struct Saving {
     folder: Option<PathBuf>,
-    /// The state in effect, while it is not saved yet.
-    unsaved: Option<Arc<Desired>>,
+    /// The state in effect, if it is to be saved at all.
+    in_force: Option<Arc<Desired>>,
+    is_unsaved: bool,
+    /// When the API server last confirmed what is known of it.
+    confirmed: Option<SystemTime>,
+    /// The same, as it was last saved.
+    saved_confirmed: Option<SystemTime>,
     saved: Instant,
     tasks: JoinSet<()>,
 }
@@ -29,7 +36,15 @@ pub(super) struct Saving {
 impl Saving {
     /// Saves to this folder.
     pub(super) fn new(folder: Option<PathBuf>) -> Self {
-        Self { folder, unsaved: None, saved: Instant::now(), tasks: JoinSet::new() }
+        Self {
+            folder,
+            in_force: None,
+            is_unsaved: false,
+            confirmed: None,
+            saved_confirmed: None,
+            saved: Instant::now(),
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Returns whether something from the last boot may exist.
@@ -39,12 +54,24 @@ impl Saving {
 
     /// Sets the state in effect, which is to be saved.
     pub(super) fn put(&mut self, desired: &Arc<Desired>) {
-        self.unsaved = self.folder.is_some().then(|| Arc::clone(desired));
+        self.in_force = self.folder.is_some().then(|| Arc::clone(desired));
+        self.is_unsaved = self.in_force.is_some();
     }
 
-    /// Discards the unsaved state: another process takes over, and saves what it puts into effect.
+    /// The API server confirms what is known of it, at this time.
+    pub(super) fn confirm(&mut self, now: SystemTime) {
+        self.confirmed = Some(now);
+        // `Err`: the clock was set back, and the time on disk is in the future.
+        let is_old = |saved: SystemTime| now.duration_since(saved).map_or(true, |age| age >= CONFIRM_EVERY);
+        if self.in_force.is_some() && self.saved_confirmed.is_none_or(is_old) {
+            self.is_unsaved = true;
+        }
+    }
+
+    /// Forgets the state: another process takes over, and saves what it puts into effect.
     pub(super) fn forget(&mut self) {
-        self.unsaved = None;
+        self.in_force = None;
+        self.is_unsaved = false;
     }
 
     /// Saves the unsaved state, at a limited rate and without blocking the loop.
@@ -53,18 +80,27 @@ impl Saving {
         if self.saved.elapsed() < SAVE_EVERY {
             return;
         }
-        if let (Some(folder), Some(desired)) = (&self.folder, self.unsaved.take()) {
+        if let Some((folder, desired, confirmed)) = self.unsaved() {
             self.saved = Instant::now();
-            let folder = folder.clone();
-            self.tasks.spawn_blocking(move || save(&folder, &desired));
+            self.tasks.spawn_blocking(move || save(&folder, &desired, confirmed));
         }
     }
 
     /// Saves the unsaved state immediately.
     pub(super) fn save_now(&mut self) {
-        if let (Some(folder), Some(desired)) = (&self.folder, self.unsaved.take()) {
-            save(folder, &desired);
+        if let Some((folder, desired, confirmed)) = self.unsaved() {
+            save(&folder, &desired, confirmed);
         }
+    }
+
+    /// Returns what is to be saved, once.
+    fn unsaved(&mut self) -> Option<(PathBuf, Arc<Desired>, Option<SystemTime>)> {
+        let (folder, desired) = (self.folder.as_ref()?, self.in_force.as_ref()?);
+        if !std::mem::take(&mut self.is_unsaved) {
+            return None;
+        }
+        self.saved_confirmed = self.confirmed;
+        Some((folder.clone(), Arc::clone(desired), self.confirmed))
     }
 
     /// Saves a copy of the keys.
@@ -77,14 +113,55 @@ impl Saving {
     }
 
     /// Loads the state that was in effect when the node went down, with these settings.
-    pub(super) fn load(&self, settings: &Settings) -> Result<(Desired, Option<CookieKeys>), DiskError> {
+    pub(super) fn load(&self, settings: &Settings) -> Result<Loaded, DiskError> {
         let folder = self.folder.as_deref().ok_or(DiskError::Missing)?;
-        Ok((saved::read(folder, settings)?, keys::load(folder).ok()))
+        let (desired, confirmed) = saved::read(folder, settings)?;
+        Ok(Loaded { desired, keys: keys::load(folder).ok(), confirmed })
     }
 }
 
-fn save(folder: &Path, desired: &Desired) {
-    if let Err(error) = saved::write(folder, desired) {
+/// What was in effect when the node went down.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) desired: Desired,
+    pub(super) keys: Option<CookieKeys>,
+    /// When the API server last confirmed the state; `None`: not known.
+    pub(super) confirmed: Option<SystemTime>,
+}
+
+fn save(folder: &Path, desired: &Desired, confirmed: Option<SystemTime>) {
+    if let Err(error) = saved::write(folder, desired, confirmed) {
         warn!(%error, "the state is not kept for the next boot");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise a cluster in which nothing changes for a day would not be served after a power cut.
+    #[test]
+    fn what_is_confirmed_is_saved_again_every_hour_and_not_more_often() {
+        let mut saving = Saving::new(Some(PathBuf::from("unused")));
+        let start = SystemTime::now();
+        saving.confirm(start);
+        assert!(saving.unsaved().is_none(), "nothing is in force");
+        let hour = |hours: f64| start + Duration::from_secs_f64(3600.0 * hours);
+        saving.put(&Arc::default());
+        assert_eq!(saving.unsaved().map(|(.., confirmed)| confirmed), Some(Some(start)));
+        saving.confirm(hour(0.9));
+        assert!(saving.unsaved().is_none());
+        saving.confirm(hour(1.0));
+        assert_eq!(saving.unsaved().map(|(.., confirmed)| confirmed), Some(Some(hour(1.0))));
+        // A change meanwhile is saved with the last confirmation, not with the time of saving.
+        saving.confirm(hour(1.5));
+        saving.put(&Arc::default());
+        assert_eq!(saving.unsaved().map(|(.., confirmed)| confirmed), Some(Some(hour(1.5))));
+        // The clock is set back.
+        saving.confirm(hour(1.2));
+        assert_eq!(saving.unsaved().map(|(.., confirmed)| confirmed), Some(Some(hour(1.2))));
+        saving.forget();
+        saving.confirm(hour(9.0));
+        assert!(saving.unsaved().is_none(), "another process saves");
     }
 }

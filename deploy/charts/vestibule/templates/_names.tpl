@@ -60,6 +60,8 @@ probe:
   failureThreshold: {{ int64 .Values.probe.failureThreshold }}
   successThreshold: {{ int64 .Values.probe.successThreshold }}
   panicShare: {{ int64 .Values.probe.panicShare }}
+savedState:
+  maxAge: {{ .Values.savedState.maxAge }}
 {{- with .Values.listeners }}
 listeners: {{- toYaml . | nindent 2 }}
 {{- end }}

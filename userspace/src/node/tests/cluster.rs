@@ -1,9 +1,10 @@
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use common::maps::settings::CookieKey;
 
 use super::scene::{Folder, Scene, never, ready, routes, until};
-use crate::model::{Desired, DesiredRoute, Node};
+use crate::model::{Desired, DesiredRoute, Node, Settings};
 use crate::node::inputs::Input;
 use crate::node::{keys, saved};
 use crate::outputs::memory::Memory;
@@ -150,6 +151,50 @@ async fn a_silent_cluster_makes_it_use_what_was_saved() {
             until("the cluster's own word", || routes(&output) == wanted).await;
         })
         .await;
+}
+
+/// What was saved long ago leads to addresses that other pods may have by now. What the node's own file says has no age.
+#[tokio::test]
+async fn endpoints_that_were_saved_too_long_ago_get_no_new_connections() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[("a", &[1])]);
+    {
+        let (scene, cluster) = Scene::of_cluster(&folder, &output);
+        scene
+            .play(async {
+                cluster.list_slices();
+                cluster.list_services(&[("s", [192, 0, 2, 1])]);
+                cluster.put_endpoints("s", &[1]);
+                until("the first state", || routes(&output).len() == 2).await;
+                // Its loop confirms it four times a second.
+                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            })
+            .await;
+    }
+    let hour = std::time::Duration::from_secs(3600);
+    let (desired, confirmed) = saved::read(&folder.0, &Settings::default()).unwrap();
+    let now = SystemTime::now();
+    assert!(now.duration_since(confirmed.unwrap()).unwrap() < hour, "it is confirmed");
+    let all = ["a: 10.1.0.1", "service/ns/s:443: 10.0.0.1"];
+    let aged = ["a: 10.1.0.1", "service/ns/s:443: "];
+    for (confirmed, wanted) in [
+        (Some(now - 25 * hour), aged),
+        (Some(now - 23 * hour), all),
+        (Some(now + 25 * hour), all),
+        (None, all),
+    ] {
+        saved::write(&folder.0, &desired, confirmed).unwrap();
+        let output = Memory::default();
+        let (mut scene, _cluster) = Scene::of_cluster(&folder, &output);
+        scene.node.pace.hopeless = Some(tokio::time::Instant::now());
+        scene
+            .play(async {
+                until("the saved state", || routes(&output).len() == 2).await;
+                assert_eq!(routes(&output), wanted, "{confirmed:?}");
+            })
+            .await;
+        assert_eq!(saved::read(&folder.0, &Settings::default()).unwrap().1.is_some(), confirmed.is_some());
+    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 
 use crate::admin::Asked;
+use crate::config::SAVED_MAX_AGE;
 use crate::metrics::{self, AgentMetrics};
 use crate::model::Facts;
 use crate::node::error::NodeError;
@@ -122,7 +123,7 @@ impl Scene {
     /// Starts like `vestibule agent`: with a cluster that has reported nothing yet, and a static file.
     pub(super) fn of_cluster(folder: &Folder, output: &Memory) -> (Self, Script) {
         let (script, store) = Script::begin();
-        let mut sources = Sources::of_cluster(store, Facts::default(), Some(folder.file()));
+        let mut sources = Sources::of_cluster(store, Facts::default(), SAVED_MAX_AGE, Some(folder.file()));
         sources.read_file().unwrap();
         (Self::new(folder, sources, &[output], true), script)
     }
