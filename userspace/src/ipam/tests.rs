@@ -185,7 +185,7 @@ fn an_older_object_takes_what_it_asks_for_and_the_younger_gets_another() {
     assert_eq!(got(&cluster, "a/young"), "192.0.2.2 2001:db8::10");
 }
 
-/// It has no Claim, and clients may already be told its address.
+/// It has no Claim, and clients may already know its address.
 #[test]
 fn a_gateway_without_listeners_keeps_its_address_from_older_objects_of_other_namespaces() {
     let mut cluster = cluster(&DUAL);

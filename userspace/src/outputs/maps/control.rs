@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use tracing::{debug, info, warn};
 
+use super::checks::{check_forwarding, node_problems, refuse_errors, size_changes};
 use super::devices::{Choice, Chosen};
 use super::egress::Egress;
 use super::reaper::{self, Ended, Reaper};
-use super::resting::Resting;
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
 use crate::dataplane::load::{self, LoadError, Programs};
@@ -19,8 +19,7 @@ use crate::dataplane::pin::{PinError, Pins};
 use crate::dataplane::read;
 use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
-use crate::model::{Desired, Node, Problem, Settings};
-use crate::net::sysctl::{self, ForwardingOff};
+use crate::model::{Desired, Problem, Settings};
 use crate::outputs::{Done, Order, StartError};
 use crate::plan::{self, Applied, Change, Plan, plan};
 
@@ -57,7 +56,6 @@ pub(super) struct Control {
     desired: Arc<Desired>,
     keys: Option<CookieKeys>,
     applied: Applied,
-    resting: Resting,
     /// The maps hold all that is desired, so an equal state needs no work.
     is_in_step: bool,
     /// Devices that have our program.
@@ -151,7 +149,6 @@ impl Control {
             desired: order.desired,
             keys: None,
             applied,
-            resting: Resting::default(),
             is_in_step: false,
             attached: BTreeSet::new(),
             complaints: Complaints::default(),
@@ -234,14 +231,12 @@ impl Control {
     }
 
     fn reuse_ids(&mut self) {
-        for ids in self.reaper.freed() {
-            self.applied.reuse_listeners(self.resting.end(ids));
-        }
+        self.applied.reuse_listeners(self.reaper.freed());
     }
 
     /// Whether a listener would have an id once removals are completed.
     fn is_short_of_ids(&self, applied: &Applied) -> bool {
-        applied.lacks_listener_ids() && !self.resting.is_empty()
+        applied.lacks_listener_ids() && self.reaper.is_removing_listeners()
     }
 
     fn carry_out(&mut self, mut plan: Plan, begun: Instant) -> Result<Done, StartError> {
@@ -269,8 +264,7 @@ impl Control {
             }
         }
         ended.retire = retire;
-        self.resting.begin(&ended.selector.listeners);
-        self.reaper.ask(reaper::Order::End(ended))?;
+        self.reaper.end_removed(ended)?;
         self.complaints.problems = plan.problems;
         self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
         if self.is_short_of_ids(&self.applied) {
@@ -367,72 +361,5 @@ impl Control {
     /// Returns what the node cannot do of the state in effect, and why.
     pub(super) fn problems(&self) -> &[Problem] {
         &self.complaints.problems
-    }
-}
-
-/// Returns the problems of the node's own network.
-fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem> {
-    let remedy = "name another device in the chart's `devices`, or none to follow the routes";
-    let devices = chosen.unusable.iter().chain(&chosen.beyond);
-    let mut problems: Vec<Problem> = devices.map(|what| Problem::warning("devices", what, remedy)).collect();
-    if let Err(error) = check_forwarding(node, &chosen.devices, desired) {
-        problems.push(Problem::error(
-            "",
-            error.to_string(),
-            "let the node's own settings say so at every boot, too",
-        ));
-    }
-    problems
-}
-
-/// Returns an error for each size that changed, since maps keep the sizes they were created with.
-fn size_changes(before: &Settings, after: &Settings) -> Vec<Problem> {
-    let sizes = [
-        ("maxFlows", before.max_flows, after.max_flows),
-        ("maxNames", before.max_names, after.max_names),
-        ("maxHellos", before.max_hellos, after.max_hellos),
-    ];
-    let changed = sizes.into_iter().filter(|(_, before, after)| before != after);
-    changed
-        .map(|(setting, before, after)| {
-            Problem::error(
-                format!("settings.{setting}"),
-                format!("cannot change from {before} while the maps are pinned"),
-                "put it back, or `vestibule detach` (which ends all connections) and start again",
-            )
-            .value(after)
-        })
-        .collect()
-}
-
-fn refuse_errors(problems: &[Problem]) -> Result<(), StartError> {
-    let errors: Vec<Problem> = problems.iter().filter(|problem| problem.is_error()).cloned().collect();
-    if errors.is_empty() { Ok(()) } else { Err(StartError::Problems(errors)) }
-}
-
-fn check_forwarding(node: &Node, devices: &BTreeSet<u32>, desired: &Desired) -> Result<(), ForwardingOff> {
-    let listening = desired.listeners.iter().flat_map(|listener| &listener.addresses);
-    let v4 = listening.clone().any(|address| address.is_ipv4());
-    let v6 = listening.clone().any(|address| address.is_ipv6());
-    for index in devices {
-        sysctl::forwarding(&node.name(*index), v4, v6)?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn a_changed_size_is_refused_by_field_and_value() {
-        let before = Settings::default();
-        assert!(size_changes(&before, &before).is_empty());
-        let after = Settings { max_names: 7, idle_timeout: Duration::from_secs(9), ..Settings::default() };
-        let problems = size_changes(&before, &after);
-        let [problem] = &problems[..] else { panic!("{problems:?}") };
-        assert_eq!((problem.field.as_str(), problem.value.as_str()), ("settings.maxNames", "7"));
-        assert!(problem.is_error() && problem.remedy.contains("detach"));
     }
 }

@@ -7,6 +7,8 @@ mod devices;
 mod egress;
 /// What the kernel holds, and the writes that keep it in step.
 mod control;
+/// What keeps a configuration from being carried out on this node.
+mod checks;
 /// The thread that ends connections.
 mod reaper;
 /// Ids of removed listeners.

@@ -12,6 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
+use super::resting::Resting;
 use crate::dataplane::apply::apply;
 use crate::dataplane::evictions::Evictions;
 use crate::dataplane::expire::{self, ExpireError, Expirer};
@@ -72,6 +73,7 @@ pub(super) struct Reaper {
     orders: UnboundedSender<Order>,
     /// Ids of listeners that no connection has any more, a set for each removal.
     freed: mpsc::Receiver<BTreeSet<u32>>,
+    resting: Resting,
     thread: JoinHandle<()>,
 }
 
@@ -90,7 +92,7 @@ impl Reaper {
         let thread = thread::Builder::new()
             .name("reaper".into())
             .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
-        Ok(Self { orders, freed, thread })
+        Ok(Self { orders, freed, resting: Resting::default(), thread })
     }
 
     /// Stops the thread and waits for it: nothing is written after this. The next process to start finds what
@@ -111,10 +113,21 @@ impl Reaper {
         }
     }
 
-    /// Returns the listeners of the removals that were completed since the last call, in order. One that could not be completed is
-    /// not among them.
-    pub(super) fn freed(&self) -> impl Iterator<Item = BTreeSet<u32>> {
-        self.freed.try_iter()
+    /// Ends what was removed.
+    pub(super) fn end_removed(&mut self, ended: Ended) -> Result<(), ReaperGone> {
+        self.resting.begin(&ended.selector.listeners);
+        self.ask(Order::End(ended))
+    }
+
+    /// Returns ids of removed listeners that nothing has any more, each once. Those of a removal that could not be completed are not
+    /// among them.
+    pub(super) fn freed(&mut self) -> Vec<u32> {
+        self.freed.try_iter().flat_map(|ids| self.resting.end(ids)).collect()
+    }
+
+    /// Whether ids of removed listeners are not free yet.
+    pub(super) fn is_removing_listeners(&self) -> bool {
+        !self.resting.is_empty()
     }
 
     /// Sends the thread a request.
