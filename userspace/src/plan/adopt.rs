@@ -11,7 +11,7 @@ use crate::compile::maglev;
 use crate::model::{Pattern, ServerName};
 use common::decide::route_key;
 use common::maps::backend::{BACKEND_RETIRED, Backend};
-use common::maps::listener::{IDS, Listener};
+use common::maps::listener::Listener;
 use common::maps::route::{
     LABEL_LISTENER, LABEL_ROUTE, Label, LabelKey, MemberKey, NameKey, Page, PageKey, Route, SuffixKey, Table,
 };
@@ -197,7 +197,6 @@ impl Adoption {
     ) -> Applied {
         let mut listeners: BTreeMap<Arc<str>, Arc<AppliedListener>> = BTreeMap::new();
         let ids = next_ids(&content, &self.leftover);
-        self.leftover.unused_listeners = unused_listeners(&self.listeners, ids.listener);
         // The newest id of a name is kept: ids are in ascending order.
         for (id, listener) in self.listeners {
             match self.listener_names.get(&id) {
@@ -225,13 +224,6 @@ impl Adoption {
             basis: None,
         }
     }
-}
-
-/// Returns the ids of listeners that were given out and are not in the maps; none while half of all ids were never given out.
-fn unused_listeners(listeners: &BTreeMap<u32, AppliedListener>, next: u32) -> Vec<u32> {
-    let is_early = next <= IDS as u32 / 2;
-    let given_out = if is_early { 1..1 } else { 1..next.min(IDS as u32) };
-    given_out.filter(|id| !listeners.contains_key(id)).collect()
 }
 
 /// Returns the members of a table that can be used; `None` if a member or page is missing. Their weights are

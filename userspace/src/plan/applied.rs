@@ -4,8 +4,8 @@ use crate::model::{Desired, DesiredListener, Named, Pattern, SharedList};
 use common::maps::address::{Address, Port};
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
-use common::maps::listener::{Listener, ListenerKey};
-use common::maps::route::{NameRoute, PICK_MAGLEV, Route, Table};
+use common::maps::listener::{IDS, Listener, ListenerKey};
+use common::maps::route::{LABEL_LISTENER, NameRoute, PICK_MAGLEV, Route, Table};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
@@ -171,14 +171,33 @@ pub(super) struct AppliedTable {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Leftover {
     pub(super) listeners: Vec<AppliedListener>,
-    /// Ids of listeners that were given out and are not in the maps. Connections may still have them.
-    pub(super) unused_listeners: Vec<u32>,
     pub(super) names: Vec<(u32, Pattern)>,
     pub(super) backends: Vec<(u32, Backend)>,
     /// Writes that delete malformed keys.
     pub(super) broken: Vec<Change>,
     /// Pages, members, labels, routes, counters to delete.
     pub(super) later: Vec<Change>,
+}
+
+impl Leftover {
+    /// Returns the ids of left-over listeners and names.
+    pub(super) fn named_listeners(&self) -> impl Iterator<Item = u32> {
+        let names = self.names.iter().map(|(listener, _)| *listener);
+        self.listeners.iter().map(|listener| listener.id).chain(names)
+    }
+
+    /// Returns the ids of listeners' labels that are to be deleted.
+    pub(super) fn labelled_listeners(&self) -> impl Iterator<Item = u32> {
+        self.later.iter().filter_map(labelled_listener)
+    }
+}
+
+/// Returns the id of the listener whose label a change deletes.
+fn labelled_listener(change: &Change) -> Option<u32> {
+    match change {
+        Change::DeleteLabel(key) if key.kind == LABEL_LISTENER => Some(key.id),
+        _ => None,
+    }
 }
 
 impl Named for AppliedRoute {
@@ -217,7 +236,30 @@ impl Applied {
     /// Allows these listener ids to be given out again: what the plan that removed them called for is done, so that no connection,
     /// name or label has them any more.
     pub fn reuse_listeners(&mut self, ids: impl IntoIterator<Item = u32>) {
+        let named: BTreeSet<u32> = self.leftover.named_listeners().collect();
+        let ids: BTreeSet<u32> = ids.into_iter().filter(|id| !named.contains(id)).collect();
+        // Otherwise the next plan would delete the label of whatever gets the id.
+        self.leftover.later.retain(|change| labelled_listener(change).is_none_or(|id| !ids.contains(&id)));
         Arc::make_mut(&mut self.free_listeners).extend(ids);
+    }
+
+    /// Returns the ids of listeners that were given out, and of which nothing is in the maps but a label: connections may still have
+    /// them. While half of all ids were never given out, only those with a label.
+    pub fn unused_listeners(&self) -> BTreeSet<u32> {
+        let next = self.ids.listener.min(IDS as u32);
+        let is_early = next <= IDS as u32 / 2;
+        let mut unused: BTreeSet<u32> = if is_early { BTreeSet::new() } else { (1..next).collect() };
+        unused.extend(self.leftover.labelled_listeners());
+        let kept = self.listeners.values().map(|listener| listener.id);
+        for id in kept.chain(self.leftover.named_listeners()).chain(self.free_listeners.iter().copied()) {
+            unused.remove(&id);
+        }
+        unused
+    }
+
+    /// Returns deletions of what nothing leads to. The next plan has them, too.
+    pub fn left(&self) -> &[Change] {
+        &self.leftover.later
     }
 
     /// Whether a listener is not served because there was no id for it.

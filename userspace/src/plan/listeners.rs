@@ -107,7 +107,8 @@ impl Planner<'_> {
             self.steps.later.push(Change::DeleteLabel(LabelKey { kind: LABEL_LISTENER, id }));
         }
         let ended = &mut self.steps.ended;
-        ended.listeners.extend(&before.leftover.unused_listeners);
+        ended.listeners.extend(before.leftover.named_listeners());
+        ended.listeners.extend(before.leftover.labelled_listeners());
         let listeners = &ended.listeners;
         ended.withdrawn.retain(|(id, _)| !listeners.contains(id));
         ended.detached.retain(|(id, _)| !listeners.contains(id));

@@ -21,7 +21,7 @@ use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem, Settings};
 use crate::outputs::{Done, Order, StartError};
-use crate::plan::{self, Applied, Change, Plan, plan};
+use crate::plan::{self, Applied, Change, Plan, Selector, plan};
 
 /// How the maps are written.
 #[derive(Clone, Debug)]
@@ -135,7 +135,8 @@ impl Control {
         maps.make_cookie_keys()?;
         maps.make_port_cursors()?;
         let applied = Applied::from_maps(read::content(&maps)?);
-        let reaper = Reaper::start(pins, LOOPBACK)?;
+        let mut reaper = Reaper::start(pins, LOOPBACK)?;
+        reaper.end_removed(left(&applied))?;
         if !Arc::ptr_eq(egress.node(), &order.node.network) {
             egress.look_again(Arc::clone(&order.node.network));
         }
@@ -295,7 +296,12 @@ impl Control {
         // Otherwise a backend whose retirement is not written yet would be adopted as in use, then retired.
         self.reaper.catch_up();
         match read::content(&self.maps) {
-            Ok(content) => self.applied = Applied::from_maps(content),
+            Ok(content) => {
+                self.applied = Applied::from_maps(content);
+                if let Err(error) = self.reaper.end_removed(left(&self.applied)) {
+                    warn!(%error, "what the failed write left is still there");
+                }
+            }
             Err(error) => warn!(%error, "what the maps hold cannot be read"),
         }
     }
@@ -362,4 +368,11 @@ impl Control {
     pub(super) fn problems(&self) -> &[Problem] {
         &self.complaints.problems
     }
+}
+
+/// Returns what a daemon that died, or a failed write, left. Without it a map that is full for a moment would stay full: nothing is
+/// deleted by a plan before all that it adds is written.
+fn left(applied: &Applied) -> Ended {
+    let selector = Selector { listeners: applied.unused_listeners(), ..Selector::default() };
+    Ended { selector, later: applied.left().to_vec(), ..Ended::default() }
 }

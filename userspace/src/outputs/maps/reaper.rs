@@ -51,6 +51,8 @@ pub(super) struct Ended {
     pub selector: Selector,
     /// To be written after that: deletions of what is no longer used.
     pub later: Vec<Change>,
+    /// The listeners in `selector`, by removal.
+    pub listeners: Vec<BTreeSet<u32>>,
 }
 
 impl Ended {
@@ -60,6 +62,7 @@ impl Ended {
         self.retire.extend(other.retire);
         self.selector.join(other.selector);
         self.later.extend(other.later);
+        self.listeners.extend(other.listeners);
     }
 
     fn is_empty(&self) -> bool {
@@ -114,8 +117,9 @@ impl Reaper {
     }
 
     /// Ends what was removed.
-    pub(super) fn end_removed(&mut self, ended: Ended) -> Result<(), ReaperGone> {
+    pub(super) fn end_removed(&mut self, mut ended: Ended) -> Result<(), ReaperGone> {
         self.resting.begin(&ended.selector.listeners);
+        ended.listeners = vec![ended.selector.listeners.clone()];
         self.ask(Order::End(ended))
     }
 
@@ -141,6 +145,7 @@ struct Again {
     due: Instant,
     selector: Selector,
     later: Vec<Change>,
+    listeners: Vec<BTreeSet<u32>>,
     /// The first reset looked at all connections.
     is_complete: bool,
 }
@@ -200,7 +205,7 @@ impl Duty {
     }
 
     fn end(&mut self, ended: Ended) {
-        let Ended { retire, selector, later } = ended;
+        let Ended { retire, selector, later, listeners } = ended;
         if !retire.is_empty() {
             settle();
             if let Err(error) = apply(self.expirer.maps(), &retire) {
@@ -208,7 +213,7 @@ impl Duty {
             }
         }
         let is_complete = self.reset(&selector);
-        self.again.push(Again { due: Instant::now() + AGAIN, selector, later, is_complete });
+        self.again.push(Again { due: Instant::now() + AGAIN, selector, later, listeners, is_complete });
     }
 
     /// Returns whether all connections were looked at.
@@ -224,9 +229,9 @@ impl Duty {
                 warn!(%error, "what nothing leads to any more is still there");
                 is_complete = false;
             }
-            if is_complete && !again.selector.listeners.is_empty() {
+            if is_complete {
                 // Without a receiver, the maps are another process's to write.
-                drop(self.freed.send(again.selector.listeners));
+                again.listeners.into_iter().for_each(|ids| drop(self.freed.send(ids)));
             }
         }
     }

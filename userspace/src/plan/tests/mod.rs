@@ -6,6 +6,8 @@ mod check;
 mod sequences;
 /// Connections that are opened on another node.
 mod opening;
+/// Ids of listeners, which run out.
+mod listener_ids;
 
 use super::*;
 use crate::compile::{Compiled, compile};
@@ -15,6 +17,7 @@ use common::maps::address::{Address, Port};
 use common::maps::backend::BACKEND_RETIRED;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
+use std::collections::BTreeSet;
 use std::iter;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -220,8 +223,7 @@ fn configured_sources_come_before_the_devices_own() {
     let mut desired = two_tenants();
     desired.settings.source_addresses = vec![ip("10.0.0.77")];
     let world = carried_out(&MapsImage::default(), &plan(&Applied::default(), &desired, &ways(&desired)));
-    let sources: std::collections::BTreeSet<_> =
-        world.backends.values().map(|b| IpAddr::from(b.source)).collect();
+    let sources: BTreeSet<_> = world.backends.values().map(|b| IpAddr::from(b.source)).collect();
     assert_eq!(sources, [ip("10.0.0.77"), ip("fd00::fe")].into());
     assert_eq!(world.addresses[&Address::from(ip("10.0.0.77"))], ROLE_SOURCE);
 }
@@ -277,75 +279,6 @@ fn what_is_withdrawn_ends() {
     // The next change may come before all connections were looked at: its backends are not in the census.
     assert!(census.knows(&tuple("10.97.0.10", 443), kept.id, value.route, second.applied.ids.backend));
     assert!(!census.knows(&tuple("10.97.0.10", 20_001), kept.id, value.route, *backend));
-}
-
-#[test]
-fn listener_ids_run_out_with_a_problem() {
-    let desired = two_tenants();
-    let applied = Applied { ids: Ids { listener: 65_535, ..Ids::zeroed() }, ..Applied::default() };
-    let plan = plan(&applied, &desired, &ways(&desired));
-    assert_eq!(plan.problems.iter().filter(|problem| problem.is_error()).count(), 1);
-    assert!(plan.applied.lacks_listener_ids());
-    // Nothing of what is desired changes, and yet it is planned.
-    let mut applied = plan.applied.clone();
-    applied.reuse_listeners([7]);
-    let again = super::plan(&applied, &desired, &ways(&desired));
-    assert!(again.problems.is_empty() && !again.applied.lacks_listener_ids());
-    let world = carried_out(&carried_out(&MapsImage::default(), &plan), &again);
-    assert_whole(&world);
-    assert_eq!(canonical(&world), canonical(&fresh(&desired, &ways(&desired))));
-    assert_whole(&carried_out(&MapsImage::default(), &plan));
-}
-
-/// A tenant's listener that comes and goes all year long.
-#[test]
-fn listener_ids_are_used_again_once_nothing_has_them() {
-    let with = |generation: u32| {
-        let name = format!("listener-{generation}");
-        let listener = listener(&name, &["10.97.0.10"], 443, Protocol::Tcp, None);
-        desired(vec![listener], vec![route("a", &[&name], &[], &[("10.1.0.1", 1)])])
-    };
-    // Most are used up already.
-    let ids = Ids { listener: 64_000, ..Ids::zeroed() };
-    let (mut applied, mut world) = (Applied { ids, ..Applied::default() }, MapsImage::default());
-    let mut resting = std::collections::VecDeque::new();
-    for generation in 0..4000 {
-        let desired = with(generation);
-        let planned = plan(&applied, &desired, &ways(&desired));
-        assert_eq!(planned.problems, []);
-        world = carried_out(&world, &planned);
-        let used: Vec<u32> = world.listeners.values().map(|listener| listener.id).collect();
-        assert!(!resting.iter().flatten().any(|id| used.contains(id)), "{used:?} is given out too early");
-        if let Some(Change::Reset(selector)) = planned.changes.last() {
-            resting.push_back(selector.listeners.clone());
-        }
-        applied = planned.applied;
-        // Removals take a while.
-        if resting.len() > 5 {
-            applied.reuse_listeners(resting.pop_front().unwrap());
-        }
-    }
-    assert_whole(&world);
-    assert_eq!(world.labels.len(), 2, "{:?}", world.labels);
-}
-
-/// A daemon does not know which connections an earlier one left.
-#[test]
-fn ids_that_earlier_daemons_used_up_are_looked_for_in_connections_before_they_are_given_out() {
-    let desired = two_tenants();
-    let hops = ways(&desired);
-    let first = plan(&Applied::default(), &desired, &hops);
-    let mut world = carried_out(&MapsImage::default(), &first);
-    world.ids.listener = 40_000;
-    let adopted = plan(&Applied::from_maps(content(&world)), &desired, &hops);
-    let [Change::Reset(selector)] = &adopted.changes[..] else { panic!("{:?}", kinds(&adopted.changes)) };
-    let used: std::collections::BTreeSet<u32> =
-        world.listeners.values().map(|listener| listener.id).collect();
-    let unused = (1..40_000).filter(|id| !used.contains(id)).collect();
-    assert_eq!(**selector, Selector { listeners: unused, ..Selector::default() });
-    // While most were never given out, no start looks at all connections for that.
-    world.ids.listener = 30_000;
-    assert_eq!(plan(&Applied::from_maps(content(&world)), &desired, &hops).changes, []);
 }
 
 #[test]
