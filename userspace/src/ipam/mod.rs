@@ -4,6 +4,8 @@
 //! Objects are served by age. An object gets what it requests, or already has in status, unless the address
 //! is outside the installation's ranges, excluded, or belongs to another namespace: to one that has it, or else to that of the older
 //! object. After that, objects that request nothing in particular get the addresses that are still free.
+//!
+//! An address whose range was taken away drains: who was granted it keeps it and is warned, and nobody else gets it.
 
 /// Which addresses may be assigned at all, and the next free one.
 mod pool;
@@ -136,7 +138,16 @@ fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
     let pool = Pool::new(&cluster.policy);
     let families: Vec<bool> = [true, false].into_iter().filter(|is_v4| pool.offers(*is_v4)).collect();
     let gateways = cluster.gateways.iter().filter(|(_, gateway)| is_eligible(cluster, gateway));
-    let gateways = gateways.map(|(name, gateway)| gateway_claim(name, gateway, &families));
+    let gateways = gateways.map(|(name, gateway)| {
+        let keeps = |address: &&IpAddr| {
+            cluster.possession.has_address(&name.namespace, **address) && pool.exclusion(**address).is_none()
+        };
+        let kept: Vec<bool> = gateway.given.iter().filter(keeps).map(IpAddr::is_ipv4).collect();
+        // A family whose ranges were taken away is still wanted by who has an address of it.
+        let is_wanted = |is_v4: &bool| families.contains(is_v4) || kept.contains(is_v4);
+        let families: Vec<bool> = [true, false].into_iter().filter(is_wanted).collect();
+        gateway_claim(name, gateway, &families)
+    });
     let services = cluster.services.iter().filter_map(|(name, service)| {
         let balancer = service.load_balancer.as_deref()?;
         Some(service_claim(name, service.meta.created_secs, balancer))
@@ -250,6 +261,15 @@ impl Claimant<'_> {
             };
             let problem = Problem::warning(self.field, what, remedy);
             (Some("AddressNotAssigned"), Some(problem.object(self.object())))
+        } else if let Some(first) = addresses.iter().find(|address| !ledger.pool.holds(**address)) {
+            let draining = addresses.iter().filter(|address| !ledger.pool.holds(**address));
+            let draining = draining.map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+            let what = format!(
+                "the range of {draining} was taken out of the installation: it keeps what it has, and would not get it again"
+            );
+            let remedy =
+                "move clients to an address of the ranges, or add the range to the chart's values again";
+            (None, Some(Problem::warning(self.field, what, remedy).value(first).object(self.object())))
         } else {
             (None, None)
         };
@@ -292,7 +312,8 @@ impl<'a> Ledger<'a> {
                     && matches!(slot.wish, Wish::Any { is_v4 } | Wish::Spare { is_v4 } if is_v4 == address.is_ipv4())
             });
             let Some(slot) = free else { continue };
-            let usable = self.pool.objection(*address).is_none()
+            let usable = self.pool.exclusion(*address).is_none()
+                && (self.pool.holds(*address) || self.drains(claimant, *address))
                 && !self.owners.contains_key(address)
                 && self.holder(claimant, *address).is_none();
             if usable && !self.cluster.policy.shared.contains(address) {
@@ -320,8 +341,11 @@ impl<'a> Ledger<'a> {
 
     /// Returns why an object may not have an address that it requests; `None`: it may.
     fn objection(&self, claimant: &Claimant<'_>, address: IpAddr) -> Option<String> {
-        if let Some(why) = self.pool.objection(address) {
+        if let Some(why) = self.pool.exclusion(address) {
             return Some(why);
+        }
+        if !self.pool.holds(address) && !self.drains(claimant, address) {
+            return Some(format!("{address} is in none of the address ranges of the installation"));
         }
         if self.cluster.policy.shared.contains(&address) {
             return None;
@@ -343,6 +367,13 @@ impl<'a> Ledger<'a> {
         self.holders
             .get(&address)
             .filter(|holder| !is_own && holder.name.namespace != claimant.name.namespace)
+    }
+
+    /// Whether an object keeps an address that is in no range any more: its namespace was granted it, which only Claims say, and of
+    /// Gateways it is in this one's status.
+    fn drains(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
+        self.cluster.possession.has_address(&claimant.name.namespace, address)
+            && (claimant.kind != Kind::Gateway || claimant.given.contains(&address))
     }
 
     fn own(&mut self, claimant: &Claimant<'a>, address: IpAddr) {

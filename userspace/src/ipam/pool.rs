@@ -30,13 +30,15 @@ impl<'a> Pool<'a> {
         self.policy.ranges.iter().any(|range| range.first.is_ipv4() == is_v4)
     }
 
-    /// Returns why an address may not be assigned to any object; `None`: it may.
-    pub(super) fn objection(&self, address: IpAddr) -> Option<String> {
-        if let Some(net) = self.policy.excluded.iter().find(|net| net.contains(&address)) {
-            return Some(format!("{address} is in {net}, a range of nodes, pods or Services"));
-        }
-        let held = self.policy.ranges.iter().any(|range| range.holds(address));
-        (!held).then(|| format!("{address} is in none of the address ranges of the installation"))
+    /// Returns why no object may have an address, not even one that has it; `None`: one may.
+    pub(super) fn exclusion(&self, address: IpAddr) -> Option<String> {
+        let net = self.policy.excluded.iter().find(|net| net.contains(&address))?;
+        Some(format!("{address} is in {net}, a range of nodes, pods or Services"))
+    }
+
+    /// Whether a range holds an address.
+    pub(super) fn holds(&self, address: IpAddr) -> bool {
+        self.policy.ranges.iter().any(|range| range.holds(address))
     }
 
     /// Returns the next address of the family that may be assigned and for which `taken` returns `false`. The
