@@ -30,6 +30,7 @@ fn the_command_line_answers_in_the_agents_pod() {
         .unwrap();
     let doctor = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(doctor.contains("ingress") && doctor.contains("eth0"), "{doctor}");
+    assert!(doctor.contains(" leads"), "{doctor}");
 }
 
 #[test]

@@ -104,12 +104,22 @@ fn nothing_is_refused_and_every_right_is_used() {
     }
 }
 
-/// Triggers what happens rarely: keys change, a node stays away, and a problem is reported again.
+/// Triggers what happens rarely: keys change, an agent is replaced, a node stays away, and a problem is reported again.
 fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
     let kubectl = cluster.kubectl();
     let secret = ["-n", RELEASE, "secret", "vestibule-keys"];
     let keys = kubectl.get(&secret).unwrap()["data"].clone();
     kubectl.wait_for("other keys", &secret, PATIENCE, |secret| secret["data"] != keys).unwrap();
+
+    let states = kubectl.get(&["nodestates"]).unwrap();
+    let state = &states["items"][0];
+    let (node, pod) = (state["spec"]["node"].as_str().unwrap(), state["spec"]["pod"].as_str().unwrap());
+    kubectl.run(&["-n", RELEASE, "delete", "pod", pod]).unwrap();
+    kubectl
+        .wait_for("a state of its next agent", &["nodestate", node], PATIENCE, |state| {
+            state["spec"]["pod"] != pod
+        })
+        .unwrap();
 
     kubectl.apply(GONE).unwrap();
     let is_gone = |states: &Value| {

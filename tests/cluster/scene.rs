@@ -96,15 +96,18 @@ fn wait_for_routes(cluster: &Cluster, namespace: &OwnNamespace) -> Result<()> {
         kubectl.wait_for("a route's Claim", &["claims"], PATIENCE, |claims| !versions(claims).is_empty())?;
     let newest = versions(&claims).into_iter().max();
     let nodes = items(&kubectl.get(&["nodes"])?);
-    let hold = |states: &Value| {
-        let states = items(states);
+    let hold = |leases: &Value| {
+        let leases = items(leases);
         nodes.iter().all(|node| {
-            let mut states = states.iter();
-            let state = states.find(|state| state["spec"]["node"] == node["metadata"]["name"]);
-            state.is_some_and(|state| state["spec"]["claimsVersion"].as_i64() >= newest)
+            let name = format!("vestibule-agent-{}", node["metadata"]["name"].as_str().unwrap_or_default());
+            let lease = leases.iter().find(|lease| lease["metadata"]["name"] == *name);
+            lease.is_some_and(|lease| {
+                let version = &lease["metadata"]["annotations"]["vestibule.dev/claims-version"];
+                version.as_str().and_then(|version| version.parse().ok()) >= newest
+            })
         })
     };
-    kubectl.wait_for("every node to hold it", &["nodestates"], PATIENCE, hold)?;
+    kubectl.wait_for("every node to hold it", &["-n", "vestibule-system", "leases"], PATIENCE, hold)?;
     Ok(())
 }
 

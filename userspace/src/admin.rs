@@ -1,31 +1,21 @@
 //! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket for `vestibule probe`.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Router;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use tokio::net::{TcpListener, UnixListener};
-use tokio::time::sleep;
-use tracing::warn;
+use tokio::net::UnixListener;
 
 /// The content type of the OpenMetrics text format.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The delay between attempts to bind a port that another process uses.
-const PORT_AGAIN: Duration = Duration::from_millis(500);
-
-/// How long a port may be in use before that is reported. The next agent waits for it until the previous one has handed
-/// the maps over.
-const PORT_LATE: Duration = Duration::from_secs(30);
 
 /// The most bytes of an answer that a probe reads.
 const ANSWER_BYTES: u64 = 1 << 16;
@@ -82,34 +72,6 @@ async fn metrics(asked: Arc<dyn Asked>) -> impl IntoResponse {
         Err(error) => {
             (StatusCode::INTERNAL_SERVER_ERROR, [(CONTENT_TYPE, "text/plain")], format!("{error}\n"))
         }
-    }
-}
-
-/// Serves on a port, on all addresses. While another process uses the port, retries: during an update the
-/// next agent waits for the previous one. Returns only if serving fails.
-pub async fn serve_port(port: u16, asked: Arc<dyn Asked>) -> io::Result<()> {
-    let (begun, mut told) = (Instant::now(), false);
-    let listener = loop {
-        match bind(port).await {
-            Ok(listener) => break listener,
-            Err(error) => {
-                if begun.elapsed() > PORT_LATE && !std::mem::replace(&mut told, true) {
-                    warn!(%error, port, "the port for /metrics is not free; it is asked for until it is");
-                }
-                sleep(PORT_AGAIN).await;
-            }
-        }
-    };
-    axum::serve(listener, router(asked)).await
-}
-
-/// Binds one socket for both families, or for IPv4 only if the node has no IPv6.
-async fn bind(port: u16) -> io::Result<TcpListener> {
-    match TcpListener::bind(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)).await {
-        Err(e) if matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) => {
-            TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port)).await
-        }
-        bound => bound,
     }
 }
 

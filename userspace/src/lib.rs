@@ -34,6 +34,8 @@ pub mod outputs;
 pub mod health;
 /// `/metrics`, `/readyz` and `/livez` over HTTP.
 pub mod admin;
+/// HTTP on TCP ports that strangers may reach.
+pub mod http_server;
 /// The metrics of `/metrics`.
 pub mod metrics;
 /// `vestibule controller`: writes conditions, addresses and Events.

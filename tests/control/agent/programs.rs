@@ -17,17 +17,19 @@ fn what_objects_say_reaches_the_maps_and_what_the_maps_hold_is_told() {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["route"], "tlsroute/tenant/a", "{answer}");
 
-    let state = scene
-        .kubectl()
-        .wait_for("its NodeState", &["nodestate", NODE], super::scene::SOON, |state| {
-            state["spec"]["claimsVersion"].as_u64() > Some(0)
-        })
-        .unwrap();
+    let state = ["nodestate", NODE];
+    let state = scene.kubectl().wait_for("its NodeState", &state, super::scene::SOON, |_| true).unwrap();
     assert_eq!(state["spec"]["pod"], "first");
     let lease = format!("vestibule-agent-{NODE}");
-    let lease = scene.kubectl().get(&["-n", RELEASE, "lease", &lease]).unwrap();
+    let lease = ["-n", RELEASE, "lease", &*lease];
+    let holds = |lease: &Value| {
+        let annotation = &lease["metadata"]["annotations"]["vestibule.dev/claims-version"];
+        annotation.as_str().is_some_and(|version| version != "0")
+    };
+    let lease = scene.kubectl().wait_for("its report", &lease, super::scene::SOON, holds).unwrap();
+    assert_eq!(lease["metadata"]["annotations"]["vestibule.dev/report-version"], "1");
     assert_eq!(lease["spec"]["holderIdentity"], "first");
-    assert_eq!(lease["spec"]["leaseDurationSeconds"], 10);
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
     assert_eq!(lease["metadata"]["labels"]["app.kubernetes.io/component"], "agent");
 
     // One endpoint changes: only its backend changes in the maps, and the NodeState stays the same.

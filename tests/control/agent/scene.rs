@@ -181,7 +181,7 @@ impl Drop for Scene {
 }
 
 /// Waits until the condition is true.
-pub(crate) fn until(what: &str, agents: &[&Agent], wanted: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, agents: &[&Agent], mut wanted: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !wanted() {
         if begun.elapsed() > SOON {

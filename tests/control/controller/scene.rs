@@ -1,11 +1,12 @@
+use std::collections::BTreeMap;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tests::cluster::{ApiServer, Kubectl, Options};
+use tests::cluster::{ApiServer, Kubectl, Options, Rest};
 use tests::daemon::binary;
 use tests::temp::TempDir;
 
@@ -37,6 +38,8 @@ spec:
 pub(super) struct Scene {
     pub(super) server: ApiServer,
     folder: TempDir,
+    /// What the simulated agents report: every Claim up to this version, by node.
+    reports: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl Scene {
@@ -44,7 +47,7 @@ impl Scene {
         let server = server(&Options::default());
         let folder = TempDir::new().unwrap();
         folder.write("vestibule.json", CONFIG).unwrap();
-        Self { server, folder }
+        Self { server, folder, reports: Arc::default() }
     }
 
     pub(super) fn kubectl(&self) -> &Kubectl {
@@ -72,13 +75,10 @@ impl Scene {
         refusals(&self.server)
     }
 
-    /// Writes the report of a node's agent that has applied all Claims up to this version.
-    pub(super) fn report(&self, node: &str, version: i64) {
-        let pod = format!("agent-{node}");
-        let spec = json!({"node": node, "pod": pod, "version": "0", "claimsVersion": version});
-        let state = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState",
-                           "metadata": {"name": node}, "spec": spec});
-        self.kubectl().apply(&state.to_string()).unwrap();
+    /// From now on a node's agent reports that it has applied all Claims up to this version, or up to the newest where
+    /// that is older.
+    pub(super) fn report(&self, node: &str, version: u64) {
+        self.reports.lock().unwrap().insert(node.to_owned(), version);
     }
 }
 
@@ -92,6 +92,7 @@ impl Agent {
     pub(super) fn start(scene: &Scene, node: &str) -> Self {
         let ends = Arc::new(AtomicBool::new(false));
         let (rest, node, ended) = (scene.server.rest().clone(), node.to_owned(), Arc::clone(&ends));
+        let reports = Arc::clone(&scene.reports);
         let thread = std::thread::spawn(move || {
             let leases = format!("/apis/coordination.k8s.io/v1/namespaces/{RELEASE}/leases");
             let name = format!("vestibule-agent-{node}");
@@ -100,7 +101,16 @@ impl Agent {
                 let renewed = format!("2001-01-01T00:{:02}:{:02}.000000Z", second / 60, second % 60);
                 let spec = json!({"holderIdentity": node, "leaseDurationSeconds": 10, "renewTime": renewed});
                 let labels = json!({"app.kubernetes.io/component": "agent"});
-                let lease = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+                let mut annotations = json!({});
+                let report = reports.lock().unwrap().get(&node).copied();
+                if let Some(report) = report
+                    && let Some(newest) = newest(&rest)
+                {
+                    annotations = json!({"vestibule.dev/report-version": "1",
+                                         "vestibule.dev/claims-version": report.min(newest).to_string()});
+                }
+                let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+                let lease = json!({"metadata": metadata, "spec": spec});
                 // In some tests the API server is away, so failed writes are repeated.
                 if let Ok(mut api) = rest.connect()
                     && api.merge(&format!("{leases}/{name}"), &lease).is_err()
@@ -113,6 +123,14 @@ impl Agent {
         });
         Self { ends, thread: Some(thread) }
     }
+}
+
+/// Returns the newest version of a Claim; 0 without one, `None` while the API server is away.
+fn newest(rest: &Rest) -> Option<u64> {
+    let claims = rest.connect().ok()?.read("/apis/vestibule.dev/v1alpha1/claims").ok()?;
+    let versions = claims["items"].as_array()?.iter();
+    let versions = versions.map(|claim| claim["metadata"]["resourceVersion"].as_str()?.parse().ok());
+    versions.max().unwrap_or(Some(0))
 }
 
 impl Drop for Agent {

@@ -64,7 +64,7 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     });
     assert_eq!(service["status"]["loadBalancer"], json!({}));
     let _agent = Agent::start(&scene, "n1");
-    scene.report("n1", i64::MAX);
+    scene.report("n1", u64::MAX);
     let service = scene.wait("ingress", ["service", "lb"], |service| {
         !service["status"]["loadBalancer"]["ingress"].is_null()
     });

@@ -2,9 +2,9 @@ use std::net::TcpListener;
 
 use serde_json::json;
 
-use super::scene::{OBJECTS, Scene, condition};
+use super::scene::{OBJECTS, SOON, Scene, condition};
 
-/// Services of our class whose statuses a webhook holds: one after the other, they would take minutes.
+/// Services of our class whose statuses and Events a webhook holds: one after the other, they would take minutes.
 const HELD: usize = 60;
 
 /// A webhook of one tenant never answers. The API server waits for it longer than the controller does.
@@ -20,8 +20,8 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
             "name": "silent.example.com", "clientConfig": {"url": url}, "timeoutSeconds": 30,
             "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
             "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "held"}},
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"],
-                       "resources": ["services/status"]}],
+            "rules": [{"apiGroups": ["", "events.k8s.io"], "apiVersions": ["v1"],
+                       "operations": ["CREATE", "UPDATE"], "resources": ["services/status", "events"]}],
         }],
     });
     let service = |namespace: &str, name: &str| {
@@ -46,6 +46,12 @@ fn a_webhook_that_hangs_delays_no_other_objects() {
     scene.wait("the other Service's status", ["service", "lb"], |service| {
         !condition(&service["status"]["conditions"], "vestibule.dev/Programmed").is_null()
     });
+    // It asks for no address, as those of the other namespace do.
+    let events = ["-n", "tenant", "events.events.k8s.io"];
+    let is_told = |events: &serde_json::Value| {
+        events["items"].as_array().unwrap().iter().any(|event| event["regarding"]["name"] == "lb")
+    };
+    scene.kubectl().wait_for("the other Service's Event", &events, SOON, is_told).unwrap();
     let services = scene.kubectl().get(&["-n", "held", "services"]).unwrap();
     let conditions =
         services["items"].as_array().unwrap().iter().map(|service| &service["status"]["conditions"]);

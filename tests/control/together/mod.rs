@@ -12,3 +12,5 @@ mod probes;
 mod metrics;
 /// A static file next to the cluster's routes.
 mod file;
+/// The chart's file while both run.
+mod chart;

@@ -9,10 +9,11 @@ pub fn streamed(account: &str) -> &'static [&'static str] {
     }
 }
 
-const ORIGINS: [&str; 12] = [
+const ORIGINS: [&str; 13] = [
     "/namespaces",
     "/services",
     "apiextensions.k8s.io/customresourcedefinitions",
+    "coordination.k8s.io/leases",
     "discovery.k8s.io/endpointslices",
     "gateway.networking.k8s.io/gatewayclasses",
     "gateway.networking.k8s.io/gateways",

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::ArgAction;
 
+use super::metrics_access::MetricsAccess;
 use super::print;
 use super::probe::SOCKET;
 use crate::node::agent::{self, Options};
@@ -36,6 +37,8 @@ pub(super) struct Args {
     /// Port of /metrics, /readyz and /livez, bound only by the writer; 0: none.
     #[arg(long, value_name = "PORT", default_value_t = 9120)]
     metrics_port: u16,
+    #[command(flatten)]
+    access: MetricsAccess,
     /// Whether each route has metrics of its own.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     metrics_per_route: bool,
@@ -53,6 +56,7 @@ pub(super) fn run(asked: Args, pins: PathBuf) -> Result<ExitCode> {
         run: asked.run,
         admin: asked.socket,
         metrics_port: asked.metrics_port,
+        metrics_access: asked.access.into(),
         metrics_per_route: asked.metrics_per_route,
         identity: Identity {
             node: variable("NODE_NAME")?,

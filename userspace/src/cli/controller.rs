@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 
 use tracing::warn;
 
+use super::metrics_access::MetricsAccess;
 use super::print;
 use crate::config;
 use crate::controller::keys::Schedule;
@@ -28,6 +29,8 @@ pub(super) struct Args {
     /// Port of /metrics, /readyz and /livez; 0: none.
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     metrics_port: u16,
+    #[command(flatten)]
+    access: MetricsAccess,
     /// How long a key signs cookies. Below 5m, slow clients are refused at each change of the key.
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = interval)]
     rotate_keys_every: Duration,
@@ -56,6 +59,7 @@ pub(super) fn run(asked: Args) -> Result<ExitCode> {
         pod: variable("POD_NAME")?,
         namespace: variable("POD_NAMESPACE")?,
         metrics_port: asked.metrics_port,
+        metrics_access: asked.access.into(),
         keys: Schedule { rotation: asked.rotate_keys_every, spread: asked.spread_keys_for },
         forget_nodes_after: asked.forget_nodes_after,
     };

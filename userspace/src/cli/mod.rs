@@ -14,6 +14,8 @@ mod flows;
 mod reasons;
 /// `vestibule explain`.
 mod explain;
+/// Flags of the port of `/metrics`.
+mod metrics_access;
 /// `vestibule controller`.
 mod controller;
 /// `vestibule agent`.

@@ -1,16 +1,17 @@
 //! The agents: which of them are alive, and what their nodes hold.
 
-use super::liveness::{AgentLease, Liveness, PERIOD};
+use super::liveness::{AgentLease, Life, Liveness, SILENCE};
 use super::writes::short;
+use crate::sources::kubernetes::api::lease_report::LeaseReport;
 use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
-use crate::sources::kubernetes::{Named, follow};
+use crate::sources::kubernetes::{Named, Target, follow, follow_some};
 use crate::status::{Complaint, Held, Nodes};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::warn;
 
@@ -36,17 +37,25 @@ pub(super) struct Agents {
     liveness: Liveness,
     states: BTreeMap<String, Reported>,
     is_listed: bool,
-    /// Why NodeStates cannot be followed at present.
-    stale: Option<String>,
+    /// What cannot be followed at present, and why: Leases, NodeStates.
+    stale: [Option<String>; 2],
     since: Instant,
     news: mpsc::Receiver<News>,
+    /// When Leases were last reported.
+    latest: watch::Sender<Instant>,
     /// Aborts the watches when dropped.
     _watches: JoinSet<()>,
 }
 
 enum News {
-    Leases(Vec<AgentLease>, Instant),
+    Leases(Named<AgentLease>),
     States(Named<Reported>),
+}
+
+impl From<Named<AgentLease>> for News {
+    fn from(leases: Named<AgentLease>) -> Self {
+        Self::Leases(leases)
+    }
 }
 
 impl From<Named<Reported>> for News {
@@ -60,15 +69,24 @@ impl Agents {
     pub(super) fn start(client: &Client, namespace: &str) -> Self {
         let (outbox, news) = mpsc::channel(256);
         let mut watches = JoinSet::new();
-        watches.spawn(look_at_leases(Api::namespaced(client.clone(), namespace), outbox.clone()));
+        let (latest, reported_at) = watch::channel(Instant::now());
+        watches.spawn(follow_some::<Lease, _, _>(
+            client.clone(),
+            Target::all::<Lease>(Some(namespace)).labelled(LABEL),
+            agent_lease,
+            outbox.clone(),
+        ));
+        let leases = Api::namespaced(client.clone(), namespace);
+        watches.spawn(list_leases_in_silence(leases, reported_at, outbox.clone()));
         watches.spawn(follow::<NodeState, _, _>(client.clone(), reported, outbox));
         Self {
             liveness: Liveness::default(),
             states: BTreeMap::new(),
             is_listed: false,
-            stale: None,
+            stale: [None, None],
             since: Instant::now(),
             news,
+            latest,
             _watches: watches,
         }
     }
@@ -88,12 +106,43 @@ impl Agents {
     }
 
     fn take(&mut self, news: News) -> bool {
-        let states = match news {
-            News::Leases(leases, at) => return self.liveness.looked(leases, at),
-            News::States(states) => states,
+        match news {
+            News::Leases(leases) => self.take_leases(leases),
+            News::States(states) => self.take_states(states),
+        }
+    }
+
+    fn take_leases(&mut self, leases: Named<AgentLease>) -> bool {
+        let now = Instant::now();
+        let is_touched = match leases {
+            Named::Listed(leases, _) => {
+                let leases = leases.into_iter().filter_map(|(name, lease)| Some((node_of(&name)?, lease)));
+                self.liveness.listed(leases.collect(), now)
+            }
+            Named::Put(name, lease) => {
+                let Some(node) = node_of(&name) else { return false };
+                self.liveness.put(node, lease, now)
+            }
+            Named::Gone(name) => {
+                let Some(node) = node_of(&name) else { return false };
+                self.liveness.gone(&node, now)
+            }
+            Named::Stale(why) => {
+                self.stale[0] = Some(why);
+                return false;
+            }
+            Named::Fresh => {
+                self.stale[0] = None;
+                return false;
+            }
         };
+        self.latest.send_replace(now);
+        is_touched
+    }
+
+    fn take_states(&mut self, states: Named<Reported>) -> bool {
         match states {
-            Named::Listed(states) => {
+            Named::Listed(states, _) => {
                 self.states = states;
                 self.is_listed = true;
             }
@@ -104,20 +153,21 @@ impl Agents {
                 self.states.remove(&node);
             }
             Named::Stale(why) => {
-                self.stale = Some(why);
+                self.stale[1] = Some(why);
                 return false;
             }
             Named::Fresh => {
-                self.stale = None;
+                self.stale[1] = None;
                 return false;
             }
         }
         true
     }
 
-    /// Why NodeStates cannot be followed at present.
-    pub(super) fn stale(&self) -> Option<&str> {
-        self.stale.as_deref()
+    /// What cannot be followed at present, and why.
+    pub(super) fn stale(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = ["leases", "nodestates"].into_iter().zip(&self.stale);
+        all.filter_map(|(source, why)| Some((source, why.as_deref()?)))
     }
 
     /// Whether enough is known for a judgement.
@@ -127,13 +177,28 @@ impl Agents {
 
     /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
-        let held = |node: &str| (node.to_owned(), self.states.get(node).map(|state| held(&state.spec)));
-        Nodes { live: self.liveness.live().map(held).collect() }
+        let mut nodes = Nodes::default();
+        for (node, life, lease) in self.liveness.agents() {
+            let unknown = match (life, &lease.report) {
+                (Life::Alive, Some(report)) => {
+                    let complaints = self.states.get(node).map(|state| complaints(&state.spec));
+                    let complaints = complaints.unwrap_or_default();
+                    nodes
+                        .live
+                        .insert(node.to_owned(), Held { claims_version: report.claims_version, complaints });
+                    continue;
+                }
+                (Life::Alive, None) => "its agent is of another version, whose report this one cannot read",
+                _ => "its agent has not renewed its Lease since this controller began to look",
+            };
+            nodes.unknown.insert(node.to_owned(), unknown);
+        }
+        nodes
     }
 
     /// The reports of live agents, by node.
     pub(super) fn reports(&self) -> impl Iterator<Item = (&str, &Reported)> {
-        self.liveness.live().filter_map(|node| Some((node, self.states.get(node)?)))
+        self.liveness.agents().filter_map(|(node, ..)| Some((node, self.states.get(node)?)))
     }
 
     /// Returns a node whose agent has been silent for this long but whose NodeState still exists.
@@ -143,29 +208,34 @@ impl Agents {
     }
 }
 
-fn held(spec: &NodeStateSpec) -> Held {
+fn complaints(spec: &NodeStateSpec) -> Vec<Complaint> {
     let complaints = spec.problems.iter().map(|problem| {
         let place = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
         let text = format!("{place}{}; {}", problem.message, problem.remedy);
         Complaint { object: problem.object.clone(), text }
     });
-    Held {
-        claims_version: spec.claims_version.try_into().unwrap_or_default(),
-        complaints: complaints.collect(),
-    }
+    complaints.collect()
 }
 
-/// Polls instead of watching: Leases change all the time, and an answer also proves that the API server is
+/// Lists Leases when none was reported for a while, as when no agent is alive: an answer proves that the API server is
 /// reachable, which a silent watch does not show.
-async fn look_at_leases(api: Api<Lease>, outbox: mpsc::Sender<News>) {
+async fn list_leases_in_silence(
+    api: Api<Lease>,
+    reported_at: watch::Receiver<Instant>,
+    outbox: mpsc::Sender<News>,
+) {
     let params = ListParams::default().labels(LABEL);
     let mut trouble = None;
     loop {
-        let begun = Instant::now();
+        let due = *reported_at.borrow() + SILENCE;
+        if Instant::now() < due {
+            tokio::time::sleep_until(due.into()).await;
+            continue;
+        }
         let now = match tokio::time::timeout(LOOK, api.list(&params)).await {
             Ok(Ok(leases)) => {
-                let leases = leases.items.iter().filter_map(agent_lease).collect();
-                if outbox.send(News::Leases(leases, Instant::now())).await.is_err() {
+                let leases = leases.items.into_iter().map(|lease| (lease.name_any(), agent_lease(lease)));
+                if outbox.send(News::Leases(Named::Listed(leases.collect(), String::new()))).await.is_err() {
                     return;
                 }
                 None
@@ -177,20 +247,24 @@ async fn look_at_leases(api: Api<Lease>, outbox: mpsc::Sender<News>) {
             warn!("Leases of agents cannot be read: {now}");
         }
         trouble = now;
-        tokio::time::sleep(PERIOD.saturating_sub(begun.elapsed())).await;
+        tokio::time::sleep(LOOK).await;
     }
 }
 
-fn agent_lease(lease: &Lease) -> Option<AgentLease> {
-    let node = lease.metadata.name.as_deref()?.strip_prefix(PREFIX)?.to_owned();
-    let spec = lease.spec.clone().unwrap_or_default();
+/// Returns the node of an agent's Lease.
+fn node_of(lease: &str) -> Option<String> {
+    lease.strip_prefix(PREFIX).map(str::to_owned)
+}
+
+fn agent_lease(lease: Lease) -> AgentLease {
+    let spec = lease.spec.unwrap_or_default();
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    Some(AgentLease {
-        node,
+    AgentLease {
         holder: spec.holder_identity.unwrap_or_default(),
         renewed: spec.renew_time.map(|time| time.0.to_string()).unwrap_or_default(),
         duration: Duration::from_secs(seconds.unwrap_or_default()),
-    })
+        report: lease.metadata.annotations.as_ref().and_then(LeaseReport::read),
+    }
 }
 
 fn reported(state: NodeState) -> Reported {

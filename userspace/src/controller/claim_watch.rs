@@ -52,7 +52,7 @@ impl ClaimWatch {
 
     fn read(&mut self, named: Named<Stored>) -> Option<ClaimNews> {
         match named {
-            Named::Listed(all) => Some(ClaimNews::Listed(all)),
+            Named::Listed(all, version) => Some(ClaimNews::Listed(all, version.parse().unwrap_or_default())),
             Named::Put(name, stored) => Some(ClaimNews::Put(name, Box::new(stored))),
             Named::Gone(name) => Some(ClaimNews::Gone(name)),
             Named::Stale(why) => {

@@ -46,8 +46,8 @@ pub(super) enum ClaimWrite {
 /// What the watch reports.
 #[derive(Debug)]
 pub(super) enum ClaimNews {
-    /// These are all.
-    Listed(BTreeMap<String, Stored>),
+    /// These are all, at this version of the API server.
+    Listed(BTreeMap<String, Stored>, u64),
     /// New or changed.
     Put(String, Box<Stored>),
     /// Gone.
@@ -103,7 +103,7 @@ impl Claims {
     /// Takes what the watch reports. Returns whether an object may be judged otherwise because of it.
     pub(super) fn take(&mut self, news: ClaimNews) -> bool {
         match news {
-            ClaimNews::Listed(mut stored) => {
+            ClaimNews::Listed(mut stored, _) => {
                 self.is_marked = stored.remove(SETTLED).is_some();
                 if self.stored.is_some() {
                     self.is_disturbed |= !self.is_marked;
@@ -206,6 +206,12 @@ impl Claims {
             stored.spec.granted().iter().for_each(|grant| grant.note(kind, &namespace, &mut possession));
         }
         possession
+    }
+
+    /// The newest version of all.
+    pub(super) fn newest(&self) -> u64 {
+        let versions = self.stored.iter().flatten().filter_map(|(_, stored)| stored.version.parse().ok());
+        versions.max().unwrap_or_default()
     }
 
     /// Whether they were listed.
@@ -433,7 +439,7 @@ mod tests {
         }
 
         fn list(&mut self) {
-            self.claims.take(ClaimNews::Listed(self.server.clone()));
+            self.claims.take(ClaimNews::Listed(self.server.clone(), 0));
         }
 
         /// Sends everything that may be sent. Returns what was done to how many.
@@ -738,7 +744,7 @@ mod tests {
     #[test]
     fn some_are_in_flight_beside_each_other_and_none_twice() {
         let mut claims = Claims::default();
-        claims.take(ClaimNews::Listed(BTreeMap::new()));
+        claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
         let all: Vec<Claim> = (0..40).map(|n| claim(&format!("s{n}"), 443)).collect();
         claims.want(all, BTreeSet::new(), "t1");
         let now = Instant::now();

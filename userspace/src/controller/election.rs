@@ -12,7 +12,7 @@ use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 /// Name of the Lease.
-const NAME: &str = "vestibule-controller";
+pub(super) const NAME: &str = "vestibule-controller";
 /// Time limit of one request: well below [`MARGIN`].
 pub(super) const REQUEST: Duration = MARGIN.saturating_sub(Duration::from_secs(1));
 

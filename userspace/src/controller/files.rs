@@ -1,10 +1,13 @@
 //! Content of the configuration files: the chart's settings, and the listeners and routes of a static file,
 //! which add to those of the cluster. Agents are given the same files, so that both compile the same configuration.
 
+use crate::config::ChartFile;
+use crate::model::cluster::Policy;
 use crate::model::{Facts, Problem};
+use crate::sources::chart::{self, Reader};
 use crate::sources::file;
 use crate::sources::watch_file::FileWatch;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tracing::{info, warn};
 
 /// Most problems of a file that are logged.
@@ -12,77 +15,193 @@ const LOGGED: usize = 20;
 
 /// The files as last read.
 pub(super) struct Files {
-    /// Content of the chart's file.
-    chart: Facts,
-    /// Path of the static file.
-    path: Option<PathBuf>,
-    watch: FileWatch,
+    chart: Watched,
+    /// The static file, if there is one.
+    more: Option<Watched>,
+    content: Content,
 }
 
+/// What the files say together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Content {
+    /// Settings, listeners and routes.
+    pub(super) facts: Facts,
+    /// What Gateways and Services may use.
+    pub(super) policy: Policy,
+}
+
+/// A file that is followed.
+struct Watched {
+    path: PathBuf,
+    watch: FileWatch,
+    /// Why its present version is not in effect.
+    refused: Option<String>,
+}
+
+/// The problems of a file.
+type Refused = (PathBuf, Vec<Problem>);
+
 impl Files {
-    /// Reads the static file, if there is one. At start, a refused file is an error.
-    pub(super) fn read(chart: Facts, path: Option<PathBuf>) -> Result<(Self, Facts), Vec<Problem>> {
-        let watch = FileWatch::new(path.clone());
-        let this = Self { chart, path, watch };
-        let facts = this.facts()?;
-        Ok((this, facts))
+    /// Reads the files. At start, a refused one is an error.
+    pub(super) fn read(chart: PathBuf, more: Option<PathBuf>) -> Result<Self, Refused> {
+        // Made before they are read, so that no change falls in between.
+        let (chart, more) = (Watched::new(chart), more.map(Watched::new));
+        let content = Content::read(&chart.path, more.as_ref().map(|more| &*more.path))?;
+        Ok(Self { chart, more, content })
     }
 
-    /// Returns the files' content if the static file has changed. If its new version is refused, the previous
-    /// content stays in effect.
-    pub(super) fn changed(&mut self) -> Option<Facts> {
-        let path = self.path.clone()?;
-        if !self.watch.look() {
-            return None;
+    /// What they say.
+    pub(super) fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// Reads the files again if one has changed. Returns whether they say something else now. If one is refused, what all of
+    /// them said before stays in effect.
+    pub(super) fn changed(&mut self) -> bool {
+        let looked = [Some(&mut self.chart), self.more.as_mut()]
+            .map(|file| file.is_some_and(|file| file.watch.look()));
+        if looked == [false; 2] {
+            return false;
         }
-        let name = path.display().to_string();
-        match self.facts() {
-            Ok(facts) => {
-                info!(file = name, "read again");
-                Some(facts)
+        let read = Content::read(&self.chart.path, self.more.as_ref().map(|more| &*more.path));
+        for file in [Some(&mut self.chart), self.more.as_mut()].into_iter().flatten() {
+            file.note(read.as_ref().err());
+        }
+        match read {
+            Ok(content) => {
+                info!("the configuration files were read again");
+                let is_other = content != self.content;
+                self.content = content;
+                is_other
             }
-            Err(problems) => {
-                problems.iter().take(LOGGED).for_each(|problem| warn!("{}", problem.in_file(&name)));
-                warn!(file = name, "is refused; what it said before stays");
-                None
-            }
+            Err(_) => false,
         }
     }
 
-    fn facts(&self) -> Result<Facts, Vec<Problem>> {
-        let mut facts = self.chart.clone();
-        if let Some(path) = &self.path {
-            let more = file::facts(path)?;
+    /// Which files are refused, by the name of their option, and why: what they said before is in effect.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (String, String)> {
+        let files = [("config", Some(&self.chart)), ("file", self.more.as_ref())];
+        files.into_iter().filter_map(|(name, file)| Some((name.to_owned(), file?.refused.clone()?)))
+    }
+}
+
+impl Content {
+    fn read(chart: &Path, more: Option<&Path>) -> Result<Self, Refused> {
+        let refused = |path: &Path| {
+            let path = path.to_owned();
+            move |problems| (path, problems)
+        };
+        let ChartFile { mut facts, policy, .. } =
+            chart::load(chart, Reader::Controller).map_err(refused(chart))?;
+        if let Some(path) = more {
+            let more = file::facts(path).map_err(refused(path))?;
             facts.listeners.extend(more.listeners);
             facts.routes.extend(more.routes);
         }
-        Ok(facts)
+        Ok(Self { facts, policy })
+    }
+}
+
+impl Watched {
+    fn new(path: PathBuf) -> Self {
+        Self { watch: FileWatch::new(Some(path.clone())), path, refused: None }
+    }
+
+    /// Notes whether it is refused, and says why once.
+    fn note(&mut self, refused: Option<&Refused>) {
+        let problems = refused.filter(|(path, _)| *path == self.path).map(|(_, problems)| problems);
+        let Some(first) = problems.and_then(|problems| problems.first()) else {
+            self.refused = None;
+            return;
+        };
+        let name = self.path.display().to_string();
+        self.refused = Some(first.in_file(&name).to_string());
+        problems.into_iter().flatten().take(LOGGED).for_each(|problem| warn!("{}", problem.in_file(&name)));
+        warn!(file = name, "is refused; what it said before stays");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
+
+    /// A folder of a test's own.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("vestibule-files-{name}-{}", std::process::id()));
+            fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+
+        fn write(&self, file: &str, text: &str) -> PathBuf {
+            let path = self.0.join(file);
+            fs::write(&path, text).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn text(listener: &str) -> String {
+        format!(
+            "apiVersion: vestibule.dev/v1alpha1\nkind: StaticConfig\nlisteners:\n  - {{name: {listener}, \
+             addresses: [192.0.2.1], port: 443, protocol: TLS}}\n"
+        )
+    }
 
     #[test]
-    fn a_changed_file_is_read_and_a_bad_one_changes_nothing() {
-        let path = std::env::temp_dir().join(format!("vestibule-files-{}.yaml", std::process::id()));
-        let text = |listener: &str| {
-            format!(
-                "apiVersion: vestibule.dev/v1alpha1\nkind: StaticConfig\nlisteners:\n  - {{name: {listener}, \
-                 addresses: [192.0.2.1], port: 443, protocol: TLS}}\n"
-            )
-        };
-        std::fs::write(&path, text("a")).unwrap();
-        let (mut files, facts) = Files::read(Facts::default(), Some(path.clone())).unwrap();
-        assert_eq!(&*facts.listeners[0].name, "a");
-        assert_eq!(files.changed(), None);
-        std::fs::write(&path, "listeners: 7").unwrap();
-        assert_eq!(files.changed(), None);
-        std::fs::write(&path, text("another")).unwrap();
-        assert_eq!(&*files.changed().unwrap().listeners[0].name, "another");
-        std::fs::remove_file(&path).unwrap();
-        assert_eq!(files.changed(), None);
-        assert!(Files::read(Facts::default(), Some(path)).is_err());
+    fn a_changed_static_file_is_read_and_a_bad_one_changes_nothing() {
+        let folder = Folder::new("static");
+        let chart = folder.write("chart", "{}\n");
+        let path = folder.write("static", &text("a"));
+        let mut files = Files::read(chart.clone(), Some(path.clone())).unwrap();
+        let listener = |files: &Files| files.content().facts.listeners[0].name.to_string();
+        assert_eq!(listener(&files), "a");
+        assert!(!files.changed());
+        folder.write("static", "listeners: 7");
+        assert!(!files.changed());
+        let refused: Vec<_> = files.refused().collect();
+        assert!(matches!(&*refused, [(name, _)] if name == "file"), "{refused:?}");
+        // The chart's change waits for the static file: both are one configuration.
+        folder.write("chart", "addresses: {ranges: [192.0.2.0/24]}\n");
+        assert!(!files.changed());
+        folder.write("static", &text("another"));
+        assert!(files.changed());
+        assert_eq!((listener(&files).as_str(), files.content().policy.ranges.len()), ("another", 1));
+        assert_eq!(files.refused().count(), 0);
+        fs::remove_file(&path).unwrap();
+        assert!(!files.changed());
+        assert!(Files::read(chart, Some(path)).is_err());
+    }
+
+    #[test]
+    fn a_changed_chart_file_is_read_and_a_bad_one_changes_nothing() {
+        let folder = Folder::new("chart");
+        let path = folder.write("chart", "addresses: {ranges: [192.0.2.0/24]}\n");
+        let mut files = Files::read(path.clone(), None).unwrap();
+        let first = files.content().clone();
+        folder.write("chart", "addresses: {ranges: [192.0.2.0/2x]}\n");
+        assert!(!files.changed());
+        assert_eq!(files.content(), &first);
+        let refused: Vec<_> = files.refused().collect();
+        assert!(
+            matches!(&*refused, [(_, why)] if why.contains("chart:1") && why.contains("192.0.2.0/2x")),
+            "{refused:?}"
+        );
+        assert!(!files.changed(), "it is not read twice");
+        folder.write("chart", "addresses: {ranges: [192.0.2.0/24, 198.51.100.0/24]}\n");
+        assert!(files.changed());
+        assert_eq!((files.content().policy.ranges.len(), files.refused().count()), (2, 0));
+        folder.write("chart", "# the same\naddresses: {ranges: [192.0.2.0/24, 198.51.100.0/24]}\n");
+        assert!(!files.changed(), "it says the same");
+        folder.write("chart", "broken: [");
+        assert!(Files::read(path, None).is_err());
     }
 }

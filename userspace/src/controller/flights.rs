@@ -1,4 +1,4 @@
-//! Requests to the API server that are in flight: statuses in [`Lanes`], Claims, and one Event, one look at the keys, one removal of
+//! Requests to the API server that are in flight: statuses in [`Lanes`], Claims, Events, and one look at the keys, one removal of
 //! a NodeState and one GatewayClass at a time.
 
 use super::kube_event::Note;
@@ -28,8 +28,6 @@ pub(super) struct Flights {
     requests: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
     /// The statuses.
     pub(super) lanes: Lanes,
-    /// Whether an Event is in flight.
-    pub(super) event: bool,
     /// Whether the keys are being looked at.
     pub(super) keys: bool,
     /// Whether a NodeState is being removed.

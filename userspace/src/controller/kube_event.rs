@@ -4,7 +4,7 @@
 use super::queue::Bucket;
 use sha2::{Digest, Sha256};
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// Events per second on average, and in a burst.
@@ -16,8 +16,12 @@ const NOTE_BYTES_MAX: usize = 1024;
 const NAME_BYTES_MAX: usize = 253 - 17;
 /// Above this number of counts, those of causes that have ended are forgotten.
 const PAST_MAX: usize = 4096;
-/// Wait after an Event could not be written.
+/// Wait after an Event could not be written; it doubles with each failure.
 const FAILURE_WAIT: Duration = Duration::from_secs(5);
+const FAILURE_WAIT_MAX: Duration = Duration::from_secs(300);
+/// The most Events in flight, and of one namespace.
+const ALL: usize = 16;
+const OF_NAMESPACE: usize = 2;
 
 /// What an Event is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,27 +106,44 @@ pub(super) enum Next {
     Idle,
 }
 
-/// What was written and what is still to be written.
+/// Where a note is on its path to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// It is to be written, after this many failures.
+    Waiting { not_before: Option<Instant>, failures: u32 },
+    /// It is being written.
+    InFlight { failures: u32 },
+    /// It was written, or was refused.
+    Done,
+}
+
+impl State {
+    const NEW: Self = Self::Waiting { not_before: None, failures: 0 };
+}
+
+/// What was written and what is still to be written. An Event that the API server does not answer, as where an admission webhook of
+/// a namespace hangs, delays those of other namespaces by nothing.
 #[derive(Debug)]
 pub(super) struct Teller {
-    /// Notes whose cause lasts, and whether each was written.
-    lasting: BTreeMap<Note, bool>,
-    /// Notes about one-time occurrences, still to be written.
-    happened: VecDeque<Note>,
+    /// Notes whose cause lasts.
+    lasting: BTreeMap<Note, State>,
+    /// Notes about one-time occurrences that are not written yet.
+    happened: Vec<(Note, State)>,
     /// How often each Event was written, by its name.
     counts: BTreeMap<String, u32>,
+    /// Events in flight, by namespace.
+    in_flight: BTreeMap<String, usize>,
     bucket: Bucket,
-    not_before: Option<Instant>,
 }
 
 impl Teller {
     pub(super) fn new() -> Self {
         Self {
             lasting: BTreeMap::new(),
-            happened: VecDeque::new(),
+            happened: Vec::new(),
             counts: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
             bucket: Bucket::new(RATE, BURST),
-            not_before: None,
         }
     }
 
@@ -132,8 +153,8 @@ impl Teller {
         self.lasting = notes
             .into_iter()
             .map(|note| {
-                let told = before.remove(&note).unwrap_or_default();
-                (note, told)
+                let state = before.remove(&note).unwrap_or(State::NEW);
+                (note, state)
             })
             .collect();
         if self.counts.len() > PAST_MAX {
@@ -144,43 +165,76 @@ impl Teller {
 
     /// Adds a note about something that happened once.
     pub(super) fn happened(&mut self, note: Note) {
-        self.happened.push_back(note);
+        self.happened.push((note, State::NEW));
     }
 
     /// Returns what to do now.
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        let lasting = || self.lasting.iter().find(|(_, told)| !**told).map(|(note, _)| note);
-        let Some(note) = self.happened.front().or_else(lasting).cloned() else { return Next::Idle };
-        let ready = self.bucket.ready(now).max(self.not_before.unwrap_or(now));
+        if self.in_flight.values().sum::<usize>() >= ALL {
+            return Next::Idle;
+        }
+        let happened = self.happened.iter_mut().map(|(note, state)| (&*note, state));
+        let (mut found, mut later) = (None, None::<Instant>);
+        for (note, state) in happened.chain(&mut self.lasting) {
+            let State::Waiting { not_before, failures } = *state else { continue };
+            let in_flight = self.in_flight.get(&note.regarding.namespace);
+            if in_flight.is_some_and(|count| *count >= OF_NAMESPACE) {
+                continue;
+            }
+            match not_before.filter(|at| *at > now) {
+                Some(at) => later = Some(later.map_or(at, |later| later.min(at))),
+                None => {
+                    found = Some((note, state, failures));
+                    break;
+                }
+            }
+        }
+        let Some((note, state, failures)) = found else { return later.map_or(Next::Idle, Next::At) };
+        let ready = self.bucket.ready(now);
         if ready > now {
             return Next::At(ready);
         }
         self.bucket.take();
+        *state = State::InFlight { failures };
+        *self.in_flight.entry(note.regarding.namespace.clone()).or_default() += 1;
         let count = self.counts.get(&note.name()).copied().unwrap_or_default();
-        Next::Tell(note, count.saturating_add(1))
+        Next::Tell(note.clone(), count.saturating_add(1))
     }
 
     /// Records that the note returned by [`Teller::next`] was written, or already existed.
     pub(super) fn told(&mut self, note: &Note) {
         *self.counts.entry(note.name()).or_default() += 1;
-        self.leave(note);
+        self.land(note, |_| State::Done);
     }
 
     /// Records that the note could not be written; `again`: it may work later.
     pub(super) fn failed(&mut self, note: &Note, again: bool, now: Instant) {
-        if again {
-            self.not_before = Some(now + FAILURE_WAIT);
-        } else {
-            self.leave(note);
-        }
+        self.land(note, |failures| match again {
+            true => {
+                let wait = FAILURE_WAIT.saturating_mul(1 << failures.min(8)).min(FAILURE_WAIT_MAX);
+                State::Waiting { not_before: Some(now + wait), failures: failures.saturating_add(1) }
+            }
+            false => State::Done,
+        });
     }
 
-    fn leave(&mut self, note: &Note) {
-        if self.happened.front() == Some(note) {
-            self.happened.pop_front();
-        } else if let Some(told) = self.lasting.get_mut(note) {
-            *told = true;
+    fn land(&mut self, note: &Note, then: impl FnOnce(u32) -> State) {
+        if let Some(count) = self.in_flight.get_mut(&note.regarding.namespace) {
+            *count -= 1;
+            if *count == 0 {
+                self.in_flight.remove(&note.regarding.namespace);
+            }
         }
+        let happened = self.happened.iter_mut().map(|(note, state)| (&*note, state));
+        let is_it =
+            |(other, state): &(&Note, &mut State)| *other == note && matches!(state, State::InFlight { .. });
+        // It may last no more.
+        if let Some((_, state)) = happened.chain(&mut self.lasting).find(is_it)
+            && let State::InFlight { failures } = *state
+        {
+            *state = then(failures);
+        }
+        self.happened.retain(|(_, state)| *state != State::Done);
     }
 }
 
@@ -269,6 +323,75 @@ mod tests {
         let Next::Tell(first, 1) = teller.next(now + FAILURE_WAIT) else { panic!("nothing to report") };
         teller.failed(&first, false, now);
         assert_eq!(teller.next(now + FAILURE_WAIT), Next::Idle);
+    }
+
+    /// A webhook of a namespace that hangs held all Events, and the one that failed was tried again before all others.
+    #[test]
+    fn a_namespace_whose_events_hang_delays_no_other() {
+        let (mut teller, now) = (Teller::new(), Instant::now());
+        let of = |namespace: &str, text: &str| {
+            let mut note = note("a", text);
+            note.regarding.namespace = namespace.to_owned();
+            note
+        };
+        teller.lasts(
+            (0..30).map(|number| of("hangs", &number.to_string())).chain([of("other", "x")]).collect(),
+        );
+        teller.happened(of("hangs", "won"));
+        let sent = |teller: &mut Teller, now| {
+            let mut sent = Vec::new();
+            while let Next::Tell(note, 1) = teller.next(now) {
+                sent.push(note);
+            }
+            sent
+        };
+        let first = sent(&mut teller, now);
+        let texts: Vec<&str> = first.iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(texts, ["won", "0", "x"], "two of a namespace at once");
+        teller.told(&first[2]);
+        teller.failed(&first[0], true, now);
+        teller.failed(&first[1], true, now);
+        let second = sent(&mut teller, now);
+        assert_eq!(second.len(), 2, "others of the namespace have their turn");
+        assert!(second.iter().all(|note| !first.contains(note)));
+        second.iter().for_each(|note| teller.told(note));
+        // What failed again and again waits longer and longer.
+        let mut now = now + FAILURE_WAIT;
+        for seconds in [10, 20, 40, 80, 160, 300, 300] {
+            let again = loop {
+                let sent = sent(&mut teller, now);
+                sent.iter().filter(|note| **note != first[0]).for_each(|note| teller.told(note));
+                if sent.contains(&first[0]) {
+                    break now;
+                }
+                now += Duration::from_millis(100);
+            };
+            teller.failed(&first[0], true, again);
+            now = again + Duration::from_secs(seconds) - Duration::from_millis(100);
+            let sent = sent(&mut teller, now);
+            assert!(!sent.contains(&first[0]), "after {seconds} s");
+            sent.iter().for_each(|note| teller.told(note));
+            now += Duration::from_millis(100);
+        }
+    }
+
+    #[test]
+    fn at_most_so_many_are_in_flight() {
+        let (mut teller, now) = (Teller::new(), Instant::now());
+        let of = |number: usize| {
+            let mut note = note("a", "x");
+            note.regarding.namespace = number.to_string();
+            note
+        };
+        teller.lasts((0..2 * ALL).map(of).collect());
+        let sent: Vec<Next> = (0..ALL).map(|_| teller.next(now)).collect();
+        assert!(sent.iter().all(|next| matches!(next, Next::Tell(..))));
+        assert_eq!(teller.next(now), Next::Idle);
+        // It lasts no more when its answer comes.
+        teller.lasts((1..2 * ALL).map(of).collect());
+        let Next::Tell(first, _) = &sent[0] else { panic!("nothing was sent") };
+        teller.told(first);
+        assert!(matches!(teller.next(now), Next::Tell(..)));
     }
 
     #[test]

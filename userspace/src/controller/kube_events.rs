@@ -80,10 +80,17 @@ impl Evidence<'_> {
         classes.flat_map(|class| stale.iter().map(move |stale| note(class, stale))).collect()
     }
 
+    /// Returns the notes about nodes that are not waited for.
+    pub(super) fn excluded(&self, nodes: &[String]) -> Vec<Note> {
+        let text = "it does not hold Claims that were written a minute ago, and conditions do not wait for it any more; see the log of \
+                    its agent";
+        nodes.iter().map(|node| self.of_node(node, text)).collect()
+    }
+
     fn complaints(&self, notes: &mut BTreeSet<Note>) {
         let mut nodes_of: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
         for (node, held) in &self.nodes.live {
-            for complaint in held.iter().flat_map(|held| &held.complaints) {
+            for complaint in &held.complaints {
                 let Some(object) = complaint.object.as_deref() else {
                     notes.insert(self.of_node(node, &complaint.text));
                     continue;
@@ -292,7 +299,7 @@ mod tests {
             if node == 1 {
                 complaints.push(complaint(None, "no device"));
             }
-            nodes.live.insert(format!("n{node}"), Some(Held { complaints, ..Held::default() }));
+            nodes.live.insert(format!("n{node}"), Held { complaints, ..Held::default() });
         }
         let told = notes(&[], &nodes, &[]);
         assert_eq!(told.len(), 2, "{told:?}");

@@ -7,12 +7,14 @@
 //!                                                       └──► events ──┘
 //! ```
 //! It compiles the same facts with the same code as the agents. Whether something is programmed follows from
-//! the agents' NodeStates.
+//! the agents' Leases.
 
 /// Who leads: the Lease as one candidate sees it. Pure.
 mod lease;
 /// Acquires and renews the Lease.
 mod election;
+/// Reads the Lease once.
+pub mod leader;
 /// Which agents are alive. Pure.
 mod liveness;
 /// The agents: which are alive, and what their nodes hold.
@@ -29,6 +31,10 @@ mod files;
 mod judge;
 /// Whether objects are programmed. Pure.
 mod standing;
+/// Nodes that are not waited for. Pure.
+mod lag;
+/// Nodes whose report is of a history before a backup was restored. Pure.
+mod history;
 /// Which statuses may be written beside each other. Pure.
 mod lanes;
 /// Requests in flight.
@@ -52,6 +58,7 @@ mod telemetry;
 /// The loop.
 mod run;
 
+use crate::http_server::Access;
 use crate::model::Problem;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -72,6 +79,8 @@ pub struct Options {
     pub namespace: String,
     /// Port of `/metrics`, `/readyz` and `/livez`; 0: none.
     pub metrics_port: u16,
+    /// Where that port is served, and for whom.
+    pub metrics_access: Access,
     /// How often cookie keys change.
     pub keys: keys::Schedule,
     /// The NodeState of a node whose agent has been silent for this long is deleted.

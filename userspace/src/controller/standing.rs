@@ -77,13 +77,15 @@ impl Standings {
             (standing.version, standing.since) = (version, now);
         }
         let found = nodes.progress(object, version);
-        let all = nodes.live.len();
+        let all = nodes.live.len() + nodes.unknown.len();
         let is_enough = match &found {
             Progress::Missing(missing) => {
                 missing.len() < all && missing.len() <= (all / NODES_PER_STRAGGLER).max(1)
             }
             found => *found == Progress::Everywhere,
         };
+        // Of what is not known nothing follows.
+        let is_enough = is_enough || (was && !nodes.unknown.is_empty());
         // Until when what was said holds, although this is less.
         let until = match (was, is_enough) {
             (true, true) => {
@@ -135,7 +137,27 @@ mod tests {
     /// Nodes, some of which are behind.
     fn nodes(all: usize, behind: usize) -> Nodes {
         let held = |node| Held { claims_version: if node < behind { 1 } else { 9 }, complaints: Vec::new() };
-        Nodes { live: (0..all).map(|node| (format!("n{node}"), Some(held(node)))).collect() }
+        Nodes { live: (0..all).map(|node| (format!("n{node}"), held(node))).collect(), ..Nodes::default() }
+    }
+
+    /// Of a controller that begins to lead, or of agents of another version.
+    #[test]
+    fn while_a_node_is_unknown_what_was_said_stays() {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let mut nodes = nodes(3, 3);
+        nodes.unknown.insert("n7".to_owned(), "it is silent");
+        let later = begun + 6 * GRACE;
+        for now in [begun, later] {
+            assert_eq!(standings.progress(&gateway(), Some(9), true, &nodes, now), Progress::Enough);
+            let Progress::Missing(missing) = standings.progress(&gateway(), Some(9), false, &nodes, now)
+            else {
+                panic!("it is programmed")
+            };
+            assert_eq!(missing.last().unwrap(), &("n7".to_owned(), Some("it is silent".to_owned())));
+        }
+        nodes.unknown.clear();
+        assert!(is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later)));
+        assert!(!is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later + GRACE)));
     }
 
     fn is_true(progress: &Progress) -> bool {

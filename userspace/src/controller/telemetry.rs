@@ -48,8 +48,10 @@ pub(super) struct Telemetry {
     stale: Gauges,
     watch_errors: Counters,
     in_use: Gauges,
+    capacity: Gauges,
+    nodes: Gauges,
     compile_seconds: Histogram,
-    ranges: Vec<AddressRange>,
+    ranges: Mutex<Vec<AddressRange>>,
     told: Mutex<Labels>,
 }
 
@@ -78,12 +80,13 @@ impl Telemetry {
             stale: Gauges::default(),
             watch_errors: Counters::default(),
             in_use: Gauges::default(),
+            capacity: Gauges::default(),
+            nodes: Gauges::default(),
             compile_seconds: Histogram::new((0..15).map(|power| 0.000_2 * f64::from(1 << power))),
-            ranges: ranges.to_vec(),
+            ranges: Mutex::default(),
             told: Mutex::default(),
             registry: metrics::registry(),
         };
-        let capacity = Gauges::default();
         let registry = &mut this.registry;
         registry.register("leader", "Whether this one leads", this.leader.clone());
         registry.register("status_writes", "Writes of an object's status", this.writes.clone());
@@ -91,20 +94,34 @@ impl Telemetry {
         registry.register("problems", help, this.problems.clone());
         let help = "Whether what this source says may be old: the API server is away or refuses";
         registry.register("config_stale", help, this.stale.clone());
-        registry.register("watch_errors", "Lists and watches that failed", this.watch_errors.clone());
+        registry.register(
+            "watch_errors",
+            "Lists, watches and configuration files that failed",
+            this.watch_errors.clone(),
+        );
         registry.register(
             "addresses_in_use",
             "Addresses of the range that an object has",
             this.in_use.clone(),
         );
-        registry.register("addresses_capacity", "Addresses in the range", capacity.clone());
+        registry.register("addresses_capacity", "Addresses in the range", this.capacity.clone());
+        let help = "Nodes with a live agent: whose report counts, is not known, or is a minute behind";
+        registry.register("nodes", help, this.nodes.clone());
         let help = "From the objects to the status to be written";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
+        this.configure(ranges);
+        this
+    }
+
+    /// Replaces the ranges of addresses.
+    pub(super) fn configure(&self, ranges: &[AddressRange]) {
+        self.in_use.clear();
+        self.capacity.clear();
         for range in ranges {
             let size = i64::try_from(size(range).min(EXACT_MAX)).unwrap_or(i64::MAX);
-            capacity.get_or_create(&[("range", text(range))]).set(size);
+            self.capacity.get_or_create(&[("range", text(range))]).set(size);
         }
-        this
+        *self.ranges.lock().unwrap_or_else(PoisonError::into_inner) = ranges.to_vec();
     }
 
     /// Records that the loop ran, and its state.
@@ -127,8 +144,17 @@ impl Telemetry {
             let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
             metrics::set_all(&self.problems, "kind", &BTreeMap::new(), &mut told.problems);
             self.in_use.clear();
+            self.nodes.clear();
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).leads = leads;
+    }
+
+    /// Records of how many nodes conditions depend.
+    pub(super) fn counts_nodes(&self, counted: usize, unknown: usize, excluded: usize) {
+        for (state, count) in [("counted", counted), ("unknown", unknown), ("excluded", excluded)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            self.nodes.get_or_create(&[("state", state.to_owned())]).set(count);
+        }
     }
 
     pub(super) fn wrote(&self, kind: &'static str, outcome: &'static str) {
@@ -145,7 +171,7 @@ impl Telemetry {
         }
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         metrics::set_all(&self.problems, "kind", &kinds, &mut told.problems);
-        for range in &self.ranges {
+        for range in &*self.ranges.lock().unwrap_or_else(PoisonError::into_inner) {
             let used = in_use.iter().filter(|address| range.holds(**address)).count();
             let used = i64::try_from(used).unwrap_or(i64::MAX);
             self.in_use.get_or_create(&[("range", text(range))]).set(used);
@@ -225,11 +251,13 @@ mod tests {
             Duration::from_millis(2),
         );
         telemetry.wrote("Gateway", "written");
+        telemetry.counts_nodes(3, 0, 1);
         let text = telemetry.metrics();
         for line in [
             "vestibule_leader 1",
             "vestibule_status_writes_total{kind=\"Gateway\",outcome=\"written\"} 1",
             "vestibule_problems{kind=\"Gateway\"} 1",
+            "vestibule_nodes{state=\"excluded\"} 1",
             "vestibule_config_stale{source=\"gateways\"} 1",
             "vestibule_watch_errors_total{source=\"gateways\"} 1",
             "vestibule_addresses_in_use{range=\"192.0.2.0-192.0.2.63\"} 2",
@@ -238,11 +266,15 @@ mod tests {
         ] {
             assert!(text.lines().any(|other| other == line), "{line} is missing in\n{text}");
         }
+        // The ranges change.
+        telemetry.configure(&ranges[1..]);
+        let text = telemetry.metrics();
+        assert!(!text.contains("192.0.2.0-") && text.contains("vestibule_addresses_capacity{"), "{text}");
         // Another one leads now. What it sees may be better, and alerts look at the worst value.
         telemetry.leads(false);
         let text = telemetry.metrics();
         assert!(text.lines().any(|line| line == "vestibule_leader 0"), "{text}");
-        for metric in ["vestibule_problems{", "vestibule_addresses_in_use{"] {
+        for metric in ["vestibule_problems{", "vestibule_addresses_in_use{", "vestibule_nodes{"] {
             assert!(!text.contains(metric), "{metric} in\n{text}");
         }
     }

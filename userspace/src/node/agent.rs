@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::info;
 
+use super::chart::ChartSource;
 use super::error::NodeError;
 use super::facts::Sources;
 use super::identity::Identity;
@@ -19,11 +20,12 @@ use super::telemetry::Telemetry;
 use super::told::Told;
 use crate::admin::bind_socket;
 use crate::health::Prober;
+use crate::http_server::Access;
 use crate::metrics::{self, AgentMetrics};
 use crate::model::Change;
 use crate::outputs::maps::{self, Choice, MapsOutput};
 use crate::outputs::{Pins, StartError};
-use crate::sources::{chart, kubernetes};
+use crate::sources::kubernetes;
 
 /// The limit for the wait at exit for threads that wait for the kernel or a disk.
 const END: Duration = Duration::from_secs(1);
@@ -31,7 +33,7 @@ const END: Duration = Duration::from_secs(1);
 /// The options of an agent.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The chart's file. Read once.
+    /// The chart's file. Read again when it changes.
     pub config: PathBuf,
     /// A static file with listeners and routes in addition to the cluster's. Read again when it changes.
     pub file: Option<PathBuf>,
@@ -45,6 +47,8 @@ pub struct Options {
     pub admin: PathBuf,
     /// The port of `/metrics`; 0: none.
     pub metrics_port: u16,
+    /// Where that port is served, and for whom.
+    pub metrics_access: Access,
     /// Whether each route has metrics of its own.
     pub metrics_per_route: bool,
     /// Its identity.
@@ -70,21 +74,21 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let pace = Pace::new();
     let mut inputs = Inputs::new();
     inputs.follow_end()?;
-    let refused = |problems| NodeError::File { file: options.config.clone(), problems };
-    let mut chart = chart::load(&options.config).map_err(refused)?;
     for folder in [&options.state, &options.run] {
         fs::create_dir_all(folder).map_err(|source| NodeError::Path { path: folder.clone(), source })?;
     }
+    inputs.follow_chart(&options.config);
+    let refused = |problems| NodeError::File { file: options.config.clone(), problems };
+    let (mut source, mut chart) = ChartSource::start(&options.config, &options.state).map_err(refused)?;
     let pins = Pins::new(&options.pins);
     pins.prepare().map_err(StartError::from)?;
-    let sizes = maps::keep_sizes(&pins, &mut chart.facts.settings).map_err(StartError::from)?;
-    sizes.iter().for_each(|problem| warn!("{problem}"));
+    source.keep_sizes(&pins, &mut chart)?;
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, options.metrics_per_route);
     let mut telemetry = Telemetry::new(Told::new(registry), metrics);
     let bound = bind_socket(&options.admin);
     telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
-    telemetry.serve_port(options.metrics_port);
+    telemetry.serve_port(options.metrics_port, options.metrics_access.clone());
     let network = inputs.follow_network()?;
     let client = kubernetes::connect(kube::Config::infer().await?)?;
     telemetry.tell_api(&client, &options.identity);
@@ -94,14 +98,14 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let output =
         MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false })?;
     let reads = kubernetes::Reads::Claims;
-    let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy, reads });
-    let mut sources = Sources::of_cluster(store, chart.facts, chart.saved_max_age, options.file.clone());
-    sources.change(Change::Devices(chart.devices));
+    let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy.clone(), reads });
+    let mut sources = Sources::of_cluster(store, chart, options.file.clone());
     sources.change(Change::Network(network));
-    sources.blame_chart(sizes);
+    sources.note_chart(source.hash(), source.problems());
     let mut node = Node {
         inputs,
         sources,
+        chart: Some(source),
         prober: Some(Prober::start()),
         orders: Orders::new(vec![Box::new(output)]),
         role: Role::new(pins, Some(options.run.clone())),

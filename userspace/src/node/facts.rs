@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::state::State;
 use crate::compile::{Compiler, Step};
-use crate::config::{self, SAVED_MAX_AGE};
-use crate::model::{Change, Delta, Facts, NodeFacts, ProbeChange, Probes, Problem, Settings};
+use crate::config::{self, ChartFile, SAVED_MAX_AGE};
+use crate::model::{Change, Delta, NodeFacts, ProbeChange, Probes, Problem, Settings};
 use crate::net::sysctl;
 use crate::sources::file::FileSource;
 use crate::sources::kubernetes::{Stale, Store};
@@ -28,6 +28,8 @@ pub(super) struct Sources {
     settings: Settings,
     /// How old a saved state may be, for a start without any data from the cluster.
     saved_max_age: Duration,
+    /// The hash of the chart's file that is in effect; empty: there is none.
+    chart_hash: String,
     /// The problems of the node's own files: the chart's file, then the static one.
     problems: [Vec<Problem>; 2],
 }
@@ -50,31 +52,57 @@ impl Sources {
             compiler: Compiler::alone(),
             settings: Settings::default(),
             saved_max_age: SAVED_MAX_AGE,
+            chart_hash: String::new(),
             problems: Default::default(),
         }
     }
 
     /// A cluster with the chart's file, and optionally a static file.
-    pub(super) fn of_cluster(
-        store: Store,
-        chart: Facts,
-        saved_max_age: Duration,
-        file: Option<PathBuf>,
-    ) -> Self {
-        Self {
+    pub(super) fn of_cluster(store: Store, chart: ChartFile, file: Option<PathBuf>) -> Self {
+        let ChartFile { facts, devices, saved_max_age, .. } = chart;
+        let mut this = Self {
             path: file.clone(),
-            settings: chart.settings.clone(),
-            file: FileSource::beside(chart, file),
+            settings: facts.settings.clone(),
+            file: FileSource::beside(facts, file),
             store: Some(store),
             compiler: Compiler::beside_cluster(),
             saved_max_age,
+            chart_hash: String::new(),
             problems: Default::default(),
-        }
+        };
+        this.change(Change::Devices(devices));
+        this
     }
 
-    /// Sets the problems of the chart's file, found by the code that read it.
-    pub(super) fn blame_chart(&mut self, problems: Vec<Problem>) {
+    /// Replaces what the chart's file says. `false`: nothing is changed, because the static file is refused, and both are
+    /// compiled together.
+    #[must_use]
+    pub(super) fn set_chart(&mut self, chart: ChartFile) -> bool {
+        let ChartFile { facts, policy, devices, saved_max_age } = chart;
+        let settings = facts.settings.clone();
+        let before = self.file.set_beside(Some(facts));
+        if self.read_file().is_err() {
+            self.file.set_beside(before);
+            return false;
+        }
+        self.settings = settings;
+        self.saved_max_age = saved_max_age;
+        self.change(Change::Devices(devices));
+        if let Some(store) = &mut self.store {
+            store.set_policy(policy);
+        }
+        true
+    }
+
+    /// Notes the hash of the chart's file that is in effect, and the problems that the code that read it found.
+    pub(super) fn note_chart(&mut self, hash: String, problems: Vec<Problem>) {
+        self.chart_hash = hash;
         self.problems[0] = problems;
+    }
+
+    /// The hash of the chart's file that is in effect; empty: there is none.
+    pub(super) fn chart_hash(&self) -> &str {
+        &self.chart_hash
     }
 
     /// Returns the problems of the node's own files.

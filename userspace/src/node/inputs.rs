@@ -33,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// An input to the loop.
 #[derive(Debug)]
 pub(super) enum Input {
-    /// The static file may have changed: it was written, or SIGHUP was received.
+    /// A configuration file may have changed: it was written, or SIGHUP was received.
     File,
     /// Devices, addresses or routes of the node changed. `Err`: they can no longer be followed.
     Network(Result<Arc<Node>, NetError>),
@@ -98,6 +98,17 @@ impl Inputs {
         let watch = FileWatch::new(path.map(Path::to_path_buf));
         self.tasks.spawn(follow_file(watch, hangup, self.sender()));
         Ok(())
+    }
+
+    /// Follows the chart's file. Must be called before the file is first read, to miss no change.
+    pub(super) fn follow_chart(&mut self, path: &Path) {
+        let (mut watch, sender) = (FileWatch::new(Some(path.into())), self.sender());
+        self.tasks.spawn(async move {
+            loop {
+                watch.changed().await;
+                drop(sender.send(Input::File));
+            }
+        });
     }
 
     /// Follows the node's network. Returns its present state.

@@ -76,7 +76,7 @@ impl Sink<Secret> for Reader {
                 None => warn!(secret = SECRET, "holds no keys that a controller wrote; those before stay"),
             },
             // If the Secret is deleted, the keys stay, so that no connection is lost.
-            Event::Gone(_) | Event::Unlisted(_) | Event::Begin | Event::Done | Event::Fresh => {}
+            Event::Gone(_) | Event::Unlisted(_) | Event::Begin | Event::Done(_) | Event::Fresh => {}
             Event::Stale(why) => {
                 if self.warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
                     warn!(why, secret = SECRET, "cannot be watched; the keys before stay");

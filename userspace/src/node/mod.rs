@@ -17,6 +17,8 @@ mod identity;
 mod error;
 /// The inputs of the loop.
 mod inputs;
+/// The chart's file, followed.
+mod chart;
 /// The facts from the sources, and compiling them.
 mod facts;
 /// The last compiled state, and what is reported about it.
@@ -41,6 +43,8 @@ mod told;
 mod notify;
 /// What an agent writes to the API server.
 mod report;
+/// When the Lease is renewed.
+mod renewals;
 /// The cookie keys that all nodes share.
 mod keys;
 /// Saves what must survive a reboot.

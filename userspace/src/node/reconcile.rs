@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, error, info, warn};
 
+use super::chart::ChartSource;
 use super::error::NodeError;
 use super::facts::{ProbeNews, Sources};
 use super::handover::{Gift, HandoverError, Wish};
@@ -47,6 +48,8 @@ enum Event {
 pub(super) struct Node {
     pub(super) inputs: Inputs,
     pub(super) sources: Sources,
+    /// The chart's file; `None`: there is none.
+    pub(super) chart: Option<ChartSource>,
     pub(super) prober: Option<Prober>,
     pub(super) orders: Orders,
     pub(super) role: Role,
@@ -126,11 +129,14 @@ impl Node {
         Ok(())
     }
 
-    /// Reads the static file. If it is refused, its previous content stays in effect.
+    /// Reads the chart's file and the static one. If one is refused, its previous content stays in effect.
     pub(super) fn read_file(&mut self) {
         let begun = Instant::now();
         tell(notify::State::Reloading { monotonic_us: now_ns() / 1000 });
         self.pace.is_dirty = true;
+        if let Some(chart) = &mut self.chart {
+            self.cause.network |= chart.follow(&self.role.pins, &mut self.sources);
+        }
         match self.sources.read_file() {
             Ok(()) => {
                 debug!(elapsed = ?begun.elapsed(), "read");

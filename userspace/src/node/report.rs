@@ -1,27 +1,31 @@
-//! What an agent writes to the API server: its node's `NodeState`, and the Lease that shows it is alive. Each
-//! write has the resourceVersion it is based on, so a late write changes nothing.
+//! What an agent writes to the API server: the Lease that shows that it is alive and what its node holds, and its node's `NodeState`
+//! with what the node could not do. Both belong to the Node and go with it. Each write has the resourceVersion it is based on, so a
+//! late write changes nothing.
 
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{ObjectMeta, PostParams};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{debug, warn};
 
 use super::identity::Identity;
+use super::renewals::Renewals;
+use crate::sources::kubernetes::api::lease_report::LeaseReport;
 use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
+use crate::sources::kubernetes::chance;
 
-/// The interval between renewals of the Lease.
-const RENEW: Duration = Duration::from_secs(3);
-/// How long a Lease is valid, in seconds.
-const LEASE_SECS: i32 = 10;
+/// How long a Lease is valid, in seconds: so long after its last renewal the controller counts the node.
+const LEASE_SECS: i32 = 40;
 /// The time limit for the answer to a write.
 const ANSWER: Duration = Duration::from_secs(5);
 /// The minimum interval between writes of the NodeState.
@@ -49,6 +53,7 @@ impl WriteError {
 /// Writes until it is dropped: the Lease from the start, the state once there is one.
 #[derive(Debug)]
 pub(super) struct Reporter {
+    reports: watch::Sender<LeaseReport>,
     states: watch::Sender<Option<NodeStateSpec>>,
     tasks: JoinSet<()>,
 }
@@ -56,16 +61,28 @@ pub(super) struct Reporter {
 impl Reporter {
     /// Starts to write.
     pub(super) fn start(client: &Client, identity: &Identity) -> Self {
+        let (reports, reported) = watch::channel(LeaseReport::default());
         let (states, received) = watch::channel(None);
         let mut tasks = JoinSet::new();
-        let leases = Api::namespaced(client.clone(), &identity.namespace);
-        tasks.spawn(renew(leases, identity.clone()));
-        tasks.spawn(tell(Api::all(client.clone()), identity.node.clone(), received));
-        Self { states, tasks }
+        let leases = Known::new(
+            Api::namespaced(client.clone(), &identity.namespace),
+            format!("vestibule-agent-{}", identity.node),
+            Owner::new(client, &identity.node),
+        );
+        tasks.spawn(renew(leases, identity.clone(), reported));
+        let states_of =
+            Known::new(Api::all(client.clone()), identity.node.clone(), Owner::new(client, &identity.node));
+        tasks.spawn(tell(states_of, received));
+        Self { reports, states, tasks }
     }
 
-    /// Sets the state to write.
-    pub(super) fn tell(&self, state: NodeStateSpec) {
+    /// Sets what the node holds, and what it could not do.
+    pub(super) fn tell(&self, report: LeaseReport, state: NodeStateSpec) {
+        self.reports.send_if_modified(|before| {
+            let is_new = *before != report;
+            *before = report;
+            is_new
+        });
         self.states.send_if_modified(|before| {
             let is_new = before.as_ref() != Some(&state);
             if is_new {
@@ -81,10 +98,47 @@ impl Reporter {
     }
 }
 
+/// The Node that our objects belong to, so that they go with it.
+struct Owner {
+    nodes: Api<PartialObjectMeta<v1::Node>>,
+    node: String,
+    /// `None`: not read yet. `Some(None)`: it may not be read, or is none.
+    reference: Option<Option<OwnerReference>>,
+}
+
+impl Owner {
+    fn new(client: &Client, node: &str) -> Self {
+        Self { nodes: Api::all(client.clone()), node: node.to_owned(), reference: None }
+    }
+
+    /// Returns the reference, and reads the Node if it is not known.
+    async fn reference(&mut self) -> Option<OwnerReference> {
+        if self.reference.is_none() {
+            self.reference = match answer(self.nodes.get_metadata_opt(&self.node)).await {
+                Ok(node) => Some(node.and_then(|node| owner(&self.node, node.metadata.uid))),
+                Err(WriteError::Refused(error)) if is_forbidden(&error) => Some(None),
+                // Without it the object is written nevertheless, and has it later.
+                Err(_) => None,
+            };
+        }
+        self.reference.clone().flatten()
+    }
+}
+
+fn owner(node: &str, uid: Option<String>) -> Option<OwnerReference> {
+    let (api_version, kind) = ("v1".to_owned(), "Node".to_owned());
+    Some(OwnerReference { api_version, kind, name: node.to_owned(), uid: uid?, ..OwnerReference::default() })
+}
+
+fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
+}
+
 /// One of our objects, as the API server last returned it.
 struct Known<K> {
     api: Api<K>,
     name: String,
+    owner: Owner,
     object: Option<K>,
 }
 
@@ -92,8 +146,8 @@ impl<K> Known<K>
 where
     K: Resource + Clone + std::fmt::Debug + Serialize + DeserializeOwned,
 {
-    fn new(api: Api<K>, name: String) -> Self {
-        Self { api, name, object: None }
+    fn new(api: Api<K>, name: String, owner: Owner) -> Self {
+        Self { api, name, owner, object: None }
     }
 
     /// Reads the object if it is not known.
@@ -109,6 +163,8 @@ where
         match self.write_once(&make).await {
             Err(error) if error.is_outdated() => {
                 self.object = None;
+                // It may have gone with its Node, of which there is another one now.
+                self.owner.reference = None;
                 self.write_once(&make).await
             }
             written => written,
@@ -117,7 +173,11 @@ where
 
     async fn write_once(&mut self, make: impl Fn(Option<&K>) -> K) -> Result<(), WriteError> {
         let (parameters, name) = (PostParams::default(), self.name.clone());
-        let object = make(self.look().await?);
+        let owner = self.owner.reference().await;
+        let mut object = make(self.look().await?);
+        if let Some(owner) = owner {
+            object.meta_mut().owner_references = Some(vec![owner]);
+        }
         self.object = Some(if object.meta().resource_version.is_some() {
             answer(self.api.replace(&name, &parameters, &object)).await?
         } else {
@@ -131,22 +191,29 @@ async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
     timeout(ANSWER, request).await.map_err(|_| WriteError::Silent)?.map_err(|e| Box::new(e).into())
 }
 
-async fn renew(leases: Api<Lease>, identity: Identity) {
-    let mut known = Known::new(leases, format!("vestibule-agent-{}", identity.node));
-    let mut tick = interval(RENEW);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+async fn renew(mut known: Known<Lease>, identity: Identity, mut reports: watch::Receiver<LeaseReport>) {
+    let mut renewals = Renewals::new(Instant::now());
     loop {
-        tick.tick().await;
-        let now = Timestamp::now();
-        if let Err(error) = known.write(|before| lease(before, &identity, now)).await {
-            warn!(%error, lease = known.name, "the Lease is not renewed");
-            known.object = None;
+        tokio::select! {
+            changed = reports.changed() => match changed {
+                Ok(()) => renewals.changed(Instant::now(), chance()),
+                Err(_) => return,
+            },
+            () = sleep_until(renewals.next) => {
+                let (report, now) = (reports.borrow_and_update().clone(), Timestamp::now());
+                let written = known.write(|before| lease(before, &identity, &report, now)).await;
+                if let Err(error) = &written {
+                    warn!(%error, lease = known.name, "the Lease is not renewed");
+                    known.object = None;
+                }
+                renewals.written(Instant::now(), written.is_ok());
+            }
         }
     }
 }
 
 /// Returns the renewed Lease. Keeps what others wrote into it.
-fn lease(before: Option<&Lease>, identity: &Identity, now: Timestamp) -> Lease {
+fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now: Timestamp) -> Lease {
     let mut lease = before.cloned().unwrap_or_default();
     lease.metadata.name = Some(format!("vestibule-agent-{}", identity.node));
     lease.metadata.namespace = Some(identity.namespace.clone());
@@ -158,6 +225,7 @@ fn lease(before: Option<&Lease>, identity: &Identity, now: Timestamp) -> Lease {
     ] {
         labels.insert(label.into(), value.into());
     }
+    report.write(lease.metadata.annotations.get_or_insert_default());
     let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
     if spec.holder_identity.as_ref() != Some(&identity.pod) {
         let changed_hands = spec.holder_identity.is_some();
@@ -170,8 +238,7 @@ fn lease(before: Option<&Lease>, identity: &Identity, now: Timestamp) -> Lease {
     lease
 }
 
-async fn tell(states: Api<NodeState>, node: String, mut wanted: watch::Receiver<Option<NodeStateSpec>>) {
-    let mut known = Known::new(states, node);
+async fn tell(mut known: Known<NodeState>, mut wanted: watch::Receiver<Option<NodeStateSpec>>) {
     let mut pause = STATE_GAP;
     loop {
         let Some(state) = wanted.borrow_and_update().clone() else {
@@ -183,7 +250,7 @@ async fn tell(states: Api<NodeState>, node: String, mut wanted: watch::Receiver<
         match write_state(&mut known, &state).await {
             Ok(()) => pause = STATE_GAP,
             Err(error) => {
-                warn!(%error, "what this node holds cannot be published");
+                warn!(%error, "what this node could not do cannot be published");
                 known.object = None;
                 sleep(pause).await;
                 pause = (2 * pause).min(RETRY_MAX);
@@ -202,7 +269,7 @@ async fn write_state(known: &mut Known<NodeState>, state: &NodeStateSpec) -> Res
     if known.look().await?.is_some_and(|before| before.spec == *state) {
         return Ok(());
     }
-    debug!(claims_version = state.claims_version, "what this node holds is published");
+    debug!(problems = state.problems.len(), "what this node could not do is published");
     let name = known.name.clone();
     known.write(|before| node_state(before, &name, state)).await
 }
@@ -226,15 +293,18 @@ mod tests {
     #[test]
     fn a_lease_names_its_holder_and_counts_who_had_it_before() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let first = lease(None, &identity("a"), at(100));
+        let report = |claims_version| LeaseReport { claims_version, config: String::new() };
+        let first = lease(None, &identity("a"), &report(7), at(100));
         assert_eq!(first.metadata.name.as_deref(), Some("vestibule-agent-node1"));
         assert_eq!(first.metadata.labels.as_ref().unwrap()["app.kubernetes.io/component"], "agent");
-        let renewed = lease(Some(&first), &identity("a"), at(103));
+        let renewed = lease(Some(&first), &identity("a"), &report(8), at(103));
         let spec = renewed.spec.as_ref().unwrap();
-        assert_eq!((spec.lease_transitions, spec.lease_duration_seconds), (Some(0), Some(10)));
+        assert_eq!((spec.lease_transitions, spec.lease_duration_seconds), (Some(0), Some(40)));
+        let annotations = renewed.metadata.annotations.as_ref().unwrap();
+        assert_eq!(LeaseReport::read(annotations), Some(report(8)));
         assert_eq!(spec.acquire_time, Some(MicroTime(at(100))));
         assert_eq!(spec.renew_time, Some(MicroTime(at(103))));
-        let next = lease(Some(&renewed), &identity("b"), at(104));
+        let next = lease(Some(&renewed), &identity("b"), &report(8), at(104));
         let spec = next.spec.as_ref().unwrap();
         assert_eq!((spec.holder_identity.as_deref(), spec.lease_transitions), (Some("b"), Some(1)));
         assert_eq!(spec.acquire_time, Some(MicroTime(at(104))));

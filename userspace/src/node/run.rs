@@ -60,6 +60,7 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     Ok(Node {
         inputs,
         sources,
+        chart: None,
         prober: None,
         orders: Orders::new(vec![Box::new(output)]),
         role: Role::new(pins, None),

@@ -10,7 +10,9 @@ use crate::model::{Desired, DesiredRoute, ObjectRef, Problem};
 use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
 
 /// The most problems that a node reports. Of further ones it reports only the number.
-const PROBLEMS_MAX: usize = 50;
+const PROBLEMS_MAX: usize = 100;
+/// The most bytes of problems that a node reports, so that 500 nodes with problems do not fill the API server's memory.
+const PROBLEM_BYTES_MAX: usize = 32 << 10;
 
 /// The last compiled state.
 #[derive(Clone, Debug)]
@@ -54,12 +56,10 @@ impl State {
     }
 }
 
-/// What a node reports about itself.
+/// What a node reports about itself, besides what it holds.
 pub(super) struct Saying<'a> {
     /// The agent that reports.
     pub identity: &'a Identity,
-    /// Every Claim up to this version is in the maps.
-    pub claims_version: u64,
     /// Sources that cannot be followed.
     pub stale: Vec<String>,
     /// Backends that fail their probes.
@@ -72,10 +72,18 @@ impl Saying<'_> {
     /// Converts it to the spec of an API object.
     pub(super) fn spec(self) -> NodeStateSpec {
         let key = |object: &ObjectRef| format!("{}/{}", object.kind, object.name);
+        let mut room = PROBLEM_BYTES_MAX;
+        let mut has_room = |problem: &&&Problem| {
+            let key = problem.object.as_ref().map_or(0, |object| key(object).len());
+            let bytes = key + problem.field.len() + problem.what.len() + problem.remedy.len();
+            room = room.saturating_sub(bytes);
+            room > 0
+        };
         let mut problems: Vec<NodeProblem> = self
             .problems
             .iter()
             .take(PROBLEMS_MAX)
+            .take_while(&mut has_room)
             .map(|problem| NodeProblem {
                 object: problem.object.as_ref().map(key),
                 field: problem.field.clone(),
@@ -83,7 +91,7 @@ impl Saying<'_> {
                 remedy: problem.remedy.clone(),
             })
             .collect();
-        if let Some(more) = self.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
+        if let Some(more) = self.problems.len().checked_sub(problems.len()).filter(|more| *more > 0) {
             problems.push(NodeProblem {
                 message: format!("and {more} more like these"),
                 remedy: "see the agent's log".into(),
@@ -95,7 +103,6 @@ impl Saying<'_> {
             pod: self.identity.pod.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             stale: self.stale,
-            claims_version: i64::try_from(self.claims_version).unwrap_or(i64::MAX),
             failing: self.failing.iter().map(ToString::to_string).collect(),
             problems,
         }
@@ -126,17 +133,22 @@ mod tests {
             .collect();
         let spec = Saying {
             identity: &identity,
-            claims_version: 7,
             stale: vec!["services: gone".into()],
             failing: &["[2001:db8::1]:6443".parse().unwrap()].into(),
             problems: &problems.iter().collect::<Vec<_>>(),
         }
         .spec();
-        assert_eq!(spec.claims_version, 7);
         assert_eq!(spec.failing, ["[2001:db8::1]:6443"]);
         assert_eq!(spec.problems.len(), PROBLEMS_MAX + 1);
         assert_eq!(spec.problems[PROBLEMS_MAX].message, "and 2 more like these");
-        assert_eq!(by_kind(problems.iter())["Gateway"], 52);
+        // What one Claim says may be long.
+        let long = Problem::warning("", "x".repeat(10_000), "do").object(gateway.clone());
+        let spec =
+            Saying { identity: &identity, stale: vec![], failing: &BTreeSet::new(), problems: &[&long; 7] }
+                .spec();
+        assert_eq!(spec.problems.len(), 4);
+        assert_eq!(spec.problems[3].message, "and 4 more like these");
+        assert_eq!(by_kind(problems.iter())["Gateway"], 102);
         assert_eq!(by_kind([Problem::error("", "", "")].iter())["Node"], 1);
     }
 

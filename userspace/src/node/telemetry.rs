@@ -15,10 +15,12 @@ use super::report::Reporter;
 use super::state::{Saying, State, by_kind};
 use super::told::{Told, View};
 use crate::admin;
+use crate::http_server::{self, Access};
 use crate::metrics::{AgentMetrics, observe, set_all};
 use crate::model::Problem;
 use crate::outputs::Done;
 use crate::sources::kubernetes::Stale;
+use crate::sources::kubernetes::api::lease_report::LeaseReport;
 
 /// Reports to the API server, probes and scrapers.
 pub(super) struct Telemetry {
@@ -30,8 +32,8 @@ pub(super) struct Telemetry {
     api: Option<(Client, Identity)>,
     /// Reports to the API server. Starts with the first complete state.
     reporter: Option<Reporter>,
-    /// The port of `/metrics` (0: none), and the task that serves it or waits until it is free.
-    port: (u16, JoinSet<()>),
+    /// The port of `/metrics` (0: none), for whom it is, and the task that serves it or waits until it is free.
+    port: (u16, Access, JoinSet<()>),
     /// The tasks that answer probes.
     tasks: JoinSet<()>,
 }
@@ -60,7 +62,7 @@ impl Telemetry {
             gauges: Gauges::default(),
             api: None,
             reporter: None,
-            port: (0, JoinSet::new()),
+            port: (0, Access::default(), JoinSet::new()),
             tasks: JoinSet::new(),
         }
     }
@@ -72,22 +74,20 @@ impl Telemetry {
 
     /// Serves `/metrics` on this port, as soon as it is free; 0: not at all. A process that waits for the maps serves it,
     /// too, if no other process of the node does: what nobody serves can raise no alert.
-    pub(super) fn serve_port(&mut self, port: u16) {
-        self.port.0 = port;
+    pub(super) fn serve_port(&mut self, port: u16, access: Access) {
+        (self.port.0, self.port.1) = (port, access);
         self.serve();
     }
 
     fn serve(&mut self) {
-        let (port, tasks) = &mut self.port;
-        if *port == 0 || !tasks.is_empty() {
-            return;
+        let (port, access, tasks) = &mut self.port;
+        if *port != 0 && tasks.is_empty() {
+            tasks.spawn(http_server::serve(
+                *port,
+                access.clone(),
+                admin::router(Arc::clone(&self.told) as _),
+            ));
         }
-        let (port, asked) = (*port, Arc::clone(&self.told));
-        tasks.spawn(async move {
-            if let Err(error) = admin::serve_port(port, asked).await {
-                warn!(%error, port, "/metrics is not served");
-            }
-        });
     }
 
     /// Answers probes on this socket.
@@ -167,7 +167,7 @@ impl Telemetry {
         if let Some(reporter) = self.reporter.take() {
             reporter.stop().await;
         }
-        self.port.1.shutdown().await;
+        self.port.2.shutdown().await;
         self.metrics.writer.set(0);
     }
 
@@ -204,7 +204,8 @@ impl Telemetry {
         let reporter = self.reporter.get_or_insert_with(|| Reporter::start(client, identity));
         let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
         let stale = lines(&sources.stale());
-        reporter.tell(Saying { identity, claims_version, stale, failing, problems: &own }.spec());
+        let report = LeaseReport { claims_version, config: sources.chart_hash().to_owned() };
+        reporter.tell(report, Saying { identity, stale, failing, problems: &own }.spec());
     }
 }
 

@@ -60,6 +60,12 @@ impl FileSource {
         Self { path, beside: Some(chart), keys: Default::default(), known: None, text: String::new() }
     }
 
+    /// Replaces what is said beside the file, and returns what was. To be read again then.
+    pub fn set_beside(&mut self, beside: Option<Facts>) -> Option<Facts> {
+        self.known = None;
+        std::mem::replace(&mut self.beside, beside)
+    }
+
     /// Reads the file and gives the compiler the difference. A file with any error is refused as a whole; the
     /// compiler then knows what it knew, and the problems are all there are, with lines.
     pub fn read(&mut self, compiler: &mut Compiler) -> Result<(), Vec<Problem>> {

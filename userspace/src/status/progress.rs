@@ -10,8 +10,10 @@ const NAMED: usize = 8;
 /// Agents with a live Lease, by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
-    /// `None`: the agent is alive but has not reported what its node holds.
-    pub live: BTreeMap<String, Option<Held>>,
+    /// What each of them holds.
+    pub live: BTreeMap<String, Held>,
+    /// Nodes of which it is not known what they hold, and why.
+    pub unknown: BTreeMap<String, &'static str>,
 }
 
 /// What the maps of a node hold, as reported by its agent.
@@ -55,14 +57,11 @@ pub fn key(object: &ObjectRef) -> String {
 impl Nodes {
     /// Returns which nodes hold an object whose Claims are those up to `version`.
     pub fn progress(&self, object: &ObjectRef, version: u64) -> Progress {
-        if self.live.is_empty() {
+        if self.live.is_empty() && self.unknown.is_empty() {
             return Progress::NoAgents;
         }
         let key = key(object);
-        let missing = |(node, held): (&String, &Option<Held>)| {
-            let Some(held) = held else {
-                return Some((node.clone(), Some("its agent has not said yet what it holds".to_owned())));
-            };
+        let missing = |(node, held): (&String, &Held)| {
             if held.claims_version >= version {
                 return None;
             }
@@ -72,7 +71,8 @@ impl Nodes {
             let why = complaints.iter().find(of_it).or_else(|| complaints.iter().find(of_node));
             Some((node.clone(), why.map(|complaint| complaint.text.clone())))
         };
-        match self.live.iter().filter_map(missing).collect::<Vec<_>>() {
+        let unknown = self.unknown.iter().map(|(node, why)| (node.clone(), Some((*why).to_owned())));
+        match self.live.iter().filter_map(missing).chain(unknown).collect::<Vec<_>>() {
             missing if missing.is_empty() => Progress::Everywhere,
             missing => Progress::Missing(missing),
         }
@@ -88,7 +88,7 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
         }
         // One message for both: a node more or less would rewrite the status of every object.
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => {
-            let message = "all nodes with a live agent hold it, or all but a few; `kubectl get nodestates` shows what each holds";
+            let message = "all nodes with a live agent hold it, or all but a few; the agents' Leases show what each holds";
             (Status::True, "Programmed", message.to_owned())
         }
         (Programmable::Yes, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),

@@ -30,7 +30,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
 {{- end }}
 
-{{/* Exactly what `vestibule agent|controller --config` reads; a change of it starts new pods. */}}
+{{/* Exactly what `vestibule agent|controller --config` reads, and reads again when it changes. */}}
 {{- define "vestibule.config" -}}
 addresses:
   ranges: {{ toJson .Values.addresses.ranges }}

@@ -27,6 +27,8 @@ mod netfilter;
 mod masquerade;
 /// What the agent cannot follow.
 mod sources;
+/// Whether a controller leads.
+mod leader;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
@@ -66,6 +68,7 @@ pub(super) fn show(pins: &Pins, format: Format) -> Result<ExitCode> {
     findings.extend(host::capabilities());
     findings.extend(pinned(pins));
     findings.extend(sources::look());
+    findings.extend(leader::look());
     let linked: BTreeSet<u32> = pins.linked_devices().unwrap_or_default().into_iter().collect();
     findings.extend(forwarding(&node));
     findings.extend(masquerade::look(pins, &node));

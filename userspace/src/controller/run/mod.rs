@@ -8,26 +8,27 @@ use super::claim_watch::ClaimWatch;
 use super::claims::{ClaimNews, Claims};
 use super::class_finalizers::ClassFinalizers;
 use super::election::Election;
-use super::files::Files;
+use super::files::{Content, Files};
 use super::flights::{Done, Flights};
 use super::health::Failing;
+use super::history::History;
 use super::hold::BASIS;
 use super::judge::{Judge, View};
 use super::kube_event::{Note, Teller};
 use super::kube_events::Evidence;
+use super::lag::Lag;
 use super::queue::{Outcome, Queue};
 use super::telemetry::Telemetry;
 use super::writes::{Spare, Told};
 use super::{ControllerError, Options};
 use crate::admin;
-use crate::config::ChartFile;
+use crate::http_server;
+use crate::model::cluster::Policy;
 use crate::model::{Kind, ObjectRef};
-use crate::sources::chart;
 use crate::sources::kubernetes::{self, Store};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -47,28 +48,21 @@ const KEYS: Duration = Duration::from_secs(60);
 
 /// Runs until SIGTERM or SIGINT, then releases the Lease.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
-    let refused = |file: &PathBuf, problems| ControllerError::Problems { file: file.clone(), problems };
-    let mut chart = chart::load(&options.config).map_err(|problems| refused(&options.config, problems))?;
-    let (files, facts) = Files::read(std::mem::take(&mut chart.facts), options.file.clone())
-        .map_err(|problems| refused(options.file.as_ref().unwrap_or(&options.config), problems))?;
-    chart.facts = facts;
+    let files = Files::read(options.config.clone(), options.file.clone())
+        .map_err(|(file, problems)| ControllerError::Problems { file, problems })?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(options, chart, files))
+    runtime.block_on(serve(options, files))
 }
 
-async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), ControllerError> {
+async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let client = kubernetes::connect(kube::Config::infer().await?)
         .map_err(|error| ControllerError::Client(Box::new(error)))?;
-    let telemetry = Arc::new(Telemetry::new(&chart.policy.ranges));
+    let telemetry = Arc::new(Telemetry::new(&files.content().policy.ranges));
     if options.metrics_port != 0 {
-        let (port, asked) = (options.metrics_port, Arc::clone(&telemetry));
-        tokio::spawn(async move {
-            if let Err(error) = admin::serve_port(port, asked).await {
-                warn!(port, "/metrics is not served any more: {error}");
-            }
-        });
+        let (port, access) = (options.metrics_port, options.metrics_access.clone());
+        tokio::spawn(http_server::serve(port, access, admin::router(Arc::clone(&telemetry) as _)));
     }
     let identity = format!("{}_{}", options.pod, std::process::id());
     let (election, leads) = Election::new(client.clone(), &options.namespace, identity);
@@ -76,15 +70,13 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
     let election = tokio::spawn(election.run(stopped));
     let mut controller = Controller {
         agents: Agents::start(&client, &options.namespace),
-        store: Store::start(kubernetes::Options {
-            client: client.clone(),
-            policy: chart.policy,
-            reads: kubernetes::Reads::Origins,
-        }),
+        store: follow(&client, &files.content().policy),
         claim_watch: ClaimWatch::start(&client),
         claims: Claims::default(),
         class_finalizers: ClassFinalizers::default(),
-        judge: Judge::new(chart.facts),
+        judge: Judge::new(files.content().facts.clone()),
+        history: History::default(),
+        lag: Lag::default(),
         files,
         looked: Instant::now(),
         client,
@@ -127,6 +119,12 @@ async fn serve(options: &Options, chart: ChartFile, files: Files) -> Result<(), 
     Ok(())
 }
 
+/// Follows the origins.
+fn follow(client: &Client, policy: &Policy) -> Store {
+    let (client, policy) = (client.clone(), policy.clone());
+    Store::start(kubernetes::Options { client, policy, reads: kubernetes::Reads::Origins })
+}
+
 struct Controller {
     client: Client,
     options: Options,
@@ -139,6 +137,8 @@ struct Controller {
     /// When the files were last checked for changes.
     looked: Instant,
     judge: Judge,
+    history: History,
+    lag: Lag,
     queue: Queue<ObjectRef>,
     teller: Teller,
     /// What each route regains with its waiting write.
@@ -169,9 +169,8 @@ impl Controller {
         }
         if now >= self.looked + TICK {
             self.looked = now;
-            if let Some(facts) = self.files.changed() {
-                self.judge.reads(facts);
-                self.is_touched = true;
+            if self.files.changed() {
+                self.configure();
             }
         }
         let missing = self.missing();
@@ -190,6 +189,21 @@ impl Controller {
         wake.min(until.unwrap_or(wake))
     }
 
+    /// Puts what the files say now into effect.
+    fn configure(&mut self) {
+        let Content { facts, policy } = self.files.content();
+        self.telemetry.configure(&policy.ranges);
+        self.judge.reads(facts.clone());
+        if self.store.cluster().policy.probe_defaults == policy.probe_defaults {
+            self.store.set_policy(policy.clone());
+        } else {
+            // Services are read with these. Until all kinds are listed again, nothing is judged.
+            self.store = follow(&self.client, policy);
+            self.began = Instant::now();
+        }
+        self.is_touched = true;
+    }
+
     fn lead(&mut self, leads: bool, now: Instant) {
         self.was_leading = leads;
         self.telemetry.leads(leads);
@@ -205,9 +219,10 @@ impl Controller {
     /// What cannot be followed at present, and why.
     fn stale(&self) -> BTreeMap<String, String> {
         let stored = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
-        let own = [("claims", self.claim_watch.stale()), ("nodestates", self.agents.stale())];
-        let own = own.into_iter().filter_map(|(source, why)| Some((source.to_owned(), why?.to_owned())));
-        stored.chain(own).collect()
+        let claims = self.claim_watch.stale().map(|why| ("claims", why));
+        let own = self.agents.stale().chain(claims);
+        let own = own.map(|(source, why)| (source.to_owned(), why.to_owned()));
+        stored.chain(own).chain(self.files.refused()).collect()
     }
 
     /// What is not known yet but needed for a judgement.
@@ -232,7 +247,10 @@ impl Controller {
 
     fn judge(&mut self, begun: Instant) {
         self.is_touched = false;
-        let nodes = self.agents.nodes();
+        let mut nodes = self.agents.nodes();
+        self.history.judge(&mut nodes);
+        let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, begun);
+        self.telemetry.counts_nodes(nodes.live.len(), nodes.unknown.len(), excluded.len());
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let store = &self.store;
         let (mut failing, mut node_uids) = (Failing::new(), BTreeMap::new());
@@ -265,6 +283,7 @@ impl Controller {
             store.stale().into_iter().partition(|stale| stale.since + STALE <= begun);
         let mut notes = ground.notes(&judged.problems);
         notes.extend(ground.stale(&stale));
+        notes.extend(ground.excluded(&excluded));
         self.teller.lasts(notes);
         for (object, write) in judged.writes {
             match judged.won.get(&object) {
@@ -275,7 +294,7 @@ impl Controller {
         }
         self.class_finalizers.want(store);
         let said = young.iter().map(|stale| stale.since + STALE);
-        self.again = said.chain(judged.again).min();
+        self.again = said.chain(judged.again).chain(excludes_again).min();
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
         let took = begun.elapsed();
@@ -286,9 +305,11 @@ impl Controller {
 
     /// Takes what the watch of Claims reports.
     fn take_claims(&mut self, news: ClaimNews) {
-        self.is_touched |= self.claims.take(news);
-        while let Some(news) = self.claim_watch.more() {
+        let mut next = Some(news);
+        while let Some(news) = next {
+            self.history.note(&news);
             self.is_touched |= self.claims.take(news);
+            next = self.claim_watch.more();
         }
     }
 
@@ -320,13 +341,10 @@ impl Controller {
                 self.telemetry.wrote("Claim", if is_done { "written" } else { "failed" });
                 self.claims.ended(&name, is_done, now);
             }
-            Done::Event(note, told) => {
-                self.flights.event = false;
-                match told {
-                    Told::Yes => self.teller.told(&note),
-                    told => self.teller.failed(&note, told == Told::Failed, now),
-                }
-            }
+            Done::Event(note, told) => match told {
+                Told::Yes => self.teller.told(&note),
+                told => self.teller.failed(&note, told == Told::Failed, now),
+            },
             Done::Keys(kept) => {
                 self.flights.keys = false;
                 match kept {

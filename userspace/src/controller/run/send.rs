@@ -1,4 +1,4 @@
-//! Sends requests: statuses and Claims beside each other, Events, keys and removals of NodeStates one at a time each.
+//! Sends requests: statuses, Claims and Events beside each other, keys and removals of NodeStates one at a time each.
 
 use super::{Controller, KEYS, TICK};
 use crate::controller::claims::ClaimWrite;
@@ -35,11 +35,14 @@ impl Controller {
             }
         }
         self.class_finalizers.send(&self.client, &mut self.flights, now);
-        if !self.flights.event {
+        loop {
             match self.teller.next(now) {
                 kube_event::Next::Tell(note, count) => self.send_event(note, count),
-                kube_event::Next::At(at) => wake = wake.min(at),
-                kube_event::Next::Idle => {}
+                kube_event::Next::At(at) => {
+                    wake = wake.min(at);
+                    break;
+                }
+                kube_event::Next::Idle => break,
             }
         }
         if !self.flights.keys && now >= self.keys_due {
@@ -61,7 +64,6 @@ impl Controller {
     }
 
     fn send_event(&mut self, note: Note, count: u32) {
-        self.flights.event = true;
         let (client, pod) = (self.client.clone(), self.options.pod.clone());
         self.flights.fly(async move {
             let told = writes::event(&client, &pod, &note, count);

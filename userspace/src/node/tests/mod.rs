@@ -5,6 +5,7 @@ mod scene;
 /// Changes of the static file.
 mod file;
 /// Changes in the cluster.
+mod chart;
 mod cluster;
 /// Answers of the outputs.
 mod outputs;

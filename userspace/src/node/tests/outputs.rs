@@ -2,8 +2,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::scene::{Folder, Scene, never, ready, routes, until};
-use crate::config::SAVED_MAX_AGE;
-use crate::model::Facts;
+use crate::config::ChartFile;
 use crate::node::error::NodeError;
 use crate::node::facts::Sources;
 use crate::node::inputs::Input;
@@ -75,7 +74,7 @@ async fn what_one_output_alone_holds_is_not_in_force() {
     let (folder, quick, slow) = (Folder::new(), Memory::default(), Memory::default());
     folder.write(&[("a", &[1])]);
     let (script, store) = Script::begin();
-    let mut sources = Sources::of_cluster(store, Facts::default(), SAVED_MAX_AGE, Some(folder.file()));
+    let mut sources = Sources::of_cluster(store, ChartFile::default(), Some(folder.file()));
     sources.read_file().unwrap();
     let scene = Scene::new(&folder, sources, &[&quick, &slow], true);
     let told = Arc::clone(&scene.told);

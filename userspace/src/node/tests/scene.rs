@@ -8,9 +8,8 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 
 use crate::admin::Asked;
-use crate::config::SAVED_MAX_AGE;
+use crate::config::ChartFile;
 use crate::metrics::{self, AgentMetrics};
-use crate::model::Facts;
 use crate::node::error::NodeError;
 use crate::node::facts::Sources;
 use crate::node::inputs::{Input, Inputs};
@@ -100,6 +99,7 @@ impl Scene {
             node: Node {
                 inputs,
                 sources,
+                chart: None,
                 prober: None,
                 orders: Orders::new(outputs.collect()),
                 role: Role::new(pins, meets.then(|| folder.0.clone())),
@@ -123,7 +123,7 @@ impl Scene {
     /// Starts like `vestibule agent`: with a cluster that has reported nothing yet, and a static file.
     pub(super) fn of_cluster(folder: &Folder, output: &Memory) -> (Self, Script) {
         let (script, store) = Script::begin();
-        let mut sources = Sources::of_cluster(store, Facts::default(), SAVED_MAX_AGE, Some(folder.file()));
+        let mut sources = Sources::of_cluster(store, ChartFile::default(), Some(folder.file()));
         sources.read_file().unwrap();
         (Self::new(folder, sources, &[output], true), script)
     }

@@ -263,7 +263,7 @@ impl Sink<Named> for Eyes {
                 }
                 return;
             }
-            Event::Done => {
+            Event::Done(_) => {
                 let _ = self.outbox.send(tell(WatchEvent::Listed(Vec::new()))).await;
                 Some(Sight::All(std::mem::take(&mut self.listed)))
             }

@@ -43,7 +43,8 @@ mod tables;
 /// What the under cluster says, kept up to date.
 mod store;
 
-pub(crate) use named::{Named, follow};
+pub(crate) use named::{Named, follow, follow_some};
+pub(crate) use retry::{chance, share};
 pub(crate) use source::Source;
 pub use store::{Changes, Stale, Store};
 pub(crate) use target::Target;

@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 /// A report of a watch.
 #[derive(Debug)]
 pub(crate) enum Named<V> {
-    /// All there are.
-    Listed(BTreeMap<String, V>),
+    /// All there are, at this version.
+    Listed(BTreeMap<String, V>, String),
     /// New or changed.
     Put(String, V),
     /// Gone.
@@ -28,8 +28,22 @@ where
     V: Send + 'static,
     N: From<Named<V>> + Send + 'static,
 {
+    follow_some(client, Target::all::<K>(None), read, outbox).await;
+}
+
+/// The same for some objects of the kind.
+pub(crate) async fn follow_some<K, V, N>(
+    client: Client,
+    target: Target,
+    read: fn(K) -> V,
+    outbox: mpsc::Sender<N>,
+) where
+    K: Watched + Resource<DynamicType = ()>,
+    V: Send + 'static,
+    N: From<Named<V>> + Send + 'static,
+{
     let sink = Gathering { read, listed: BTreeMap::new(), outbox };
-    Watch::new(client, Target::all::<K>(None), sink).run().await;
+    Watch::new(client, target, sink).run().await;
 }
 
 /// Passes a full list as a whole.
@@ -59,7 +73,7 @@ where
                 self.listed.remove(&object.name_any());
                 return;
             }
-            Event::Done => Named::Listed(std::mem::take(&mut self.listed)),
+            Event::Done(version) => Named::Listed(std::mem::take(&mut self.listed), version),
             Event::Put(object) => Named::Put(object.name_any(), (self.read)(object)),
             Event::Gone(object) => Named::Gone(object.name_any()),
             Event::Stale(why) => {

@@ -52,7 +52,7 @@ pub(super) fn before_list(chance: u64) -> Duration {
 }
 
 /// From 0 to 1.
-fn share(chance: u64) -> f64 {
+pub(crate) fn share(chance: u64) -> f64 {
     u32::try_from(chance >> 32).map_or(0.0, f64::from) / f64::from(u32::MAX)
 }
 
@@ -60,7 +60,7 @@ fn share(chance: u64) -> f64 {
 pub(super) type Chance = fn() -> u64;
 
 /// Any number, another one each time.
-pub(super) fn chance() -> u64 {
+pub(crate) fn chance() -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     RandomState::new().build_hasher().finish()
 }

@@ -104,6 +104,16 @@ impl Store {
         store
     }
 
+    /// Replaces what the chart allows and presets, except for [`Policy::probe_defaults`], with which Services were read.
+    pub fn set_policy(&mut self, policy: Policy) {
+        let probe_defaults = self.tables.cluster.policy.probe_defaults;
+        let policy = Policy { probe_defaults, ..policy };
+        let is_other = self.tables.cluster.policy != policy;
+        self.tables.cluster.policy = policy;
+        self.is_touched |= is_other;
+        self.is_other |= is_other;
+    }
+
     /// Without watches.
     pub(super) fn new(inbox: mpsc::Receiver<Message>, policy: Policy, reads: Reads) -> Self {
         let mut tables = Tables::default();

@@ -21,6 +21,11 @@ impl Target {
         Self { path: K::url_path(&(), namespace), labels: None, fields: None, is_metadata_only: false }
     }
 
+    /// Only objects with these labels.
+    pub(crate) fn labelled(self, selector: &str) -> Self {
+        Self { labels: Some(selector.to_owned()), ..self }
+    }
+
     /// Only the object with this name.
     pub(crate) fn named(self, name: &str) -> Self {
         Self { fields: Some(format!("metadata.name={name}")), ..self }

@@ -49,8 +49,8 @@ pub(crate) enum Event<T> {
     Listed(T),
     /// It does not hold this object any more, which was deleted meanwhile.
     Unlisted(T),
-    /// It is complete: there are no other objects.
-    Done,
+    /// It is complete, at this version: there are no other objects.
+    Done(String),
     /// A new or changed object.
     Put(T),
     /// An object is gone.
@@ -279,7 +279,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         self.was_listed = true;
         self.resume = Some(String::new());
         self.reached(Some(version));
-        self.sink.take(Event::Done).await;
+        self.sink.take(Event::Done(version.to_owned())).await;
         self.on_fresh().await;
     }
 

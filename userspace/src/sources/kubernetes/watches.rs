@@ -239,7 +239,7 @@ where
                 self.listed.remove(&fold::name(&raw.meta, &self.interner));
                 return;
             }
-            Event::Done => WatchEvent::Listed(std::mem::take(&mut self.listed).into_values().collect()),
+            Event::Done(_) => WatchEvent::Listed(std::mem::take(&mut self.listed).into_values().collect()),
             Event::Put(Object(raw)) => WatchEvent::Put(Box::new(self.entry(raw))),
             Event::Gone(Object(raw)) => {
                 WatchEvent::Gone(ObjectName::clone(&fold::name(&raw.meta, &self.interner)))

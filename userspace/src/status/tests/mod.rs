@@ -287,7 +287,7 @@ fn a_service_that_is_refused_loses_its_ingress() {
 #[test]
 fn progress_is_what_live_nodes_hold() {
     let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
-    let held = |claims_version| Some(Held { claims_version, complaints: vec![] });
+    let held = |claims_version| Held { claims_version, complaints: vec![] };
     let version = 10;
     let mut nodes = Nodes::default();
     assert_eq!(nodes.progress(&object, version), Progress::NoAgents);
@@ -295,15 +295,18 @@ fn progress_is_what_live_nodes_hold() {
     assert_eq!(nodes.progress(&object, version), Progress::Everywhere);
     nodes.live.insert("b".to_owned(), held(9));
     assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), None)]));
-    nodes.live.insert("b".to_owned(), None);
-    assert!(matches!(nodes.progress(&object, version), Progress::Missing(nodes) if nodes[0].1.is_some()));
+    nodes.live.remove("b");
+    nodes.unknown.insert("b".to_owned(), "it is silent");
+    let why = Some("it is silent".to_owned());
+    assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), why)]));
+    nodes.unknown.clear();
     let complaint = |object: Option<&str>| Complaint {
         object: object.map(str::to_owned),
         text: format!("about {object:?}"),
     };
     let complaints =
         vec![complaint(Some("Gateway/ns/other")), complaint(None), complaint(Some("Gateway/ns/gw"))];
-    nodes.live.insert("b".to_owned(), Some(Held { complaints, ..Held::default() }));
+    nodes.live.insert("b".to_owned(), Held { complaints, ..Held::default() });
     let Progress::Missing(missing) = nodes.progress(&object, version) else { panic!("not missing") };
     assert_eq!(missing[0].1.as_deref(), Some("about Some(\"Gateway/ns/gw\")"));
 }

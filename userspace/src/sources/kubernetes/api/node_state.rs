@@ -1,10 +1,11 @@
-//! `NodeState`: what one agent says of its node. The CRD in `deploy/` is generated from these types.
+//! `NodeState`: what one agent says of its node, besides what its Lease does. The CRD in `deploy/` is generated from these types.
 
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What an agent has programmed on its node, and what it could not do. Written by that agent alone, read by the
+/// What an agent could not do on its node, and which backends its probes find down. What the node holds is in the annotations of its
+/// Lease. Written by that agent alone, read by the
 /// controller; cluster-scoped and named like the node.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -12,7 +13,7 @@ use serde::{Deserialize, Serialize};
     version = "v1alpha1",
     kind = "NodeState",
     plural = "nodestates",
-    doc = "What an agent has programmed on its node, and what it could not do.",
+    doc = "What an agent could not do on its node. What the node holds is in the annotations of its Lease.",
     printcolumn = r#"{"name":"Node","type":"string","jsonPath":".spec.node"}"#,
     printcolumn = r#"{"name":"Version","type":"string","jsonPath":".spec.version"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
@@ -28,9 +29,6 @@ pub struct NodeStateSpec {
     /// Sources that cannot be followed at present, each with the reason: what they said last serves on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stale: Vec<String>,
-    /// The node's maps hold every Claim up to this resourceVersion; 0: none is known.
-    #[serde(default)]
-    pub claims_version: i64,
     /// Backends that the node's own probes find down: `192.0.2.1:6443`, `[2001:db8::1]:6443`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failing: Vec<String>,

@@ -26,7 +26,7 @@ impl Sink<Bare> for Notes {
             Event::Begin => "begin".to_owned(),
             Event::Listed(object) => format!("listed {}", name(object)),
             Event::Unlisted(object) => format!("unlisted {}", name(object)),
-            Event::Done => "done".to_owned(),
+            Event::Done(_) => "done".to_owned(),
             Event::Put(object) => format!("put {}", name(object)),
             Event::Gone(object) => format!("gone {}", name(object)),
             Event::Stale(why) => format!("stale: {why}"),
@@ -213,7 +213,7 @@ async fn what_is_deleted_within_a_streamed_list_stays_deleted() {
     let (_, client) = Api::serve(SERVICES, [lines()]);
     let (outbox, mut reports) = tokio::sync::mpsc::channel::<Named<()>>(1);
     let followed = tokio::spawn(follow::<Service, _, _>(client, |_| (), outbox));
-    let Some(Named::Listed(all)) = reports.recv().await else { panic!("no list") };
+    let Some(Named::Listed(all, _)) = reports.recv().await else { panic!("no list") };
     assert_eq!(all.keys().collect::<Vec<_>>(), ["a"]);
     followed.abort();
 }

@@ -1,0 +1,110 @@
+//! Whether what a node reports is of the API server's present history. Where a backup was restored, versions go back, and a report from
+//! before may name a version that something else has by now. Pure.
+
+use super::claims::ClaimNews;
+use crate::status::Nodes;
+use std::collections::BTreeMap;
+
+/// Why such a node is unknown.
+const OTHER: &str = "its agent reports a version that the API server does not have: a backup was restored; it reports again soon";
+
+/// The versions of the API server that were seen.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// The newest one.
+    reached: u64,
+    /// The one that a backup was restored to.
+    floor: u64,
+    /// Whether one was restored since nodes were looked at.
+    is_restored: bool,
+    /// What nodes reported when it was restored.
+    before: BTreeMap<String, u64>,
+}
+
+impl History {
+    /// Takes what the watch of Claims reports.
+    pub(super) fn note(&mut self, news: &ClaimNews) {
+        match news {
+            ClaimNews::Listed(_, version) => {
+                if *version < self.reached {
+                    (self.floor, self.is_restored) = (*version, true);
+                }
+                self.reached = *version;
+            }
+            ClaimNews::Put(_, stored) => {
+                self.reached = self.reached.max(stored.version.parse().unwrap_or_default());
+            }
+            ClaimNews::Gone(_) => {}
+        }
+    }
+
+    /// Of nodes whose report is of another history, it is not known what they hold.
+    pub(super) fn judge(&mut self, nodes: &mut Nodes) {
+        let reports = || nodes.live.iter().map(|(node, held)| (node.clone(), held.claims_version));
+        if std::mem::take(&mut self.is_restored) {
+            self.before = reports().filter(|(_, version)| *version > self.floor).collect();
+        }
+        let is_other =
+            |node: &str, version: u64| version > self.reached || self.before.get(node) == Some(&version);
+        let other: Vec<String> =
+            reports().filter(|(node, version)| is_other(node, *version)).map(|(node, _)| node).collect();
+        self.before.retain(|node, _| other.contains(node));
+        for node in other {
+            nodes.live.remove(&node);
+            nodes.unknown.insert(node, OTHER);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::claims::Stored;
+    use crate::status::Held;
+
+    /// Which of nodes n0, n1 ... that report these versions are unknown.
+    fn unknown(history: &mut History, versions: &[u64]) -> Vec<String> {
+        let held = |version: &u64| Held { claims_version: *version, complaints: Vec::new() };
+        let live = (0..).zip(versions).map(|(node, version): (u32, _)| (format!("n{node}"), held(version)));
+        let mut nodes = Nodes { live: live.collect(), ..Nodes::default() };
+        history.judge(&mut nodes);
+        nodes.unknown.into_keys().collect()
+    }
+
+    fn listed(version: u64) -> ClaimNews {
+        ClaimNews::Listed(BTreeMap::new(), version)
+    }
+
+    fn put(version: u64) -> ClaimNews {
+        let stored = Stored { spec: Default::default(), version: version.to_string(), uid: String::new() };
+        ClaimNews::Put("a".to_owned(), Box::new(stored))
+    }
+
+    #[test]
+    fn a_version_that_was_not_reached_is_of_another_history() {
+        let mut history = History::default();
+        history.note(&listed(100));
+        assert_eq!(unknown(&mut history, &[100, 90, 101]), ["n2"]);
+        history.note(&put(120));
+        history.note(&put(110));
+        assert_eq!(unknown(&mut history, &[120, 90, 101]), [""; 0]);
+        // A list that is asked for again is no restored backup.
+        history.note(&listed(130));
+        assert_eq!(unknown(&mut history, &[120, 130, 101]), [""; 0]);
+    }
+
+    #[test]
+    fn what_was_reported_before_a_backup_was_restored_counts_when_it_is_reported_again() {
+        let mut history = History::default();
+        history.note(&listed(100));
+        assert_eq!(unknown(&mut history, &[100, 100, 70]), [""; 0]);
+        history.note(&listed(80));
+        assert_eq!(unknown(&mut history, &[100, 100, 70]), ["n0", "n1"], "70 is in both histories");
+        // Others write, so that versions get beyond what was reported before.
+        history.note(&put(150));
+        assert_eq!(unknown(&mut history, &[100, 100, 70]), ["n0", "n1"]);
+        // One has listed Claims again, and another one what was written since.
+        assert_eq!(unknown(&mut history, &[75, 150, 70]), [""; 0]);
+        assert_eq!(unknown(&mut history, &[100, 100, 100]), [""; 0], "it is a version like any other now");
+    }
+}

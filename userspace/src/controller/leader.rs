@@ -1,0 +1,78 @@
+//! Who leads, for who asks once.
+
+use super::election::NAME;
+use crate::sources::kubernetes;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use std::time::Duration;
+
+/// What the leader's Lease says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leader {
+    /// Who holds it.
+    pub holder: String,
+    /// How long ago it was renewed, in seconds; by two clocks, so that it may be negative.
+    pub renewed_secs: i64,
+}
+
+/// Why the Lease cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaderError {
+    /// The address of the API server is unknown.
+    #[error(transparent)]
+    Infer(#[from] kube::config::InferConfigError),
+    /// The API server refused.
+    #[error(transparent)]
+    Refused(#[from] Box<kube::Error>),
+    /// It did not answer in time.
+    #[error("the API server does not answer")]
+    Silent,
+    /// An error of the operating system.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+}
+
+/// Reads the leader's Lease in the release's namespace, with the rights of this pod. `None`: nobody holds it.
+pub fn read(namespace: &str, limit: Duration) -> Result<Option<Leader>, LeaderError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let read = async {
+        let client = kubernetes::connect(kube::Config::infer().await?).map_err(Box::new)?;
+        Ok::<_, LeaderError>(
+            Api::<Lease>::namespaced(client, namespace).get_opt(NAME).await.map_err(Box::new)?,
+        )
+    };
+    let read = runtime.block_on(async { tokio::time::timeout(limit, read).await });
+    let lease = read.map_err(|_| LeaderError::Silent)??;
+    Ok(lease.as_ref().and_then(|lease| leader(lease, Timestamp::now())))
+}
+
+fn leader(lease: &Lease, now: Timestamp) -> Option<Leader> {
+    let spec = lease.spec.as_ref()?;
+    let holder = spec.holder_identity.clone().filter(|holder| !holder.is_empty())?;
+    Some(Leader { holder, renewed_secs: now.as_second() - spec.renew_time.as_ref()?.0.as_second() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+    #[test]
+    fn a_lease_that_was_given_back_has_no_leader() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let lease = |holder: &str| Lease {
+            spec: Some(LeaseSpec {
+                holder_identity: Some(holder.to_owned()),
+                renew_time: Some(MicroTime(at(970))),
+                ..LeaseSpec::default()
+            }),
+            ..Lease::default()
+        };
+        let found = leader(&lease("c_1"), at(1000));
+        assert_eq!(found, Some(Leader { holder: "c_1".into(), renewed_secs: 30 }));
+        assert_eq!(leader(&lease(""), at(1000)), None);
+        assert_eq!(leader(&Lease::default(), at(1000)), None);
+    }
+}

@@ -1,0 +1,216 @@
+//! HTTP on TCP ports that strangers may reach: on chosen addresses, for chosen sources, with limits on connections and time.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use hyper::server::conn::http1::Builder;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use ipnet::IpNet;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+/// The most connections of a port at once. Further ones wait in the kernel's queue.
+const CONNECTIONS: usize = 16;
+/// The head of a request comes within this time, and the next one on the same connection.
+const HEAD: Duration = Duration::from_secs(5);
+/// A connection older than this ends with the answer that it waits for.
+const OLD: Duration = Duration::from_secs(60);
+/// The time limit for that.
+const END: Duration = Duration::from_secs(10);
+/// The delay between attempts to bind a port that another process uses.
+const PORT_AGAIN: Duration = Duration::from_millis(500);
+/// How long a port may be in use before that is reported. The next agent waits for it until the previous one has handed
+/// the maps over.
+const PORT_LATE: Duration = Duration::from_secs(30);
+
+/// Where a port is served, and for whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// The addresses; empty: all of the host.
+    pub addresses: Vec<IpAddr>,
+    /// Who may connect, besides the host itself; empty: everybody.
+    pub sources: Vec<IpNet>,
+}
+
+impl Access {
+    /// Whether a client may connect. `own`: the address that it connected to.
+    fn admits(&self, client: IpAddr, own: IpAddr) -> bool {
+        let (client, own) = (client.to_canonical(), own.to_canonical());
+        client.is_loopback()
+            || client == own
+            || self.sources.is_empty()
+            || self.sources.iter().any(|net| net.contains(&client))
+    }
+
+    fn sockets(&self, port: u16) -> Vec<SocketAddr> {
+        match self.addresses.as_slice() {
+            // One socket for both families.
+            [] => vec![SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port)],
+            addresses => addresses.iter().map(|address| SocketAddr::new(*address, port)).collect(),
+        }
+    }
+}
+
+/// Serves a port for ever. While another process uses it, retries: during an update the next agent waits for the previous one.
+pub async fn serve(port: u16, access: Access, router: Router) {
+    let mut listeners = JoinSet::new();
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
+    for socket in access.sockets(port) {
+        let (access, router, connections) = (access.clone(), router.clone(), Arc::clone(&connections));
+        listeners
+            .spawn(async move { serve_socket(free(socket).await, &access, &router, &connections).await });
+    }
+    // Dropped with this future, they end.
+    while listeners.join_next().await.is_some() {}
+}
+
+/// Binds a socket once it is free.
+async fn free(socket: SocketAddr) -> TcpListener {
+    let (begun, mut is_reported) = (Instant::now(), false);
+    loop {
+        match bind(socket).await {
+            Ok(listener) => return listener,
+            Err(error) => {
+                if begun.elapsed() > PORT_LATE && !std::mem::replace(&mut is_reported, true) {
+                    warn!(%error, %socket, "the port for /metrics is not free; it is asked for until it is");
+                }
+                sleep(PORT_AGAIN).await;
+            }
+        }
+    }
+}
+
+/// Where both families are asked for, binds IPv4 alone if the host has no IPv6.
+async fn bind(socket: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(socket).await {
+        Err(e)
+            if socket.ip() == Ipv6Addr::UNSPECIFIED
+                && matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)) =>
+        {
+            TcpListener::bind(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), socket.port())).await
+        }
+        bound => bound,
+    }
+}
+
+async fn serve_socket(listener: TcpListener, access: &Access, router: &Router, connections: &Arc<Semaphore>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        while tasks.try_join_next().is_some() {}
+        // Nobody closes it.
+        let Ok(permit) = Arc::clone(connections).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, client)) => {
+                let own = stream.local_addr().map(|own| own.ip());
+                if own.is_ok_and(|own| access.admits(client.ip(), own)) {
+                    tasks.spawn(answer(stream, router.clone(), permit));
+                }
+            }
+            // Out of file descriptors, or the client is gone.
+            Err(error) => {
+                warn!(%error, "a connection for /metrics is not accepted");
+                sleep(PORT_AGAIN).await;
+            }
+        }
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router, _permit: OwnedSemaphorePermit) {
+    let mut builder = Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut connection = pin!(connection);
+    // An error is the client's: it went away, or was too slow.
+    if timeout(OLD, connection.as_mut()).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = timeout(END, connection).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    /// Serves on a free port of these addresses.
+    async fn served(addresses: &[&str], sources: &[&str]) -> (JoinSet<()>, u16) {
+        let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+        let access = Access {
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            sources: sources.iter().map(|net| net.parse().unwrap()).collect(),
+        };
+        let router = Router::new().route("/", get(async || "yes"));
+        let mut server = JoinSet::new();
+        server.spawn(serve(port, access, router));
+        (server, port)
+    }
+
+    async fn connect(address: &str, port: u16) -> io::Result<TcpStream> {
+        for _ in 0..100 {
+            if let Ok(stream) = TcpStream::connect((address, port)).await {
+                return Ok(stream);
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        Err(io::ErrorKind::ConnectionRefused.into())
+    }
+
+    /// The answer to a request on this connection; empty: it was closed.
+    async fn ask(stream: &mut TcpStream) -> String {
+        let _ = stream.write_all(b"GET / HTTP/1.0\r\n\r\n").await;
+        let mut text = String::new();
+        let _ = timeout(Duration::from_secs(20), stream.read_to_string(&mut text)).await.expect("an answer");
+        text
+    }
+
+    #[tokio::test]
+    async fn other_addresses_of_the_host_are_not_served() {
+        let (_server, port) = served(&["127.0.0.2"], &[]).await;
+        assert!(ask(&mut connect("127.0.0.2", port).await.unwrap()).await.ends_with("yes"));
+        let refused = TcpStream::connect(("127.0.0.3", port)).await.unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn the_host_itself_is_always_admitted_and_others_by_the_list() {
+        let access = |sources: &[&str]| Access {
+            addresses: Vec::new(),
+            sources: sources.iter().map(|net| net.parse().unwrap()).collect(),
+        };
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let own = ip("192.0.2.1");
+        for client in ["192.0.2.9", "::ffff:192.0.2.9", "127.0.0.1", "::1", "192.0.2.1"] {
+            assert!(access(&["192.0.2.8/30"]).admits(ip(client), own), "{client}");
+        }
+        for client in ["192.0.2.12", "::ffff:192.0.2.12", "2001:db8::1"] {
+            assert!(!access(&["192.0.2.8/30"]).admits(ip(client), own), "{client}");
+            assert!(access(&[]).admits(ip(client), own));
+        }
+    }
+
+    /// Or a stranger that opens connections and says nothing would keep scrapers out.
+    #[tokio::test]
+    async fn connections_are_few_and_one_that_says_nothing_ends() {
+        let (_server, port) = served(&["127.0.0.1"], &[]).await;
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS {
+            silent.push(connect("127.0.0.1", port).await.unwrap());
+        }
+        let begun = Instant::now();
+        let mut late = connect("127.0.0.1", port).await.unwrap();
+        assert!(ask(&mut late).await.ends_with("yes"));
+        assert!(begun.elapsed() > HEAD - Duration::from_secs(1), "it waits until one of them ends");
+        for stream in &mut silent {
+            assert_eq!(ask(stream).await, "", "it was closed");
+        }
+    }
+}

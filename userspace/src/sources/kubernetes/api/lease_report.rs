@@ -1,0 +1,58 @@
+//! What an agent reports in the annotations of its Lease: each renewal is a report, and each report a renewal.
+
+use std::collections::BTreeMap;
+
+/// The version of the report. A reader that does not know it knows nothing of what the node holds.
+const REPORT_VERSION: (&str, &str) = ("vestibule.dev/report-version", "1");
+/// The node's outputs hold every Claim up to this resourceVersion; 0: none is known.
+const CLAIMS_VERSION: &str = "vestibule.dev/claims-version";
+/// The beginning of the SHA-256 of the chart's file that is in effect.
+const CONFIG: &str = "vestibule.dev/config-sha256";
+
+/// What a node holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseReport {
+    /// Every Claim up to this resourceVersion; 0: none is known.
+    pub claims_version: u64,
+    /// The beginning of the SHA-256 of the chart's file that is in effect, in hexadecimal; empty: there is none.
+    pub config: String,
+}
+
+impl LeaseReport {
+    /// Writes it into a Lease's annotations.
+    pub fn write(&self, annotations: &mut BTreeMap<String, String>) {
+        let (key, version) = REPORT_VERSION;
+        annotations.insert(key.to_owned(), version.to_owned());
+        annotations.insert(CLAIMS_VERSION.to_owned(), self.claims_version.to_string());
+        annotations.insert(CONFIG.to_owned(), self.config.clone());
+    }
+
+    /// Reads it from a Lease's annotations. `None`: there is none, or of a version that is not known.
+    pub fn read(annotations: &BTreeMap<String, String>) -> Option<Self> {
+        let (key, version) = REPORT_VERSION;
+        annotations.get(key).filter(|found| *found == version)?;
+        let claims_version = annotations.get(CLAIMS_VERSION)?.parse().ok()?;
+        Some(Self { claims_version, config: annotations.get(CONFIG).cloned().unwrap_or_default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_another_version_is_not() {
+        let report = LeaseReport { claims_version: 7, config: "0a".into() };
+        let mut annotations = BTreeMap::new();
+        assert_eq!(LeaseReport::read(&annotations), None);
+        report.write(&mut annotations);
+        assert_eq!(LeaseReport::read(&annotations), Some(report));
+        let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        assert!(bytes < 256, "500 of them change all the time");
+        for (key, value) in [(REPORT_VERSION.0, "2"), (CLAIMS_VERSION, "many"), (CLAIMS_VERSION, "-1")] {
+            let mut other = annotations.clone();
+            other.insert(key.to_owned(), value.to_owned());
+            assert_eq!(LeaseReport::read(&other), None, "{key}: {value}");
+        }
+    }
+}
