@@ -69,6 +69,11 @@ pub mod trace;
 /// refused before anything is changed.
 pub const ABI_VERSION: u32 = 6;
 
+/// Bit of [`name::DRAIN`]: `vestibule drain` was run.
+pub const DRAIN_ASKED: u32 = 1;
+/// Bit of [`name::DRAIN`]: Vestibule is withdrawn from the cluster or from this node.
+pub const DRAIN_WITHDRAWN: u32 = 2;
+
 /// Names of the maps, as pinned under `/sys/fs/bpf/vestibule/` and as shown by `bpftool` (at most 15 bytes).
 pub mod name {
     /// `[u32; 1]`: [`super::ABI_VERSION`].
@@ -83,7 +88,8 @@ pub mod name {
     pub const PORT_CURSORS: &str = "PORT_CURSORS";
     /// [`super::settings::Ids`], one element; user space only.
     pub const IDS: &str = "IDS";
-    /// `[u32; 1]`: not 0 = no new connections (`vestibule drain`). Written only by the command line.
+    /// `[u32; 1]`: not 0 = no new connections. Bits [`super::DRAIN_ASKED`], written by the command line, and
+    /// [`super::DRAIN_WITHDRAWN`], written by the agent.
     pub const DRAIN: &str = "DRAIN";
     /// [`super::address::Address`] -> [`super::listener::AddressRole`].
     pub const ADDRESSES: &str = "ADDRESSES";

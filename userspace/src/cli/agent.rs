@@ -31,6 +31,10 @@ pub(super) struct Args {
     /// Socket for `vestibule probe`.
     #[arg(long, value_name = "PATH", default_value = SOCKET)]
     socket: PathBuf,
+    /// The DaemonSet of whose pod this is. If it is gone or does not select this node any more when the agent is ended, new connections
+    /// are refused from then on. Without it, or if the API server does not answer within 2s, they go on to be served.
+    #[arg(long, value_name = "NAME")]
+    daemon_set: Option<String>,
     /// Log format.
     #[arg(long, value_enum, default_value_t = super::LogFormat::Text)]
     log_format: super::LogFormat,
@@ -58,6 +62,7 @@ pub(super) fn run(asked: Args, pins: PathBuf) -> Result<ExitCode> {
         metrics_port: asked.metrics_port,
         metrics_access: asked.access.into(),
         metrics_per_route: asked.metrics_per_route,
+        daemon_set: asked.daemon_set,
         identity: Identity {
             node: variable("NODE_NAME")?,
             pod: variable("POD_NAME")?,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use common::maps::flow::{FLOW_ESTABLISHED, PENDING_UNDELIVERED};
+use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::print;
@@ -23,6 +24,12 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// The interval between lines if there is no terminal to show a bar.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
+/// The agent writes the flag that it has read within this time.
+const AGENT_WRITES: Duration = Duration::from_millis(20);
+
+/// The most attempts to set the flag.
+const ATTEMPTS: u32 = 10;
+
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Wait at most this long, such as `10m`. Connections still open then stay open. Default: no limit.
@@ -36,8 +43,13 @@ pub(super) struct Args {
 pub(super) fn run(asked: &Args, pins: &Pins) -> Result<ExitCode> {
     let maps = read::open(pins)?;
     if asked.cancel {
-        refuse(&maps, false)?;
-        print::line(&"new connections are taken again")?;
+        let word = refuse(&maps, false)?;
+        print::line(&match word & DRAIN_WITHDRAWN {
+            0 => "new connections are taken again",
+            _ => {
+                "new connections stay refused: Vestibule is withdrawn from the cluster or from this node, see `vestibule doctor`"
+            }
+        })?;
         return Ok(ExitCode::SUCCESS);
     }
     refuse(&maps, true)?;
@@ -55,8 +67,24 @@ pub(super) fn run(asked: &Args, pins: &Pins) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-fn refuse(maps: &Maps, new_ones: bool) -> Result<()> {
-    maps.drain.put(&0, &u32::from(new_ones)).context("setting the drain flag")
+/// Sets or clears the command line's bit, and returns the word. The agent may write its own bit at the same time, from a word that it
+/// read before.
+fn refuse(maps: &Maps, new_ones: bool) -> Result<u32> {
+    let bit = if new_ones { DRAIN_ASKED } else { 0 };
+    let read = || Ok::<_, TableError>(maps.drain.look_up(&0)?.unwrap_or_default());
+    let set = || {
+        let mut word = read()?;
+        for _ in 0..ATTEMPTS {
+            maps.drain.put(&0, &(word & !DRAIN_ASKED | bit))?;
+            thread::sleep(AGENT_WRITES);
+            word = read()?;
+            if word & DRAIN_ASKED == bit {
+                break;
+            }
+        }
+        Ok::<_, TableError>(word)
+    };
+    set().context("setting the drain flag")
 }
 
 /// Waits until no connection is open or the deadline has passed. Returns the number of open connections.

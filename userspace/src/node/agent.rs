@@ -7,6 +7,7 @@ use std::time::Duration;
 use tracing::info;
 
 use super::chart::ChartSource;
+use super::daemon_set::Membership;
 use super::error::NodeError;
 use super::facts::Sources;
 use super::identity::Identity;
@@ -51,6 +52,8 @@ pub struct Options {
     pub metrics_access: Access,
     /// Whether each route has metrics of its own.
     pub metrics_per_route: bool,
+    /// The DaemonSet of whose pod it is; `None`: of none, and what it leaves takes new connections.
+    pub daemon_set: Option<String>,
     /// Its identity.
     pub identity: Identity,
 }
@@ -92,6 +95,9 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let network = inputs.follow_network()?;
     let client = kubernetes::connect(kube::Config::infer().await?)?;
     telemetry.tell_api(&client, &options.identity);
+    if let Some(set) = &options.daemon_set {
+        inputs.belong_to(Membership::new(&client, &options.identity, set));
+    }
     inputs.learn_zone(&client, &options.identity.node);
     inputs.follow_keys(&client, &options.identity.namespace);
     inputs.follow_file(options.file.as_deref())?;

@@ -32,6 +32,8 @@ pub(super) struct Sources {
     chart_hash: String,
     /// The problems of the node's own files: the chart's file, then the static one.
     problems: [Vec<Problem>; 2],
+    /// No other agent follows on this node.
+    is_leaving: bool,
 }
 
 /// Backends whose probing changed.
@@ -54,6 +56,7 @@ impl Sources {
             saved_max_age: SAVED_MAX_AGE,
             chart_hash: String::new(),
             problems: Default::default(),
+            is_leaving: false,
         }
     }
 
@@ -69,6 +72,7 @@ impl Sources {
             saved_max_age,
             chart_hash: String::new(),
             problems: Default::default(),
+            is_leaving: false,
         };
         this.change(Change::Devices(devices));
         this
@@ -167,6 +171,16 @@ impl Sources {
             Some(store) => store.changed().await,
             None => pending().await,
         }
+    }
+
+    /// Notes that no other agent follows on this node.
+    pub(super) fn leave(&mut self) {
+        self.is_leaving = true;
+    }
+
+    /// Returns whether new connections are to be refused: Vestibule is withdrawn from the cluster or from this node.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.is_leaving || self.store.as_ref().is_some_and(Store::is_withdrawn)
     }
 
     /// The path of the static file.

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, warn};
 
+use super::daemon_set::Membership;
 use super::keys::KeyWatch;
 use crate::model::Node;
 use crate::net::NetError;
@@ -54,13 +55,15 @@ pub(super) struct Inputs {
     received: UnboundedReceiver<Input>,
     /// The tasks end with the loop.
     tasks: JoinSet<()>,
+    /// `None`: the process is of no DaemonSet.
+    membership: Option<Membership>,
 }
 
 impl Inputs {
     /// Follows no input yet.
     pub(super) fn new() -> Self {
         let (sender, received) = unbounded_channel();
-        Self { sender, received, tasks: JoinSet::new() }
+        Self { sender, received, tasks: JoinSet::new(), membership: None }
     }
 
     /// Returns a sender for another input.
@@ -90,6 +93,19 @@ impl Inputs {
             drop(sender.send(Input::End));
         });
         Ok(())
+    }
+
+    /// Sets the DaemonSet of whose pod this process is.
+    pub(super) fn belong_to(&mut self, membership: Membership) {
+        self.membership = Some(membership);
+    }
+
+    /// Returns whether no other agent follows on this node once this one has ended.
+    pub(super) async fn is_leaving(&self) -> bool {
+        match &self.membership {
+            Some(membership) => membership.is_over().await,
+            None => false,
+        }
     }
 
     /// Follows the static file and SIGHUP. Must be called before the file is first read, to miss no change.

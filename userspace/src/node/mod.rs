@@ -17,6 +17,8 @@ mod identity;
 mod error;
 /// The inputs of the loop.
 mod inputs;
+/// Whether the agent's DaemonSet still wants an agent on this node.
+mod daemon_set;
 /// The chart's file, followed.
 mod chart;
 /// The facts from the sources, and compiling them.

@@ -21,6 +21,8 @@ pub(super) struct Wanted {
     pub node: NodeFacts,
     /// Keys for signing cookies.
     pub keys: Option<CookieKeys>,
+    /// Whether new connections are to be refused: Vestibule is withdrawn from the cluster or from this node.
+    pub is_withdrawn: bool,
 }
 
 /// The causes of an order, other than cluster objects.
@@ -140,8 +142,8 @@ impl Orders {
 
     fn order(&mut self, wanted: &Wanted, begun: Instant) -> Order {
         self.last += 1;
-        let Wanted { desired, node, keys, .. } = wanted.clone();
-        Order { number: self.last, desired, node, keys, begun }
+        let Wanted { desired, node, keys, is_withdrawn, .. } = wanted.clone();
+        Order { number: self.last, desired, node, keys, is_withdrawn, begun }
     }
 
     /// Lets the outputs do everything that does not need the right to write.
@@ -240,6 +242,11 @@ impl Orders {
     /// Returns whether to try again: an order failed, and none is waiting for answers.
     pub(super) fn is_to_be_repeated(&self) -> bool {
         self.failed.is_some() && self.waiting.is_empty()
+    }
+
+    /// Returns whether an output has not answered an order yet.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Returns why outputs do not hold what they should.

@@ -194,6 +194,7 @@ impl Node {
             claims_version: state.claims_version,
             node: self.sources.node().clone(),
             keys: self.keys.clone(),
+            is_withdrawn: self.sources.is_withdrawn(),
         })
     }
 
@@ -309,6 +310,9 @@ impl Node {
     async fn end(&mut self) {
         tell(notify::State::Stopping);
         self.saving.save_now();
+        if matches!(self.role.stage, Stage::Writing(_)) && self.inputs.is_leaving().await {
+            self.withdraw().await;
+        }
         if matches!(self.role.stage, Stage::Beginning(_) | Stage::Writing(_)) {
             self.orders.release();
             let released = async {
@@ -324,6 +328,23 @@ impl Node {
             }
         }
         info!("ends; programs and connections stay, `vestibule detach` removes them");
+    }
+
+    /// Refuses new connections from now on.
+    async fn withdraw(&mut self) {
+        self.sources.leave();
+        self.order(Instant::now());
+        let carried_out = async {
+            while self.orders.is_waiting() {
+                let (at, word) = self.orders.word().await;
+                if self.orders.hear(at, word).is_err() {
+                    return;
+                }
+            }
+        };
+        if timeout(END, carried_out).await.is_err() {
+            warn!("an output has not refused new connections within {END:?}");
+        }
     }
 }
 

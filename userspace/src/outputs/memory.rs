@@ -23,12 +23,12 @@ pub(crate) struct Image {
     pub node: NodeFacts,
     /// The keys of the last order that was carried out.
     pub keys: Option<CookieKeys>,
+    /// Whether new connections are refused.
+    pub is_withdrawn: bool,
     /// It has been prepared, and not released since.
     pub is_prepared: bool,
-    /// The number of orders that were answered.
-    pub answered: usize,
-    /// The number of times it was released.
-    pub released: usize,
+    /// What was asked of it.
+    pub counts: Counts,
     /// While set, every order fails with this error.
     pub failure: Option<fn() -> StartError>,
     /// While set, orders wait.
@@ -36,6 +36,15 @@ pub(crate) struct Image {
     applied: Applied,
     waiting: Option<Order>,
     said: Said,
+}
+
+/// Counts of what was asked.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// The number of orders that were answered.
+    pub answered: usize,
+    /// The number of times it was released.
+    pub released: usize,
 }
 
 /// Its messages, and the waker of their receiver.
@@ -82,7 +91,7 @@ impl Memory {
 
 impl Image {
     fn hold(&mut self, order: Order) -> Held {
-        self.answered += 1;
+        self.counts.answered += 1;
         let (problems, devices) = (Vec::new(), "memory".to_owned());
         if let Some(failure) = self.failure {
             return Held { number: order.number, outcome: Err(failure()), problems, devices };
@@ -90,6 +99,7 @@ impl Image {
         let source = [192, 0, 2, 1].into();
         let hop = |address| (address, Hop { source, ifindex: 1, mtu: 1500 });
         let towards = order.desired.backend_addresses().into_iter().map(hop).collect();
+        self.is_withdrawn = order.is_withdrawn;
         let plan = plan(&self.applied, &order.desired, &Hops { towards, ..Hops::default() });
         plan.changes.iter().chain(&plan.later).for_each(|change| self.world.apply(change));
         self.applied = plan.applied;
@@ -117,7 +127,7 @@ impl Output for Memory {
     fn release(&mut self) {
         let mut image = self.image();
         image.is_prepared = false;
-        image.released += 1;
+        image.counts.released += 1;
         drop(image);
         self.say(Word::Released);
     }

@@ -32,6 +32,8 @@ pub(crate) struct Order {
     pub node: NodeFacts,
     /// Keys for signing cookies; `None`: the output's own.
     pub keys: Option<CookieKeys>,
+    /// New connections are refused: Vestibule is withdrawn from the cluster or from this node.
+    pub is_withdrawn: bool,
     /// Time of the event that caused the order.
     pub begun: Instant,
 }
@@ -86,7 +88,7 @@ pub(crate) enum Word {
     Holds(Held),
     /// The answer to [`Output::release`]: the output no longer writes.
     Released,
-    /// The node stopped accepting new connections, or accepts them again.
+    /// `vestibule drain` stopped the node from accepting new connections, or lets it accept them again.
     Draining(bool),
     /// The output ended and cannot be used any more.
     Gone(StartError),

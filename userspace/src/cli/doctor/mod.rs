@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 use common::reason::Reason;
 use serde_json::json;
 
@@ -120,7 +121,15 @@ fn pinned(pins: &Pins) -> Vec<Finding> {
     };
     let mut findings = vec![maps, writer];
     let draining = read::open(pins).ok().and_then(|maps| maps.drain.look_up(&0).ok().flatten());
-    if draining.is_some_and(|on| on != 0) {
+    if draining.is_some_and(|word| word & DRAIN_WITHDRAWN != 0) {
+        findings.push(finding(
+            Verdict::Note,
+            "withdrawn",
+            "new connections are refused: Vestibule leaves the cluster, or its DaemonSet this node",
+            "to stay, start a controller or, on this node, an agent; to leave, `vestibule detach` once no connection is open",
+        ));
+    }
+    if draining.is_some_and(|word| word & DRAIN_ASKED != 0) {
         findings.push(finding(
             Verdict::Note,
             "draining",

@@ -28,7 +28,7 @@ async fn nothing_is_touched_before_every_source_has_said_all() {
         .play(async {
             cluster.list_slices();
             cluster.put_endpoints("s", &[1]);
-            never("it writes", || output.image().answered > 0).await;
+            never("it writes", || output.image().counts.answered > 0).await;
             assert!(ready(&told).contains("not synced"), "{}", ready(&told));
             cluster.list_services(&[("s", [192, 0, 2, 1])]);
             let wanted = ["a: 10.1.0.1", "service/ns/s:443: 10.0.0.1"];
@@ -94,6 +94,31 @@ async fn health_zone_devices_keys_and_drain_are_facts() {
         })
         .await;
     assert_eq!(keys::load(&folder.0).unwrap(), keys(), "kept for a boot without the API server");
+}
+
+/// As `vestibule withdraw` asks for it.
+#[tokio::test]
+async fn a_cluster_that_is_left_gets_no_new_connections_until_that_is_taken_back() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    scene
+        .play(async {
+            cluster.list_slices();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            until("the first state", || !routes(&output).is_empty()).await;
+            assert!(!output.image().is_withdrawn);
+            cluster.mark(7, true);
+            until("new connections are refused", || output.image().is_withdrawn).await;
+            assert_eq!(routes(&output), ["service/ns/s:443: 10.0.0.1"], "all else stays");
+            cluster.put_endpoints("s", &[1, 2]);
+            until("what changes meanwhile", || routes(&output)[0].ends_with("10.0.0.2")).await;
+            assert!(output.image().is_withdrawn);
+            cluster.mark(9, false);
+            until("it is taken back", || !output.image().is_withdrawn).await;
+        })
+        .await;
 }
 
 #[tokio::test]
@@ -203,7 +228,7 @@ async fn a_cluster_that_was_never_heard_and_left_nothing_is_waited_for() {
     folder.write(&[("a", &[1])]);
     let (mut scene, _cluster) = Scene::of_cluster(&folder, &output);
     scene.node.pace.hopeless = Some(tokio::time::Instant::now());
-    scene.play(never("it writes", || output.image().answered > 0)).await;
+    scene.play(never("it writes", || output.image().counts.answered > 0)).await;
     assert!(!folder.0.join(saved::FILE).exists(), "what is not in force is not saved");
 }
 
@@ -224,7 +249,7 @@ async fn claims_without_the_controllers_mark_are_not_served_and_the_last_ones_ar
             }
             cluster.list_some(&[a]);
             until("it is reported", is_unmarked).await;
-            never("it writes", || output.image().answered > 0).await;
+            never("it writes", || output.image().counts.answered > 0).await;
             cluster.list_services(&[a, b]);
             let both = ["service/ns/a:443: 10.0.0.1", "service/ns/b:443: 10.0.0.1"];
             until("both", || routes(&output) == both).await;

@@ -26,7 +26,7 @@ async fn what_the_file_says_is_held_and_so_is_each_change() {
             assert!(image.world.exact(listener.id, "a.example").is_some(), "clients find it by its name");
         })
         .await;
-    assert_eq!(output.image().released, 1, "it must not write any more");
+    assert_eq!(output.image().counts.released, 1, "it must not write any more");
     assert!(!output.image().world.is_empty(), "what it held goes on serving");
 }
 
@@ -62,11 +62,11 @@ async fn what_an_output_refuses_leaves_the_last_good_state() {
             until("the first state", || routes(&output) == ["a: 10.1.0.1"]).await;
             output.image().failure = Some(refused);
             folder.write(&[("a", &[2])]);
-            let before = output.image().answered;
+            let before = output.image().counts.answered;
             inputs.send(Input::File).unwrap();
-            until("an answer", || output.image().answered > before).await;
-            let before = output.image().answered;
-            never("what was refused is tried again", || output.image().answered > before).await;
+            until("an answer", || output.image().counts.answered > before).await;
+            let before = output.image().counts.answered;
+            never("what was refused is tried again", || output.image().counts.answered > before).await;
             assert!(super::scene::ready(&told).contains("does not fit"));
             output.image().failure = None;
             let node = std::sync::Arc::new(crate::model::Node::default());
@@ -89,7 +89,7 @@ async fn a_start_that_is_refused_is_the_end_where_nobody_meets() {
     let outcome = Scene::of_file(&folder, &output).end().await;
     assert!(matches!(outcome, Err(NodeError::Kernel(StartError::Problems(_)))), "{outcome:?}");
     let image = output.image();
-    assert_eq!((image.answered, image.world.is_empty()), (0, true), "nothing was touched");
+    assert_eq!((image.counts.answered, image.world.is_empty()), (0, true), "nothing was touched");
 }
 
 #[tokio::test]
@@ -100,6 +100,6 @@ async fn a_second_writer_is_refused_where_nobody_meets() {
     let outcome = Scene::of_file(&folder, &output).end().await;
     let error = outcome.unwrap_err().to_string();
     assert!(error.contains("another vestibule runs"), "{error}");
-    assert_eq!(output.image().answered, 0, "nothing was touched");
+    assert_eq!(output.image().counts.answered, 0, "nothing was touched");
     drop(first);
 }

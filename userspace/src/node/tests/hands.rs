@@ -25,13 +25,13 @@ async fn the_next_one_takes_over_and_there_is_one_writer() {
                 until("the next one writes", || routes(&next_output) == ["a: 10.1.0.1"]).await;
                 let (released, is_prepared) = {
                     let image = output.image();
-                    (image.released, image.is_prepared)
+                    (image.counts.released, image.is_prepared)
                 };
                 assert_eq!((released, is_prepared), (1, false));
                 let lock = Pins::new(&folder.0).lock();
                 assert!(matches!(lock, Err(PinError::Locked(_))), "{lock:?}");
-                let before = output.image().answered;
-                super::scene::never("both write", || output.image().answered > before).await;
+                let before = output.image().counts.answered;
+                super::scene::never("both write", || output.image().counts.answered > before).await;
             })
             .await;
         })
@@ -57,10 +57,10 @@ async fn maps_that_nobody_took_are_taken_back() {
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
             }
-            assert_eq!(output.image().released, 1);
-            let before = output.image().answered;
+            assert_eq!(output.image().counts.released, 1);
+            let before = output.image().counts.answered;
             drop(gift.expect("the maps are given"));
-            until("they are taken back", || output.image().answered > before).await;
+            until("they are taken back", || output.image().counts.answered > before).await;
             assert!(output.image().is_prepared);
         })
         .await;

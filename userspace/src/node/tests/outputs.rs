@@ -27,8 +27,8 @@ async fn a_failure_is_told_and_tried_again_and_the_last_good_state_stays() {
             folder.write(&[("a", &[2])]);
             inputs.send(Input::File).unwrap();
             until("the failure is reported", || ready(&told).contains("the map is full")).await;
-            let before = output.image().answered;
-            until("it is tried again", || output.image().answered > before).await;
+            let before = output.image().counts.answered;
+            until("it is tried again", || output.image().counts.answered > before).await;
             assert_eq!(routes(&output), ["a: 10.1.0.1"]);
             output.image().failure = None;
             until("it is held", || routes(&output) == ["a: 10.1.0.2"]).await;
@@ -49,7 +49,7 @@ async fn the_loop_does_not_wait_for_an_output() {
         .play(async {
             until("the first state", || routes(&output) == ["a: 10.1.0.1"]).await;
             // The order after the first one is answered, too.
-            until("quiet", || output.image().answered == 2).await;
+            until("quiet", || output.image().counts.answered == 2).await;
             output.image().is_slow = true;
             for host in 2..5 {
                 folder.write(&[("a", &[host])]);
@@ -60,10 +60,13 @@ async fn the_loop_does_not_wait_for_an_output() {
                 };
                 until("the order", || waits() == Some([10, 1, 0, host].into())).await;
             }
-            assert_eq!((routes(&output), output.image().answered), (vec!["a: 10.1.0.1".to_owned()], 2));
+            assert_eq!(
+                (routes(&output), output.image().counts.answered),
+                (vec!["a: 10.1.0.1".to_owned()], 2)
+            );
             output.hurry();
             until("the last file", || routes(&output) == ["a: 10.1.0.4"]).await;
-            assert_eq!(output.image().answered, 3);
+            assert_eq!(output.image().counts.answered, 3);
         })
         .await;
 }

@@ -5,6 +5,7 @@ use std::mem::replace;
 use std::sync::Arc;
 use std::time::Instant;
 
+use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 use tracing::{debug, info, warn};
 
 use super::checks::{check_forwarding, node_problems, refuse_errors, size_changes};
@@ -154,6 +155,7 @@ impl Control {
             attached: BTreeSet::new(),
             complaints: Complaints::default(),
         };
+        this.withdraw(order.is_withdrawn)?;
         // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
         this.bring(order.begun)?;
@@ -169,7 +171,9 @@ impl Control {
 
     /// Brings the kernel in step with an order. If refused, the previous state stays, but follows the network.
     pub(super) fn follow(&mut self, order: Order) -> Result<Done, StartError> {
-        let Order { desired, node, keys, begun, .. } = order;
+        let Order { desired, node, keys, is_withdrawn, begun, .. } = order;
+        // Whether or not the rest can be done.
+        self.withdraw(is_withdrawn)?;
         let has_moved = !Arc::ptr_eq(self.egress.node(), &node.network);
         if has_moved {
             self.egress.look_again(node.network);
@@ -286,9 +290,15 @@ impl Control {
         Ok(())
     }
 
-    /// Returns whether the command line requested that the node accept no new connections.
-    pub(super) fn is_draining(&self) -> Result<bool, TableError> {
-        Ok(self.maps.drain.look_up(&0)?.is_some_and(|word| word != 0))
+    /// Refuses new connections, or takes them again, as far as it is for the agent to say. Returns whether the command line requested
+    /// that they be refused. To be called from time to time: the command line may overwrite what the agent says.
+    pub(super) fn withdraw(&self, is_withdrawn: bool) -> Result<bool, TableError> {
+        let word = self.maps.drain.look_up(&0)?.unwrap_or_default();
+        let bit = if is_withdrawn { DRAIN_WITHDRAWN } else { 0 };
+        if word & DRAIN_WITHDRAWN != bit {
+            self.maps.drain.put(&0, &(word & !DRAIN_WITHDRAWN | bit))?;
+        }
+        Ok(word & DRAIN_ASKED != 0)
     }
 
     /// Reads the content of the maps again, since it is unknown after a failed write.

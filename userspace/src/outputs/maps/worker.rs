@@ -38,12 +38,14 @@ pub(super) struct Worker {
     words: UnboundedSender<Word>,
     stage: Stage,
     is_draining: bool,
+    /// What the last order says.
+    is_withdrawn: bool,
 }
 
 impl Worker {
     /// A worker that has done nothing yet.
     pub(super) fn new(options: Options, tasks: Receiver<Task>, words: UnboundedSender<Word>) -> Self {
-        Self { options, tasks, words, stage: Stage::Idle, is_draining: false }
+        Self { options, tasks, words, stage: Stage::Idle, is_draining: false, is_withdrawn: false }
     }
 
     /// Serves until the other end of the channel is closed.
@@ -102,6 +104,7 @@ impl Worker {
 
     fn apply(&mut self, order: Order) {
         let number = order.number;
+        self.is_withdrawn = order.is_withdrawn;
         let outcome = match replace(&mut self.stage, Stage::Idle) {
             Stage::Writing(mut control) => {
                 let outcome = control.follow(order);
@@ -144,7 +147,7 @@ impl Worker {
     /// Reads what the command line wrote.
     fn look(&mut self) {
         let Stage::Writing(control) = &self.stage else { return };
-        match control.is_draining() {
+        match control.withdraw(self.is_withdrawn) {
             Ok(is_draining) if is_draining != self.is_draining => {
                 self.is_draining = is_draining;
                 self.say(Word::Draining(is_draining));

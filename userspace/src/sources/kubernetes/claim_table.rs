@@ -1,6 +1,7 @@
 //! Claims, as far as they are known to be whole.
 
 use super::api::claim::SETTLED;
+use super::watch_event::Mark;
 use crate::model::StoredClaim;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,21 +21,20 @@ pub(super) struct ClaimTable {
     kept: Option<(Claims, u64)>,
     /// `None`: the mark is there. Otherwise since when it is not.
     unmarked_since: Option<Instant>,
+    /// Whether Vestibule was withdrawn from the cluster when the mark was seen last.
+    is_withdrawn: bool,
 }
 
 impl Default for ClaimTable {
     fn default() -> Self {
-        Self { reported: Claims::new(), version: 0, kept: None, unmarked_since: Some(Instant::now()) }
+        let unmarked_since = Some(Instant::now());
+        Self { reported: Claims::new(), version: 0, kept: None, unmarked_since, is_withdrawn: false }
     }
 }
 
 impl ClaimTable {
     /// New or changed. Whether it says anything new.
     pub(super) fn put(&mut self, name: &Arc<str>, claim: Option<StoredClaim>) -> bool {
-        if &**name == SETTLED {
-            self.kept = None;
-            return self.unmarked_since.take().is_some();
-        }
         // One that cannot be read stays what it was.
         let Some(claim) = claim else { return false };
         self.version = self.version.max(claim.version);
@@ -43,6 +43,21 @@ impl ClaimTable {
         }
         self.reported.insert(Arc::clone(name), claim);
         self.is_marked()
+    }
+
+    /// The mark is there. Whether it says anything new.
+    pub(super) fn mark(&mut self, mark: Mark) -> bool {
+        self.kept = None;
+        let Mark { version, is_withdrawn } = mark;
+        let was_withdrawn = std::mem::replace(&mut self.is_withdrawn, is_withdrawn);
+        let is_newer = version > self.version;
+        self.version = self.version.max(version);
+        self.unmarked_since.take().is_some() || is_withdrawn != was_withdrawn || is_newer
+    }
+
+    /// Whether Vestibule is withdrawn from the cluster.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        self.is_withdrawn
     }
 
     /// Gone. Whether that changes what is known.
@@ -122,9 +137,9 @@ mod tests {
 
     #[test]
     fn claims_are_known_when_the_mark_is_there() {
-        let (mut table, mark) = (ClaimTable::default(), Arc::from(SETTLED));
+        let mut table = ClaimTable::default();
         assert!(!table.put(&"a".into(), claim(7)) && !table.is_known());
-        assert!(table.put(&mark, None) && table.is_known());
+        assert!(table.mark(Mark::default()) && table.is_known());
         assert_eq!((known(&table), table.version()), (vec!["a"], 7));
         assert!(!table.put(&"a".into(), claim(7)), "nothing new");
         assert!(table.put(&"b".into(), claim(9)));
@@ -138,11 +153,11 @@ mod tests {
     /// All Claims, or their definition, are deleted. The mark goes first: it is the first in order.
     #[test]
     fn what_goes_after_the_mark_is_served_on_until_the_mark_is_back() {
-        let (mut table, mark) = (ClaimTable::default(), Arc::from(SETTLED));
+        let mut table = ClaimTable::default();
         for name in ["a", "b"] {
             table.put(&name.into(), claim(5));
         }
-        table.put(&mark, None);
+        table.mark(Mark::default());
         let names: Vec<Arc<str>> = table.names().collect();
         assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), [SETTLED, "a", "b"]);
         for name in names {
@@ -152,7 +167,24 @@ mod tests {
         assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
         assert!(!table.put(&"b".into(), claim(8)));
         assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
-        assert!(table.put(&mark, None));
+        assert!(table.mark(Mark::default()));
         assert_eq!((known(&table), table.version()), (vec!["b"], 8));
+    }
+
+    /// Otherwise nobody would know which nodes have seen it.
+    #[test]
+    fn what_the_mark_says_is_news_and_is_kept_while_it_is_missing() {
+        let mut table = ClaimTable::default();
+        table.put(&"a".into(), claim(5));
+        let mark = |version, is_withdrawn| Mark { version, is_withdrawn };
+        assert!(table.mark(mark(6, false)) && !table.is_withdrawn());
+        assert_eq!(table.version(), 6);
+        assert!(!table.mark(mark(6, false)), "nothing new");
+        assert!(table.mark(mark(9, true)) && table.is_withdrawn());
+        assert_eq!(table.version(), 9);
+        assert!(table.remove(SETTLED));
+        assert!(table.is_withdrawn(), "a mark that is deleted takes nothing back");
+        assert!(table.mark(mark(12, false)) && !table.is_withdrawn());
+        assert_eq!(table.version(), 12);
     }
 }

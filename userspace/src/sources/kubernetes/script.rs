@@ -6,7 +6,7 @@ use super::fold;
 use super::interner::Interner;
 use super::source::Source;
 use super::store::Store;
-use super::watch_event::{Body, Entry, Message, Slice, WatchEvent};
+use super::watch_event::{Body, Entry, Mark, Message, Slice, WatchEvent};
 use super::watches::Reads;
 use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, Policy};
@@ -44,7 +44,7 @@ impl Script {
         let claims: Vec<Claim> = services.iter().map(|(name, address)| claim(name, *address)).collect();
         let mark = Entry {
             name: ObjectName::new("", SETTLED),
-            body: Body::Claim(None),
+            body: Body::Mark(Mark::default()),
             problems: Vec::new(),
             status: None,
         };
@@ -56,6 +56,13 @@ impl Script {
     pub(crate) fn list_some(&self, services: &[(&str, [u8; 4])]) {
         let claims: Vec<Claim> = services.iter().map(|(name, address)| claim(name, *address)).collect();
         self.tell(Source::Claims, WatchEvent::Listed(entries(&claims).collect()));
+    }
+
+    /// The controller's mark is written again.
+    pub(crate) fn mark(&self, version: u64, is_withdrawn: bool) {
+        let body = Body::Mark(Mark { version, is_withdrawn });
+        let entry = Entry { name: ObjectName::new("", SETTLED), body, problems: Vec::new(), status: None };
+        self.tell(Source::Claims, WatchEvent::Put(Box::new(entry)));
     }
 
     /// The endpoints of a Service, 10.0.0.x on port 6443.

@@ -180,6 +180,11 @@ impl Store {
         self.tables.claims.version()
     }
 
+    /// Whether Vestibule is withdrawn from the cluster.
+    pub fn is_withdrawn(&self) -> bool {
+        self.tables.claims.is_withdrawn()
+    }
+
     /// What changed since this was last asked.
     pub fn changes(&mut self) -> Changes {
         let endpoints = self.tables.take_changed_endpoints();

@@ -42,6 +42,7 @@ impl Tables {
                 false
             }
             Body::Claim(claim) => self.claims.put(&name.name, claim),
+            Body::Mark(mark) => self.claims.mark(mark),
         };
         changed
     }

@@ -68,8 +68,19 @@ pub(super) enum Body {
     Namespace(Arc<Labels>),
     Service(Arc<ServiceSpec>),
     Slice(Slice),
-    /// `None`: it cannot be read, or marks that all are written.
+    /// `None`: it cannot be read.
     Claim(Option<StoredClaim>),
+    /// The Claim that marks that all are written.
+    Mark(Mark),
+}
+
+/// What the mark says that all Claims are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mark {
+    /// Its `metadata.resourceVersion`.
+    pub(super) version: u64,
+    /// Whether Vestibule is withdrawn from the cluster.
+    pub(super) is_withdrawn: bool,
 }
 
 /// An EndpointSlice.

@@ -1,12 +1,12 @@
 //! Which watches run, and what each folds.
 
-use super::api::claim::SETTLED;
+use super::api::claim::{SETTLED, WITHDRAWN};
 use super::api::object::{Object, Raw};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
 use super::watch::{Event, Sink, Watch, Watched};
-use super::watch_event::{Body, Entry, Message, StoredStatus, WatchEvent};
+use super::watch_event::{Body, Entry, Mark, Message, StoredStatus, WatchEvent};
 use crate::model::cluster::{Policy, ProbeSpec};
 use crate::model::{Kind, ObjectName, Problem};
 use futures_util::FutureExt as _;
@@ -109,7 +109,10 @@ impl Start {
             }
             Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
                 if raw.meta.name.as_deref() == Some(SETTLED) {
-                    return (Body::Claim(None), Vec::new());
+                    let version = raw.meta.resource_version.as_deref().unwrap_or_default();
+                    let version = version.parse().unwrap_or_default();
+                    let is_withdrawn = raw.meta.annotations.contains_key(WITHDRAWN);
+                    return (Body::Mark(Mark { version, is_withdrawn }), Vec::new());
                 }
                 let (claim, problems) = fold::claim(raw, interner);
                 (Body::Claim(claim), problems)
@@ -207,7 +210,7 @@ impl<F> Folding<F> {
             Body::Class(class) => class.is_some(),
             // One that was ours keeps our condition until it is taken away.
             Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
-            Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) => false,
+            Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) | Body::Mark(_) => false,
             Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => true,
         };
         let status = is_ours.then(|| StoredStatus {

@@ -22,6 +22,8 @@ const HASH_BYTES: usize = 12;
 /// Name of the Claim that the controller writes once all others are written. Without it, a list of Claims is not known to be
 /// whole. It is listed before all others, so that it is also the first to go when all are deleted.
 pub const SETTLED: &str = "0-settled";
+/// Annotation of [`SETTLED`]: Vestibule is withdrawn from the cluster, and no node takes new connections.
+pub const WITHDRAWN: &str = "vestibule.dev/withdrawn";
 
 /// What an origin asks of the load balancer at one attachment, and what it was granted. Written by the controller alone;
 /// cluster-scoped.
