@@ -18,6 +18,8 @@ mod explain;
 mod metrics_access;
 /// `vestibule controller`.
 mod controller;
+/// `vestibule withdraw`.
+mod withdraw;
 /// `vestibule agent`.
 mod agent;
 /// `vestibule probe`.
@@ -68,6 +70,9 @@ enum Command {
     /// Write conditions, addresses and Events of a cluster until SIGTERM. Of several instances, only the
     /// leader writes.
     Controller(controller::Args),
+    /// Take Vestibule out of a cluster before it is uninstalled: nodes refuse new connections, and no status has an address any more.
+    /// Established connections go on. A controller that leads a minute later or more takes it back.
+    Withdraw(withdraw::Args),
     /// Check whether the agent of this pod is ready or alive.
     Probe(probe::Args),
     /// Print the definitions of Vestibule's own kinds, for `kubectl apply`.
@@ -158,6 +163,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
     match cli.command {
         Command::Run(run) => return serve(run, cli.pins),
         Command::Controller(asked) => return controller::run(asked),
+        Command::Withdraw(asked) => return withdraw::run(asked),
         Command::Agent(asked) => return agent::run(asked, cli.pins),
         Command::Probe(question) => return probe::ask(&question),
         Command::Crds => crds::show()?,

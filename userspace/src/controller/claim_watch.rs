@@ -1,7 +1,7 @@
 //! Follows the Claims, and reports them to the loop.
 
-use super::claims::{ClaimNews, Stored};
-use crate::sources::kubernetes::api::claim::Claim;
+use super::claim_store::{ClaimNews, Stored};
+use crate::sources::kubernetes::api::claim::{Claim, WITHDRAWN};
 use crate::sources::kubernetes::{Named, follow};
 use kube::{Client, ResourceExt};
 use tokio::sync::mpsc;
@@ -69,5 +69,6 @@ impl ClaimWatch {
 
 fn stored(claim: Claim) -> Stored {
     let (uid, version) = (claim.uid().unwrap_or_default(), claim.resource_version().unwrap_or_default());
-    Stored { spec: claim.spec, version, uid }
+    let is_withdrawn = claim.annotations().contains_key(WITHDRAWN);
+    Stored { spec: claim.spec, version, uid, is_withdrawn }
 }

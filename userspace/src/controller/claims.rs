@@ -3,6 +3,8 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
+use super::claim_mark::ClaimMark;
+use super::claim_store::{ClaimNews, ClaimWrite, Stored};
 use crate::model::claim::possession;
 use crate::model::{self, Kind, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
@@ -15,56 +17,16 @@ const NEWER_WAIT: Duration = Duration::from_secs(5);
 /// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
 const FAILURE_WAIT: Duration = Duration::from_secs(1);
 const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
-/// The mark is not written before nobody else has deleted a Claim for this long: it would say that all are there while those who
-/// delete all of them go on.
-const QUIET: Duration = Duration::from_secs(5);
 /// The most writes in flight.
 const FLIGHTS: usize = 16;
-
-/// A Claim as the API server has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stored {
-    /// What it says.
-    pub(super) spec: ClaimSpec,
-    /// `metadata.resourceVersion`.
-    pub(super) version: String,
-    /// `metadata.uid`.
-    pub(super) uid: String,
-}
-
-/// A write of a Claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ClaimWrite {
-    /// There is none yet.
-    Create(ClaimSpec),
-    /// It says something else, in this version.
-    Replace(ClaimSpec, String),
-    /// Nobody asks for it any more: this one, in this version.
-    Delete { uid: String, version: String },
-}
-
-/// What the watch reports.
-#[derive(Debug)]
-pub(super) enum ClaimNews {
-    /// These are all, at this version of the API server.
-    Listed(BTreeMap<String, Stored>, u64),
-    /// New or changed.
-    Put(String, Box<Stored>),
-    /// Gone.
-    Gone(String),
-}
 
 /// All Claims, as they are and as they should be.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// `None`: not listed yet. Nothing is written before.
     stored: Option<BTreeMap<String, Stored>>,
-    /// Whether [`SETTLED`] is among them.
-    is_marked: bool,
-    /// Another client has deleted Claims since a write was asked for last.
-    is_disturbed: bool,
-    /// The mark is not written before.
-    quiet_from: Option<Instant>,
+    /// [`SETTLED`].
+    mark: ClaimMark,
     /// What was settled, and the object that says so.
     wanted: BTreeMap<String, (model::Claim, ClaimSpec)>,
     /// Names of those that an object wants.
@@ -104,10 +66,8 @@ impl Claims {
     pub(super) fn take(&mut self, news: ClaimNews) -> bool {
         match news {
             ClaimNews::Listed(mut stored, _) => {
-                self.is_marked = stored.remove(SETTLED).is_some();
-                if self.stored.is_some() {
-                    self.is_disturbed |= !self.is_marked;
-                } else {
+                self.mark.list(stored.remove(SETTLED), self.stored.is_none());
+                if self.stored.is_none() {
                     // What was settled before they were known took no account of who has what.
                     self.forget_wanted();
                 }
@@ -116,14 +76,13 @@ impl Claims {
                 self.stored = Some(stored);
                 true
             }
-            ClaimNews::Put(name, _) if name == SETTLED => {
+            ClaimNews::Put(name, mark) if name == SETTLED => {
                 self.reported(&name);
-                !std::mem::replace(&mut self.is_marked, true)
+                self.mark.put(&mark)
             }
             ClaimNews::Gone(name) if name == SETTLED => {
                 self.reported(&name);
-                self.is_disturbed = true;
-                std::mem::replace(&mut self.is_marked, false)
+                self.mark.gone()
             }
             ClaimNews::Put(name, claim) => {
                 self.reported(&name);
@@ -134,7 +93,9 @@ impl Claims {
             }
             ClaimNews::Gone(name) => {
                 self.reported(&name);
-                self.is_disturbed |= self.wanted.contains_key(&name);
+                if self.wanted.contains_key(&name) {
+                    self.mark.disturb();
+                }
                 if let Some(stored) = &mut self.stored {
                     stored.remove(&name);
                 }
@@ -222,13 +183,13 @@ impl Claims {
     /// Returns the version up to which a node must hold all Claims, so that it holds those of an object as they were settled. `None`:
     /// not all of them are written yet.
     pub(super) fn version_of(&self, object: &ObjectRef) -> Option<u64> {
-        let stored = self.stored.as_ref().filter(|_| self.is_marked)?;
+        let stored = self.stored.as_ref().filter(|_| self.mark.is_there())?;
         let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
         let version = |name: &String| {
             let (stored, (_, wanted)) = (stored.get(name)?, self.wanted.get(name)?);
             stored.spec.is_same(wanted).then(|| stored.version.parse().ok())?
         };
-        names.iter().try_fold(0, |newest: u64, name| Some(newest.max(version(name)?)))
+        names.iter().try_fold(self.mark.least(), |newest: u64, name| Some(newest.max(version(name)?)))
     }
 
     /// Forgets what was wanted, and what failed: another controller may have led meanwhile.
@@ -251,22 +212,18 @@ impl Claims {
         if self.stored.is_none() || !self.is_settled || self.in_flight >= FLIGHTS {
             return Err(None);
         }
-        if std::mem::take(&mut self.is_disturbed) {
-            self.quiet_from = Some(now + QUIET);
-        }
+        self.mark.look(now);
         let (mut soonest, mut waits) = (None, false);
         let mut found = self.next_due(now, &mut soonest, &mut waits);
         if !waits {
             found = found.or_else(|| self.next_loss(now, &mut soonest));
         }
         let mut unwritten = self.due.iter().chain(&self.losses);
-        if found.is_none() && unwritten.all(|name| self.held.contains(name)) && !self.is_marked {
+        if found.is_none() && unwritten.all(|name| self.held.contains(name)) && !self.mark.is_there() {
             // All are written but those that wait for a kind that cannot be listed: an agent that lists them now knows that.
-            match (self.when(SETTLED, now), self.quiet_from) {
-                (When::Now, Some(at)) if at > now => soonest = Some(at),
-                (When::Now, _) => {
-                    found = Some((SETTLED.to_owned(), ClaimWrite::Create(ClaimSpec::settled())))
-                }
+            match (self.when(SETTLED, now), self.mark.quiet_until(now)) {
+                (When::Now, Some(at)) => soonest = Some(at),
+                (When::Now, None) => found = Some((SETTLED.to_owned(), self.mark.write())),
                 (When::At(at), _) => soonest = Some(at),
                 (When::InFlight, _) => {}
             }
@@ -401,6 +358,7 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::claim_mark::QUIET;
     use crate::model::claim::{ClaimBackends, Grant, Granted};
     use crate::model::{Claim, ObjectName, Origin, Protocol};
 
@@ -447,7 +405,12 @@ mod tests {
             let mut counts = [0; 3];
             while let Ok((name, write)) = self.claims.next(self.now) {
                 self.version += 1;
-                let stored = |spec| Stored { spec, version: self.version.to_string(), uid: "u".to_owned() };
+                let stored = |spec| Stored {
+                    spec,
+                    version: self.version.to_string(),
+                    uid: "u".to_owned(),
+                    is_withdrawn: false,
+                };
                 let news = match write {
                     ClaimWrite::Create(spec) => {
                         counts[0] += usize::from(name != SETTLED);
@@ -455,7 +418,7 @@ mod tests {
                         ClaimNews::Put(name.clone(), Box::new(stored(spec)))
                     }
                     ClaimWrite::Replace(spec, version) => {
-                        counts[1] += 1;
+                        counts[1] += usize::from(name != SETTLED);
                         assert_eq!(self.server[&name].version, version);
                         ClaimNews::Put(name.clone(), Box::new(stored(spec)))
                     }
@@ -548,7 +511,7 @@ mod tests {
         let held = ClaimOrigin::of(&claim("x", 443)).unwrap().object_name();
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::from([held.clone()]), "t1");
         assert_eq!(scene.send(true), [1, 0, 0]);
-        assert!(scene.claims.is_marked && !scene.server.contains_key(&held));
+        assert!(scene.claims.mark.is_there() && !scene.server.contains_key(&held));
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [1, 0, 0]);
     }
@@ -579,21 +542,21 @@ mod tests {
         scene.claims.ended(&first, false, scene.now);
         scene.send(true);
         assert_eq!(scene.server.len(), 1, "one failed: {:?}", scene.server.keys());
-        assert!(!scene.claims.is_marked);
+        assert!(!scene.claims.mark.is_there());
         scene.now += FAILURE_WAIT;
         scene.send(true);
-        assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
+        assert!(scene.claims.mark.is_there() && scene.server.contains_key(SETTLED));
         scene.server.remove(SETTLED);
         scene.claims.take(ClaimNews::Gone(SETTLED.to_owned()));
-        assert!(!scene.claims.is_marked);
+        assert!(!scene.claims.mark.is_there());
         scene.send(true);
         scene.now += QUIET;
         scene.send(true);
-        assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
+        assert!(scene.claims.mark.is_there() && scene.server.contains_key(SETTLED));
         // A change later does not take it away.
         scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
-        assert!(scene.claims.is_marked && scene.server.contains_key(SETTLED));
+        assert!(scene.claims.mark.is_there() && scene.server.contains_key(SETTLED));
     }
 
     /// Where the mark came back between two deletions, agents believed the second one.
@@ -609,23 +572,48 @@ mod tests {
             scene.server.remove(name);
             scene.claims.take(ClaimNews::Gone(name.clone()));
             scene.send(true);
-            assert!(!scene.claims.is_marked, "{name}");
+            assert!(!scene.claims.mark.is_there(), "{name}");
             scene.now += QUIET / 2;
         }
         assert_eq!(scene.server.len(), 2, "the others are written again at once");
         assert_eq!(scene.claims.next(scene.now), Err(Some(scene.now + QUIET / 2)));
         scene.now += QUIET / 2;
         scene.send(true);
-        assert!(scene.claims.is_marked);
+        assert!(scene.claims.mark.is_there());
         // What nobody asks for any more goes by our own hand, and delays nothing.
         scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 0, 1]);
-        assert!(!scene.claims.is_disturbed);
+        assert!(scene.claims.mark.quiet_until(scene.now).is_none());
         // A list without it, later, is as if it had been deleted; the first one is not.
         scene.server.remove(SETTLED);
         scene.list();
         scene.send(true);
-        assert!(!scene.claims.is_marked);
+        assert!(!scene.claims.mark.is_there());
+    }
+
+    /// Otherwise agents would go on to refuse new connections after the release was installed again.
+    #[test]
+    fn that_vestibule_is_withdrawn_is_taken_back_once_all_are_written() {
+        let mut scene = Scene::new();
+        let is_withdrawn = true;
+        let mark = Stored { version: "7".to_owned(), is_withdrawn, ..Stored::default() };
+        scene.version = 7;
+        scene.server.insert(SETTLED.to_owned(), mark.clone());
+        scene.list();
+        assert!(!scene.claims.mark.is_there());
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
+        let (name, _) = scene.claims.next(scene.now).unwrap();
+        assert_ne!(name, SETTLED, "the others come first");
+        scene.claims.ended(&name, false, scene.now);
+        scene.now += FAILURE_WAIT;
+        assert_eq!(scene.send(true), [1, 0, 0]);
+        assert!(!scene.server[SETTLED].is_withdrawn);
+        let taken_back = scene.server[SETTLED].version.parse().unwrap();
+        assert_eq!(scene.claims.version_of(&object), Some(taken_back), "nodes must have seen that");
+        // It is withdrawn again, by a client that took the Lease.
+        scene.claims.take(ClaimNews::Put(SETTLED.to_owned(), Box::new(mark)));
+        assert_eq!(scene.claims.version_of(&object), None);
     }
 
     #[test]
@@ -664,7 +652,7 @@ mod tests {
         assert_eq!(scene.claims.next(scene.now), Err(None), "it is in flight");
         scene.claims.ended(&name, true, scene.now);
         assert!(scene.claims.next(scene.now).is_err(), "it was not reported");
-        let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned() };
+        let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned(), is_withdrawn: false };
         scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
         let (_, write) = scene.claims.next(scene.now).unwrap();
         assert!(matches!(write, ClaimWrite::Delete { .. }), "{write:?}");

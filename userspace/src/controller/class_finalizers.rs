@@ -81,6 +81,22 @@ impl ClassFinalizers {
     }
 }
 
+/// Returns our finalizers that are still on classes, as writes that take them off, whether or not Gateways use the class.
+pub(super) fn left(store: &Store) -> Vec<Finalizers> {
+    let Some(served) = store.version(Kind::GatewayClass) else { return Vec::new() };
+    let without = |(class, spec): (&Arc<str>, &Arc<ClassSpec>)| {
+        let mut finalizers = spec.finalizers.clone();
+        finalizers.retain(|finalizer| **finalizer != *FINALIZER);
+        if finalizers.len() == spec.finalizers.len() {
+            return None;
+        }
+        let object = ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", Arc::clone(class)) };
+        let version = store.status(&object)?.resource_version.clone();
+        Some(Finalizers { class: Arc::clone(class), served, version, finalizers })
+    };
+    store.cluster().classes.iter().filter_map(without).collect()
+}
+
 /// Returns the classes whose finalizers are not as they must be, with those that they must have.
 fn differences(cluster: &Cluster) -> Vec<(Arc<str>, Vec<Arc<str>>)> {
     let used: BTreeSet<&str> = cluster.gateways.values().map(|gateway| &*gateway.class).collect();

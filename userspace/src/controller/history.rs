@@ -1,7 +1,7 @@
 //! Whether what a node reports is of the API server's present history. Where a backup was restored, versions go back, and a report from
 //! before may name a version that something else has by now. Pure.
 
-use super::claims::ClaimNews;
+use super::claim_store::ClaimNews;
 use crate::status::Nodes;
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::claims::Stored;
+    use crate::controller::claim_store::Stored;
     use crate::status::Held;
 
     /// Which of nodes n0, n1 ... that report these versions are unknown.
@@ -76,7 +76,7 @@ mod tests {
     }
 
     fn put(version: u64) -> ClaimNews {
-        let stored = Stored { spec: Default::default(), version: version.to_string(), uid: String::new() };
+        let stored = Stored { spec: Default::default(), version: version.to_string(), ..Stored::default() };
         ClaimNews::Put("a".to_owned(), Box::new(stored))
     }
 

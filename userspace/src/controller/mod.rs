@@ -13,6 +13,8 @@
 mod lease;
 /// Acquires and renews the Lease.
 mod election;
+/// Takes the Lease from the leader.
+mod preempt;
 /// Reads the Lease once.
 pub mod leader;
 /// Which agents are alive. Pure.
@@ -21,6 +23,10 @@ mod liveness;
 mod agents;
 /// Which Claims are written, changed and deleted. Pure.
 mod claims;
+/// Claims as the API server has them, and writes of them.
+mod claim_store;
+/// The Claim that marks that all are written. Pure.
+mod claim_mark;
 /// Keeps GatewayClasses while Gateways use them.
 mod class_finalizers;
 /// Follows the Claims.
@@ -57,6 +63,8 @@ mod hold;
 mod telemetry;
 /// The loop.
 mod run;
+/// Takes the cluster back from Vestibule, before it is uninstalled.
+pub mod withdraw;
 
 use crate::http_server::Access;
 use crate::model::Problem;
@@ -104,6 +112,9 @@ pub enum ControllerError {
     /// The client of the API server cannot be created.
     #[error("no client of the API server: {0}")]
     Client(#[source] Box<kube::Error>),
+    /// The cluster cannot be left.
+    #[error("{0}; a controller goes on to serve it")]
+    Withdraw(String),
     /// An error of signals, sockets or the runtime.
     #[error("{0}")]
     Io(#[from] std::io::Error),

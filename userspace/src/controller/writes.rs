@@ -1,11 +1,11 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
-use super::claims::ClaimWrite;
+use super::claim_store::ClaimWrite;
 use super::keys::{Keys, SECRET, Schedule};
 use super::kube_event::Note;
 use super::queue::{Outcome, Write};
 use crate::model::{Kind, ObjectRef};
-use crate::sources::kubernetes::api::claim::Claim;
+use crate::sources::kubernetes::api::claim::{Claim, ClaimSpec, SETTLED, WITHDRAWN};
 use crate::sources::kubernetes::api::node_state::NodeState;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
@@ -13,9 +13,9 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
 };
-use kube::{Client, Error};
+use kube::{Client, Error, ResourceExt};
 use serde_json::json;
 use std::io::Read;
 use std::sync::Arc;
@@ -130,6 +130,36 @@ pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> boo
         }
     }
     true
+}
+
+/// Marks all Claims as withdrawn. Returns the version since when they are; `None`: their definition is not there.
+pub(super) async fn withdraw(client: &Client) -> Result<Option<u64>, Error> {
+    let api: Api<Claim> = Api::all(client.clone());
+    let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let by_name = ListParams::default().fields(&format!("metadata.name={SETTLED}"));
+    loop {
+        let stored = match api.list(&by_name).await {
+            Ok(listed) => listed.items.into_iter().next(),
+            Err(Error::Api(status)) if status.code == 404 => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let is_new = stored.is_none();
+        let mut mark = stored.unwrap_or_else(|| Claim::new(SETTLED, ClaimSpec::settled()));
+        mark.annotations_mut().insert(WITHDRAWN.to_owned(), Timestamp::now().to_string());
+        let written = match is_new {
+            true => api.create(&params, &mark).await,
+            false => api.replace(SETTLED, &params, &mark).await,
+        };
+        match written {
+            Ok(mark) => {
+                let version = mark.resource_version().and_then(|version| version.parse().ok());
+                return Ok(Some(version.unwrap_or_default()));
+            }
+            // The former leader may just have written it.
+            Err(Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Returns an error of the API server as one line.

@@ -17,6 +17,8 @@ pub mod listener_set;
 pub mod route;
 /// Service.
 pub mod service;
+/// What is taken out when Vestibule leaves the cluster.
+pub mod withdrawn;
 
 pub(crate) use condition::cut;
 pub use condition::{is_programmed, owned};

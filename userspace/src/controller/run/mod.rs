@@ -4,8 +4,9 @@
 mod send;
 
 use super::agents::Agents;
+use super::claim_store::ClaimNews;
 use super::claim_watch::ClaimWatch;
-use super::claims::{ClaimNews, Claims};
+use super::claims::Claims;
 use super::class_finalizers::ClassFinalizers;
 use super::election::Election;
 use super::files::{Content, Files};

@@ -1,7 +1,7 @@
 //! Sends requests: statuses, Claims and Events beside each other, keys and removals of NodeStates one at a time each.
 
 use super::{Controller, KEYS, TICK};
-use crate::controller::claims::ClaimWrite;
+use crate::controller::claim_store::ClaimWrite;
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
 use crate::controller::kube_event::{self, Note};

@@ -1,0 +1,254 @@
+//! `vestibule withdraw`: takes Vestibule out of a cluster, so that it can be uninstalled.
+//!
+//! ```text
+//! take the leader's Lease ─► mark all Claims as withdrawn ─► nodes refuse new connections ─► no address is left in a status
+//! ```
+//! Established connections go on. A controller that leads later takes all of it back.
+
+use super::ControllerError;
+use super::agents::Agents;
+use super::class_finalizers;
+use super::election::REQUEST;
+use super::preempt::Preemption;
+use super::queue::{Outcome, Write};
+use super::writes::{self, short};
+use crate::model::cluster::Policy;
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef};
+use crate::sources::kubernetes::{self, Store, StoredStatus};
+use crate::status::{Nodes, withdrawn};
+use k8s_openapi::jiff::Timestamp;
+use kube::Client;
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+/// After this time, kinds that have not been listed yet are not waited for: some may be refused.
+const LISTS: Duration = Duration::from_secs(15);
+/// How long statuses and finalizers are tried to be written.
+const WRITES: Duration = Duration::from_secs(60);
+/// The interval between looks.
+const LOOK: Duration = Duration::from_millis(500);
+/// The wait after a round in which not all could be written.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Options of `vestibule withdraw`.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Name of the pod, or another name of this process.
+    pub pod: String,
+    /// Namespace of the release, with the Leases.
+    pub namespace: String,
+    /// How long to wait for nodes.
+    pub wait: Duration,
+}
+
+/// What was withdrawn.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// Nodes that refuse new connections.
+    pub nodes: usize,
+    /// Nodes that may not, and why.
+    pub others: Vec<String>,
+    /// Objects that were written.
+    pub written: usize,
+}
+
+/// Withdraws, and returns once no status has an address any more.
+pub fn run(options: &Options) -> Result<Withdrawn, ControllerError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(options))
+}
+
+async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
+    let client = kubernetes::connect(kube::Config::infer().await?)
+        .map_err(|error| ControllerError::Client(Box::new(error)))?;
+    let policy = Policy::default();
+    let reads = kubernetes::Reads::Origins;
+    let mut store = Store::start(kubernetes::Options { client: client.clone(), policy, reads });
+    let mut agents = Agents::start(&client, &options.namespace);
+    let identity = format!("{}_{}", options.pod, std::process::id());
+    let mut lease = Preemption::take(&client, &options.namespace, identity)
+        .await
+        .map_err(|why| ControllerError::Withdraw(format!("the leader's Lease cannot be taken: {why}")))?;
+    let outcome = withdraw(&client, &mut store, &mut agents, &mut lease, options.wait).await;
+    match outcome {
+        Ok(withdrawn) => {
+            lease.leave().await.map_err(ControllerError::Withdraw)?;
+            Ok(withdrawn)
+        }
+        Err(why) => {
+            if let Err(why) = lease.give_back().await {
+                warn!("the leader's Lease was not given back: {why}");
+            }
+            Err(ControllerError::Withdraw(why))
+        }
+    }
+}
+
+async fn withdraw(
+    client: &Client,
+    store: &mut Store,
+    agents: &mut Agents,
+    lease: &mut Preemption,
+    wait: Duration,
+) -> Result<Withdrawn, String> {
+    let marked = timeout(REQUEST, writes::withdraw(client)).await;
+    let marked = marked.map_err(|_| "the API server does not answer".to_owned())?;
+    let version =
+        marked.map_err(|error| format!("Claims cannot be marked as withdrawn: {}", short(&error)))?;
+    let mut withdrawn = Withdrawn::default();
+    if let Some(version) = version {
+        let nodes = wait_for(agents, version, lease, wait).await?;
+        let (holds, lacks): (Vec<_>, Vec<_>) =
+            nodes.live.into_iter().partition(|(_, held)| held.claims_version >= version);
+        withdrawn.nodes = holds.len();
+        let lacks = lacks.into_iter().map(|(node, _)| format!("{node}: its agent has not answered in time"));
+        let unknown = nodes.unknown.into_iter().map(|(node, why)| format!("{node}: {why}"));
+        withdrawn.others = lacks.chain(unknown).collect();
+    }
+    withdrawn.written = clear(client, store, lease).await?;
+    Ok(withdrawn)
+}
+
+/// Waits until all nodes hold this version of the Claims, but not longer than `wait`. Returns what they hold then.
+async fn wait_for(
+    agents: &mut Agents,
+    version: u64,
+    lease: &mut Preemption,
+    wait: Duration,
+) -> Result<Nodes, String> {
+    let begun = Instant::now();
+    loop {
+        let nodes = agents.nodes();
+        let is_held = nodes.live.values().all(|held| held.claims_version >= version);
+        if agents.is_known() && is_held && nodes.unknown.is_empty() || begun.elapsed() >= wait {
+            return Ok(nodes);
+        }
+        lease.keep().await?;
+        // What nodes hold may become known by time alone.
+        let _ = timeout(LOOK, agents.changed()).await;
+    }
+}
+
+/// Takes addresses and finalizers out of all objects. Returns how many were written.
+async fn clear(client: &Client, store: &mut Store, lease: &mut Preemption) -> Result<usize, String> {
+    let begun = Instant::now();
+    while !store.unlisted().is_empty() && begun.elapsed() < LISTS {
+        lease.keep().await?;
+        let _ = timeout(LOOK, store.changed()).await;
+    }
+    for source in store.unlisted() {
+        warn!(source = source.text(), "cannot be listed: what these objects say stays");
+    }
+    let (begun, mut written) = (Instant::now(), 0);
+    loop {
+        let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let left = left(store.cluster(), &|object| store.status(object), &now);
+        let finalizers = class_finalizers::left(store);
+        if left.is_empty() && finalizers.is_empty() {
+            return Ok(written);
+        }
+        let mut failed = None;
+        for (object, write) in left {
+            lease.keep().await?;
+            let Some(served) = served(store, object.kind) else { continue };
+            match timeout(REQUEST, writes::status(client, &object, served, &write)).await {
+                Ok(Outcome::Written | Outcome::NoEffect) => {
+                    info!(%object, "no address is left");
+                    written += 1;
+                }
+                // It has changed: the next round is about what it says then.
+                Ok(Outcome::Conflict) => {}
+                Ok(Outcome::Failed) | Err(_) => failed = Some(object.to_string()),
+            }
+        }
+        for class_finalizers::Finalizers { class, served, version, finalizers } in finalizers {
+            let write = writes::finalizers(client, &class, served, &version, &finalizers);
+            match timeout(REQUEST, write).await {
+                Ok(Ok(())) => written += 1,
+                Ok(Err(error)) => failed = Some(format!("GatewayClass {class}: {}", short(&error))),
+                Err(_) => failed = Some(format!("GatewayClass {class}")),
+            }
+        }
+        if begun.elapsed() >= WRITES {
+            let what = failed.unwrap_or_else(|| "objects that change all the time".to_owned());
+            return Err(format!("not all statuses can be written: {what}"));
+        }
+        if failed.is_some() {
+            sleep(AGAIN).await;
+        }
+        // Until the watches have reported what was written.
+        let _ = timeout(AGAIN, store.changed()).await;
+    }
+}
+
+fn served(store: &Store, kind: Kind) -> Option<&'static str> {
+    if kind == Kind::Service { Some("v1") } else { store.version(kind) }
+}
+
+/// Returns the statuses that still have an address of ours, as writes that take it out.
+fn left<'a>(
+    cluster: &Cluster,
+    status: &dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    now: &str,
+) -> Vec<(ObjectRef, Write)> {
+    let mut left = Vec::new();
+    let mut add = |kind, name: &ObjectName, desired: &dyn Fn(&StoredStatus) -> Option<serde_json::Value>| {
+        let object = ObjectRef { kind, name: name.clone() };
+        let Some(stored) = status(&object) else { return };
+        if let Some(status) = desired(stored) {
+            let write = Write { status, version: stored.resource_version.clone(), is_urgent: true };
+            left.push((object, write));
+        }
+    };
+    for (name, gateway) in &cluster.gateways {
+        if cluster.classes.contains_key(&gateway.class) {
+            add(Kind::Gateway, name, &|stored| withdrawn::gateway(&stored.status, now));
+        }
+    }
+    for (name, service) in &cluster.services {
+        let is_ours = service.load_balancer.is_some();
+        add(Kind::Service, name, &|stored| withdrawn::service(&stored.status, is_ours));
+    }
+    left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cluster::{ClassSpec, GatewaySpec, LoadBalancerSpec, ServiceSpec};
+    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    #[test]
+    fn only_what_is_ours_is_cleared() {
+        let mut cluster = Cluster::default();
+        cluster.classes.insert("ours".into(), Arc::new(ClassSpec::default()));
+        let mut statuses = BTreeMap::new();
+        let mut object = |kind, name: &str, status: Value| {
+            let name = ObjectName::new("ns", name);
+            let stored = StoredStatus { resource_version: "7".into(), uid: "u".into(), status };
+            statuses.insert(ObjectRef { kind, name: name.clone() }, stored);
+            name
+        };
+        let addresses = || json!({"addresses": [{"type": "IPAddress", "value": "192.0.2.1"}]});
+        for (name, class) in [("a", "ours"), ("b", "theirs")] {
+            let gateway = GatewaySpec { class: class.into(), ..GatewaySpec::default() };
+            cluster.gateways.insert(object(Kind::Gateway, name, addresses()), Arc::new(gateway));
+        }
+        let ingress = || json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}]}});
+        let ours = ServiceSpec {
+            load_balancer: Some(Arc::new(LoadBalancerSpec::default())),
+            ..ServiceSpec::default()
+        };
+        cluster.services.insert(object(Kind::Service, "c", ingress()), Arc::new(ours));
+        cluster.services.insert(object(Kind::Service, "d", ingress()), Arc::new(ServiceSpec::default()));
+        let status = |object: &ObjectRef| statuses.get(object);
+        let left = left(&cluster, &status, "now");
+        let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
+        assert_eq!(names, ["Gateway ns/a", "Service ns/c"]);
+        assert!(left.iter().all(|(_, write)| write.version == "7"));
+        assert_eq!(left[0].1.status, json!({"addresses": []}));
+    }
+}
