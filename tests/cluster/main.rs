@@ -13,3 +13,4 @@ mod ground;
 mod operate;
 mod rights;
 mod rollout;
+mod uninstall;

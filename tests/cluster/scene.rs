@@ -29,6 +29,11 @@ fn try_install(cluster: &Cluster) -> Result<()> {
     kubectl.apply_files(&tests::cluster::gateway_definitions()?)?;
     kubectl.wait_for_definitions()?;
     cluster.load(&image()?)?;
+    install_again(cluster)
+}
+
+/// Installs the chart, and waits until its pods are ready.
+pub(crate) fn install_again(cluster: &Cluster) -> Result<()> {
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/charts/vestibule");
     let values = "image.tag=dev,addresses.ranges={198.51.100.0/24,2001:db8:51::/64},settings.maxFlows=100000,\
                   settings.maxNames=100000,settings.maxHellos=4096,resources.requests.memory=64Mi,\

@@ -30,7 +30,8 @@ pub(crate) fn run() -> Outcome {
     for (path, options) in FILES {
         let mut command = process::command(&helm);
         command.args(["template", "vestibule", CHART, "--namespace=vestibule-system", "--values", VALUES]);
-        command.arg(KUBERNETES).args(*options);
+        // Only helm runs hooks: applied, they would run at once.
+        command.args([KUBERNETES, "--no-hooks"]).args(*options);
         let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
         if !output.status.success() {
             let reason = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -18,6 +18,7 @@ fn a_release_finds_the_gateway_api_when_it_comes_and_leaves_what_nodes_told() {
         assert!(output.status.success(), "helm {arguments:?}: {}", text(&output.stderr));
         text(&output.stdout)
     };
+    // No node runs the Job that helm waits for before it uninstalls.
     let chart = root("deploy/charts/vestibule").display().to_string();
     let notes = run(&["install", "vestibule", &chart, "--create-namespace"]);
     assert!(notes.contains("NO GATEWAYCLASS") && notes.contains("NO ADDRESSES"), "{notes}");
@@ -29,7 +30,7 @@ fn a_release_finds_the_gateway_api_when_it_comes_and_leaves_what_nodes_told() {
     assert!(!notes.contains("NO GATEWAYCLASS") && !notes.contains("NO ADDRESSES"), "{notes}");
     let class = kubectl.get(&["gatewayclass", "vestibule"]).unwrap();
     assert_eq!(class["spec"]["controllerName"], "vestibule.dev/gateway-controller");
-    run(&["uninstall", "vestibule"]);
+    run(&["uninstall", "vestibule", "--no-hooks"]);
     // Gateways would lose the class, and so their addresses.
     kubectl.get(&["gatewayclass", "vestibule"]).unwrap();
     assert!(kubectl.get(&["clusterrole", "vestibule-agent"]).is_err());
@@ -38,6 +39,6 @@ fn a_release_finds_the_gateway_api_when_it_comes_and_leaves_what_nodes_told() {
     // The next release takes over what the last one left.
     run(&["install", "vestibule", &chart]);
     run(&["upgrade", "vestibule", &chart, "--reuse-values", "--set=gatewayClass.keep=false"]);
-    run(&["uninstall", "vestibule"]);
+    run(&["uninstall", "vestibule", "--no-hooks"]);
     assert!(kubectl.get(&["gatewayclass", "vestibule"]).is_err());
 }

@@ -9,7 +9,7 @@ use super::rendered::{EVERYTHING, NAMESPACE, items, object, objects, of_kind, ro
 
 /// Returns the pod templates with the kind and name of their objects.
 fn templates(objects: &[Value]) -> Vec<(String, &Value)> {
-    let kinds = ["DaemonSet", "Deployment"].into_iter().flat_map(|kind| of_kind(objects, kind));
+    let kinds = ["DaemonSet", "Deployment", "Job"].into_iter().flat_map(|kind| of_kind(objects, kind));
     let named = |object: &Value| {
         format!("{}/{}", object["kind"].as_str().unwrap(), object["metadata"]["name"].as_str().unwrap())
     };
@@ -21,7 +21,7 @@ fn no_container_has_more_than_it_needs_whatever_the_values() {
     for options in [&[][..], EVERYTHING, &["--set=seccompProfile.type=Unconfined,controller.replicas=1"]] {
         let objects = objects(options);
         let templates = templates(&objects);
-        assert_eq!(templates.len(), 2);
+        assert_eq!(templates.len(), 3);
         for (name, template) in templates {
             let pod = &template["spec"];
             assert!(pod["hostPID"].is_null() && pod["hostIPC"].is_null(), "{name}");
@@ -171,15 +171,46 @@ fn images_are_named_by_tag_or_digest() {
     assert_eq!(image(&options), format!("registry.example.com:5000/vestibule@{digest}"));
 }
 
+/// Only helm runs it, and only before it deletes anything.
+#[test]
+fn the_job_that_withdraws_runs_where_a_controller_does_and_by_its_account() {
+    let options = ["--set=controller.nodeSelector.role=core", "--set=imagePullSecrets[0].name=pull"];
+    let objects = objects(&options);
+    let job = object(&objects, "Job", "vestibule-withdraw");
+    let annotations = &job["metadata"]["annotations"];
+    assert_eq!(annotations["helm.sh/hook"], "pre-delete");
+    assert_eq!(annotations["helm.sh/hook-delete-policy"], "before-hook-creation,hook-succeeded");
+    let pod = &job["spec"]["template"]["spec"];
+    let controller = &object(&objects, "Deployment", "vestibule-controller")["spec"]["template"]["spec"];
+    let same = [
+        "serviceAccountName",
+        "nodeSelector",
+        "tolerations",
+        "imagePullSecrets",
+        "securityContext",
+        "priorityClassName",
+    ];
+    for field in same {
+        assert!(!pod[field].is_null(), "{field}");
+        assert_eq!(pod[field], controller[field], "{field}");
+    }
+    assert_eq!(pod["containers"][0]["image"], controller["containers"][0]["image"]);
+    assert_eq!(pod["containers"][0]["env"], controller["containers"][0]["env"]);
+    assert_eq!(pod["containers"][0]["args"], json!(["withdraw", "--log-format=json"]));
+    assert!(!template(&["--set=withdraw.enabled=false"]).unwrap().contains("kind: Job"));
+    assert!(!template(&["--no-hooks"]).unwrap().contains("kind: Job"));
+}
+
 #[test]
 fn plain_manifests_are_those_of_the_chart() {
     let values = format!("--values={}", root("deploy/manifests/values.yaml").display());
     let class = [
         &*values,
+        "--no-hooks",
         "--show-only=templates/gatewayclass.yaml",
         "--api-versions=gateway.networking.k8s.io/v1/GatewayClass",
     ];
-    for (file, options) in [("vestibule.yaml", &class[..1]), ("gatewayclass.yaml", &class[..])] {
+    for (file, options) in [("vestibule.yaml", &class[..2]), ("gatewayclass.yaml", &class[..])] {
         let kept = fs::read_to_string(root("deploy/manifests").join(file)).unwrap();
         let now = template(options).unwrap();
         assert!(

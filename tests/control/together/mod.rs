@@ -14,3 +14,5 @@ mod metrics;
 mod file;
 /// The chart's file while both run.
 mod chart;
+/// Vestibule is withdrawn from the cluster, or from a node.
+mod withdraw;
