@@ -1,5 +1,6 @@
 //! `vestibule withdraw`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use crate::controller::withdraw::{self, Options};
 /// The arguments.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
+    /// The chart's file, YAML or JSON.
+    #[arg(long, value_name = "FILE", default_value = "/etc/vestibule/vestibule.yaml")]
+    config: PathBuf,
     /// How long to wait for nodes to refuse new connections. Those that have not by then are named.
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = config::duration)]
     wait: Duration,
@@ -26,7 +30,7 @@ pub(super) fn run(asked: Args) -> Result<ExitCode> {
     super::log(asked.log_format);
     let variable = |name: &str| std::env::var(name).with_context(|| format!("environment variable {name}"));
     let (pod, namespace) = (variable("POD_NAME")?, variable("POD_NAMESPACE")?);
-    let withdrawn = withdraw::run(&Options { pod, namespace, wait: asked.wait })?;
+    let withdrawn = withdraw::run(&Options { pod, namespace, config: asked.config, wait: asked.wait })?;
     for why in &withdrawn.others {
         warn!("a node may still take new connections: {why}");
     }

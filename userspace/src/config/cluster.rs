@@ -1,6 +1,7 @@
 //! The chart's file, for the agents and the controller of a cluster.
 
 use super::checked::Check;
+use super::ingress::{INGRESS, RawIngress};
 use super::raw::{RawListener, RawRoute, RawSettings, Text};
 use super::shape::{LISTENER, ROUTE, SETTINGS, Shape};
 use super::value::{self, Wrong, wrong};
@@ -46,6 +47,7 @@ pub(super) struct RawChart<'a> {
     settings: Option<RawSettings<'a>>,
     probe: Option<RawProbe<'a>>,
     saved_state: Option<RawSavedState<'a>>,
+    ingress: Option<RawIngress<'a>>,
     listeners: Option<Vec<RawListener<'a>>>,
     routes: Option<Vec<RawRoute<'a>>>,
 }
@@ -86,6 +88,7 @@ pub(super) const CHART: Shape = Shape::Table(&[
     ("settings", Shape::Table(SETTINGS)),
     ("probe", Shape::Table(PROBE)),
     ("savedState", Shape::Table(&[("maxAge", Shape::Text)])),
+    ("ingress", Shape::Table(INGRESS)),
     ("listeners", Shape::List(&Shape::Table(LISTENER))),
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
@@ -132,10 +135,11 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
     let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
     let saved_max_age = check.saved_max_age(raw.saved_state.unwrap_or_default()).unwrap_or(SAVED_MAX_AGE);
+    let ingress = check.ingress(raw.ingress.unwrap_or_default(), &facts.listeners);
     ChartFile {
         saved_max_age,
         facts,
-        policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent },
+        policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent, ingress },
         devices,
     }
 }

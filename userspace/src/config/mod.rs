@@ -17,6 +17,8 @@ mod outline;
 mod node;
 /// The chart's file, for the agents and the controller of a cluster.
 mod cluster;
+/// `ingress` of the chart's file.
+mod ingress;
 
 pub use cluster::{ChartFile, SAVED_MAX_AGE};
 pub use outline::Outline;

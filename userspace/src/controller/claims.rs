@@ -109,7 +109,7 @@ impl Claims {
         self.wanted
             .get(name)
             .and_then(|(claim, _)| claim.origin.object())
-            .is_some_and(|object| matches!(object.kind, Kind::Gateway | Kind::ListenerSet | Kind::Service))
+            .is_some_and(|object| !matches!(object.kind, Kind::TlsRoute | Kind::TcpRoute))
     }
 
     /// The newest state of this one has come: it may be written again.

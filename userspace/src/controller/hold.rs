@@ -6,6 +6,7 @@
 //! | TLSRoutes, TCPRoutes | their Claims; on listeners of their protocol the number of routes |
 //! | ListenerSets | the same of them, and of routes to them |
 //! | ReferenceGrants | status, Events and Claims of routes to other namespaces |
+//! | IngressClasses, Ingresses | status, Events and Claims of Ingresses |
 //! | EndpointSlices | nothing: agents read them themselves |
 //!
 //! A Claim that waits keeps what it was granted: another one that would get it waits, too.
@@ -48,6 +49,7 @@ impl Hold {
             return this;
         }
         this.routes(cluster);
+        this.ingresses(cluster);
         let stored: Vec<_> = stored.collect();
         let mut wanted: Vec<(String, ClaimSpec)> = wanted
             .iter()
@@ -122,6 +124,14 @@ impl Hold {
         }
     }
 
+    /// Ingresses, if their classes are not listed.
+    fn ingresses(&mut self, cluster: &Cluster) {
+        if self.unlisted.contains(&Source::IngressClasses) {
+            let object = |name: &ObjectName| ObjectRef { kind: Kind::Ingress, name: name.clone() };
+            self.objects.extend(cluster.ingress.all.keys().map(object));
+        }
+    }
+
     fn holds_origin(&self, origin: &ClaimOrigin) -> bool {
         let is_unlisted = |of: Kind| self.unlisted.iter().any(|source| kind(*source) == Some(of));
         object(origin).is_some_and(|object| is_unlisted(object.kind) || self.objects.contains(&object))
@@ -163,6 +173,8 @@ fn kind(source: Source) -> Option<Kind> {
         Source::ListenerSets => Some(Kind::ListenerSet),
         Source::TlsRoutes => Some(Kind::TlsRoute),
         Source::TcpRoutes => Some(Kind::TcpRoute),
+        // Without the classes it is not known which are ours.
+        Source::IngressClasses | Source::Ingresses => Some(Kind::Ingress),
         _ => None,
     }
 }
@@ -187,8 +199,7 @@ fn is_taken(granted: &Granted<'_>, protocol: &str, grant: &ClaimGrant) -> bool {
 }
 
 fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
-    let kinds = [Kind::Gateway, Kind::ListenerSet, Kind::Service, Kind::TcpRoute, Kind::TlsRoute];
-    let kind = kinds.into_iter().find(|kind| kind.text() == origin.kind)?;
+    let kind = origin.kind.parse().ok()?;
     Some(ObjectRef { kind, name: ObjectName::new(origin.namespace.as_str(), origin.name.as_str()) })
 }
 
@@ -390,5 +401,25 @@ mod tests {
         assert!(!says_nothing_new(&json!({"addresses": null}), &with_addresses));
         assert!(says_nothing_new(&json!({"addresses": null}), &status(1, 3)));
         assert!(!says_nothing_new(&json!({"listeners": {}}), &status(1, 3)));
+    }
+
+    /// Without their classes it is not known which Ingresses are ours.
+    #[test]
+    fn ingresses_wait_for_their_classes() {
+        let mut cluster = Cluster::default();
+        cluster.ingress.all.insert(ObjectName::new("ns", "i"), Arc::default());
+        let has =
+            stored(&[claim(Kind::Ingress, "i", &["a.example"]), claim(Kind::TlsRoute, "r", &["b.example"])]);
+        for unlisted in [Source::IngressClasses, Source::Ingresses] {
+            // It is settled as if there were no Ingress, and another would get its name.
+            let wanted =
+                [claim(Kind::TlsRoute, "r", &["b.example"]), claim(Kind::TlsRoute, "x", &["a.example"])];
+            let hold = Hold::of([unlisted].into(), &cluster, &wanted, has.iter());
+            let held =
+                [claim(Kind::Ingress, "i", &[]), claim(Kind::TlsRoute, "x", &[])].map(|claim| name(&claim));
+            assert_eq!(hold.claims, BTreeSet::from(held), "{unlisted:?}");
+            let ingress = ObjectRef { kind: Kind::Ingress, name: ObjectName::new("ns", "i") };
+            assert_eq!(hold.objects.contains(&ingress), unlisted == Source::IngressClasses);
+        }
     }
 }

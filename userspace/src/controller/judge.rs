@@ -143,6 +143,7 @@ impl Judge {
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
         round.services(&verdicts);
+        round.ingresses(&verdicts);
         round.routes(&verdicts);
         let mut out = round.out;
         self.last = verdicts;
@@ -244,6 +245,28 @@ impl Round<'_, '_> {
                 let is_same = !self.judge.last.services.contains_key(name);
                 self.one(object, is_same, Judged::default(), status::service::left);
             }
+        }
+    }
+
+    fn ingresses(&mut self, verdicts: &Verdicts) {
+        for (name, verdict) in &verdicts.ingresses {
+            let object = ObjectRef { kind: Kind::Ingress, name: name.clone() };
+            let is_same = self.judge.last.ingresses.get(name) == Some(verdict);
+            let shows = |status: &Value| status::ingress::shows(status, verdict);
+            let progress = self.progress_since(&object, &verdict.programmable, 0, shows);
+            let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
+            self.one(object, is_same, judged, |current| {
+                status::ingress::desired_status(current, verdict, &progress)
+            });
+        }
+        let listeners = self.judge.file.listeners.iter();
+        let ours: BTreeSet<IpAddr> = listeners.flat_map(|listener| listener.addresses.clone()).collect();
+        for name in
+            self.view.cluster.ingress.all.keys().filter(|name| !verdicts.ingresses.contains_key(*name))
+        {
+            let object = ObjectRef { kind: Kind::Ingress, name: name.clone() };
+            let is_same = !self.judge.last.ingresses.contains_key(name);
+            self.one(object, is_same, Judged::default(), |current| status::ingress::left(current, &ours));
         }
     }
 

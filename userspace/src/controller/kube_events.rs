@@ -155,6 +155,7 @@ fn uid(cluster: &Cluster, object: &ObjectRef) -> Option<Arc<str>> {
     let meta = match object.kind {
         Kind::Gateway => &cluster.gateways.get(name)?.meta,
         Kind::GatewayClass => &cluster.classes.get(&name.name)?.meta,
+        Kind::Ingress => &cluster.ingress.all.get(name)?.meta,
         Kind::ListenerSet => &cluster.listener_sets.get(name)?.meta,
         Kind::Service => &cluster.services.get(name)?.meta,
         Kind::TcpRoute => &cluster.tcp_routes.get(name)?.meta,
@@ -165,10 +166,8 @@ fn uid(cluster: &Cluster, object: &ObjectRef) -> Option<Arc<str>> {
 
 /// Parses `Gateway/namespace/name`, the form in which NodeStates name objects.
 fn parse(text: &str) -> Option<ObjectRef> {
-    let kinds =
-        [Kind::Gateway, Kind::GatewayClass, Kind::ListenerSet, Kind::Service, Kind::TcpRoute, Kind::TlsRoute];
     let (kind, name) = text.split_once('/')?;
-    let kind = kinds.into_iter().find(|known| known.text() == kind)?;
+    let kind = kind.parse().ok()?;
     let (namespace, name) = name.split_once('/').unwrap_or(("", name));
     (!name.is_empty() && !name.contains('/'))
         .then(|| ObjectRef { kind, name: ObjectName::new(namespace, name) })

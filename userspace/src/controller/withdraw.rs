@@ -12,12 +12,17 @@ use super::election::REQUEST;
 use super::preempt::Preemption;
 use super::queue::{Outcome, Write};
 use super::writes::{self, short};
-use crate::model::cluster::Policy;
+use crate::config::ChartFile;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef};
+use crate::settle::ingress_served;
+use crate::sources::chart::{self, Reader};
 use crate::sources::kubernetes::{self, Store, StoredStatus};
-use crate::status::{Nodes, withdrawn};
+use crate::status::{Nodes, ingress, withdrawn};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -38,6 +43,8 @@ pub struct Options {
     pub pod: String,
     /// Namespace of the release, with the Leases.
     pub namespace: String,
+    /// The chart's file, which says which Ingresses are served and where.
+    pub config: PathBuf,
     /// How long to wait for nodes.
     pub wait: Duration,
 }
@@ -62,15 +69,20 @@ pub fn run(options: &Options) -> Result<Withdrawn, ControllerError> {
 async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
     let client = kubernetes::connect(kube::Config::infer().await?)
         .map_err(|error| ControllerError::Client(Box::new(error)))?;
-    let policy = Policy::default();
-    let reads = kubernetes::Reads::Origins;
+    let chart = chart::load(&options.config, Reader::Controller).unwrap_or_else(|problems| {
+        let why = problems.first().map(ToString::to_string).unwrap_or_default();
+        warn!(file = %options.config.display(), why, "is not read: the status of Ingresses stays");
+        ChartFile::default()
+    });
+    let (policy, reads) = (chart.policy, kubernetes::Reads::Origins);
+    let ours = chart.facts.listeners.into_iter().flat_map(|listener| listener.addresses).collect();
     let mut store = Store::start(kubernetes::Options { client: client.clone(), policy, reads });
     let mut agents = Agents::start(&client, &options.namespace);
     let identity = format!("{}_{}", options.pod, std::process::id());
     let mut lease = Preemption::take(&client, &options.namespace, identity)
         .await
         .map_err(|why| ControllerError::Withdraw(format!("the leader's Lease cannot be taken: {why}")))?;
-    let outcome = withdraw(&client, &mut store, &mut agents, &mut lease, options.wait).await;
+    let outcome = withdraw(&client, &mut store, &mut agents, &mut lease, options.wait, &ours).await;
     match outcome {
         Ok(withdrawn) => {
             lease.leave().await.map_err(ControllerError::Withdraw)?;
@@ -91,6 +103,7 @@ async fn withdraw(
     agents: &mut Agents,
     lease: &mut Preemption,
     wait: Duration,
+    ours: &BTreeSet<IpAddr>,
 ) -> Result<Withdrawn, String> {
     let marked = timeout(REQUEST, writes::withdraw(client)).await;
     let marked = marked.map_err(|_| "the API server does not answer".to_owned())?;
@@ -106,7 +119,7 @@ async fn withdraw(
         let unknown = nodes.unknown.into_iter().map(|(node, why)| format!("{node}: {why}"));
         withdrawn.others = lacks.chain(unknown).collect();
     }
-    withdrawn.written = clear(client, store, lease).await?;
+    withdrawn.written = clear(client, store, lease, ours).await?;
     Ok(withdrawn)
 }
 
@@ -131,7 +144,12 @@ async fn wait_for(
 }
 
 /// Takes addresses and finalizers out of all objects. Returns how many were written.
-async fn clear(client: &Client, store: &mut Store, lease: &mut Preemption) -> Result<usize, String> {
+async fn clear(
+    client: &Client,
+    store: &mut Store,
+    lease: &mut Preemption,
+    ours: &BTreeSet<IpAddr>,
+) -> Result<usize, String> {
     let begun = Instant::now();
     while !store.unlisted().is_empty() && begun.elapsed() < LISTS {
         lease.keep().await?;
@@ -143,7 +161,7 @@ async fn clear(client: &Client, store: &mut Store, lease: &mut Preemption) -> Re
     let (begun, mut written) = (Instant::now(), 0);
     loop {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-        let left = left(store.cluster(), &|object| store.status(object), &now);
+        let left = left(store.cluster(), &|object| store.status(object), ours, &now);
         let finalizers = class_finalizers::left(store);
         if left.is_empty() && finalizers.is_empty() {
             return Ok(written);
@@ -183,13 +201,14 @@ async fn clear(client: &Client, store: &mut Store, lease: &mut Preemption) -> Re
 }
 
 fn served(store: &Store, kind: Kind) -> Option<&'static str> {
-    if kind == Kind::Service { Some("v1") } else { store.version(kind) }
+    if matches!(kind, Kind::Service | Kind::Ingress) { Some("v1") } else { store.version(kind) }
 }
 
-/// Returns the statuses that still have an address of ours, as writes that take it out.
+/// Returns the statuses that still have an address of ours, as writes that take it out. `ours`: addresses of the chart's listeners.
 fn left<'a>(
     cluster: &Cluster,
     status: &dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    ours: &BTreeSet<IpAddr>,
     now: &str,
 ) -> Vec<(ObjectRef, Write)> {
     let mut left = Vec::new();
@@ -210,13 +229,18 @@ fn left<'a>(
         let is_ours = service.load_balancer.is_some();
         add(Kind::Service, name, &|stored| withdrawn::service(&stored.status, is_ours));
     }
+    for (name, spec) in &cluster.ingress.all {
+        if ingress_served(cluster, spec) == Some(true) {
+            add(Kind::Ingress, name, &|stored| ingress::left(&stored.status, ours));
+        }
+    }
     left
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cluster::{ClassSpec, GatewaySpec, LoadBalancerSpec, ServiceSpec};
+    use crate::model::cluster::{ClassSpec, GatewaySpec, IngressSpec, LoadBalancerSpec, ServiceSpec};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
     use std::sync::Arc;
@@ -244,10 +268,16 @@ mod tests {
         };
         cluster.services.insert(object(Kind::Service, "c", ingress()), Arc::new(ours));
         cluster.services.insert(object(Kind::Service, "d", ingress()), Arc::new(ServiceSpec::default()));
+        for (name, class) in [("e", "ours"), ("f", "theirs")] {
+            let spec = IngressSpec { class: Some(class.into()), ..IngressSpec::default() };
+            cluster.ingress.all.insert(object(Kind::Ingress, name, ingress()), Arc::new(spec));
+        }
+        cluster.ingress.classes.insert("ours".into());
         let status = |object: &ObjectRef| statuses.get(object);
-        let left = left(&cluster, &status, "now");
+        let listeners = BTreeSet::from(["192.0.2.2".parse().unwrap()]);
+        let left = left(&cluster, &status, &listeners, "now");
         let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
-        assert_eq!(names, ["Gateway ns/a", "Service ns/c"]);
+        assert_eq!(names, ["Gateway ns/a", "Service ns/c", "Ingress ns/e"]);
         assert!(left.iter().all(|(_, write)| write.version == "7"));
         assert_eq!(left[0].1.status, json!({"addresses": []}));
     }

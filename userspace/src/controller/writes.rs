@@ -28,11 +28,14 @@ const MANAGER: &str = "vestibule-controller";
 const REPORTER: &str = "vestibule.dev/controller";
 /// API group of the Gateway API.
 const GROUP: &str = "gateway.networking.k8s.io";
+/// API group of Ingress.
+const INGRESS_GROUP: &str = "networking.k8s.io";
 
 /// `apiVersion` of a kind that is served in this version.
 pub(super) fn api_version(kind: Kind, version: &str) -> String {
     match kind {
         Kind::Service => "v1".to_owned(),
+        Kind::Ingress => format!("{INGRESS_GROUP}/{version}"),
         Kind::Gateway | Kind::GatewayClass | Kind::ListenerSet | Kind::TcpRoute | Kind::TlsRoute => {
             format!("{GROUP}/{version}")
         }
@@ -43,12 +46,17 @@ fn resource(kind: Kind, version: &str) -> ApiResource {
     let plural = match kind {
         Kind::Gateway => "gateways",
         Kind::GatewayClass => "gatewayclasses",
+        Kind::Ingress => "ingresses",
         Kind::ListenerSet => "listenersets",
         Kind::Service => "services",
         Kind::TcpRoute => "tcproutes",
         Kind::TlsRoute => "tlsroutes",
     };
-    let (group, version) = if kind == Kind::Service { ("", "v1") } else { (GROUP, version) };
+    let (group, version) = match kind {
+        Kind::Service => ("", "v1"),
+        Kind::Ingress => (INGRESS_GROUP, version),
+        _ => (GROUP, version),
+    };
     ApiResource {
         group: group.to_owned(),
         version: version.to_owned(),

@@ -1,6 +1,9 @@
 //! What Kubernetes objects say, folded to what decisions need. Values are checked by the source: what it could not read
 //! is left out and reported as a [`Problem`].
 
+pub use super::ingress::{
+    AdoptedClass, IngressObjects, IngressPolicy, IngressPort, IngressRule, IngressSpec,
+};
 use super::name::Pattern;
 use super::object::{Meta, ObjectName};
 use super::possession::Possession;
@@ -28,10 +31,10 @@ pub struct Cluster {
     pub tls_routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
     /// All TCPRoutes.
     pub tcp_routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
-    /// All ReferenceGrants.
-    pub grants: BTreeMap<ObjectName, Arc<GrantSpec>>,
-    /// Labels of each namespace, by its name.
-    pub namespaces: BTreeMap<Arc<str>, Arc<Labels>>,
+    /// Ingresses and their classes.
+    pub ingress: IngressObjects,
+    /// What is known of namespaces.
+    pub namespaces: Namespaces,
     /// All Services.
     pub services: BTreeMap<ObjectName, Arc<ServiceSpec>>,
     /// Endpoints by Service, of all its slices together.
@@ -40,6 +43,15 @@ pub struct Cluster {
     pub possession: Possession,
     /// What could not be read, by object.
     pub problems: Vec<Problem>,
+}
+
+/// What is known of namespaces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    /// Labels of each namespace, by its name.
+    pub labels: BTreeMap<Arc<str>, Arc<Labels>>,
+    /// All ReferenceGrants: what a namespace lets others refer to.
+    pub grants: BTreeMap<ObjectName, Arc<GrantSpec>>,
 }
 
 /// What the chart allows and presets.
@@ -57,6 +69,8 @@ pub struct Policy {
     pub probe_defaults: ProbeSpec,
     /// Percentage of a Service's backends that may be taken out of new picks; when more fail, none is.
     pub panic_percent: u8,
+    /// Which Ingresses are served, and where.
+    pub ingress: IngressPolicy,
 }
 
 /// First and last address, both included, of one family.

@@ -16,6 +16,8 @@ pub mod desired;
 pub mod object;
 /// What Kubernetes objects say, folded to what decisions need.
 pub mod cluster;
+/// Ingresses, and which of them are served.
+pub mod ingress;
 /// What an origin asks, and what it was granted.
 pub mod claim;
 /// What becomes of each Kubernetes object.

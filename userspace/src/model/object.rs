@@ -35,6 +35,8 @@ pub enum Kind {
     Gateway,
     /// `gateway.networking.k8s.io`
     GatewayClass,
+    /// `networking.k8s.io`
+    Ingress,
     /// `gateway.networking.k8s.io`
     ListenerSet,
     /// core
@@ -46,11 +48,23 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Gateway,
+        Self::GatewayClass,
+        Self::Ingress,
+        Self::ListenerSet,
+        Self::Service,
+        Self::TcpRoute,
+        Self::TlsRoute,
+    ];
+
     /// As in `kind:` of a manifest.
     pub fn text(self) -> &'static str {
         match self {
             Self::Gateway => "Gateway",
             Self::GatewayClass => "GatewayClass",
+            Self::Ingress => "Ingress",
             Self::ListenerSet => "ListenerSet",
             Self::Service => "Service",
             Self::TcpRoute => "TCPRoute",
@@ -64,15 +78,7 @@ impl std::str::FromStr for Kind {
 
     /// Reads what [`Kind::text`] returns.
     fn from_str(text: &str) -> Result<Self, ()> {
-        let all = [
-            Self::Gateway,
-            Self::GatewayClass,
-            Self::ListenerSet,
-            Self::Service,
-            Self::TcpRoute,
-            Self::TlsRoute,
-        ];
-        all.into_iter().find(|kind| kind.text() == text).ok_or(())
+        Self::ALL.into_iter().find(|kind| kind.text() == text).ok_or(())
     }
 }
 

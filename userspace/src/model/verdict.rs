@@ -54,6 +54,8 @@ pub struct Verdicts {
     pub tcp_routes: BTreeMap<ObjectName, RouteVerdict>,
     /// Services of our class.
     pub services: BTreeMap<ObjectName, ServiceVerdict>,
+    /// Ingresses that are served.
+    pub ingresses: BTreeMap<ObjectName, IngressVerdict>,
 }
 
 /// A GatewayClass.
@@ -137,4 +139,17 @@ pub struct ServiceVerdict {
     pub ports: Vec<u16>,
     /// Ingress appears once every node holds its claims; never with `No`.
     pub programmable: Programmable,
+}
+
+/// An Ingress that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngressVerdict {
+    /// The addresses for `status.loadBalancer.ingress` once programmed, in order.
+    pub addresses: Vec<IpAddr>,
+    /// Served ports, for `ingress[].ports`.
+    pub ports: Vec<u16>,
+    /// Ingress appears once every node holds its claims; never with `No`.
+    pub programmable: Programmable,
+    /// Whether we write the status; otherwise another controller does.
+    pub writes_status: bool,
 }

@@ -115,7 +115,7 @@ impl Candidates<'_> {
 
     fn is_allowed(&self, listener: &Listener<'_>) -> bool {
         let namespace = &self.route.meta.name.namespace;
-        let labels = || self.cluster.namespaces.get(namespace);
+        let labels = || self.cluster.namespaces.labels.get(namespace);
         let scope = &listener.spec.namespaces;
         listener.kind == Some(self.kind)
             && match scope {

@@ -1,6 +1,7 @@
 //! Claims from settled ownership.
 
 use super::bindings::Binding;
+use super::ingress::{Ingresses, Rule};
 use super::listener::{Listener, Parents};
 use super::own::{Entry, Lead, Loss, Names};
 use super::references::port_of;
@@ -24,6 +25,7 @@ pub(super) struct Emitter<'e, 'a> {
     pub(super) parents: &'e Parents<'a>,
     pub(super) routes: &'e Routes<'a>,
     pub(super) balancers: &'e Balancers<'a>,
+    pub(super) ingresses: &'e Ingresses<'a>,
     pub(super) policy: &'e Policy,
 }
 
@@ -54,11 +56,15 @@ impl Emitter<'_, '_> {
         for (port, grants) in self.balancers.ports.iter().zip(owners.ports) {
             claims.push(self.port(port, grants));
         }
+        for rule in &self.ingresses.rules {
+            claims.extend(self.ingresses.listeners.iter().map(|listener| self.ingress(rule, *listener)));
+        }
         claims
     }
 
     fn owners(&self) -> Owners {
         let (first_route, first_port) = self.firsts();
+        let first_rule = first_port + self.balancers.ports.len();
         let mut owners = Owners {
             file_routes: vec![Vec::new(); first_route],
             routes: HashMap::with_capacity(self.routes.all.len()),
@@ -71,6 +77,8 @@ impl Emitter<'_, '_> {
             match lead {
                 Lead::Refused { listener } => owners.listeners[listener].push(grant),
                 Lead::To { target, .. } if target < first_route => owners.file_routes[target].push(grant),
+                // A rule knows its bindings.
+                Lead::To { target, .. } if target >= first_rule => {}
                 Lead::To { target, .. } if target >= first_port => {
                     owners.ports[target - first_port].push(grant);
                 }
@@ -235,6 +243,36 @@ impl Emitter<'_, '_> {
             route: Some(self.unique(Arc::clone(&port.label))),
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
+        }
+    }
+
+    /// Returns the claim of an Ingress's host at a listener of the chart: part `HOST/LISTENER`.
+    fn ingress(&self, rule: &Rule<'_>, at: usize) -> Claim {
+        let (listener, doors) = (&self.file.listeners[at], &self.file_doors[at]);
+        let host = &rule.spec.host;
+        let grants = rule.bindings.iter().filter(|binding| doors.contains(binding));
+        let refusal = |loss: &Loss<'_>| Refusal {
+            at: self.bindings[loss.binding].at,
+            names: loss.written.cloned(),
+            why: loss.owner.map_or(Why::Reserved, |owner| Why::Lost(owner.origin())),
+        };
+        let refusals = rule.losses.iter().filter(|loss| doors.contains(&loss.binding)).map(refusal);
+        let server_name = match host {
+            Pattern::Exact(name) => Some(name.clone()),
+            Pattern::OneLabel(_) | Pattern::Wildcard(_) => None,
+        };
+        Claim {
+            origin: rule.claimant().origin(),
+            part: format!("{host}/{}", listener.name).into(),
+            uid: Arc::clone(&rule.ingress.meta.uid),
+            tenant: tenant(&rule.ingress.meta.name),
+            port: listener.port,
+            protocol: listener.protocol,
+            matches: vec![host.clone()],
+            route: Some(self.unique(Arc::clone(&rule.label))),
+            grants: grants.map(|binding| self.grant(*binding, Granted::Names(host.clone()))).collect(),
+            refusals: refusals.collect(),
+            backends: ClaimBackends::Services { references: [rule.backend.clone()].into(), server_name },
         }
     }
 

@@ -1,6 +1,6 @@
 //! Leaves out problems of objects that are not ours, so that no Event is written on them.
 
-use crate::model::cluster::ClusterRoute;
+use crate::model::cluster::{ClusterRoute, IngressRule, IngressSpec};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use foldhash::HashSet;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
         Kind::ListenerSet => verdicts.listener_sets.contains_key(&object.name),
         Kind::TlsRoute => verdicts.tls_routes.contains_key(&object.name),
         Kind::TcpRoute => verdicts.tcp_routes.contains_key(&object.name),
+        Kind::Ingress => verdicts.ingresses.contains_key(&object.name),
         Kind::Service => {
             verdicts.services.contains_key(&object.name)
                 || backends.get_or_insert_with(|| backends_of(cluster, verdicts)).contains(&object.name)
@@ -28,7 +29,15 @@ pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
 fn backends_of(cluster: &Cluster, verdicts: &Verdicts) -> HashSet<ObjectName> {
     let tls = cluster.tls_routes.iter().filter(|(name, _)| verdicts.tls_routes.contains_key(*name));
     let tcp = cluster.tcp_routes.iter().filter(|(name, _)| verdicts.tcp_routes.contains_key(*name));
-    tls.chain(tcp).flat_map(referred).collect()
+    let ingresses = cluster.ingress.all.iter().filter(|(name, _)| verdicts.ingresses.contains_key(*name));
+    let of_ingress = |(name, ingress): (&ObjectName, &Arc<IngressSpec>)| {
+        let service = |rule: &IngressRule| ObjectName {
+            namespace: Arc::clone(&name.namespace),
+            name: Arc::clone(&rule.service),
+        };
+        ingress.rules.iter().map(service).collect::<Vec<_>>()
+    };
+    tls.chain(tcp).flat_map(referred).chain(ingresses.flat_map(of_ingress)).collect()
 }
 
 fn referred((name, route): (&ObjectName, &Arc<ClusterRoute>)) -> Vec<ObjectName> {

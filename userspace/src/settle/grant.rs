@@ -24,7 +24,7 @@ pub(super) struct Grants<'a> {
 impl<'a> Grants<'a> {
     pub(super) fn new(cluster: &'a Cluster) -> Self {
         let mut allowed: HashMap<_, Allowed<'a>> = HashMap::default();
-        for (ObjectName { namespace, .. }, grant) in &cluster.grants {
+        for (ObjectName { namespace, .. }, grant) in &cluster.namespaces.grants {
             let services = grant.to.iter().filter(|(to, _)| to.group.is_empty() && &*to.kind == "Service");
             let services: Vec<Option<&Arc<str>>> = services.map(|(_, name)| name.as_ref()).collect();
             for (from, from_namespace) in &grant.from {

@@ -1,6 +1,6 @@
 //! Names of routes as in maps, metrics and messages.
 
-use crate::model::{Desired, Kind, ObjectName, digest};
+use crate::model::{Desired, Kind, ObjectName, Pattern, digest};
 use common::maps::route::LABEL_BYTES_MAX;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ pub(super) fn object(buffer: &mut String, kind: Kind, name: &ObjectName) -> Arc<
     let kind = match kind {
         Kind::Gateway => "gateway",
         Kind::GatewayClass => "gatewayclass",
+        Kind::Ingress => "ingress",
         Kind::ListenerSet => "listenerset",
         Kind::Service => "service",
         Kind::TcpRoute => "tcproute",
@@ -28,6 +29,18 @@ pub(super) fn object(buffer: &mut String, kind: Kind, name: &ObjectName) -> Arc<
 pub(super) fn service(buffer: &mut String, name: &ObjectName, port: u16) -> Arc<str> {
     buffer.clear();
     for part in ["service/", &name.namespace, "/", &name.name, ":", &port.to_string()] {
+        buffer.push_str(part);
+    }
+    fitting(buffer)
+}
+
+/// `ingress/ns/name:host`.
+pub(super) fn ingress(buffer: &mut String, name: &ObjectName, host: &Pattern) -> Arc<str> {
+    // Names of one label are written as in the object.
+    let host = host.to_string();
+    let host = host.strip_suffix(Pattern::ONE_LABEL).unwrap_or(&host);
+    buffer.clear();
+    for part in ["ingress/", &name.namespace, "/", &name.name, ":", host] {
         buffer.push_str(part);
     }
     fitting(buffer)

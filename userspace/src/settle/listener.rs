@@ -184,7 +184,7 @@ impl<'a> Parents<'a> {
         let Some(gateway) = self.find(Kind::Gateway, namespace, &set.parent.name) else { return };
         let parent = &self.all[gateway];
         let allowed = cluster.gateways.get(parent.name).is_some_and(|spec| {
-            let labels = cluster.namespaces.get(&name.namespace);
+            let labels = cluster.namespaces.labels.get(&name.namespace);
             spec.allowed_listeners.allows(&parent.name.namespace, &name.namespace, labels)
         });
         let mut refusal = if !allowed {

@@ -32,16 +32,20 @@ mod references;
 mod route;
 /// Services of our class.
 mod service;
+/// Ingresses that are served.
+mod ingress;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use bindings::{ADDRESSES_MAX, BINDINGS_MAX, Most};
+pub(crate) use ingress::served as ingress_served;
 
 use crate::ipam::Assignment;
 use crate::model::verdict::{Condition, Status};
 use crate::model::{Claim, Cluster, Desired, Kind, Possession, Problem, Verdicts};
 use bindings::{Bid, Binding, Outcome, Whose};
 use foldhash::HashSet;
+use ingress::Ingresses;
 use isolation::Isolation;
 use listener::Parents;
 use own::{Candidate, Lead, NONE, Names, Ownership};
@@ -69,6 +73,7 @@ pub struct Settled<'a> {
     parents: Parents<'a>,
     balancers: Balancers<'a>,
     routes: Routes<'a>,
+    ingresses: Ingresses<'a>,
     bindings: Vec<Binding<'a>>,
     names: Names<'a>,
     /// Bindings of the static file that the maps have no room for.
@@ -85,7 +90,9 @@ pub fn settle<'a>(
 ) -> Settled<'a> {
     let mut parents = Parents::new(cluster, assignment);
     let mut balancers = Balancers::new(cluster, assignment);
-    let mut routes = Routes::new(cluster, &mut parents, &References::new(cluster));
+    let references = References::new(cluster);
+    let mut routes = Routes::new(cluster, &mut parents, &references);
+    let mut ingresses = Ingresses::new(cluster, file, &references);
     let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
     let bindings =
@@ -103,7 +110,15 @@ pub fn settle<'a>(
         });
     let first_route = file.routes.len();
     let possession = &cluster.possession;
-    let names = owners(file, &file_doors, &parents, &balancers, &mut routes, &bindings, possession);
+    let field = Field {
+        file,
+        file_doors: &file_doors,
+        parents: &parents,
+        balancers: &balancers,
+        bindings: &bindings,
+        possession,
+    };
+    let names = owners(&field, &mut routes, &mut ingresses);
     let emitter = emit::Emitter {
         file,
         file_doors: &file_doors,
@@ -112,6 +127,7 @@ pub fn settle<'a>(
         parents: &parents,
         routes: &routes,
         balancers: &balancers,
+        ingresses: &ingresses,
         policy: &cluster.policy,
     };
     let claims = emitter.claims();
@@ -122,6 +138,7 @@ pub fn settle<'a>(
         parents,
         balancers,
         routes,
+        ingresses,
         bindings,
         names,
         file_full,
@@ -155,6 +172,7 @@ impl Settled<'_> {
             tls_routes: self.routes.verdicts(Kind::TlsRoute, bindings, problems).collect(),
             tcp_routes: self.routes.verdicts(Kind::TcpRoute, bindings, problems).collect(),
             services: self.balancers.verdicts(self.assignment, bindings, problems),
+            ingresses: self.ingresses.verdicts(bindings, problems),
         };
         problems.splice(first..first, foreign::without(self.cluster, &verdicts));
         verdicts
@@ -167,6 +185,7 @@ impl Settled<'_> {
             return;
         }
         let left_out: HashSet<&str> = left_out.iter().map(|route| &**route).collect();
+        self.ingresses.note_left_out(&left_out);
         for port in &mut self.balancers.ports {
             port.left_out = left_out.contains(&*port.label);
         }
@@ -213,23 +232,28 @@ fn bids<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a>)
     bids
 }
 
-/// Decides who has which name and which TCP binding. The targets are the file's routes, the cluster's routes,
-/// then ports of Services.
-fn owners<'a>(
+/// What claims compete with, besides routes and Ingresses.
+struct Field<'f, 'a> {
     file: &'a Desired,
-    file_doors: &[Vec<usize>],
-    parents: &Parents<'a>,
-    balancers: &Balancers<'a>,
-    routes: &mut Routes<'a>,
-    bindings: &[Binding<'a>],
-    possession: &Possession,
-) -> Names<'a> {
+    file_doors: &'f [Vec<usize>],
+    parents: &'f Parents<'a>,
+    balancers: &'f Balancers<'a>,
+    bindings: &'f [Binding<'a>],
+    possession: &'f Possession,
+}
+
+/// Decides who has which name and which TCP binding. The targets are the file's routes, the cluster's routes, ports of Services,
+/// then rules of Ingresses.
+fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, ingresses: &mut Ingresses<'a>) -> Names<'a> {
+    let Field { file, file_doors, parents, balancers, bindings, possession } = *field;
     let mut targets: Vec<Claimant<'a>> = Vec::new();
     targets.extend(file.routes.iter().map(|route| Claimant::File { what: "route", name: &route.name }));
     let first_route = targets.len();
     targets.extend(routes.claimants());
     let first_port = targets.len();
     targets.extend(balancers.ports.iter().map(service::Port::claimant));
+    let first_rule = targets.len();
+    targets.extend(ingresses.rules.iter().map(ingress::Rule::claimant));
     let mut candidates: Vec<Candidate<'a>> = Vec::with_capacity(2 * targets.len());
     for (target, route) in file.routes.iter().enumerate() {
         let names = route
@@ -248,10 +272,23 @@ fn owners<'a>(
     }
     let isolation = Isolation::new(parents);
     routes.candidates(parents, bindings, &isolation, first_route, &mut candidates);
+    let first_attachment = routes.attachments.len();
+    ingresses.candidates(file_doors, first_rule, first_attachment, &mut candidates);
     let ownership = Ownership { targets: &targets, parents, isolation: &isolation, bindings, possession };
-    Names::settle(candidates, &ownership, |attachment, loss| {
-        routes.attachments[attachment].losses.push(loss);
-    })
+    let names = Names::settle(candidates, &ownership, |attachment, loss| {
+        match attachment.checked_sub(first_attachment) {
+            Some(rule) => ingresses.rules[rule].losses.push(loss),
+            None => routes.attachments[attachment].losses.push(loss),
+        }
+    });
+    for entry in names.entries() {
+        if let Lead::To { target, .. } = entry.lead
+            && let Some(rule) = target.checked_sub(first_rule)
+        {
+            ingresses.rules[rule].bindings.push(entry.binding);
+        }
+    }
+    names
 }
 
 /// Returns the message about bindings that the maps have no room for; `None`: there is room.

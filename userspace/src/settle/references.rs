@@ -48,7 +48,12 @@ impl<'a> References<'a> {
     }
 
     /// Finds the Service and port that a reference means.
-    fn find(&self, kind: Kind, from: &Arc<str>, reference: &BackendRef) -> Result<ServicePortRef, Fault> {
+    pub(super) fn find(
+        &self,
+        kind: Kind,
+        from: &Arc<str>,
+        reference: &BackendRef,
+    ) -> Result<ServicePortRef, Fault> {
         let namespace = reference.namespace.as_ref().unwrap_or(from);
         let fault = |reason, what: String| Fault { reason, what };
         if !reference.group.is_empty() || &*reference.kind != "Service" {

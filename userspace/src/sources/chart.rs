@@ -10,7 +10,7 @@ use std::path::Path;
 pub enum Reader {
     /// The controller: everything in it must be right.
     Controller,
-    /// An agent, which assigns no address: what is wrong with them is for the controller to say.
+    /// An agent, which assigns no address and reads no Ingress: what is wrong with them is for the controller to say.
     Agent,
 }
 
@@ -29,7 +29,7 @@ pub fn read(path: &Path) -> Result<String, Vec<Problem>> {
 pub fn parse(text: &str, reader: Reader) -> Result<ChartFile, Vec<Problem>> {
     let (chart, mut problems) = config::parse_chart(text);
     if reader == Reader::Agent {
-        problems.retain(|problem| !problem.field.starts_with("addresses."));
+        problems.retain(|problem| !["addresses.", "ingress."].iter().any(|of| problem.field.starts_with(of)));
     }
     if problems.iter().any(Problem::is_error) {
         config::locate(text, &mut problems);

@@ -59,6 +59,10 @@ pub(super) fn merge<'c>(
 
 /// Whether a status says that this generation of the object is programmed; 0: the kind has none.
 pub fn is_programmed(status: &Value, kind: Kind, generation: i64) -> bool {
+    if kind == Kind::Ingress {
+        // It has no conditions.
+        return !elements(status.pointer("/loadBalancer/ingress")).is_empty();
+    }
     let name = if kind == Kind::Service { SERVICE_PROGRAMMED } else { "Programmed" };
     elements(status.get("conditions")).iter().any(|condition| {
         let observed = condition.get("observedGeneration").and_then(Value::as_i64);

@@ -17,6 +17,8 @@ pub mod listener_set;
 pub mod route;
 /// Service.
 pub mod service;
+/// Ingress.
+pub mod ingress;
 /// What is taken out when Vestibule leaves the cluster.
 pub mod withdrawn;
 

@@ -195,10 +195,10 @@ impl Controller {
         let Content { facts, policy } = self.files.content();
         self.telemetry.configure(&policy.ranges);
         self.judge.reads(facts.clone());
-        if self.store.cluster().policy.probe_defaults == policy.probe_defaults {
+        if self.store.can_take(policy) {
             self.store.set_policy(policy.clone());
         } else {
-            // Services are read with these. Until all kinds are listed again, nothing is judged.
+            // Services are read with what it presets. Until all kinds are listed again, nothing is judged.
             self.store = follow(&self.client, policy);
             self.began = Instant::now();
         }

@@ -104,7 +104,7 @@ impl Controller {
     /// Sends a status, unless the object's kind is no longer served.
     fn send_status(&mut self, object: ObjectRef, write: Write) {
         let version = match object.kind {
-            Kind::Service => Some("v1"),
+            Kind::Service | Kind::Ingress => Some("v1"),
             kind => self.store.version(kind),
         };
         let Some(version) = version else { return self.queue.drop_sent(&object) };

@@ -12,9 +12,15 @@ mod ownership;
 mod possession;
 /// Services of our class.
 mod services;
+/// Conditions in a short notation.
+mod notation;
+/// Ingresses on listeners of the chart.
+mod ingress;
 
 pub(crate) use crate::compile::{Compiled, compile};
 pub(crate) use crate::model::{cluster::*, verdict::*, *};
+pub(crate) use notation::conditions;
+use notation::programmed;
 pub(crate) use std::{net::IpAddr, sync::Arc};
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -155,7 +161,7 @@ impl Scene {
                 ..Policy::default()
             },
             classes: [("ours".into(), Arc::new(ClassSpec::default()))].into(),
-            namespaces: ["a", "b", "c"].into_iter().map(namespace).collect(),
+            namespaces: namespaces(&["a", "b", "c"]),
             ..Cluster::default()
         };
         Self { facts: Facts { cluster: Some(cluster), ..Facts::default() } }
@@ -341,6 +347,10 @@ pub(crate) fn namespace(own: &str) -> (Arc<str>, Arc<Labels>) {
     (own.into(), Arc::new(labels))
 }
 
+fn namespaces(all: &[&str]) -> Namespaces {
+    Namespaces { labels: all.iter().map(|own| namespace(own)).collect(), ..Namespaces::default() }
+}
+
 pub(crate) fn bindings(desired: &Desired) -> String {
     let mut lines = Vec::new();
     for (at, listener) in desired.listeners.iter().enumerate() {
@@ -378,22 +388,4 @@ fn route_conditions(verdict: Option<&RouteVerdict>) -> String {
     assert_eq!(verdict.generation, 7);
     let lines = verdict.parents.iter().map(|parent| conditions(&parent.conditions));
     lines.collect::<Vec<_>>().join("\n")
-}
-/// True with the reason of the same name is `Accepted`, anything else `Accepted=False/Reason`.
-pub(crate) fn conditions(all: &[Condition]) -> String {
-    let told = all.iter().filter(|condition| condition.reason != "NoConflicts").map(|condition| {
-        assert!(!condition.message.is_empty(), "{condition:?}");
-        match condition.status {
-            Status::True if condition.kind == condition.reason => condition.kind.to_owned(),
-            status => format!("{}={status:?}/{}", condition.kind, condition.reason),
-        }
-    });
-    told.collect::<Vec<_>>().join(" ")
-}
-
-fn programmed(programmable: &Programmable) -> String {
-    match programmable {
-        Programmable::Yes => "programmable".to_owned(),
-        Programmable::No(condition) => conditions(std::slice::from_ref(condition)),
-    }
 }

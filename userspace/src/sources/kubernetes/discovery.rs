@@ -52,9 +52,10 @@ enum Sight {
 
 /// Starts all watches; those of kinds that a CRD brings as soon as it is there.
 pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::Sender<Message>) {
+    let more = if options.policy.ingress.is_on() { &Source::INGRESS[..] } else { &[] };
     let start = Start::new(options, outbox);
-    for source in [Source::Namespaces, Source::Services, Source::EndpointSlices] {
-        start.watch(watches, source, "v1", 0);
+    for source in [Source::Namespaces, Source::Services, Source::EndpointSlices].iter().chain(more) {
+        start.watch(watches, *source, "v1", 0);
     }
     watches.spawn(run(start));
 }

@@ -111,11 +111,14 @@ impl Stored {
             }
             "ReferenceGrant" => {
                 let (spec, _) = fold::grant(raw(&object), interner);
-                cluster.grants.insert(ObjectName::new(text("namespace"), text("name")), Arc::new(spec));
+                cluster
+                    .namespaces
+                    .grants
+                    .insert(ObjectName::new(text("namespace"), text("name")), Arc::new(spec));
             }
             "Namespace" => {
                 let (labels, _) = fold::namespace(raw(&object), interner);
-                cluster.namespaces.insert(text("name").into(), Arc::new(labels));
+                cluster.namespaces.labels.insert(text("name").into(), Arc::new(labels));
             }
             "Service" => {
                 let (spec, _) = fold::service(raw(&object), ProbeSpec::default(), interner);

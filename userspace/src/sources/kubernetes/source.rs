@@ -16,6 +16,10 @@ pub(crate) enum Source {
     TlsRoutes,
     TcpRoutes,
     ReferenceGrants,
+    /// Only where the chart says that Ingresses are served.
+    IngressClasses,
+    /// The same.
+    Ingresses,
     /// What was settled.
     Claims,
 }
@@ -34,6 +38,8 @@ impl Source {
         Self::TcpRoutes,
         Self::ReferenceGrants,
     ];
+    /// What the controller reads besides, where Ingresses are served.
+    pub(super) const INGRESS: [Self; 2] = [Self::IngressClasses, Self::Ingresses];
     /// What an agent reads.
     pub(super) const SETTLED: [Self; 2] = [Self::EndpointSlices, Self::Claims];
 
@@ -50,6 +56,8 @@ impl Source {
             Self::TlsRoutes => "tlsroutes",
             Self::TcpRoutes => "tcproutes",
             Self::ReferenceGrants => "referencegrants",
+            Self::IngressClasses => "ingressclasses",
+            Self::Ingresses => "ingresses",
             Self::Claims => "claims",
         }
     }
@@ -57,9 +65,13 @@ impl Source {
     /// Versions that we read of a kind that a CRD brings, the preferred first; empty: every cluster has the kind.
     pub(super) fn versions(self) -> &'static [&'static str] {
         match self {
-            Self::Definitions | Self::Namespaces | Self::Services | Self::EndpointSlices | Self::Claims => {
-                &[]
-            }
+            Self::Definitions
+            | Self::Namespaces
+            | Self::Services
+            | Self::EndpointSlices
+            | Self::IngressClasses
+            | Self::Ingresses
+            | Self::Claims => &[],
             Self::GatewayClasses | Self::Gateways | Self::ReferenceGrants => &["v1", "v1beta1"],
             Self::ListenerSets => &["v1"],
             Self::TlsRoutes => &["v1", "v1alpha3", "v1alpha2"],
@@ -78,6 +90,7 @@ impl Source {
             Self::Definitions => "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
             Self::Namespaces | Self::Services => format!("/api/v1/{}", self.text()),
             Self::EndpointSlices => "/apis/discovery.k8s.io/v1/endpointslices".to_owned(),
+            Self::IngressClasses | Self::Ingresses => format!("/apis/networking.k8s.io/v1/{}", self.text()),
             Self::Claims => "/apis/vestibule.dev/v1alpha1/claims".to_owned(),
             Self::GatewayClasses
             | Self::Gateways

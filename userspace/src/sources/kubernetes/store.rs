@@ -104,6 +104,12 @@ impl Store {
         store
     }
 
+    /// Whether [`Store::set_policy`] can put this into effect: not if Services would have to be read again, or other kinds.
+    pub fn can_take(&self, policy: &Policy) -> bool {
+        let own = &self.tables.cluster.policy;
+        own.probe_defaults == policy.probe_defaults && own.ingress.is_on() == policy.ingress.is_on()
+    }
+
     /// Replaces what the chart allows and presets, except for [`Policy::probe_defaults`], with which Services were read.
     pub fn set_policy(&mut self, policy: Policy) {
         let probe_defaults = self.tables.cluster.policy.probe_defaults;
@@ -118,11 +124,14 @@ impl Store {
     pub(super) fn new(inbox: mpsc::Receiver<Message>, policy: Policy, reads: Reads) -> Self {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
-        let read = match reads {
-            Reads::Origins => &Source::ORIGINS[..],
-            Reads::Claims => &Source::SETTLED,
+        let (read, more) = match reads {
+            Reads::Origins if tables.cluster.policy.ingress.is_on() => {
+                (&Source::ORIGINS[..], &Source::INGRESS[..])
+            }
+            Reads::Origins => (&Source::ORIGINS[..], &[][..]),
+            Reads::Claims => (&Source::SETTLED[..], &[][..]),
         };
-        let sources = read.iter().map(|source| (*source, State::default())).collect();
+        let sources = read.iter().chain(more).map(|source| (*source, State::default())).collect();
         Self {
             tables,
             sources,

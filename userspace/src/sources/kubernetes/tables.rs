@@ -34,13 +34,16 @@ impl Tables {
             Body::ListenerSet(spec) => put(&mut cluster.listener_sets, name, spec),
             Body::TlsRoute(spec) => put(&mut cluster.tls_routes, name, spec),
             Body::TcpRoute(spec) => put(&mut cluster.tcp_routes, name, spec),
-            Body::Grant(spec) => put(&mut cluster.grants, name, spec),
-            Body::Namespace(labels) => put(&mut cluster.namespaces, name.name, labels),
+            Body::Grant(spec) => put(&mut cluster.namespaces.grants, name, spec),
+            Body::Namespace(labels) => put(&mut cluster.namespaces.labels, name.name, labels),
             Body::Service(spec) => put(&mut cluster.services, name, spec),
             Body::Slice(slice) => {
                 self.slices.put(name, slice);
                 false
             }
+            Body::IngressClass(true) => cluster.ingress.classes.insert(name.name),
+            Body::IngressClass(false) => cluster.ingress.classes.remove(&name.name),
+            Body::Ingress(spec) => put(&mut cluster.ingress.all, name, spec),
             Body::Claim(claim) => self.claims.put(&name.name, claim),
             Body::Mark(mark) => self.claims.mark(mark),
         };
@@ -59,13 +62,15 @@ impl Tables {
             Source::ListenerSets => cluster.listener_sets.remove(name).is_some(),
             Source::TlsRoutes => cluster.tls_routes.remove(name).is_some(),
             Source::TcpRoutes => cluster.tcp_routes.remove(name).is_some(),
-            Source::ReferenceGrants => cluster.grants.remove(name).is_some(),
-            Source::Namespaces => cluster.namespaces.remove(&name.name).is_some(),
+            Source::ReferenceGrants => cluster.namespaces.grants.remove(name).is_some(),
+            Source::Namespaces => cluster.namespaces.labels.remove(&name.name).is_some(),
             Source::Services => cluster.services.remove(name).is_some(),
             Source::EndpointSlices => {
                 self.slices.remove(name);
                 false
             }
+            Source::IngressClasses => cluster.ingress.classes.remove(&name.name),
+            Source::Ingresses => cluster.ingress.all.remove(name).is_some(),
             Source::Claims => self.claims.remove(&name.name),
         };
         changed
@@ -133,10 +138,12 @@ impl Tables {
             Source::ListenerSets => cluster.listener_sets.keys().cloned().collect(),
             Source::TlsRoutes => cluster.tls_routes.keys().cloned().collect(),
             Source::TcpRoutes => cluster.tcp_routes.keys().cloned().collect(),
-            Source::ReferenceGrants => cluster.grants.keys().cloned().collect(),
-            Source::Namespaces => cluster.namespaces.keys().map(bare).collect(),
+            Source::ReferenceGrants => cluster.namespaces.grants.keys().cloned().collect(),
+            Source::Namespaces => cluster.namespaces.labels.keys().map(bare).collect(),
             Source::Services => cluster.services.keys().cloned().collect(),
             Source::EndpointSlices => self.slices.names().cloned().collect(),
+            Source::IngressClasses => cluster.ingress.classes.iter().map(bare).collect(),
+            Source::Ingresses => cluster.ingress.all.keys().cloned().collect(),
             Source::Claims => self.claims.names().map(|name| ObjectName::new("", name)).collect(),
         };
         told.chain(kept).collect()
@@ -183,10 +190,12 @@ pub(super) fn kind(source: Source) -> Option<Kind> {
         Source::TlsRoutes => Kind::TlsRoute,
         Source::TcpRoutes => Kind::TcpRoute,
         Source::Services => Kind::Service,
+        Source::Ingresses => Kind::Ingress,
         Source::Definitions
         | Source::Namespaces
         | Source::EndpointSlices
         | Source::ReferenceGrants
+        | Source::IngressClasses
         | Source::Claims => {
             return None;
         }

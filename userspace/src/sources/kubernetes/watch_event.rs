@@ -2,7 +2,8 @@
 
 use super::source::Source;
 use crate::model::cluster::{
-    ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, ServiceSpec,
+    ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, IngressSpec, Labels, ListenerSetSpec,
+    ServiceSpec,
 };
 use crate::model::{ObjectName, Problem, StoredClaim};
 use std::sync::Arc;
@@ -68,6 +69,9 @@ pub(super) enum Body {
     Namespace(Arc<Labels>),
     Service(Arc<ServiceSpec>),
     Slice(Slice),
+    /// Whether it is of our controller.
+    IngressClass(bool),
+    Ingress(Arc<IngressSpec>),
     /// `None`: it cannot be read.
     Claim(Option<StoredClaim>),
     /// The Claim that marks that all are written.

@@ -107,6 +107,12 @@ impl Start {
                     told(fold::grant(raw, interner), Body::Grant)
                 })
             }
+            Source::IngressClasses => {
+                self.one::<_, false, _>(watches, source, version, epoch, |raw, _| fold::ingress_class(raw))
+            }
+            Source::Ingresses => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
+                told(fold::ingress(raw, interner), Body::Ingress)
+            }),
             Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
                 if raw.meta.name.as_deref() == Some(SETTLED) {
                     let version = raw.meta.resource_version.as_deref().unwrap_or_default();
@@ -210,8 +216,17 @@ impl<F> Folding<F> {
             Body::Class(class) => class.is_some(),
             // One that was ours keeps our condition until it is taken away.
             Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
-            Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) | Body::Mark(_) => false,
-            Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => true,
+            Body::Slice(_)
+            | Body::Namespace(_)
+            | Body::Grant(_)
+            | Body::IngressClass(_)
+            | Body::Claim(_)
+            | Body::Mark(_) => false,
+            Body::Ingress(_)
+            | Body::Gateway(_)
+            | Body::ListenerSet(_)
+            | Body::TlsRoute(_)
+            | Body::TcpRoute(_) => true,
         };
         let status = is_ours.then(|| StoredStatus {
             resource_version: meta.resource_version.unwrap_or_default(),

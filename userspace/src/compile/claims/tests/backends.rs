@@ -208,7 +208,7 @@ fn references_to_other_namespaces_need_a_grant_of_theirs() {
         scene.service("b/s", &["10.0.0.1"]);
         let told = format!("{namespace}: {from:?} {to:?}");
         let grant = GrantSpec { from: vec![from], to: vec![to] };
-        scene.cluster().grants.insert(ObjectName::new(namespace, "grant"), Arc::new(grant));
+        scene.cluster().namespaces.grants.insert(ObjectName::new(namespace, "grant"), Arc::new(grant));
         assert_eq!(scene.backends("tlsroute/a/r"), if is_allowed { "10.0.0.1:6443 1" } else { "" }, "{told}");
         let condition = if is_allowed { "ResolvedRefs" } else { "ResolvedRefs=False/RefNotPermitted" };
         assert_eq!(scene.tls_conditions("a/r"), format!("Accepted {condition}"), "{told}");

@@ -4,6 +4,8 @@
 pub mod claim;
 /// `NodeState`: what one agent says of its node.
 pub mod node_state;
+/// Ingress and IngressClass.
+pub(super) mod networking;
 /// What an agent reports in its Lease.
 pub mod lease_report;
 /// What every object has.

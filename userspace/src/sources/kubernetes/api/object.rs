@@ -38,11 +38,17 @@ pub(in super::super) struct RawMeta {
 }
 
 /// Beginnings of the annotations that are read. Others can be large: `kubectl apply` keeps whole objects in one.
-const ANNOTATIONS: [&str; 4] = [
+const ANNOTATIONS: [&str; 10] = [
     "vestibule.dev/",
     "metallb.io/",
     "service.beta.kubernetes.io/load-balancer-",
     "gateway.networking.k8s.io/bundle-",
+    "kubernetes.io/ingress.class",
+    "haproxy.org/",
+    "haproxy-ingress.github.io/",
+    "nginx.ingress.kubernetes.io/ssl-passthrough",
+    "ingress.kubernetes.io/",
+    "ingress.cilium.io/tls-passthrough",
 ];
 
 /// An object with (`STATUS`) or without its status.

@@ -20,12 +20,15 @@ mod namespace;
 mod service;
 /// EndpointSlice.
 mod endpoint_slice;
+/// Ingress and IngressClass.
+mod ingress;
 
 pub(super) use claim::fold as claim;
 pub(super) use class::fold as class;
 pub(super) use endpoint_slice::fold as endpoint_slice;
 pub(super) use gateway::fold as gateway;
 pub(super) use grant::fold as grant;
+pub(super) use ingress::{class as ingress_class, fold as ingress};
 pub(super) use listener_set::fold as listener_set;
 pub(super) use namespace::fold as namespace;
 pub(super) use route::fold as route;

@@ -2,8 +2,9 @@
 //! number of problems is bounded.
 
 use super::super::super::api::object::Object;
-use super::super::{class, endpoint_slice, gateway, grant, listener_set, namespace, route, service};
+use super::super::{class, endpoint_slice, gateway, grant, ingress, listener_set, namespace, route, service};
 use super::{defaults, interner};
+use crate::model::cluster::IngressPort;
 use crate::model::{Kind, Problem};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -63,7 +64,8 @@ fn spec() -> impl Strategy<Value = Value> {
     let services = (text(), list(reference()), text(), text(), list(text()));
     (gateways, services).prop_map(|((controller, class, listeners, refs, hostnames), (kind, ports, lb, ip, ranges))| {
         json!({"controllerName": controller, "gatewayClassName": class, "listeners": listeners, "addresses": refs,
-            "parentRefs": refs, "parentRef": refs.get(0), "hostnames": hostnames, "rules": [{"backendRefs": refs}],
+            "parentRefs": refs, "parentRef": refs.get(0), "hostnames": hostnames, "rules": [{"backendRefs": refs, "host": hostnames.get(0), "http": {"paths": [{"path": class, "backend": {"service": refs.get(0)}}]}}],
+            "ingressClassName": class,
             "from": refs, "to": refs, "allowedListeners": {"namespaces": {"from": class}}, "type": kind, "ports": ports,
             "loadBalancerClass": lb, "loadBalancerIP": ip, "loadBalancerSourceRanges": ranges})
     })
@@ -120,6 +122,9 @@ fn fold_as_everything(object: &Value) {
     let (service, told) = service(read(object), defaults(), &interner);
     problems.push(told);
     assert!(service.ports.iter().all(|port| port.port != 0));
+    let (ingress, told) = ingress(read(object), &interner);
+    problems.push(told);
+    assert!(ingress.rules.iter().all(|rule| rule.port != IngressPort::Number(0)));
     let (slice, told) = endpoint_slice(read(object), &interner);
     problems.push(told);
     for endpoint in slice.endpoints.iter() {

@@ -8,6 +8,8 @@ mod endpoints;
 mod gateways;
 /// Claims.
 mod claims;
+/// Ingresses and their classes.
+mod ingress;
 /// Garbage.
 mod garbage;
 

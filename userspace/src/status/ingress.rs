@@ -1,0 +1,99 @@
+//! The status of an Ingress: the addresses at which it is served. It has no conditions.
+
+use super::progress::Progress;
+use super::{changed, elements, service, text};
+use crate::model::verdict::IngressVerdict;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+/// Whether a status has all addresses of a verdict.
+pub fn shows(current: &Value, verdict: &IngressVerdict) -> bool {
+    let entries = elements(current.pointer("/loadBalancer/ingress"));
+    verdict
+        .addresses
+        .iter()
+        .all(|address| entries.iter().any(|entry| text(entry, "ip") == address.to_string()))
+}
+
+/// Returns what to write to the status. As those of a Service, addresses appear once it is programmed.
+pub fn desired_status(current: &Value, verdict: &IngressVerdict, progress: &Progress) -> Option<Value> {
+    if !verdict.writes_status {
+        return None;
+    }
+    let shown = service::shown(current, &verdict.addresses, &verdict.programmable, progress);
+    let ports: Vec<Value> =
+        verdict.ports.iter().map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
+    let entries: Vec<Value> = shown.iter().map(|address| json!({ "ip": address, "ports": ports })).collect();
+    write(current, entries)
+}
+
+/// Returns what to write to the status of an Ingress that is not served: where it has our addresses alone, we wrote them.
+pub fn left(current: &Value, ours: &BTreeSet<IpAddr>) -> Option<Value> {
+    let entries = elements(current.pointer("/loadBalancer/ingress"));
+    let is_ours = |entry: &Value| text(entry, "ip").parse().is_ok_and(|address| ours.contains(&address));
+    if entries.is_empty() || !entries.iter().all(is_ours) {
+        return None;
+    }
+    write(current, Vec::new())
+}
+
+fn write(current: &Value, entries: Vec<Value>) -> Option<Value> {
+    let balancer = match entries.is_empty() {
+        true if elements(current.pointer("/loadBalancer/ingress")).is_empty() => return None,
+        true => json!({ "ingress": null }),
+        false => json!({ "ingress": entries }),
+    };
+    changed(current, [("loadBalancer", balancer)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::verdict::{Condition, Programmable, Status};
+
+    fn verdict(writes_status: bool, programmable: Programmable) -> IngressVerdict {
+        IngressVerdict {
+            addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
+            ports: vec![443],
+            programmable,
+            writes_status,
+        }
+    }
+
+    #[test]
+    fn addresses_appear_once_nodes_serve_them_and_stay_while_one_joins() {
+        let yes = verdict(true, Programmable::Yes);
+        let missing = Progress::Missing(vec![("n1".to_owned(), None)]);
+        assert_eq!(desired_status(&json!({}), &yes, &missing), None);
+        let new = desired_status(&json!({}), &yes, &Progress::Everywhere).unwrap();
+        let ports = json!([{"port": 443, "protocol": "TCP"}]);
+        let entries = json!([{"ip": "192.0.2.1", "ports": ports}, {"ip": "2001:db8::1", "ports": ports}]);
+        assert_eq!(new, json!({"loadBalancer": {"ingress": entries}}));
+        assert!(shows(&new, &yes));
+        assert_eq!(desired_status(&new, &yes, &missing), None);
+        let condition = Condition {
+            kind: "Programmed",
+            status: Status::False,
+            reason: "Invalid",
+            message: String::new(),
+        };
+        let no = verdict(true, Programmable::No(condition));
+        assert_eq!(desired_status(&new, &no, &missing), Some(json!({"loadBalancer": {"ingress": null}})));
+        assert_eq!(
+            desired_status(&json!({}), &verdict(false, Programmable::Yes), &Progress::Everywhere),
+            None
+        );
+    }
+
+    #[test]
+    fn what_others_wrote_stays() {
+        let ours = BTreeSet::from(["192.0.2.1".parse().unwrap()]);
+        let status = |entries: Value| json!({"loadBalancer": {"ingress": entries}});
+        let gone = Some(status(Value::Null));
+        assert_eq!(left(&status(json!([{"ip": "192.0.2.1"}])), &ours), gone);
+        assert_eq!(left(&status(json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.9"}])), &ours), None);
+        assert_eq!(left(&status(json!([{"hostname": "a.example"}])), &ours), None);
+        assert_eq!(left(&json!({}), &ours), None);
+    }
+}
