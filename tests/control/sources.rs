@@ -156,7 +156,7 @@ fn definitions_that_are_absent_appear_change_and_go() {
     let cluster = watched.store.cluster();
     assert_eq!(cluster.services[&kubernetes].ports[0].port, 443);
     assert_eq!(&*cluster.endpoints[&kubernetes][0].port_name, "https");
-    assert!(cluster.namespaces["default"].contains_key("kubernetes.io/metadata.name"));
+    assert!(cluster.namespaces.labels["default"].contains_key("kubernetes.io/metadata.name"));
 
     std::thread::scope(|scope| {
         let made = scope.spawn(|| {

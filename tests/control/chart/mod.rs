@@ -2,7 +2,7 @@
 //! handles it.
 
 /// Rendering, and finding objects in the result.
-mod rendered;
+pub(crate) mod rendered;
 /// Pods.
 mod pods;
 /// Values that are accepted.

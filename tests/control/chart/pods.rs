@@ -196,7 +196,10 @@ fn the_job_that_withdraws_runs_where_a_controller_does_and_by_its_account() {
     }
     assert_eq!(pod["containers"][0]["image"], controller["containers"][0]["image"]);
     assert_eq!(pod["containers"][0]["env"], controller["containers"][0]["env"]);
-    assert_eq!(pod["containers"][0]["args"], json!(["withdraw", "--log-format=json"]));
+    assert_eq!(
+        pod["containers"][0]["args"],
+        json!(["withdraw", "--config=/etc/vestibule/vestibule.yaml", "--log-format=json"])
+    );
     assert!(!template(&["--set=withdraw.enabled=false"]).unwrap().contains("kind: Job"));
     assert!(!template(&["--no-hooks"]).unwrap().contains("kind: Job"));
 }

@@ -13,6 +13,8 @@ pub(super) const NAMESPACE: &str = "vestibule-system";
 pub(super) const EVERYTHING: &[&str] = &[
     "--api-versions=gateway.networking.k8s.io/v1/GatewayClass",
     "--set=addresses.ranges={192.0.2.0/26,2001:db8::10-2001:db8::ff}",
+    "--set=listeners[0].name=https,listeners[0].addresses={192.0.2.1},listeners[0].port=443,listeners[0].protocol=TLS",
+    "--set=ingress.listeners={https},ingress.adopt[0].class=nginx",
     "--set=namespace.create=true,networkPolicy.enabled=true",
     "--set=podMonitor.enabled=true,prometheusRule.enabled=true,grafana.dashboards.enabled=true",
     "--set=capabilities.sysAdmin=true,seccompProfile.type=Unconfined,seLinuxOptions.type=spc_t",
@@ -24,7 +26,7 @@ pub(super) fn root(path: &str) -> PathBuf {
 }
 
 /// Returns what helm prints for the chart, or its error message.
-pub(super) fn template(options: &[&str]) -> Result<String, String> {
+pub(crate) fn template(options: &[&str]) -> Result<String, String> {
     let output = run(options);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }

@@ -42,7 +42,13 @@ fn no_rule_is_wider_than_a_purpose() {
             continue;
         }
         // Specs of other controllers' objects are never written.
-        let foreign = ["", "discovery.k8s.io", "gateway.networking.k8s.io", "apiextensions.k8s.io"];
+        let foreign = [
+            "",
+            "discovery.k8s.io",
+            "gateway.networking.k8s.io",
+            "networking.k8s.io",
+            "apiextensions.k8s.io",
+        ];
         let objects_of_others = foreign.contains(&groups[0]) && !resources.contains(&"secrets");
         if objects_of_others && resources.iter().any(|resource| !resource.ends_with("/status")) {
             // An agent reads its own node once, for the zone; a rule cannot express which node that is.

@@ -45,6 +45,8 @@ fn values_that_cannot_be_meant_are_refused_with_their_place() {
         ("probe.type=http", "at '/probe/type'"),
         ("probe.panicShare=101", "at '/probe/panicShare'"),
         ("controller.replicas=two", "at '/controller/replicas'"),
+        ("ingress.adopt[0].class=x,ingress.adopt[0].passthrough=Some", "at '/ingress/adopt/0/passthrough'"),
+        ("ingress.adopt[0].passthrough=All", "at '/ingress/adopt/0': missing property 'class'"),
         ("logFormat=xml", "at '/logFormat'"),
         ("metrics.port=65536", "at '/metrics/port'"),
         ("tolerations[0].operator=Maybe", "at '/tolerations/0/operator'"),
@@ -79,7 +81,10 @@ fn the_binary_reads_what_the_chart_writes() {
     assert_eq!(read.policy.excluded.len(), 2);
     assert_eq!(read.facts.settings.idle_timeout.as_secs(), 5400);
     assert_eq!(read.policy.probe, Some(read.policy.probe_defaults));
+    let (read, _) = config::parse_chart(&file(EVERYTHING));
+    assert!(read.policy.ingress.is_on() && *read.policy.ingress.adopt[0].class == *"nginx");
     let (read, _) = config::parse_chart(&file(&with_file));
+    assert!(!read.policy.ingress.is_on());
     assert_eq!((read.facts.listeners.len(), read.facts.routes.len()), (1, 1));
 }
 
@@ -104,6 +109,19 @@ fn a_gatewayclass_is_made_where_the_cluster_knows_the_kind() {
     assert!(classes(&[]).is_empty());
     assert!(classes(&[known, "--set=gatewayClass.create=false"]).is_empty());
     assert_eq!(classes(&[known, "--set=gatewayClass.name=edge"])[0]["metadata"]["name"], "edge");
+}
+
+#[test]
+fn ingresses_are_read_only_where_the_chart_names_listeners_for_them() {
+    let text = template(&[]).unwrap();
+    assert!(!text.contains("ingresses") && !text.contains("IngressClass\n"), "{text}");
+    let objects = objects(EVERYTHING);
+    let class = object(&objects, "IngressClass", "vestibule");
+    assert_eq!(class["spec"]["controller"], "vestibule.dev/ingress-controller");
+    assert!(template(EVERYTHING).unwrap().contains("ingresses/status"));
+    let mut without = EVERYTHING.to_vec();
+    without.push("--set=ingress.class.create=false");
+    assert!(!template(&without).unwrap().contains("kind: IngressClass"));
 }
 
 #[test]

@@ -86,11 +86,15 @@ fn ingresses_are_served_on_a_listener_of_the_chart() {
     let ours = ["-n", "tenant", "ingress", "ours"];
     scene.kubectl().wait_for("an address", &ours, SOON, |found| ips(found) == ["192.0.2.9"]).unwrap();
     let explain = |name: &str| {
-        let output =
-            scene.vestibule().args(["explain", "--name", name, "--from", "192.0.2.77"]).output().unwrap();
+        let output = scene
+            .vestibule()
+            .args(["explain", "--name", name, "--from", "192.0.2.77", "--listener", "192.0.2.9:443"])
+            .output()
+            .unwrap();
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
     };
-    assert!(explain("x.a.example.com").contains("ingress/tenant/ours:*.a.example.com"));
+    let explained = explain("x.a.example.com");
+    assert!(explained.contains("ingress/tenant/ours:*.a.example.com"), "{explained}");
     assert!(
         !explain("x.y.a.example.com").contains("ingress/tenant/ours"),
         "{}",

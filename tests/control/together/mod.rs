@@ -14,5 +14,7 @@ mod metrics;
 mod file;
 /// The chart's file while both run.
 mod chart;
+/// Ingresses.
+mod ingress;
 /// Vestibule is withdrawn from the cluster, or from a node.
 mod withdraw;

@@ -62,6 +62,11 @@ probe:
   panicShare: {{ int64 .Values.probe.panicShare }}
 savedState:
   maxAge: {{ .Values.savedState.maxAge }}
+{{- if .Values.ingress.listeners }}
+ingress:
+  listeners: {{ toJson .Values.ingress.listeners }}
+  adopt: {{ toJson .Values.ingress.adopt }}
+{{- end }}
 {{- with .Values.listeners }}
 listeners: {{- toYaml . | nindent 2 }}
 {{- end }}
