@@ -190,12 +190,13 @@ fn granted<'a>(held: &[(&String, &'a ClaimSpec)]) -> Granted<'a> {
     granted
 }
 
-/// Whether a Claim that waits has this. Many may answer at an address and port, with one protocol.
+/// Whether a Claim that waits has this. Many may answer at an address and port with TLS, and one with TCP.
 fn is_taken(granted: &Granted<'_>, protocol: &str, grant: &ClaimGrant) -> bool {
     let those = granted.get(&(grant.address.as_str(), grant.port)).into_iter().flatten();
-    those
-        .into_iter()
-        .any(|(other, names)| *other != protocol || (names.is_some() && *names == grant.names.as_deref()))
+    those.into_iter().any(|(other, names)| {
+        let is_shared = names.is_none() && protocol == "TLS";
+        *other != protocol || (!is_shared && *names == grant.names.as_deref())
+    })
 }
 
 fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
@@ -401,6 +402,25 @@ mod tests {
         assert!(!says_nothing_new(&json!({"addresses": null}), &with_addresses));
         assert!(says_nothing_new(&json!({"addresses": null}), &status(1, 3)));
         assert!(!says_nothing_new(&json!({"listeners": {}}), &status(1, 3)));
+    }
+
+    /// It asks for no names, so that its address and port alone say that they are taken.
+    #[test]
+    fn a_tcp_listener_without_a_route_that_waits_goes_to_no_other_one() {
+        let tcp = |claim: Claim| {
+            let grants = claim.grants.into_iter().map(|grant| Grant { protocol: Protocol::Tcp, ..grant });
+            Claim { protocol: Protocol::Tcp, grants: grants.collect(), ..claim }
+        };
+        let (set, gateway) = (tcp(claim(Kind::ListenerSet, "s", &[])), tcp(claim(Kind::Gateway, "g", &[])));
+        let has = stored(std::slice::from_ref(&set));
+        let hold =
+            Hold::of([Source::ListenerSets].into(), &Cluster::default(), &[gateway.clone()], has.iter());
+        assert_eq!(hold.claims, BTreeSet::from([name(&set), name(&gateway)]));
+        // With TLS both may answer.
+        let (set, gateway) = (claim(Kind::ListenerSet, "s", &[]), claim(Kind::Gateway, "g", &[]));
+        let has = stored(std::slice::from_ref(&set));
+        let hold = Hold::of([Source::ListenerSets].into(), &Cluster::default(), &[gateway], has.iter());
+        assert_eq!(hold.claims, BTreeSet::from([name(&set)]));
     }
 
     /// Without their classes it is not known which Ingresses are ours.
