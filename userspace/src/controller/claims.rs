@@ -6,7 +6,7 @@
 use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimWrite, Stored};
 use crate::model::claim::possession;
-use crate::model::{self, Kind, ObjectRef, Possession};
+use crate::model::{self, Kind, ObjectName, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -161,10 +161,9 @@ impl Claims {
         let mut possession = possession(settled.map(|(_, (claim, _))| claim));
         for (_, stored) in self.stored.iter().flatten().filter(|(name, _)| is_as_written(name)) {
             let origin = &stored.spec.origin;
-            let (Ok(kind), namespace) = (origin.kind.parse(), origin.namespace.as_str().into()) else {
-                continue;
-            };
-            stored.spec.granted().iter().for_each(|grant| grant.note(kind, &namespace, &mut possession));
+            let name = ObjectName::new(origin.namespace.as_str(), origin.name.as_str());
+            let Ok(kind) = origin.kind.parse() else { continue };
+            stored.spec.granted().iter().for_each(|grant| grant.note(kind, &name, &mut possession));
         }
         possession
     }

@@ -5,6 +5,8 @@
 //! is outside the installation's ranges, excluded, or belongs to another namespace: to one that has it, or else to that of the older
 //! object. After that, objects that request nothing in particular get the addresses that are still free.
 //!
+//! What a Gateway was granted is read from Claims first: its status is a copy, which may be empty, or have been edited.
+//!
 //! An address whose range was taken away drains: who was granted it keeps it and is warned, and nobody else gets it.
 
 /// Which addresses may be assigned at all, and the next free one.
@@ -111,8 +113,8 @@ struct Claimant<'a> {
     name: &'a ObjectName,
     /// Field of the request, for problems.
     field: &'a str,
-    /// Addresses in status.
-    given: &'a [IpAddr],
+    /// Addresses that it has: by Claims, then by its status.
+    given: Vec<IpAddr>,
     slots: Vec<Slot>,
     /// Requested values that it cannot have, with the reasons.
     refused: Vec<(String, String)>,
@@ -139,14 +141,20 @@ fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
     let families: Vec<bool> = [true, false].into_iter().filter(|is_v4| pool.offers(*is_v4)).collect();
     let gateways = cluster.gateways.iter().filter(|(_, gateway)| is_eligible(cluster, gateway));
     let gateways = gateways.map(|(name, gateway)| {
+        let mut given: Vec<IpAddr> = cluster.possession.of_gateway(name).collect();
+        for address in &gateway.given {
+            if !given.contains(address) {
+                given.push(*address);
+            }
+        }
         let keeps = |address: &&IpAddr| {
             cluster.possession.has_address(&name.namespace, **address) && pool.exclusion(**address).is_none()
         };
-        let kept: Vec<bool> = gateway.given.iter().filter(keeps).map(IpAddr::is_ipv4).collect();
+        let kept: Vec<bool> = given.iter().filter(keeps).map(IpAddr::is_ipv4).collect();
         // A family whose ranges were taken away is still wanted by who has an address of it.
         let is_wanted = |is_v4: &bool| families.contains(is_v4) || kept.contains(is_v4);
         let families: Vec<bool> = [true, false].into_iter().filter(is_wanted).collect();
-        gateway_claim(name, gateway, &families)
+        gateway_claim(name, gateway, given, &families)
     });
     let services = cluster.services.iter().filter_map(|(name, service)| {
         let balancer = service.load_balancer.as_deref()?;
@@ -155,13 +163,19 @@ fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
     gateways.chain(services).collect()
 }
 
-fn gateway_claim<'a>(name: &'a ObjectName, gateway: &'a GatewaySpec, families: &[bool]) -> Claimant<'a> {
+fn gateway_claim<'a>(
+    name: &'a ObjectName,
+    gateway: &'a GatewaySpec,
+    given: Vec<IpAddr>,
+    families: &[bool],
+) -> Claimant<'a> {
+    let wants_addresses = wants_addresses(gateway, &given);
     let mut claimant = Claimant {
         created_secs: gateway.meta.created_secs,
         kind: Kind::Gateway,
         name,
         field: "spec.addresses",
-        given: &gateway.given,
+        given,
         slots: Vec::new(),
         refused: Vec::new(),
     };
@@ -178,7 +192,7 @@ fn gateway_claim<'a>(name: &'a ObjectName, gateway: &'a GatewaySpec, families: &
             Err(_) => claimant.refused.push((value.to_string(), format!("{value:?} is no IP address"))),
         }
     }
-    if gateway.addresses.is_empty() && wants_addresses(gateway) {
+    if gateway.addresses.is_empty() && wants_addresses {
         let wish = |(i, is_v4): (usize, &bool)| match i {
             0 => Wish::Any { is_v4: *is_v4 },
             _ => Wish::Spare { is_v4: *is_v4 },
@@ -189,9 +203,9 @@ fn gateway_claim<'a>(name: &'a ObjectName, gateway: &'a GatewaySpec, families: &
 }
 
 /// Whether an address would serve anything. A Gateway with only HTTP listeners gets none.
-fn wants_addresses(gateway: &GatewaySpec) -> bool {
+fn wants_addresses(gateway: &GatewaySpec, given: &[IpAddr]) -> bool {
     let served = |protocol: &str| protocol == "TLS" || protocol == "TCP";
-    !gateway.given.is_empty()
+    !given.is_empty()
         || gateway.listeners.is_empty()
         || gateway.listeners.iter().any(|listener| served(&listener.protocol))
 }
@@ -206,7 +220,7 @@ fn service_claim<'a>(
         kind: Kind::Service,
         name,
         field: &balancer.field,
-        given: &[],
+        given: Vec::new(),
         slots: Vec::new(),
         refused: Vec::new(),
     };
@@ -306,7 +320,7 @@ impl<'a> Ledger<'a> {
                 Some(why) => claimant.refused.push((address.to_string(), why)),
             }
         }
-        for address in claimant.given {
+        for address in &claimant.given {
             let free = slots.iter_mut().find(|slot| {
                 slot.got.is_none()
                     && matches!(slot.wish, Wish::Any { is_v4 } | Wish::Spare { is_v4 } if is_v4 == address.is_ipv4())

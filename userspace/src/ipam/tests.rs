@@ -302,3 +302,30 @@ fn an_address_whose_range_is_taken_away_stays_with_who_has_it_and_nobody_else_ge
     cluster.policy.ranges.push(range("192.0.2.0-192.0.2.9"));
     assert_eq!(problem(&cluster), None);
 }
+
+/// Where `vestibule withdraw`, or anything else, has emptied the status, tenants would come back at addresses of each other.
+#[test]
+fn what_claims_say_that_a_gateway_has_comes_before_its_status() {
+    let mut cluster = cluster(&["192.0.2.0-192.0.2.9", "2001:db8::0-2001:db8::9"]);
+    let grant = |cluster: &mut Cluster, gateway: &str, address| {
+        let gateway = name(gateway);
+        cluster.possession.add_address(&gateway.namespace, ip(address));
+        cluster.possession.add_gateway(&gateway, ip(address));
+    };
+    for address in ["192.0.2.7", "2001:db8::7"] {
+        grant(&mut cluster, "b/emptied", address);
+    }
+    grant(&mut cluster, "c/edited", "192.0.2.5");
+    gateway(&mut cluster, "a/new", 0, &[], &[]);
+    gateway(&mut cluster, "b/emptied", 1, &[], &[]);
+    gateway(&mut cluster, "c/edited", 2, &[], &["192.0.2.2"]);
+    gateway(&mut cluster, "d/copies", 3, &[], &["192.0.2.7"]);
+    assert_eq!(got(&cluster, "b/emptied"), "192.0.2.7 2001:db8::7");
+    assert!(got(&cluster, "c/edited").starts_with("192.0.2.5 "), "{}", got(&cluster, "c/edited"));
+    assert!(got(&cluster, "a/new").starts_with("192.0.2.0 "), "{}", got(&cluster, "a/new"));
+    assert!(got(&cluster, "d/copies").starts_with("192.0.2.1 "), "{}", got(&cluster, "d/copies"));
+    // What it asks for by value comes before what it has.
+    grant(&mut cluster, "e/moves", "192.0.2.8");
+    gateway(&mut cluster, "e/moves", 4, &["192.0.2.9"], &[]);
+    assert_eq!(got(&cluster, "e/moves"), "192.0.2.9");
+}

@@ -151,8 +151,12 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Notes that an object of this kind and namespace has it.
-    pub fn note(&self, kind: Kind, namespace: &Arc<str>, possession: &mut Possession) {
+    /// Notes that an object of this kind and name has it.
+    pub fn note(&self, kind: Kind, name: &ObjectName, possession: &mut Possession) {
+        let namespace = &name.namespace;
+        if kind == Kind::Gateway {
+            possession.add_gateway(name, self.at.ip());
+        }
         // Others answer at a Gateway's addresses.
         if matches!(kind, Kind::Gateway | Kind::Service) {
             possession.add_address(namespace, self.at.ip());
@@ -173,7 +177,7 @@ pub fn possession<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Possession
     for claim in claims {
         if let Some(object) = claim.origin.object() {
             let ObjectRef { kind, name } = object;
-            claim.grants.iter().for_each(|grant| grant.note(kind, &name.namespace, &mut possession));
+            claim.grants.iter().for_each(|grant| grant.note(kind, &name, &mut possession));
         }
     }
     possession

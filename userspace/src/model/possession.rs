@@ -2,7 +2,9 @@
 
 use super::Protocol;
 use super::name::Pattern;
+use super::object::ObjectName;
 use foldhash::{HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -10,6 +12,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Possession {
     addresses: HashMap<IpAddr, HashSet<Arc<str>>>,
+    /// Addresses of each Gateway, in order.
+    gateways: HashMap<ObjectName, BTreeSet<IpAddr>>,
     bindings: HashMap<(SocketAddr, Protocol), HashSet<Arc<str>>>,
     /// `None`: what no name takes.
     names: HashMap<(SocketAddr, Option<Pattern>), HashSet<Arc<str>>>,
@@ -19,6 +23,16 @@ impl Possession {
     /// An object of this namespace has an address: a Gateway or Service.
     pub fn add_address(&mut self, namespace: &Arc<str>, address: IpAddr) {
         self.addresses.entry(address).or_default().insert(Arc::clone(namespace));
+    }
+
+    /// A Gateway has an address.
+    pub fn add_gateway(&mut self, gateway: &ObjectName, address: IpAddr) {
+        self.gateways.entry(gateway.clone()).or_default().insert(address);
+    }
+
+    /// Returns the addresses that a Gateway has, in order.
+    pub fn of_gateway(&self, gateway: &ObjectName) -> impl Iterator<Item = IpAddr> {
+        self.gateways.get(gateway).into_iter().flatten().copied()
     }
 
     /// An object of this namespace answers at an address and port with a protocol. The address may be that of a Gateway of another
