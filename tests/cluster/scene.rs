@@ -92,7 +92,9 @@ fn wait_for_routes(cluster: &Cluster, namespace: &OwnNamespace) -> Result<()> {
     let versions = |claims: &Value| -> Vec<i64> {
         let of_route = |claim: &&Value| {
             let origin = &claim["spec"]["origin"];
-            origin["kind"] == "TLSRoute" && origin["namespace"] == namespace.name()
+            // The first one may have been written before the Gateway had its addresses.
+            let has_names = claim["spec"]["grants"].as_array().is_some_and(|grants| !grants.is_empty());
+            origin["kind"] == "TLSRoute" && origin["namespace"] == namespace.name() && has_names
         };
         let version = |claim: &Value| claim["metadata"]["resourceVersion"].as_str()?.parse().ok();
         items(claims).iter().filter(of_route).filter_map(version).collect()

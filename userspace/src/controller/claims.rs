@@ -56,6 +56,8 @@ enum When {
 #[derive(Debug, Default)]
 struct Pending {
     is_in_flight: bool,
+    /// The watch was faster than the answer to the write.
+    is_reported: bool,
     failures: u32,
     /// Not before.
     not_before: Option<Instant>,
@@ -114,8 +116,10 @@ impl Claims {
 
     /// The newest state of this one has come: it may be written again.
     fn reported(&mut self, name: &str) {
-        if self.pending.get(name).is_some_and(|pending| !pending.is_in_flight && pending.failures == 0) {
-            self.pending.remove(name);
+        match self.pending.get_mut(name) {
+            Some(pending) if pending.is_in_flight => pending.is_reported = true,
+            Some(pending) if pending.failures == 0 => drop(self.pending.remove(name)),
+            _ => {}
         }
         // The first settling adds all that there are.
         if self.is_settled {
@@ -339,6 +343,11 @@ impl Claims {
         self.in_flight -= 1;
         let pending = self.pending.entry(name.to_owned()).or_default();
         pending.is_in_flight = false;
+        let is_reported = std::mem::take(&mut pending.is_reported);
+        if is_done && is_reported {
+            self.pending.remove(name);
+            return;
+        }
         let wait = match is_done {
             true => {
                 pending.failures = 0;
@@ -706,6 +715,24 @@ mod tests {
         assert_eq!(scene.send(false), [0, 0, 0]);
         scene.list();
         assert_eq!(scene.send(true), [0, 1, 0]);
+    }
+
+    /// Otherwise a route that is created and gets its address in the same moment would wait for seconds.
+    #[test]
+    fn a_claim_that_was_reported_before_its_write_was_answered_is_written_again_at_once() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        let (name, write) = scene.claims.next(scene.now).unwrap();
+        let ClaimWrite::Create(spec) = write else { panic!("{write:?}") };
+        let stored = Stored { spec, version: "5".to_owned(), ..Stored::default() };
+        scene.claims.take(ClaimNews::Put(name.clone(), Box::new(stored)));
+        scene.claims.want(vec![claim("x", 444)], BTreeSet::new(), "t2");
+        assert_eq!(scene.claims.next(scene.now), Err(None), "it is in flight");
+        scene.claims.ended(&name, true, scene.now);
+        let (again, write) = scene.claims.next(scene.now).unwrap();
+        assert_eq!(again, name);
+        assert!(matches!(write, ClaimWrite::Replace(_, ref version) if version == "5"), "{write:?}");
     }
 
     #[test]

@@ -413,8 +413,12 @@ mod tests {
         };
         let (set, gateway) = (tcp(claim(Kind::ListenerSet, "s", &[])), tcp(claim(Kind::Gateway, "g", &[])));
         let has = stored(std::slice::from_ref(&set));
-        let hold =
-            Hold::of([Source::ListenerSets].into(), &Cluster::default(), &[gateway.clone()], has.iter());
+        let hold = Hold::of(
+            [Source::ListenerSets].into(),
+            &Cluster::default(),
+            std::slice::from_ref(&gateway),
+            has.iter(),
+        );
         assert_eq!(hold.claims, BTreeSet::from([name(&set), name(&gateway)]));
         // With TLS both may answer.
         let (set, gateway) = (claim(Kind::ListenerSet, "s", &[]), claim(Kind::Gateway, "g", &[]));
