@@ -84,7 +84,7 @@ pub struct Claim {
     pub part: Arc<str>,
     /// `metadata.uid` of its object; empty: it has none.
     pub uid: Arc<str>,
-    /// Whose it is: the origin's namespace. `None`: the static file's.
+    /// Whose it is: the origin's namespace or what its label says, and the origin's own label. `None`: the static file's.
     pub tenant: Option<Arc<str>>,
     /// The port that it asks for.
     pub port: u16,

@@ -36,7 +36,7 @@ pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Pr
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};
-pub use object::{Kind, Meta, ObjectName, ObjectRef};
+pub use object::{Kind, Meta, ObjectName, ObjectRef, TENANT};
 pub use possession::Possession;
 pub use problem::{Problem, Severity};
 pub use shared_list::{Difference, Named, SharedList};

@@ -103,6 +103,9 @@ impl fmt::Display for ObjectRef {
     }
 }
 
+/// The label of a namespace that says whose it is, and of an object that says of which part.
+pub const TENANT: &str = "vestibule.dev/tenant";
+
 /// What every object has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
@@ -114,4 +117,6 @@ pub struct Meta {
     pub generation: i64,
     /// `metadata.creationTimestamp`, seconds since 1970.
     pub created_secs: i64,
+    /// Label `vestibule.dev/tenant`: which part of its namespace's tenant it is of.
+    pub tenant: Option<Arc<str>>,
 }

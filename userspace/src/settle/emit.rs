@@ -7,10 +7,10 @@ use super::own::{Entry, Lead, Loss, Names};
 use super::references::port_of;
 use super::route::{Route, Routes};
 use super::service::{Balancers, Port};
-use super::{attach, label};
+use super::{attach, label, tenant};
 use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why};
-use crate::model::cluster::{ClusterRoute, Policy};
-use crate::model::{Claim, Desired, Kind, ObjectName, Origin, Pattern, Protocol, ServerName};
+use crate::model::cluster::ClusterRoute;
+use crate::model::{Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
 use foldhash::{HashMap, HashMapExt};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub(super) struct Emitter<'e, 'a> {
     pub(super) routes: &'e Routes<'a>,
     pub(super) balancers: &'e Balancers<'a>,
     pub(super) ingresses: &'e Ingresses<'a>,
-    pub(super) policy: &'e Policy,
+    pub(super) cluster: &'e Cluster,
 }
 
 /// What is granted, by who has it.
@@ -148,8 +148,8 @@ impl Emitter<'_, '_> {
         Some(Claim {
             origin: parent.claimant.origin(),
             part: Arc::clone(&listener.spec.name),
-            uid: Arc::clone(parent.uid),
-            tenant: tenant(parent.name),
+            uid: Arc::clone(&parent.meta.uid),
+            tenant: self.tenant(parent.meta),
             port: listener.spec.port,
             protocol: listener.protocol?,
             matches: listener.spec.hostname.iter().cloned().collect(),
@@ -182,7 +182,7 @@ impl Emitter<'_, '_> {
                 origin: route.claimant().origin(),
                 part: self.part(listener),
                 uid: Arc::clone(&route.spec.meta.uid),
-                tenant: tenant(&route.spec.meta.name),
+                tenant: self.tenant(&route.spec.meta),
                 port: listener.spec.port,
                 protocol,
                 matches: attach::wishes(route.spec).flatten().cloned().collect(),
@@ -228,14 +228,14 @@ impl Emitter<'_, '_> {
     }
 
     fn port(&self, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
-        let service = port_of(port.name.clone(), port.service, port.port, self.policy);
+        let service = port_of(port.name.clone(), port.service, port.port, &self.cluster.policy);
         let backend = ClaimBackend { weight: 1, service: Some(service) };
         let binding = |grant: &Grant| Grant { what: Granted::Binding, ..grant.clone() };
         Claim {
             origin: port.claimant().origin(),
             part: port.port.port.to_string().into(),
             uid: Arc::clone(&port.service.meta.uid),
-            tenant: tenant(port.name),
+            tenant: self.tenant(&port.service.meta),
             port: port.port.port,
             protocol: Protocol::Tcp,
             matches: Vec::new(),
@@ -265,7 +265,7 @@ impl Emitter<'_, '_> {
             origin: rule.claimant().origin(),
             part: format!("{host}/{}", listener.name).into(),
             uid: Arc::clone(&rule.ingress.meta.uid),
-            tenant: tenant(&rule.ingress.meta.name),
+            tenant: self.tenant(&rule.ingress.meta),
             port: listener.port,
             protocol: listener.protocol,
             matches: vec![host.clone()],
@@ -282,15 +282,14 @@ impl Emitter<'_, '_> {
         (first_route, first_route + self.routes.all.len())
     }
 
+    fn tenant(&self, meta: &Meta) -> Option<Arc<str>> {
+        Some(tenant::of(self.cluster, meta))
+    }
+
     /// Returns a name that no route of the file has.
     fn unique(&self, name: Arc<str>) -> Arc<str> {
         label::unique(self.file, name)
     }
-}
-
-/// Returns the tenant that an object belongs to.
-fn tenant(object: &ObjectName) -> Option<Arc<str>> {
-    Some(Arc::clone(&object.namespace))
 }
 
 /// Returns the server name in a probe's TLS hello: the first in order of the route's exact names.

@@ -4,11 +4,10 @@ use super::GATEWAY_GROUP;
 use super::precedence::Claimant;
 use crate::ipam::{self, ADDRESS_TYPE, Assignment};
 use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec, ParentRef};
-use crate::model::{Cluster, Kind, ObjectName, Pattern, Protocol};
+use crate::model::{Cluster, Kind, Meta, ObjectName, Pattern, Protocol};
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Why something is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +30,7 @@ pub(super) struct Parent<'a> {
     pub(super) kind: Kind,
     pub(super) name: &'a ObjectName,
     pub(super) generation: i64,
-    /// `metadata.uid`.
-    pub(super) uid: &'a Arc<str>,
+    pub(super) meta: &'a Meta,
     /// Index of the Gateway: its own index, or that of the ListenerSet's parent.
     pub(super) gateway: usize,
     /// Why nothing of it is served.
@@ -160,7 +158,7 @@ impl<'a> Parents<'a> {
             kind: Kind::Gateway,
             name,
             generation: gateway.meta.generation,
-            uid: &gateway.meta.uid,
+            meta: &gateway.meta,
             gateway: place,
             refusal,
             listeners,
@@ -214,7 +212,7 @@ impl<'a> Parents<'a> {
             kind: Kind::ListenerSet,
             name,
             generation: set.meta.generation,
-            uid: &set.meta.uid,
+            meta: &set.meta,
             gateway,
             refusal,
             listeners,

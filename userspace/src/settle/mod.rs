@@ -16,6 +16,8 @@ mod grant;
 mod isolation;
 /// Names of routes.
 mod label;
+/// Whose an object is.
+mod tenant;
 /// Our Gateways and ListenerSets with their listeners.
 mod listener;
 /// The owner of each name on a binding.
@@ -128,7 +130,7 @@ pub fn settle<'a>(
         routes: &routes,
         balancers: &balancers,
         ingresses: &ingresses,
-        policy: &cluster.policy,
+        cluster,
     };
     let claims = emitter.claims();
     Settled {
@@ -174,6 +176,7 @@ impl Settled<'_> {
             services: self.balancers.verdicts(self.assignment, bindings, problems),
             ingresses: self.ingresses.verdicts(bindings, problems),
         };
+        tenant::report(self.cluster, &verdicts, problems);
         problems.splice(first..first, foreign::without(self.cluster, &verdicts));
         verdicts
     }

@@ -41,6 +41,7 @@ pub const WITHDRAWN: &str = "vestibule.dev/withdrawn";
     printcolumn = r#"{"name":"Port","type":"integer","jsonPath":".spec.port"}"#,
     printcolumn = r#"{"name":"Granted","type":"integer","jsonPath":".spec.granted"}"#,
     printcolumn = r#"{"name":"Refused","type":"integer","jsonPath":".spec.refused"}"#,
+    printcolumn = r#"{"name":"Tenant","type":"string","priority":1,"jsonPath":".spec.tenant"}"#,
     printcolumn = r#"{"name":"Part","type":"string","priority":1,"jsonPath":".spec.origin.part"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
@@ -48,7 +49,8 @@ pub const WITHDRAWN: &str = "vestibule.dev/withdrawn";
 pub struct ClaimSpec {
     /// Who claims.
     pub origin: ClaimOrigin,
-    /// Whose it is: an identity that several claims share. It begins with the origin's namespace.
+    /// Whose it is: an identity that several claims share. It begins with the origin's namespace, or with that one's label
+    /// `vestibule.dev/tenant`; the origin's own label follows a slash.
     pub tenant: String,
     /// `TLS` or `TCP`.
     pub protocol: String,

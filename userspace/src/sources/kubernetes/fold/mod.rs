@@ -39,7 +39,7 @@ use super::api::object::RawMeta;
 use super::interner::Interner;
 use super::value::Findings;
 use crate::model::cluster::{GroupKind, ParentRef};
-use crate::model::{Kind, Meta, ObjectName, ObjectRef};
+use crate::model::{Kind, Meta, ObjectName, ObjectRef, TENANT};
 use k8s_openapi::jiff::Timestamp;
 
 /// What `metadata` says that matters.
@@ -50,6 +50,7 @@ pub(super) fn meta(raw: &RawMeta, interner: &Interner) -> Meta {
         uid: raw.uid.as_deref().unwrap_or_default().into(),
         generation: raw.generation.unwrap_or_default(),
         created_secs: created.map_or(0, Timestamp::as_second),
+        tenant: raw.labels.as_ref().and_then(|labels| labels.get(TENANT)).map(|label| interner.of(label)),
     }
 }
 
