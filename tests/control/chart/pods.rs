@@ -202,6 +202,8 @@ fn the_job_that_withdraws_runs_where_a_controller_does_and_by_its_account() {
     );
     assert!(!template(&["--set=withdraw.enabled=false"]).unwrap().contains("kind: Job"));
     assert!(!template(&["--no-hooks"]).unwrap().contains("kind: Job"));
+    // Applied without helm it would run at once, and withdraw what was just installed.
+    assert!(!template(&["--set=helmLabels=false"]).unwrap().contains("kind: Job"));
 }
 
 #[test]
