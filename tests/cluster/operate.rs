@@ -1,8 +1,14 @@
 //! What an operator needs from a pod at three in the morning: the command line and metrics.
 
+use std::time::Duration;
+
+use serde_json::Value;
 use tests::cluster::Cluster;
 
 use crate::scene::{NAME, RELEASE, Tenant, install};
+
+/// A walk over the maps begins every ten seconds.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 #[test]
 fn the_command_line_answers_in_the_agents_pod() {
@@ -46,4 +52,27 @@ fn metrics_are_served_on_every_node() {
             assert!(text.contains(metric), "{} has no {metric}:\n{text}", node.name());
         }
     }
+}
+
+/// The pod may not look at programs of others.
+#[test]
+fn a_program_that_was_detached_is_attached_again_and_the_node_says_so() {
+    let cluster = Cluster::alone().unwrap();
+    install(&cluster);
+    let _tenant = Tenant::new(&cluster, "drift").unwrap();
+    let node = cluster.node(2);
+    let links = || node.run(&["ls", "/sys/fs/bpf/vestibule/links"]).unwrap();
+    let before = links();
+    assert!(!before.trim().is_empty());
+    node.run(&["sh", "-c", "rm /sys/fs/bpf/vestibule/links/*"]).unwrap();
+    let says = |state: &Value| {
+        let problems = state["spec"]["problems"].as_array().cloned().unwrap_or_default();
+        problems
+            .iter()
+            .any(|one| one["missing"] == true && one["message"].to_string().contains("was detached"))
+    };
+    let state = ["nodestate", &*node.name()];
+    cluster.kubectl().wait_for("the exception", &state, PATIENCE, says).unwrap();
+    assert_eq!(links(), before);
+    cluster.kubectl().wait_for("no exception any more", &state, PATIENCE, |state| !says(state)).unwrap();
 }

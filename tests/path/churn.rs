@@ -14,7 +14,7 @@ use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
 use tests::config::{Config, DIRECT_PORT};
 use tests::hello::hello;
 use tests::injector::Faults;
-use tests::program::pinned_entries;
+use tests::pinned::pinned_entries;
 use tests::raw::write_split;
 use tests::server::read_line;
 use tests::tls;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tests::addresses::{FAMILIES, TLS_PORT, server_name};
 use tests::config::Config;
 use tests::offload;
-use tests::program::pinned_program;
+use tests::pinned::pinned_program;
 use tests::topology::CLIENT_DEVICE;
 
 use crate::open::Open;

@@ -14,7 +14,7 @@ use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage}
 use tests::addresses::{Family, TLS_PORT, backend, server_name};
 use tests::config::{Backend, Config};
 use tests::hello::hello;
-use tests::program::{insert_pinned, pinned_entries};
+use tests::pinned::{insert_pinned, pinned_entries};
 use tests::raw::{End, end_of};
 use tests::server::read_line;
 use tests::topology::{Options, UPLINK};

@@ -7,7 +7,7 @@ use common::maps::name;
 use tests::addresses::server_name;
 use tests::config::Config;
 use tests::hello::hello;
-use tests::program::pinned_entries;
+use tests::pinned::pinned_entries;
 use tests::topology::Options;
 
 use crate::crowd::Crowd;

@@ -9,7 +9,7 @@ use common::maps::name;
 use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
 use tests::config::Config;
-use tests::program::{insert_pinned, pinned_elements, pinned_entries};
+use tests::pinned::{insert_pinned, pinned_elements, pinned_entries};
 use tests::topology::Options;
 
 use crate::open::Open;

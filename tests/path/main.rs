@@ -38,6 +38,7 @@ mod crowd;
 mod flood;
 mod full;
 mod full_order;
+mod drift;
 mod reconnect;
 mod veth_backend;
 mod own_port;

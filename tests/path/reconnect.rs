@@ -16,7 +16,7 @@ use tests::config::{Config, Settings};
 use tests::daemon::Daemon;
 use tests::hello::hello;
 use tests::net::Namespace;
-use tests::program::pinned_entries;
+use tests::pinned::pinned_entries;
 use tests::topology::{Lab, Options};
 
 use crate::scene::{ECHO_PORT, Stop, turn};

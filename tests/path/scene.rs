@@ -9,7 +9,7 @@ use common::maps::flow::{BackendTuple, ClientTuple, Flow, Pending, Reply};
 use common::maps::name;
 use tests::config::Config;
 use tests::daemon::Daemon;
-use tests::program::pinned_entries;
+use tests::pinned::pinned_entries;
 use tests::server::Server;
 use tests::topology::{Lab, Options};
 

@@ -3,7 +3,7 @@
 use common::maps::{ABI_VERSION, name};
 use nix::sys::signal::Signal;
 use tests::daemon::Daemon;
-use tests::program::{pinned_program, set_pinned};
+use tests::pinned::{pinned_program, set_pinned};
 use tests::topology::Lab;
 
 use crate::scene::Scene;

@@ -26,6 +26,7 @@ pub mod world;
 /// Packets as a program gets them, and many of them.
 mod burst;
 /// The programs: loaded, with filled maps, and run once per packet.
+pub mod pinned;
 pub mod program;
 /// Two packets at the same moment, on two CPUs.
 pub mod at_once;

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::maps::{Array, HashMap, Map, PerCpuArray, RingBuf};
 use aya::programs::{LinkOrder, ProgramInfo, SchedClassifier, TcAttach, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use common::maps::event::Expiry;
@@ -356,43 +356,4 @@ fn end_of(error: &dyn std::error::Error) -> String {
     }
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
-}
-
-/// Returns every entry of a pinned hash map.
-pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
-    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
-    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
-    let map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
-    // An entry that is removed while we read is skipped.
-    Ok(map.iter().filter_map(Result::ok).collect())
-}
-
-/// Stores an entry of a pinned hash map.
-pub fn insert_pinned<K: Pod, V: Pod>(path: &Path, key: K, value: V) -> Result<()> {
-    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
-    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
-    let mut map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
-    map.insert(&key, &value, 0).with_context(|| format!("writing to {}", path.display()))
-}
-
-/// Returns every element of a pinned array.
-pub fn pinned_elements<V: Pod>(path: &Path) -> Result<Vec<V>> {
-    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
-    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
-    let map: Array<_, V> = map.try_into().context("not an array of this type")?;
-    map.iter().collect::<Result<_, _>>().with_context(|| format!("reading {}", path.display()))
-}
-
-/// Writes an element of a pinned array.
-pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
-    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
-    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
-    let mut map: Array<_, V> = map.try_into().context("not an array of this type")?;
-    map.set(index, &value, 0).with_context(|| format!("writing to {}", path.display()))
-}
-
-/// Returns the kernel's ID of a pinned program.
-pub fn pinned_program(path: &Path) -> Result<u32> {
-    let info = ProgramInfo::from_pin(path);
-    Ok(info.with_context(|| format!("opening {}", path.display()))?.id())
 }

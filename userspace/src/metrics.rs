@@ -76,6 +76,8 @@ pub struct AgentMetrics {
     pub watch_errors: Counters,
     /// Map writes, by map.
     pub map_writes: Counters,
+    /// Elements of maps, and programs, that other programs took away and that were put back.
+    pub repaired: Counter,
     /// Time from facts to the desired state.
     pub compile_seconds: Histogram,
     /// Time from the desired state to the maps.
@@ -92,6 +94,7 @@ impl AgentMetrics {
             failing: Gauges::default(),
             watch_errors: Counters::default(),
             map_writes: Counters::default(),
+            repaired: Counter::default(),
             compile_seconds: seconds(),
             apply_seconds: seconds(),
         };
@@ -107,6 +110,8 @@ impl AgentMetrics {
             "Elements written to maps and deleted from them",
             this.map_writes.clone(),
         );
+        let help = "Elements of maps, and programs, that another program took away or changed, and that were put back";
+        registry.register("repairs", help, this.repaired.clone());
         let help = "From the objects to the desired state of the data plane";
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         let help = "From the desired state to the last map write";

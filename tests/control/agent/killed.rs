@@ -99,9 +99,9 @@ fn an_agent_killed_at_any_step_of_a_change_leaves_nothing_that_its_next_start_do
             killed += 1;
             drop(agent);
             agent = start(&scene, &account, step);
-            mended(&scene, &golden, now, &agent, step);
+            repaired(&scene, &golden, now, &agent, step);
         } else {
-            mended(&scene, &golden, now, &agent, WHOLE);
+            repaired(&scene, &golden, now, &agent, WHOLE);
             eprintln!("killed at each of {killed} steps");
             assert!(killed > 20, "a change of every table takes more steps than {killed}");
             return;
@@ -127,7 +127,7 @@ fn leads(scene: &Scene, golden: &Golden, state: State) -> bool {
 }
 
 /// Waits until the maps have the same content as without a kill.
-fn mended(scene: &Scene, golden: &Golden, state: State, agent: &Agent, step: u32) {
+fn repaired(scene: &Scene, golden: &Golden, state: State, agent: &Agent, step: u32) {
     let begun = Instant::now();
     // Removed entries are deleted a second later; most kills come before that.
     let holds: fn(&Scene, &Golden, State) -> bool = if step.is_multiple_of(WHOLE) { is } else { leads };

@@ -17,7 +17,7 @@ use crate::daemon::Daemon;
 use crate::dice::Dice;
 use crate::hello::hello;
 use crate::packet::Segment;
-use crate::program::pinned_entries;
+use crate::pinned::pinned_entries;
 use crate::server::{Server, read_line, reset};
 use crate::tap::Tap;
 use crate::tcp_option::TcpOption;

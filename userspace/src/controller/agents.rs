@@ -177,23 +177,7 @@ impl Agents {
 
     /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
-        let mut nodes = Nodes::default();
-        for (node, life, lease) in self.liveness.agents() {
-            let unknown = match (life, &lease.report) {
-                (Life::Alive, Some(report)) => {
-                    let complaints = self.states.get(node).map(|state| complaints(&state.spec));
-                    let complaints = complaints.unwrap_or_default();
-                    nodes
-                        .live
-                        .insert(node.to_owned(), Held { claims_version: report.claims_version, complaints });
-                    continue;
-                }
-                (Life::Alive, None) => "its agent is of another version, whose report this one cannot read",
-                _ => "its agent has not renewed its Lease since this controller began to look",
-            };
-            nodes.unknown.insert(node.to_owned(), unknown);
-        }
-        nodes
+        nodes(&self.liveness, &self.states)
     }
 
     /// The reports of live agents, by node.
@@ -208,11 +192,30 @@ impl Agents {
     }
 }
 
+/// What the nodes with live agents hold.
+pub(super) fn nodes(liveness: &Liveness, states: &BTreeMap<String, Reported>) -> Nodes {
+    let mut nodes = Nodes::default();
+    for (node, life, lease) in liveness.agents() {
+        let unknown = match (life, &lease.report) {
+            (Life::Alive, Some(report)) => {
+                let complaints = states.get(node).map(|state| complaints(&state.spec)).unwrap_or_default();
+                let held = Held { claims_version: report.claims_version, complaints };
+                nodes.live.insert(node.to_owned(), held);
+                continue;
+            }
+            (Life::Alive, None) => "its agent is of another version, whose report this one cannot read",
+            _ => "its agent has not renewed its Lease since this controller began to look",
+        };
+        nodes.unknown.insert(node.to_owned(), unknown);
+    }
+    nodes
+}
+
 fn complaints(spec: &NodeStateSpec) -> Vec<Complaint> {
     let complaints = spec.problems.iter().map(|problem| {
         let place = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
         let text = format!("{place}{}; {}", problem.message, problem.remedy);
-        Complaint { object: problem.object.clone(), text }
+        Complaint { object: problem.object.clone(), missing: problem.missing, text }
     });
     complaints.collect()
 }

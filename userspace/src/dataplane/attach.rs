@@ -6,6 +6,7 @@ use std::io;
 use aya::programs::links::{FdLink, LinkError, PinnedLink};
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttach, TcAttachType};
 
+use super::hooks::{self, Hook};
 use super::load::{LoadError, Programs};
 use super::pin::{PinError, Pins, program};
 
@@ -62,6 +63,14 @@ fn adopt(ingress: &mut SchedClassifier, pinned: PinnedLink) -> Result<(), Progra
 /// BPF_LINK_UPDATE returns ENOLINK for a link whose device is gone.
 fn is_defunct(error: &ProgramError) -> bool {
     matches!(error, ProgramError::SyscallError(e) if e.io_error.raw_os_error() == Some(libc::ENOLINK))
+}
+
+/// Whether the kernel runs our program for what this device receives.
+pub fn is_attached(programs: &mut Programs, ifindex: u32) -> Result<bool, AttachError> {
+    let refused = |source| AttachError::Refused { ifindex, source };
+    let ours = programs.ingress()?.info().map_err(|e| refused(Box::new(e)))?.id();
+    let ids = hooks::program_ids(ifindex, Hook::TcxIngress).map_err(|e| refused(Box::new(e)))?;
+    Ok(ids.contains(&ours))
 }
 
 /// Detaches the program from a device, or removes the link of a device that is gone.

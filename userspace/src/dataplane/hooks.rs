@@ -54,10 +54,14 @@ impl Attached {
     }
 }
 
+/// Returns the ids of the programs on a hook of a device, in the order they run.
+pub fn program_ids(ifindex: u32, hook: Hook) -> io::Result<Vec<u32>> {
+    syscall::programs_on(ifindex, hook.attach_type(), PROGRAMS_MAX)
+}
+
 /// Returns the programs on a hook of a device, in the order they run.
 pub fn programs(ifindex: u32, hook: Hook) -> io::Result<Vec<Attached>> {
-    let ids = syscall::programs_on(ifindex, hook.attach_type(), PROGRAMS_MAX)?;
-    Ok(ids.into_iter().map(Attached::of).collect())
+    Ok(program_ids(ifindex, hook)?.into_iter().map(Attached::of).collect())
 }
 
 /// Returns the id of our pinned program for devices; `None`: none is pinned.

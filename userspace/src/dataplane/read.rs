@@ -1,5 +1,6 @@
 //! Reads the pinned maps. Works without a running daemon.
 
+use common::decide::route_key;
 use common::maps::event::RouteCounters;
 use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
 use common::maps::name;
@@ -11,7 +12,8 @@ use super::load::{self, LoadError};
 use super::maps::Maps;
 use super::pin::Pins;
 use super::table::{PerCpu, Plain, Table, TableError};
-use crate::plan::{Counts, MapsContent};
+use crate::plan::change::{label, name_key, one_label_key, suffix_key};
+use crate::plan::{Change, Counts, MapsContent};
 
 /// Opens the pinned maps if they have this version.
 pub fn open(pins: &Pins) -> Result<Maps, LoadError> {
@@ -48,6 +50,53 @@ fn names(maps: &Maps) -> Result<Vec<(NameKey, NameRoute)>, TableError> {
     let mut names = all(&maps.routes_long)?;
     maps.routes_exact.walk(|key, route| names.push(((*key).into(), *route)))?;
     Ok(names)
+}
+
+/// Whether the maps hold what this write would put there. Of counters only that they exist. True for what puts nothing.
+pub fn holds(maps: &Maps, change: &Change) -> Result<bool, TableError> {
+    fn same<K: Plain, V: Plain + PartialEq>(
+        table: &Table<K, V>,
+        key: Option<&K>,
+        value: &V,
+    ) -> Result<bool, TableError> {
+        let Some(key) = key else { return Ok(true) };
+        Ok(table.look_up(key)?.is_some_and(|found| found == *value))
+    }
+    let named = |key: Option<NameKey>, value: &NameRoute| match &key {
+        Some(key) if route_key::is_short(key.short.length) => {
+            same(&maps.routes_exact, Some(&key.short), value)
+        }
+        key => same(&maps.routes_long, key.as_ref(), value),
+    };
+    match change {
+        Change::PutSettings(value) => same(&maps.settings, Some(&0), value),
+        Change::PutIds(value) => same(&maps.ids, Some(&0), value),
+        Change::PutAddress(key, value) => same(&maps.addresses, Some(key), value),
+        Change::PutListener(key, value) => same(&maps.listeners, Some(key), value),
+        Change::PutName(listener, name, value) => named(name_key(*listener, name), value),
+        Change::PutOneLabel(listener, suffix, value) => named(one_label_key(*listener, suffix), value),
+        Change::PutWildcard(listener, suffix, value) => {
+            same(&maps.routes_wildcard, suffix_key(*listener, suffix).as_ref(), value)
+        }
+        Change::PutRoute(key, value) => same(&maps.routes, Some(key), value),
+        Change::PutLabel(key, name) => same(&maps.labels, Some(key), &label(name)),
+        Change::PutPage(key, value) => same(&maps.maglev, Some(key), value),
+        Change::PutMember(key, value) => same(&maps.members, Some(key), value),
+        Change::PutBackend(key, value) => same(&maps.backends, Some(key), value),
+        Change::PutRouteCounters(key) => Ok(maps.route_counters.look_up(key)?.is_some()),
+        Change::DeleteAddress(_)
+        | Change::DeleteListener(_)
+        | Change::DeleteName(_)
+        | Change::DeleteWildcard(_)
+        | Change::DeleteRoute(_)
+        | Change::DeleteLabel(_)
+        | Change::DeletePage(_)
+        | Change::DeleteMember(_)
+        | Change::DeleteBackend(_)
+        | Change::DeleteRouteCounters(_)
+        | Change::Settle
+        | Change::Reset(_) => Ok(true),
+    }
 }
 
 /// Connections, each with its client's four-tuple.

@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::state::State;
 use crate::compile::{Compiler, Step};
 use crate::config::{self, ChartFile, SAVED_MAX_AGE};
-use crate::model::{Change, Delta, NodeFacts, ProbeChange, Probes, Problem, Settings};
+use crate::model::{Change, Claim, Delta, NodeFacts, ObjectRef, ProbeChange, Probes, Problem, Settings};
 use crate::net::sysctl;
+use crate::plan::Part;
 use crate::sources::file::FileSource;
 use crate::sources::kubernetes::{Stale, Store};
 
@@ -127,6 +128,20 @@ impl Sources {
     /// Whether the node's own files have a route of this name.
     pub(super) fn is_of_file(&self, route: &str) -> bool {
         self.compiler.is_of_file(route)
+    }
+
+    /// Returns the objects that need a part of what an output holds. None needs what is of the node's own files.
+    pub(super) fn objects_of(&self, part: &Part) -> BTreeSet<ObjectRef> {
+        let claims = self.store.iter().flat_map(|store| store.claim_set().claims.values());
+        let needs = |claim: &Claim| match part {
+            Part::Node => true,
+            Part::Listener(name) => claim.grants.iter().any(|grant| grant.at.to_string() == **name),
+            Part::Route(name) => claim.route.as_ref() == Some(name),
+        };
+        claims
+            .filter(|stored| needs(&stored.claim))
+            .filter_map(|stored| stored.claim.origin.object())
+            .collect()
     }
 
     /// The facts about the node.

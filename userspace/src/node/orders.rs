@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 use crate::model::{Desired, NodeFacts, Problem};
-use crate::outputs::{CookieKeys, Done, Held, Order, Output, StartError, Word, Writer};
+use crate::outputs::{CookieKeys, Done, Exception, Held, Order, Output, StartError, Word, Writer};
 
 /// What all outputs should hold.
 #[derive(Clone, Debug)]
@@ -80,6 +80,7 @@ struct Said {
     error: Option<StartError>,
     done: Done,
     problems: Vec<Problem>,
+    exceptions: Vec<Exception>,
     devices: String,
 }
 
@@ -110,6 +111,8 @@ pub(super) enum News {
     Released,
     /// The command line switched draining on or off.
     Draining(bool),
+    /// An output found something that it did not hold, and repaired this many.
+    Drifted(usize),
 }
 
 impl Orders {
@@ -199,6 +202,12 @@ impl Orders {
                 }
                 self.answered().map(News::Outcome)
             }
+            Word::Drifted(drifted) => {
+                if let Some((_, said)) = self.outputs.get_mut(at) {
+                    said.exceptions = drifted.exceptions;
+                }
+                Some(News::Drifted(drifted.repaired))
+            }
             Word::Draining(is_draining) => Some(News::Draining(is_draining)),
             Word::Gone(error) => return Err(error),
         })
@@ -259,6 +268,11 @@ impl Orders {
         self.outputs.iter().flat_map(|(_, said)| &said.problems)
     }
 
+    /// Returns what the outputs do not hold of the state in effect.
+    pub(super) fn exceptions(&self) -> impl Iterator<Item = &Exception> + Clone {
+        self.outputs.iter().flat_map(|(_, said)| &said.exceptions)
+    }
+
     /// Returns the names of the devices that are served.
     pub(super) fn devices(&self) -> &str {
         self.outputs.iter().map(|(_, said)| &*said.devices).find(|devices| !devices.is_empty()).unwrap_or("")
@@ -267,11 +281,11 @@ impl Orders {
 
 impl Said {
     fn of(held: Held) -> Self {
-        let Held { number, outcome, problems, devices } = held;
+        let Held { number, outcome, problems, exceptions, devices } = held;
         let (done, error) = match outcome {
             Ok(done) => (done, None),
             Err(error) => (Done::default(), Some(error)),
         };
-        Self { number, error, done, problems, devices }
+        Self { number, error, done, problems, exceptions, devices }
     }
 }

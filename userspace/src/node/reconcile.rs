@@ -227,6 +227,11 @@ impl Node {
                 self.released();
                 Ok(())
             }
+            Some(News::Drifted(repaired)) => {
+                self.telemetry.repaired(repaired);
+                self.tell();
+                Ok(())
+            }
             Some(News::Draining(is_draining)) => {
                 match is_draining {
                     true => info!("new connections are refused, by `vestibule drain`"),

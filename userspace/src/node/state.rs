@@ -64,7 +64,9 @@ pub(super) struct Saying<'a> {
     pub stale: Vec<String>,
     /// Backends that fail their probes.
     pub failing: &'a BTreeSet<SocketAddr>,
-    /// What this node cannot do. The controller itself detects problems of objects.
+    /// What the node does not hold: the object, or `None` for all of them, and why.
+    pub exceptions: &'a [(Option<ObjectRef>, &'a Problem)],
+    /// What else this node cannot do. The controller itself detects problems of objects.
     pub problems: &'a [&'a Problem],
 }
 
@@ -72,27 +74,32 @@ impl Saying<'_> {
     /// Converts it to the spec of an API object.
     pub(super) fn spec(self) -> NodeStateSpec {
         let key = |object: &ObjectRef| format!("{}/{}", object.kind, object.name);
+        let unheld = self.exceptions.iter().map(|(object, problem)| (object.as_ref(), *problem, true));
+        let others = self.problems.iter().map(|problem| (problem.object.as_ref(), *problem, false));
         let mut room = PROBLEM_BYTES_MAX;
-        let mut has_room = |problem: &&&Problem| {
-            let key = problem.object.as_ref().map_or(0, |object| key(object).len());
+        let mut has_room = |(object, problem, _): &(Option<&ObjectRef>, &Problem, bool)| {
+            let key = object.map_or(0, |object| key(object).len());
             let bytes = key + problem.field.len() + problem.what.len() + problem.remedy.len();
             room = room.saturating_sub(bytes);
             room > 0
         };
-        let mut problems: Vec<NodeProblem> = self
-            .problems
-            .iter()
+        let mut problems: Vec<NodeProblem> = unheld
+            .chain(others)
             .take(PROBLEMS_MAX)
             .take_while(&mut has_room)
-            .map(|problem| NodeProblem {
-                object: problem.object.as_ref().map(key),
+            .map(|(object, problem, missing)| NodeProblem {
+                object: object.map(key),
+                missing,
                 field: problem.field.clone(),
                 message: problem.what.clone(),
                 remedy: problem.remedy.clone(),
             })
             .collect();
-        if let Some(more) = self.problems.len().checked_sub(problems.len()).filter(|more| *more > 0) {
+        let all = self.exceptions.len() + self.problems.len();
+        if let Some(more) = all.checked_sub(problems.len()).filter(|more| *more > 0) {
             problems.push(NodeProblem {
+                // Of what is not listed it is not known what is held.
+                missing: problems.len() < self.exceptions.len(),
                 message: format!("and {more} more like these"),
                 remedy: "see the agent's log".into(),
                 ..NodeProblem::default()
@@ -135,6 +142,7 @@ mod tests {
             identity: &identity,
             stale: vec!["services: gone".into()],
             failing: &["[2001:db8::1]:6443".parse().unwrap()].into(),
+            exceptions: &[],
             problems: &problems.iter().collect::<Vec<_>>(),
         }
         .spec();
@@ -143,11 +151,33 @@ mod tests {
         assert_eq!(spec.problems[PROBLEMS_MAX].message, "and 2 more like these");
         // What one Claim says may be long.
         let long = Problem::warning("", "x".repeat(10_000), "do").object(gateway.clone());
-        let spec =
-            Saying { identity: &identity, stale: vec![], failing: &BTreeSet::new(), problems: &[&long; 7] }
-                .spec();
+        let none = BTreeSet::new();
+        let saying = Saying {
+            identity: &identity,
+            stale: vec![],
+            failing: &none,
+            exceptions: &[],
+            problems: &[&long; 7],
+        };
+        let spec = saying.spec();
         assert_eq!(spec.problems.len(), 4);
         assert_eq!(spec.problems[3].message, "and 4 more like these");
+        assert!(spec.problems.iter().all(|problem| !problem.missing));
+        // What is not held comes first; where not all of it has room, nothing is known to be held.
+        let lost = Problem::error("", "lost", "do");
+        let unheld = [(Some(gateway.clone()), &lost), (None, &lost)];
+        let exceptions: Vec<_> = unheld.iter().cycle().take(PROBLEMS_MAX + 1).cloned().collect();
+        for (count, last) in [(PROBLEMS_MAX, false), (PROBLEMS_MAX + 1, true)] {
+            let exceptions = &exceptions[..count];
+            let saying =
+                Saying { identity: &identity, stale: vec![], failing: &none, exceptions, problems: &[&long] };
+            let spec = saying.spec();
+            let objects: Vec<_> =
+                spec.problems[..2].iter().map(|problem| problem.object.as_deref()).collect();
+            assert_eq!(objects, [Some("Gateway/a/b"), None]);
+            assert!(spec.problems[..PROBLEMS_MAX].iter().all(|problem| problem.missing));
+            assert_eq!(spec.problems[PROBLEMS_MAX].missing, last);
+        }
         assert_eq!(by_kind(problems.iter())["Gateway"], 102);
         assert_eq!(by_kind([Problem::error("", "", "")].iter())["Node"], 1);
     }

@@ -17,8 +17,9 @@ use super::told::{Told, View};
 use crate::admin;
 use crate::http_server::{self, Access};
 use crate::metrics::{AgentMetrics, observe, set_all};
-use crate::model::Problem;
+use crate::model::{ObjectRef, Problem};
 use crate::outputs::Done;
+use crate::plan::Part;
 use crate::sources::kubernetes::Stale;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
 
@@ -132,6 +133,11 @@ impl Telemetry {
         }
     }
 
+    /// Counts what an output put back that other programs had taken away.
+    pub(super) fn repaired(&self, count: usize) {
+        self.metrics.repaired.inc_by(count as u64);
+    }
+
     /// Reports to probes and metrics which sources cannot be followed.
     pub(super) fn note_sources(&mut self, sources: &Sources) {
         let stale = sources.stale();
@@ -186,10 +192,13 @@ impl Telemetry {
         let remedy = "see the agent's log; it tries again and what was in force stays";
         let failed = trouble.map(|what| Problem::error("", what.clone(), remedy));
         let of_objects = state.into_iter().flat_map(|state| &state.problems);
-        let of_node = sources.problems().chain(orders.problems()).chain(&failed);
+        let unheld = orders.exceptions().map(|exception| &exception.problem);
+        let of_node = sources.problems().chain(orders.problems()).chain(&failed).chain(unheld.clone());
         // The controller itself detects problems of objects, but not those of the file.
+        let others = sources.problems().chain(orders.problems()).chain(&failed);
         let own: Vec<&Problem> =
-            of_node.clone().chain(of_objects.clone().filter(|problem| problem.object.is_none())).collect();
+            others.chain(of_objects.clone().filter(|problem| problem.object.is_none())).collect();
+        let exceptions = exceptions(sources, orders);
         set_all(
             &self.metrics.problems,
             "kind",
@@ -205,8 +214,25 @@ impl Telemetry {
         let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
         let stale = lines(&sources.stale());
         let report = LeaseReport { claims_version, config: sources.chart_hash().to_owned() };
-        reporter.tell(report, Saying { identity, stale, failing, problems: &own }.spec());
+        reporter.tell(
+            report,
+            Saying { identity, stale, failing, exceptions: &exceptions, problems: &own }.spec(),
+        );
     }
+}
+
+/// Returns what the node does not hold, with the objects concerned; without one: the node holds nothing.
+fn exceptions<'a>(sources: &Sources, orders: &'a Orders) -> Vec<(Option<ObjectRef>, &'a Problem)> {
+    let mut all = Vec::new();
+    for exception in orders.exceptions() {
+        match &exception.part {
+            Part::Node => all.push((None, &exception.problem)),
+            part => all.extend(
+                sources.objects_of(part).into_iter().map(|object| (Some(object), &exception.problem)),
+            ),
+        }
+    }
+    all
 }
 
 fn lines(stale: &[Stale]) -> Vec<String> {

@@ -92,9 +92,9 @@ impl Memory {
 impl Image {
     fn hold(&mut self, order: Order) -> Held {
         self.counts.answered += 1;
-        let (problems, devices) = (Vec::new(), "memory".to_owned());
+        let (problems, exceptions, devices) = (Vec::new(), Vec::new(), "memory".to_owned());
         if let Some(failure) = self.failure {
-            return Held { number: order.number, outcome: Err(failure()), problems, devices };
+            return Held { number: order.number, outcome: Err(failure()), problems, exceptions, devices };
         }
         let source = [192, 0, 2, 1].into();
         let hop = |address| (address, Hop { source, ifindex: 1, mtu: 1500 });
@@ -105,7 +105,7 @@ impl Image {
         self.applied = plan.applied;
         (self.desired, self.node, self.keys) = (order.desired, order.node, order.keys);
         let done = Done { changes: plan.changes.len(), ..Done::default() };
-        Held { number: order.number, outcome: Ok(done), problems, devices }
+        Held { number: order.number, outcome: Ok(done), problems, exceptions, devices }
     }
 }
 

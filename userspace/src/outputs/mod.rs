@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::model::{Desired, NodeFacts, Problem};
+use crate::plan::Part;
 
 pub(crate) use crate::dataplane::maps::{CookieKeys, give_back_memory};
 pub(crate) use crate::dataplane::pin::{PinError, Pins, Writer};
@@ -66,6 +67,15 @@ impl Done {
     }
 }
 
+/// Something that an output does not hold, although it should.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Exception {
+    /// What it does not hold.
+    pub part: Part,
+    /// Why, and what to do about it.
+    pub problem: Problem,
+}
+
 /// What an output holds after an order was carried out or failed.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -75,8 +85,19 @@ pub(crate) struct Held {
     pub outcome: Result<Done, StartError>,
     /// What the node cannot do of the order, and why.
     pub problems: Vec<Problem>,
+    /// What it does not hold of the order.
+    pub exceptions: Vec<Exception>,
     /// Names of the devices that serve it, joined by commas.
     pub devices: String,
+}
+
+/// What an output found when it looked at what it should hold.
+#[derive(Debug)]
+pub(crate) struct Drifted {
+    /// What it does not hold, or did not until just now.
+    pub exceptions: Vec<Exception>,
+    /// The number of elements that were written again, and of programs that were attached again.
+    pub repaired: usize,
 }
 
 /// A message from an output.
@@ -86,6 +107,8 @@ pub(crate) enum Word {
     Prepared(Result<(), StartError>),
     /// The answer to [`Output::apply`].
     Holds(Held),
+    /// What the output found that it does not hold any more, or holds again.
+    Drifted(Drifted),
     /// The answer to [`Output::release`]: the output no longer writes.
     Released,
     /// `vestibule drain` stopped the node from accepting new connections, or lets it accept them again.

@@ -19,6 +19,8 @@ mod tables;
 mod listeners;
 /// Derives what is applied from the content of the maps.
 mod adopt;
+/// What is applied, part by part.
+mod parts;
 /// The maps in memory.
 pub mod image;
 /// Open connections in a form that another node understands.
@@ -32,6 +34,7 @@ pub use change::{Change, Selector};
 pub use content::{Counts, MapsContent};
 pub use hops::{Hop, Hops};
 pub use image::MapsImage;
+pub use parts::Part;
 
 use crate::model::{Desired, Pattern, Problem, Settings};
 use applied::Basis;

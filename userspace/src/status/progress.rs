@@ -21,7 +21,7 @@ pub struct Nodes {
 pub struct Held {
     /// Every Claim up to this version; 0: none is known.
     pub claims_version: u64,
-    /// What the node could not do.
+    /// What the node could not do, or does not hold although it should.
     pub complaints: Vec<Complaint>,
 }
 
@@ -30,6 +30,8 @@ pub struct Held {
 pub struct Complaint {
     /// `Gateway/namespace/name`; `None`: the node itself.
     pub object: Option<String>,
+    /// Whether because of it the node does not hold the object; without an object: anything.
+    pub missing: bool,
     /// What is wrong, where, and what to do about it.
     pub text: String,
 }
@@ -37,8 +39,8 @@ pub struct Complaint {
 /// Which nodes hold an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// Its Claims do not say yet what was settled.
-    Unwritten,
+    /// Its Claims do not say yet what was settled, or nodes may be about to hold them.
+    Pending,
     /// Every node with a live agent holds it as judged.
     Everywhere,
     /// All but a few do.
@@ -55,6 +57,15 @@ pub fn key(object: &ObjectRef) -> String {
 }
 
 impl Nodes {
+    /// The version of Claims that all nodes hold, without exception; 0: none.
+    pub fn held_everywhere(&self) -> u64 {
+        let has_exception = |held: &Held| held.complaints.iter().any(|complaint| complaint.missing);
+        if !self.unknown.is_empty() || self.live.values().any(has_exception) {
+            return 0;
+        }
+        self.live.values().map(|held| held.claims_version).min().unwrap_or_default()
+    }
+
     /// Returns which nodes hold an object whose Claims are those up to `version`.
     pub fn progress(&self, object: &ObjectRef, version: u64) -> Progress {
         if self.live.is_empty() && self.unknown.is_empty() {
@@ -62,13 +73,18 @@ impl Nodes {
         }
         let key = key(object);
         let missing = |(node, held): (&String, &Held)| {
-            if held.claims_version >= version {
+            let of_it =
+                |complaint: &&Complaint| complaint.object.as_ref().is_none_or(|object| *object == key);
+            let mut complaints = held.complaints.iter().filter(of_it);
+            let exception = complaints.clone().find(|complaint| complaint.missing);
+            if held.claims_version >= version && exception.is_none() {
                 return None;
             }
-            let of_it = |complaint: &&Complaint| complaint.object.as_ref() == Some(&key);
-            let of_node = |complaint: &&Complaint| complaint.object.is_none();
-            let complaints = &held.complaints;
-            let why = complaints.iter().find(of_it).or_else(|| complaints.iter().find(of_node));
+            let why = exception.or_else(|| {
+                // What is said of the object itself says more.
+                let first = complaints.clone().next();
+                complaints.find(|complaint| complaint.object.is_some()).or(first)
+            });
             Some((node.clone(), why.map(|complaint| complaint.text.clone())))
         };
         let unknown = self.unknown.iter().map(|(node, why)| (node.clone(), Some((*why).to_owned())));
@@ -83,8 +99,8 @@ impl Nodes {
 pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
-        (Programmable::Yes, Progress::Unwritten) => {
-            (Status::False, "Pending", "its Claims are being written".to_owned())
+        (Programmable::Yes, Progress::Pending) => {
+            (Status::False, "Pending", "its Claims are being written, or nodes are about to hold them".to_owned())
         }
         // One message for both: a node more or less would rewrite the status of every object.
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => {

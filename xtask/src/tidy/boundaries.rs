@@ -20,6 +20,7 @@ const BOUNDARIES: &[Boundary] = &[
         // The map types implement aya's `Pod`, behind feature `user`.
         except: &[
             "userspace/src/dataplane/",
+            "tests/src/pinned.rs",
             "tests/src/program.rs",
             "tests/src/map_facts.rs",
             "tests/src/busy.rs",

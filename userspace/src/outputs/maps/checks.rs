@@ -1,25 +1,65 @@
 //! What keeps a configuration from being carried out on this node.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::devices::Chosen;
 use crate::model::{Desired, Node, Problem, Settings};
 use crate::net::sysctl::{self, ForwardingOff};
-use crate::outputs::StartError;
+use crate::outputs::{Exception, StartError};
+use crate::plan::{Applied, Part};
 
 /// Returns the problems of the node's own network.
-pub(super) fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem> {
+pub(super) fn node_problems(chosen: &Chosen) -> Vec<Problem> {
     let remedy = "name another device in the chart's `devices`, or none to follow the routes";
     let devices = chosen.unusable.iter().chain(&chosen.beyond);
-    let mut problems: Vec<Problem> = devices.map(|what| Problem::warning("devices", what, remedy)).collect();
-    if let Err(error) = check_forwarding(node, &chosen.devices, desired) {
-        problems.push(Problem::error(
-            "",
-            error.to_string(),
-            "let the node's own settings say so at every boot, too",
-        ));
+    devices.map(|what| Problem::warning("devices", what, remedy)).collect()
+}
+
+/// Returns why the node does not serve: a device that should have the program has it not, or does not forward.
+pub(super) fn node_exceptions(
+    node: &Node,
+    devices: &BTreeSet<u32>,
+    attached: &BTreeSet<u32>,
+    desired: &Desired,
+) -> Vec<Exception> {
+    let mut problems: Vec<Problem> = devices
+        .difference(attached)
+        // Those that are just going are not waited for.
+        .filter(|index| node.links.contains_key(*index))
+        .map(|index| {
+            let what = format!("the program could not be attached to device {}", node.name(*index));
+            Problem::error(
+                "devices",
+                what,
+                "the agent's log says why; `bpftool net` shows what is attached there",
+            )
+        })
+        .collect();
+    if let Err(error) = check_forwarding(node, devices, desired) {
+        let remedy = "let the node's own settings say so at every boot, too";
+        problems.push(Problem::error("", error.to_string(), remedy));
     }
-    problems
+    problems.into_iter().map(|problem| Exception { part: Part::Node, problem }).collect()
+}
+
+/// Returns the listeners that are not served because there was no id for them.
+pub(super) fn unserved<'a>(
+    desired: &'a Desired,
+    applied: &'a Applied,
+) -> impl Iterator<Item = Exception> + 'a {
+    let listeners = desired.listeners.iter().filter(|_| applied.lacks_listener_ids());
+    let parts = listeners
+        .filter(|listener| !listener.addresses.is_empty())
+        .map(|listener| Part::Listener(Arc::clone(&listener.name)));
+    parts.filter(|part| !applied.has(part)).map(|part| {
+        let problem = Problem::error(
+            "",
+            "it is not served: all 65,535 ids of listeners are in use",
+            "delete listeners that are not needed",
+        );
+        Exception { part, problem }
+    })
 }
 
 /// Returns an error for each size that changed, since maps keep the sizes they were created with.

@@ -8,8 +8,11 @@ use std::time::Instant;
 use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
 use tracing::{debug, info, warn};
 
-use super::checks::{check_forwarding, node_problems, refuse_errors, size_changes};
-use super::devices::{Choice, Chosen};
+use super::checks::{
+    check_forwarding, node_exceptions, node_problems, refuse_errors, size_changes, unserved,
+};
+use super::complaints::Complaints;
+use super::devices::Choice;
 use super::egress::Egress;
 use super::reaper::{self, Ended, Reaper};
 use crate::dataplane::apply::apply;
@@ -21,7 +24,7 @@ use crate::dataplane::read;
 use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem, Settings};
-use crate::outputs::{Done, Order, StartError};
+use crate::outputs::{Done, Drifted, Exception, Order, StartError};
 use crate::plan::{self, Applied, Change, Plan, Selector, plan};
 
 /// How the maps are written.
@@ -64,20 +67,8 @@ pub(super) struct Control {
     complaints: Complaints,
 }
 
-/// What cannot be done.
-#[derive(Debug, Default)]
-struct Complaints {
-    /// What the node cannot do of what is desired.
-    problems: Vec<Problem>,
-    /// Problems already logged, so that each is logged once.
-    logged: BTreeSet<String>,
-}
-
 /// The index of the loopback device, the same in every network namespace.
 const LOOPBACK: u32 = 1;
-
-/// The most problems logged at once.
-const LOGGED: usize = 20;
 
 fn sizes(settings: &Settings) -> Sizes {
     Sizes { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
@@ -252,7 +243,7 @@ impl Control {
         if !self.is_strict && self.egress.keep_to(&self.attached) {
             plan = plan::plan(&self.applied, &self.desired, self.egress.hops());
         }
-        self.tell(&plan.problems, &chosen);
+        self.complaints.log(&plan.problems, &chosen);
         let before_writing = begun.elapsed();
         let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
         // What follows `Settle` waits until no packet is between two lookups. New connections need not.
@@ -271,7 +262,8 @@ impl Control {
         ended.retire = retire;
         self.reaper.end_removed(ended)?;
         self.complaints.problems = plan.problems;
-        self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
+        self.complaints.problems.extend(node_problems(&chosen));
+        self.complaints.exceptions = self.unheld(&chosen.devices);
         if self.is_short_of_ids(&self.applied) {
             return Err(StartError::ListenerIds);
         }
@@ -354,20 +346,6 @@ impl Control {
         Ok(())
     }
 
-    /// Logs problems that were not logged before.
-    fn tell(&mut self, problems: &[Problem], chosen: &Chosen) {
-        let devices = chosen.unusable.iter().chain(&chosen.beyond).cloned();
-        let now: BTreeSet<String> = problems.iter().map(ToString::to_string).chain(devices).collect();
-        let news: Vec<&String> = now.difference(&self.complaints.logged).collect();
-        for problem in news.iter().take(LOGGED) {
-            warn!("{problem}");
-        }
-        if news.len() > LOGGED {
-            warn!("and {} more like these", news.len() - LOGGED);
-        }
-        self.complaints.logged = now;
-    }
-
     /// Returns the names of the devices that have the program, joined by commas.
     pub(super) fn devices(&self) -> String {
         let names: Vec<String> = self.attached.iter().map(|index| self.egress.node().name(*index)).collect();
@@ -377,6 +355,38 @@ impl Control {
     /// Returns what the node cannot do of the state in effect, and why.
     pub(super) fn problems(&self) -> &[Problem] {
         &self.complaints.problems
+    }
+
+    /// Returns what is not held of the state in effect, apart from what drifted.
+    fn unheld(&self, devices: &BTreeSet<u32>) -> Vec<Exception> {
+        let of_node = node_exceptions(self.egress.node(), devices, &self.attached, &self.desired);
+        of_node.into_iter().chain(unserved(&self.desired, &self.applied)).collect()
+    }
+
+    /// Returns what is not held of the state in effect.
+    pub(super) fn exceptions(&self) -> Vec<Exception> {
+        self.complaints.exceptions()
+    }
+
+    /// Looks at a part of what the kernel should hold, and repairs what other programs changed of it. `None`: nothing is different from
+    /// what the last look found.
+    pub(super) fn look_for_drift(&mut self) -> Option<Drifted> {
+        // Otherwise it is not known what it should hold, and will be written again.
+        if !self.is_in_step {
+            return None;
+        }
+        let before = self.exceptions();
+        let looked = self.complaints.drift.look(&self.applied, &self.maps).inspect_err(|error| {
+            warn!(%error, "what the maps hold is not as it should be, or not known");
+        });
+        let (mut repaired, is_over) = looked.ok()?;
+        if is_over {
+            let (node, programs) = (self.egress.node(), &mut self.programs);
+            repaired += self.complaints.drift.look_at_devices(&self.attached, programs, &self.pins, node);
+            self.complaints.exceptions = self.unheld(&self.egress.chosen().devices);
+        }
+        let exceptions = self.exceptions();
+        (repaired > 0 || exceptions != before).then_some(Drifted { exceptions, repaired })
     }
 }
 

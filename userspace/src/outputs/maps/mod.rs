@@ -7,6 +7,10 @@ mod devices;
 mod egress;
 /// What the kernel holds, and the writes that keep it in step.
 mod control;
+/// What cannot be done, and what is not held.
+mod complaints;
+/// What other programs changed.
+mod drift;
 /// What keeps a configuration from being carried out on this node.
 mod checks;
 /// The thread that ends connections.

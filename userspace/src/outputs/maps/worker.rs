@@ -2,7 +2,7 @@
 
 use std::mem::replace;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{debug, warn};
@@ -10,7 +10,7 @@ use tracing::{debug, warn};
 use super::control::{Control, Options, Prepared};
 use crate::outputs::{Done, Held, Order, StartError, Word};
 
-/// The interval for reading what the command line wrote into the maps.
+/// The interval for looking at what other programs wrote into the maps.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// A task for the thread, as described in [`crate::outputs::Output`].
@@ -40,12 +40,22 @@ pub(super) struct Worker {
     is_draining: bool,
     /// What the last order says.
     is_withdrawn: bool,
+    /// When it last looked for drift.
+    looked: Instant,
 }
 
 impl Worker {
     /// A worker that has done nothing yet.
     pub(super) fn new(options: Options, tasks: Receiver<Task>, words: UnboundedSender<Word>) -> Self {
-        Self { options, tasks, words, stage: Stage::Idle, is_draining: false, is_withdrawn: false }
+        Self {
+            options,
+            tasks,
+            words,
+            stage: Stage::Idle,
+            is_draining: false,
+            is_withdrawn: false,
+            looked: Instant::now(),
+        }
     }
 
     /// Serves until the other end of the channel is closed.
@@ -116,11 +126,11 @@ impl Worker {
                 Prepared::new(&self.options, &order).and_then(|prepared| self.begin(prepared, order))
             }
         };
-        let (problems, devices) = match &self.stage {
-            Stage::Writing(control) => (control.problems().to_vec(), control.devices()),
+        let (problems, exceptions, devices) = match &self.stage {
+            Stage::Writing(control) => (control.problems().to_vec(), control.exceptions(), control.devices()),
             _ => Default::default(),
         };
-        self.say(Word::Holds(Held { number, outcome, problems, devices }));
+        self.say(Word::Holds(Held { number, outcome, problems, exceptions, devices }));
     }
 
     fn begin(&mut self, prepared: Prepared, order: Order) -> Result<Done, StartError> {
@@ -144,9 +154,16 @@ impl Worker {
         }
     }
 
-    /// Reads what the command line wrote.
+    /// Reads what the command line wrote, and looks for what other programs changed.
     fn look(&mut self) {
-        let Stage::Writing(control) = &self.stage else { return };
+        let Stage::Writing(control) = &mut self.stage else { return };
+        // Not more often, however many orders there are.
+        if self.looked.elapsed() >= LOOK {
+            self.looked = Instant::now();
+            if let Some(drifted) = control.look_for_drift() {
+                drop(self.words.send(Word::Drifted(drifted)));
+            }
+        }
         match control.withdraw(self.is_withdrawn) {
             Ok(is_draining) if is_draining != self.is_draining => {
                 self.is_draining = is_draining;

@@ -174,6 +174,18 @@ fn carry_out(
     }
 }
 
+/// Returns the world that all parts together make.
+fn of_parts(applied: &Applied) -> MapsImage {
+    let mut world = MapsImage::default();
+    let mut part = None;
+    while let Some(next) = applied.next_part(part.as_ref()) {
+        assert!(applied.has(&next));
+        applied.writes(&next).iter().for_each(|change| world.apply(change));
+        part = Some(next);
+    }
+    world
+}
+
 /// Lower ids of listeners are not looked at.
 const LATE: u32 = 65_500;
 
@@ -246,6 +258,8 @@ proptest! {
             later.iter().for_each(|change| settled.apply(change));
             assert_whole(&settled);
             prop_assert_eq!(canonical(&settled), canonical(&fresh(&desired, &hops)));
+            let parts = MapsImage { ids: settled.ids, ..of_parts(&applied) };
+            prop_assert_eq!(&parts, &settled, "the parts together are all there is");
             let adopted = plan(&Applied::from_maps(content(&settled)), &desired, &hops);
             prop_assert_eq!((adopted.changes, adopted.later), (vec![], vec![]));
         }

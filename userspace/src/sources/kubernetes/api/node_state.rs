@@ -51,10 +51,19 @@ pub struct NodeProblem {
     /// The object concerned: `Gateway/namespace/name`; absent: the node itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
+    /// Whether the node does not serve the object because of it; without an object: nothing at all. Such a node does not count among
+    /// those that hold it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub missing: bool,
     /// Path of the field in the object; empty: the whole object.
     pub field: String,
     /// What is wrong.
     pub message: String,
     /// What to do about it.
     pub remedy: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !*value
 }

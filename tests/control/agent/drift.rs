@@ -1,0 +1,82 @@
+//! Another program takes away again and again what the agent writes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::maps::backend::Backend;
+use common::maps::name;
+use serde_json::Value;
+use tests::pinned::{pinned_entries, remove_pinned};
+use tests::skip_without_root;
+
+use super::scene::{NODE, Scene, until};
+
+/// A walk each ten seconds finds it, and for ten seconds what was said is not taken back.
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why() {
+    skip_without_root!();
+    let scene = Scene::new();
+    scene.tenant("a", "10.99.1.1");
+    scene.tenant("b", "10.99.1.2");
+    let agent = scene.agent("first");
+    until("both routes are in the maps", &[&agent], || scene.backends().len() == 2);
+    let programmed = |route: &Value, status: &str| {
+        let conditions = route["status"]["parents"][0]["conditions"].as_array().cloned().unwrap_or_default();
+        let ours = conditions.into_iter().find(|one| one["type"] == "vestibule.dev/Programmed");
+        ours.filter(|one| one["status"] == status)
+    };
+    let route = |name: &'static str| ["-n", "tenant", "tlsroute", name];
+    let wait = |name: &'static str, status: &str| {
+        let what = format!("route {name} with Programmed={status}");
+        scene
+            .kubectl()
+            .wait_for(&what, &route(name), LONG, |route| programmed(route, status).is_some())
+            .unwrap()
+    };
+    wait("a", "True");
+    wait("b", "True");
+
+    let backends = scene.pins.path().join(name::BACKENDS);
+    let of_a = || {
+        let all = pinned_entries::<u32, Backend>(&backends).unwrap();
+        let address = common::maps::address::Address::from(std::net::IpAddr::from([10, 99, 1, 1]));
+        all.into_iter().find(|(_, backend)| backend.address == address).map(|(id, _)| id)
+    };
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                if let Some(id) = of_a() {
+                    // The agent may be about to do the same.
+                    let _ = remove_pinned::<u32, Backend>(&backends, id);
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let _stop = Stop(&is_over);
+        let lost = |state: &Value| {
+            let problems = state["spec"]["problems"].as_array().cloned().unwrap_or_default();
+            problems.iter().any(|one| one["object"] == "TLSRoute/tenant/a" && one["missing"] == true)
+        };
+        scene.kubectl().wait_for("the node's exception", &["nodestate", NODE], LONG, lost).unwrap();
+        let told = programmed(&wait("a", "False"), "False").unwrap();
+        let message = told["message"].as_str().unwrap();
+        assert!(message.contains(NODE) && message.contains("by another program"), "{message}");
+        wait("b", "True");
+    });
+    wait("a", "True");
+    until("nothing is reported any more", &[&agent], || {
+        scene.kubectl().get(&["nodestate", NODE]).unwrap()["spec"].get("problems").is_none()
+    });
+}
+
+/// Ends the thread also when the test fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,96 @@
+//! Maps, programs and links that are pinned, as another program finds them.
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use aya::Pod;
+use aya::maps::{Array, HashMap, Map, MapData};
+use aya::programs::ProgramInfo;
+
+/// Returns every entry of a pinned hash map.
+pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
+    // An entry that is removed while we read is skipped.
+    Ok(map.iter().filter_map(Result::ok).collect())
+}
+
+/// Deletes every entry of a pinned hash map. Returns how many there were.
+pub fn clear_pinned<K: Pod, V: Pod>(path: &Path) -> Result<usize> {
+    let entries = pinned_entries::<K, V>(path)?;
+    for (key, _) in &entries {
+        remove_pinned::<K, V>(path, *key)?;
+    }
+    Ok(entries.len())
+}
+
+/// Deletes an entry of a pinned hash map.
+pub fn remove_pinned<K: Pod, V: Pod>(path: &Path, key: K) -> Result<()> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let mut map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
+    map.remove(&key).with_context(|| format!("deleting from {}", path.display()))
+}
+
+/// Detaches what a pinned link attaches, as `bpftool link detach` does. The pin stays.
+pub fn detach_link(pin: &Path) -> Result<()> {
+    /// include/uapi/linux/bpf.h
+    const BPF_OBJ_GET: libc::c_long = 7;
+    const BPF_LINK_DETACH: libc::c_long = 34;
+    /// The kernel's `union bpf_attr` for either command.
+    #[repr(C)]
+    struct Attributes {
+        path_or_fd: u64,
+        zero: u64,
+    }
+    let bpf = |command: libc::c_long, path_or_fd: u64| {
+        let attributes = Attributes { path_or_fd, zero: 0 };
+        // SAFETY: the kernel reads the attributes, which live through the call.
+        let result =
+            unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Attributes>()) };
+        match result {
+            -1 => Err(std::io::Error::last_os_error()),
+            result => Ok(result),
+        }
+    };
+    let path = CString::new(pin.as_os_str().as_bytes())?;
+    let fd = bpf(BPF_OBJ_GET, path.as_ptr() as u64).with_context(|| format!("opening {}", pin.display()))?;
+    // SAFETY: the kernel has just made it, and nothing else has it.
+    let fd = unsafe { OwnedFd::from_raw_fd(libc::c_int::try_from(fd)?) };
+    let number = u64::from(fd.as_raw_fd().cast_unsigned());
+    bpf(BPF_LINK_DETACH, number).with_context(|| format!("detaching {}", pin.display())).map(drop)
+}
+
+/// Stores an entry of a pinned hash map.
+pub fn insert_pinned<K: Pod, V: Pod>(path: &Path, key: K, value: V) -> Result<()> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let mut map: HashMap<_, K, V> = map.try_into().context("not a hash map of these types")?;
+    map.insert(&key, &value, 0).with_context(|| format!("writing to {}", path.display()))
+}
+
+/// Returns every element of a pinned array.
+pub fn pinned_elements<V: Pod>(path: &Path) -> Result<Vec<V>> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let map: Array<_, V> = map.try_into().context("not an array of this type")?;
+    map.iter().collect::<Result<_, _>>().with_context(|| format!("reading {}", path.display()))
+}
+
+/// Writes an element of a pinned array.
+pub fn set_pinned<V: Pod>(path: &Path, index: u32, value: V) -> Result<()> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let mut map: Array<_, V> = map.try_into().context("not an array of this type")?;
+    map.set(index, &value, 0).with_context(|| format!("writing to {}", path.display()))
+}
+
+/// Returns the kernel's ID of a pinned program.
+pub fn pinned_program(path: &Path) -> Result<u32> {
+    let info = ProgramInfo::from_pin(path);
+    Ok(info.with_context(|| format!("opening {}", path.display()))?.id())
+}

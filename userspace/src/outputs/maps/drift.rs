@@ -1,0 +1,141 @@
+//! Finds what other programs changed in the kernel behind our back: elements of maps that were deleted or overwritten, programs that
+//! were detached. Looks at a little each second, so that a walk over everything delays no reload.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use crate::dataplane::apply::apply;
+use crate::dataplane::attach;
+use crate::dataplane::load::Programs;
+use crate::dataplane::maps::Maps;
+use crate::dataplane::pin::Pins;
+use crate::dataplane::read;
+use crate::dataplane::table::TableError;
+use crate::model::{Node, Problem};
+use crate::outputs::Exception;
+use crate::plan::{Applied, Change, Part};
+
+/// The longest time that one look takes from reloads.
+const LOOK: Duration = Duration::from_millis(5);
+/// The interval between walks.
+const GAP: Duration = Duration::from_secs(10);
+
+/// A walk over what the kernel should hold.
+#[derive(Debug, Default)]
+pub(super) struct Drift {
+    /// The part that was looked at last; `None`: the next one is the first.
+    last: Option<Part>,
+    /// When the next walk begins.
+    rests_until: Option<Instant>,
+    /// What the last walk found, and repaired.
+    parts: BTreeMap<Part, Problem>,
+    /// The same of devices, by index.
+    devices: BTreeMap<u32, Problem>,
+}
+
+impl Drift {
+    /// Looks at the next parts of the maps, and writes again what is not as it was written. Returns the number of those writes, and
+    /// whether the walk is at its end.
+    pub(super) fn look(&mut self, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
+        let begun = Instant::now();
+        if self.rests_until.is_some_and(|until| begun < until) {
+            return Ok((0, false));
+        }
+        let mut repaired = 0;
+        while begun.elapsed() < LOOK {
+            let Some(part) = applied.next_part(self.last.as_ref()) else {
+                self.parts.retain(|part, _| applied.has(part));
+                (self.last, self.rests_until) = (None, Some(Instant::now() + GAP));
+                return Ok((repaired, true));
+            };
+            let mut lost: Vec<Change> = Vec::new();
+            for write in applied.writes(&part) {
+                if !read::holds(maps, &write)? {
+                    lost.push(write);
+                }
+            }
+            if lost.is_empty() {
+                self.parts.remove(&part);
+            } else {
+                let problem = drifted(&part, lost.len());
+                warn!("{problem}");
+                self.parts.insert(part.clone(), problem);
+                apply(maps, &lost)?;
+                repaired += lost.len();
+            }
+            self.last = Some(part);
+        }
+        Ok((repaired, false))
+    }
+
+    /// Attaches the program again to devices where it is not attached any more. Returns to how many.
+    pub(super) fn look_at_devices(
+        &mut self,
+        devices: &BTreeSet<u32>,
+        programs: &mut Programs,
+        pins: &Pins,
+        node: &Node,
+    ) -> usize {
+        self.devices.retain(|index, _| devices.contains(index));
+        let mut attached = 0;
+        for index in devices {
+            let name = node.name(*index);
+            match attach::is_attached(programs, *index) {
+                Ok(true) => drop(self.devices.remove(index)),
+                // The device is just going: a change of the network follows.
+                Err(error) => warn!(%error, device = name, "whether the program is attached is not known"),
+                Ok(false) => {
+                    let mut problem = Problem::error(
+                        "",
+                        format!("the program was detached from device {name} by another program"),
+                        "find out which: until it was attached again, tenants were not reached over this device",
+                    );
+                    match attach::attach(programs, pins, *index) {
+                        Ok(()) => attached += 1,
+                        Err(error) => {
+                            problem.what.push_str(&format!(", and cannot be attached again: {error}"))
+                        }
+                    }
+                    warn!("{problem}");
+                    self.devices.insert(*index, problem);
+                }
+            }
+        }
+        attached
+    }
+
+    /// What the last walk found. What was repaired stays until the next walk finds it as it should be.
+    pub(super) fn exceptions(&self) -> impl Iterator<Item = Exception> {
+        let parts = self.parts.iter().map(|(part, problem)| (part.clone(), problem));
+        let devices = self.devices.values().map(|problem| (Part::Node, problem));
+        parts.chain(devices).map(|(part, problem)| Exception { part, problem: problem.clone() })
+    }
+}
+
+fn drifted(part: &Part, lost: usize) -> Problem {
+    let what = match part {
+        Part::Node => "the settings in the maps".to_owned(),
+        Part::Listener(name) => format!("listener {name}"),
+        Part::Route(name) => format!("route {name}"),
+    };
+    let elements = if lost == 1 { "element of its maps was" } else { "elements of its maps were" };
+    Problem::error(
+        "",
+        format!("{what}: {lost} {elements} deleted or changed by another program, and written again"),
+        "find out which: until then its clients may have been refused",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_drifted_is_named() {
+        let problem = drifted(&Part::Route("a/b".into()), 1);
+        assert!(problem.is_error() && problem.what.starts_with("route a/b: 1 element of"), "{problem}");
+        assert!(drifted(&Part::Node, 2).what.contains("2 elements"));
+    }
+}
