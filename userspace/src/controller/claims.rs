@@ -6,7 +6,7 @@
 use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimWrite, Stored};
 use crate::model::claim::possession;
-use crate::model::{self, Kind, ObjectName, ObjectRef, Possession};
+use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -106,12 +106,15 @@ impl Claims {
         }
     }
 
-    /// Whether a Claim is of an object that is judged by what nodes hold. Routes are not.
+    /// Whether a Claim is of an object, which is judged by what nodes hold of it.
     fn is_of_judged(&self, name: &str) -> bool {
-        self.wanted
-            .get(name)
-            .and_then(|(claim, _)| claim.origin.object())
-            .is_some_and(|object| !matches!(object.kind, Kind::TlsRoute | Kind::TcpRoute))
+        self.wanted.get(name).is_some_and(|(claim, _)| claim.origin.object().is_some())
+    }
+
+    /// Whether an object was granted anything.
+    pub(super) fn has_grants(&self, object: &ObjectRef) -> bool {
+        let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
+        names.iter().any(|name| self.wanted.get(name).is_some_and(|(claim, _)| !claim.grants.is_empty()))
     }
 
     /// The newest state of this one has come: it may be written again.
@@ -368,7 +371,7 @@ mod tests {
     use super::*;
     use crate::controller::claim_mark::QUIET;
     use crate::model::claim::{ClaimBackends, Grant, Granted};
-    use crate::model::{Claim, ObjectName, Origin, Protocol};
+    use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
 
     fn claim(name: &str, port: u16) -> Claim {
         let grant = Grant {

@@ -137,7 +137,7 @@ impl Judge {
         let hold = Hold::of(view.unlisted.clone(), view.cluster, &claims, own.stored());
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
-        self.standings.begin();
+        self.standings.begin(view.nodes);
         let mut round = Round { judge: self, view, claims: own, out: Judgement::default() };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
@@ -290,9 +290,20 @@ impl Round<'_, '_> {
                     verdict.and_then(|_| health::message(route, &cluster.endpoints, self.view.failing));
                 let said = self.judge.health.of(&object, said, self.view.at);
                 let health = said.clone().map(health::condition);
-                let judged = Judged { health: said, ..Judged::default() };
+                let progress = verdict.filter(|verdict| verdict.is_accepted()).map(|verdict| {
+                    let generation = verdict.generation;
+                    match self.claims.has_grants(&object) {
+                        true => Some(self.progress(&object, &Programmable::Yes, generation)),
+                        false => None,
+                    }
+                });
+                let programmed =
+                    progress.as_ref().map(|progress| status::route::programmed(progress.as_ref()));
+                let judged = Judged { health: said, progress: progress.flatten(), ..Judged::default() };
+                let conditions =
+                    status::route::OfAll { health: health.as_ref(), programmed: programmed.as_ref() };
                 self.one(object, is_same, judged, |current| {
-                    status::route::desired_status(current, verdict, health.as_ref(), &name.namespace, now)
+                    status::route::desired_status(current, verdict, conditions, &name.namespace, now)
                 });
             }
         }

@@ -289,6 +289,7 @@ mod tests {
     fn what_nodes_complain_about_is_told_once_and_names_them() {
         let complaint = |object: Option<&str>, text: &str| Complaint {
             object: object.map(str::to_owned),
+            missing: false,
             text: text.to_owned(),
         };
         let mut nodes = Nodes::default();

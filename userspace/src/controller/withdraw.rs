@@ -18,6 +18,7 @@ use crate::settle::ingress_served;
 use crate::sources::chart::{self, Reader};
 use crate::sources::kubernetes::{self, Store, StoredStatus};
 use crate::status::{Nodes, ingress, withdrawn};
+use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeSet;
@@ -27,6 +28,8 @@ use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+/// Writes beside each other.
+const FLIGHTS: usize = 16;
 /// After this time, kinds that have not been listed yet are not waited for: some may be refused.
 const LISTS: Duration = Duration::from_secs(15);
 /// How long statuses and finalizers are tried to be written.
@@ -167,17 +170,25 @@ async fn clear(
             return Ok(written);
         }
         let mut failed = None;
-        for (object, write) in left {
+        for some in left.chunks(FLIGHTS) {
             lease.keep().await?;
-            let Some(served) = served(store, object.kind) else { continue };
-            match timeout(REQUEST, writes::status(client, &object, served, &write)).await {
-                Ok(Outcome::Written | Outcome::NoEffect) => {
-                    info!(%object, "no address is left");
-                    written += 1;
+            let write = |(object, write): &(ObjectRef, Write)| {
+                let (object, write, served) = (object.clone(), write.clone(), served(store, object.kind));
+                async move {
+                    let outcome = timeout(REQUEST, writes::status(client, &object, served?, &write)).await;
+                    Some((object, outcome.unwrap_or(Outcome::Failed)))
                 }
-                // It has changed: the next round is about what it says then.
-                Ok(Outcome::Conflict) => {}
-                Ok(Outcome::Failed) | Err(_) => failed = Some(object.to_string()),
+            };
+            for (object, outcome) in join_all(some.iter().map(write)).await.into_iter().flatten() {
+                match outcome {
+                    Outcome::Written | Outcome::NoEffect => {
+                        info!(%object, "it says no more that it is served");
+                        written += 1;
+                    }
+                    // It has changed: the next round is about what it says then.
+                    Outcome::Conflict => {}
+                    Outcome::Failed => failed = Some(object.to_string()),
+                }
             }
         }
         for class_finalizers::Finalizers { class, served, version, finalizers } in finalizers {
@@ -204,7 +215,7 @@ fn served(store: &Store, kind: Kind) -> Option<&'static str> {
     if matches!(kind, Kind::Service | Kind::Ingress) { Some("v1") } else { store.version(kind) }
 }
 
-/// Returns the statuses that still have an address of ours, as writes that take it out. `ours`: addresses of the chart's listeners.
+/// Returns the statuses that still say that something is served, as writes that take it out. `ours`: addresses of the chart's listeners.
 fn left<'a>(
     cluster: &Cluster,
     status: &dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
@@ -223,6 +234,14 @@ fn left<'a>(
     for (name, gateway) in &cluster.gateways {
         if cluster.classes.contains_key(&gateway.class) {
             add(Kind::Gateway, name, &|stored| withdrawn::gateway(&stored.status, now));
+        }
+    }
+    for name in cluster.listener_sets.keys() {
+        add(Kind::ListenerSet, name, &|stored| withdrawn::gateway(&stored.status, now));
+    }
+    for (kind, routes) in [(Kind::TlsRoute, &cluster.tls_routes), (Kind::TcpRoute, &cluster.tcp_routes)] {
+        for name in routes.keys() {
+            add(kind, name, &|stored| withdrawn::route(&stored.status, now));
         }
     }
     for (name, service) in &cluster.services {

@@ -121,6 +121,20 @@ pub struct RouteVerdict {
     pub parents: Vec<ParentVerdict>,
 }
 
+impl RouteVerdict {
+    /// Whether one of its parents accepts it.
+    pub fn is_accepted(&self) -> bool {
+        self.parents.iter().any(ParentVerdict::is_accepted)
+    }
+}
+
+impl ParentVerdict {
+    /// Whether the parent accepts the route.
+    pub fn is_accepted(&self) -> bool {
+        self.conditions.iter().any(|one| one.kind == "Accepted" && one.status == Status::True)
+    }
+}
+
 /// What a route is to one of its parents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentVerdict {

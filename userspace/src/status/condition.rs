@@ -1,6 +1,6 @@
 //! Conditions, merged by type: ours as judged, others unchanged.
 
-use super::{elements, text};
+use super::{CONTROLLER_NAME, elements, text};
 use crate::model::Kind;
 use crate::model::verdict::{Condition, Status};
 use crate::settle::OWNED;
@@ -9,13 +9,21 @@ use serde_json::{Map, Value, json};
 /// Types of the Gateway API that its controller writes. One that is no longer judged is removed.
 const OURS: &[&str] =
     &["Accepted", "Conflicted", "PartiallyInvalid", "Programmed", "ResolvedRefs", "SupportedVersion"];
-/// The type of the condition of a Service that says why there is no ingress.
-pub(super) const SERVICE_PROGRAMMED: &str = "vestibule.dev/Programmed";
+/// The type of the condition of Services and routes, for which the Gateway API has none.
+pub(super) const OUR_PROGRAMMED: &str = "vestibule.dev/Programmed";
 /// The most conditions of an object, listener or parent (CRDs of the Gateway API).
 const CONDITIONS_MAX: usize = 8;
 /// Our types by importance. Types that others wait for come first.
-const WORTH: &[&str] =
-    &["Accepted", "Programmed", "ResolvedRefs", "Conflicted", "SupportedVersion", "PartiallyInvalid", OWNED];
+const WORTH: &[&str] = &[
+    "Accepted",
+    "Programmed",
+    OUR_PROGRAMMED,
+    "ResolvedRefs",
+    "Conflicted",
+    "SupportedVersion",
+    "PartiallyInvalid",
+    OWNED,
+];
 /// Types with this prefix are ours too.
 const OUR_PREFIX: &str = "vestibule.dev/";
 /// The most bytes of `message` (`metav1.Condition`).
@@ -63,8 +71,19 @@ pub fn is_programmed(status: &Value, kind: Kind, generation: i64) -> bool {
         // It has no conditions.
         return !elements(status.pointer("/loadBalancer/ingress")).is_empty();
     }
-    let name = if kind == Kind::Service { SERVICE_PROGRAMMED } else { "Programmed" };
-    elements(status.get("conditions")).iter().any(|condition| {
+    let says = |conditions: Option<&Value>, name: &str| says_programmed(conditions, name, generation);
+    match kind {
+        Kind::TlsRoute | Kind::TcpRoute => elements(status.get("parents")).iter().any(|parent| {
+            text(parent, "controllerName") == CONTROLLER_NAME
+                && says(parent.get("conditions"), OUR_PROGRAMMED)
+        }),
+        Kind::Service => says(status.get("conditions"), OUR_PROGRAMMED),
+        _ => says(status.get("conditions"), "Programmed"),
+    }
+}
+
+fn says_programmed(conditions: Option<&Value>, name: &str, generation: i64) -> bool {
+    elements(conditions).iter().any(|condition| {
         let observed = condition.get("observedGeneration").and_then(Value::as_i64);
         text(condition, "type") == name
             && text(condition, "status") == "True"

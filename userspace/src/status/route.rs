@@ -1,21 +1,45 @@
 //! The status of a TLSRoute or TCPRoute: one entry of `parents` for each parent of ours. Other controllers'
 //! entries are unchanged.
 
-use super::condition::{Judged, merge};
-use super::{CONTROLLER_NAME, changed, elements, text};
+use super::condition::{Judged, OUR_PROGRAMMED, merge};
+use super::{CONTROLLER_NAME, Progress, changed, elements, progress, text};
 use crate::model::cluster::ParentRef;
-use crate::model::verdict::{Condition, ParentVerdict, RouteVerdict};
+use crate::model::verdict::{Condition, ParentVerdict, Programmable, RouteVerdict, Status};
 use serde_json::{Map, Value, json};
 
 /// The most entries of `parents`.
 const PARENTS_MAX: usize = 32;
 
-/// Returns what to write to the status of a route in `namespace`. `verdict` is `None` if no parent is ours.
-/// `health` is the condition about its backends. `now` is RFC 3339, UTC.
+/// Conditions that a route has alike at several parents.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OfAll<'a> {
+    /// About its backends, at all parents.
+    pub health: Option<&'a Condition>,
+    /// Whether nodes hold it, at parents that accept it.
+    pub programmed: Option<&'a Condition>,
+}
+
+/// Returns the condition whether nodes hold a route; `progress` is `None` if nothing was granted to it.
+pub fn programmed(progress: Option<&Progress>) -> Condition {
+    let message =
+        "it was granted nothing yet: its parents have no address, or others have all that it asks for";
+    let refusal = Condition {
+        kind: OUR_PROGRAMMED,
+        status: Status::False,
+        reason: "NothingGranted",
+        message: message.to_owned(),
+    };
+    match progress {
+        Some(progress) => progress::programmed(OUR_PROGRAMMED, &Programmable::Yes, progress),
+        None => refusal,
+    }
+}
+
+/// Returns what to write to the status of a route in `namespace`. `verdict` is `None` if no parent is ours. `now` is RFC 3339, UTC.
 pub fn desired_status(
     current: &Value,
     verdict: Option<&RouteVerdict>,
-    health: Option<&Condition>,
+    of_all: OfAll<'_>,
     namespace: &str,
     now: &str,
 ) -> Option<Value> {
@@ -37,12 +61,12 @@ pub fn desired_status(
         let key = Key::stored(reference, namespace);
         if let Some(place) = new.iter().position(|(other, _)| *other == key) {
             let (_, parent) = new.remove(place);
-            parents.push(entry(parent, health, reference.clone(), old.get("conditions"), judged));
+            parents.push(entry(parent, of_all, reference.clone(), old.get("conditions"), judged));
         }
     }
     for (_, parent) in new {
         if parents.len() < PARENTS_MAX {
-            parents.push(entry(parent, health, reference(&parent.parent), None, judged));
+            parents.push(entry(parent, of_all, reference(&parent.parent), None, judged));
         }
     }
     if parents.is_empty() && current.get("parents").is_none() {
@@ -53,15 +77,17 @@ pub fn desired_status(
 
 fn entry(
     parent: &ParentVerdict,
-    health: Option<&Condition>,
+    of_all: OfAll<'_>,
     reference: Value,
     old: Option<&Value>,
     judged: Judged<'_>,
 ) -> Value {
+    let programmed = of_all.programmed.filter(|_| parent.is_accepted());
+    let conditions = parent.conditions.iter().chain(of_all.health).chain(programmed);
     json!({
         "parentRef": reference,
         "controllerName": CONTROLLER_NAME,
-        "conditions": merge(old, parent.conditions.iter().chain(health), judged),
+        "conditions": merge(old, conditions, judged),
     })
 }
 

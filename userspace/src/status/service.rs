@@ -1,6 +1,6 @@
 //! The status of a Service of our class: its ingress, and why there is none.
 
-use super::condition::{Judged, SERVICE_PROGRAMMED, merge};
+use super::condition::{Judged, OUR_PROGRAMMED, merge};
 use super::progress::{Progress, programmed};
 use super::{changed, elements, text};
 use crate::model::verdict::{Programmable, ServiceVerdict};
@@ -41,7 +41,7 @@ pub fn desired_status(
     now: &str,
 ) -> Option<Value> {
     let judged = Judged { generation: 0, now };
-    let programmed = programmed(SERVICE_PROGRAMMED, &verdict.programmable, progress);
+    let programmed = programmed(OUR_PROGRAMMED, &verdict.programmable, progress);
     let old = elements(current.pointer("/loadBalancer/ingress"));
     let shown = shown(current, &verdict.addresses, &verdict.programmable, progress);
     let ports: Vec<Value> =
@@ -74,7 +74,7 @@ pub(super) fn shown(
     match (programmable, progress) {
         (Programmable::No(_), _) => Vec::new(),
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => addresses.collect(),
-        (Programmable::Yes, Progress::Unwritten | Progress::Missing(_) | Progress::NoAgents) => {
+        (Programmable::Yes, Progress::Pending | Progress::Missing(_) | Progress::NoAgents) => {
             addresses.filter(|address| is_there(address)).collect()
         }
     }

@@ -302,6 +302,7 @@ fn progress_is_what_live_nodes_hold() {
     nodes.unknown.clear();
     let complaint = |object: Option<&str>| Complaint {
         object: object.map(str::to_owned),
+        missing: false,
         text: format!("about {object:?}"),
     };
     let complaints =
@@ -309,6 +310,33 @@ fn progress_is_what_live_nodes_hold() {
     nodes.live.insert("b".to_owned(), Held { complaints, ..Held::default() });
     let Progress::Missing(missing) = nodes.progress(&object, version) else { panic!("not missing") };
     assert_eq!(missing[0].1.as_deref(), Some("about Some(\"Gateway/ns/gw\")"));
+}
+
+/// What a node reports that it does not hold counts, whatever version of the Claims it has.
+#[test]
+fn a_node_lacks_what_it_makes_an_exception_of() {
+    let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
+    let complaint = |object: Option<&str>, missing| Complaint {
+        object: object.map(str::to_owned),
+        missing,
+        text: "its element is gone".to_owned(),
+    };
+    let with = |complaints| {
+        let held = Held { claims_version: 10, complaints };
+        Nodes { live: [("a".to_owned(), held)].into(), ..Nodes::default() }
+    };
+    let lacks = Progress::Missing(vec![("a".to_owned(), Some("its element is gone".to_owned()))]);
+    for (complaints, progress, everywhere) in [
+        (vec![], Progress::Everywhere, 10),
+        (vec![complaint(Some("Gateway/ns/gw"), false), complaint(None, false)], Progress::Everywhere, 10),
+        (vec![complaint(Some("Gateway/ns/other"), true)], Progress::Everywhere, 0),
+        (vec![complaint(None, false), complaint(Some("Gateway/ns/gw"), true)], lacks.clone(), 0),
+        (vec![complaint(None, true)], lacks, 0),
+    ] {
+        let nodes = with(complaints);
+        assert_eq!(nodes.progress(&object, 10), progress, "{nodes:?}");
+        assert_eq!(nodes.held_everywhere(), everywhere, "{nodes:?}");
+    }
 }
 
 #[test]

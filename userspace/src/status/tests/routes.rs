@@ -1,4 +1,5 @@
 use super::*;
+use crate::status::route::OfAll;
 
 fn parent(section: Option<&str>, status: Status) -> ParentVerdict {
     ParentVerdict {
@@ -25,8 +26,9 @@ fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
     // and one is duplicated.
     let ours = |name: &str| json!({"parentRef": {"name": name}, "controllerName": CONTROLLER_NAME, "conditions": []});
     let current = json!({"parents": [of_another("gw"), ours("gone"), ours("gw"), ours("gw")]});
-    let status =
-        settled(&current, |current, now| route::desired_status(current, Some(&verdict), None, "ns", now));
+    let status = settled(&current, |current, now| {
+        route::desired_status(current, Some(&verdict), OfAll::default(), "ns", now)
+    });
     let parents = elements(status.get("parents"));
     assert_eq!(parents.len(), 3, "{status:#}");
     assert_eq!(parents[0], of_another("gw"));
@@ -40,13 +42,14 @@ fn a_route_has_one_entry_a_parent_and_others_keep_theirs() {
 #[test]
 fn defaults_that_the_server_filled_in_are_no_change() {
     let verdict = route(vec![parent(None, Status::True)]);
-    let mut status =
-        settled(&json!({}), |current, now| route::desired_status(current, Some(&verdict), None, "ns", now));
+    let mut status = settled(&json!({}), |current, now| {
+        route::desired_status(current, Some(&verdict), OfAll::default(), "ns", now)
+    });
     status["parents"][0]["parentRef"] =
         json!({"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "gw", "namespace": "ns"});
-    assert_eq!(route::desired_status(&status, Some(&verdict), None, "ns", NOW), None);
+    assert_eq!(route::desired_status(&status, Some(&verdict), OfAll::default(), "ns", NOW), None);
     // In another namespace the reference means another parent.
-    let moved = route::desired_status(&status, Some(&verdict), None, "elsewhere", NOW).unwrap();
+    let moved = route::desired_status(&status, Some(&verdict), OfAll::default(), "elsewhere", NOW).unwrap();
     assert_eq!(elements(moved.get("parents")).len(), 1);
     assert_eq!(moved["parents"][0]["parentRef"], json!({"name": "gw"}));
 }
@@ -55,10 +58,15 @@ fn defaults_that_the_server_filled_in_are_no_change() {
 fn a_route_that_left_us_keeps_only_what_others_said() {
     let current = json!({"parents": [
         {"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": []}, of_another("x")]});
-    let status = settled(&current, |current, now| route::desired_status(current, None, None, "ns", now));
+    let status =
+        settled(&current, |current, now| route::desired_status(current, None, OfAll::default(), "ns", now));
     assert_eq!(status, json!({"parents": [of_another("x")]}));
     for never_ours in [json!({}), Value::Null, json!({"parents": [of_another("x")]})] {
-        assert_eq!(route::desired_status(&never_ours, None, None, "ns", NOW), None, "{never_ours}");
+        assert_eq!(
+            route::desired_status(&never_ours, None, OfAll::default(), "ns", NOW),
+            None,
+            "{never_ours}"
+        );
     }
 }
 
@@ -70,8 +78,9 @@ fn ports_tell_parents_apart_and_at_most_32_entries_are_written() {
     };
     let verdict = route((1..=40).map(with_port).collect());
     let current = json!({"parents": [of_another("x")]});
-    let status =
-        settled(&current, |current, now| route::desired_status(current, Some(&verdict), None, "ns", now));
+    let status = settled(&current, |current, now| {
+        route::desired_status(current, Some(&verdict), OfAll::default(), "ns", now)
+    });
     let parents = elements(status.get("parents"));
     assert_eq!(parents.len(), 32);
     assert_eq!(parents[0], of_another("x"));
@@ -94,6 +103,7 @@ fn where_others_leave_little_room_what_is_worth_least_is_left_out() {
     verdict.conditions.push(condition("ResolvedRefs", Status::True, "ResolvedRefs"));
     let verdict = route(vec![verdict]);
     let health = condition("vestibule.dev/BackendsHealthy", Status::False, "ProbeFailed");
+    let programmed = route::programmed(Some(&Progress::Everywhere));
     let foreign = |count: usize| -> Vec<Value> {
         let one = |n| json!({"type": format!("example.com/{n}"), "status": "True"});
         (0..count).map(one).collect()
@@ -102,15 +112,42 @@ fn where_others_leave_little_room_what_is_worth_least_is_left_out() {
         let entry = json!({"parentRef": {"name": "gw"}, "controllerName": CONTROLLER_NAME, "conditions": foreign(count)});
         let current = json!({"parents": [entry]});
         let status = settled(&current, |current, now| {
-            route::desired_status(current, Some(&verdict), Some(&health), "ns", now)
+            let of_all = OfAll { health: Some(&health), programmed: Some(&programmed) };
+            route::desired_status(current, Some(&verdict), of_all, "ns", now)
         });
         let conditions = elements(status["parents"][0].get("conditions"));
         assert_eq!(conditions[..count], foreign(count));
         conditions[count..].iter().map(|one| text(one, "type").to_owned()).collect()
     };
-    let all = ["Accepted", "ResolvedRefs", OWNED, "vestibule.dev/BackendsHealthy"];
+    let all =
+        ["Accepted", "vestibule.dev/Programmed", "ResolvedRefs", OWNED, "vestibule.dev/BackendsHealthy"];
     assert_eq!(kinds(0), all);
-    assert_eq!(kinds(4), all);
-    assert_eq!(kinds(5), all[..3]);
+    assert_eq!(kinds(3), all);
+    assert_eq!(kinds(4), all[..4]);
     assert_eq!(kinds(7), all[..1]);
+}
+
+#[test]
+fn a_route_says_whether_nodes_hold_it_where_it_is_accepted() {
+    let verdict = route(vec![parent(None, Status::True), parent(Some("a"), Status::False)]);
+    let status_with = |progress: Option<&Progress>| {
+        let programmed = route::programmed(progress);
+        let of_all = OfAll { programmed: Some(&programmed), ..OfAll::default() };
+        settled(&json!({}), |current, now| route::desired_status(current, Some(&verdict), of_all, "ns", now))
+    };
+    let said = |progress: Option<&Progress>| {
+        let status = status_with(progress);
+        let [ours, refused] = [0, 1].map(|at| &status["parents"][at]["conditions"]);
+        assert!(elements(Some(refused)).iter().all(|one| text(one, "type") != "vestibule.dev/Programmed"));
+        let programmed = find(ours, "type", "vestibule.dev/Programmed");
+        (text(programmed, "status").to_owned(), text(programmed, "reason").to_owned())
+    };
+    let of = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
+    assert_eq!(said(Some(&Progress::Everywhere)), of("True", "Programmed"));
+    assert_eq!(said(Some(&Progress::Missing(vec![("n".into(), None)]))), of("False", "Pending"));
+    assert_eq!(said(None), of("False", "NothingGranted"));
+    // It is read back, of the generation that it was said of.
+    let status = status_with(Some(&Progress::Enough));
+    assert!(is_programmed(&status, Kind::TlsRoute, 4) && !is_programmed(&status, Kind::TlsRoute, 5));
+    assert!(!is_programmed(&json!({"parents": [of_another("gw")]}), Kind::TlsRoute, 4));
 }
