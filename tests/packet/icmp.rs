@@ -117,12 +117,12 @@ fn an_error_that_was_changed_stays_wrong_for_the_end_host() {
         frame[at] ^= 0x10;
         let outcome = programs.ingress(Device::Backend, &frame);
         assert_eq!(outcome.counted, [(Reason::IcmpToClient, 1)]);
-        let mut mended = outcome.packet.clone();
-        mended[at] ^= 0x10;
+        let mut repaired = outcome.packet.clone();
+        repaired[at] ^= 0x10;
         let sum = |frame: &[u8]| checksum(&frame[34..], 0);
         if family.is_v4() {
             assert_ne!(sum(&outcome.packet), 0);
-            assert_eq!(sum(&mended), 0);
+            assert_eq!(sum(&repaired), 0);
         }
     }
 }

@@ -1,21 +1,16 @@
-//! Requests to the API server that are in flight: statuses in [`Lanes`], Claims, Events, and one look at the keys, one removal of
-//! a NodeState and one GatewayClass at a time.
+//! Requests to the API server that are in flight: statuses, Claims, Events, and one look at the keys, one removal of a NodeState and one
+//! GatewayClass at a time.
 
-use super::kube_event::Note;
-use super::lanes::Lanes;
-use super::queue::{Outcome, Write};
-use super::writes::{Spare, Told};
-use crate::model::ObjectRef;
+use super::core;
+use super::writes::Spare;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::pin::Pin;
 
 /// The result of a request.
 pub(super) enum Done {
-    Status(ObjectRef, Write, Outcome),
-    /// A Claim, and whether it was written.
-    Claim(String, bool),
-    Event(Note, Told),
+    /// Of a request that [`Core::next`](super::core::Core::next) returned.
+    Core(core::Done),
     Keys(Result<Spare, String>),
     Node,
     /// A GatewayClass's finalizers.
@@ -26,8 +21,6 @@ pub(super) enum Done {
 #[derive(Default)]
 pub(super) struct Flights {
     requests: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
-    /// The statuses.
-    pub(super) lanes: Lanes,
     /// Whether the keys are being looked at.
     pub(super) keys: bool,
     /// Whether a NodeState is being removed.

@@ -33,6 +33,8 @@ mod class_finalizers;
 mod claim_watch;
 /// Content of the configuration files.
 mod files;
+/// What the controller does with what it knows. Pure.
+mod core;
 /// Computes what must be written.
 mod judge;
 /// Whether objects are programmed. Pure.
@@ -61,6 +63,9 @@ mod writes;
 mod hold;
 /// Readiness, liveness, metrics.
 mod telemetry;
+/// The core in a simulated cluster.
+#[cfg(test)]
+mod simulation;
 /// The loop.
 mod run;
 /// Takes the cluster back from Vestibule, before it is uninstalled.

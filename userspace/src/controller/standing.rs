@@ -18,27 +18,36 @@ const NODES_PER_STRAGGLER: usize = 20;
 #[derive(Debug)]
 pub(super) struct Standings {
     all: HashMap<ObjectRef, Standing>,
+    /// What all nodes hold, without exception.
+    everywhere: u64,
     /// When time alone changes something.
     again: Option<Instant>,
 }
 
+/// Nodes that do not hold an object, each with the reason if it reported one.
+type Missing = Vec<(String, Option<String>)>;
+
 #[derive(Debug)]
 struct Standing {
-    /// The version up to which nodes must hold all Claims, and since when.
+    /// The version up to which nodes must hold all Claims.
     version: u64,
+    /// When nodes began to have time for it: at the first of the versions that followed each other within [`GRACE`].
     since: Instant,
     /// Since when too many nodes do not hold it.
     lost: Option<Instant>,
+    /// The nodes that its status names, and since when.
+    named: Option<(Instant, Missing)>,
     last: Progress,
 }
 
 impl Standings {
     pub(super) fn new() -> Self {
-        Self { all: HashMap::new(), again: None }
+        Self { all: HashMap::new(), everywhere: 0, again: None }
     }
 
-    /// Begins a round.
-    pub(super) fn begin(&mut self) {
+    /// Begins a round, in which the nodes are these.
+    pub(super) fn begin(&mut self, nodes: &Nodes) {
+        self.everywhere = nodes.held_everywhere();
         self.again = None;
     }
 
@@ -68,15 +77,23 @@ impl Standings {
             return match (was, last) {
                 (true, Some(last)) => last,
                 (true, None) => Progress::Enough,
-                (false, _) => Progress::Unwritten,
+                (false, _) => Progress::Pending,
             };
         };
-        let new = Standing { version, since: now, lost: None, last: Progress::Unwritten };
+        let new = Standing { version, since: now, lost: None, named: None, last: Progress::Pending };
         let standing = self.all.entry(object.clone()).or_insert(new);
         if standing.version != version {
-            (standing.version, standing.since) = (version, now);
+            // Otherwise it would take longer the more often others drop names that it asks for, too.
+            if standing.since + GRACE <= now {
+                standing.since = now;
+            }
+            standing.version = version;
         }
-        let found = nodes.progress(object, version);
+        // One node after the other is asked only where they differ.
+        let found = match version > 0 && version <= self.everywhere {
+            true => Progress::Everywhere,
+            false => nodes.progress(object, version),
+        };
         let all = nodes.live.len() + nodes.unknown.len();
         let is_enough = match &found {
             Progress::Missing(missing) => {
@@ -116,11 +133,34 @@ impl Standings {
                 }
             }
         };
-        if let Some(until) = until.filter(|until| *until > now && progress != Progress::Everywhere) {
-            self.again = Some(self.again.map_or(until, |again| again.min(until)));
-        }
+        let (progress, named_until) = match progress {
+            Progress::Missing(missing) => standing.name(missing, is_over, now),
+            other => {
+                standing.named = None;
+                (other, None)
+            }
+        };
+        let until = until.filter(|_| progress != Progress::Everywhere);
+        let again = until.into_iter().chain(named_until).filter(|until| *until > now);
+        self.again = self.again.into_iter().chain(again).min();
         standing.last = progress.clone();
         progress
+    }
+}
+
+impl Standing {
+    /// Names nodes that do not hold the object: not those that may be about to, and no others before some seconds have passed, for each
+    /// report of a node would be another write for each of thousands of objects. Returns when other nodes may be named.
+    fn name(&mut self, missing: Missing, is_over: bool, now: Instant) -> (Progress, Option<Instant>) {
+        if self.named.is_none() && !is_over {
+            return (Progress::Pending, None);
+        }
+        let (at, named) = self.named.get_or_insert_with(|| (now, missing.clone()));
+        if *at + GRACE <= now {
+            (*at, *named) = (now, missing.clone());
+        }
+        let until = (*named != missing).then(|| *at + GRACE);
+        (Progress::Missing(named.clone()), until)
     }
 }
 
@@ -149,11 +189,13 @@ mod tests {
         let later = begun + 6 * GRACE;
         for now in [begun, later] {
             assert_eq!(standings.progress(&gateway(), Some(9), true, &nodes, now), Progress::Enough);
-            let Progress::Missing(missing) = standings.progress(&gateway(), Some(9), false, &nodes, now)
-            else {
-                panic!("it is programmed")
-            };
-            assert_eq!(missing.last().unwrap(), &("n7".to_owned(), Some("it is silent".to_owned())));
+            match standings.progress(&gateway(), Some(9), false, &nodes, now) {
+                Progress::Missing(missing) if now == later => {
+                    assert_eq!(missing.last().unwrap(), &("n7".to_owned(), Some("it is silent".to_owned())));
+                }
+                Progress::Pending if now == begun => {}
+                progress => panic!("{progress:?}"),
+            }
         }
         nodes.unknown.clear();
         assert!(is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later)));
@@ -169,8 +211,9 @@ mod tests {
         let (mut standings, begun) = (Standings::new(), Instant::now());
         let story = story.iter().map(|(at, all, behind)| {
             let now = begun + Duration::from_secs(*at);
-            standings.begin();
-            was = is_true(&standings.progress(&gateway(), Some(9), was, &nodes(*all, *behind), now));
+            let nodes = nodes(*all, *behind);
+            standings.begin(&nodes);
+            was = is_true(&standings.progress(&gateway(), Some(9), was, &nodes, now));
             was
         });
         story.collect()
@@ -203,19 +246,59 @@ mod tests {
         let progress = |standings: &mut Standings, version, was| {
             standings.progress(&gateway(), version, was, &nodes(3, 0), now)
         };
-        assert_eq!(progress(&mut standings, None, false), Progress::Unwritten);
+        assert_eq!(progress(&mut standings, None, false), Progress::Pending);
         assert_eq!(progress(&mut standings, None, true), Progress::Enough, "another controller said so");
         assert_eq!(progress(&mut standings, Some(9), true), Progress::Everywhere);
         assert_eq!(progress(&mut standings, None, true), Progress::Everywhere);
-        assert_eq!(progress(&mut standings, None, false), Progress::Unwritten, "another generation");
+        assert_eq!(progress(&mut standings, None, false), Progress::Pending, "another generation");
+    }
+
+    /// A status that named all nodes that are not there yet was written again for each report of each node.
+    #[test]
+    fn nodes_are_named_after_ten_seconds_and_others_not_before_ten_more() {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let mut named = |second, behind| {
+            let nodes = nodes(9, behind);
+            standings.begin(&nodes);
+            let now = begun + Duration::from_secs(second);
+            let said = match standings.progress(&gateway(), Some(9), false, &nodes, now) {
+                Progress::Missing(missing) => Some(missing.len()),
+                Progress::Pending => None,
+                progress => panic!("{progress:?}"),
+            };
+            let again = standings.end(|_| true).map(|again| (again - begun).as_secs());
+            (said, again)
+        };
+        assert_eq!(named(0, 9), (None, Some(10)));
+        assert_eq!(named(3, 8), (None, Some(10)));
+        assert_eq!(named(10, 8), (Some(8), None));
+        assert_eq!(named(12, 7), (Some(8), Some(20)), "others are named later");
+        assert_eq!(named(20, 7), (Some(7), None));
+    }
+
+    /// Names that others drop are granted to it meanwhile.
+    #[test]
+    fn more_that_is_granted_puts_off_nothing() {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let mut is_programmed = |second, version| {
+            let mut nodes = nodes(3, 1);
+            nodes.live.values_mut().skip(1).for_each(|held| held.claims_version = version);
+            let now = begun + Duration::from_secs(second);
+            is_true(&standings.progress(&gateway(), Some(version), false, &nodes, now))
+        };
+        assert!(!is_programmed(0, 9) && !is_programmed(8, 12));
+        assert!(is_programmed(10, 12));
+        assert!(!is_programmed(30, 15), "what comes later is waited for again");
+        assert!(is_programmed(40, 15));
     }
 
     #[test]
     fn time_alone_is_waited_for() {
         let (mut standings, now) = (Standings::new(), Instant::now());
         let mut again = |behind| {
-            standings.begin();
-            standings.progress(&gateway(), Some(9), false, &nodes(3, behind), now);
+            let nodes = nodes(3, behind);
+            standings.begin(&nodes);
+            standings.progress(&gateway(), Some(9), false, &nodes, now);
             standings.end(|_| true)
         };
         assert_eq!(again(1), Some(now + GRACE));

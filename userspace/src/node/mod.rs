@@ -63,3 +63,5 @@ mod tests;
 
 pub use error::NodeError;
 pub use identity::Identity;
+#[cfg(test)]
+pub(crate) use renewals::Renewals;

@@ -15,7 +15,7 @@ const GAP: Duration = Duration::from_secs(2);
 
 /// The renewals of a Lease.
 #[derive(Debug)]
-pub(super) struct Renewals {
+pub(crate) struct Renewals {
     /// When it is renewed next.
     pub next: Instant,
     /// The earliest time for that.
@@ -24,18 +24,18 @@ pub(super) struct Renewals {
 
 impl Renewals {
     /// The first one is due now.
-    pub(super) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { next: now, free: now }
     }
 
     /// What it reports has changed. `chance`: any number.
-    pub(super) fn changed(&mut self, now: Instant, chance: u64) {
+    pub(crate) fn changed(&mut self, now: Instant, chance: u64) {
         let soon = (now + SPREAD.mul_f64(share(chance))).max(self.free);
         self.next = self.next.min(soon);
     }
 
     /// It was renewed, or that failed.
-    pub(super) fn written(&mut self, now: Instant, is_ok: bool) {
+    pub(crate) fn written(&mut self, now: Instant, is_ok: bool) {
         self.free = now + GAP;
         self.next = now + if is_ok { REST } else { GAP };
     }

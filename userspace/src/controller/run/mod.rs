@@ -6,21 +6,18 @@ mod send;
 use super::agents::Agents;
 use super::claim_store::ClaimNews;
 use super::claim_watch::ClaimWatch;
-use super::claims::Claims;
 use super::class_finalizers::ClassFinalizers;
+use super::core::{self, Core, Known, Summary};
 use super::election::Election;
 use super::files::{Content, Files};
 use super::flights::{Done, Flights};
 use super::health::Failing;
-use super::history::History;
 use super::hold::BASIS;
-use super::judge::{Judge, View};
-use super::kube_event::{Note, Teller};
+use super::kube_event::Note;
 use super::kube_events::Evidence;
-use super::lag::Lag;
-use super::queue::{Outcome, Queue};
+use super::queue::Outcome;
 use super::telemetry::Telemetry;
-use super::writes::{Spare, Told};
+use super::writes::Spare;
 use super::{ControllerError, Options};
 use crate::admin;
 use crate::http_server;
@@ -36,14 +33,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
-/// Minimum pause between two judgements, so that changes that arrive together are judged together.
-const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
 /// After this time, kinds that have not been listed yet are not waited for: some may be refused.
 const LISTS: Duration = Duration::from_secs(15);
-/// After this time, an Event says that a source cannot be followed.
-const STALE: Duration = Duration::from_secs(60);
 /// Maximum time between two looks at the Secret.
 const KEYS: Duration = Duration::from_secs(60);
 
@@ -73,24 +66,15 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         agents: Agents::start(&client, &options.namespace),
         store: follow(&client, &files.content().policy),
         claim_watch: ClaimWatch::start(&client),
-        claims: Claims::default(),
         class_finalizers: ClassFinalizers::default(),
-        judge: Judge::new(files.content().facts.clone()),
-        history: History::default(),
-        lag: Lag::default(),
+        core: Core::new(files.content().facts.clone(), Instant::now()),
         files,
         looked: Instant::now(),
         client,
         options: options.clone(),
-        queue: Queue::new(),
-        teller: Teller::new(),
-        won: BTreeMap::new(),
         leads,
         was_leading: false,
-        is_touched: true,
-        rest_until: Instant::now(),
         began: Instant::now(),
-        again: None,
         flights: Flights::default(),
         keys_due: Instant::now(),
         node_due: Instant::now(),
@@ -100,8 +84,8 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     loop {
         let wake = controller.act();
         tokio::select! {
-            () = controller.store.changed() => controller.is_touched = true,
-            () = controller.agents.changed() => controller.is_touched = true,
+            () = controller.store.changed() => controller.core.touch(),
+            () = controller.agents.changed() => controller.core.touch(),
             news = controller.claim_watch.next() => controller.take_claims(news),
             changed = controller.leads.changed() => if changed.is_err() { break },
             done = controller.flights.land() => controller.finish(done),
@@ -132,26 +116,14 @@ struct Controller {
     store: Store,
     agents: Agents,
     claim_watch: ClaimWatch,
-    claims: Claims,
     class_finalizers: ClassFinalizers,
+    core: Core,
     files: Files,
     /// When the files were last checked for changes.
     looked: Instant,
-    judge: Judge,
-    history: History,
-    lag: Lag,
-    queue: Queue<ObjectRef>,
-    teller: Teller,
-    /// What each route regains with its waiting write.
-    won: BTreeMap<ObjectRef, String>,
     leads: watch::Receiver<Option<Instant>>,
     was_leading: bool,
-    /// Whether something changed since the last judgement.
-    is_touched: bool,
-    rest_until: Instant,
     began: Instant,
-    /// When to judge again even if nothing changes.
-    again: Option<Instant>,
     flights: Flights,
     keys_due: Instant,
     node_due: Instant,
@@ -175,17 +147,15 @@ impl Controller {
             }
         }
         let missing = self.missing();
-        self.telemetry.beats(missing.clone(), self.stale(), self.queue.len());
+        self.telemetry.beats(missing.clone(), self.stale(), self.core.waiting());
         let mut wake = now + TICK;
         if !is_leading || !missing.is_empty() {
             return wake;
         }
-        self.is_touched |= self.again.is_some_and(|again| again <= now);
-        if self.is_touched && now >= self.rest_until {
+        if self.core.is_due(now) {
             self.judge(now);
         }
-        let next = if self.is_touched { Some(self.rest_until) } else { self.again };
-        wake = wake.min(next.unwrap_or(wake));
+        wake = wake.min(self.core.next_due().unwrap_or(wake));
         wake = wake.min(self.send(Instant::now()));
         wake.min(until.unwrap_or(wake))
     }
@@ -194,7 +164,7 @@ impl Controller {
     fn configure(&mut self) {
         let Content { facts, policy } = self.files.content();
         self.telemetry.configure(&policy.ranges);
-        self.judge.reads(facts.clone());
+        self.core.reads(facts.clone());
         if self.store.can_take(policy) {
             self.store.set_policy(policy.clone());
         } else {
@@ -202,17 +172,12 @@ impl Controller {
             self.store = follow(&self.client, policy);
             self.began = Instant::now();
         }
-        self.is_touched = true;
     }
 
     fn lead(&mut self, leads: bool, now: Instant) {
         self.was_leading = leads;
         self.telemetry.leads(leads);
-        self.judge.forget_all();
-        self.queue.clear();
-        self.claims.clear();
-        self.won.clear();
-        self.is_touched = true;
+        self.core.lead();
         self.keys_due = now;
         self.spare = None;
     }
@@ -237,7 +202,7 @@ impl Controller {
             missing.push(format!("not listed yet: {}", names.join(", ")));
         }
         // Their definition may be missing.
-        if !self.claims.is_listed() && !is_overdue {
+        if !self.core.claims.is_listed() && !is_overdue {
             missing.push("Claims have not been listed yet".to_owned());
         }
         if !self.agents.is_known() {
@@ -247,11 +212,6 @@ impl Controller {
     }
 
     fn judge(&mut self, begun: Instant) {
-        self.is_touched = false;
-        let mut nodes = self.agents.nodes();
-        self.history.judge(&mut nodes);
-        let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, begun);
-        self.telemetry.counts_nodes(nodes.live.len(), nodes.unknown.len(), excluded.len());
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let store = &self.store;
         let (mut failing, mut node_uids) = (Failing::new(), BTreeMap::new());
@@ -261,55 +221,32 @@ impl Controller {
                 failing.entry(backend).or_default().push(node.to_owned());
             }
         }
-        let view = View {
+        let known = Known {
             cluster: store.cluster(),
             status: &|object| store.status(object),
+            version: &|kind| store.version(kind),
             bundle: store.bundle(),
-            nodes: &nodes,
-            failing: &failing,
-            now: &now,
-            at: begun,
             unlisted: store.unlisted(),
+            stale: store.stale(),
+            nodes: self.agents.nodes(),
+            failing,
+            node_uids,
+            now: &now,
         };
-        let judged = self.judge.judge(&view, &mut self.claims);
-        let version = |kind: Kind| store.version(kind);
-        let ground = Evidence {
-            cluster: store.cluster(),
-            version: &version,
-            nodes: &nodes,
-            failing: &failing,
-            node_uids: &node_uids,
-        };
-        let (stale, young): (Vec<_>, Vec<_>) =
-            store.stale().into_iter().partition(|stale| stale.since + STALE <= begun);
-        let mut notes = ground.notes(&judged.problems);
-        notes.extend(ground.stale(&stale));
-        notes.extend(ground.excluded(&excluded));
-        self.teller.lasts(notes);
-        for (object, write) in judged.writes {
-            match judged.won.get(&object) {
-                Some(lost) => self.won.insert(object.clone(), lost.clone()),
-                None => self.won.remove(&object),
-            };
-            self.queue.want(&object, write);
-        }
+        let Summary { problems, in_use, nodes } = self.core.judge(known, begun);
+        let [counted, unknown, excluded] = nodes;
+        self.telemetry.counts_nodes(counted, unknown, excluded);
         self.class_finalizers.want(store);
-        let said = young.iter().map(|stale| stale.since + STALE);
-        self.again = said.chain(judged.again).chain(excludes_again).min();
-        self.queue.forget(|object| !judged.objects.contains(object));
-        self.won.retain(|object, _| judged.objects.contains(object));
         let took = begun.elapsed();
-        self.telemetry.judged(&judged.problems, &judged.in_use, took);
-        // However much changes, judging takes at most a third of the time.
-        self.rest_until = Instant::now() + PAUSE.max(2 * took);
+        self.telemetry.judged(&problems, &in_use, took);
+        self.core.rest(took, Instant::now());
     }
 
     /// Takes what the watch of Claims reports.
     fn take_claims(&mut self, news: ClaimNews) {
         let mut next = Some(news);
         while let Some(news) = next {
-            self.history.note(&news);
-            self.is_touched |= self.claims.take(news);
+            self.core.take_claims(news);
             next = self.claim_watch.more();
         }
     }
@@ -317,35 +254,26 @@ impl Controller {
     fn finish(&mut self, done: Done) {
         let now = Instant::now();
         match done {
-            Done::Status(object, write, outcome) => {
-                self.flights.lanes.give_back(&object);
-                let text = match outcome {
-                    Outcome::Written | Outcome::NoEffect => "written",
-                    Outcome::Conflict => "conflict",
-                    Outcome::Failed => "failed",
-                };
-                self.telemetry.wrote(object.kind.text(), text);
-                if outcome == Outcome::Written
-                    && let Some(lost) = self.won.remove(&object)
-                {
+            Done::Core(done) => {
+                match &done {
+                    core::Done::Status(object, _, outcome) => {
+                        let text = match outcome {
+                            Outcome::Written | Outcome::NoEffect => "written",
+                            Outcome::Conflict => "conflict",
+                            Outcome::Failed => "failed",
+                        };
+                        self.telemetry.wrote(object.kind.text(), text);
+                    }
+                    core::Done::Claim(_, is_done) => {
+                        self.telemetry.wrote("Claim", if *is_done { "written" } else { "failed" });
+                    }
+                    core::Done::Event(..) => {}
+                }
+                if let Some((object, lost)) = self.core.done(done, now) {
                     let note = self.won(&object, &lost);
-                    self.teller.happened(note);
+                    self.core.happened(note);
                 }
-                if outcome == Outcome::Conflict {
-                    // The newer object may be reported later; the queue waits for it.
-                    self.judge.forget(&object);
-                    self.is_touched = true;
-                }
-                self.queue.done(&object, write, outcome, now);
             }
-            Done::Claim(name, is_done) => {
-                self.telemetry.wrote("Claim", if is_done { "written" } else { "failed" });
-                self.claims.ended(&name, is_done, now);
-            }
-            Done::Event(note, told) => match told {
-                Told::Yes => self.teller.told(&note),
-                told => self.teller.failed(&note, told == Told::Failed, now),
-            },
             Done::Keys(kept) => {
                 self.flights.keys = false;
                 match kept {

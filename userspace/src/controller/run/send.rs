@@ -2,10 +2,11 @@
 
 use super::{Controller, KEYS, TICK};
 use crate::controller::claim_store::ClaimWrite;
+use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
-use crate::controller::kube_event::{self, Note};
-use crate::controller::queue::{self, Outcome, Write};
+use crate::controller::kube_event::Note;
+use crate::controller::queue::{Outcome, Write};
 use crate::controller::writes::{self, Told};
 use crate::model::{Kind, ObjectRef};
 use std::time::Instant;
@@ -16,18 +17,10 @@ impl Controller {
     pub(super) fn send(&mut self, now: Instant) -> Instant {
         let mut wake = now + TICK;
         loop {
-            match self.queue.next(now, |object| self.flights.lanes.have_room(object)) {
-                queue::Next::Send(object, write) => self.send_status(object, write),
-                queue::Next::At(at) => {
-                    wake = wake.min(at);
-                    break;
-                }
-                queue::Next::Idle => break,
-            }
-        }
-        loop {
-            match self.claims.next(now) {
-                Ok((name, write)) => self.send_claim(name, write),
+            match self.core.next(now) {
+                Ok(Request::Status(object, write)) => self.send_status(object, write),
+                Ok(Request::Claim(name, write)) => self.send_claim(name, *write),
+                Ok(Request::Event(note, count)) => self.send_event(note, count),
                 Err(at) => {
                     wake = wake.min(at.unwrap_or(wake));
                     break;
@@ -35,16 +28,6 @@ impl Controller {
             }
         }
         self.class_finalizers.send(&self.client, &mut self.flights, now);
-        loop {
-            match self.teller.next(now) {
-                kube_event::Next::Tell(note, count) => self.send_event(note, count),
-                kube_event::Next::At(at) => {
-                    wake = wake.min(at);
-                    break;
-                }
-                kube_event::Next::Idle => break,
-            }
-        }
         if !self.flights.keys && now >= self.keys_due {
             self.keep_keys(now);
         }
@@ -59,7 +42,7 @@ impl Controller {
         self.flights.fly(async move {
             let request = tokio::time::timeout(REQUEST, writes::claim(&client, &name, write));
             let is_done = request.await.unwrap_or(false);
-            Done::Claim(name, is_done)
+            Done::Core(core::Done::Claim(name, is_done))
         });
     }
 
@@ -68,7 +51,7 @@ impl Controller {
         self.flights.fly(async move {
             let told = writes::event(&client, &pod, &note, count);
             let told = tokio::time::timeout(REQUEST, told).await.unwrap_or(Told::Failed);
-            Done::Event(note, told)
+            Done::Core(core::Done::Event(note, told))
         });
     }
 
@@ -107,16 +90,12 @@ impl Controller {
             Kind::Service | Kind::Ingress => Some("v1"),
             kind => self.store.version(kind),
         };
-        let Some(version) = version else { return self.queue.drop_sent(&object) };
-        self.flights.lanes.take(&object);
-        if object.kind == Kind::Gateway {
-            self.judge.gives(&object.name, &write);
-        }
+        let Some(version) = version else { return self.core.drop_sent(&object) };
         let client = self.client.clone();
         self.flights.fly(async move {
             let request = writes::status(&client, &object, version, &write);
             let outcome = tokio::time::timeout(REQUEST, request).await.unwrap_or(Outcome::Failed);
-            Done::Status(object, write, outcome)
+            Done::Core(core::Done::Status(object, write, outcome))
         });
     }
 }

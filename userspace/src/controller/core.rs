@@ -1,0 +1,258 @@
+//! What the controller does with what it knows: settles, judges, and says what is to be written, in which order and when. Pure: time is
+//! an argument, so that it runs in a simulation as it does in a cluster.
+
+use super::claim_store::{ClaimNews, ClaimWrite};
+use super::claims::Claims;
+use super::health::Failing;
+use super::history::History;
+use super::judge::{Judge, View};
+use super::kube_event::{self, Note, Teller};
+use super::kube_events::Evidence;
+use super::lag::Lag;
+use super::lanes::Lanes;
+use super::queue::{self, Outcome, Queue, Write};
+use super::writes::Told;
+use crate::model::{Cluster, Facts, Kind, ObjectRef, Problem};
+use crate::sources::kubernetes::{Source, Stale, StoredStatus};
+use crate::status::Nodes;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// Minimum pause between two judgements, so that changes that arrive together are judged together.
+const PAUSE: Duration = Duration::from_millis(50);
+/// After this time, an Event says that a source cannot be followed.
+const STALE: Duration = Duration::from_secs(60);
+
+/// All that is known.
+pub(super) struct Known<'a> {
+    /// The objects of the cluster.
+    pub(super) cluster: &'a Cluster,
+    /// Their status as last received.
+    pub(super) status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    /// The served version of a kind.
+    pub(super) version: &'a dyn Fn(Kind) -> Option<&'static str>,
+    /// Release of the installed Gateway API CRDs.
+    pub(super) bundle: Option<&'a str>,
+    /// What is not listed, and is not waited for.
+    pub(super) unlisted: BTreeSet<Source>,
+    /// Sources that cannot be followed.
+    pub(super) stale: Vec<Stale>,
+    /// What the nodes with live agents hold.
+    pub(super) nodes: Nodes,
+    /// Backends that live nodes see down.
+    pub(super) failing: Failing,
+    /// `metadata.uid` of NodeStates, by node.
+    pub(super) node_uids: BTreeMap<String, String>,
+    /// The current time, in RFC 3339, UTC.
+    pub(super) now: &'a str,
+}
+
+/// The result of a judgement, for those who look at the controller.
+pub(super) struct Summary {
+    /// Problems that were found.
+    pub(super) problems: Vec<Problem>,
+    /// Addresses in use by Gateways and Services.
+    pub(super) in_use: BTreeSet<IpAddr>,
+    /// Nodes that count, those of which nothing is known, and those that are not waited for.
+    pub(super) nodes: [usize; 3],
+}
+
+/// A request to the API server.
+pub(super) enum Request {
+    Status(ObjectRef, Write),
+    Claim(String, Box<ClaimWrite>),
+    /// With this count.
+    Event(Note, u32),
+}
+
+/// Its result.
+pub(super) enum Done {
+    Status(ObjectRef, Write, Outcome),
+    /// Whether it was written.
+    Claim(String, bool),
+    Event(Note, Told),
+}
+
+/// What the controller remembers, decides and wants written.
+pub(super) struct Core {
+    pub(super) claims: Claims,
+    judge: Judge,
+    history: History,
+    lag: Lag,
+    queue: Queue<ObjectRef>,
+    lanes: Lanes,
+    teller: Teller,
+    /// What each route regains with its waiting write.
+    won: BTreeMap<ObjectRef, String>,
+    /// Whether something changed since the last judgement.
+    is_touched: bool,
+    rest_until: Instant,
+    /// When to judge again even if nothing changes.
+    again: Option<Instant>,
+}
+
+impl Core {
+    /// Of what the files say.
+    pub(super) fn new(files: Facts, now: Instant) -> Self {
+        Self {
+            claims: Claims::default(),
+            judge: Judge::new(files),
+            history: History::default(),
+            lag: Lag::default(),
+            queue: Queue::new(),
+            lanes: Lanes::default(),
+            teller: Teller::new(),
+            won: BTreeMap::new(),
+            is_touched: true,
+            rest_until: now,
+            again: None,
+        }
+    }
+
+    /// Takes what the files say now.
+    pub(super) fn reads(&mut self, files: Facts) {
+        self.judge.reads(files);
+        self.touch();
+    }
+
+    /// Something changed of what is known.
+    pub(super) fn touch(&mut self) {
+        self.is_touched = true;
+    }
+
+    /// Begins or ceases to lead: another controller may have written meanwhile, or may do so from now on.
+    pub(super) fn lead(&mut self) {
+        self.judge.forget_all();
+        self.queue.clear();
+        self.claims.clear();
+        self.won.clear();
+        self.touch();
+    }
+
+    /// Takes what the watch of Claims reports.
+    pub(super) fn take_claims(&mut self, news: ClaimNews) {
+        self.history.note(&news);
+        self.is_touched |= self.claims.take(news);
+    }
+
+    /// The number of statuses that wait to be written.
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether it is time for a judgement.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        self.is_touched |= self.again.is_some_and(|again| again <= now);
+        self.is_touched && now >= self.rest_until
+    }
+
+    /// When a judgement is due, if nothing changes before.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        if self.is_touched { Some(self.rest_until) } else { self.again }
+    }
+
+    /// Judges everything.
+    pub(super) fn judge(&mut self, known: Known<'_>, at: Instant) -> Summary {
+        self.is_touched = false;
+        let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, failing, node_uids, now } =
+            known;
+        self.history.judge(&mut nodes);
+        let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, at);
+        let status = |object: &ObjectRef| status(object);
+        let view =
+            View { cluster, status: &status, bundle, nodes: &nodes, failing: &failing, now, at, unlisted };
+        let judged = self.judge.judge(&view, &mut self.claims);
+        let (stale, young): (Vec<_>, Vec<_>) = stale.into_iter().partition(|stale| stale.since + STALE <= at);
+        let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };
+        let mut notes = evidence.notes(&judged.problems);
+        notes.extend(evidence.stale(&stale));
+        notes.extend(evidence.excluded(&excluded));
+        self.teller.lasts(notes);
+        for (object, write) in judged.writes {
+            match judged.won.get(&object) {
+                Some(lost) => self.won.insert(object.clone(), lost.clone()),
+                None => self.won.remove(&object),
+            };
+            self.queue.want(&object, write);
+        }
+        let said = young.iter().map(|stale| stale.since + STALE);
+        self.again = said.chain(judged.again).chain(excludes_again).min();
+        self.queue.forget(|object| !judged.objects.contains(object));
+        self.won.retain(|object, _| judged.objects.contains(object));
+        let nodes = [nodes.live.len(), nodes.unknown.len(), excluded.len()];
+        Summary { problems: judged.problems, in_use: judged.in_use, nodes }
+    }
+
+    /// A judgement has ended, which took so long: however much changes, judging takes at most a third of the time.
+    pub(super) fn rest(&mut self, took: Duration, now: Instant) {
+        self.rest_until = now + PAUSE.max(2 * took);
+    }
+
+    /// Returns the next request to send; otherwise, when to ask again.
+    pub(super) fn next(&mut self, now: Instant) -> Result<Request, Option<Instant>> {
+        let mut wake: Option<Instant> = None;
+        let mut ask_at = |at: Option<Instant>| wake = wake.into_iter().chain(at).min();
+        match self.queue.next(now, |object| self.lanes.have_room(object)) {
+            queue::Next::Send(object, write) => {
+                self.lanes.take(&object);
+                if object.kind == Kind::Gateway {
+                    self.judge.gives(&object.name, &write);
+                }
+                return Ok(Request::Status(object, write));
+            }
+            queue::Next::At(at) => ask_at(Some(at)),
+            queue::Next::Idle => {}
+        }
+        match self.claims.next(now) {
+            Ok((name, write)) => return Ok(Request::Claim(name, Box::new(write))),
+            Err(at) => ask_at(at),
+        }
+        match self.teller.next(now) {
+            kube_event::Next::Tell(note, count) => return Ok(Request::Event(note, count)),
+            kube_event::Next::At(at) => ask_at(Some(at)),
+            kube_event::Next::Idle => {}
+        }
+        Err(wake)
+    }
+
+    /// Drops a status that was not sent: the object's kind is no longer served.
+    pub(super) fn drop_sent(&mut self, object: &ObjectRef) {
+        self.lanes.give_back(object);
+        self.queue.drop_sent(object);
+    }
+
+    /// Takes the result of a request. Returns a route that has regained something, and the message about what it had lost: to be
+    /// followed by [`Core::happened`].
+    pub(super) fn done(&mut self, done: Done, now: Instant) -> Option<(ObjectRef, String)> {
+        match done {
+            Done::Status(object, write, outcome) => {
+                self.lanes.give_back(&object);
+                let won = if outcome == Outcome::Written { self.won.remove(&object) } else { None };
+                if outcome == Outcome::Conflict {
+                    // The newer object may be reported later; the queue waits for it.
+                    self.judge.forget(&object);
+                    self.touch();
+                }
+                self.queue.done(&object, write, outcome, now);
+                won.map(|lost| (object, lost))
+            }
+            Done::Claim(name, is_done) => {
+                self.claims.ended(&name, is_done, now);
+                None
+            }
+            Done::Event(note, told) => {
+                match told {
+                    Told::Yes => self.teller.told(&note),
+                    told => self.teller.failed(&note, told == Told::Failed, now),
+                }
+                None
+            }
+        }
+    }
+
+    /// Something happened, of which an Event is to be written.
+    pub(super) fn happened(&mut self, note: Note) {
+        self.teller.happened(note);
+    }
+}

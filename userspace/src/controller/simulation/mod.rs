@@ -1,0 +1,384 @@
+//! The controller's real core in a cluster that is simulated: an API server with delays, nodes that hold what was written a moment
+//! later, and people who change things all the time. Time is virtual, and chance comes from a seed.
+
+/// The API server, as far as the controller sees it.
+mod server;
+/// The nodes and their Leases.
+mod nodes;
+/// Stories, and what is expected of them.
+mod stories;
+
+use super::claim_store::ClaimNews;
+use super::core::{Core, Done, Known, Request};
+use super::liveness::Liveness;
+use crate::model::{Cluster, Facts, ObjectName, ObjectRef, Pattern};
+use crate::sources::kubernetes::StoredStatus;
+use nodes::Nodes;
+use server::Server;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::{Duration, Instant};
+
+/// From a write until a watch reports it to the controller.
+const WATCH: Duration = Duration::from_millis(20);
+/// How long the nodes are there before the controller.
+const SETTLED: Duration = Duration::from_secs(25);
+/// How long the API server takes to write.
+const WRITE: Duration = Duration::from_millis(5);
+/// How long a hanging webhook delays a write that then fails: the controller's time limit.
+const HANGS: Duration = super::election::REQUEST;
+
+/// A pseudo-random sequence (SplitMix64).
+#[derive(Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound.max(1) as u64) as usize
+    }
+
+    fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        let span = u64::try_from((most - least).as_micros()).unwrap();
+        least + Duration::from_micros(self.next() % (span + 1))
+    }
+}
+
+/// Something that happens at a time.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A user changes an object.
+    Change,
+    /// The controller's watch reports what an object is now.
+    ObjectSeen(ObjectRef),
+    /// The same of a Claim.
+    ClaimSeen(String),
+    /// A request of this number has reached the API server and has ended.
+    Ended(u64),
+    /// A node renews its Lease.
+    Renewal(usize),
+    /// The controller's watch reports the Lease of a node.
+    LeaseSeen(usize),
+    /// A node dies.
+    Death(usize),
+    /// The controller's loop wakes up.
+    Wake,
+}
+
+/// How large the cluster is, and what happens in it.
+#[derive(Clone, Debug)]
+struct Options {
+    seed: u64,
+    nodes: usize,
+    namespaces: usize,
+    routes: usize,
+    /// Changes a second, after all routes were programmed for the first time.
+    changes: f64,
+    /// For how long.
+    lasts: Duration,
+    /// How long a judgement takes.
+    judging: Duration,
+    /// A namespace whose status writes hang.
+    hangs: Option<usize>,
+    /// A node dies after this time.
+    dies: Option<Duration>,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Until all routes were programmed for the first time.
+    first: Duration,
+    /// From a change until the route says that this generation is programmed, in order; without those of the hanging namespace.
+    delays: Vec<Duration>,
+    /// The same while a dead node's Lease lived.
+    delays_with_dead: Vec<Duration>,
+    /// Routes that were changed and never said so, of namespaces that do not hang.
+    open: usize,
+    /// Status writes and Claim writes for each change.
+    writes: (f64, f64),
+    judgements: usize,
+    /// Of judging, in real time.
+    judged: Duration,
+}
+
+/// A cluster.
+struct Simulation {
+    options: Options,
+    begun: Instant,
+    now: Instant,
+    dice: Dice,
+    events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
+    /// The number of events so far: of two at the same time, the earlier one comes first.
+    count: u64,
+    core: Core,
+    liveness: Liveness,
+    server: Server,
+    nodes: Nodes,
+    /// What the controller's store knows.
+    cluster: Cluster,
+    statuses: BTreeMap<ObjectRef, StoredStatus>,
+    requests: BTreeMap<u64, Request>,
+    /// When each route was changed that has not said yet that it is programmed.
+    changed: BTreeMap<ObjectRef, Instant>,
+    died: Option<Instant>,
+    seen: Seen,
+    /// The controller is judging until then.
+    busy_until: Instant,
+}
+
+impl Simulation {
+    fn new(options: Options) -> Self {
+        let begun = Instant::now();
+        let mut dice = Dice(options.seed);
+        let server = Server::new(&options, &mut dice);
+        let mut simulation = Self {
+            begun,
+            now: begun,
+            events: BinaryHeap::new(),
+            count: 0,
+            core: Core::new(Facts::default(), begun),
+            liveness: Liveness::default(),
+            cluster: server.cluster.clone(),
+            statuses: server.statuses.clone(),
+            nodes: Nodes::new(options.nodes, begun, &mut dice),
+            server,
+            requests: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            died: None,
+            seen: Seen::default(),
+            busy_until: begun,
+            dice,
+            options,
+        };
+        simulation.core.lead();
+        simulation.core.take_claims(ClaimNews::Listed(BTreeMap::new(), 0));
+        simulation.liveness.listed(BTreeMap::new(), begun);
+        for node in 0..simulation.options.nodes {
+            let at = begun + simulation.dice.between(Duration::ZERO, Duration::from_secs(10));
+            simulation.nodes.renews_at(node, at);
+            simulation.at(at, Event::Renewal(node));
+        }
+        // When the controller begins to lead, it knows the nodes.
+        simulation.begun += SETTLED;
+        for route in simulation.server.routes() {
+            simulation.changed.insert(route, simulation.begun);
+        }
+        simulation.busy_until = simulation.begun;
+        simulation.wake();
+        simulation
+    }
+
+    fn at(&mut self, at: Instant, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, event)));
+    }
+
+    /// Runs until this time, or until `is_over`.
+    fn run(&mut self, until: Instant, is_over: impl Fn(&Self) -> bool) {
+        while let Some(Reverse((at, _, event))) = self.events.pop() {
+            if at > until || is_over(self) {
+                self.events.push(Reverse((at, 0, event)));
+                self.now = until.min(at);
+                return;
+            }
+            self.now = at;
+            self.happens(event);
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        match event {
+            Event::Change => {
+                let routes = self.server.change(&mut self.dice, |route| !self.changed.contains_key(route));
+                for route in routes {
+                    self.changed.insert(route.clone(), self.now);
+                    self.at(self.now + WATCH, Event::ObjectSeen(route));
+                }
+                let pause = Duration::from_secs_f64(1.0 / self.options.changes);
+                self.at(self.now + pause, Event::Change);
+            }
+            Event::ObjectSeen(object) => {
+                self.server.report(&object, &mut self.cluster, &mut self.statuses);
+                self.core.touch();
+                self.wake();
+            }
+            Event::ClaimSeen(name) => {
+                let news = match self.server.claims.get(&name) {
+                    Some(stored) => ClaimNews::Put(name, Box::new(stored.clone())),
+                    None => ClaimNews::Gone(name),
+                };
+                self.core.take_claims(news);
+                self.wake();
+            }
+            Event::Ended(number) => self.ended(number),
+            Event::Renewal(node) => {
+                // Others were asked for before it was put off.
+                if let Some(next) = self.nodes.renew(node, self.now, &mut self.dice) {
+                    self.at(self.now + WRITE + WATCH, Event::LeaseSeen(node));
+                    self.at(next, Event::Renewal(node));
+                }
+            }
+            Event::LeaseSeen(node) => {
+                let (name, lease) = self.nodes.lease(node);
+                if self.liveness.put(name, lease, self.now) {
+                    self.core.touch();
+                }
+                self.wake();
+            }
+            Event::Death(node) => {
+                self.nodes.die(node);
+                self.died = Some(self.now);
+            }
+            Event::Wake => self.act(),
+        }
+    }
+
+    fn wake(&mut self) {
+        let at = self.now.max(self.busy_until);
+        self.at(at, Event::Wake);
+    }
+
+    /// What the loop does.
+    fn act(&mut self) {
+        if self.now < self.busy_until {
+            return;
+        }
+        if self.core.is_due(self.now) {
+            self.judge();
+        }
+        let at = self.busy_until.max(self.now);
+        let asked = loop {
+            match self.core.next(at) {
+                Ok(request) => self.send(request, at),
+                Err(asked) => break asked,
+            }
+        };
+        if let Some(next) = asked.into_iter().chain(self.core.next_due()).min() {
+            self.at(next.max(at), Event::Wake);
+        }
+    }
+
+    fn judge(&mut self) {
+        let nodes = super::agents::nodes(&self.liveness, &BTreeMap::new());
+        let statuses = &self.statuses;
+        let known = Known {
+            cluster: &self.cluster,
+            status: &|object| statuses.get(object),
+            version: &|_| Some("v1"),
+            bundle: None,
+            unlisted: BTreeSet::new(),
+            stale: Vec::new(),
+            nodes,
+            failing: BTreeMap::new(),
+            node_uids: BTreeMap::new(),
+            now: "2026-11-28T10:00:00Z",
+        };
+        let real = Instant::now();
+        self.core.judge(known, self.now);
+        self.seen.judged += real.elapsed();
+        self.seen.judgements += 1;
+        self.busy_until = self.now + self.options.judging;
+        self.core.rest(self.options.judging, self.busy_until);
+    }
+
+    fn send(&mut self, request: Request, at: Instant) {
+        let takes = match &request {
+            Request::Status(object, _) if self.server.hangs(object) => HANGS,
+            _ => WRITE,
+        };
+        self.count += 1;
+        let number = self.count;
+        self.requests.insert(number, request);
+        self.at(at + takes, Event::Ended(number));
+    }
+
+    /// A request is carried out in the moment when it ends.
+    fn ended(&mut self, number: u64) {
+        let done = match self.requests.remove(&number).unwrap() {
+            Request::Status(object, write) => {
+                let outcome = self.server.write_status(&object, &write);
+                self.at(self.now + WATCH, Event::ObjectSeen(object.clone()));
+                self.note_programmed(&object);
+                Done::Status(object, write, outcome)
+            }
+            Request::Claim(name, write) => {
+                let version = self.server.write_claim(&name, *write);
+                if let Some(version) = version {
+                    for (node, at) in self.nodes.told(version, self.now, &mut self.dice) {
+                        self.at(at, Event::Renewal(node));
+                    }
+                    self.at(self.now + WATCH, Event::ClaimSeen(name.clone()));
+                }
+                Done::Claim(name, version.is_some())
+            }
+            Request::Event(note, _) => Done::Event(note, super::writes::Told::Yes),
+        };
+        self.core.done(done, self.now);
+        self.wake();
+    }
+
+    fn note_programmed(&mut self, object: &ObjectRef) {
+        if !self.server.says_programmed(object) {
+            return;
+        }
+        let Some(since) = self.changed.remove(object) else { return };
+        if since == self.begun || self.server.hangs(object) {
+            return;
+        }
+        let delay = self.now - since;
+        match self.died {
+            Some(died) if self.now < died + Duration::from_secs(60) => self.seen.delays_with_dead.push(delay),
+            _ => self.seen.delays.push(delay),
+        }
+    }
+
+    /// Plays it.
+    fn play(mut self) -> Seen {
+        let patience = self.begun + Duration::from_secs(600);
+        let served = |this: &Self| this.changed.keys().all(|route| this.server.hangs(route));
+        self.run(patience, served);
+        self.seen.first = self.now - self.begun;
+        assert!(served(&self), "{} routes are not programmed after ten minutes", self.changed.len());
+        let before = self.server.counts;
+        let changing = self.now;
+        if let Some(after) = self.options.dies {
+            self.at(self.now + after, Event::Death(0));
+        }
+        self.at(self.now, Event::Change);
+        self.run(changing + self.options.lasts, |_| false);
+        let changes = self.options.lasts.as_secs_f64() * self.options.changes;
+        let after = self.server.counts;
+        self.seen.writes = ((after.0 - before.0) as f64 / changes, (after.1 - before.1) as f64 / changes);
+        // Those of the last seconds are still open.
+        let late = self.now.checked_sub(Duration::from_secs(15)).unwrap();
+        let is_late = |(route, since): &(&ObjectRef, &Instant)| **since < late && !self.server.hangs(route);
+        self.seen.open = self.changed.iter().filter(is_late).count();
+        self.seen.delays.sort();
+        self.seen.delays_with_dead.sort();
+        self.seen
+    }
+}
+
+/// The name that a route asks for.
+fn hostname(namespace: usize, route: usize, generation: i64) -> Pattern {
+    let text = format!("r{route}-{generation}.t{namespace}.example.com");
+    crate::config::pattern(&text).unwrap()
+}
+
+fn route_name(namespace: usize, route: usize) -> ObjectName {
+    ObjectName::new(format!("t{namespace}").as_str(), format!("r{route}").as_str())
+}
+
+/// The delay that this share of all does not exceed.
+fn percentile(sorted: &[Duration], share: f64) -> Duration {
+    let at = ((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1);
+    sorted.get(at).copied().unwrap_or_default()
+}

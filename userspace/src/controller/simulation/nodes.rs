@@ -1,0 +1,94 @@
+use super::super::liveness::AgentLease;
+use super::Dice;
+use crate::node::Renewals;
+use crate::sources::kubernetes::api::lease_report::LeaseReport;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// From a write until a node's maps hold it.
+const HOLDS: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(400));
+
+/// The nodes.
+pub(super) struct Nodes {
+    all: Vec<Node>,
+}
+
+struct Node {
+    renewals: Renewals,
+    /// Versions of Claims, and when this node's maps will hold them.
+    coming: VecDeque<(Instant, u64)>,
+    holds: u64,
+    renewed: u64,
+    reported: u64,
+    is_dead: bool,
+}
+
+impl Nodes {
+    pub(super) fn new(count: usize, now: Instant, _: &mut Dice) -> Self {
+        let node = |_| Node {
+            renewals: Renewals::new(now.into()),
+            coming: VecDeque::new(),
+            holds: 0,
+            renewed: 0,
+            reported: 0,
+            is_dead: false,
+        };
+        Self { all: (0..count).map(node).collect() }
+    }
+
+    /// The first renewal is due then.
+    pub(super) fn renews_at(&mut self, node: usize, at: Instant) {
+        self.all[node].renewals = Renewals::new(at.into());
+    }
+
+    /// A Claim was written in this version. Returns when which node renews earlier than it would have.
+    pub(super) fn told(&mut self, version: u64, now: Instant, dice: &mut Dice) -> Vec<(usize, Instant)> {
+        let mut earlier = Vec::new();
+        for (number, node) in self.all.iter_mut().enumerate().filter(|(_, node)| !node.is_dead) {
+            let mut at = now + dice.between(HOLDS.0, HOLDS.1);
+            // A watch reports in order.
+            at = at.max(node.coming.back().map_or(at, |(last, _)| *last));
+            node.coming.push_back((at, version));
+            let before = node.renewals.next;
+            node.renewals.changed(at.into(), dice.next());
+            if node.renewals.next < before {
+                earlier.push((number, node.renewals.next.into_std()));
+            }
+        }
+        earlier
+    }
+
+    /// A node renews its Lease, if it is time. Returns when it does so next.
+    pub(super) fn renew(&mut self, number: usize, now: Instant, dice: &mut Dice) -> Option<Instant> {
+        let node = &mut self.all[number];
+        if node.is_dead || now < node.renewals.next.into_std() {
+            return None;
+        }
+        while let Some((_, version)) = node.coming.pop_front_if(|(at, _)| *at <= now) {
+            node.holds = node.holds.max(version);
+        }
+        node.renewed += 1;
+        node.reported = node.holds;
+        node.renewals.written(now.into(), true);
+        if let Some((at, _)) = node.coming.front() {
+            node.renewals.changed((*at).into(), dice.next());
+        }
+        Some(node.renewals.next.into_std())
+    }
+
+    pub(super) fn lease(&self, number: usize) -> (String, AgentLease) {
+        let node = &self.all[number];
+        let report = LeaseReport { claims_version: node.reported, config: String::new() };
+        let lease = AgentLease {
+            holder: "agent".to_owned(),
+            renewed: node.renewed.to_string(),
+            duration: Duration::from_secs(40),
+            report: Some(report),
+        };
+        (format!("n{number:03}"), lease)
+    }
+
+    pub(super) fn die(&mut self, number: usize) {
+        self.all[number].is_dead = true;
+    }
+}
