@@ -23,6 +23,9 @@ pub(crate) struct Level {
 /// The level that runs only if it is named: loads of many minutes.
 pub(crate) const SLOW: &str = "slow";
 
+/// The level of simulations that are too large for the unit tests. It runs with [`SLOW`].
+pub(crate) const SIMULATION: &str = "simulation";
+
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";
 /// The same for the slow level.
@@ -42,6 +45,9 @@ impl Level {
         }
         let mut command = self.command(&["--no-fail-fast"]);
         command.args(["--", "--show-output"]);
+        if self.name == SIMULATION {
+            command.arg("--ignored");
+        }
         if self.needs == Needs::Lab {
             command.args(["--test-threads", LAB_THREADS]);
         }
@@ -99,7 +105,7 @@ impl Level {
     }
 
     fn limit(&self) -> &'static str {
-        if self.name == SLOW { SLOW_LIMIT } else { CI_LIMIT }
+        if matches!(self.name, SLOW | SIMULATION) { SLOW_LIMIT } else { CI_LIMIT }
     }
 
     fn command(&self, options: &[&str]) -> Command {

@@ -2,7 +2,7 @@
 
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{Level, SLOW};
+use crate::level::{Level, SIMULATION, SLOW};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, conformance, process, setup};
@@ -19,10 +19,15 @@ const LEVELS: &[Level] = &[
     Level { name: "cluster", targets: &["--workspace", "--test", "cluster"], needs: Needs::Cluster },
     // Run by Go, not by cargo.
     Level { name: conformance::NAME, targets: &[], needs: Needs::Cluster },
+    Level {
+        name: SIMULATION,
+        targets: &["--release", "--package", "userspace", "--lib"],
+        needs: Needs::Nothing,
+    },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
 
-/// Runs the named levels, or all of them but [`SLOW`].
+/// Runs the named levels, or all of them but [`SLOW`] and [`SIMULATION`].
 pub(crate) fn run(names: &[String]) -> Outcome {
     let levels = chosen(names)?;
     setup::for_build()?;
@@ -74,7 +79,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
 
 fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
     if names.is_empty() {
-        return Ok(LEVELS.iter().filter(|level| level.name != SLOW).collect());
+        return Ok(LEVELS.iter().filter(|level| !matches!(level.name, SLOW | SIMULATION)).collect());
     }
     let level = |name: &String| {
         LEVELS.iter().find(|level| level.name == name).ok_or_else(|| {
@@ -83,7 +88,11 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
             Failure::new("reading the command line", reason, format!("one of {}", known.join(", ")))
         })
     };
-    names.iter().map(level).collect()
+    let mut chosen = names.iter().map(level).collect::<Outcome<Vec<_>>>()?;
+    if names.iter().any(|name| name == SLOW) && names.iter().all(|name| name != SIMULATION) {
+        chosen.extend(LEVELS.iter().find(|level| level.name == SIMULATION));
+    }
+    Ok(chosen)
 }
 
 fn failed(reports: &[Report]) -> Vec<&'static str> {
@@ -125,9 +134,10 @@ mod tests {
         let names = |named: &[String]| -> Vec<&str> {
             chosen(named).ok().unwrap_or_default().iter().map(|level| level.name).collect()
         };
-        assert_eq!(names(&[]).len(), LEVELS.len() - 1);
-        assert!(!names(&[]).contains(&SLOW));
-        assert_eq!(names(&[SLOW.to_owned()]), [SLOW]);
+        assert_eq!(names(&[]).len(), LEVELS.len() - 2);
+        assert!(!names(&[]).contains(&SLOW) && !names(&[]).contains(&SIMULATION));
+        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION]);
+        assert_eq!(names(&[SIMULATION.to_owned()]), [SIMULATION]);
     }
 
     #[test]

@@ -103,6 +103,15 @@ fn what_is_asked_and_granted_stands_in_claims_and_what_others_write_is_undone() 
             && second.len() == 1
     });
 
+    for (name, what) in [(&*name, "changed"), (other, "deleted")] {
+        let selector = format!("--field-selector=involvedObject.name={name}");
+        let says = |events: &Value| {
+            let notes = events["items"].as_array().unwrap();
+            notes.iter().any(|one| one["message"].to_string().contains(what) && one["reason"] == "PutBack")
+        };
+        kubectl.wait_for("the Event", &["events", "-n", "default", &selector], SOON, says).unwrap();
+    }
+
     // Another controller finds nothing to write.
     controller.end();
     let before = versions(&claims);

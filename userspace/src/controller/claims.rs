@@ -42,6 +42,16 @@ pub(super) struct Claims {
     held: BTreeSet<String>,
     /// Names of those that only lose something.
     losses: BTreeSet<String>,
+    /// Those that another client changed or deleted although they said what they should.
+    edited: Vec<Edited>,
+}
+
+/// A Claim that another client changed or deleted.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Edited {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) is_deleted: bool,
 }
 
 /// When a Claim may be written.
@@ -87,6 +97,7 @@ impl Claims {
                 self.mark.gone()
             }
             ClaimNews::Put(name, claim) => {
+                self.note_edit(&name, Some(&claim.spec));
                 self.reported(&name);
                 if let Some(stored) = &mut self.stored {
                     stored.insert(name.clone(), *claim);
@@ -94,6 +105,7 @@ impl Claims {
                 self.is_of_judged(&name)
             }
             ClaimNews::Gone(name) => {
+                self.note_edit(&name, None);
                 self.reported(&name);
                 if self.wanted.contains_key(&name) {
                     self.mark.disturb();
@@ -104,6 +116,24 @@ impl Claims {
                 self.is_of_judged(&name)
             }
         }
+    }
+
+    /// Notes whether another client has changed a Claim that said what it should.
+    fn note_edit(&mut self, name: &str, now: Option<&ClaimSpec>) {
+        let (Some(before), Some((_, wanted))) =
+            (self.stored.as_ref().and_then(|stored| stored.get(name)), self.wanted.get(name))
+        else {
+            return;
+        };
+        if wanted.is_same(&before.spec) && !now.is_some_and(|now| wanted.is_same(now)) {
+            let (name, uid) = (name.to_owned(), before.uid.clone());
+            self.edited.push(Edited { name, uid, is_deleted: now.is_none() });
+        }
+    }
+
+    /// Returns those that other clients have changed or deleted since it was asked last.
+    pub(super) fn edited(&mut self) -> Vec<Edited> {
+        std::mem::take(&mut self.edited)
     }
 
     /// Whether a Claim is of an object, which is judged by what nodes hold of it.
@@ -705,7 +735,14 @@ mod tests {
         scene.server.remove(&names[1]);
         scene.claims.take(ClaimNews::Put(names[0].clone(), Box::new(edited)));
         scene.claims.take(ClaimNews::Gone(names[1].clone()));
+        let edited =
+            |at: usize, is_deleted| Edited { name: names[at].clone(), uid: "u".to_owned(), is_deleted };
+        assert_eq!(scene.claims.edited(), [edited(0, false), edited(1, true)]);
         assert_eq!(scene.send(true), [1, 1, 0]);
+        // What is written because something else is asked is nobody's edit.
+        scene.claims.want(vec![claim("x", 444)], BTreeSet::new(), "t2");
+        assert_eq!(scene.send(true), [0, 1, 1]);
+        assert_eq!(scene.claims.edited(), []);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use super::health::Failing;
 use super::history::History;
 use super::judge::{Judge, View};
 use super::kube_event::{self, Note, Teller};
-use super::kube_events::Evidence;
+use super::kube_events::{self, Evidence};
 use super::lag::Lag;
 use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
@@ -134,6 +134,9 @@ impl Core {
     pub(super) fn take_claims(&mut self, news: ClaimNews) {
         self.history.note(&news);
         self.is_touched |= self.claims.take(news);
+        for edited in self.claims.edited() {
+            self.teller.happened(kube_events::edited(&edited));
+        }
     }
 
     /// The number of statuses that wait to be written.

@@ -14,7 +14,7 @@ const BURST: f64 = 50.0;
 const NOTE_BYTES_MAX: usize = 1024;
 /// Maximum length of the object's name in an Event's name, in bytes. A dot and digits follow it.
 const NAME_BYTES_MAX: usize = 253 - 17;
-/// Above this number of counts, those of causes that have ended are forgotten.
+/// Above this number of counts, those of causes that have ended are forgotten; and of what happened, no more waits.
 const PAST_MAX: usize = 4096;
 /// Wait after an Event could not be written; it doubles with each failure.
 const FAILURE_WAIT: Duration = Duration::from_secs(5);
@@ -163,8 +163,12 @@ impl Teller {
         }
     }
 
-    /// Adds a note about something that happened once.
+    /// Adds a note about something that happened once. The same that waits already says it.
     pub(super) fn happened(&mut self, note: Note) {
+        let waits = |(other, state): &(Note, State)| matches!(state, State::Waiting { .. }) && *other == note;
+        if self.happened.len() >= PAST_MAX || self.happened.iter().any(waits) {
+            return;
+        }
         self.happened.push((note, State::NEW));
     }
 

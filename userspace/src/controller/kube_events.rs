@@ -1,5 +1,6 @@
 //! What is written as Events: problems of objects, complaints of nodes, backends that nodes see down. Pure.
 
+use super::claims::Edited;
 use super::health::Failing;
 use super::kube_event::{Note, Regarding};
 use super::writes::api_version;
@@ -10,6 +11,23 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
+
+/// Returns the note that another client has changed or deleted a Claim.
+pub(super) fn edited(edited: &Edited) -> Note {
+    let what = if edited.is_deleted { "deleted" } else { "changed" };
+    let text = format!(
+        "another client has {what} it, and it is written again: only the controller writes Claims; change the object that it is of, and \
+         set the chart's claimsByControllerOnly, so that nobody else may"
+    );
+    let regarding = Regarding {
+        api_version: "vestibule.dev/v1alpha1".to_owned(),
+        kind: "Claim",
+        namespace: String::new(),
+        name: edited.name.clone(),
+        uid: edited.uid.clone(),
+    };
+    Note { regarding, is_warning: true, reason: "PutBack", text, nodes: String::new() }
+}
 
 /// What notes are made from.
 pub(super) struct Evidence<'a> {

