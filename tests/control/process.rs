@@ -127,6 +127,10 @@ impl Controller {
         self.process.log()
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     /// Sends SIGTERM and waits for the end.
     pub(crate) fn end(mut self) {
         self.process.end();

@@ -46,7 +46,7 @@ impl Level {
         let mut command = self.command(&["--no-fail-fast"]);
         command.args(["--", "--show-output"]);
         if self.name == SIMULATION {
-            command.arg("--ignored");
+            command.args(["--ignored", "--nocapture"]);
         }
         if self.needs == Needs::Lab {
             command.args(["--test-threads", LAB_THREADS]);

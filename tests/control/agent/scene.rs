@@ -64,6 +64,11 @@ impl Scene {
         scene
     }
 
+    /// Starts with this chart's file while no other test runs, without a controller.
+    pub(crate) fn alone_bare(config: &str) -> Self {
+        Self::made(config, &[], true)
+    }
+
     /// Starts with this chart's file and these arguments of the API server, without a controller.
     pub(crate) fn bare(config: &str, arguments: &[&str]) -> Self {
         Self::made(config, arguments, false)

@@ -1,7 +1,10 @@
 use std::fs;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tests::server::{Server, Speech};
 use tests::skip_without_root;
+use tests::tls::{self, Authority};
 
 use crate::agent::scene::{Scene, tenant, until};
 use crate::chart::rendered::template;
@@ -52,6 +55,25 @@ fn ips(ingress: &Value) -> Vec<&str> {
     entries.iter().filter_map(|entry| entry["ip"].as_str()).collect()
 }
 
+/// Clients end TLS at the backend, by the hosts of the Ingresses and by no other.
+fn tls_passes_through(scene: &Scene) {
+    let served = ["a.example.com", "x.a.example.com", "c.example.com"];
+    let authority = Authority::new("a").unwrap();
+    let config = authority.server_config(&authority.server(&served).unwrap()).unwrap();
+    let at = "10.99.1.1:6443".parse().unwrap();
+    let server = Server::start(&scene.outside, at, "a", Speech::Tls(config)).unwrap();
+    let client = authority.client_config(None).unwrap();
+    let connect = |name: &str| {
+        let vip = "192.0.2.9:443".parse().unwrap();
+        scene.outside.run(|| tls::connect(vip, Arc::clone(&client), name).map(drop))
+    };
+    for name in served {
+        connect(name).unwrap();
+    }
+    assert!(connect("d.example.com").is_err(), "the other controller ends TLS for it");
+    assert_eq!(server.accepted(), served.len() as u64);
+}
+
 #[test]
 fn ingresses_are_served_on_a_listener_of_the_chart() {
     skip_without_root!();
@@ -100,6 +122,7 @@ fn ingresses_are_served_on_a_listener_of_the_chart() {
         "{}",
         explain("x.y.a.example.com")
     );
+    tls_passes_through(&scene);
     let told = |events: &Value| {
         events["items"].as_array().unwrap().iter().any(|event| {
             let regarding = &event["regarding"];

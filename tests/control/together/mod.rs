@@ -16,5 +16,7 @@ mod file;
 mod chart;
 /// Ingresses.
 mod ingress;
+/// Ten agents.
+mod fleet;
 /// Vestibule is withdrawn from the cluster, or from a node.
 mod withdraw;

@@ -165,8 +165,19 @@ fn a_node_stays_when_the_api_server_does_not_answer() {
     let mut scene = Scene::new();
     scene.tenant("a", "10.99.1.1");
     let account = scene.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
-    let agent = scene.agent_with("only", account.kubeconfig(), &["--daemon-set=vestibule-agent"]);
-    until("it serves", &[&agent], || agent.is_ready() && !scene.backends().is_empty());
+    let serving = |scene: &Scene, pod: &str| {
+        let agent = scene.agent_with(pod, account.kubeconfig(), &["--daemon-set=vestibule-agent"]);
+        until("it serves", &[&agent], || agent.is_ready() && !scene.backends().is_empty());
+        agent
+    };
+    // It hangs, with all connections open.
+    let agent = serving(&scene, "first");
+    scene.server.freeze().unwrap();
+    agent.end();
+    assert!(!is_withdrawn(&scene));
+    scene.server.thaw().unwrap();
+    // It is gone.
+    let agent = serving(&scene, "second");
     scene.server.stop().unwrap();
     agent.end();
     assert!(!is_withdrawn(&scene));

@@ -187,9 +187,9 @@ impl Core {
         Summary { problems: judged.problems, in_use: judged.in_use, nodes }
     }
 
-    /// A judgement has ended, which took so long: however much changes, judging takes at most a third of the time.
+    /// A judgement has ended, which took so long: however much changes, judging takes at most half of the time.
     pub(super) fn rest(&mut self, took: Duration, now: Instant) {
-        self.rest_until = now + PAUSE.max(2 * took);
+        self.rest_until = now + PAUSE.max(took);
     }
 
     /// Returns the next request to send; otherwise, when to ask again.

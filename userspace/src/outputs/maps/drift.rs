@@ -37,12 +37,16 @@ pub(super) struct Drift {
 
 impl Drift {
     /// Looks at the next parts of the maps, and writes again what is not as it was written. Returns the number of those writes, and
-    /// whether the walk is at its end.
+    /// whether the walk is at its end. After an error it rests, too.
     pub(super) fn look(&mut self, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
         let begun = Instant::now();
         if self.rests_until.is_some_and(|until| begun < until) {
             return Ok((0, false));
         }
+        self.walk(begun, applied, maps).inspect_err(|_| self.rests_until = Some(Instant::now() + GAP))
+    }
+
+    fn walk(&mut self, begun: Instant, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
         let mut repaired = 0;
         while begun.elapsed() < LOOK {
             let Some(part) = applied.next_part(self.last.as_ref()) else {
