@@ -9,7 +9,7 @@ use serde_json::Value;
 use tests::pinned::{pinned_entries, remove_pinned};
 use tests::skip_without_root;
 
-use super::scene::{NODE, Scene, until};
+use super::scene::{NODE, RELEASE, Scene, until};
 
 /// A walk each ten seconds finds it, and for ten seconds what was said is not taken back.
 const LONG: Duration = Duration::from_secs(60);
@@ -22,19 +22,7 @@ fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why
     scene.tenant("b", "10.99.1.2");
     let agent = scene.agent("first");
     until("both routes are in the maps", &[&agent], || scene.backends().len() == 2);
-    let programmed = |route: &Value, status: &str| {
-        let conditions = route["status"]["parents"][0]["conditions"].as_array().cloned().unwrap_or_default();
-        let ours = conditions.into_iter().find(|one| one["type"] == "vestibule.dev/Programmed");
-        ours.filter(|one| one["status"] == status)
-    };
-    let route = |name: &'static str| ["-n", "tenant", "tlsroute", name];
-    let wait = |name: &'static str, status: &str| {
-        let what = format!("route {name} with Programmed={status}");
-        scene
-            .kubectl()
-            .wait_for(&what, &route(name), LONG, |route| programmed(route, status).is_some())
-            .unwrap()
-    };
+    let wait = |name: &str, status: &str| wait_for(&scene, name, status);
     wait("a", "True");
     wait("b", "True");
 
@@ -61,15 +49,55 @@ fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why
             problems.iter().any(|one| one["object"] == "TLSRoute/tenant/a" && one["missing"] == true)
         };
         scene.kubectl().wait_for("the node's exception", &["nodestate", NODE], LONG, lost).unwrap();
-        let told = programmed(&wait("a", "False"), "False").unwrap();
-        let message = told["message"].as_str().unwrap();
+        let message = wait("a", "False");
         assert!(message.contains(NODE) && message.contains("by another program"), "{message}");
         wait("b", "True");
+        let account = scene.kubectl().of_service_account(RELEASE, "vestibule-controller").unwrap();
+        let mut command = scene.vestibule();
+        command.args(["claims", "--missing"]).env("POD_NAMESPACE", RELEASE);
+        let output = command.env("KUBECONFIG", account.kubeconfig()).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("TLSRoute tenant/a") && said.contains("0/1") && said.contains(NODE), "{said}");
+        assert!(!said.contains("TLSRoute tenant/b"), "{said}");
     });
     wait("a", "True");
     until("nothing is reported any more", &[&agent], || {
         scene.kubectl().get(&["nodestate", NODE]).unwrap()["spec"].get("problems").is_none()
     });
+}
+
+/// Found without any event: nobody reports a change of the setting.
+#[test]
+fn what_a_device_that_does_not_forward_serves_is_not_programmed() {
+    skip_without_root!();
+    let scene = Scene::new();
+    scene.tenant("a", "10.99.1.1");
+    let agent = scene.agent("first");
+    until("the route is in the maps", &[&agent], || scene.backends().len() == 1);
+    wait_for(&scene, "a", "True");
+    let forwarding = "net/ipv4/conf/uplink/forwarding";
+    scene.namespace.sysctl(forwarding, "0").unwrap();
+    let message = wait_for(&scene, "a", "False");
+    assert!(message.contains("does not forward IPv4 on device uplink"), "{message}");
+    let state = scene.kubectl().get(&["nodestate", NODE]).unwrap();
+    let objects: Vec<&Value> =
+        state["spec"]["problems"].as_array().unwrap().iter().map(|one| &one["object"]).collect();
+    assert_eq!(objects, ["Gateway/tenant/gw", "TLSRoute/tenant/a"]);
+    scene.namespace.sysctl(forwarding, "1").unwrap();
+    wait_for(&scene, "a", "True");
+}
+
+/// Waits until a route's condition `vestibule.dev/Programmed` has this status. Returns its message.
+fn wait_for(scene: &Scene, name: &str, status: &str) -> String {
+    let programmed = |route: &Value| {
+        let conditions = route["status"]["parents"][0]["conditions"].as_array().cloned().unwrap_or_default();
+        let ours = conditions.into_iter().find(|one| one["type"] == "vestibule.dev/Programmed");
+        ours.filter(|one| one["status"] == status)
+    };
+    let what = format!("route {name} with Programmed={status}");
+    let route = ["-n", "tenant", "tlsroute", name];
+    let found = scene.kubectl().wait_for(&what, &route, LONG, |route| programmed(route).is_some()).unwrap();
+    programmed(&found).unwrap()["message"].as_str().unwrap().to_owned()
 }
 
 /// Ends the thread also when the test fails.

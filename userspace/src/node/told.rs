@@ -22,6 +22,8 @@ pub(super) struct View {
     pub trouble: Option<String>,
     /// Sources that cannot be followed, and why.
     pub stale: Vec<String>,
+    /// What it should hold and does not, and why.
+    pub exceptions: Vec<String>,
     /// When the loop last ran.
     pub turned: Instant,
 }
@@ -40,6 +42,7 @@ impl Told {
             could_write: false,
             trouble: None,
             stale: Vec::new(),
+            exceptions: Vec::new(),
             turned: Instant::now(),
         };
         Self { view: Mutex::new(view), registry }
@@ -67,7 +70,8 @@ fn ready(view: &View) -> Answer {
     against.extend(view.trouble.clone());
     // No reason against it: all nodes would be unready together, and each of them serves.
     let stale = view.stale.iter().map(|stale| format!("stale: {stale}; the last state serves on"));
-    Answer::of(&against, &stale.collect::<Vec<_>>())
+    let exceptions = view.exceptions.iter().map(|what| format!("not held: {what}"));
+    Answer::of(&against, &stale.chain(exceptions).collect::<Vec<_>>())
 }
 
 fn live(view: &View, now: Instant) -> Answer {
@@ -106,6 +110,8 @@ mod tests {
         view.stale.push("services: connection refused".into());
         let answer = ready(&view);
         assert!(answer.is_ok && answer.text.contains("stale: services: connection refused"), "{answer:?}");
+        view.exceptions.push("route a: deleted".into());
+        assert!(ready(&view).is_ok && ready(&view).text.contains("not held: route a: deleted"));
         assert!(live(&view, view.turned).is_ok, "an API server that is away is no reason to be killed");
     }
 

@@ -4,43 +4,54 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::devices::Chosen;
-use crate::model::{Desired, Node, Problem, Settings};
+use crate::model::{Desired, DesiredListener, Node, Problem, Settings};
 use crate::net::sysctl::{self, ForwardingOff};
 use crate::outputs::{Exception, StartError};
 use crate::plan::{Applied, Part};
 
-/// Returns the problems of the node's own network.
-pub(super) fn node_problems(chosen: &Chosen) -> Vec<Problem> {
+/// What to do about a device that does not forward.
+const FORWARDING: &str = "let the node's own settings say so at every boot, too";
+
+/// Returns the problems of the node's own network that keep it from nothing that was asked.
+pub(super) fn node_problems(node: &Node, chosen: &Chosen, desired: &Desired) -> Vec<Problem> {
     let remedy = "name another device in the chart's `devices`, or none to follow the routes";
-    let devices = chosen.unusable.iter().chain(&chosen.beyond);
-    devices.map(|what| Problem::warning("devices", what, remedy)).collect()
+    let unused = chosen.unusable.iter().chain(&chosen.beyond);
+    let mut problems: Vec<Problem> = unused.map(|what| Problem::warning("devices", what, remedy)).collect();
+    let others: BTreeSet<u32> = chosen.devices.difference(&chosen.needed).copied().collect();
+    if let Err(error) = check_forwarding(node, &others, desired) {
+        problems.push(Problem::warning("", error.to_string(), FORWARDING));
+    }
+    problems
 }
 
-/// Returns why the node does not serve: a device that should have the program has it not, or does not forward.
+/// Returns what is not served because a device that is needed for it lacks the program, or does not forward.
 pub(super) fn node_exceptions(
     node: &Node,
-    devices: &BTreeSet<u32>,
+    chosen: &Chosen,
     attached: &BTreeSet<u32>,
     desired: &Desired,
 ) -> Vec<Exception> {
-    let mut problems: Vec<Problem> = devices
-        .difference(attached)
-        // Those that are just going are not waited for.
-        .filter(|index| node.links.contains_key(*index))
-        .map(|index| {
-            let what = format!("the program could not be attached to device {}", node.name(*index));
-            Problem::error(
-                "devices",
-                what,
-                "the agent's log says why; `bpftool net` shows what is attached there",
-            )
-        })
-        .collect();
-    if let Err(error) = check_forwarding(node, devices, desired) {
-        let remedy = "let the node's own settings say so at every boot, too";
-        problems.push(Problem::error("", error.to_string(), remedy));
+    // Those that are just going are not waited for.
+    let bare = chosen.needed.difference(attached).filter(|index| node.links.contains_key(*index));
+    let exception = |index: &u32| {
+        let what = format!("the program could not be attached to device {}", node.name(*index));
+        let remedy = "the agent's log says why; `bpftool net` shows what is attached there";
+        Exception { part: Part::Node, problem: Problem::error("devices", what, remedy) }
+    };
+    let mut exceptions: Vec<Exception> = bare.map(exception).collect();
+    for is_v4 in [true, false] {
+        let mut devices = chosen.needed.iter().map(|index| node.name(*index));
+        let Some(off) = devices.find_map(|name| sysctl::forwarding(&name, is_v4, !is_v4).err()) else {
+            continue;
+        };
+        let of_family =
+            |listener: &&DesiredListener| listener.addresses.iter().any(|address| address.is_ipv4() == is_v4);
+        exceptions.extend(desired.listeners.iter().filter(of_family).map(|listener| Exception {
+            part: Part::Listener(Arc::clone(&listener.name)),
+            problem: Problem::error("", off.to_string(), FORWARDING),
+        }));
     }
-    problems.into_iter().map(|problem| Exception { part: Part::Node, problem }).collect()
+    exceptions
 }
 
 /// Returns the listeners that are not served because there was no id for them.

@@ -262,8 +262,8 @@ impl Control {
         ended.retire = retire;
         self.reaper.end_removed(ended)?;
         self.complaints.problems = plan.problems;
-        self.complaints.problems.extend(node_problems(&chosen));
-        self.complaints.exceptions = self.unheld(&chosen.devices);
+        self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
+        self.complaints.exceptions = self.unheld();
         if self.is_short_of_ids(&self.applied) {
             return Err(StartError::ListenerIds);
         }
@@ -358,8 +358,9 @@ impl Control {
     }
 
     /// Returns what is not held of the state in effect, apart from what drifted.
-    fn unheld(&self, devices: &BTreeSet<u32>) -> Vec<Exception> {
-        let of_node = node_exceptions(self.egress.node(), devices, &self.attached, &self.desired);
+    fn unheld(&self) -> Vec<Exception> {
+        let chosen = self.egress.chosen();
+        let of_node = node_exceptions(self.egress.node(), &chosen, &self.attached, &self.desired);
         of_node.into_iter().chain(unserved(&self.desired, &self.applied)).collect()
     }
 
@@ -383,7 +384,7 @@ impl Control {
         if is_over {
             let (node, programs) = (self.egress.node(), &mut self.programs);
             repaired += self.complaints.drift.look_at_devices(&self.attached, programs, &self.pins, node);
-            self.complaints.exceptions = self.unheld(&self.egress.chosen().devices);
+            self.complaints.exceptions = self.unheld();
         }
         let exceptions = self.exceptions();
         (repaired > 0 || exceptions != before).then_some(Drifted { exceptions, repaired })

@@ -32,6 +32,8 @@ impl Choice {
 pub(super) struct Chosen {
     /// Indices of the devices that should have the program.
     pub devices: BTreeSet<u32>,
+    /// Those of them without which something does not work.
+    pub needed: BTreeSet<u32>,
     /// Why devices cannot be used.
     pub unusable: Vec<String>,
     /// Backends that are reached over a device the user did not name.
@@ -74,6 +76,8 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
         }
         ours
     });
+    let is_needed = |index: &u32| needed(choice, node, &*towards, *index);
+    chosen.needed = chosen.devices.iter().copied().filter(is_needed).collect();
     if matches!(choice, Choice::Named(_)) {
         beyond.sort();
         chosen.beyond.extend(beyond.iter().map(|(address, index)| {
@@ -140,7 +144,8 @@ mod tests {
     fn default_routes_and_ways_to_backends_choose() {
         let mut egress = towards(&[(1, 3)]);
         let chosen = choose(&Choice::Routes, &node(), &mut egress);
-        assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
+        let devices = BTreeSet::from([2, 3]);
+        assert_eq!(chosen, Chosen { needed: devices.clone(), devices, ..Chosen::default() });
         assert_eq!(egress.len(), 1);
     }
 
@@ -149,7 +154,7 @@ mod tests {
         let node = Node { routed: [2, 3, 4].into(), ..node() };
         let mut egress = towards(&[(1, 2)]);
         let chosen = choose(&Choice::Routed, &node, &mut egress);
-        assert_eq!(chosen, Chosen { devices: [2, 3].into(), ..Chosen::default() });
+        assert_eq!(chosen, Chosen { devices: [2, 3].into(), needed: [2].into(), ..Chosen::default() });
         let mut egress = towards(&[(1, 4)]);
         let chosen = choose(&Choice::Routed, &node, &mut egress);
         assert!(chosen.unusable[0].contains("tun0"), "{chosen:?}");
