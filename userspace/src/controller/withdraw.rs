@@ -24,6 +24,7 @@ use kube::Client;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -236,8 +237,13 @@ fn left<'a>(
             add(Kind::Gateway, name, &|stored| withdrawn::gateway(&stored.status, now));
         }
     }
-    for name in cluster.listener_sets.keys() {
-        add(Kind::ListenerSet, name, &|stored| withdrawn::gateway(&stored.status, now));
+    for (name, set) in &cluster.listener_sets {
+        let namespace = set.parent.namespace.as_ref().unwrap_or(&name.namespace);
+        let parent = ObjectName::new(Arc::clone(namespace), Arc::clone(&set.parent.name));
+        // Those of other Gateways are another controller's.
+        if cluster.gateways.get(&parent).is_some_and(|gateway| cluster.classes.contains_key(&gateway.class)) {
+            add(Kind::ListenerSet, name, &|stored| withdrawn::gateway(&stored.status, now));
+        }
     }
     for (kind, routes) in [(Kind::TlsRoute, &cluster.tls_routes), (Kind::TcpRoute, &cluster.tcp_routes)] {
         for name in routes.keys() {
@@ -259,10 +265,11 @@ fn left<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::cluster::{ClassSpec, GatewaySpec, IngressSpec, LoadBalancerSpec, ServiceSpec};
+    use crate::model::cluster::{
+        ClassSpec, GatewaySpec, IngressSpec, ListenerSetSpec, LoadBalancerSpec, ParentRef, ServiceSpec,
+    };
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
-    use std::sync::Arc;
 
     #[test]
     fn only_what_is_ours_is_cleared() {
@@ -280,6 +287,13 @@ mod tests {
             let gateway = GatewaySpec { class: class.into(), ..GatewaySpec::default() };
             cluster.gateways.insert(object(Kind::Gateway, name, addresses()), Arc::new(gateway));
         }
+        let conditions = json!([{"type": "Programmed", "status": "True"}]);
+        for (name, parent) in [("g", "a"), ("h", "b")] {
+            let parent = ParentRef { name: parent.into(), ..ParentRef::default() };
+            let set = ListenerSetSpec { parent, ..ListenerSetSpec::default() };
+            let status = json!({"conditions": conditions});
+            cluster.listener_sets.insert(object(Kind::ListenerSet, name, status), Arc::new(set));
+        }
         let ingress = || json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}]}});
         let ours = ServiceSpec {
             load_balancer: Some(Arc::new(LoadBalancerSpec::default())),
@@ -296,7 +310,7 @@ mod tests {
         let listeners = BTreeSet::from(["192.0.2.2".parse().unwrap()]);
         let left = left(&cluster, &status, &listeners, "now");
         let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
-        assert_eq!(names, ["Gateway ns/a", "Service ns/c", "Ingress ns/e"]);
+        assert_eq!(names, ["Gateway ns/a", "ListenerSet ns/g", "Service ns/c", "Ingress ns/e"]);
         assert!(left.iter().all(|(_, write)| write.version == "7"));
         assert_eq!(left[0].1.status, json!({"addresses": []}));
     }
