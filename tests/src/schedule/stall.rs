@@ -81,6 +81,8 @@ impl Programs {
         let linger = load(PROG_TYPE_PERF_EVENT, code).context("loading the loop")?;
         sched_setaffinity(Pid::from_raw(0), &own)?;
         go_first(true);
+        // This thread may be stopped itself, as a virtual machine's processors are: the lock is not held before this moment.
+        let since = Instant::now();
         // A process of its own: this one's memory would otherwise be on the other processor, which answers no request to forget
         // a mapping while it holds the lock.
         // SAFETY: the child calls the kernel alone, and ends.
@@ -98,7 +100,7 @@ impl Programs {
             ensure!(Instant::now() < until, "the other processor does not lock the bucket");
             yield_now();
         }
-        Ok(Stall { told: map_of_told, holder, since: Instant::now(), _turn: turn })
+        Ok(Stall { told: map_of_told, holder, since, _turn: turn })
     }
 }
 
