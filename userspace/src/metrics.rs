@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use common::maps::event::RouteCounters;
@@ -22,6 +23,7 @@ use crate::dataplane::load::LoadError;
 use crate::dataplane::maps::Maps;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
+use crate::model::Desired;
 
 /// The most routes that have metrics of their own. The others are summed up as [`OTHERS`].
 const ROUTES_MAX: usize = 10_000;
@@ -61,6 +63,21 @@ fn seconds() -> Histogram {
     Histogram::new((0..15).map(|power| 0.000_1 * f64::from(1 << power) * 2.0))
 }
 
+/// The state that clients find, shared with scrapes: it says whose each route is.
+#[derive(Clone, Debug, Default)]
+pub struct Served(Arc<Mutex<Arc<Desired>>>);
+
+impl Served {
+    /// Sets the state.
+    pub fn set(&self, desired: &Arc<Desired>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(desired);
+    }
+
+    fn get(&self) -> Arc<Desired> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// The metrics that an agent itself counts. The programs' counts are read from the maps.
 #[derive(Clone, Debug)]
 pub struct AgentMetrics {
@@ -82,6 +99,8 @@ pub struct AgentMetrics {
     pub compile_seconds: Histogram,
     /// Time from the desired state to the maps.
     pub apply_seconds: Histogram,
+    /// Whose each route is.
+    pub served: Served,
 }
 
 impl AgentMetrics {
@@ -97,6 +116,7 @@ impl AgentMetrics {
             repaired: Counter::default(),
             compile_seconds: seconds(),
             apply_seconds: seconds(),
+            served: Served::default(),
         };
         registry.register("writer", "Whether this process writes the node's maps", this.writer.clone());
         let help = "Whether what this source says may be old: the API server is away or refuses";
@@ -116,7 +136,8 @@ impl AgentMetrics {
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         let help = "From the desired state to the last map write";
         registry.register("apply_seconds", help, this.apply_seconds.clone());
-        registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route }));
+        let served = this.served.clone();
+        registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route, served }));
         this
     }
 }
@@ -147,6 +168,7 @@ pub fn observe(histogram: &Histogram, time: Duration) {
 struct FromMaps {
     pins: Pins,
     per_route: bool,
+    served: Served,
 }
 
 /// The values read by one scrape.
@@ -217,14 +239,18 @@ impl Collector for FromMaps {
         }
         let help = "Connections that reached a backend, that were refused, and tries of another backend";
         let mut routes = encoder.encode_descriptor("route_connections", help, None, MetricType::Counter)?;
+        let served = self.served.get();
         for (route, counters) in &reading.routes {
+            let tenant =
+                served.routes.find(route).and_then(|route| route.tenant.as_deref()).unwrap_or_default();
             let outcomes = [
                 ("connected", counters.connected),
                 ("refused", counters.refused),
                 ("retried", counters.retried),
             ];
             for (outcome, count) in outcomes {
-                count_of(&mut routes, &[("route", route.as_str()), ("outcome", outcome)], count)?;
+                let labels = [("route", route.as_str()), ("tenant", tenant), ("outcome", outcome)];
+                count_of(&mut routes, &labels, count)?;
             }
         }
         for (name, help, value) in reading.gauges {

@@ -73,6 +73,9 @@ fn what_is_served_is_what_is_listed() {
     let address = "192.0.2.5:443".parse().unwrap();
     let connect = || TcpStream::connect_timeout(&address, Duration::from_secs(5));
     until("the address is open", &[&agent], || scene.outside.run(connect).is_ok());
+    let of_tenant =
+        r#"vestibule_route_connections_total{route="tlsroute/tenant/a",tenant="tenant",outcome="connected"}"#;
+    until("connections are counted for their tenant", &[&agent], || of_agent().contains(of_tenant));
     // Some metrics exist only while the API server is away.
     scene.server.crash().unwrap();
     until("both are stale", &[&agent], || {

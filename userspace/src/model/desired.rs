@@ -53,8 +53,7 @@ pub struct DesiredRoute {
     pub names: Box<[(usize, Pattern)]>,
     /// Sorted by address and port, each pair once.
     pub backends: Box<[BackendSpec]>,
-    /// Whose it is: an identity that begins with its namespace, and that several claims on names may share. `None` until
-    /// a source names tenants.
+    /// Whose it is: an identity that begins with its namespace, and that several claims may share. `None`: the static file's.
     pub tenant: Option<Arc<str>>,
     /// Id of the record of limits that new connections are admitted by. `None`: no limit of its own; nothing sets one yet.
     pub policy: Option<NonZeroU16>,

@@ -46,6 +46,9 @@ type SavedBackend = (SocketAddr, u16, bool);
 #[derive(Debug, Serialize, Deserialize)]
 struct SavedRoute {
     name: String,
+    /// Older versions did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
     names: Vec<SavedPattern>,
     backends: Vec<SavedBackend>,
 }
@@ -80,6 +83,7 @@ impl Saved {
         });
         let routes = desired.routes.iter().map(|route| SavedRoute {
             name: route.name.to_string(),
+            tenant: route.tenant.as_deref().map(str::to_owned),
             names: route.names.iter().map(|(listener, pattern)| saved_pattern(*listener, pattern)).collect(),
             backends: route.backends.iter().map(saved_backend).collect(),
         });
@@ -104,7 +108,7 @@ impl Saved {
                 name: Arc::from(saved.name),
                 names: names.collect::<Option<_>>()?,
                 backends: saved.backends.into_iter().map(backend).collect(),
-                tenant: None,
+                tenant: saved.tenant.map(Arc::from),
                 policy: None,
             }))
         });
@@ -181,6 +185,7 @@ mod tests {
                 ]
                 .into(),
                 backends: [backend("10.0.0.1", 1), backend("fd00::1", 0)].into(),
+                tenant: Some("a".into()),
                 ..DesiredRoute::default()
             })]
             .into_iter()

@@ -23,6 +23,9 @@ use crate::plan::Part;
 use crate::sources::kubernetes::Stale;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
 
+/// The most exceptions that `/readyz` lists.
+const EXCEPTIONS_MAX: usize = 20;
+
 /// Reports to the API server, probes and scrapers.
 pub(super) struct Telemetry {
     told: Arc<Told>,
@@ -188,6 +191,9 @@ impl Telemetry {
     /// Reports the state in effect. For the writer only.
     pub(super) fn tell(&mut self, known: Known<'_>) {
         let Known { sources, state, orders } = known;
+        if let Some(in_force) = orders.in_force() {
+            self.metrics.served.set(&in_force.desired);
+        }
         let trouble = orders.trouble();
         let remedy = "see the agent's log; it tries again and what was in force stays";
         let failed = trouble.map(|what| Problem::error("", what.clone(), remedy));
@@ -205,7 +211,13 @@ impl Telemetry {
             &by_kind(of_node.chain(of_objects)),
             &mut self.gauges.problems,
         );
-        self.view(|view| view.trouble = trouble.cloned());
+        let unheld =
+            unheld.take(EXCEPTIONS_MAX).map(|problem| format!("{}; {}", problem.what, problem.remedy));
+        let unheld: Vec<String> = unheld.collect();
+        self.view(|view| {
+            view.trouble = trouble.cloned();
+            view.exceptions = unheld;
+        });
         let (Some((client, identity)), Some(failing)) = (&self.api, sources.failing()) else { return };
         if !sources.is_complete() && self.reporter.is_none() {
             return;

@@ -42,6 +42,7 @@ struct Binding<'c> {
 struct Lead<'c> {
     name: &'c Arc<str>,
     origin: &'c Origin,
+    tenant: Option<&'c Arc<str>>,
     backends: &'c ClaimBackends,
     names: Vec<(usize, Pattern)>,
     /// Whether something leads to it.
@@ -69,7 +70,7 @@ pub(super) fn build<'c>(
         let (resolved, server_name) = leads.resolve(lead, &services, &mut built.problems);
         let (name, names) = (Arc::clone(lead.name), lead.names.clone().into());
         let backends = resolved.backends.clone().into();
-        let route = DesiredRoute { name, names, backends, tenant: None, policy: None };
+        let route = DesiredRoute { name, names, backends, tenant: lead.tenant.cloned(), policy: None };
         routes.push((index, route, resolved, server_name));
     }
     let fits = fitting(&leads, &routes, settings.max_names, &mut built);
@@ -116,6 +117,7 @@ impl<'c> Leads<'c> {
                     this.routes.push(Lead {
                         name,
                         origin: &claim.origin,
+                        tenant: claim.tenant.as_ref(),
                         backends: &claim.backends,
                         names: Vec::new(),
                         is_used: matches!(claim.backends, ClaimBackends::Addresses(_)),
