@@ -24,6 +24,8 @@ mod withdraw;
 mod agent;
 /// `vestibule probe`.
 mod probe;
+/// `vestibule claims`.
+mod claims;
 /// `vestibule crds`.
 mod crds;
 /// `vestibule drain`.
@@ -73,6 +75,9 @@ enum Command {
     /// Take Vestibule out of a cluster before it is uninstalled: nodes refuse new connections, and no status has an address any more.
     /// Established connections go on. A controller that leads a minute later or more takes it back.
     Withdraw(withdraw::Args),
+    /// Show what routes, listeners, Services and Ingresses of the cluster were granted, and which nodes hold it. In a pod of the
+    /// controller: `kubectl exec deploy/vestibule-controller -- vestibule claims`.
+    Claims(claims::Args),
     /// Check whether the agent of this pod is ready or alive.
     Probe(probe::Args),
     /// Print the definitions of Vestibule's own kinds, for `kubectl apply`.
@@ -166,6 +171,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Withdraw(asked) => return withdraw::run(asked),
         Command::Agent(asked) => return agent::run(asked, cli.pins),
         Command::Probe(question) => return probe::ask(&question),
+        Command::Claims(asked) => claims::show(&asked)?,
         Command::Crds => crds::show()?,
         Command::Check { file } => return check(&file),
         Command::Doctor(shown) => return doctor::show(&pins, shown.output),

@@ -16,13 +16,16 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 /// Label selector of the agents' Leases.
-const LABEL: &str = "app.kubernetes.io/component=agent";
+pub(super) const LABEL: &str = "app.kubernetes.io/component=agent";
 /// Prefix of these Leases' names; the node's name follows.
 const PREFIX: &str = "vestibule-agent-";
 /// Time limit of one request for the Leases.
 const LOOK: Duration = Duration::from_secs(5);
 /// After this time without a list of NodeStates, judging starts without them.
 const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Why it is not known what a node holds.
+const OTHER_VERSION: &str = "its agent is of another version, whose report this one cannot read";
 
 /// What an agent reports about its node.
 #[derive(Clone, Debug)]
@@ -203,10 +206,32 @@ pub(super) fn nodes(liveness: &Liveness, states: &BTreeMap<String, Reported>) ->
                 nodes.live.insert(node.to_owned(), held);
                 continue;
             }
-            (Life::Alive, None) => "its agent is of another version, whose report this one cannot read",
+            (Life::Alive, None) => OTHER_VERSION,
             _ => "its agent has not renewed its Lease since this controller began to look",
         };
         nodes.unknown.insert(node.to_owned(), unknown);
+    }
+    nodes
+}
+
+/// The same of what was read once; `is_alive`: whether a Lease has not ended.
+pub(super) fn reported_nodes(
+    leases: Vec<Lease>,
+    states: Vec<NodeState>,
+    is_alive: impl Fn(&Lease) -> bool,
+) -> Nodes {
+    let mut complaints_of: BTreeMap<String, Vec<Complaint>> =
+        states.into_iter().map(|state| (state.name_any(), complaints(&state.spec))).collect();
+    let mut nodes = Nodes::default();
+    for lease in leases.into_iter().filter(is_alive) {
+        let Some(node) = node_of(&lease.name_any()) else { continue };
+        match agent_lease(lease).report {
+            Some(report) => {
+                let complaints = complaints_of.remove(&node).unwrap_or_default();
+                nodes.live.insert(node, Held { claims_version: report.claims_version, complaints });
+            }
+            None => drop(nodes.unknown.insert(node, OTHER_VERSION)),
+        }
     }
     nodes
 }

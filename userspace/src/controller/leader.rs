@@ -1,7 +1,7 @@
 //! Who leads, for who asks once.
 
+use super::ask::{AskError, ask};
 use super::election::NAME;
-use crate::sources::kubernetes;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -16,34 +16,10 @@ pub struct Leader {
     pub renewed_secs: i64,
 }
 
-/// Why the Lease cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum LeaderError {
-    /// The address of the API server is unknown.
-    #[error(transparent)]
-    Infer(#[from] kube::config::InferConfigError),
-    /// The API server refused.
-    #[error(transparent)]
-    Refused(#[from] Box<kube::Error>),
-    /// It did not answer in time.
-    #[error("the API server does not answer")]
-    Silent,
-    /// An error of the operating system.
-    #[error("{0}")]
-    System(#[from] std::io::Error),
-}
-
-/// Reads the leader's Lease in the release's namespace, with the rights of this pod. `None`: nobody holds it.
-pub fn read(namespace: &str, limit: Duration) -> Result<Option<Leader>, LeaderError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let read = async {
-        let client = kubernetes::connect(kube::Config::infer().await?).map_err(Box::new)?;
-        Ok::<_, LeaderError>(
-            Api::<Lease>::namespaced(client, namespace).get_opt(NAME).await.map_err(Box::new)?,
-        )
-    };
-    let read = runtime.block_on(async { tokio::time::timeout(limit, read).await });
-    let lease = read.map_err(|_| LeaderError::Silent)??;
+/// Reads the leader's Lease in the release's namespace. `None`: nobody holds it.
+pub fn read(namespace: &str, limit: Duration) -> Result<Option<Leader>, AskError> {
+    let lease =
+        ask(limit, |client| async move { Api::<Lease>::namespaced(client, namespace).get_opt(NAME).await })?;
     Ok(lease.as_ref().and_then(|lease| leader(lease, Timestamp::now())))
 }
 

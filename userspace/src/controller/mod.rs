@@ -15,6 +15,10 @@ mod lease;
 mod election;
 /// Takes the Lease from the leader.
 mod preempt;
+/// Requests of the command line.
+mod ask;
+/// Which nodes hold each Claim, read once.
+pub mod holders;
 /// Reads the Lease once.
 pub mod leader;
 /// Which agents are alive. Pure.

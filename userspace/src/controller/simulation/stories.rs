@@ -110,4 +110,10 @@ fn ten_thousand_routes_on_five_hundred_nodes() {
         restarts: None,
     };
     check(&played(large));
+    // The API server and the nodes of the simulation are in it, too.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak_mib = peak.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024;
+    eprintln!("at most {peak_mib} MiB");
+    assert!(peak_mib < 512, "{peak_mib} MiB");
 }
