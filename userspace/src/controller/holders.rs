@@ -5,7 +5,7 @@ use super::ask::{AskError, ask};
 use crate::model::{Kind, ObjectName, ObjectRef};
 use crate::sources::kubernetes::api::claim::{Claim, SETTLED};
 use crate::sources::kubernetes::api::node_state::NodeState;
-use crate::status::{Nodes, Progress};
+use crate::status::Nodes;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams};
@@ -60,10 +60,10 @@ fn held(claims: Vec<Claim>, nodes: &Nodes) -> Vec<Holders> {
             let name = ObjectName::new(spec.origin.namespace.as_str(), spec.origin.name.as_str());
             let origin = format!("{} {name}", spec.origin.kind);
             let missing = match spec.origin.kind.parse::<Kind>() {
-                Ok(kind) => match nodes.progress(&ObjectRef { kind, name }, version) {
-                    Progress::Missing(missing) => missing,
-                    _ => Vec::new(),
-                },
+                Ok(kind) => {
+                    let missing = nodes.missing(&ObjectRef { kind, name }, version);
+                    missing.map(|(node, why)| (node.to_owned(), why.map(str::to_owned))).collect()
+                }
                 Err(_) => Vec::new(),
             };
             Holders {

@@ -5,7 +5,7 @@
 //! do not hold it for some seconds.
 
 use crate::model::ObjectRef;
-use crate::status::{Nodes, Progress};
+use crate::status::{Missing, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
 use std::time::{Duration, Instant};
 
@@ -23,9 +23,6 @@ pub(super) struct Standings {
     /// When time alone changes something.
     again: Option<Instant>,
 }
-
-/// Nodes that do not hold an object, each with the reason if it reported one.
-type Missing = Vec<(String, Option<String>)>;
 
 #[derive(Debug)]
 struct Standing {
@@ -97,7 +94,7 @@ impl Standings {
         let all = nodes.live.len() + nodes.unknown.len();
         let is_enough = match &found {
             Progress::Missing(missing) => {
-                missing.len() < all && missing.len() <= (all / NODES_PER_STRAGGLER).max(1)
+                missing.count < all && missing.count <= (all / NODES_PER_STRAGGLER).max(1)
             }
             found => *found == Progress::Everywhere,
         };
@@ -191,7 +188,10 @@ mod tests {
             assert_eq!(standings.progress(&gateway(), Some(9), true, &nodes, now), Progress::Enough);
             match standings.progress(&gateway(), Some(9), false, &nodes, now) {
                 Progress::Missing(missing) if now == later => {
-                    assert_eq!(missing.last().unwrap(), &("n7".to_owned(), Some("it is silent".to_owned())));
+                    assert_eq!(
+                        missing.named.last().unwrap(),
+                        &("n7".to_owned(), Some("it is silent".to_owned()))
+                    );
                 }
                 Progress::Pending if now == begun => {}
                 progress => panic!("{progress:?}"),
@@ -262,7 +262,7 @@ mod tests {
             standings.begin(&nodes);
             let now = begun + Duration::from_secs(second);
             let said = match standings.progress(&gateway(), Some(9), false, &nodes, now) {
-                Progress::Missing(missing) => Some(missing.len()),
+                Progress::Missing(missing) => Some(missing.count),
                 Progress::Pending => None,
                 progress => panic!("{progress:?}"),
             };

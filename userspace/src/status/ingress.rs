@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn addresses_appear_once_nodes_serve_them_and_stay_while_one_joins() {
         let yes = verdict(true, Programmable::Yes);
-        let missing = Progress::Missing(vec![("n1".to_owned(), None)]);
+        let missing = Progress::Missing(vec![("n1".to_owned(), None)].into());
         assert_eq!(desired_status(&json!({}), &yes, &missing), None);
         let new = desired_status(&json!({}), &yes, &Progress::Everywhere).unwrap();
         let ports = json!([{"port": 443, "protocol": "TCP"}]);

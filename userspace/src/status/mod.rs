@@ -25,7 +25,7 @@ pub mod withdrawn;
 pub(crate) use condition::cut;
 pub use condition::{is_programmed, owned};
 pub(crate) use progress::node_names;
-pub use progress::{Complaint, Held, Nodes, Progress, key};
+pub use progress::{Complaint, Held, Missing, Nodes, Progress, key};
 
 use serde_json::{Map, Value};
 

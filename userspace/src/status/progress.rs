@@ -45,10 +45,38 @@ pub enum Progress {
     Everywhere,
     /// All but a few do.
     Enough,
-    /// These nodes do not hold it; with the reason if they reported one.
-    Missing(Vec<(String, Option<String>)>),
+    /// These nodes do not hold it.
+    Missing(Missing),
     /// No agent has a live Lease.
     NoAgents,
+}
+
+/// Nodes that do not hold an object. Of thousands of objects, each may lack hundreds of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Missing {
+    /// The first of them, as many as a message names; each with the reason if it reported one.
+    pub named: Vec<(String, Option<String>)>,
+    /// How many there are.
+    pub count: usize,
+}
+
+impl Missing {
+    fn of<'a>(all: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Self {
+        let mut this = Self::default();
+        for (node, why) in all {
+            if this.count < NAMED {
+                this.named.push((node.to_owned(), why.map(str::to_owned)));
+            }
+            this.count += 1;
+        }
+        this
+    }
+}
+
+impl From<Vec<(String, Option<String>)>> for Missing {
+    fn from(all: Vec<(String, Option<String>)>) -> Self {
+        Self::of(all.iter().map(|(node, why)| (node.as_str(), why.as_deref())))
+    }
 }
 
 /// Returns the name of an object in NodeStates.
@@ -71,28 +99,44 @@ impl Nodes {
         if self.live.is_empty() && self.unknown.is_empty() {
             return Progress::NoAgents;
         }
-        let key = key(object);
-        let missing = |(node, held): (&String, &Held)| {
-            let of_it =
-                |complaint: &&Complaint| complaint.object.as_ref().is_none_or(|object| *object == key);
-            let mut complaints = held.complaints.iter().filter(of_it);
-            let exception = complaints.clone().find(|complaint| complaint.missing);
-            if held.claims_version >= version && exception.is_none() {
-                return None;
-            }
-            let why = exception.or_else(|| {
-                // What is said of the object itself says more.
-                let first = complaints.clone().next();
-                complaints.find(|complaint| complaint.object.is_some()).or(first)
-            });
-            Some((node.clone(), why.map(|complaint| complaint.text.clone())))
-        };
-        let unknown = self.unknown.iter().map(|(node, why)| (node.clone(), Some((*why).to_owned())));
-        match self.live.iter().filter_map(missing).chain(unknown).collect::<Vec<_>>() {
-            missing if missing.is_empty() => Progress::Everywhere,
+        match Missing::of(self.missing(object, version)) {
+            missing if missing.count == 0 => Progress::Everywhere,
             missing => Progress::Missing(missing),
         }
     }
+
+    /// Returns the nodes that do not hold an object whose Claims are those up to `version`, each with the reason if it reported one.
+    pub fn missing(
+        &self,
+        object: &ObjectRef,
+        version: u64,
+    ) -> impl Iterator<Item = (&str, Option<&str>)> + use<'_> {
+        let key = key(object);
+        let unknown = self.unknown.iter().map(|(node, why)| (node.as_str(), Some(*why)));
+        let live = self.live.iter();
+        live.filter_map(move |(node, held)| missing_on(node, held, &key, version)).chain(unknown)
+    }
+}
+
+/// Returns the node, with the reason if it reported one, if it does not hold the object of this name in NodeStates.
+fn missing_on<'a>(
+    node: &'a str,
+    held: &'a Held,
+    key: &str,
+    version: u64,
+) -> Option<(&'a str, Option<&'a str>)> {
+    let of_it = |complaint: &&Complaint| complaint.object.as_ref().is_none_or(|object| object == key);
+    let mut complaints = held.complaints.iter().filter(of_it);
+    let exception = complaints.clone().find(|complaint| complaint.missing);
+    if held.claims_version >= version && exception.is_none() {
+        return None;
+    }
+    let why = exception.or_else(|| {
+        // What is said of the object itself says more.
+        let first = complaints.clone().next();
+        complaints.find(|complaint| complaint.object.is_some()).or(first)
+    });
+    Some((node, why.map(|complaint| complaint.text.as_str())))
 }
 
 /// Returns the condition `Programmed`, with `kind` as its type.
@@ -107,7 +151,7 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
             let message = "all nodes with a live agent hold it, or all but a few; the agents' Leases show what each holds";
             (Status::True, "Programmed", message.to_owned())
         }
-        (Programmable::Yes, Progress::Missing(nodes)) => (Status::False, "Pending", waits(nodes)),
+        (Programmable::Yes, Progress::Missing(missing)) => (Status::False, "Pending", waits(missing)),
         (Programmable::Yes, Progress::NoAgents) => (
             Status::False,
             "NoResources",
@@ -119,10 +163,10 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
     Condition { kind, status, reason, message }
 }
 
-fn waits(nodes: &[(String, Option<String>)]) -> String {
-    let names: Vec<&str> = nodes.iter().map(|(node, _)| node.as_str()).collect();
-    let mut message = format!("waits for {}", node_names(&names));
-    for (node, why) in nodes.iter().take(NAMED) {
+fn waits(missing: &Missing) -> String {
+    let names: Vec<&str> = missing.named.iter().map(|(node, _)| node.as_str()).collect();
+    let mut message = format!("waits for {}", first_names(&names, missing.count));
+    for (node, why) in &missing.named {
         if let Some(why) = why {
             message.push_str(&format!("; {node}: {why}"));
         }
@@ -132,11 +176,14 @@ fn waits(nodes: &[(String, Option<String>)]) -> String {
 
 /// Lists nodes for people: the first few by name.
 pub(crate) fn node_names(nodes: &[&str]) -> String {
-    let named = nodes.len().min(NAMED);
-    let what = if nodes.len() == 1 { "node" } else { "nodes" };
-    let mut text = format!("{what} {}", nodes[..named].join(", "));
-    if nodes.len() > named {
-        text.push_str(&format!(" and {} more", nodes.len() - named));
+    first_names(&nodes[..nodes.len().min(NAMED)], nodes.len())
+}
+
+fn first_names(first: &[&str], count: usize) -> String {
+    let what = if count == 1 { "node" } else { "nodes" };
+    let mut text = format!("{what} {}", first.join(", "));
+    if count > first.len() {
+        text.push_str(&format!(" and {} more", count - first.len()));
     }
     text
 }

@@ -115,7 +115,28 @@ pub(super) fn check_forwarding(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Link;
     use std::time::Duration;
+
+    #[test]
+    fn only_a_device_that_is_needed_makes_an_exception() {
+        let link = |name: &str| Link { name: name.into(), mtu: 1500, ethernet: true, xdp: None };
+        let links = [(2, link("no-such-device2")), (3, link("no-such-device3"))].into();
+        let node = Node { links, ..Node::default() };
+        let exceptions = |needed: &[u32], attached: &[u32]| -> Vec<String> {
+            let needed = needed.iter().copied().collect();
+            let chosen = Chosen { devices: [2, 3].into(), needed, ..Chosen::default() };
+            let attached = attached.iter().copied().collect();
+            let all = node_exceptions(&node, &chosen, &attached, &Desired::default());
+            assert!(all.iter().all(|exception| exception.part == Part::Node && exception.problem.is_error()));
+            all.into_iter().map(|exception| exception.problem.what).collect()
+        };
+        let lacks = "the program could not be attached to device no-such-device2".to_owned();
+        assert_eq!(exceptions(&[2], &[]), [lacks]);
+        assert_eq!(exceptions(&[2], &[2]), [""; 0]);
+        assert_eq!(exceptions(&[], &[]), [""; 0]);
+        assert_eq!(exceptions(&[7], &[]), [""; 0], "it is gone, and a change of the network follows");
+    }
 
     #[test]
     fn a_changed_size_is_refused_by_field_and_value() {

@@ -120,7 +120,7 @@ fn a_transition_moves_only_the_condition_that_changed() {
     let desired = |progress: &Progress, current: &Value, now: &str| {
         gateway::desired_status(current, &gateway(), &[], progress, now)
     };
-    let pending = Progress::Missing(vec![("node-b".to_owned(), None)]);
+    let pending = Progress::Missing(vec![("node-b".to_owned(), None)].into());
     let first = stored(&fresh(), &desired(&pending, &fresh(), BEFORE).unwrap());
     let one = find(&first["conditions"], "type", "Programmed");
     assert_eq!((&one["status"], &one["reason"]), (&json!("False"), &json!("Pending")));
@@ -242,7 +242,7 @@ fn service(programmable: Programmable) -> ServiceVerdict {
 #[test]
 fn a_service_gets_its_ingress_once_every_node_agrees() {
     let verdict = service(Programmable::Yes);
-    let pending = Progress::Missing(vec![("n1".to_owned(), Some("bpf is refused".to_owned()))]);
+    let pending = Progress::Missing(vec![("n1".to_owned(), Some("bpf is refused".to_owned()))].into());
     let waiting = settled(&json!({"loadBalancer": {}}), |current, now| {
         service::desired_status(current, &verdict, &pending, now)
     });
@@ -294,11 +294,11 @@ fn progress_is_what_live_nodes_hold() {
     nodes.live.insert("a".to_owned(), held(10));
     assert_eq!(nodes.progress(&object, version), Progress::Everywhere);
     nodes.live.insert("b".to_owned(), held(9));
-    assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), None)]));
+    assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), None)].into()));
     nodes.live.remove("b");
     nodes.unknown.insert("b".to_owned(), "it is silent");
     let why = Some("it is silent".to_owned());
-    assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), why)]));
+    assert_eq!(nodes.progress(&object, version), Progress::Missing(vec![("b".to_owned(), why)].into()));
     nodes.unknown.clear();
     let complaint = |object: Option<&str>| Complaint {
         object: object.map(str::to_owned),
@@ -309,7 +309,7 @@ fn progress_is_what_live_nodes_hold() {
         vec![complaint(Some("Gateway/ns/other")), complaint(None), complaint(Some("Gateway/ns/gw"))];
     nodes.live.insert("b".to_owned(), Held { complaints, ..Held::default() });
     let Progress::Missing(missing) = nodes.progress(&object, version) else { panic!("not missing") };
-    assert_eq!(missing[0].1.as_deref(), Some("about Some(\"Gateway/ns/gw\")"));
+    assert_eq!(missing.named[0].1.as_deref(), Some("about Some(\"Gateway/ns/gw\")"));
 }
 
 /// What a node reports that it does not hold counts, whatever version of the Claims it has.
@@ -325,7 +325,7 @@ fn a_node_lacks_what_it_makes_an_exception_of() {
         let held = Held { claims_version: 10, complaints };
         Nodes { live: [("a".to_owned(), held)].into(), ..Nodes::default() }
     };
-    let lacks = Progress::Missing(vec![("a".to_owned(), Some("its element is gone".to_owned()))]);
+    let lacks = Progress::Missing(vec![("a".to_owned(), Some("its element is gone".to_owned()))].into());
     for (complaints, progress, everywhere) in [
         (vec![], Progress::Everywhere, 10),
         (vec![complaint(Some("Gateway/ns/gw"), false), complaint(None, false)], Progress::Everywhere, 10),
@@ -344,9 +344,16 @@ fn a_message_names_at_most_eight_nodes() {
     let missing: Vec<(String, Option<String>)> =
         (10..30).map(|number| (format!("node{number}"), None)).collect();
     let status = settled(&fresh(), |current, now| {
-        gateway::desired_status(current, &gateway(), &[], &Progress::Missing(missing.clone()), now)
+        gateway::desired_status(current, &gateway(), &[], &Progress::Missing(missing.clone().into()), now)
     });
     let message = text(find(&status["conditions"], "type", "Programmed"), "message");
     assert!(message.contains("node17") && !message.contains("node18"), "{message}");
     assert!(message.ends_with("and 12 more"), "{message}");
+    // Of ten thousand objects, each would keep the names of five hundred nodes.
+    let live = missing.iter().map(|(node, _)| (node.clone(), Held::default())).collect();
+    let nodes = Nodes { live, ..Nodes::default() };
+    let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
+    let Progress::Missing(kept) = nodes.progress(&object, 1) else { panic!("not missing") };
+    assert_eq!((kept.count, kept.named.len()), (20, 8));
+    assert_eq!(nodes.missing(&object, 1).count(), 20);
 }

@@ -144,7 +144,7 @@ fn a_route_says_whether_nodes_hold_it_where_it_is_accepted() {
     };
     let of = |status: &str, reason: &str| (status.to_owned(), reason.to_owned());
     assert_eq!(said(Some(&Progress::Everywhere)), of("True", "Programmed"));
-    assert_eq!(said(Some(&Progress::Missing(vec![("n".into(), None)]))), of("False", "Pending"));
+    assert_eq!(said(Some(&Progress::Missing(vec![("n".into(), None)].into()))), of("False", "Pending"));
     assert_eq!(said(None), of("False", "NothingGranted"));
     // It is read back, of the generation that it was said of.
     let status = status_with(Some(&Progress::Enough));
