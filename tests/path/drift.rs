@@ -10,12 +10,14 @@ use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
 use common::maps::route::{Label, LabelKey, MemberKey, NameRoute, Page, PageKey, Route, ShortNameKey};
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name, tenant_name};
+use tests::config::Config;
 use tests::hello::hello;
 use tests::pinned::{clear_pinned, detach_link, insert_pinned, pinned_entries};
 use tests::raw;
+use tests::topology::Options;
 
 use crate::open::Open;
-use crate::scene::{Scene, eventually};
+use crate::scene::{ECHO_PORT, Scene, eventually};
 
 /// A walk begins ten seconds after the one before. Without it nothing would be served again.
 const WALK: Duration = Duration::from_secs(15);
@@ -98,4 +100,33 @@ fn a_detached_program_is_attached_again() {
         assert!(eventually(WALK, || all_serve(&scene)), "{}", scene.daemon.log());
         assert_eq!(links().count(), pins.len());
     }
+}
+
+/// A map that another program has filled takes nothing back.
+#[test]
+fn what_cannot_be_written_again_hides_nothing_else() {
+    tests::skip_without_root!();
+    let mut config = Config::lab_on(ECHO_PORT);
+    config.settings.max_names = Some(64);
+    let scene = Scene::echo_with(&Options::default(), &config);
+    let pin = scene.daemon.pins().join(name::ROUTES_EXACT);
+    let names = pinned_entries::<ShortNameKey, NameRoute>(&pin).unwrap();
+    clear_pinned::<ShortNameKey, NameRoute>(&pin).unwrap();
+    let (key, value) = names[0];
+    for number in 0.. {
+        let mut other = key;
+        other.name[..4].copy_from_slice(&u32::to_be_bytes(number));
+        if insert_pinned(&pin, other, value).is_err() {
+            break;
+        }
+    }
+    let log = || scene.daemon.log();
+    assert!(eventually(WALK, || log().contains("takes no more than 64 entries")), "{}", log());
+    // The walk goes on: it reaches what comes last, the devices.
+    fs::read_dir(scene.daemon.pins().join("links"))
+        .unwrap()
+        .for_each(|link| fs::remove_file(link.unwrap().path()).unwrap());
+    assert!(eventually(5 * WALK, || log().contains("was detached from device")), "{}", log());
+    clear_pinned::<ShortNameKey, NameRoute>(&pin).unwrap();
+    assert!(eventually(3 * WALK, || all_serve(&scene)), "{}", log());
 }

@@ -380,7 +380,7 @@ impl Control {
         let looked = self.complaints.drift.look(&self.applied, &self.maps).inspect_err(|error| {
             warn!(%error, "what the maps hold is not as it should be, or not known");
         });
-        let (mut repaired, is_over) = looked.ok()?;
+        let (mut repaired, is_over) = looked.unwrap_or_default();
         if is_over {
             let (node, programs) = (self.egress.node(), &mut self.programs);
             repaired += self.complaints.drift.look_at_devices(&self.attached, programs, &self.pins, node);

@@ -37,7 +37,7 @@ pub(super) struct Drift {
 
 impl Drift {
     /// Looks at the next parts of the maps, and writes again what is not as it was written. Returns the number of those writes, and
-    /// whether the walk is at its end. After an error it rests, too.
+    /// whether the walk is at its end. After an error it rests, too, and goes on behind what could not be written.
     pub(super) fn look(&mut self, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
         let begun = Instant::now();
         if self.rests_until.is_some_and(|until| begun < until) {
@@ -54,6 +54,7 @@ impl Drift {
                 (self.last, self.rests_until) = (None, Some(Instant::now() + GAP));
                 return Ok((repaired, true));
             };
+            self.last = Some(part.clone());
             let mut lost: Vec<Change> = Vec::new();
             for write in applied.writes(&part) {
                 if !read::holds(maps, &write)? {
@@ -65,11 +66,10 @@ impl Drift {
             } else {
                 let problem = drifted(&part, lost.len());
                 warn!("{problem}");
-                self.parts.insert(part.clone(), problem);
+                self.parts.insert(part, problem);
                 apply(maps, &lost)?;
                 repaired += lost.len();
             }
-            self.last = Some(part);
         }
         Ok((repaired, false))
     }
