@@ -1,7 +1,7 @@
 //! Turns what sources report into facts, and compiles these. The only module of the loop that knows how a
 //! source is read and compiled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::pending;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,6 @@ use crate::compile::{Compiler, Step};
 use crate::config::{self, ChartFile, SAVED_MAX_AGE};
 use crate::model::{Change, Claim, Delta, NodeFacts, ObjectRef, ProbeChange, Probes, Problem, Settings};
 use crate::net::sysctl;
-use crate::plan::Part;
 use crate::sources::file::FileSource;
 use crate::sources::kubernetes::{Stale, Store};
 
@@ -130,18 +129,23 @@ impl Sources {
         self.compiler.is_of_file(route)
     }
 
-    /// Returns the objects that need a part of what an output holds. None needs what is of the node's own files.
-    pub(super) fn objects_of(&self, part: &Part) -> BTreeSet<ObjectRef> {
-        let claims = self.store.iter().flat_map(|store| store.claim_set().claims.values());
-        let needs = |claim: &Claim| match part {
-            Part::Node => true,
-            Part::Listener(name) => claim.grants.iter().any(|grant| grant.at.to_string() == **name),
-            Part::Route(name) => claim.route.as_ref() == Some(name),
-        };
-        claims
-            .filter(|stored| needs(&stored.claim))
-            .filter_map(|stored| stored.claim.origin.object())
-            .collect()
+    /// Returns the objects that need one of these listeners or routes of the outputs, by name. None needs what is of the node's own
+    /// files. Looks at each Claim once, however many are asked for.
+    pub(super) fn objects_of<T: Copy>(
+        &self,
+        listeners: &HashMap<SocketAddr, T>,
+        routes: &HashMap<&str, T>,
+    ) -> BTreeMap<ObjectRef, T> {
+        let mut objects = BTreeMap::new();
+        for stored in self.store.iter().flat_map(|store| store.claim_set().claims.values()) {
+            let Claim { grants, route, origin, .. } = &*stored.claim;
+            let of_listener = || grants.iter().find_map(|grant| listeners.get(&grant.at));
+            let found = route.as_deref().and_then(|route| routes.get(route)).or_else(of_listener);
+            if let (Some(found), Some(object)) = (found, origin.object()) {
+                objects.entry(object).or_insert(*found);
+            }
+        }
+        objects
     }
 
     /// The facts about the node.

@@ -1,5 +1,7 @@
 //! What this node reports to the API server, to probes and to scrapers.
 
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -236,13 +238,24 @@ impl Telemetry {
 /// Returns what the node does not hold, with the objects concerned; without one: the node holds nothing.
 fn exceptions<'a>(sources: &Sources, orders: &'a Orders) -> Vec<(Option<ObjectRef>, &'a Problem)> {
     let mut all = Vec::new();
+    let (mut listeners, mut routes) = (HashMap::new(), HashMap::new());
     for exception in orders.exceptions() {
         match &exception.part {
             Part::Node => all.push((None, &exception.problem)),
-            part => all.extend(
-                sources.objects_of(part).into_iter().map(|object| (Some(object), &exception.problem)),
-            ),
+            // In a cluster it is named after its address and port.
+            Part::Listener(name) => {
+                if let Ok(at) = name.parse::<SocketAddr>() {
+                    listeners.insert(at, &exception.problem);
+                }
+            }
+            Part::Route(name) => {
+                routes.insert(&**name, &exception.problem);
+            }
         }
+    }
+    if !listeners.is_empty() || !routes.is_empty() {
+        let objects = sources.objects_of(&listeners, &routes);
+        all.extend(objects.into_iter().map(|(object, problem)| (Some(object), problem)));
     }
     all
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
@@ -19,6 +19,8 @@ use crate::plan::{Applied, Change, Part};
 
 /// The longest time that one look takes from reloads.
 const LOOK: Duration = Duration::from_millis(5);
+/// The most parts that one look logs.
+const LOGGED: usize = 20;
 /// The interval between walks.
 const GAP: Duration = Duration::from_secs(10);
 
@@ -47,7 +49,7 @@ impl Drift {
     }
 
     fn walk(&mut self, begun: Instant, applied: &Applied, maps: &Maps) -> Result<(usize, bool), TableError> {
-        let mut repaired = 0;
+        let (mut repaired, mut drifted) = (0, 0);
         while begun.elapsed() < LOOK {
             let Some(part) = applied.next_part(self.last.as_ref()) else {
                 self.parts.retain(|part, _| applied.has(part));
@@ -64,8 +66,12 @@ impl Drift {
             if lost.is_empty() {
                 self.parts.remove(&part);
             } else {
-                let problem = drifted(&part, lost.len());
-                warn!("{problem}");
+                let problem = problem(&part, lost.len());
+                drifted += 1;
+                match drifted {
+                    ..=LOGGED => warn!("{problem}"),
+                    _ => debug!("{problem}"),
+                }
                 self.parts.insert(part, problem);
                 apply(maps, &lost)?;
                 repaired += lost.len();
@@ -118,7 +124,7 @@ impl Drift {
     }
 }
 
-fn drifted(part: &Part, lost: usize) -> Problem {
+fn problem(part: &Part, lost: usize) -> Problem {
     let what = match part {
         Part::Node => "the settings in the maps".to_owned(),
         Part::Listener(name) => format!("listener {name}"),
@@ -138,8 +144,8 @@ mod tests {
 
     #[test]
     fn what_drifted_is_named() {
-        let problem = drifted(&Part::Route("a/b".into()), 1);
-        assert!(problem.is_error() && problem.what.starts_with("route a/b: 1 element of"), "{problem}");
-        assert!(drifted(&Part::Node, 2).what.contains("2 elements"));
+        let one = problem(&Part::Route("a/b".into()), 1);
+        assert!(one.is_error() && one.what.starts_with("route a/b: 1 element of"), "{one}");
+        assert!(problem(&Part::Node, 2).what.contains("2 elements"));
     }
 }
