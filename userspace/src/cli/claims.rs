@@ -27,10 +27,15 @@ pub(super) struct Args {
 pub(super) fn show(asked: &Args) -> Result<()> {
     let namespace = std::env::var("POD_NAMESPACE").context("environment variable POD_NAMESPACE")?;
     let all = holders::read(&namespace, LIMIT).context("reading Claims, Leases and NodeStates")?;
-    let wanted = all.iter().filter(|holders| !asked.missing || !holders.missing.is_empty());
+    let wanted = all.iter().filter(|holders| !asked.missing || lacks(holders));
     let rows: Vec<Row> = wanted.map(row).collect();
     let headings = ["origin", "part", "tenant", ">granted", ">refused", ">nodes", "missing on"];
     print::rows(&headings, &rows, asked.shown.output)
+}
+
+/// Whether some node does not hold it, or there is none.
+fn lacks(holders: &Holders) -> bool {
+    holders.nodes == 0 || !holders.missing.is_empty()
 }
 
 fn row(holders: &Holders) -> Row {
@@ -84,5 +89,8 @@ mod tests {
         assert_eq!(row(&holders).cells[5..], ["8/9", "n0 (it was deleted)"]);
         holders.missing = missing(0);
         assert_eq!(row(&holders).cells[5..], ["9/9", ""]);
+        assert!(!lacks(&holders));
+        holders.nodes = 0;
+        assert!(lacks(&holders), "no agent lives");
     }
 }

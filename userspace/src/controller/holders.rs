@@ -2,7 +2,6 @@
 
 use super::agents;
 use super::ask::{AskError, ask};
-use crate::model::{Kind, ObjectName, ObjectRef};
 use crate::sources::kubernetes::api::claim::{Claim, SETTLED};
 use crate::sources::kubernetes::api::node_state::NodeState;
 use crate::status::Nodes;
@@ -41,9 +40,8 @@ pub fn read(namespace: &str, limit: Duration) -> Result<Vec<Holders>, AskError> 
         let leases = Api::<Lease>::namespaced(client.clone(), namespace);
         let (claims, states) = (Api::<Claim>::all(client.clone()), Api::<NodeState>::all(client));
         let all = ListParams::default();
-        // Leases first: what a node holds by then, it holds of the Claims that are listed later.
-        let leases = leases.list(&of_agents).await?;
-        Ok((claims.list(&all).await?, leases, states.list(&all).await?))
+        // Claims first: a node that reports meanwhile holds them, and is not said to lack a later one.
+        Ok((claims.list(&all).await?, leases.list(&of_agents).await?, states.list(&all).await?))
     })?;
     let nodes = agents::reported_nodes(leases.items, states.items, |lease| is_alive(lease, Timestamp::now()));
     Ok(held(claims.items, &nodes))
@@ -57,15 +55,10 @@ fn held(claims: Vec<Claim>, nodes: &Nodes) -> Vec<Holders> {
             let version =
                 claim.resource_version().and_then(|version| version.parse().ok()).unwrap_or_default();
             let spec = claim.spec;
-            let name = ObjectName::new(spec.origin.namespace.as_str(), spec.origin.name.as_str());
-            let origin = format!("{} {name}", spec.origin.kind);
-            let missing = match spec.origin.kind.parse::<Kind>() {
-                Ok(kind) => {
-                    let missing = nodes.missing(&ObjectRef { kind, name }, version);
-                    missing.map(|(node, why)| (node.to_owned(), why.map(str::to_owned))).collect()
-                }
-                Err(_) => Vec::new(),
-            };
+            let (kind, namespace, name) = (&spec.origin.kind, &spec.origin.namespace, &spec.origin.name);
+            let origin = format!("{kind} {namespace}/{name}");
+            let missing = nodes.missing(format!("{kind}/{namespace}/{name}"), version);
+            let missing = missing.map(|(node, why)| (node.to_owned(), why.map(str::to_owned))).collect();
             Holders {
                 origin,
                 part: spec.origin.part,

@@ -99,19 +99,15 @@ impl Nodes {
         if self.live.is_empty() && self.unknown.is_empty() {
             return Progress::NoAgents;
         }
-        match Missing::of(self.missing(object, version)) {
+        match Missing::of(self.missing(key(object), version)) {
             missing if missing.count == 0 => Progress::Everywhere,
             missing => Progress::Missing(missing),
         }
     }
 
-    /// Returns the nodes that do not hold an object whose Claims are those up to `version`, each with the reason if it reported one.
-    pub fn missing(
-        &self,
-        object: &ObjectRef,
-        version: u64,
-    ) -> impl Iterator<Item = (&str, Option<&str>)> + use<'_> {
-        let key = key(object);
+    /// Returns the nodes that do not hold an object, named as in NodeStates, whose Claims are those up to `version`; each with the reason
+    /// if it reported one.
+    pub fn missing(&self, key: String, version: u64) -> impl Iterator<Item = (&str, Option<&str>)> {
         let unknown = self.unknown.iter().map(|(node, why)| (node.as_str(), Some(*why)));
         let live = self.live.iter();
         live.filter_map(move |(node, held)| missing_on(node, held, &key, version)).chain(unknown)

@@ -355,5 +355,5 @@ fn a_message_names_at_most_eight_nodes() {
     let object = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "gw") };
     let Progress::Missing(kept) = nodes.progress(&object, 1) else { panic!("not missing") };
     assert_eq!((kept.count, kept.named.len()), (20, 8));
-    assert_eq!(nodes.missing(&object, 1).count(), 20);
+    assert_eq!(nodes.missing(key(&object), 1).count(), 20);
 }
