@@ -101,6 +101,23 @@ impl Drop for Process {
     }
 }
 
+/// Returns the CPU time that all threads of the process have used.
+pub(crate) fn cpu_secs(pid: u32) -> f64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let used_ns = |task: std::io::Result<fs::DirEntry>| {
+        let text = fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    tasks.filter_map(used_ns).sum::<f64>() / 1e9
+}
+
+/// Returns the resident memory of a process.
+pub(crate) fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// A controller.
 pub(crate) struct Controller {
     process: Process,

@@ -16,7 +16,8 @@ use tests::tls;
 use tests::topology::{CLIENT_DEVICE, Options, UPLINK};
 
 use crate::bulk::{MIB, exchange};
-use crate::scene::{Scene, Stop, turn};
+use crate::scene::{Scene, turn};
+use tests::stop::Stop;
 
 /// The largest super-packet of the devices in these tests, and the largest without BIG TCP.
 const LARGEST: u32 = 180_000;

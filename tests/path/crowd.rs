@@ -15,7 +15,8 @@ use tests::tap::Tap;
 use tests::topology::{CLIENT_DEVICE, Options, UPLINK};
 use tests::tuple::client_tuple;
 
-use crate::scene::{ECHO_PORT, Scene, Stop, eventually, turn};
+use crate::scene::{ECHO_PORT, Scene, eventually, turn};
+use tests::stop::Stop;
 
 /// The number of unknown clients in a crowd, each with its own address.
 const CROWD: usize = 10_000;

@@ -16,7 +16,8 @@ use tests::tls;
 use tests::topology::{Lab, Options, UPLINK};
 
 use crate::crowd::reach;
-use crate::scene::{ECHO_PORT, Scene, Stop, all, eventually, turn};
+use crate::scene::{ECHO_PORT, Scene, all, eventually, turn};
+use tests::stop::Stop;
 
 /// The number of different SYNs in a flood: more than there are source ports towards a backend.
 const FLOOD: u32 = 100_000;

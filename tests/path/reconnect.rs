@@ -19,7 +19,8 @@ use tests::net::Namespace;
 use tests::pinned::pinned_entries;
 use tests::topology::{Lab, Options};
 
-use crate::scene::{ECHO_PORT, Stop, turn};
+use crate::scene::{ECHO_PORT, turn};
+use tests::stop::Stop;
 
 /// Nodes behind the one address.
 const NODES: usize = 15_000;

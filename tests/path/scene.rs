@@ -1,7 +1,7 @@
 //! The start of every test: a lab with Vestibule running in it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -110,15 +110,6 @@ impl Scene {
         });
         let nats = pinned_entries::<BackendTuple, Reply>(&self.daemon.pins().join(name::NATS)).unwrap();
         assert!(gone, "entries of FLOWS, PENDING, NATS: {:?}; NATS: {nats:#?}", self.entries());
-    }
-}
-
-/// Sets a flag when dropped, so that the threads of a scope end even if the test panics; the scope waits for them.
-pub(crate) struct Stop<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

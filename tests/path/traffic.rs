@@ -11,7 +11,8 @@ use tests::raw;
 use tests::topology::Lab;
 
 use crate::open::Open;
-use crate::scene::{Scene, Stop, eventually};
+use crate::scene::{Scene, eventually};
+use tests::stop::Stop;
 
 /// The number of threads that make connections.
 const THREADS: usize = 3;

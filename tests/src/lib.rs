@@ -26,8 +26,11 @@ pub mod world;
 /// Packets as a program gets them, and many of them.
 mod burst;
 /// The programs: loaded, with filled maps, and run once per packet.
-pub mod pinned;
 pub mod program;
+/// Maps, programs and links that are pinned, as another program finds them.
+pub mod pinned;
+/// The end of threads.
+pub mod stop;
 /// Two packets at the same moment, on two CPUs.
 pub mod at_once;
 /// BPF_PROG_TEST_RUN with its flags.

@@ -1,7 +1,7 @@
 //! Maps, programs and links that are pinned, as another program finds them.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -9,6 +9,8 @@ use anyhow::{Context, Result};
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData};
 use aya::programs::ProgramInfo;
+
+use crate::schedule::{bpf, owned};
 
 /// Returns every entry of a pinned hash map.
 pub fn pinned_entries<K: Pod, V: Pod>(path: &Path) -> Result<Vec<(K, V)>> {
@@ -39,30 +41,14 @@ pub fn remove_pinned<K: Pod, V: Pod>(path: &Path, key: K) -> Result<()> {
 /// Detaches what a pinned link attaches, as `bpftool link detach` does. The pin stays.
 pub fn detach_link(pin: &Path) -> Result<()> {
     /// include/uapi/linux/bpf.h
-    const BPF_OBJ_GET: libc::c_long = 7;
-    const BPF_LINK_DETACH: libc::c_long = 34;
-    /// The kernel's `union bpf_attr` for either command.
-    #[repr(C)]
-    struct Attributes {
-        path_or_fd: u64,
-        zero: u64,
-    }
-    let bpf = |command: libc::c_long, path_or_fd: u64| {
-        let attributes = Attributes { path_or_fd, zero: 0 };
-        // SAFETY: the kernel reads the attributes, which live through the call.
-        let result =
-            unsafe { libc::syscall(libc::SYS_bpf, command, &raw const attributes, size_of::<Attributes>()) };
-        match result {
-            -1 => Err(std::io::Error::last_os_error()),
-            result => Ok(result),
-        }
-    };
+    const BPF_OBJ_GET: libc::c_int = 7;
+    const BPF_LINK_DETACH: libc::c_int = 34;
     let path = CString::new(pin.as_os_str().as_bytes())?;
-    let fd = bpf(BPF_OBJ_GET, path.as_ptr() as u64).with_context(|| format!("opening {}", pin.display()))?;
-    // SAFETY: the kernel has just made it, and nothing else has it.
-    let fd = unsafe { OwnedFd::from_raw_fd(libc::c_int::try_from(fd)?) };
-    let number = u64::from(fd.as_raw_fd().cast_unsigned());
-    bpf(BPF_LINK_DETACH, number).with_context(|| format!("detaching {}", pin.display())).map(drop)
+    let link = owned(BPF_OBJ_GET, &[path.as_ptr() as u64, 0])
+        .with_context(|| format!("opening {}", pin.display()))?;
+    bpf(BPF_LINK_DETACH, &[link.as_raw_fd()])
+        .with_context(|| format!("detaching {}", pin.display()))
+        .map(drop)
 }
 
 /// Stores an entry of a pinned hash map.

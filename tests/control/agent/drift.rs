@@ -8,6 +8,7 @@ use common::maps::name;
 use serde_json::Value;
 use tests::pinned::{pinned_entries, remove_pinned};
 use tests::skip_without_root;
+use tests::stop::Stop;
 
 use super::scene::{NODE, RELEASE, Scene, until};
 
@@ -98,13 +99,4 @@ fn wait_for(scene: &Scene, name: &str, status: &str) -> String {
     let route = ["-n", "tenant", "tlsroute", name];
     let found = scene.kubectl().wait_for(&what, &route, LONG, |route| programmed(route).is_some()).unwrap();
     programmed(&found).unwrap()["message"].as_str().unwrap().to_owned()
-}
-
-/// Ends the thread also when the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

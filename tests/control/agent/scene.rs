@@ -114,6 +114,24 @@ impl Scene {
         }
     }
 
+    /// Creates many tenants, over some connections at once.
+    pub(crate) fn tenants(&self, count: usize, name: fn(usize) -> String, backend: fn(usize) -> String) {
+        /// The number of connections.
+        const HANDS: usize = 4;
+        std::thread::scope(|threads| {
+            for hand in 0..HANDS {
+                let mut api = self.server.rest().connect().unwrap();
+                threads.spawn(move || {
+                    for number in (hand..count).step_by(HANDS) {
+                        for (path, object) in tenant(&name(number), &backend(number)) {
+                            api.create(&path, &object).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+    }
+
     /// Starts an agent whose pod has this name, with the ServiceAccount's rights.
     pub(crate) fn agent(&self, pod: &str) -> Agent {
         let account = self.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();

@@ -11,7 +11,8 @@ use tests::skip_without_root;
 use userspace::dataplane::pin::Pins;
 use userspace::dataplane::read;
 
-use super::scene::{CONFIG, Scene, tenant, until};
+use super::scene::{CONFIG, Scene, until};
+use crate::process::{cpu_secs, resident_kib};
 
 const ROUTES: usize = 10_000;
 /// The number of changes, each of one slice, and their rate.
@@ -21,8 +22,6 @@ const CHANGES_PER_SEC: u32 = 100;
 const PROBED_CHANGES: usize = 600;
 /// The number of parts in which the changes are judged.
 const WINDOWS: usize = 3;
-/// The number of connections over which the objects are created.
-const HANDS: usize = 4;
 
 /// The limit until the controller has written all Claims.
 const WRITTEN: Duration = Duration::from_secs(180);
@@ -55,18 +54,7 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
         assert!(scene.vestibule().arg("detach").status().unwrap().success());
         idle
     };
-    std::thread::scope(|threads| {
-        for hand in 0..HANDS {
-            let mut api = scene.server.rest().connect().unwrap();
-            threads.spawn(move || {
-                for number in (hand..ROUTES).step_by(HANDS) {
-                    for (path, object) in tenant(&name(number), &backend(number)) {
-                        api.create(&path, &object).unwrap();
-                    }
-                }
-            });
-        }
-    });
+    scene.tenants(ROUTES, name, backend);
     until_settled(&scene, "");
     let begun = Instant::now();
     let agent = scene.agent("many");
@@ -202,20 +190,4 @@ fn follow(scene: &Scene, pins: &Pins, numbers: Range<usize>) -> Vec<Duration> {
         }
         times
     })
-}
-
-/// Returns the CPU time that all threads of the process have used.
-fn cpu_secs(pid: u32) -> f64 {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let used_ns = |task: std::io::Result<std::fs::DirEntry>| {
-        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
-        text.split_whitespace().next()?.parse::<f64>().ok()
-    };
-    tasks.filter_map(used_ns).sum::<f64>() / 1e9
-}
-
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }

@@ -311,7 +311,7 @@ pub(crate) fn bpf<T>(command: libc::c_int, attr: &T) -> io::Result<libc::c_int> 
 }
 
 /// Calls bpf(2) with a command that returns a descriptor.
-fn owned<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
+pub(crate) fn owned<T>(command: libc::c_int, attr: &T) -> io::Result<OwnedFd> {
     let fd = bpf(command, attr)?;
     // SAFETY: the kernel has just returned this descriptor, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })

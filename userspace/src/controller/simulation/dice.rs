@@ -1,3 +1,4 @@
+use common::decide::maglev::mix;
 use std::time::Duration;
 
 /// A pseudo-random sequence (SplitMix64).
@@ -7,10 +8,7 @@ pub(super) struct Dice(pub(super) u64);
 impl Dice {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0)
     }
 
     pub(super) fn below(&mut self, bound: usize) -> usize {

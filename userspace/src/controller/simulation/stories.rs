@@ -69,6 +69,7 @@ fn a_dead_node_delays_them_by_ten_seconds_while_its_lease_lives() {
 #[test]
 fn a_webhook_that_hangs_in_one_namespace_delays_no_other() {
     let seen = played(Options { hangs: Some(3), ..small(5) });
+    assert!(seen.delays.len() > 100);
     check(&seen);
 }
 
@@ -109,7 +110,9 @@ fn ten_thousand_routes_on_five_hundred_nodes() {
         dies: Some(20 * SECOND),
         restarts: None,
     };
-    check(&played(large));
+    let seen = played(large);
+    assert!(seen.delays.len() > 1_000 && seen.delays_with_dead.len() > 1_000);
+    check(&seen);
     // The API server and the nodes of the simulation are in it, too.
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
