@@ -39,3 +39,28 @@ fn without_definitions_there_are_no_routes_until_they_are_installed() {
     server.define().unwrap();
     assert_eq!(server.kubectl().get(&["tlsroutes"]).unwrap()["items"], json!([]));
 }
+
+/// What one node says can fill neither the API server nor the controllers.
+#[test]
+fn a_node_state_that_is_too_large_is_refused_with_the_field() {
+    let server = ApiServer::start().unwrap();
+    let state = |field: &str, value: serde_json::Value| {
+        let mut spec = json!({"node": "n", "pod": "p", "version": "1"});
+        spec[field] = value;
+        let state = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "NodeState", "metadata": {"name": "n"}, "spec": spec});
+        server.kubectl().apply(&state.to_string()).map_err(|error| error.to_string())
+    };
+    let problem = |message: String| json!({"field": "", "message": message, "remedy": ""});
+    assert_eq!(state("failing", json!(vec!["192.0.2.1:6443"; 1_000])), Ok(()));
+    assert_eq!(state("problems", json!(vec![problem("x".repeat(2_048)); 102])), Ok(()));
+    for (field, value) in [
+        ("failing", json!(vec!["192.0.2.1:6443"; 1_001])),
+        ("failing", json!(["x".repeat(65)])),
+        ("stale", json!(vec!["x"; 17])),
+        ("problems", json!(vec![problem(String::new()); 103])),
+        ("problems", json!([problem("x".repeat(2_049))])),
+    ] {
+        let refused = state(field, value).unwrap_err();
+        assert!(refused.contains(&format!("spec.{field}")), "{refused}");
+    }
+}

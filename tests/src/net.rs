@@ -223,6 +223,12 @@ pub fn veth(left: End<'_>, right: End<'_>, mtu: u16) -> Result<()> {
     Ok(())
 }
 
+/// Moves the calling thread into the namespace of this file permanently.
+pub fn enter(netns: &Path) -> Result<()> {
+    let file = File::open(netns).with_context(|| format!("opening {}", netns.display()))?;
+    setns(&file, CloneFlags::CLONE_NEWNET).context("entering a network namespace")
+}
+
 /// Makes the folder of namespaces a mount point, as the first `ip netns add` on a machine does. If that
 /// command did it while tests have namespaces there, the mount would cover them: they could not be unmounted
 /// and would remain.

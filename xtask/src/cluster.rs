@@ -143,6 +143,9 @@ impl Surroundings {
         tell("VESTIBULE_HELM", setup::go::helm()?);
         if needs == Needs::Control {
             tell("VESTIBULE_PROMTOOL", setup::tools::promtool()?);
+            if let Some(release) = setup::previous::release()? {
+                tell("VESTIBULE_PREVIOUS", release);
+            }
         }
         if needs == Needs::Cluster {
             remove_stale()?;

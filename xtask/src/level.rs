@@ -26,6 +26,9 @@ pub(crate) const SLOW: &str = "slow";
 /// The level of simulations that are too large for the unit tests. It runs with [`SLOW`].
 pub(crate) const SIMULATION: &str = "simulation";
 
+/// The level of control tests that take many minutes: fifty agents, five hundred nodes. It runs with [`SLOW`].
+pub(crate) const FLEET: &str = "fleet";
+
 /// How long a level may take in CI before it counts as hanging.
 const CI_LIMIT: &str = "20m";
 /// The same for the slow level.
@@ -45,7 +48,7 @@ impl Level {
         }
         let mut command = self.command(&["--no-fail-fast"]);
         command.args(["--", "--show-output"]);
-        if self.name == SIMULATION {
+        if matches!(self.name, SIMULATION | FLEET) {
             command.args(["--ignored", "--nocapture"]);
         }
         if self.needs == Needs::Lab {
@@ -105,7 +108,7 @@ impl Level {
     }
 
     fn limit(&self) -> &'static str {
-        if matches!(self.name, SLOW | SIMULATION) { SLOW_LIMIT } else { CI_LIMIT }
+        if matches!(self.name, SLOW | SIMULATION | FLEET) { SLOW_LIMIT } else { CI_LIMIT }
     }
 
     fn command(&self, options: &[&str]) -> Command {

@@ -2,7 +2,7 @@
 
 use crate::cluster::Surroundings;
 use crate::failure::{Failure, Outcome};
-use crate::level::{Level, SIMULATION, SLOW};
+use crate::level::{FLEET, Level, SIMULATION, SLOW};
 use crate::needs::{self, Needs};
 use crate::report::{Report, Tally};
 use crate::{build, conformance, process, setup};
@@ -24,10 +24,14 @@ const LEVELS: &[Level] = &[
         targets: &["--release", "--package", "userspace", "--lib"],
         needs: Needs::Nothing,
     },
+    Level { name: FLEET, targets: &["--release", "--workspace", "--test", "control"], needs: Needs::Control },
     Level { name: SLOW, targets: &["--workspace", "--test", "slow"], needs: Needs::Lab },
 ];
 
-/// Runs the named levels, or all of them but [`SLOW`] and [`SIMULATION`].
+/// Levels that run only where they are named.
+const ON_REQUEST: [&str; 3] = [FLEET, SIMULATION, SLOW];
+
+/// Runs the named levels, or all of them but [`ON_REQUEST`].
 pub(crate) fn run(names: &[String]) -> Outcome {
     let levels = chosen(names)?;
     setup::for_build()?;
@@ -79,7 +83,7 @@ pub(crate) fn run(names: &[String]) -> Outcome {
 
 fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
     if names.is_empty() {
-        return Ok(LEVELS.iter().filter(|level| !matches!(level.name, SLOW | SIMULATION)).collect());
+        return Ok(LEVELS.iter().filter(|level| !ON_REQUEST.contains(&level.name)).collect());
     }
     let level = |name: &String| {
         LEVELS.iter().find(|level| level.name == name).ok_or_else(|| {
@@ -89,8 +93,10 @@ fn chosen(names: &[String]) -> Outcome<Vec<&'static Level>> {
         })
     };
     let mut chosen = names.iter().map(level).collect::<Outcome<Vec<_>>>()?;
-    if names.iter().any(|name| name == SLOW) && names.iter().all(|name| name != SIMULATION) {
-        chosen.extend(LEVELS.iter().find(|level| level.name == SIMULATION));
+    if names.iter().any(|name| name == SLOW) {
+        let with_it =
+            [SIMULATION, FLEET].into_iter().filter(|with_it| names.iter().all(|name| name != with_it));
+        chosen.extend(with_it.filter_map(|with_it| LEVELS.iter().find(|level| level.name == with_it)));
     }
     Ok(chosen)
 }
@@ -134,9 +140,9 @@ mod tests {
         let names = |named: &[String]| -> Vec<&str> {
             chosen(named).ok().unwrap_or_default().iter().map(|level| level.name).collect()
         };
-        assert_eq!(names(&[]).len(), LEVELS.len() - 2);
-        assert!(!names(&[]).contains(&SLOW) && !names(&[]).contains(&SIMULATION));
-        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION]);
+        assert_eq!(names(&[]).len(), LEVELS.len() - ON_REQUEST.len());
+        assert!(ON_REQUEST.iter().all(|name| !names(&[]).contains(name)));
+        assert_eq!(names(&[SLOW.to_owned()]), [SLOW, SIMULATION, FLEET]);
         assert_eq!(names(&[SIMULATION.to_owned()]), [SIMULATION]);
     }
 

@@ -75,6 +75,13 @@ impl Scene {
     }
 
     fn made(config: &str, arguments: &[&str], alone: bool) -> Self {
+        Self::around(config, |namespace| {
+            server(&Options { namespace: Some(namespace), arguments, alone, ..Options::default() })
+        })
+    }
+
+    /// Starts with this chart's file and an API server that is made in the node's namespace, without a controller.
+    pub(crate) fn around(config: &str, server: impl FnOnce(&Namespace) -> ApiServer) -> Self {
         let namespace = Namespace::new("agent").unwrap();
         namespace.forward().unwrap();
         // Every address of 10.99.0.0/16 is local to `outside`.
@@ -87,7 +94,7 @@ impl Scene {
         .unwrap();
         namespace.ip("route add 10.99.0.0/16 via 10.98.0.2\n").unwrap();
         outside.ip("route add local 10.99.0.0/16 dev lo\nroute add default via 10.98.0.1\n").unwrap();
-        let server = server(&Options { namespace: Some(&namespace), arguments, alone, ..Options::default() });
+        let server = server(&namespace);
         let (pins, folder) = (Pins::new().unwrap(), TempDir::new().unwrap());
         let scene = Self { controller: None, server, pins, folder, namespace, outside };
         scene.kubectl().apply(OBJECTS).unwrap();
@@ -144,9 +151,15 @@ impl Scene {
 
     /// The same with more flags.
     pub(crate) fn agent_with(&self, pod: &str, kubeconfig: &Path, flags: &[&str]) -> Agent {
+        self.agent_of(&binary().unwrap(), pod, kubeconfig, flags)
+    }
+
+    /// The same by this build.
+    pub(crate) fn agent_of(&self, build: &Path, pod: &str, kubeconfig: &Path, flags: &[&str]) -> Agent {
         let path = |name: &str| self.folder.path().join(name);
         let socket = path(&format!("{pod}.sock"));
-        let mut command = self.vestibule();
+        let mut command = self.namespace.command(build);
+        command.arg("--pins").arg(self.pins.path());
         command.args(["agent", "--log-format=json", "--config"]).arg(path("vestibule.json"));
         if !flags.iter().any(|flag| flag.starts_with("--metrics-port=")) {
             command.arg("--metrics-port=0");
@@ -161,7 +174,12 @@ impl Scene {
 
     /// Starts a controller next to the agents, with these flags.
     pub(crate) fn controller(&self, pod: &str, flags: &[&str]) -> Controller {
-        let command = self.namespace.command(binary().unwrap());
+        self.controller_of(&binary().unwrap(), pod, flags)
+    }
+
+    /// The same by this build.
+    pub(crate) fn controller_of(&self, build: &Path, pod: &str, flags: &[&str]) -> Controller {
+        let command = self.namespace.command(build);
         Controller::start(command, &self.server, &self.folder, pod, flags)
     }
 

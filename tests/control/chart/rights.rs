@@ -172,3 +172,24 @@ fn an_agent_lists_and_watches_the_one_secret_by_its_name() {
         assert!(refused.contains("forbidden"), "{selector}: {refused}");
     }
 }
+
+/// Agents of the release before this one read origins.
+#[test]
+fn former_rights_are_given_only_where_they_are_asked_for() {
+    let is_former = |options: &[&str]| {
+        let objects = objects(options);
+        let roles: Vec<&Value> = of_kind(&objects, "ClusterRole").collect();
+        roles.iter().any(|role| role["metadata"]["name"] == "vestibule-reader")
+    };
+    assert!(!is_former(EVERYTHING), "without a cluster at hand nobody needs them");
+    assert!(is_former(&["--set=formerRights=true"]) && !is_former(&["--set=formerRights=false"]));
+    let objects = objects(&["--set=formerRights=true"]);
+    let role = object(&objects, "ClusterRole", "vestibule-reader");
+    for rule in items(&role["rules"]) {
+        assert_eq!(words(&rule["verbs"]), ["list", "watch"], "{rule}");
+    }
+    let binding = object(&objects, "ClusterRoleBinding", "vestibule-reader");
+    assert_eq!(binding["subjects"].as_array().map(Vec::len), Some(1));
+    assert_eq!(binding["subjects"][0]["name"], "vestibule-agent");
+    assert!(template(&["--set=formerRights=maybe"]).is_err());
+}

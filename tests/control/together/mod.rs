@@ -20,3 +20,5 @@ mod ingress;
 mod fleet;
 /// Vestibule is withdrawn from the cluster, or from a node.
 mod withdraw;
+/// The release before and this one.
+mod upgrade;

@@ -1,12 +1,10 @@
 //! Where programs and definitions are, and the cleanup after killed tests.
 
-use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use nix::sched::{CloneFlags, setns};
 
 /// The folder of `etcd`, `kube-apiserver` and `kubectl`.
 pub(super) fn programs() -> Result<PathBuf> {
@@ -31,6 +29,11 @@ pub fn helm() -> Result<PathBuf> {
 /// The program `promtool`, which evaluates alerts.
 pub fn promtool() -> Result<PathBuf> {
     told("VESTIBULE_PROMTOOL", "control")
+}
+
+/// The folder of an earlier release's binary `vestibule` and its chart `chart`; `None`: the checkout has no history to build it from.
+pub fn previous_release() -> Option<PathBuf> {
+    told("VESTIBULE_PREVIOUS", "control").ok()
 }
 
 /// The archive of our own image, `vestibule:dev`.
@@ -81,10 +84,9 @@ pub(super) fn command(netns: Option<&Path>, program: &Path) -> Command {
 /// Runs a closure on a thread in a network namespace, or on this thread. Sockets it opens stay there.
 pub(super) fn inside<T: Send>(netns: Option<&Path>, closure: impl FnOnce() -> T + Send) -> Result<T> {
     let Some(netns) = netns else { return Ok(closure()) };
-    let file = File::open(netns).with_context(|| format!("opening {}", netns.display()))?;
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            setns(file.as_fd(), CloneFlags::CLONE_NEWNET).context("entering a network namespace")?;
+            crate::net::enter(netns)?;
             Ok(closure())
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

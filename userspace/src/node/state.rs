@@ -7,10 +7,13 @@ use std::sync::Arc;
 use super::identity::Identity;
 use crate::compile::Compiler;
 use crate::model::{Desired, DesiredRoute, ObjectRef, Problem};
-use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
+use crate::sources::kubernetes::api::node_state::{
+    self, FAILING_MAX, NodeProblem, NodeStateSpec, STALE_MAX, TEXT_BYTES_MAX,
+};
+use crate::status::cut;
 
-/// The most problems that a node reports. Of further ones it reports only the number.
-const PROBLEMS_MAX: usize = 100;
+/// The most problems that a node reports. Of further ones it reports only the number, and so of failing backends.
+const PROBLEMS_MAX: usize = node_state::PROBLEMS_MAX - 2;
 /// The most bytes of problems that a node reports, so that 500 nodes with problems do not fill the API server's memory.
 const PROBLEM_BYTES_MAX: usize = 32 << 10;
 
@@ -79,7 +82,9 @@ impl Saying<'_> {
         let mut room = PROBLEM_BYTES_MAX;
         let mut has_room = |(object, problem, _): &(Option<&ObjectRef>, &Problem, bool)| {
             let key = object.map_or(0, |object| key(object).len());
-            let bytes = key + problem.field.len() + problem.what.len() + problem.remedy.len();
+            let texts =
+                [&problem.field, &problem.what, &problem.remedy].map(|text| text.len().min(TEXT_BYTES_MAX));
+            let bytes = key + texts.iter().sum::<usize>();
             room = room.saturating_sub(bytes);
             room > 0
         };
@@ -90,9 +95,9 @@ impl Saying<'_> {
             .map(|(object, problem, missing)| NodeProblem {
                 object: object.map(key),
                 missing,
-                field: problem.field.clone(),
-                message: problem.what.clone(),
-                remedy: problem.remedy.clone(),
+                field: short(&problem.field),
+                message: short(&problem.what),
+                remedy: short(&problem.remedy),
             })
             .collect();
         let all = self.exceptions.len() + self.problems.len();
@@ -105,15 +110,28 @@ impl Saying<'_> {
                 ..NodeProblem::default()
             });
         }
+        if let Some(more) = self.failing.len().checked_sub(FAILING_MAX).filter(|more| *more > 0) {
+            problems.push(NodeProblem {
+                message: format!("{more} more backends fail their probe than are listed"),
+                remedy: "see `vestibule backends` on the node, and whether its network works".into(),
+                ..NodeProblem::default()
+            });
+        }
         NodeStateSpec {
             node: self.identity.node.clone(),
             pod: self.identity.pod.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
-            stale: self.stale,
-            failing: self.failing.iter().map(ToString::to_string).collect(),
+            stale: self.stale.iter().take(STALE_MAX).map(|why| short(why)).collect(),
+            failing: self.failing.iter().take(FAILING_MAX).map(ToString::to_string).collect(),
+            digests: BTreeMap::new(),
             problems,
         }
     }
+}
+
+/// Returns as much of a text as the API server takes.
+fn short(text: &str) -> String {
+    cut(text, TEXT_BYTES_MAX).to_owned()
 }
 
 /// Counts problems by kind of object. Problems without an object belong to the node or the file.
@@ -157,11 +175,11 @@ mod tests {
             stale: vec![],
             failing: &none,
             exceptions: &[],
-            problems: &[&long; 7],
+            problems: &[&long; 20],
         };
         let spec = saying.spec();
-        assert_eq!(spec.problems.len(), 4);
-        assert_eq!(spec.problems[3].message, "and 4 more like these");
+        assert_eq!((spec.problems.len(), spec.problems[0].message.len()), (16, TEXT_BYTES_MAX));
+        assert_eq!(spec.problems[15].message, "and 5 more like these");
         assert!(spec.problems.iter().all(|problem| !problem.missing));
         // What is not held comes first; where not all of it has room, nothing is known to be held.
         let lost = Problem::error("", "lost", "do");
@@ -180,6 +198,28 @@ mod tests {
         }
         assert_eq!(by_kind(problems.iter())["Gateway"], 102);
         assert_eq!(by_kind([Problem::error("", "", "")].iter())["Node"], 1);
+    }
+
+    /// As on a node that has lost its uplink, and on all others with it.
+    #[test]
+    fn of_very_many_failing_backends_some_are_named_and_the_rest_is_counted() {
+        let identity = Identity { node: "n".into(), pod: "p".into(), namespace: "s".into() };
+        let all = (0..FAILING_MAX + 7).map(|at| SocketAddr::from(([10, 0, (at >> 8) as u8, at as u8], 6443)));
+        let failing = all.collect();
+        let saying = Saying {
+            identity: &identity,
+            stale: vec!["x".repeat(9_999); 99],
+            failing: &failing,
+            exceptions: &[],
+            problems: &[],
+        };
+        let spec = saying.spec();
+        assert_eq!(
+            (spec.failing.len(), spec.stale.len(), spec.stale[0].len()),
+            (FAILING_MAX, STALE_MAX, TEXT_BYTES_MAX)
+        );
+        assert_eq!(spec.problems.len(), 1);
+        assert!(spec.problems[0].message.starts_with("7 more backends") && !spec.problems[0].missing);
     }
 
     #[test]

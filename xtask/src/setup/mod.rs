@@ -8,6 +8,8 @@ mod toolchain;
 pub(crate) mod go;
 /// Programs built by cargo and kept outside the tree.
 pub(crate) mod tools;
+/// An earlier release of ours.
+pub(crate) mod previous;
 
 use crate::failure::Outcome;
 use crate::process::CHANNEL;
@@ -63,6 +65,7 @@ pub(crate) fn everything() -> Outcome {
             for_cluster()?;
             go::everything()?;
             tools::promtool()?;
+            previous::release()?;
             println!("setup: all that building, testing, the lab and the cluster need is there");
         }
         Some(reason) => {

@@ -3,6 +3,17 @@
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The most sources, backends and problems of a NodeState, and the most bytes of a text of a problem. The API server refuses more, so that
+/// no node can fill its memory and the controllers'.
+pub const STALE_MAX: usize = 16;
+/// See [`STALE_MAX`].
+pub const FAILING_MAX: usize = 1_000;
+/// See [`STALE_MAX`].
+pub const PROBLEMS_MAX: usize = 102;
+/// See [`STALE_MAX`].
+pub const TEXT_BYTES_MAX: usize = 2_048;
 
 /// What an agent could not do on its node, and which backends its probes find down. What the node holds is in the annotations of its
 /// Lease. Written by that agent alone, read by the
@@ -28,12 +39,19 @@ pub struct NodeStateSpec {
     pub version: String,
     /// Sources that cannot be followed at present, each with the reason: what they said last serves on.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = STALE_MAX), inner(length(max = TEXT_BYTES_MAX)))]
     pub stale: Vec<String>,
     /// Backends that the node's own probes find down: `192.0.2.1:6443`, `[2001:db8::1]:6443`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = FAILING_MAX), inner(length(max = 64)))]
     pub failing: Vec<String>,
+    /// What the node holds, as agents of the release before Claims say it. Only in the schema, so that the API server keeps it while such
+    /// agents and their controller run; nobody else writes or reads it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub digests: BTreeMap<String, String>,
     /// What this node could not do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = PROBLEMS_MAX))]
     pub problems: Vec<NodeProblem>,
 }
 
@@ -50,16 +68,20 @@ impl NodeState {
 pub struct NodeProblem {
     /// The object concerned: `Gateway/namespace/name`; absent: the node itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = TEXT_BYTES_MAX))]
     pub object: Option<String>,
     /// Whether the node does not serve the object because of it; without an object: nothing at all. Such a node does not count among
     /// those that hold it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub missing: bool,
     /// Path of the field in the object; empty: the whole object.
+    #[schemars(length(max = TEXT_BYTES_MAX))]
     pub field: String,
     /// What is wrong.
+    #[schemars(length(max = TEXT_BYTES_MAX))]
     pub message: String,
     /// What to do about it.
+    #[schemars(length(max = TEXT_BYTES_MAX))]
     pub remedy: String,
 }
 
