@@ -44,7 +44,7 @@ mod told;
 /// Messages to the service manager.
 mod notify;
 /// What an agent writes to the API server.
-mod report;
+pub mod report;
 /// When the Lease is renewed.
 mod renewals;
 /// The cookie keys that all nodes share.

@@ -52,15 +52,15 @@ impl WriteError {
 
 /// Writes until it is dropped: the Lease from the start, the state once there is one.
 #[derive(Debug)]
-pub(super) struct Reporter {
+pub struct Reporter {
     reports: watch::Sender<LeaseReport>,
     states: watch::Sender<Option<NodeStateSpec>>,
     tasks: JoinSet<()>,
 }
 
 impl Reporter {
-    /// Starts to write.
-    pub(super) fn start(client: &Client, identity: &Identity) -> Self {
+    /// Starts to write. Needs a tokio runtime.
+    pub fn start(client: &Client, identity: &Identity) -> Self {
         let (reports, reported) = watch::channel(LeaseReport::default());
         let (states, received) = watch::channel(None);
         let mut tasks = JoinSet::new();
@@ -77,7 +77,7 @@ impl Reporter {
     }
 
     /// Sets what the node holds, and what it could not do.
-    pub(super) fn tell(&self, report: LeaseReport, state: NodeStateSpec) {
+    pub fn tell(&self, report: LeaseReport, state: NodeStateSpec) {
         self.reports.send_if_modified(|before| {
             let is_new = *before != report;
             *before = report;

@@ -1,8 +1,11 @@
-//! Ten agents and two thousand routes: what a change costs the API server. What is counted is gated; times and memory are shown, and
-//! recorded in `deploy/SCALE.md`.
+//! Many agents and many routes: what a change costs the API server. What is counted is gated, and so is memory in the large sizes; times
+//! are shown, and recorded in `deploy/SCALE.md`.
 
-use std::collections::BTreeMap;
-use std::fs;
+/// Agents without maps, many in one process.
+mod thin;
+/// What the API server counted.
+mod counted;
+
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -14,17 +17,55 @@ use tests::temp::TempDir;
 
 use crate::agent::scene::{CONFIG, Scene};
 use crate::process::{Controller, Process, RELEASE, cpu_secs, resident_kib};
+use counted::{account, audited, counted, is_list, watch_events};
+use thin::Thin;
 
-const AGENTS: usize = 10;
-const ROUTES: usize = 2_000;
-const CHANGES: usize = 100;
 const CHANGES_PER_SEC: u32 = 5;
-/// The time limit until nodes hold what was asked, and objects say so.
-const PATIENCE: Duration = Duration::from_secs(180);
 /// Lists that replace others are spread over 30 s.
 const LISTS: Duration = Duration::from_secs(40);
+/// Watches last at least this long.
+const WATCH_MIN: u64 = 300;
+/// The most memory of a controller, and of an agent, at ten thousand routes.
+const CONTROLLER_MIB: u64 = 512;
+const AGENT_MIB: u64 = 40;
 
 const ROUTES_PATH: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/tenant/tlsroutes";
+
+/// How much of everything there is.
+#[derive(Clone, Copy)]
+struct Size {
+    /// Processes, each with maps of its own.
+    agents: usize,
+    /// Agents without maps.
+    thin: usize,
+    routes: usize,
+    changes: usize,
+    /// The time limit until nodes hold what was asked, and objects say so.
+    patience: Duration,
+}
+
+#[test]
+fn a_change_costs_the_api_server_a_few_writes_and_each_agent_one_event() {
+    skip_without_root!();
+    let patience = Duration::from_secs(180);
+    run(Size { agents: 10, thin: 0, routes: 2_000, changes: 100, patience });
+}
+
+#[test]
+#[ignore = "runs for minutes: `cargo xtask test fleet`"]
+fn fifty_agents_cost_each_change_no_more_than_ten() {
+    skip_without_root!();
+    let patience = Duration::from_secs(600);
+    run(Size { agents: 50, thin: 0, routes: 2_000, changes: 200, patience });
+}
+
+#[test]
+#[ignore = "runs for minutes: `cargo xtask test fleet`"]
+fn five_hundred_nodes_cost_each_change_no_more_than_ten() {
+    skip_without_root!();
+    let patience = Duration::from_secs(1_800);
+    run(Size { agents: 1, thin: 499, routes: 10_000, changes: 300, patience });
+}
 
 fn name(number: usize) -> String {
     format!("t{number:04}")
@@ -70,37 +111,63 @@ fn node(number: usize) -> String {
     format!("fleet-{number}")
 }
 
-#[test]
-fn a_change_costs_the_api_server_a_few_writes_and_each_agent_one_event() {
-    skip_without_root!();
+fn run(size: Size) {
     let mut scene = Scene::alone_bare(CONFIG);
     let controller = scene.controller("leader", &[]);
-    let agents: Vec<Agent> = (0..AGENTS).map(|number| Agent::start(&scene, number)).collect();
+    let agents: Vec<Agent> = (0..size.agents).map(|number| Agent::start(&scene, number)).collect();
     let begun = Instant::now();
-    scene.tenants(ROUTES, name, backend);
+    scene.tenants(size.routes, name, backend);
     let created = begun.elapsed();
-    let programmed = wait_for_all(&scene, 1);
+    let programmed = wait_for_all(&scene, size, 1);
     show(&format!(
-        "{ROUTES} routes: created in {created:?}, all programmed on {AGENTS} nodes {programmed:?} later"
+        "{} routes: created in {created:?}, all programmed on {} nodes {programmed:?} later",
+        size.routes, size.agents
     ));
-    settle(&scene);
-    show_memory(&agents, &controller);
+    let thin = (size.thin > 0).then(|| join(&scene, size));
+    settle(&scene, size);
+    show_memory(&agents, &controller, size);
+    change(&scene, size, &agents, &controller);
+    assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
+    restart(&mut scene, size);
+    show_memory(&agents, &controller, size);
+    drop((thin, agents));
+}
 
-    let (mark, events) = (audited(&scene).len(), watch_events(&scene));
+/// Many nodes join.
+fn join(scene: &Scene, size: Size) -> Thin {
+    let account = scene.kubectl().of_service_account(RELEASE, "vestibule-agent").unwrap();
+    let thin = Thin::start(&scene.namespace, account.kubeconfig().to_owned(), size.thin);
     let begun = Instant::now();
-    let before = used(&agents, &controller);
-    change_some(&scene);
-    let last = wait_for_all(&scene, 2);
-    settle(&scene);
-    let took = begun.elapsed();
-    let spent = used(&agents, &controller);
+    thin.wait_for(newest_claim(scene), size.patience);
+    let read = begun.elapsed();
+    wait_for_all(scene, size, 1);
+    let memory = resident_kib(std::process::id()) / 1024;
     show(&format!(
-        "{CHANGES} changes, {CHANGES_PER_SEC} a second: the last one programmed after {last:?}; CPU time of each change: \
-         controller {:.1} ms, each agent {:.1} ms",
-        (spent.0 - before.0) * 1000.0 / CHANGES as f64,
-        (spent.1 - before.1) * 1000.0 / (CHANGES * AGENTS) as f64
+        "{} nodes join: each has read all Claims after {read:?}, in {memory} MiB for all of them",
+        size.thin
     ));
-    let requests = audited(&scene).split_off(mark);
+    thin
+}
+
+/// Changes some routes, and compares what was asked of the API server with what that may cost.
+fn change(scene: &Scene, size: Size, agents: &[Agent], controller: &Controller) {
+    let nodes = size.agents + size.thin;
+    let (mark, events) = (audited(scene).len(), watch_events(scene));
+    let begun = Instant::now();
+    let before = used(agents, controller);
+    change_some(scene, size);
+    let last = wait_for_all(scene, size, 2);
+    settle(scene, size);
+    let took = begun.elapsed();
+    let spent = used(agents, controller);
+    show(&format!(
+        "{} changes, {CHANGES_PER_SEC} a second: the last one programmed after {last:?}; CPU time of each change: \
+         controller {:.1} ms, each agent {:.1} ms",
+        size.changes,
+        (spent.0 - before.0) * 1000.0 / size.changes as f64,
+        (spent.1 - before.1) * 1000.0 / (size.changes * size.agents) as f64
+    ));
+    let requests = audited(scene).split_off(mark);
     let counts = counted(&requests);
     show(&format!("requests: {counts:#?}"));
     let count = |account: &str, verbs: &[&str], resource: &str| -> usize {
@@ -110,42 +177,43 @@ fn a_change_costs_the_api_server_a_few_writes_and_each_agent_one_event() {
         counts.iter().filter(|(key, _)| wanted(key)).map(|(_, count)| count).sum()
     };
     let writes = ["create", "update", "patch", "delete"];
-    assert_eq!(count("controller", &writes, "claims"), CHANGES, "one write of a Claim for each change");
+    assert_eq!(count("controller", &writes, "claims"), size.changes, "one write of a Claim for each change");
     let statuses = count("controller", &writes, "tlsroutes/status");
-    assert!((CHANGES..=CHANGES * 21 / 10).contains(&statuses), "accepted, and programmed: {statuses}");
+    assert!(
+        (size.changes..=size.changes * 21 / 10).contains(&statuses),
+        "accepted, and programmed: {statuses}"
+    );
     assert!(
         count("controller", &writes, "gateways/status") <= 1,
         "another route's change is none of the Gateway"
     );
     // Every 2 s while something changes, every 10 s otherwise.
-    let renewals = AGENTS * (took.as_secs() as usize / 2 + 2);
-    assert!(count("agent", &writes, "leases") <= renewals, "at most {renewals} renewals");
+    let renewals = nodes * (took.as_secs() as usize / 2 + 2);
+    let renewed = count("agent", &writes, "leases");
+    show(&format!("renewals: {renewed} of {nodes} Leases in {took:?}"));
+    assert!(renewed <= renewals, "at most {renewals} renewals");
     assert_eq!(count("agent", &writes, "nodestates"), 0, "no node has an exception");
     let lists = requests.iter().filter(|event| account(event) == "agent" && is_list(event));
     assert_eq!(lists.count(), 0, "agents list nothing, by a watch neither");
-    // Watches last 5 to 10 minutes.
-    assert!(
-        count("agent", &["watch"], "claims") <= AGENTS
-            && count("agent", &["watch"], "endpointslices") <= AGENTS
-    );
+    let watches = nodes * (1 + took.as_secs().div_ceil(WATCH_MIN) as usize);
+    for resource in ["claims", "endpointslices"] {
+        let begun = count("agent", &["watch"], resource);
+        assert!(begun <= watches, "{begun} watches of {resource} by {nodes} agents");
+    }
     // The agents' and the controller's watches.
-    let seen = watch_events(&scene);
+    let seen = watch_events(scene);
     let (of_claims, bytes) = (seen.0 - events.0, seen.1 - events.1);
     show(&format!("events of Claims: {of_claims}, {:.0} bytes each", bytes / of_claims));
-    assert!(of_claims <= (CHANGES * (AGENTS + 1)) as f64 * 1.02 + 5.0, "{of_claims} events");
+    assert!(of_claims <= (size.changes * (nodes + 1)) as f64 * 1.02 + 5.0, "{of_claims} events");
     assert!(bytes / of_claims <= 3_000.0, "{} bytes an event", bytes / of_claims);
-
-    assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
-
-    restart(&mut scene);
-    drop(agents);
 }
 
 /// All agents find their watches broken at once.
-fn restart(scene: &mut Scene) {
+fn restart(scene: &mut Scene, size: Size) {
     let mark = audited(scene).len();
     scene.server.restart().unwrap();
     std::thread::sleep(LISTS);
+    wait_for_all(scene, size, 2);
     let requests = audited(scene).split_off(mark);
     let lists = |resource: &str| {
         let is_list = |event: &&Value| {
@@ -156,15 +224,16 @@ fn restart(scene: &mut Scene) {
     for resource in ["claims", "endpointslices", "secrets"] {
         let lists = lists(resource);
         show(&format!("after a restart of the API server: {lists} lists of {resource}"));
-        assert!(lists <= AGENTS, "each agent lists {resource} at most once: {lists}");
+        assert!(lists <= size.agents + size.thin, "each agent lists {resource} at most once: {lists}");
     }
 }
 
 /// Gives some routes other hostnames.
-fn change_some(scene: &Scene) {
+fn change_some(scene: &Scene, size: Size) {
     let mut api = scene.server.rest().connect().unwrap();
     let begun = Instant::now();
-    for (turn, number) in (0..ROUTES).step_by(ROUTES / CHANGES).enumerate() {
+    for (turn, number) in (0..size.routes).step_by(size.routes / size.changes).take(size.changes).enumerate()
+    {
         let due = begun + Duration::from_secs(1) / CHANGES_PER_SEC * u32::try_from(turn).unwrap();
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let patch = json!({"spec": {"hostnames": [format!("{}-2.example.com", name(number))]}});
@@ -172,8 +241,18 @@ fn change_some(scene: &Scene) {
     }
 }
 
+/// Returns the version of the newest Claim.
+fn newest_claim(scene: &Scene) -> u64 {
+    let claims = scene.server.rest().connect().unwrap().read("/apis/vestibule.dev/v1alpha1/claims").unwrap();
+    let versions = claims["items"].as_array().unwrap().iter();
+    versions
+        .map(|claim| claim["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap())
+        .max()
+        .unwrap()
+}
+
 /// Waits until all routes of this generation or an older one are programmed as they are. Returns for how long.
-fn wait_for_all(scene: &Scene, generation: i64) -> Duration {
+fn wait_for_all(scene: &Scene, size: Size, generation: i64) -> Duration {
     let mut api = scene.server.rest().connect().unwrap();
     let begun = Instant::now();
     loop {
@@ -189,16 +268,17 @@ fn wait_for_all(scene: &Scene, generation: i64) -> Duration {
         };
         let newest = routes.iter().filter_map(|route| route["metadata"]["generation"].as_i64()).max();
         let programmed = routes.iter().filter(is_programmed).count();
-        if programmed == ROUTES && newest == Some(generation) {
+        if programmed == size.routes && newest == Some(generation) {
             return begun.elapsed();
         }
-        assert!(begun.elapsed() < PATIENCE, "{programmed} of {ROUTES} routes are programmed");
-        std::thread::sleep(Duration::from_millis(250));
+        assert!(begun.elapsed() < size.patience, "{programmed} of {} routes are programmed", size.routes);
+        // To read all of them is work for the API server, too.
+        std::thread::sleep(Duration::from_millis(250) * (size.routes as u32).div_ceil(2_000));
     }
 }
 
 /// Waits until nothing is written any more but Leases at rest.
-fn settle(scene: &Scene) {
+fn settle(scene: &Scene, size: Size) {
     let writes = || {
         let is_write = |event: &&Value| {
             matches!(event["verb"].as_str(), Some("create" | "update" | "patch" | "delete"))
@@ -215,61 +295,20 @@ fn settle(scene: &Scene) {
             return;
         }
         before = now;
-        assert!(begun.elapsed() < PATIENCE, "something is written all the time");
+        assert!(begun.elapsed() < size.patience, "something is written all the time");
     }
 }
 
-/// Returns the requests of our accounts so far: of watches, that they began.
-fn audited(scene: &Scene) -> Vec<Value> {
-    let log = fs::read_to_string(scene.server.audit_log()).unwrap();
-    let events = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.filter(|event| event["verb"] != "watch" || event["stage"] == "ResponseStarted").collect()
-}
-
-/// `agent`, `controller`, or empty.
-fn account(event: &Value) -> &str {
-    let user = event["user"]["username"].as_str().unwrap_or_default();
-    user.rsplit_once(":vestibule-").map_or("", |(_, account)| account)
-}
-
-/// Whether it asks for all objects: by a list, or by a watch that begins with them.
-fn is_list(event: &Value) -> bool {
-    let uri = event["requestURI"].as_str().unwrap_or_default();
-    event["verb"] == "list" || uri.contains("sendInitialEvents=true")
-}
-
-fn counted(requests: &[Value]) -> BTreeMap<(String, String, String), usize> {
-    let mut counts = BTreeMap::new();
-    for event in requests {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let object = &event["objectRef"];
-        let mut what = text(&object["resource"]);
-        if let Some(part) = object["subresource"].as_str() {
-            what = format!("{what}/{part}");
-        }
-        *counts.entry((account(event).to_owned(), text(&event["verb"]), what)).or_default() += 1;
-    }
-    counts
-}
-
-/// Returns how many events of Claims all watches were sent, and their bytes.
-fn watch_events(scene: &Scene) -> (f64, f64) {
-    let text = scene.kubectl().run(&["get", "--raw", "/metrics"]).unwrap();
-    let sum = |metric: &str| -> f64 {
-        let lines = text.lines().filter(|line| line.starts_with(metric) && is_of_claims(line));
-        lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
-    };
-    (sum("apiserver_watch_events_sizes_count{"), sum("apiserver_watch_events_sizes_sum{"))
-}
-
-fn is_of_claims(line: &str) -> bool {
-    line.contains("kind=\"Claim\"") || line.contains("resource=\"claims\"")
-}
-
-fn show_memory(agents: &[Agent], controller: &Controller) {
+/// Shows how much memory is used, and requires that it is little where there are many routes.
+fn show_memory(agents: &[Agent], controller: &Controller, size: Size) {
     let mib = |pid: u32| resident_kib(pid) / 1024;
     let of_agents: Vec<u64> = agents.iter().map(|agent| mib(agent.process.pid())).collect();
-    show(&format!("resident memory: controller {} MiB, agents {of_agents:?} MiB", mib(controller.pid())));
+    let of_controller = mib(controller.pid());
+    show(&format!("resident memory: controller {of_controller} MiB, agents {of_agents:?} MiB"));
+    if size.thin > 0 {
+        assert!(of_controller <= CONTROLLER_MIB, "controller: {of_controller} MiB");
+        assert!(of_agents.iter().all(|agent| *agent <= AGENT_MIB), "agents: {of_agents:?} MiB");
+    }
 }
 
 /// Returns the CPU time in seconds of the controller and of all agents.
