@@ -1,27 +1,21 @@
 //! What waits for a kind that cannot be listed. Pure.
 //!
-//! | not listed | what waits |
-//! | --- | --- |
-//! | definitions, namespaces, Services, GatewayClasses, Gateways | everything: which kinds, addresses and parents there are |
-//! | TLSRoutes, TCPRoutes | their Claims; on listeners of their protocol the number of routes |
-//! | ListenerSets | the same of them, and of routes to them |
-//! | ReferenceGrants | status, Events and Claims of routes to other namespaces |
-//! | IngressClasses, Ingresses | status, Events and Claims of Ingresses |
-//! | EndpointSlices | nothing: agents read them themselves |
+//! What waits for which kind is in its row ([`Waits`]).
 //!
 //! A Claim that waits keeps what it was granted: another one that would get it waits, too.
 
 use super::queue::Write;
 use crate::model::cluster::{ClusterRoute, GatewayListener, ParentRef};
-use crate::model::{Claim, Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::model::{Claim, Cluster, Kind, Meta, ObjectName, ObjectRef, Problem};
 use crate::sources::kubernetes::api::claim::{ClaimGrant, ClaimOrigin, ClaimSpec};
-use crate::sources::kubernetes::{Source, StoredStatus};
+use crate::sources::kubernetes::{Source, StoredStatus, Waits};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Without these nothing is judged.
-pub(super) const BASIS: [Source; 5] =
-    [Source::Definitions, Source::Namespaces, Source::Services, Source::GatewayClasses, Source::Gateways];
+/// Whether nothing can be judged without this source.
+pub(super) fn is_basis(source: Source) -> bool {
+    source.waits() == Waits::All
+}
 
 /// What waits.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -49,7 +43,7 @@ impl Hold {
             return this;
         }
         this.routes(cluster);
-        this.ingresses(cluster);
+        this.objects_of(cluster);
         let stored: Vec<_> = stored.collect();
         let mut wanted: Vec<(String, ClaimSpec)> = wanted
             .iter()
@@ -112,10 +106,10 @@ impl Hold {
         let kinds = [(Kind::TlsRoute, &cluster.tls_routes), (Kind::TcpRoute, &cluster.tcp_routes)];
         for (kind, routes) in kinds {
             for (name, route) in routes {
-                let waits = |source: Source| match source {
-                    Source::ListenerSets => route.parents.iter().any(is_set),
-                    Source::ReferenceGrants => leaves_its_namespace(route),
-                    _ => false,
+                let waits = |source: Source| match source.waits() {
+                    Waits::Parents(parents) => route.parents.iter().any(|parent| is_of(parent, parents)),
+                    Waits::References => leaves_its_namespace(route),
+                    Waits::All | Waits::ObjectsOf(_) | Waits::Routes(_) | Waits::Nothing => false,
                 };
                 if self.unlisted.iter().copied().any(waits) {
                     self.objects.insert(ObjectRef { kind, name: name.clone() });
@@ -124,11 +118,13 @@ impl Hold {
         }
     }
 
-    /// Ingresses, if their classes are not listed.
-    fn ingresses(&mut self, cluster: &Cluster) {
-        if self.unlisted.contains(&Source::IngressClasses) {
-            let object = |name: &ObjectName| ObjectRef { kind: Kind::Ingress, name: name.clone() };
-            self.objects.extend(cluster.ingress.all.keys().map(object));
+    /// Objects of kinds that cannot be judged, for what decides about them is not listed.
+    fn objects_of(&mut self, cluster: &Cluster) {
+        for source in &self.unlisted {
+            if let Waits::ObjectsOf(kind) = source.waits() {
+                let object = |meta: &Meta| ObjectRef { kind, name: meta.name.clone() };
+                self.objects.extend(cluster.metas(kind).map(object));
+            }
         }
     }
 
@@ -167,15 +163,11 @@ impl Hold {
     }
 }
 
-/// The kind of objects that Claims are of, among those that something but not everything waits for.
+/// The kind of objects whose Claims wait for a source, of those that something but not everything waits for.
 fn kind(source: Source) -> Option<Kind> {
-    match source {
-        Source::ListenerSets => Some(Kind::ListenerSet),
-        Source::TlsRoutes => Some(Kind::TlsRoute),
-        Source::TcpRoutes => Some(Kind::TcpRoute),
-        // Without the classes it is not known which are ours.
-        Source::IngressClasses | Source::Ingresses => Some(Kind::Ingress),
-        _ => None,
+    match source.waits() {
+        Waits::ObjectsOf(kind) | Waits::Routes(kind) | Waits::Parents(kind) => Some(kind),
+        Waits::All | Waits::References | Waits::Nothing => None,
     }
 }
 
@@ -204,8 +196,8 @@ fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
     Some(ObjectRef { kind, name: ObjectName::new(origin.namespace.as_str(), origin.name.as_str()) })
 }
 
-fn is_set(parent: &ParentRef) -> bool {
-    parent.kind.as_deref() == Some("ListenerSet")
+fn is_of(parent: &ParentRef, kind: Kind) -> bool {
+    parent.kind.as_deref() == Some(kind.text())
 }
 
 fn leaves_its_namespace(route: &ClusterRoute) -> bool {
@@ -236,8 +228,8 @@ fn is_named(entry: &Value, name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::model::claim::{ClaimBackends, Grant, Granted as Has};
-    use crate::model::cluster::{BackendRef, GatewaySpec};
-    use crate::model::{Meta, Origin, Pattern, Protocol, ServerName};
+    use crate::model::cluster::{BackendRef, GatewaySpec, IngressSpec};
+    use crate::model::{Origin, Pattern, Protocol, ServerName};
     use serde_json::json;
     use std::sync::Arc;
 
@@ -431,7 +423,9 @@ mod tests {
     #[test]
     fn ingresses_wait_for_their_classes() {
         let mut cluster = Cluster::default();
-        cluster.ingress.all.insert(ObjectName::new("ns", "i"), Arc::default());
+        let name_of = ObjectName::new("ns", "i");
+        let meta = Meta { name: name_of.clone(), ..Meta::default() };
+        cluster.ingress.all.insert(name_of, Arc::new(IngressSpec { meta, ..IngressSpec::default() }));
         let has =
             stored(&[claim(Kind::Ingress, "i", &["a.example"]), claim(Kind::TlsRoute, "r", &["b.example"])]);
         for unlisted in [Source::IngressClasses, Source::Ingresses] {
@@ -443,7 +437,7 @@ mod tests {
                 [claim(Kind::Ingress, "i", &[]), claim(Kind::TlsRoute, "x", &[])].map(|claim| name(&claim));
             assert_eq!(hold.claims, BTreeSet::from(held), "{unlisted:?}");
             let ingress = ObjectRef { kind: Kind::Ingress, name: ObjectName::new("ns", "i") };
-            assert_eq!(hold.objects.contains(&ingress), unlisted == Source::IngressClasses);
+            assert!(hold.objects.contains(&ingress), "{unlisted:?}");
         }
     }
 }

@@ -163,23 +163,9 @@ impl Evidence<'_> {
             kind: object.kind.text(),
             namespace: object.name.namespace.to_string(),
             name: object.name.name.to_string(),
-            uid: uid(self.cluster, object).map(|uid| uid.to_string()).unwrap_or_default(),
+            uid: self.cluster.meta(object).map(|meta| meta.uid.to_string()).unwrap_or_default(),
         }
     }
-}
-
-fn uid(cluster: &Cluster, object: &ObjectRef) -> Option<Arc<str>> {
-    let name = &object.name;
-    let meta = match object.kind {
-        Kind::Gateway => &cluster.gateways.get(name)?.meta,
-        Kind::GatewayClass => &cluster.classes.get(&name.name)?.meta,
-        Kind::Ingress => &cluster.ingress.all.get(name)?.meta,
-        Kind::ListenerSet => &cluster.listener_sets.get(name)?.meta,
-        Kind::Service => &cluster.services.get(name)?.meta,
-        Kind::TcpRoute => &cluster.tcp_routes.get(name)?.meta,
-        Kind::TlsRoute => &cluster.tls_routes.get(name)?.meta,
-    };
-    Some(Arc::clone(&meta.uid))
 }
 
 /// Parses `Gateway/namespace/name`, the form in which NodeStates name objects.

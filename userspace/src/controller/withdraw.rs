@@ -174,7 +174,7 @@ async fn clear(
         for some in left.chunks(FLIGHTS) {
             lease.keep().await?;
             let write = |(object, write): &(ObjectRef, Write)| {
-                let (object, write, served) = (object.clone(), write.clone(), served(store, object.kind));
+                let (object, write, served) = (object.clone(), write.clone(), store.version(object.kind));
                 async move {
                     let outcome = timeout(REQUEST, writes::status(client, &object, served?, &write)).await;
                     Some((object, outcome.unwrap_or(Outcome::Failed)))
@@ -210,10 +210,6 @@ async fn clear(
         // Until the watches have reported what was written.
         let _ = timeout(AGAIN, store.changed()).await;
     }
-}
-
-fn served(store: &Store, kind: Kind) -> Option<&'static str> {
-    if matches!(kind, Kind::Service | Kind::Ingress) { Some("v1") } else { store.version(kind) }
 }
 
 /// Returns the statuses that still say that something is served, as writes that take it out. `ours`: addresses of the chart's listeners.

@@ -26,52 +26,30 @@ use tracing::{debug, warn};
 const MANAGER: &str = "vestibule-controller";
 /// The reporting controller of Events.
 const REPORTER: &str = "vestibule.dev/controller";
-/// API group of the Gateway API.
-const GROUP: &str = "gateway.networking.k8s.io";
-/// API group of Ingress.
-const INGRESS_GROUP: &str = "networking.k8s.io";
-
 /// `apiVersion` of a kind that is served in this version.
 pub(super) fn api_version(kind: Kind, version: &str) -> String {
-    match kind {
-        Kind::Service => "v1".to_owned(),
-        Kind::Ingress => format!("{INGRESS_GROUP}/{version}"),
-        Kind::Gateway | Kind::GatewayClass | Kind::ListenerSet | Kind::TcpRoute | Kind::TlsRoute => {
-            format!("{GROUP}/{version}")
-        }
+    match kind.group() {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
     }
 }
 
 fn resource(kind: Kind, version: &str) -> ApiResource {
-    let plural = match kind {
-        Kind::Gateway => "gateways",
-        Kind::GatewayClass => "gatewayclasses",
-        Kind::Ingress => "ingresses",
-        Kind::ListenerSet => "listenersets",
-        Kind::Service => "services",
-        Kind::TcpRoute => "tcproutes",
-        Kind::TlsRoute => "tlsroutes",
-    };
-    let (group, version) = match kind {
-        Kind::Service => ("", "v1"),
-        Kind::Ingress => (INGRESS_GROUP, version),
-        _ => (GROUP, version),
-    };
     ApiResource {
-        group: group.to_owned(),
+        group: kind.group().to_owned(),
         version: version.to_owned(),
         api_version: api_version(kind, version),
         kind: kind.text().to_owned(),
-        plural: plural.to_owned(),
+        plural: kind.plural().to_owned(),
     }
 }
 
 /// Writes a status, provided that the object still has the version it was computed for.
 pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, write: &Write) -> Outcome {
     let resource = resource(object.kind, version);
-    let api: Api<DynamicObject> = match object.kind {
-        Kind::GatewayClass => Api::all_with(client.clone(), &resource),
-        _ => Api::namespaced_with(client.clone(), &object.name.namespace, &resource),
+    let api: Api<DynamicObject> = match object.kind.is_namespaced() {
+        true => Api::namespaced_with(client.clone(), &object.name.namespace, &resource),
+        false => Api::all_with(client.clone(), &resource),
     };
     let patch = json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };

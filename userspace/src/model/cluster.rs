@@ -4,10 +4,14 @@
 pub use super::ingress::{
     AdoptedClass, IngressObjects, IngressPolicy, IngressPort, IngressRule, IngressSpec,
 };
+use super::kind::Kind;
 use super::name::Pattern;
-use super::object::{Meta, ObjectName};
+use super::object::{Meta, ObjectName, ObjectRef};
 use super::possession::Possession;
 use super::problem::Problem;
+pub use super::service::{
+    Endpoint, EndpointState, FamilyWish, LoadBalancerSpec, ProbeKind, ProbeSpec, ServicePort, ServiceSpec,
+};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -43,6 +47,35 @@ pub struct Cluster {
     pub possession: Possession,
     /// What could not be read, by object.
     pub problems: Vec<Problem>,
+}
+
+impl Cluster {
+    /// What every object of a kind has.
+    pub fn metas(&self, kind: Kind) -> Box<dyn Iterator<Item = &Meta> + '_> {
+        match kind {
+            Kind::Gateway => Box::new(self.gateways.values().map(|one| &one.meta)),
+            Kind::GatewayClass => Box::new(self.classes.values().map(|one| &one.meta)),
+            Kind::Ingress => Box::new(self.ingress.all.values().map(|one| &one.meta)),
+            Kind::ListenerSet => Box::new(self.listener_sets.values().map(|one| &one.meta)),
+            Kind::Service => Box::new(self.services.values().map(|one| &one.meta)),
+            Kind::TcpRoute => Box::new(self.tcp_routes.values().map(|one| &one.meta)),
+            Kind::TlsRoute => Box::new(self.tls_routes.values().map(|one| &one.meta)),
+        }
+    }
+
+    /// What an object has; `None`: it is not there.
+    pub fn meta(&self, object: &ObjectRef) -> Option<&Meta> {
+        let name = &object.name;
+        Some(match object.kind {
+            Kind::Gateway => &self.gateways.get(name)?.meta,
+            Kind::GatewayClass => &self.classes.get(&name.name)?.meta,
+            Kind::Ingress => &self.ingress.all.get(name)?.meta,
+            Kind::ListenerSet => &self.listener_sets.get(name)?.meta,
+            Kind::Service => &self.services.get(name)?.meta,
+            Kind::TcpRoute => &self.tcp_routes.get(name)?.meta,
+            Kind::TlsRoute => &self.tls_routes.get(name)?.meta,
+        })
+    }
 }
 
 /// What is known of namespaces.
@@ -83,40 +116,15 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
+    /// Whether it is of one address.
+    pub fn is_single(&self) -> bool {
+        self.first == self.last
+    }
+
     /// Whether it holds the address.
     pub fn holds(&self, address: IpAddr) -> bool {
         self.first.is_ipv4() == address.is_ipv4() && self.first <= address && address <= self.last
     }
-}
-
-/// How a backend is asked whether it lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProbeSpec {
-    /// What is asked.
-    pub kind: ProbeKind,
-    /// From one probe to the next.
-    pub interval_ms: u32,
-    /// No answer within this is a failure.
-    pub timeout_ms: u32,
-    /// Failures in a row that make a backend failing.
-    pub failures: u8,
-    /// Successes in a row that make it good again.
-    pub successes: u8,
-}
-
-impl Default for ProbeSpec {
-    fn default() -> Self {
-        Self { kind: ProbeKind::Tcp, interval_ms: 5000, timeout_ms: 1000, failures: 3, successes: 2 }
-    }
-}
-
-/// What a probe asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ProbeKind {
-    /// A TCP connection is accepted.
-    Tcp,
-    /// A ClientHello gets a TLS record.
-    Tls,
 }
 
 /// A GatewayClass of ours.
@@ -325,71 +333,4 @@ pub struct GrantSpec {
     pub from: Vec<(GroupKind, Arc<str>)>,
     /// To what: kind and name; `None`: all of the kind.
     pub to: Vec<(GroupKind, Option<Arc<str>>)>,
-}
-
-/// A Service.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServiceSpec {
-    /// Name and age.
-    pub meta: Meta,
-    /// `spec.ports`, in order.
-    pub ports: Vec<ServicePort>,
-    /// `spec.type` is ExternalName: it has no endpoints.
-    pub is_external_name: bool,
-    /// What makes it one of ours; `None`: another's or no load balancer.
-    pub load_balancer: Option<Arc<LoadBalancerSpec>>,
-    /// Annotation `vestibule.dev/probe`, read: `Some(None)` switches probes off; `None`: the chart's probe.
-    pub probe: Option<Option<ProbeSpec>>,
-}
-
-/// A port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServicePort {
-    /// Name, empty where there is one port without name; what slices call it.
-    pub name: Arc<str>,
-    /// Where clients of the Service dial.
-    pub port: u16,
-    /// Whether it is TCP.
-    pub is_tcp: bool,
-    /// `protocol` as written.
-    pub protocol: Arc<str>,
-}
-
-/// A Service of type LoadBalancer and of our class.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LoadBalancerSpec {
-    /// Addresses asked for, as far as readable, in order.
-    pub addresses: Vec<IpAddr>,
-    /// Where they are asked for: `metadata.annotations[...]` or `spec.loadBalancerIP`; empty: nowhere.
-    pub field: Arc<str>,
-    /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.
-    pub has_source_ranges: bool,
-}
-
-/// One endpoint of a Service at one of its ports.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Endpoint {
-    /// Name of the Service's port.
-    pub port_name: Arc<str>,
-    /// Unicast, not loopback.
-    pub address: IpAddr,
-    /// Not 0.
-    pub port: u16,
-    /// What new connections may do with it.
-    pub state: EndpointState,
-    /// `hints.forZones`; empty: no hint.
-    pub zones: Arc<[Arc<str>]>,
-}
-
-/// What new connections may do with an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum EndpointState {
-    /// Ready: it takes new connections.
-    Ready,
-    /// Serving and terminating: it takes new connections only where no other is ready.
-    Draining,
-    /// In a slice but not serving: no new connection; those it has go on.
-    NotReady,
-    /// In no slice any more, for less than a second: as `NotReady`.
-    Departed,
 }

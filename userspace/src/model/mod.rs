@@ -12,10 +12,14 @@ pub mod delta;
 pub mod shared_list;
 /// The desired state of the data plane, without contradictions.
 pub mod desired;
+/// The kinds of Kubernetes objects that ask for something.
+pub mod kind;
 /// Names of Kubernetes objects, and what every object has.
 pub mod object;
 /// What Kubernetes objects say, folded to what decisions need.
 pub mod cluster;
+/// Services and their endpoints.
+pub mod service;
 /// Ingresses, and which of them are served.
 pub mod ingress;
 /// What an origin asks, and what it was granted.
@@ -34,9 +38,10 @@ pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
+pub use kind::Kind;
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};
-pub use object::{Kind, Meta, ObjectName, ObjectRef, TENANT};
+pub use object::{Meta, ObjectName, ObjectRef, TENANT};
 pub use possession::Possession;
 pub use problem::{Problem, Severity};
 pub use shared_list::{Difference, Named, SharedList};

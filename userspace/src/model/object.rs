@@ -1,5 +1,6 @@
 //! Names of Kubernetes objects, and what every object has.
 
+use super::kind::Kind;
 use std::fmt;
 use std::sync::Arc;
 
@@ -25,66 +26,6 @@ impl fmt::Display for ObjectName {
             write!(f, "{}/", self.namespace)?;
         }
         f.write_str(&self.name)
-    }
-}
-
-/// A kind of object that facts are read from. The order decides between objects of the same age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// `gateway.networking.k8s.io`
-    Gateway,
-    /// `gateway.networking.k8s.io`
-    GatewayClass,
-    /// `networking.k8s.io`
-    Ingress,
-    /// `gateway.networking.k8s.io`
-    ListenerSet,
-    /// core
-    Service,
-    /// `gateway.networking.k8s.io`
-    TcpRoute,
-    /// `gateway.networking.k8s.io`
-    TlsRoute,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Gateway,
-        Self::GatewayClass,
-        Self::Ingress,
-        Self::ListenerSet,
-        Self::Service,
-        Self::TcpRoute,
-        Self::TlsRoute,
-    ];
-
-    /// As in `kind:` of a manifest.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Gateway => "Gateway",
-            Self::GatewayClass => "GatewayClass",
-            Self::Ingress => "Ingress",
-            Self::ListenerSet => "ListenerSet",
-            Self::Service => "Service",
-            Self::TcpRoute => "TCPRoute",
-            Self::TlsRoute => "TLSRoute",
-        }
-    }
-}
-
-impl std::str::FromStr for Kind {
-    type Err = ();
-
-    /// Reads what [`Kind::text`] returns.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::ALL.into_iter().find(|kind| kind.text() == text).ok_or(())
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
     }
 }
 

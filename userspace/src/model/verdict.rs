@@ -1,7 +1,8 @@
 //! The verdict on each Kubernetes object: the content of its status.
 
 use super::cluster::{GroupKind, ParentRef};
-use super::object::ObjectName;
+use super::kind::Kind;
+use super::object::{ObjectName, ObjectRef};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -56,6 +57,22 @@ pub struct Verdicts {
     pub services: BTreeMap<ObjectName, ServiceVerdict>,
     /// Ingresses that are served.
     pub ingresses: BTreeMap<ObjectName, IngressVerdict>,
+}
+
+impl Verdicts {
+    /// Whether there is a verdict on an object: whether it is ours.
+    pub fn contains(&self, object: &ObjectRef) -> bool {
+        let name = &object.name;
+        match object.kind {
+            Kind::Gateway => self.gateways.contains_key(name),
+            Kind::GatewayClass => self.classes.contains_key(&name.name),
+            Kind::Ingress => self.ingresses.contains_key(name),
+            Kind::ListenerSet => self.listener_sets.contains_key(name),
+            Kind::Service => self.services.contains_key(name),
+            Kind::TcpRoute => self.tcp_routes.contains_key(name),
+            Kind::TlsRoute => self.tls_routes.contains_key(name),
+        }
+    }
 }
 
 /// A GatewayClass.

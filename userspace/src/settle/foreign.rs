@@ -9,17 +9,10 @@ use std::sync::Arc;
 pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
     // Computed only if needed: problems are rare and concern few objects.
     let mut backends = None;
-    let mut is_ours = |object: &ObjectRef| match object.kind {
-        Kind::GatewayClass => verdicts.classes.contains_key(&object.name.name),
-        Kind::Gateway => verdicts.gateways.contains_key(&object.name),
-        Kind::ListenerSet => verdicts.listener_sets.contains_key(&object.name),
-        Kind::TlsRoute => verdicts.tls_routes.contains_key(&object.name),
-        Kind::TcpRoute => verdicts.tcp_routes.contains_key(&object.name),
-        Kind::Ingress => verdicts.ingresses.contains_key(&object.name),
-        Kind::Service => {
-            verdicts.services.contains_key(&object.name)
-                || backends.get_or_insert_with(|| backends_of(cluster, verdicts)).contains(&object.name)
-        }
+    let mut is_ours = |object: &ObjectRef| {
+        verdicts.contains(object)
+            || object.kind == Kind::Service
+                && backends.get_or_insert_with(|| backends_of(cluster, verdicts)).contains(&object.name)
     };
     let ours = |problem: &&Problem| problem.object.as_ref().is_none_or(&mut is_ours);
     cluster.problems.iter().filter(ours).cloned().collect()

@@ -1,7 +1,7 @@
 //! ReferenceGrants: which objects may refer to objects of other namespaces.
 
-use super::GATEWAY_GROUP;
 use crate::model::cluster::Cluster;
+use crate::model::kind::GATEWAY_GROUP;
 use crate::model::{Kind, ObjectName};
 use foldhash::HashMap;
 use std::sync::Arc;

@@ -9,17 +9,9 @@ const HASH_BYTES: usize = 17;
 
 /// `tlsroute/ns/name`, `tcproute/ns/name`, `gateway/ns/name`.
 pub(super) fn object(buffer: &mut String, kind: Kind, name: &ObjectName) -> Arc<str> {
-    let kind = match kind {
-        Kind::Gateway => "gateway",
-        Kind::GatewayClass => "gatewayclass",
-        Kind::Ingress => "ingress",
-        Kind::ListenerSet => "listenerset",
-        Kind::Service => "service",
-        Kind::TcpRoute => "tcproute",
-        Kind::TlsRoute => "tlsroute",
-    };
     buffer.clear();
-    for part in [kind, "/", &name.namespace, "/", &name.name] {
+    buffer.extend(kind.text().chars().map(|character| character.to_ascii_lowercase()));
+    for part in ["/", &name.namespace, "/", &name.name] {
         buffer.push_str(part);
     }
     fitting(buffer)

@@ -1,9 +1,9 @@
 //! Our Gateways and ListenerSets with their listeners: what may be served, what is refused, and why.
 
-use super::GATEWAY_GROUP;
 use super::precedence::Claimant;
 use crate::ipam::{self, ADDRESS_TYPE, Assignment};
 use crate::model::cluster::{GatewayListener, GatewaySpec, GroupKind, ListenerSetSpec, ParentRef};
+use crate::model::kind::GATEWAY_GROUP;
 use crate::model::{Cluster, Kind, Meta, ObjectName, Pattern, Protocol};
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};

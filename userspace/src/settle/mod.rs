@@ -58,8 +58,6 @@ use service::Balancers;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// API group of the Gateway API.
-pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 /// Type of our own condition. It is False if another object has an address and port, or a name.
 pub const OWNED: &str = "vestibule.dev/Owned";
 /// `status.supportedFeatures` of a GatewayClass, sorted: the features that the upstream test suite has

@@ -3,9 +3,10 @@
 
 use super::bindings::Binding;
 use super::listener::{Listener, Parent, Parents, Refusal, invalid_listeners};
-use super::{GATEWAY_GROUP, OWNED, no, no_room, yes};
+use super::{OWNED, no, no_room, yes};
 use crate::ipam::{Allocation, Assignment};
 use crate::model::cluster::GroupKind;
+use crate::model::kind::GATEWAY_GROUP;
 use crate::model::verdict::{
     ClassVerdict, Condition, GatewayVerdict, ListenerSetVerdict, ListenerVerdict, Programmable,
 };

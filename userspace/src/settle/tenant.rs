@@ -18,29 +18,19 @@ pub(super) fn of(cluster: &Cluster, meta: &Meta) -> Arc<str> {
 
 /// Reports labels of objects of ours that cannot be used.
 pub(super) fn report(cluster: &Cluster, verdicts: &Verdicts, problems: &mut Vec<Problem>) {
-    let gateways = cluster.gateways.iter().filter(|(name, _)| verdicts.gateways.contains_key(*name));
-    let sets = cluster.listener_sets.iter().filter(|(name, _)| verdicts.listener_sets.contains_key(*name));
-    let tls = cluster.tls_routes.iter().filter(|(name, _)| verdicts.tls_routes.contains_key(*name));
-    let tcp = cluster.tcp_routes.iter().filter(|(name, _)| verdicts.tcp_routes.contains_key(*name));
-    let services = cluster.services.iter().filter(|(name, _)| verdicts.services.contains_key(*name));
-    let ingresses = cluster.ingress.all.iter().filter(|(name, _)| verdicts.ingresses.contains_key(*name));
-    let all = (gateways.map(|(_, one)| (Kind::Gateway, &one.meta)))
-        .chain(sets.map(|(_, one)| (Kind::ListenerSet, &one.meta)))
-        .chain(tls.map(|(_, one)| (Kind::TlsRoute, &one.meta)))
-        .chain(tcp.map(|(_, one)| (Kind::TcpRoute, &one.meta)))
-        .chain(services.map(|(_, one)| (Kind::Service, &one.meta)))
-        .chain(ingresses.map(|(_, one)| (Kind::Ingress, &one.meta)));
+    let all = Kind::all().flat_map(|kind| cluster.metas(kind).map(move |meta| (kind, meta)));
     for (kind, meta) in all {
         let Some(part) = &meta.tenant else { continue };
         let base = base(cluster, meta);
-        if !part.is_empty() && !is_part(base, part) {
+        let object = ObjectRef { kind, name: meta.name.clone() };
+        if !part.is_empty() && !is_part(base, part) && verdicts.contains(&object) {
             let what = format!(
                 "is too long behind {base}: a tenant has at most {BYTES_MAX} bytes, and is {base} alone"
             );
             let field = format!("metadata.labels[{TENANT}]");
             let problem =
                 Problem::warning(field, what, "shorten it, or the label of the namespace").value(part);
-            problems.push(problem.object(ObjectRef { kind, name: meta.name.clone() }));
+            problems.push(problem.object(object));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::{CONTROLLER_NAME, elements, text};
 use crate::model::Kind;
+use crate::model::kind::{OUR_PROGRAMMED, Says};
 use crate::model::verdict::{Condition, Status};
 use crate::settle::OWNED;
 use serde_json::{Map, Value, json};
@@ -9,8 +10,6 @@ use serde_json::{Map, Value, json};
 /// Types of the Gateway API that its controller writes. One that is no longer judged is removed.
 const OURS: &[&str] =
     &["Accepted", "Conflicted", "PartiallyInvalid", "Programmed", "ResolvedRefs", "SupportedVersion"];
-/// The type of the condition of Services and routes, for which the Gateway API has none.
-pub(super) const OUR_PROGRAMMED: &str = "vestibule.dev/Programmed";
 /// The most conditions of an object, listener or parent (CRDs of the Gateway API).
 const CONDITIONS_MAX: usize = 8;
 /// Our types by importance. Types that others wait for come first.
@@ -67,18 +66,14 @@ pub(super) fn merge<'c>(
 
 /// Whether a status says that this generation of the object is programmed; 0: the kind has none.
 pub fn is_programmed(status: &Value, kind: Kind, generation: i64) -> bool {
-    if kind == Kind::Ingress {
-        // It has no conditions.
-        return !elements(status.pointer("/loadBalancer/ingress")).is_empty();
-    }
     let says = |conditions: Option<&Value>, name: &str| says_programmed(conditions, name, generation);
-    match kind {
-        Kind::TlsRoute | Kind::TcpRoute => elements(status.get("parents")).iter().any(|parent| {
-            text(parent, "controllerName") == CONTROLLER_NAME
-                && says(parent.get("conditions"), OUR_PROGRAMMED)
+    match kind.programmed() {
+        Says::Condition(name) => says(status.get("conditions"), name),
+        Says::ParentCondition(name) => elements(status.get("parents")).iter().any(|parent| {
+            text(parent, "controllerName") == CONTROLLER_NAME && says(parent.get("conditions"), name)
         }),
-        Kind::Service => says(status.get("conditions"), OUR_PROGRAMMED),
-        _ => says(status.get("conditions"), "Programmed"),
+        Says::Addresses => !elements(status.pointer("/loadBalancer/ingress")).is_empty(),
+        Says::Nowhere => false,
     }
 }
 

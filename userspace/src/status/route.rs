@@ -1,9 +1,10 @@
 //! The status of a TLSRoute or TCPRoute: one entry of `parents` for each parent of ours. Other controllers'
 //! entries are unchanged.
 
-use super::condition::{Judged, OUR_PROGRAMMED, merge};
+use super::condition::{Judged, merge};
 use super::{CONTROLLER_NAME, Progress, changed, elements, progress, text};
 use crate::model::cluster::ParentRef;
+use crate::model::kind::{GATEWAY_GROUP, OUR_PROGRAMMED};
 use crate::model::verdict::{Condition, ParentVerdict, Programmable, RouteVerdict, Status};
 use serde_json::{Map, Value, json};
 
@@ -124,13 +125,12 @@ struct Key<'a> {
     port: Option<u64>,
 }
 
-const GROUP: &str = "gateway.networking.k8s.io";
 const KIND: &str = "Gateway";
 
 impl<'a> Key<'a> {
     fn written(parent: &'a ParentRef, namespace: &'a str) -> Self {
         Self {
-            group: parent.group.as_deref().unwrap_or(GROUP),
+            group: parent.group.as_deref().unwrap_or(GATEWAY_GROUP),
             kind: parent.kind.as_deref().unwrap_or(KIND),
             namespace: parent.namespace.as_deref().unwrap_or(namespace),
             name: &parent.name,
@@ -142,7 +142,7 @@ impl<'a> Key<'a> {
     fn stored(parent: &'a Value, namespace: &'a str) -> Self {
         let text = |field| parent.get(field).and_then(Value::as_str);
         Self {
-            group: text("group").unwrap_or(GROUP),
+            group: text("group").unwrap_or(GATEWAY_GROUP),
             kind: text("kind").unwrap_or(KIND),
             namespace: text("namespace").unwrap_or(namespace),
             name: text("name").unwrap_or_default(),

@@ -1,8 +1,9 @@
 //! The status of a Service of our class: its ingress, and why there is none.
 
-use super::condition::{Judged, OUR_PROGRAMMED, merge};
+use super::condition::{Judged, merge};
 use super::progress::{Progress, programmed};
 use super::{changed, elements, text};
+use crate::model::kind::OUR_PROGRAMMED;
 use crate::model::verdict::{Programmable, ServiceVerdict};
 use serde_json::{Value, json};
 use std::net::IpAddr;

@@ -1,7 +1,8 @@
 //! What is taken out of statuses when Vestibule leaves the cluster: nothing may say that an address is served.
 
-use super::condition::{Judged, OUR_PROGRAMMED, merge};
+use super::condition::{Judged, merge};
 use super::{CONTROLLER_NAME, changed, elements, text};
+use crate::model::kind::OUR_PROGRAMMED;
 use serde_json::{Value, json};
 
 /// Why nothing is programmed any more.

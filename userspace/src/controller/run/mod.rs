@@ -12,7 +12,7 @@ use super::election::Election;
 use super::files::{Content, Files};
 use super::flights::{Done, Flights};
 use super::health::Failing;
-use super::hold::BASIS;
+use super::hold::is_basis;
 use super::kube_event::Note;
 use super::kube_events::Evidence;
 use super::queue::Outcome;
@@ -197,7 +197,7 @@ impl Controller {
         let unlisted = self.store.unlisted();
         // One that cannot be listed is reported as stale, and holds back what needs it.
         let is_overdue = self.began.elapsed() > LISTS;
-        if !unlisted.is_empty() && (!is_overdue || BASIS.iter().any(|source| unlisted.contains(source))) {
+        if !unlisted.is_empty() && (!is_overdue || unlisted.iter().any(|source| is_basis(*source))) {
             let names: Vec<&str> = unlisted.iter().map(|source| source.text()).collect();
             missing.push(format!("not listed yet: {}", names.join(", ")));
         }

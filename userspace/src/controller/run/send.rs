@@ -8,7 +8,7 @@ use crate::controller::flights::Done;
 use crate::controller::kube_event::Note;
 use crate::controller::queue::{Outcome, Write};
 use crate::controller::writes::{self, Told};
-use crate::model::{Kind, ObjectRef};
+use crate::model::ObjectRef;
 use std::time::Instant;
 use tracing::warn;
 
@@ -86,11 +86,7 @@ impl Controller {
 
     /// Sends a status, unless the object's kind is no longer served.
     fn send_status(&mut self, object: ObjectRef, write: Write) {
-        let version = match object.kind {
-            Kind::Service | Kind::Ingress => Some("v1"),
-            kind => self.store.version(kind),
-        };
-        let Some(version) = version else { return self.core.drop_sent(&object) };
+        let Some(version) = self.store.version(object.kind) else { return self.core.drop_sent(&object) };
         let client = self.client.clone();
         self.flights.fly(async move {
             let request = writes::status(&client, &object, version, &write);

@@ -45,7 +45,7 @@ fn meta(object: &str, created_secs: i64) -> Meta {
 }
 
 pub(crate) fn group_kind(kind: &str) -> GroupKind {
-    GroupKind { group: super::GATEWAY_GROUP.into(), kind: kind.into() }
+    GroupKind { group: kind::GATEWAY_GROUP.into(), kind: kind.into() }
 }
 
 /// `name PROTOCOL:port[:hostname] [Terminate] [from=All|None|LABEL] [kinds=A,B]`.

@@ -121,6 +121,8 @@ proptest! {
             // The next leader reads the same from the objects, and so goes on as this one would.
             let read: Vec<Claim> = stored(&now, 1).into_values().map(|one| (*one.claim).clone()).collect();
             prop_assert_eq!(possession(&read), possession(&now));
+            // So a restart at any time changes nothing, and to settle again does not either.
+            prop_assert_eq!(&after(scene(&objects, &order), &read).claims, &now);
             before = now;
         }
     }

@@ -61,7 +61,7 @@ impl ClaimTable {
     }
 
     /// Gone. Whether that changes what is known.
-    pub(super) fn remove(&mut self, name: &str) -> bool {
+    pub(super) fn take_away(&mut self, name: &str) -> bool {
         if name == SETTLED {
             if self.is_marked() {
                 self.kept = Some((self.reported.clone(), self.version));
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(table.version(), 9);
         assert!(!table.put(&"b".into(), None), "one that cannot be read stays what it was");
         assert_eq!(known(&table), ["a", "b"]);
-        assert!(table.remove("a"));
+        assert!(table.take_away("a"));
         assert_eq!((known(&table), table.version()), (vec!["b"], 9));
     }
 
@@ -161,7 +161,7 @@ mod tests {
         let names: Vec<Arc<str>> = table.names().collect();
         assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), [SETTLED, "a", "b"]);
         for name in names {
-            table.remove(&name);
+            table.take_away(&name);
         }
         assert!(table.is_known() && table.unmarked_since().is_some());
         assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
@@ -182,7 +182,7 @@ mod tests {
         assert!(!table.mark(mark(6, false)), "nothing new");
         assert!(table.mark(mark(9, true)) && table.is_withdrawn());
         assert_eq!(table.version(), 9);
-        assert!(table.remove(SETTLED));
+        assert!(table.take_away(SETTLED));
         assert!(table.is_withdrawn(), "a mark that is deleted takes nothing back");
         assert!(table.mark(mark(12, false)) && !table.is_withdrawn());
         assert_eq!(table.version(), 12);

@@ -52,10 +52,12 @@ enum Sight {
 
 /// Starts all watches; those of kinds that a CRD brings as soon as it is there.
 pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::Sender<Message>) {
-    let more = if options.policy.ingress.is_on() { &Source::INGRESS[..] } else { &[] };
+    let of_every_cluster = Source::of_controller(options.policy.ingress.is_on())
+        .filter(|source| *source != Source::Definitions)
+        .filter_map(|source| Some((source, source.fixed_version()?)));
     let start = Start::new(options, outbox);
-    for source in [Source::Namespaces, Source::Services, Source::EndpointSlices].iter().chain(more) {
-        start.watch(watches, *source, "v1", 0);
+    for (source, version) in of_every_cluster {
+        start.watch(watches, source, version, 0);
     }
     watches.spawn(run(start));
 }
@@ -232,7 +234,7 @@ fn best(source: Source, served: &[String]) -> Option<&'static str> {
 
 /// Kinds that a CRD brings.
 fn optional() -> impl Iterator<Item = Source> {
-    Source::ORIGINS.into_iter().filter(|source| !source.versions().is_empty())
+    Source::all().filter(|source| !source.versions().is_empty())
 }
 
 /// Picks the CRDs that we ask for.

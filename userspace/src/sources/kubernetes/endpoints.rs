@@ -32,7 +32,7 @@ impl Slices {
         match self.slices.get(&name) {
             Some(old) if *old == slice => return,
             Some(old) if old.service == slice.service => {}
-            Some(_) => self.remove(&name),
+            Some(_) => self.take_away(&name),
             None => {}
         }
         self.touched.insert(slice.service.clone());
@@ -46,7 +46,7 @@ impl Slices {
     }
 
     /// A slice is gone.
-    pub(super) fn remove(&mut self, name: &ObjectName) {
+    pub(super) fn take_away(&mut self, name: &ObjectName) {
         let Some(slice) = self.slices.remove(name) else { return };
         if let Some(of_service) = self.by_service.get_mut(&slice.service) {
             of_service.retain(|other| other != name);

@@ -45,7 +45,7 @@ mod store;
 
 pub(crate) use named::{Named, follow, follow_some};
 pub(crate) use retry::{chance, share};
-pub(crate) use source::Source;
+pub(crate) use source::{Source, Waits};
 pub use store::{Changes, Stale, Store};
 pub(crate) use target::Target;
 pub(crate) use watch::{Event, Sink, Watch};

@@ -3,7 +3,7 @@
 use super::api::claim::SETTLED;
 use super::discovery;
 use super::source::Source;
-use super::tables::{Tables, kind};
+use super::tables::Tables;
 use super::watch_event::{Message, StoredStatus, WatchEvent};
 use super::watches::{Options, Reads, Start};
 use crate::model::cluster::Policy;
@@ -96,7 +96,7 @@ impl Store {
             Reads::Origins => discovery::spawn(&mut store.watches, options, outbox),
             Reads::Claims => {
                 let start = Start::new(options, outbox);
-                for source in Source::SETTLED {
+                for source in Source::of_agents() {
                     start.watch(&mut store.watches, source, "v1", 0);
                 }
             }
@@ -124,14 +124,11 @@ impl Store {
     pub(super) fn new(inbox: mpsc::Receiver<Message>, policy: Policy, reads: Reads) -> Self {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
-        let (read, more) = match reads {
-            Reads::Origins if tables.cluster.policy.ingress.is_on() => {
-                (&Source::ORIGINS[..], &Source::INGRESS[..])
-            }
-            Reads::Origins => (&Source::ORIGINS[..], &[][..]),
-            Reads::Claims => (&Source::SETTLED[..], &[][..]),
+        let all: Vec<Source> = match reads {
+            Reads::Origins => Source::of_controller(tables.cluster.policy.ingress.is_on()).collect(),
+            Reads::Claims => Source::of_agents().collect(),
         };
-        let sources = read.iter().chain(more).map(|source| (*source, State::default())).collect();
+        let sources = all.into_iter().map(|source| (source, State::default())).collect();
         Self {
             tables,
             sources,
@@ -237,12 +234,10 @@ impl Store {
         self.tables.status(object)
     }
 
-    /// The served version of a kind that a CRD brings; `None`: not served, or not known yet.
+    /// The served version of a kind; `None`: not served, or not known yet.
     pub fn version(&self, of: Kind) -> Option<&'static str> {
-        self.sources
-            .iter()
-            .find(|(source, _)| kind(**source) == Some(of))
-            .and_then(|(_, state)| state.version)
+        let source = Source::of(of)?;
+        source.fixed_version().or_else(|| self.sources.get(&source)?.version)
     }
 
     /// The release that the Gateway API's CRDs are of, such as `v1.6.3`; `None`: there are none, or they do not say it.

@@ -4,7 +4,7 @@ use super::claim_table::ClaimTable;
 use super::endpoints::Slices;
 use super::source::Source;
 use super::watch_event::{Body, Entry, StoredStatus};
-use crate::model::{ClaimSet, Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::model::{ClaimSet, Cluster, ObjectName, ObjectRef, Problem};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -54,26 +54,7 @@ impl Tables {
     pub(super) fn remove(&mut self, source: Source, name: &ObjectName) -> bool {
         let mut changed = self.put_problems(source, name, Vec::new());
         changed |= self.put_status(source, name, None);
-        let cluster = &mut self.cluster;
-        changed |= match source {
-            Source::Definitions => false,
-            Source::GatewayClasses => cluster.classes.remove(&name.name).is_some(),
-            Source::Gateways => cluster.gateways.remove(name).is_some(),
-            Source::ListenerSets => cluster.listener_sets.remove(name).is_some(),
-            Source::TlsRoutes => cluster.tls_routes.remove(name).is_some(),
-            Source::TcpRoutes => cluster.tcp_routes.remove(name).is_some(),
-            Source::ReferenceGrants => cluster.namespaces.grants.remove(name).is_some(),
-            Source::Namespaces => cluster.namespaces.labels.remove(&name.name).is_some(),
-            Source::Services => cluster.services.remove(name).is_some(),
-            Source::EndpointSlices => {
-                self.slices.remove(name);
-                false
-            }
-            Source::IngressClasses => cluster.ingress.classes.remove(&name.name),
-            Source::Ingresses => cluster.ingress.all.remove(name).is_some(),
-            Source::Claims => self.claims.remove(&name.name),
-        };
-        changed
+        changed | self.table(source).is_some_and(|table| table.remove(name))
     }
 
     /// These are all there are. Whether anything differs from what was known.
@@ -127,26 +108,31 @@ impl Tables {
     }
 
     /// Names of everything that a source has reported.
-    fn names(&self, source: Source) -> BTreeSet<ObjectName> {
-        let cluster = &self.cluster;
-        let bare = |name: &Arc<str>| ObjectName::new("", Arc::clone(name));
+    fn names(&mut self, source: Source) -> BTreeSet<ObjectName> {
         let told = self.problems.keys().filter(|(of, _)| *of == source).map(|(_, name)| name.clone());
-        let kept: Vec<ObjectName> = match source {
-            Source::Definitions => Vec::new(),
-            Source::GatewayClasses => cluster.classes.keys().map(bare).collect(),
-            Source::Gateways => cluster.gateways.keys().cloned().collect(),
-            Source::ListenerSets => cluster.listener_sets.keys().cloned().collect(),
-            Source::TlsRoutes => cluster.tls_routes.keys().cloned().collect(),
-            Source::TcpRoutes => cluster.tcp_routes.keys().cloned().collect(),
-            Source::ReferenceGrants => cluster.namespaces.grants.keys().cloned().collect(),
-            Source::Namespaces => cluster.namespaces.labels.keys().map(bare).collect(),
-            Source::Services => cluster.services.keys().cloned().collect(),
-            Source::EndpointSlices => self.slices.names().cloned().collect(),
-            Source::IngressClasses => cluster.ingress.classes.iter().map(bare).collect(),
-            Source::Ingresses => cluster.ingress.all.keys().cloned().collect(),
-            Source::Claims => self.claims.names().map(|name| ObjectName::new("", name)).collect(),
-        };
-        told.chain(kept).collect()
+        let mut names: BTreeSet<ObjectName> = told.collect();
+        names.extend(self.table(source).into_iter().flat_map(|table| table.names()));
+        names
+    }
+
+    /// Where objects of a source are kept; `None`: nowhere.
+    fn table(&mut self, source: Source) -> Option<&mut dyn Table> {
+        let cluster = &mut self.cluster;
+        Some(match source {
+            Source::Definitions => return None,
+            Source::GatewayClasses => &mut cluster.classes,
+            Source::Gateways => &mut cluster.gateways,
+            Source::ListenerSets => &mut cluster.listener_sets,
+            Source::TlsRoutes => &mut cluster.tls_routes,
+            Source::TcpRoutes => &mut cluster.tcp_routes,
+            Source::ReferenceGrants => &mut cluster.namespaces.grants,
+            Source::Namespaces => &mut cluster.namespaces.labels,
+            Source::Services => &mut cluster.services,
+            Source::EndpointSlices => &mut self.slices,
+            Source::IngressClasses => &mut cluster.ingress.classes,
+            Source::Ingresses => &mut cluster.ingress.all,
+            Source::Claims => &mut self.claims,
+        })
     }
 
     fn put_problems(&mut self, source: Source, name: &ObjectName, problems: Vec<Problem>) -> bool {
@@ -168,7 +154,7 @@ impl Tables {
     }
 
     fn put_status(&mut self, source: Source, name: &ObjectName, status: Option<StoredStatus>) -> bool {
-        let Some(kind) = kind(source) else { return false };
+        let Some(kind) = source.kind() else { return false };
         let object = ObjectRef { kind, name: name.clone() };
         match status {
             Some(status) if self.statuses.get(&object) == Some(&status) => false,
@@ -181,25 +167,69 @@ impl Tables {
     }
 }
 
-/// The kind of a source whose objects have a status of ours.
-pub(super) fn kind(source: Source) -> Option<Kind> {
-    Some(match source {
-        Source::GatewayClasses => Kind::GatewayClass,
-        Source::Gateways => Kind::Gateway,
-        Source::ListenerSets => Kind::ListenerSet,
-        Source::TlsRoutes => Kind::TlsRoute,
-        Source::TcpRoutes => Kind::TcpRoute,
-        Source::Services => Kind::Service,
-        Source::Ingresses => Kind::Ingress,
-        Source::Definitions
-        | Source::Namespaces
-        | Source::EndpointSlices
-        | Source::ReferenceGrants
-        | Source::IngressClasses
-        | Source::Claims => {
-            return None;
-        }
-    })
+/// Objects of one source.
+trait Table {
+    /// Whether that changes what is known.
+    fn remove(&mut self, name: &ObjectName) -> bool;
+
+    fn names(&self) -> Vec<ObjectName>;
+}
+
+impl<V> Table for BTreeMap<ObjectName, V> {
+    fn remove(&mut self, name: &ObjectName) -> bool {
+        BTreeMap::remove(self, name).is_some()
+    }
+
+    fn names(&self) -> Vec<ObjectName> {
+        self.keys().cloned().collect()
+    }
+}
+
+/// Of a kind without namespaces.
+impl<V> Table for BTreeMap<Arc<str>, V> {
+    fn remove(&mut self, name: &ObjectName) -> bool {
+        BTreeMap::remove(self, &name.name).is_some()
+    }
+
+    fn names(&self) -> Vec<ObjectName> {
+        self.keys().map(without_namespace).collect()
+    }
+}
+
+impl Table for BTreeSet<Arc<str>> {
+    fn remove(&mut self, name: &ObjectName) -> bool {
+        BTreeSet::remove(self, &name.name)
+    }
+
+    fn names(&self) -> Vec<ObjectName> {
+        self.iter().map(without_namespace).collect()
+    }
+}
+
+impl Table for Slices {
+    fn remove(&mut self, name: &ObjectName) -> bool {
+        self.take_away(name);
+        // It shows in [`Tables::settle`].
+        false
+    }
+
+    fn names(&self) -> Vec<ObjectName> {
+        Slices::names(self).cloned().collect()
+    }
+}
+
+impl Table for ClaimTable {
+    fn remove(&mut self, name: &ObjectName) -> bool {
+        self.take_away(&name.name)
+    }
+
+    fn names(&self) -> Vec<ObjectName> {
+        ClaimTable::names(self).map(|name| without_namespace(&name)).collect()
+    }
+}
+
+fn without_namespace(name: &Arc<str>) -> ObjectName {
+    ObjectName::new("", Arc::clone(name))
 }
 
 fn put<K: Ord, V: PartialEq>(table: &mut BTreeMap<K, Arc<V>>, key: K, value: Arc<V>) -> bool {

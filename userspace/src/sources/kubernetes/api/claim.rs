@@ -10,6 +10,7 @@ use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// What to do about a Claim that cannot be read: nobody but the controller writes it.
@@ -69,6 +70,11 @@ pub struct ClaimSpec {
     /// The server name that the hello of a TLS probe asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_server_name: Option<String>,
+    /// What connections must comply with besides, such as source ranges. This release enforces none, and writes none: an agent admits
+    /// no connection to a claim with a policy that it does not know.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub policy: BTreeMap<String, serde_json::Value>,
     /// Number of `grants`.
     pub granted: i64,
     /// Number of `refusals`.
@@ -209,6 +215,7 @@ impl ClaimSpec {
             route: claim.route.as_deref().unwrap_or_default().to_owned(),
             backends,
             probe_server_name,
+            policy: BTreeMap::new(),
             granted: grants.len() as i64,
             refused: refusals.len() as i64,
             grants,
@@ -232,7 +239,7 @@ impl ClaimSpec {
             && self.origin == other.origin
             && (&self.tenant, &self.protocol, self.port) == (&other.tenant, &other.protocol, other.port)
             && (&self.matches, &self.route, &self.backends) == (&other.matches, &other.route, &other.backends)
-            && self.probe_server_name == other.probe_server_name
+            && (&self.probe_server_name, &self.policy) == (&other.probe_server_name, &other.policy)
             && (self.granted, self.refused) == (other.granted, other.refused)
             && self.refusals == other.refusals
     }

@@ -51,7 +51,12 @@ fn read(
         .filter_map(|grant| found.check(field("spec.grants"), &grant.address, grant.read(protocol)));
     let grants = grants.collect();
     let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
-    let references = references.collect();
+    let mut references: Arc<[ClaimBackend]> = references.collect();
+    for (name, value) in &spec.policy {
+        let field = field(&format!("spec.policy.{name}"));
+        found.tell(field, value, wrong("is not enforced by this release: no connection is admitted", REMEDY));
+        references = Arc::default();
+    }
     let backends = match kind {
         Kind::Gateway | Kind::ListenerSet => ClaimBackends::None,
         _ => ClaimBackends::Services { references, server_name },

@@ -2,10 +2,10 @@
 
 use super::super::api::gateway::{Expression, Listener, Namespaces, Selector};
 use super::super::interner::Interner;
-use super::super::source::GROUP;
 use super::super::value::{self, Findings, wrong};
 use super::group_kind;
 use crate::model::cluster::{GatewayListener, LabelSelector, NamespaceScope, Operator, Requirement};
+use crate::model::kind::GATEWAY_GROUP;
 
 /// `spec.listeners`; one that cannot be read is left out.
 pub(super) fn listeners(
@@ -49,7 +49,7 @@ fn listener(
         tls_mode: mode,
         namespaces,
         kinds: kinds
-            .map(|kind| group_kind(kind.group.as_deref(), kind.kind.as_deref(), GROUP, interner))
+            .map(|kind| group_kind(kind.group.as_deref(), kind.kind.as_deref(), GATEWAY_GROUP, interner))
             .collect(),
     })
 }

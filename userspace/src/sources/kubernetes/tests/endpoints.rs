@@ -95,7 +95,7 @@ fn one_that_comes_back_within_its_grace_was_never_gone() {
     let mut table = Table::new();
     table.put("a-1", "a", &[(1, READY)]);
     table.settle(0);
-    table.slices.remove(&name("a-1"));
+    table.slices.take_away(&name("a-1"));
     table.settle(0);
     assert_eq!(table.of("a"), [(1, DEPARTED)]);
     table.put("a-2", "a", &[(1, NOT_READY)]);
@@ -130,7 +130,7 @@ fn a_service_without_slices_is_forgotten_with_its_last_endpoint() {
     let mut table = Table::new();
     table.put("a-1", "a", &[(1, READY)]);
     table.settle(0);
-    table.slices.remove(&name("a-1"));
+    table.slices.take_away(&name("a-1"));
     table.settle(0);
     table.settle(1000);
     assert!(table.endpoints.is_empty());
@@ -174,7 +174,7 @@ proptest! {
         for (slice, service, members, wait, removed) in steps {
             let slice_name = format!("s{slice}");
             if removed {
-                table.slices.remove(&name(&slice_name));
+                table.slices.take_away(&name(&slice_name));
                 slices.remove(&slice);
             } else {
                 let endpoints: Vec<_> = members.iter().map(|last| (*last, READY)).collect();

@@ -68,6 +68,20 @@ fn what_cannot_be_read_is_named() {
     assert!(grants == Some(2) && text.contains("out of range"), "{text}");
 }
 
+/// A controller of a later release may ask for what this one does not enforce: to admit no client is better than to admit all.
+#[test]
+fn a_claim_with_a_policy_that_is_not_enforced_leads_nowhere_and_the_policy_is_named() {
+    let mut object = object();
+    object["spec"]["policy"] = json!({"sourceRanges": ["192.0.2.0/24"]});
+    let (stored, problems) = claim(raw_of(object), &interner());
+    let claim = stored.unwrap().claim;
+    assert_eq!(claim.grants.len(), 2, "nobody else gets it");
+    let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
+    assert!(references.is_empty(), "{references:?}");
+    let said = lines(&problems).join("\n");
+    assert!(said.contains("Claim tlsroute-a-b-1: spec.policy.sourceRanges: is not enforced"), "{said}");
+}
+
 proptest! {
     #[test]
     fn garbage_does_not_panic_and_is_bounded(

@@ -1,0 +1,113 @@
+//! Services, as far as they matter: ports, addresses, endpoints.
+
+use super::object::Meta;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServiceSpec {
+    /// Name and age.
+    pub meta: Meta,
+    /// `spec.ports`, in order.
+    pub ports: Vec<ServicePort>,
+    /// `spec.type` is ExternalName: it has no endpoints.
+    pub is_external_name: bool,
+    /// What makes it one of ours; `None`: another's or no load balancer.
+    pub load_balancer: Option<Arc<LoadBalancerSpec>>,
+    /// Annotation `vestibule.dev/probe`, read: `Some(None)` switches probes off; `None`: the chart's probe.
+    pub probe: Option<Option<ProbeSpec>>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServicePort {
+    /// Name, empty where there is one port without name; what slices call it.
+    pub name: Arc<str>,
+    /// Where clients of the Service dial.
+    pub port: u16,
+    /// Whether it is TCP.
+    pub is_tcp: bool,
+    /// `protocol` as written.
+    pub protocol: Arc<str>,
+}
+
+/// A Service of type LoadBalancer and of our class.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LoadBalancerSpec {
+    /// Addresses asked for, as far as readable, in order.
+    pub addresses: Vec<IpAddr>,
+    /// Where they are asked for: `metadata.annotations[...]` or `spec.loadBalancerIP`; empty: nowhere.
+    pub field: Arc<str>,
+    /// Families of which it wants an address each where it asks for none, the primary first; empty: any one.
+    pub families: Vec<FamilyWish>,
+    /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.
+    pub has_source_ranges: bool,
+}
+
+/// An address of a family that a Service wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FamilyWish {
+    /// IPv4, or else IPv6.
+    pub is_v4: bool,
+    /// Whether it is incomplete without.
+    pub is_required: bool,
+}
+
+/// One endpoint of a Service at one of its ports.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Name of the Service's port.
+    pub port_name: Arc<str>,
+    /// Unicast, not loopback.
+    pub address: IpAddr,
+    /// Not 0.
+    pub port: u16,
+    /// What new connections may do with it.
+    pub state: EndpointState,
+    /// `hints.forZones`; empty: no hint.
+    pub zones: Arc<[Arc<str>]>,
+}
+
+/// What new connections may do with an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum EndpointState {
+    /// Ready: it takes new connections.
+    Ready,
+    /// Serving and terminating: it takes new connections only where no other is ready.
+    Draining,
+    /// In a slice but not serving: no new connection; those it has go on.
+    NotReady,
+    /// In no slice any more, for less than a second: as `NotReady`.
+    Departed,
+}
+
+/// How a backend is asked whether it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProbeSpec {
+    /// What is asked.
+    pub kind: ProbeKind,
+    /// From one probe to the next.
+    pub interval_ms: u32,
+    /// No answer within this is a failure.
+    pub timeout_ms: u32,
+    /// Failures in a row that make a backend failing.
+    pub failures: u8,
+    /// Successes in a row that make it good again.
+    pub successes: u8,
+}
+
+impl Default for ProbeSpec {
+    fn default() -> Self {
+        Self { kind: ProbeKind::Tcp, interval_ms: 5000, timeout_ms: 1000, failures: 3, successes: 2 }
+    }
+}
+
+/// What a probe asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ProbeKind {
+    /// A TCP connection is accepted.
+    Tcp,
+    /// A ClientHello gets a TLS record.
+    Tls,
+}
