@@ -18,14 +18,26 @@ spec:
   ports: [{port: 443, protocol: TCP}]
 ";
 
-/// A Service that requests no address.
-const WITHOUT: &str = "
+/// A Service that requests an address outside of the ranges.
+const OUTSIDE: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: without, namespace: tenant}
+metadata: {name: outside, namespace: tenant, annotations: {vestibule.dev/addresses: 198.51.100.9}}
 spec:
   type: LoadBalancer
   loadBalancerClass: vestibule.dev/lb
+  ports: [{port: 443, protocol: TCP}]
+";
+
+/// A Service that requests no address.
+const ANY: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: any, namespace: tenant}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  allocateLoadBalancerNodePorts: false
   ports: [{port: 443, protocol: TCP}]
 ";
 
@@ -46,6 +58,14 @@ fn is_told(event: &Value, about: &str) -> bool {
     event["regarding"]["name"] == about && event["reportingController"] == "vestibule.dev/controller"
 }
 
+/// Waits for the address of the Service that requests none.
+fn any(scene: &Scene) -> String {
+    let address =
+        |service: &Value| service["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().map(str::to_owned);
+    let service = scene.wait("any address", ["service", "any"], |service| address(service).is_some());
+    address(&service).unwrap()
+}
+
 fn events(scene: &Scene, about: &str) -> Vec<Value> {
     let events = scene.kubectl().get(&["-n", "tenant", "events.events.k8s.io"]).unwrap();
     let items = events["items"].as_array().unwrap().iter();
@@ -55,7 +75,7 @@ fn events(scene: &Scene, about: &str) -> Vec<Value> {
 #[test]
 fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     let scene = Scene::new();
-    for objects in [OBJECTS, SERVICE, WITHOUT, FOREIGN] {
+    for objects in [OBJECTS, SERVICE, OUTSIDE, ANY, FOREIGN] {
         scene.kubectl().apply(objects).unwrap();
     }
     let controller = scene.controller("a");
@@ -74,9 +94,11 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
         json!([{"ip": "192.0.2.9", "ipMode": "Proxy", "ports": ports}])
     );
 
+    let given = any(&scene);
+    assert!(given.starts_with("192.0.2.") && given != "192.0.2.9" && given != "192.0.2.0", "{given}");
     let arguments = ["-n", "tenant", "events.events.k8s.io"];
     let told =
-        |events: &Value| events["items"].as_array().unwrap().iter().any(|event| is_told(event, "without"));
+        |events: &Value| events["items"].as_array().unwrap().iter().any(|event| is_told(event, "outside"));
     scene.kubectl().wait_for("the Event", &arguments, SOON, told).unwrap();
     controller.end();
     let _next = scene.controller("b");
@@ -86,12 +108,15 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     scene.kubectl().wait_for("the next leader", &lease, SOON, leads).unwrap();
     // The next leader reaches the same result, and does not report it again.
     std::thread::sleep(Duration::from_secs(5));
-    let told = events(&scene, "without");
+    let told = events(&scene, "outside");
     assert_eq!(told.len(), 1, "{told:#?}");
     let event = &told[0];
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Service")));
-    assert!(event["note"].as_str().unwrap().contains("vestibule.dev/addresses"), "no remedy: {event:#}");
+    assert!(event["note"].as_str().unwrap().contains("in the ranges"), "no remedy: {event:#}");
     assert_eq!(events(&scene, "foreign"), [] as [Value; 0]);
+
+    // One that requests none has one of the ranges, and keeps it when another controller leads.
+    assert_eq!(given, any(&scene));
     // It stops being ours.
     let patch = r#"{"spec": {"type": "ClusterIP", "loadBalancerClass": null, "allocateLoadBalancerNodePorts": null}}"#;
     scene.kubectl().run(&["-n", "tenant", "patch", "service", "lb", "--type=merge", "-p", patch]).unwrap();

@@ -12,9 +12,11 @@
 /// Which addresses may be assigned at all, and the next free one.
 mod pool;
 #[cfg(test)]
+mod histories;
+#[cfg(test)]
 mod tests;
 
-use crate::model::cluster::{GatewaySpec, LoadBalancerSpec};
+use crate::model::cluster::{FamilyWish, GatewaySpec, LoadBalancerSpec};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use foldhash::HashMap;
 use pool::Pool;
@@ -140,27 +142,33 @@ fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
     let pool = Pool::new(&cluster.policy);
     let families: Vec<bool> = [true, false].into_iter().filter(|is_v4| pool.offers(*is_v4)).collect();
     let gateways = cluster.gateways.iter().filter(|(_, gateway)| is_eligible(cluster, gateway));
-    let gateways = gateways.map(|(name, gateway)| {
-        let mut given: Vec<IpAddr> = cluster.possession.of_gateway(name).collect();
-        for address in &gateway.given {
-            if !given.contains(address) {
-                given.push(*address);
+    let gateways: Vec<Claimant<'_>> = gateways
+        .map(|(name, gateway)| {
+            let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
+            let mut given: Vec<IpAddr> = cluster.possession.of_object(&object).collect();
+            for address in &gateway.given {
+                if !given.contains(address) {
+                    given.push(*address);
+                }
             }
-        }
-        let keeps = |address: &&IpAddr| {
-            cluster.possession.has_address(&name.namespace, **address) && pool.exclusion(**address).is_none()
-        };
-        let kept: Vec<bool> = given.iter().filter(keeps).map(IpAddr::is_ipv4).collect();
-        // A family whose ranges were taken away is still wanted by who has an address of it.
-        let is_wanted = |is_v4: &bool| families.contains(is_v4) || kept.contains(is_v4);
-        let families: Vec<bool> = [true, false].into_iter().filter(is_wanted).collect();
-        gateway_claim(name, gateway, given, &families)
-    });
+            let keeps = |address: &&IpAddr| {
+                cluster.possession.has_address(&name.namespace, **address)
+                    && pool.exclusion(**address).is_none()
+            };
+            let kept: Vec<bool> = given.iter().filter(keeps).map(IpAddr::is_ipv4).collect();
+            // A family whose ranges were taken away is still wanted by who has an address of it.
+            let is_wanted = |is_v4: &bool| families.contains(is_v4) || kept.contains(is_v4);
+            let families: Vec<bool> = [true, false].into_iter().filter(is_wanted).collect();
+            gateway_claim(name, gateway, given, &families)
+        })
+        .collect();
     let services = cluster.services.iter().filter_map(|(name, service)| {
         let balancer = service.load_balancer.as_deref()?;
-        Some(service_claim(name, service.meta.created_secs, balancer))
+        let object = ObjectRef { kind: Kind::Service, name: name.clone() };
+        let given = cluster.possession.of_object(&object).collect();
+        Some(service_claim(name, service.meta.created_secs, balancer, given, &families))
     });
-    gateways.chain(services).collect()
+    gateways.into_iter().chain(services).collect()
 }
 
 fn gateway_claim<'a>(
@@ -210,23 +218,37 @@ fn wants_addresses(gateway: &GatewaySpec, given: &[IpAddr]) -> bool {
         || gateway.listeners.iter().any(|listener| served(&listener.protocol))
 }
 
+/// `families`: those that the ranges have.
 fn service_claim<'a>(
     name: &'a ObjectName,
     created_secs: i64,
     balancer: &'a LoadBalancerSpec,
+    given: Vec<IpAddr>,
+    families: &[bool],
 ) -> Claimant<'a> {
     let mut claimant = Claimant {
         created_secs,
         kind: Kind::Service,
         name,
-        field: &balancer.field,
-        given: Vec::new(),
+        field: if balancer.field.is_empty() { "spec.ipFamilies" } else { &balancer.field },
+        given,
         slots: Vec::new(),
         refused: Vec::new(),
     };
     for address in &balancer.addresses {
         claimant.wants(*address);
     }
+    if !balancer.addresses.is_empty() || !balancer.field.is_empty() {
+        return claimant;
+    }
+    let any = FamilyWish { is_v4: families.first().copied().unwrap_or(true), is_required: true };
+    let wishes = if balancer.families.is_empty() { std::slice::from_ref(&any) } else { &balancer.families };
+    let slot = |wish: &FamilyWish| {
+        let FamilyWish { is_v4, is_required } = *wish;
+        let wish = if is_required { Wish::Any { is_v4 } } else { Wish::Spare { is_v4 } };
+        Slot { wish, got: None }
+    };
+    claimant.slots = wishes.iter().map(slot).collect();
     claimant
 }
 
@@ -237,9 +259,14 @@ impl Claimant<'_> {
             Wish::Exactly(address) => Some(address),
             Wish::Any { .. } | Wish::Spare { .. } => None,
         });
-        // What is in status is wanted as long as anything is wanted that is not said.
-        let is_any = exact.clone().count() < self.slots.len();
-        exact.chain(self.given.iter().copied().filter(move |_| is_any))
+        // What it has is wanted as long as any address of its family is.
+        let is_any = |address: &IpAddr| {
+            self.slots.iter().any(|slot| match slot.wish {
+                Wish::Any { is_v4 } | Wish::Spare { is_v4 } => is_v4 == address.is_ipv4(),
+                Wish::Exactly(_) => false,
+            })
+        };
+        exact.chain(self.given.iter().copied().filter(is_any))
     }
 
     /// Requests an address, if not already requested.
@@ -254,6 +281,24 @@ impl Claimant<'_> {
         ObjectRef { kind: self.kind, name: self.name.clone() }
     }
 
+    /// Why it has no address, or not one of each family, and what to do.
+    fn lack(&self, pool: &Pool<'_>) -> (&'static str, &'static str) {
+        const ADD: &str = "add a range to the chart's values";
+        let lacking = self.slots.iter().find_map(|slot| match slot.wish {
+            Wish::Any { is_v4 } if slot.got.is_none() => Some(is_v4),
+            _ => None,
+        });
+        match lacking {
+            _ if !pool.offers(true) && !pool.offers(false) => ("the installation has no address ranges", ADD),
+            Some(true) if !pool.offers(true) => ("the installation has no IPv4 address range", ADD),
+            Some(false) if !pool.offers(false) => ("the installation has no IPv6 address range", ADD),
+            None if self.slots.is_empty() => {
+                ("none of its listeners can be served: it needs no address", "add a TLS or TCP listener")
+            }
+            _ => ("all addresses of the installation's ranges are in use", ADD),
+        }
+    }
+
     fn allocation(self, ledger: &Ledger<'_>) -> Allocation {
         let addresses: Vec<IpAddr> = self.slots.iter().filter_map(|slot| slot.got).collect();
         let lacks_any = self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
@@ -265,14 +310,7 @@ impl Claimant<'_> {
                 .object(self.object());
             (Some("AddressNotUsable"), Some(problem))
         } else if lacks_any || (addresses.is_empty() && self.kind == Kind::Gateway) {
-            let offers = ledger.pool.offers(true) || ledger.pool.offers(false);
-            let (what, remedy) = if !offers {
-                ("the installation has no address ranges", "add a range to the chart's values")
-            } else if self.slots.is_empty() {
-                ("none of its listeners can be served: it needs no address", "add a TLS or TCP listener")
-            } else {
-                ("all addresses of the installation's ranges are in use", "add a range to the chart's values")
-            };
+            let (what, remedy) = self.lack(&ledger.pool);
             let problem = Problem::warning(self.field, what, remedy);
             (Some("AddressNotAssigned"), Some(problem.object(self.object())))
         } else if let Some(first) = addresses.iter().find(|address| !ledger.pool.holds(**address)) {
@@ -383,11 +421,11 @@ impl<'a> Ledger<'a> {
             .filter(|holder| !is_own && holder.name.namespace != claimant.name.namespace)
     }
 
-    /// Whether an object keeps an address that is in no range any more: its namespace was granted it, which only Claims say, and of
-    /// Gateways it is in this one's status.
+    /// Whether an object keeps an address that is in no range any more: its namespace was granted it, which only Claims say, and it
+    /// is among its own.
     fn drains(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
         self.cluster.possession.has_address(&claimant.name.namespace, address)
-            && (claimant.kind != Kind::Gateway || claimant.given.contains(&address))
+            && claimant.given.contains(&address)
     }
 
     fn own(&mut self, claimant: &Claimant<'a>, address: IpAddr) {

@@ -75,11 +75,24 @@ fn free(
     while range.holds(address) {
         match policy.excluded.iter().find(|net| net.contains(&address)) {
             Some(net) => address = after(last(net))?,
-            None if taken(address) || policy.shared.contains(&address) => address = after(address)?,
+            None if taken(address) || policy.shared.contains(&address) || is_left_out(range, address) => {
+                address = after(address)?;
+            }
             None => return Some(address),
         }
     }
     None
+}
+
+/// Whether an address is given only to who asks for it by value: IPv4 addresses that end in 0 or 255, which some take for those of a
+/// network, and IPv6 addresses that end in 64 zero bits, the anycast address of a subnet's routers (RFC 4291 section 2.6.1). A range
+/// of one address means that one.
+fn is_left_out(range: &AddressRange, address: IpAddr) -> bool {
+    !range.is_single()
+        && match address {
+            IpAddr::V4(address) => matches!(address.octets()[3], 0 | 255),
+            IpAddr::V6(address) => address.to_bits() << 64 == 0,
+        }
 }
 
 fn last(net: &IpNet) -> IpAddr {

@@ -7,23 +7,27 @@ use crate::model::cluster::{
 use crate::model::object::Meta;
 use std::sync::Arc;
 
-fn ip(text: &str) -> IpAddr {
+pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-fn range(text: &str) -> AddressRange {
+pub(super) fn range(text: &str) -> AddressRange {
     let (first, last) = text.split_once('-').unwrap();
     AddressRange { first: ip(first), last: ip(last) }
 }
 
 /// Returns a cluster of one class with these ranges.
-fn cluster(ranges: &[&str]) -> Cluster {
+pub(super) fn cluster(ranges: &[&str]) -> Cluster {
     let policy = Policy { ranges: ranges.iter().map(|text| range(text)).collect(), ..Policy::default() };
     let classes = [("vestibule".into(), Arc::new(ClassSpec::default()))].into();
     Cluster { policy, classes, ..Cluster::default() }
 }
 
-fn name(text: &str) -> ObjectName {
+pub(super) fn object(kind: Kind, text: &str) -> ObjectRef {
+    ObjectRef { kind, name: name(text) }
+}
+
+pub(super) fn name(text: &str) -> ObjectName {
     let (namespace, name) = text.split_once('/').unwrap();
     ObjectName::new(namespace, name)
 }
@@ -33,7 +37,13 @@ fn meta(object: &str, created_secs: i64) -> Meta {
 }
 
 /// Adds a Gateway. A request of `-` is an address without value.
-fn gateway(cluster: &mut Cluster, object: &str, created_secs: i64, requests: &[&str], given: &[&str]) {
+pub(super) fn gateway(
+    cluster: &mut Cluster,
+    object: &str,
+    created_secs: i64,
+    requests: &[&str],
+    given: &[&str],
+) {
     let request = |text: &&str| AddressRequest {
         kind: "IPAddress".into(),
         value: (*text != "-").then(|| (*text).into()),
@@ -48,10 +58,11 @@ fn gateway(cluster: &mut Cluster, object: &str, created_secs: i64, requests: &[&
     cluster.gateways.insert(name(object), Arc::new(spec));
 }
 
-fn service(cluster: &mut Cluster, object: &str, created_secs: i64, addresses: &[&str]) {
+pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, addresses: &[&str]) {
     let balancer = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
-        field: "spec.loadBalancerIP".into(),
+        field: if addresses.is_empty() { "" } else { "spec.loadBalancerIP" }.into(),
+        families: Vec::new(),
         has_source_ranges: false,
     };
     let meta = meta(object, created_secs);
@@ -196,7 +207,7 @@ fn a_gateway_without_listeners_keeps_its_address_from_older_objects_of_other_nam
     assert_eq!(got(&cluster, "b/old"), "AddressNotUsable");
     assert_eq!(got_service(&cluster, "c/old"), "AddressNotUsable");
     // What a Claim has is not taken by what a status says.
-    cluster.possession.add_address(&"c".into(), ip("192.0.2.2"));
+    cluster.possession.add_address(&object(Kind::Service, "c/old"), ip("192.0.2.2"));
     assert_eq!(got_service(&cluster, "c/old"), "192.0.2.2");
     assert_eq!(got(&cluster, "a/young"), "192.0.2.1 2001:db8::10");
 }
@@ -258,15 +269,15 @@ fn large_ranges_and_excluded_networks_cost_nothing() {
     for n in 0..3000 {
         gateway(&mut cluster, &format!("a/{n:04}"), n, &["-", "-"], &[]);
     }
-    assert_eq!(got(&cluster, "a/0000"), "8000:: AddressNotAssigned");
-    assert_eq!(got(&cluster, "a/2999"), "8000::bb7 AddressNotAssigned");
+    assert_eq!(got(&cluster, "a/0000"), "8000::1 AddressNotAssigned");
+    assert_eq!(got(&cluster, "a/2999"), "8000::bb8 AddressNotAssigned");
 }
 
 #[test]
 fn an_address_whose_range_is_taken_away_stays_with_who_has_it_and_nobody_else_gets_it() {
     let mut cluster = cluster(&["2001:db8::10-2001:db8::1f"]);
-    let grant = |cluster: &mut Cluster, namespace: &str, address| {
-        cluster.possession.add_address(&namespace.into(), ip(address));
+    let grant = |cluster: &mut Cluster, kind, name, address| {
+        cluster.possession.add_address(&object(kind, name), ip(address));
     };
     // Both families, and that of IPv4 has no range any more.
     gateway(&mut cluster, "a/any", 1, &[], &["192.0.2.1", "2001:db8::10"]);
@@ -276,9 +287,9 @@ fn an_address_whose_range_is_taken_away_stays_with_who_has_it_and_nobody_else_ge
     assert_eq!(got(&cluster, "a/any"), "2001:db8::10");
     assert_eq!(got(&cluster, "b/asks"), "AddressNotUsable");
     assert_eq!(got_service(&cluster, "c/service"), "AddressNotUsable");
-    grant(&mut cluster, "a", "192.0.2.1");
-    grant(&mut cluster, "b", "192.0.2.2");
-    grant(&mut cluster, "c", "192.0.2.3");
+    grant(&mut cluster, Kind::Gateway, "a/any", "192.0.2.1");
+    grant(&mut cluster, Kind::Gateway, "b/asks", "192.0.2.2");
+    grant(&mut cluster, Kind::Service, "c/service", "192.0.2.3");
     assert_eq!(got(&cluster, "a/any"), "192.0.2.1 2001:db8::10");
     assert_eq!(got(&cluster, "b/asks"), "192.0.2.2");
     assert_eq!(got_service(&cluster, "c/service"), "192.0.2.3");
@@ -308,9 +319,7 @@ fn an_address_whose_range_is_taken_away_stays_with_who_has_it_and_nobody_else_ge
 fn what_claims_say_that_a_gateway_has_comes_before_its_status() {
     let mut cluster = cluster(&["192.0.2.0-192.0.2.9", "2001:db8::0-2001:db8::9"]);
     let grant = |cluster: &mut Cluster, gateway: &str, address| {
-        let gateway = name(gateway);
-        cluster.possession.add_address(&gateway.namespace, ip(address));
-        cluster.possession.add_gateway(&gateway, ip(address));
+        cluster.possession.add_address(&object(Kind::Gateway, gateway), ip(address));
     };
     for address in ["192.0.2.7", "2001:db8::7"] {
         grant(&mut cluster, "b/emptied", address);
@@ -322,10 +331,51 @@ fn what_claims_say_that_a_gateway_has_comes_before_its_status() {
     gateway(&mut cluster, "d/copies", 3, &[], &["192.0.2.7"]);
     assert_eq!(got(&cluster, "b/emptied"), "192.0.2.7 2001:db8::7");
     assert!(got(&cluster, "c/edited").starts_with("192.0.2.5 "), "{}", got(&cluster, "c/edited"));
-    assert!(got(&cluster, "a/new").starts_with("192.0.2.0 "), "{}", got(&cluster, "a/new"));
-    assert!(got(&cluster, "d/copies").starts_with("192.0.2.1 "), "{}", got(&cluster, "d/copies"));
+    assert!(got(&cluster, "a/new").starts_with("192.0.2.1 "), "{}", got(&cluster, "a/new"));
+    assert!(got(&cluster, "d/copies").starts_with("192.0.2.3 "), "{}", got(&cluster, "d/copies"));
     // What it asks for by value comes before what it has.
     grant(&mut cluster, "e/moves", "192.0.2.8");
     gateway(&mut cluster, "e/moves", 4, &["192.0.2.9"], &[]);
     assert_eq!(got(&cluster, "e/moves"), "192.0.2.9");
+}
+
+/// Services that ask for none get addresses of the families that they are of, and keep them as Gateways do.
+#[test]
+fn services_get_an_address_of_each_family_and_keep_it() {
+    let mut cluster = cluster(&["192.0.2.0-192.0.2.2", "2001:db8::-2001:db8::1"]);
+    let put = |cluster: &mut Cluster, name_of: &str, age, families: &[(bool, bool)]| {
+        service(cluster, name_of, age, &[]);
+        let service = Arc::make_mut(cluster.services.get_mut(&name(name_of)).unwrap());
+        let wish =
+            |(is_v4, is_required): &(bool, bool)| FamilyWish { is_v4: *is_v4, is_required: *is_required };
+        Arc::make_mut(service.load_balancer.as_mut().unwrap()).families = families.iter().map(wish).collect();
+    };
+    put(&mut cluster, "a/any", 1, &[]);
+    put(&mut cluster, "b/require", 2, &[(false, true), (true, true)]);
+    put(&mut cluster, "c/prefer", 3, &[(false, true), (true, false)]);
+    put(&mut cluster, "d/prefer", 4, &[(true, true), (false, false)]);
+    assert_eq!(got_service(&cluster, "a/any"), "192.0.2.1");
+    assert_eq!(got_service(&cluster, "b/require"), "2001:db8::1 192.0.2.2");
+    // Neither .0 nor the routers' anycast address is given to who asks for none.
+    assert_eq!(got_service(&cluster, "c/prefer"), "AddressNotAssigned");
+    assert_eq!(got_service(&cluster, "d/prefer"), "AddressNotAssigned");
+    service(&mut cluster, "c/prefer", 3, &["2001:db8::", "192.0.2.0"]);
+    assert_eq!(got_service(&cluster, "c/prefer"), "2001:db8:: 192.0.2.0");
+    // What was granted comes before age.
+    cluster.services.remove(&name("b/require"));
+    cluster.possession.add_address(&object(Kind::Service, "d/prefer"), ip("192.0.2.1"));
+    assert_eq!(got_service(&cluster, "d/prefer"), "192.0.2.1 2001:db8::1");
+    assert_eq!(got_service(&cluster, "a/any"), "192.0.2.2");
+    cluster.policy.ranges.remove(1);
+    assert_eq!(got_service(&cluster, "d/prefer"), "192.0.2.1");
+    put(&mut cluster, "c/six", 5, &[(false, true)]);
+    let problem = assign(&cluster).services[&name("c/six")].problem.clone().unwrap();
+    expect_test::expect![[
+        r#"warning: Service c/six: spec.ipFamilies: the installation has no IPv6 address range; add a range to the chart's values"#
+    ]]
+    .assert_eq(&problem.to_string());
+    // A range of one address means that one.
+    cluster.services.retain(|service, _| *service == name("c/six"));
+    cluster.policy.ranges = vec![range("2001:db8::-2001:db8::")];
+    assert_eq!(got_service(&cluster, "c/six"), "2001:db8::");
 }

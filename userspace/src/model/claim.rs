@@ -2,8 +2,9 @@
 
 use super::cluster::{Endpoint, ProbeSpec};
 use super::facts::{BackendSpec, Protocol};
+use super::kind::Kind;
 use super::name::{Pattern, ServerName};
-use super::object::{Kind, ObjectName, ObjectRef};
+use super::object::{ObjectName, ObjectRef};
 use super::possession::Possession;
 use super::problem::Problem;
 use std::collections::BTreeMap;
@@ -154,12 +155,9 @@ impl Grant {
     /// Notes that an object of this kind and name has it.
     pub fn note(&self, kind: Kind, name: &ObjectName, possession: &mut Possession) {
         let namespace = &name.namespace;
-        if kind == Kind::Gateway {
-            possession.add_gateway(name, self.at.ip());
-        }
         // Others answer at a Gateway's addresses.
         if matches!(kind, Kind::Gateway | Kind::Service) {
-            possession.add_address(namespace, self.at.ip());
+            possession.add_address(&ObjectRef { kind, name: name.clone() }, self.at.ip());
         }
         match &self.what {
             // A listener's names lead nowhere.

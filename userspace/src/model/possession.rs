@@ -2,7 +2,7 @@
 
 use super::Protocol;
 use super::name::Pattern;
-use super::object::ObjectName;
+use super::object::ObjectRef;
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,27 +12,23 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Possession {
     addresses: HashMap<IpAddr, HashSet<Arc<str>>>,
-    /// Addresses of each Gateway, in order.
-    gateways: HashMap<ObjectName, BTreeSet<IpAddr>>,
+    /// Addresses of each Gateway and Service, in order.
+    objects: HashMap<ObjectRef, BTreeSet<IpAddr>>,
     bindings: HashMap<(SocketAddr, Protocol), HashSet<Arc<str>>>,
     /// `None`: what no name takes.
     names: HashMap<(SocketAddr, Option<Pattern>), HashSet<Arc<str>>>,
 }
 
 impl Possession {
-    /// An object of this namespace has an address: a Gateway or Service.
-    pub fn add_address(&mut self, namespace: &Arc<str>, address: IpAddr) {
-        self.addresses.entry(address).or_default().insert(Arc::clone(namespace));
+    /// A Gateway or Service has an address.
+    pub fn add_address(&mut self, object: &ObjectRef, address: IpAddr) {
+        self.addresses.entry(address).or_default().insert(Arc::clone(&object.name.namespace));
+        self.objects.entry(object.clone()).or_default().insert(address);
     }
 
-    /// A Gateway has an address.
-    pub fn add_gateway(&mut self, gateway: &ObjectName, address: IpAddr) {
-        self.gateways.entry(gateway.clone()).or_default().insert(address);
-    }
-
-    /// Returns the addresses that a Gateway has, in order.
-    pub fn of_gateway(&self, gateway: &ObjectName) -> impl Iterator<Item = IpAddr> {
-        self.gateways.get(gateway).into_iter().flatten().copied()
+    /// Returns the addresses that a Gateway or Service has, in order.
+    pub fn of_object(&self, object: &ObjectRef) -> impl Iterator<Item = IpAddr> {
+        self.objects.get(object).into_iter().flatten().copied()
     }
 
     /// An object of this namespace answers at an address and port with a protocol. The address may be that of a Gateway of another

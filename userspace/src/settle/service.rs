@@ -131,13 +131,6 @@ impl Balancer<'_> {
             ));
             return;
         }
-        if self.spec.addresses.is_empty() {
-            tell(Problem::warning(
-                "metadata.annotations",
-                "the Service asks for no address",
-                "set annotation vestibule.dev/addresses, metallb.io/loadBalancerIPs or spec.loadBalancerIP",
-            ));
-        }
         if let Some(problem) = assignment.services.get(self.name).and_then(|own| own.problem.clone()) {
             tell(problem);
         }

@@ -7,7 +7,8 @@ use expect_test::expect;
 fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports: &[&str]) {
     let spec = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
-        field: "metadata.annotations[vestibule.dev/addresses]".into(),
+        field: if addresses.is_empty() { "" } else { "metadata.annotations[vestibule.dev/addresses]" }.into(),
+        families: Vec::new(),
         has_source_ranges: false,
     };
     let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);
@@ -55,18 +56,16 @@ fn every_tcp_port_is_a_door_and_others_are_told() {
 #[test]
 fn what_cannot_be_served_gets_no_ingress() {
     let mut scene = Scene::new();
-    balancer(&mut scene, "a/none", 1, &[], &["TCP:443"]);
     balancer(&mut scene, "a/outside", 1, &["198.51.100.1"], &["TCP:443"]);
     balancer(&mut scene, "a/udp", 1, &["192.0.2.3"], &["UDP:443"]);
     balancer(&mut scene, "a/ranges", 1, &["192.0.2.4"], &["TCP:443"]);
     let service = Arc::make_mut(scene.cluster().services.get_mut(&name("a/ranges")).unwrap());
     Arc::make_mut(service.load_balancer.as_mut().unwrap()).has_source_ranges = true;
-    for object in ["a/none", "a/outside", "a/udp", "a/ranges"] {
+    for object in ["a/outside", "a/udp", "a/ranges"] {
         assert_eq!(verdict(&scene, object), "[] [] Programmed=False/Invalid", "{object}");
     }
     assert_eq!(scene.bindings(), "");
     expect![[r#"
-        warning: Service a/none: metadata.annotations: the Service asks for no address; set annotation vestibule.dev/addresses, metallb.io/loadBalancerIPs or spec.loadBalancerIP
         warning: Service a/outside: metadata.annotations[vestibule.dev/addresses]: 198.51.100.1 is in none of the address ranges of the installation (value "198.51.100.1"); ask for addresses of your own in the ranges
         warning: Service a/ranges: spec.loadBalancerSourceRanges: source ranges cannot be enforced yet: the Service is not served at all; remove them (and their annotation) if everyone may connect
         warning: Service a/udp: spec.ports[0].protocol: port 443 is UDP: only TCP is served (value "UDP"); remove the port, or serve it by other means"#]]

@@ -6,7 +6,7 @@ use super::super::interner::Interner;
 use super::super::probe;
 use super::super::value::{self, Findings, wrong};
 use super::{findings, meta};
-use crate::model::cluster::{LoadBalancerSpec, ProbeSpec, ServicePort, ServiceSpec};
+use crate::model::cluster::{FamilyWish, LoadBalancerSpec, ProbeSpec, ServicePort, ServiceSpec};
 use crate::model::{Kind, Problem};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +80,23 @@ fn load_balancer(
     }
     let ranges = spec.load_balancer_source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty());
     let annotated = annotations.get(SOURCE_RANGES).is_some_and(|ranges| !ranges.trim().is_empty());
-    LoadBalancerSpec { addresses, field: interner.of(&field), has_source_ranges: ranges || annotated }
+    LoadBalancerSpec {
+        addresses,
+        field: interner.of(&field),
+        families: families(spec),
+        has_source_ranges: ranges || annotated,
+    }
+}
+
+/// The API server writes the families of each Service, both where the policy asks for two, and checks them.
+fn families(spec: &Service) -> Vec<FamilyWish> {
+    let policy = spec.ip_family_policy.as_deref().unwrap_or("SingleStack");
+    let families = spec.ip_families.iter().flatten().enumerate();
+    let wish = |(place, family): (usize, &String)| FamilyWish {
+        is_v4: family == "IPv4",
+        is_required: place == 0 || policy == "RequireDualStack",
+    };
+    families.map(wish).collect()
 }
 
 fn annotation(name: &str) -> String {
