@@ -27,7 +27,16 @@ pub(crate) fn server(options: &Options<'_>) -> ApiServer {
 fn rights() -> String {
     let manifests = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/vestibule.yaml");
     let manifests = fs::read_to_string(manifests).unwrap();
-    let kinds = ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"];
+    let kinds = [
+        "Namespace",
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        // Whose requests are served first when there are too many.
+        "FlowSchema",
+    ];
     let wanted = |document: &&str| {
         kinds.iter().any(|kind| document.lines().any(|line| line == format!("kind: {kind}")))
     };

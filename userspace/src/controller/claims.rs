@@ -400,7 +400,7 @@ impl Claims {
 mod tests {
     use super::*;
     use crate::controller::claim_mark::QUIET;
-    use crate::model::claim::{ClaimBackends, Grant, Granted};
+    use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted};
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
 
     fn claim(name: &str, port: u16) -> Claim {
@@ -419,6 +419,7 @@ mod tests {
             matches: Vec::new(),
             route: None,
             grants: vec![grant],
+            address: AddressWish::Any(Vec::new()),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
         }

@@ -227,7 +227,7 @@ fn is_named(entry: &Value, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::claim::{ClaimBackends, Grant, Granted as Has};
+    use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted as Has};
     use crate::model::cluster::{BackendRef, GatewaySpec, IngressSpec};
     use crate::model::{Origin, Pattern, Protocol, ServerName};
     use serde_json::json;
@@ -256,6 +256,7 @@ mod tests {
             matches: Vec::new(),
             route: None,
             grants: names.iter().map(grant).chain([binding]).collect(),
+            address: AddressWish::Any(Vec::new()),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
         }

@@ -1,6 +1,6 @@
 //! Claims: what an origin asks of the load balancer at one attachment, and what it was granted.
 
-use super::cluster::{Endpoint, ProbeSpec};
+use super::cluster::{Endpoint, FamilyWish, ProbeSpec};
 use super::facts::{BackendSpec, Protocol};
 use super::kind::Kind;
 use super::name::{Pattern, ServerName};
@@ -9,7 +9,7 @@ use super::possession::Possession;
 use super::problem::Problem;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Who claims: of two, the lesser one comes first. The static file, then the oldest object, then the first by kind,
@@ -87,6 +87,8 @@ pub struct Claim {
     pub uid: Arc<str>,
     /// Whose it is: the origin's namespace or what its label says, and the origin's own label. `None`: the static file's.
     pub tenant: Option<Arc<str>>,
+    /// The addresses that it asks for.
+    pub address: AddressWish,
     /// The port that it asks for.
     pub port: u16,
     /// What is spoken there.
@@ -102,6 +104,17 @@ pub struct Claim {
     pub refusals: Vec<Refusal>,
     /// Where connections go.
     pub backends: ClaimBackends,
+}
+
+/// Which addresses a claim asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddressWish {
+    /// These.
+    Values(Vec<IpAddr>),
+    /// Any of the ranges, one of each of these families; empty: of each that they have.
+    Any(Vec<FamilyWish>),
+    /// Those of this Gateway.
+    OfGateway(ObjectName),
 }
 
 /// The backends of a claim.

@@ -8,11 +8,11 @@ use super::references::port_of;
 use super::route::{Route, Routes};
 use super::service::{Balancers, Port};
 use super::{attach, label, tenant};
-use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why};
-use crate::model::cluster::ClusterRoute;
-use crate::model::{Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
+use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why};
+use crate::model::cluster::{ClusterRoute, ServiceSpec};
+use crate::model::{Claim, Cluster, Desired, Kind, Meta, ObjectName, Origin, Pattern, Protocol, ServerName};
 use foldhash::{HashMap, HashMapExt};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Settled ownership.
@@ -125,6 +125,7 @@ impl Emitter<'_, '_> {
             part: "".into(),
             uid: "".into(),
             tenant: None,
+            address: AddressWish::Any(Vec::new()),
             port: 0,
             protocol: Protocol::Tls,
             matches: Vec::new(),
@@ -150,6 +151,10 @@ impl Emitter<'_, '_> {
             part: Arc::clone(&listener.spec.name),
             uid: Arc::clone(&parent.meta.uid),
             tenant: self.tenant(parent.meta),
+            address: match parent.kind {
+                Kind::Gateway => self.gateway_wish(parent.name),
+                _ => AddressWish::OfGateway(gateway.name.clone()),
+            },
             port: listener.spec.port,
             protocol: listener.protocol?,
             matches: listener.spec.hostname.iter().cloned().collect(),
@@ -183,6 +188,9 @@ impl Emitter<'_, '_> {
                 part: self.part(listener),
                 uid: Arc::clone(&route.spec.meta.uid),
                 tenant: self.tenant(&route.spec.meta),
+                address: AddressWish::OfGateway(
+                    self.parents.all[self.parents.gateway_of(place)].name.clone(),
+                ),
                 port: listener.spec.port,
                 protocol,
                 matches: attach::wishes(route.spec).flatten().cloned().collect(),
@@ -236,6 +244,7 @@ impl Emitter<'_, '_> {
             part: port.port.port.to_string().into(),
             uid: Arc::clone(&port.service.meta.uid),
             tenant: self.tenant(&port.service.meta),
+            address: service_wish(port.service),
             port: port.port.port,
             protocol: Protocol::Tcp,
             matches: Vec::new(),
@@ -266,6 +275,7 @@ impl Emitter<'_, '_> {
             part: format!("{host}/{}", listener.name).into(),
             uid: Arc::clone(&rule.ingress.meta.uid),
             tenant: self.tenant(&rule.ingress.meta),
+            address: AddressWish::Values(listener.addresses.clone()),
             port: listener.port,
             protocol: listener.protocol,
             matches: vec![host.clone()],
@@ -274,6 +284,14 @@ impl Emitter<'_, '_> {
             refusals: refusals.collect(),
             backends: ClaimBackends::Services { references: [rule.backend.clone()].into(), server_name },
         }
+    }
+
+    /// Returns which addresses a Gateway asks for: values that are no addresses are reported elsewhere.
+    fn gateway_wish(&self, name: &ObjectName) -> AddressWish {
+        let gateway = self.cluster.gateways.get(name);
+        let values = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
+        let values: Vec<IpAddr> = values.filter_map(|request| request.value.as_ref()?.parse().ok()).collect();
+        if values.is_empty() { AddressWish::Any(Vec::new()) } else { AddressWish::Values(values) }
     }
 
     /// Returns the target of the first route of the cluster, and that of the first port of a Service.
@@ -289,6 +307,15 @@ impl Emitter<'_, '_> {
     /// Returns a name that no route of the file has.
     fn unique(&self, name: Arc<str>) -> Arc<str> {
         label::unique(self.file, name)
+    }
+}
+
+/// Returns which addresses a Service of our class asks for.
+fn service_wish(service: &ServiceSpec) -> AddressWish {
+    match service.load_balancer.as_deref() {
+        Some(balancer) if balancer.addresses.is_empty() => AddressWish::Any(balancer.families.clone()),
+        Some(balancer) => AddressWish::Values(balancer.addresses.clone()),
+        None => AddressWish::Any(Vec::new()),
     }
 }
 

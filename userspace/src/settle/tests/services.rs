@@ -1,6 +1,7 @@
 //! Services of our class.
 
 use super::*;
+use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use expect_test::expect;
 
 /// Adds a Service of our class that requests these addresses and has these ports (`UDP:53`, `TCP:443`).
@@ -104,4 +105,35 @@ fn claims_are_of_doors_and_not_of_endpoints() {
     assert_eq!(scene.compiled().claims, before);
     balancer(&mut scene, "a/lb", 1, &["192.0.2.1", "192.0.2.2"], &["TCP:443"]);
     assert_ne!(scene.compiled().claims, before);
+}
+
+/// What was asked is in the Claim beside what was granted.
+#[test]
+fn claims_say_which_addresses_they_ask_for() {
+    let mut scene = Scene::new();
+    scene.gateway("a/asks", 1, "192.0.2.1 2001:db8::1", &["l TLS:443 from=All"]).allowed_listeners =
+        NamespaceScope::All;
+    scene.gateway("a/any", 2, "", &["l TLS:443"]).given = vec![ip("192.0.2.2")];
+    scene.listener_set("b/set", 3, "a/asks", &["s TLS:444 from=All"]);
+    scene.service("a/s", &["10.0.0.1"]);
+    scene.tls("b/route", 4, &["ListenerSet set"], &["x.example.com"], &["a/s:443"]);
+    balancer(&mut scene, "a/values", 5, &["192.0.2.5"], &["TCP:443"]);
+    balancer(&mut scene, "a/free", 6, &[], &["TCP:443"]);
+    let service = Arc::make_mut(scene.cluster().services.get_mut(&name("a/free")).unwrap());
+    let wish = |is_v4| FamilyWish { is_v4, is_required: true };
+    Arc::make_mut(service.load_balancer.as_mut().unwrap()).families = vec![wish(false), wish(true)];
+    let spec = |claim: &Claim| {
+        let origin = ClaimOrigin::of(claim)?;
+        let address = serde_json::to_value(ClaimSpec::of(origin, claim, "").address).unwrap();
+        Some(format!("{} {address}", claim.origin.object()?))
+    };
+    let said: Vec<String> = scene.compiled().claims.iter().filter_map(spec).collect();
+    expect![[r#"
+        Gateway a/any {}
+        Gateway a/asks {"values":["192.0.2.1","2001:db8::1"]}
+        ListenerSet b/set {"gateway":"a/asks"}
+        TLSRoute b/route {"gateway":"a/asks"}
+        Service a/free {"families":["IPv6","IPv4"]}
+        Service a/values {"values":["192.0.2.5"]}"#]]
+    .assert_eq(&said.join("\n"));
 }

@@ -111,7 +111,7 @@ impl ClaimTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::claim::ClaimBackends;
+    use crate::model::claim::{AddressWish, ClaimBackends};
     use crate::model::{Claim, Origin, Protocol};
 
     fn claim(version: u64) -> Option<StoredClaim> {
@@ -125,6 +125,7 @@ mod tests {
             matches: Vec::new(),
             route: None,
             grants: Vec::new(),
+            address: AddressWish::Any(Vec::new()),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
         };

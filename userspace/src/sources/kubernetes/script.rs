@@ -8,7 +8,7 @@ use super::source::Source;
 use super::store::Store;
 use super::watch_event::{Body, Entry, Mark, Message, Slice, WatchEvent};
 use super::watches::Reads;
-use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
+use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, Policy};
 use crate::model::{Claim, Kind, ObjectName, Origin, Protocol, StoredClaim};
 use serde_json::json;
@@ -102,6 +102,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         matches: Vec::new(),
         route: Some(format!("service/{name}:443").into()),
         grants: vec![grant(Granted::Binding), grant(Granted::Rest)],
+        address: AddressWish::Any(Vec::new()),
         refusals: Vec::new(),
         backends: ClaimBackends::Services { references, server_name: None },
     }

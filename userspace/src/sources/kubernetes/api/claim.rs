@@ -2,8 +2,8 @@
 
 use super::super::value::{self, Wrong, wrong};
 use crate::model;
-use crate::model::claim::{ClaimBackends, Grant, Granted, Refusal, Why};
-use crate::model::cluster::{ProbeKind, ProbeSpec};
+use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted, Refusal, Why};
+use crate::model::cluster::{FamilyWish, ProbeKind, ProbeSpec};
 use crate::model::{Origin, Pattern, Protocol};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
@@ -53,6 +53,9 @@ pub struct ClaimSpec {
     /// Whose it is: an identity that several claims share. It begins with the origin's namespace, or with that one's label
     /// `vestibule.dev/tenant`; the origin's own label follows a slash.
     pub tenant: String,
+    /// The addresses that it asks for.
+    #[serde(default)]
+    pub address: ClaimAddress,
     /// `TLS` or `TCP`.
     pub protocol: String,
     /// The port that it asks for.
@@ -104,6 +107,21 @@ pub struct ClaimOrigin {
     pub created: String,
     /// Which of the object's claims it is.
     pub part: String,
+}
+
+/// Addresses that a claim asks for: `values`, or those of `gateway`, or any of the installation's ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimAddress {
+    /// IP addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+    /// The families of which it asks for any address each, `IPv4` or `IPv6`, the primary first; empty: of each that there is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<String>,
+    /// A Gateway that others share: `namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<String>,
 }
 
 /// A share of new connections.
@@ -205,6 +223,7 @@ impl ClaimSpec {
         };
         Self {
             tenant: claim.tenant.as_deref().unwrap_or_default().to_owned(),
+            address: ClaimAddress::of(&claim.address),
             protocol: match claim.protocol {
                 Protocol::Tls => "TLS",
                 Protocol::Tcp => "TCP",
@@ -237,7 +256,8 @@ impl ClaimSpec {
         grants(self) == grants(other)
             && self.grants.iter().zip(&other.grants).all(is_same)
             && self.origin == other.origin
-            && (&self.tenant, &self.protocol, self.port) == (&other.tenant, &other.protocol, other.port)
+            && (&self.tenant, &self.address) == (&other.tenant, &other.address)
+            && (&self.protocol, self.port) == (&other.protocol, other.port)
             && (&self.matches, &self.route, &self.backends) == (&other.matches, &other.route, &other.backends)
             && (&self.probe_server_name, &self.policy) == (&other.probe_server_name, &other.policy)
             && (self.granted, self.refused) == (other.granted, other.refused)
@@ -288,6 +308,21 @@ impl ClaimOrigin {
         prefix.retain(|character| character.is_ascii_alphanumeric() || character == '-');
         prefix.truncate(PREFIX_MAX);
         format!("{}-{hash}", prefix.trim_end_matches('-'))
+    }
+}
+
+impl ClaimAddress {
+    fn of(wish: &AddressWish) -> Self {
+        let family = |wish: &FamilyWish| if wish.is_v4 { "IPv4" } else { "IPv6" }.to_owned();
+        match wish {
+            AddressWish::Values(values) => {
+                Self { values: values.iter().map(ToString::to_string).collect(), ..Self::default() }
+            }
+            AddressWish::Any(families) => {
+                Self { families: families.iter().map(family).collect(), ..Self::default() }
+            }
+            AddressWish::OfGateway(gateway) => Self { gateway: Some(gateway.to_string()), ..Self::default() },
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use super::super::api::claim::{self, ClaimProbe, ClaimSpec, REMEDY, protocol};
 use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
-use crate::model::claim::{ClaimBackend, ClaimBackends, ServicePortRef};
+use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{Claim, Kind, ObjectName, Origin, Problem, StoredClaim};
 use k8s_openapi::jiff::Timestamp;
@@ -72,6 +72,7 @@ fn read(
         protocol,
         // What was asked and not granted is not served.
         matches: Vec::new(),
+        address: AddressWish::Any(Vec::new()),
         refusals: Vec::new(),
         route: (!spec.route.is_empty()).then(|| interner.of(&spec.route)),
         grants,
