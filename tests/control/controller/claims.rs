@@ -1,6 +1,8 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::scene::{OBJECTS, SOON, Scene};
+use super::scene::{Agent, OBJECTS, SOON, Scene, is};
 
 /// A route of the Gateway's namespace, and one of another namespace for the same name, which comes later.
 const ROUTES: &str = "
@@ -71,16 +73,20 @@ fn what_is_asked_and_granted_stands_in_claims_and_what_others_write_is_undone() 
             && !of(claims, "second")[0]["spec"]["refusals"].is_null()
     });
     let (gateway, first, second) = (of(&claims, "gw")[0], of(&claims, "first")[0], of(&claims, "second")[0]);
-    assert_eq!(granted(gateway), ["binding 192.0.2.0:443"]);
-    assert_eq!(granted(first), ["*.b.example 192.0.2.0:443", "a.example 192.0.2.0:443"]);
+    assert_eq!(granted(gateway), ["binding 192.0.2.1:443"]);
+    assert_eq!(granted(first), ["*.b.example 192.0.2.1:443", "a.example 192.0.2.1:443"]);
     assert_eq!(first["spec"]["origin"]["kind"], "TLSRoute");
     assert_eq!(first["spec"]["origin"]["part"], "0/Gateway/tenant/gw/tls");
     assert_eq!(first["spec"]["tenant"], "tenant");
+    assert_eq!(
+        (&first["spec"]["address"], &gateway["spec"]["address"]),
+        (&json!({"gateway": "tenant/gw"}), &json!({}))
+    );
     assert_eq!(first["spec"]["matches"], json!(["a.example", "*.b.example"]));
     let service = json!({"namespace": "tenant", "name": "api", "portName": "https"});
     assert_eq!(first["spec"]["backends"], json!([{"weight": 1, "service": service}, {"weight": 3}]));
     assert_eq!(granted(second), [""; 0]);
-    let lost = json!({"address": "192.0.2.0", "port": 443, "names": "a.example", "reason": "Lost",
+    let lost = json!({"address": "192.0.2.1", "port": 443, "names": "a.example", "reason": "Lost",
                       "owner": "TLSRoute tenant/first"});
     assert_eq!(second["spec"]["refusals"], json!([lost]));
     let shown = kubectl.run(&["get", "claims"]).unwrap();
@@ -134,4 +140,56 @@ fn without_the_definition_of_claims_everything_else_is_done() {
     kubectl.apply(OBJECTS).unwrap();
     let _controller = scene.controller("a");
     scene.wait("its address", ["gateway", "gw"], |gateway| !gateway["status"]["addresses"].is_null());
+}
+
+/// Where the chart does not bring its definitions, they may be older than the controller.
+#[test]
+fn a_definition_of_another_release_is_reported_and_causes_no_stream_of_writes() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    let mut definition = kubectl.get(&["crd", "claims.vestibule.dev"]).unwrap();
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let properties = schema["properties"]["spec"]["properties"].as_object_mut().unwrap();
+    assert!(properties.remove("address").is_some());
+    let metadata = &definition["metadata"];
+    let metadata = json!({"name": metadata["name"], "resourceVersion": metadata["resourceVersion"]});
+    definition["metadata"] = metadata;
+    kubectl.feed(&["replace", "-f", "-"], &definition.to_string()).unwrap();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(ROUTES).unwrap();
+    let controller = scene.controller("a");
+    let _agent = Agent::start(&scene, "n1");
+    scene.report("n1", u64::MAX);
+    scene.wait("it is programmed", ["gateway", "gw"], |gateway| {
+        is(gateway, "Programmed", "True", "Programmed")
+    });
+    let is_stale = || {
+        let text = controller.ask("/metrics").unwrap();
+        text.lines().any(|line| line == "vestibule_config_stale{source=\"claims\"} 1")
+    };
+    assert!(is_stale(), "{}", controller.log());
+    let ready = controller.ask("/readyz").unwrap();
+    assert!(ready.contains("`vestibule crds`"), "{ready}");
+    let writes = || {
+        let log = std::fs::read_to_string(scene.server.audit_log()).unwrap();
+        let is_write =
+            |line: &&str| line.contains("\"resource\":\"claims\"") && line.contains("\"verb\":\"update\"");
+        log.lines().filter(is_write).count()
+    };
+    let before = writes();
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(writes() <= before + 1, "{} writes of Claims in 12 s", writes() - before);
+
+    scene.server.define().unwrap();
+    let claims = wait(&scene, "claims that say what they ask for", |claims| {
+        ["first", "second"]
+            .iter()
+            .all(|origin| of(claims, origin)[0]["spec"]["address"] == json!({"gateway": "tenant/gw"}))
+    });
+    assert_eq!(granted(of(&claims, "gw")[0]), ["binding 192.0.2.1:443"]);
+    let begun = std::time::Instant::now();
+    while is_stale() {
+        assert!(begun.elapsed() < SOON, "{}", controller.log());
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }

@@ -28,7 +28,7 @@ fn a_gateway_is_programmed_once_nodes_hold_it_and_stays_so_while_few_are_behind(
 
     let gateway =
         scene.wait("no agent", GATEWAY, |gateway| is(gateway, "Programmed", "False", "NoResources"));
-    assert_eq!(gateway["status"]["addresses"], json!([{"type": "IPAddress", "value": "192.0.2.0"}]));
+    assert_eq!(gateway["status"]["addresses"], json!([{"type": "IPAddress", "value": "192.0.2.1"}]));
     assert!(is(&gateway, "Accepted", "True", "Accepted"), "{gateway:#}");
     let listener = &gateway["status"]["listeners"][0];
     assert_eq!((&listener["name"], &listener["attachedRoutes"]), (&json!("tls"), &json!(0)));

@@ -50,7 +50,14 @@ fn a_kind_that_may_not_be_listed_holds_back_only_what_needs_it() {
     kubectl.apply(OBJECTS).unwrap();
     kubectl.apply(SERVICE).unwrap();
     let readable = |resources: &[&str]| {
-        let patch = json!([{"op": "replace", "path": "/rules/0/resources", "value": resources}]).to_string();
+        let role = kubectl.get(&["clusterrole", "vestibule-controller"]).unwrap();
+        let reads = |rule: &Value| {
+            rule["verbs"] == json!(["list", "watch"])
+                && rule["apiGroups"] == json!(["gateway.networking.k8s.io"])
+        };
+        let place = role["rules"].as_array().unwrap().iter().position(reads).unwrap();
+        let path = format!("/rules/{place}/resources");
+        let patch = json!([{"op": "replace", "path": path, "value": resources}]).to_string();
         kubectl.run(&["patch", "clusterrole", "vestibule-controller", "--type=json", "-p", &patch]).unwrap();
     };
     let wait = |what: &str, wanted: &dyn Fn(&Value) -> bool| {

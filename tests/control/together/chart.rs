@@ -48,7 +48,7 @@ fn the_charts_file_is_followed_and_a_range_that_is_taken_away_drains() {
     let gateway = |name| ["-n", "tenant", "gateway", name];
     let has = |address: &'static str| move |gateway: &Value| addresses(gateway) == [address];
     scene.kubectl().apply(LATE).unwrap();
-    scene.kubectl().wait_for("the new range", &gateway("late"), SOON, has("198.51.100.0")).unwrap();
+    scene.kubectl().wait_for("the new range", &gateway("late"), SOON, has("198.51.100.1")).unwrap();
     let old = scene.kubectl().get(&gateway("gw")).unwrap();
     assert_eq!(addresses(&old), ["192.0.2.5"], "{old:#}");
     let programmed = |gateway: &Value| {

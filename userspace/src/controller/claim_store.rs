@@ -27,6 +27,16 @@ pub(super) enum ClaimWrite {
     Delete { uid: String, version: String },
 }
 
+/// How a write of a Claim has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClaimOutcome {
+    /// It was done, or is not needed any more.
+    Written,
+    Failed,
+    /// The API server has taken out part of it: its definition of Claims is of another release.
+    Pruned,
+}
+
 /// What the watch reports.
 #[derive(Debug)]
 pub(super) enum ClaimNews {

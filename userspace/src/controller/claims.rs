@@ -3,22 +3,19 @@
 //! A Claim changes only when what is asked or granted changes, so that its watchers see nothing else. One that was written is not
 //! written again before the watch has reported it, or some seconds have passed.
 
+use super::claim_flights::{ClaimFlights, When};
 use super::claim_mark::ClaimMark;
-use super::claim_store::{ClaimNews, ClaimWrite, Stored};
+use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
 use crate::model::claim::possession;
 use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// How long to wait for the watch to report a write.
-const NEWER_WAIT: Duration = Duration::from_secs(5);
-/// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
-const FAILURE_WAIT: Duration = Duration::from_secs(1);
-const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
-/// The most writes in flight.
-const FLIGHTS: usize = 16;
+/// Why Claims do not say all that they should.
+const PRUNED: &str = "the API server takes out part of what is written: the definition of Claims is of another release; apply those of this one, \
+     which `vestibule crds` prints";
 
 /// All Claims, as they are and as they should be.
 #[derive(Debug, Default)]
@@ -33,9 +30,7 @@ pub(super) struct Claims {
     of_object: HashMap<ObjectRef, Vec<String>>,
     /// Whether anything was settled since this controller leads. Nothing is written before, for nothing is wanted yet.
     is_settled: bool,
-    /// Those whose last write is in flight, was not reported, or failed.
-    pending: BTreeMap<String, Pending>,
-    in_flight: usize,
+    flights: ClaimFlights,
     /// Names of those that may differ.
     due: BTreeSet<String>,
     /// Names of those that are not written for now.
@@ -54,25 +49,6 @@ pub(super) struct Edited {
     pub(super) is_deleted: bool,
 }
 
-/// When a Claim may be written.
-enum When {
-    Now,
-    At(Instant),
-    /// When its write has ended.
-    InFlight,
-}
-
-/// A Claim that is not written for now.
-#[derive(Debug, Default)]
-struct Pending {
-    is_in_flight: bool,
-    /// The watch was faster than the answer to the write.
-    is_reported: bool,
-    failures: u32,
-    /// Not before.
-    not_before: Option<Instant>,
-}
-
 impl Claims {
     /// Takes what the watch reports. Returns whether an object may be judged otherwise because of it.
     pub(super) fn take(&mut self, news: ClaimNews) -> bool {
@@ -84,7 +60,7 @@ impl Claims {
                     self.forget_wanted();
                 }
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
-                self.pending.retain(|_, pending| pending.is_in_flight);
+                self.flights.forget();
                 self.stored = Some(stored);
                 true
             }
@@ -113,6 +89,7 @@ impl Claims {
                 if let Some(stored) = &mut self.stored {
                     stored.remove(&name);
                 }
+                self.flights.changed(&name);
                 self.is_of_judged(&name)
             }
         }
@@ -149,11 +126,7 @@ impl Claims {
 
     /// The newest state of this one has come: it may be written again.
     fn reported(&mut self, name: &str) {
-        match self.pending.get_mut(name) {
-            Some(pending) if pending.is_in_flight => pending.is_reported = true,
-            Some(pending) if pending.failures == 0 => drop(self.pending.remove(name)),
-            _ => {}
-        }
+        self.flights.reported(name);
         // The first settling adds all that there are.
         if self.is_settled {
             self.due.insert(name.to_owned());
@@ -175,6 +148,9 @@ impl Claims {
                 self.of_object.entry(object).or_default().push(name.clone());
             }
             let kept = old.remove(&name).filter(|(before, _)| *before == claim);
+            if kept.is_none() {
+                self.flights.changed(&name);
+            }
             let wanted = kept.unwrap_or_else(|| {
                 self.due.insert(name.clone());
                 let spec = ClaimSpec::of(origin, &claim, now);
@@ -182,7 +158,10 @@ impl Claims {
             });
             self.wanted.insert(name, wanted);
         }
-        self.due.extend(old.into_keys());
+        for name in old.into_keys() {
+            self.flights.changed(&name);
+            self.due.insert(name);
+        }
     }
 
     /// What is there.
@@ -223,7 +202,9 @@ impl Claims {
         let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
         let version = |name: &String| {
             let (stored, (_, wanted)) = (stored.get(name)?, self.wanted.get(name)?);
-            stored.spec.is_same(wanted).then(|| stored.version.parse().ok())?
+            let is_written = stored.spec.is_same(wanted)
+                || self.flights.is_pruned(name) && stored.spec.is_served_like(wanted);
+            is_written.then(|| stored.version.parse().ok())?
         };
         names.iter().try_fold(self.mark.least(), |newest: u64, name| Some(newest.max(version(name)?)))
     }
@@ -233,7 +214,7 @@ impl Claims {
         self.forget_wanted();
         self.due.clear();
         self.losses.clear();
-        self.pending.retain(|_, pending| pending.is_in_flight);
+        self.flights.forget();
     }
 
     fn forget_wanted(&mut self) {
@@ -245,7 +226,7 @@ impl Claims {
 
     /// Returns the next write. Otherwise, when to ask again; `None`: when something changes.
     pub(super) fn next(&mut self, now: Instant) -> Result<(String, ClaimWrite), Option<Instant>> {
-        if self.stored.is_none() || !self.is_settled || self.in_flight >= FLIGHTS {
+        if self.stored.is_none() || !self.is_settled || !self.flights.have_room() {
             return Err(None);
         }
         self.mark.look(now);
@@ -255,18 +236,18 @@ impl Claims {
             found = found.or_else(|| self.next_loss(now, &mut soonest));
         }
         let mut unwritten = self.due.iter().chain(&self.losses);
-        if found.is_none() && unwritten.all(|name| self.held.contains(name)) && !self.mark.is_there() {
+        let is_as_it_can_be = |name: &String| self.held.contains(name) || self.flights.is_pruned(name);
+        if found.is_none() && unwritten.all(is_as_it_can_be) && !self.mark.is_there() {
             // All are written but those that wait for a kind that cannot be listed: an agent that lists them now knows that.
-            match (self.when(SETTLED, now), self.mark.quiet_until(now)) {
+            match (self.flights.when(SETTLED, now), self.mark.quiet_until(now)) {
                 (When::Now, Some(at)) => soonest = Some(at),
                 (When::Now, None) => found = Some((SETTLED.to_owned(), self.mark.write())),
                 (When::At(at), _) => soonest = Some(at),
-                (When::InFlight, _) => {}
+                (When::InFlight | When::Pruned, _) => {}
             }
         }
         let (name, write) = found.ok_or(soonest)?;
-        self.in_flight += 1;
-        self.pending.entry(name.clone()).or_default().is_in_flight = true;
+        self.flights.begin(&name);
         Ok((name, write))
     }
 
@@ -280,12 +261,13 @@ impl Claims {
     ) -> Option<(String, ClaimWrite)> {
         let (mut done, mut losses, mut found) = (Vec::new(), Vec::new(), None);
         for name in self.due.iter().filter(|name| !self.held.contains(*name)) {
-            match (self.when(name, now), self.difference(name)) {
+            match (self.flights.when(name, now), self.difference(name)) {
                 (_, None) => done.push(name.clone()),
                 (When::InFlight, Some(_)) => *waits = true,
+                (When::Pruned, Some(_)) => {}
                 (When::At(at), Some(_)) => {
                     *soonest = Some(soonest.map_or(at, |other| other.min(at)));
-                    *waits |= self.pending.get(name).is_some_and(|pending| pending.failures < 2);
+                    *waits |= self.flights.is_imminent(name);
                 }
                 (When::Now, Some(write)) if self.is_loss(name, &write) => losses.push(name.clone()),
                 (When::Now, Some(write)) => {
@@ -298,7 +280,7 @@ impl Claims {
             self.due.remove(name);
         }
         for name in &done {
-            self.settled(name);
+            self.flights.settled(name);
         }
         self.losses.extend(losses);
         found
@@ -309,9 +291,9 @@ impl Claims {
     fn next_loss(&mut self, now: Instant, soonest: &mut Option<Instant>) -> Option<(String, ClaimWrite)> {
         let (mut done, mut found) = (Vec::new(), None);
         for name in self.losses.iter().filter(|name| !self.held.contains(*name)) {
-            match (self.when(name, now), self.difference(name)) {
+            match (self.flights.when(name, now), self.difference(name)) {
                 (_, None) => done.push(name.clone()),
-                (When::InFlight, Some(_)) => {}
+                (When::InFlight | When::Pruned, Some(_)) => {}
                 (When::At(at), Some(_)) => *soonest = Some(soonest.map_or(at, |other| other.min(at))),
                 (When::Now, Some(write)) => {
                     found = Some((name.clone(), write));
@@ -321,25 +303,9 @@ impl Claims {
         }
         for name in done {
             self.losses.remove(&name);
-            self.settled(&name);
+            self.flights.settled(&name);
         }
         found
-    }
-
-    /// This one says what it should.
-    fn settled(&mut self, name: &str) {
-        if self.pending.get(name).is_some_and(|pending| !pending.is_in_flight) {
-            self.pending.remove(name);
-        }
-    }
-
-    /// Returns when this one may be written.
-    fn when(&self, name: &str, now: Instant) -> When {
-        match self.pending.get(name) {
-            Some(pending) if pending.is_in_flight => When::InFlight,
-            Some(Pending { not_before: Some(at), .. }) if *at > now => When::At(*at),
-            _ => When::Now,
-        }
     }
 
     /// Returns the write that makes a Claim say what it should.
@@ -371,37 +337,26 @@ impl Claims {
         }
     }
 
+    /// Why Claims do not say all that they should; `None`: they do, as far as they are written.
+    pub(super) fn pruned(&self) -> Option<&'static str> {
+        self.flights.prunes().then_some(PRUNED)
+    }
+
     /// Records how a write that [`Claims::next`] returned has ended.
-    pub(super) fn ended(&mut self, name: &str, is_done: bool, now: Instant) {
-        self.in_flight -= 1;
-        let pending = self.pending.entry(name.to_owned()).or_default();
-        pending.is_in_flight = false;
-        let is_reported = std::mem::take(&mut pending.is_reported);
-        if is_done && is_reported {
-            self.pending.remove(name);
-            return;
-        }
-        let wait = match is_done {
-            true => {
-                pending.failures = 0;
-                NEWER_WAIT
-            }
-            false => {
-                let wait = FAILURE_WAIT.saturating_mul(1 << pending.failures.min(10)).min(FAILURE_WAIT_MAX);
-                pending.failures += 1;
-                wait
-            }
-        };
-        pending.not_before = Some(now + wait);
+    pub(super) fn ended(&mut self, name: &str, outcome: ClaimOutcome, now: Instant) {
+        let is_wanted = self.wanted.contains_key(name);
+        self.due.extend(self.flights.ended(name, outcome, is_wanted, now));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, FLIGHTS};
     use crate::controller::claim_mark::QUIET;
     use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted};
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
+    use crate::sources::kubernetes::api::claim::ClaimAddress;
 
     fn claim(name: &str, port: u16) -> Claim {
         let grant = Grant {
@@ -431,11 +386,19 @@ mod tests {
         server: BTreeMap<String, Stored>,
         version: u32,
         now: Instant,
+        /// Its definition of Claims knows no addresses.
+        prunes: bool,
     }
 
     impl Scene {
         fn new() -> Self {
-            Self { claims: Claims::default(), server: BTreeMap::new(), version: 0, now: Instant::now() }
+            Self {
+                claims: Claims::default(),
+                server: BTreeMap::new(),
+                version: 0,
+                now: Instant::now(),
+                prunes: false,
+            }
         }
 
         fn list(&mut self) {
@@ -447,8 +410,12 @@ mod tests {
             let mut counts = [0; 3];
             while let Ok((name, write)) = self.claims.next(self.now) {
                 self.version += 1;
+                let kept = |spec: ClaimSpec| match self.prunes {
+                    true => ClaimSpec { address: ClaimAddress::default(), ..spec },
+                    false => spec,
+                };
                 let stored = |spec| Stored {
-                    spec,
+                    spec: kept(spec),
                     version: self.version.to_string(),
                     uid: "u".to_owned(),
                     is_withdrawn: false,
@@ -470,14 +437,24 @@ mod tests {
                         ClaimNews::Gone(name.clone())
                     }
                 };
+                // What changes nothing is no new version, and is not reported.
+                let is_new = match &news {
+                    ClaimNews::Put(name, new) => self.server.get(name).is_none_or(|old| old.spec != new.spec),
+                    _ => true,
+                };
                 match &news {
+                    ClaimNews::Put(..) if !is_new => {}
                     ClaimNews::Put(name, stored) => {
                         drop(self.server.insert(name.clone(), stored.as_ref().clone()))
                     }
                     _ => drop(self.server.remove(&name)),
                 }
-                self.claims.ended(&name, true, self.now);
-                if reports {
+                let outcome = match &news {
+                    ClaimNews::Put(..) if self.prunes && name != SETTLED => ClaimOutcome::Pruned,
+                    _ => ClaimOutcome::Written,
+                };
+                self.claims.ended(&name, outcome, self.now);
+                if reports && is_new {
                     self.claims.take(news);
                 }
             }
@@ -510,6 +487,39 @@ mod tests {
             .map(|grant| grant.since.as_str())
             .collect();
         assert_eq!(since, ["t3"]);
+    }
+
+    /// The definition of Claims is of another release: to write again what is pruned again would be without end.
+    #[test]
+    fn what_the_api_server_prunes_is_tried_again_by_one_claim_until_that_is_kept() {
+        let asks = |name: &str, port| Claim {
+            address: AddressWish::Values(vec!["192.0.2.1".parse().unwrap()]),
+            ..claim(name, port)
+        };
+        let all = || vec![asks("x", 443), asks("y", 443), asks("z", 443)];
+        let mut scene = Scene { prunes: true, ..Scene::new() };
+        scene.list();
+        scene.claims.want(all(), BTreeSet::new(), "t1");
+        assert_eq!(scene.send(true), [3, 0, 0]);
+        assert!(scene.claims.pruned().is_some());
+        scene.now += QUIET;
+        assert_eq!(scene.send(true), [0, 0, 0]);
+        // Agents serve what they say, and so it is programmed.
+        let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
+        assert!(scene.claims.mark.is_there() && scene.claims.version_of(&object).is_some());
+        for _ in 0..3 {
+            scene.now += FAILURE_WAIT_MAX;
+            assert_eq!(scene.send(true), [0, 1, 0], "one of them, and no other");
+            assert_eq!(scene.send(true), [0, 0, 0]);
+        }
+        // What changes is written once. What is gone is deleted.
+        scene.claims.want(vec![asks("x", 443), asks("y", 8443)], BTreeSet::new(), "t2");
+        assert_eq!(scene.send(true), [0, 1, 1]);
+        assert_eq!(scene.send(true), [0, 0, 0]);
+        scene.prunes = false;
+        scene.now += FAILURE_WAIT_MAX;
+        assert_eq!(scene.send(true), [0, 2, 0], "the first is kept, so the other one is written, too");
+        assert_eq!((scene.claims.pruned(), scene.send(true)), (None, [0, 0, 0]));
     }
 
     /// A kind that cannot be listed takes nothing from those who have it: others would get their names.
@@ -581,7 +591,7 @@ mod tests {
         scene.list();
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         let (first, _) = scene.claims.next(scene.now).unwrap();
-        scene.claims.ended(&first, false, scene.now);
+        scene.claims.ended(&first, ClaimOutcome::Failed, scene.now);
         scene.send(true);
         assert_eq!(scene.server.len(), 1, "one failed: {:?}", scene.server.keys());
         assert!(!scene.claims.mark.is_there());
@@ -647,7 +657,7 @@ mod tests {
         let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
         let (name, _) = scene.claims.next(scene.now).unwrap();
         assert_ne!(name, SETTLED, "the others come first");
-        scene.claims.ended(&name, false, scene.now);
+        scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
         scene.now += FAILURE_WAIT;
         assert_eq!(scene.send(true), [1, 0, 0]);
         assert!(!scene.server[SETTLED].is_withdrawn);
@@ -692,7 +702,7 @@ mod tests {
         let ClaimWrite::Create(spec) = write else { panic!("{write:?}") };
         // Requests beside each other end in any order.
         assert_eq!(scene.claims.next(scene.now), Err(None), "it is in flight");
-        scene.claims.ended(&name, true, scene.now);
+        scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
         assert!(scene.claims.next(scene.now).is_err(), "it was not reported");
         let stored = Stored { spec, version: "9".to_owned(), uid: "u".to_owned(), is_withdrawn: false };
         scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
@@ -711,7 +721,7 @@ mod tests {
         for wait in [FAILURE_WAIT, 2 * FAILURE_WAIT] {
             let (name, write) = scene.claims.next(scene.now).unwrap();
             assert!(matches!(write, ClaimWrite::Create(_)), "{write:?}");
-            scene.claims.ended(&name, false, scene.now);
+            scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
             let next = scene.claims.next(scene.now);
             if wait == FAILURE_WAIT {
                 assert_eq!(next, Err(Some(scene.now + wait)));
@@ -770,7 +780,7 @@ mod tests {
         scene.claims.take(ClaimNews::Put(name.clone(), Box::new(stored)));
         scene.claims.want(vec![claim("x", 444)], BTreeSet::new(), "t2");
         assert_eq!(scene.claims.next(scene.now), Err(None), "it is in flight");
-        scene.claims.ended(&name, true, scene.now);
+        scene.claims.ended(&name, ClaimOutcome::Written, scene.now);
         let (again, write) = scene.claims.next(scene.now).unwrap();
         assert_eq!(again, name);
         assert!(matches!(write, ClaimWrite::Replace(_, ref version) if version == "5"), "{write:?}");
@@ -784,14 +794,14 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..3 {
             let (name, _) = scene.claims.next(scene.now).unwrap();
-            scene.claims.ended(&name, false, scene.now);
+            scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
             let at = scene.claims.next(scene.now).unwrap_err().unwrap();
             waits.push((at - scene.now).as_secs());
             scene.now = at;
         }
         assert_eq!(waits, [1, 2, 4]);
         let (name, _) = scene.claims.next(scene.now).unwrap();
-        scene.claims.ended(&name, false, scene.now);
+        scene.claims.ended(&name, ClaimOutcome::Failed, scene.now);
         scene.claims.want(vec![claim("x", 443), claim("y", 443)], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [1, 0, 0]);
     }
@@ -808,7 +818,7 @@ mod tests {
             sent.push(name);
         }
         assert_eq!(sent.len(), FLIGHTS);
-        claims.ended(&sent[0], true, now);
+        claims.ended(&sent[0], ClaimOutcome::Written, now);
         let (next, _) = claims.next(now).unwrap();
         assert!(!sent.contains(&next));
     }

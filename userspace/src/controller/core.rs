@@ -1,7 +1,7 @@
 //! What the controller does with what it knows: settles, judges, and says what is to be written, in which order and when. Pure: time is
 //! an argument, so that it runs in a simulation as it does in a cluster.
 
-use super::claim_store::{ClaimNews, ClaimWrite};
+use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite};
 use super::claims::Claims;
 use super::health::Failing;
 use super::history::History;
@@ -69,8 +69,7 @@ pub(super) enum Request {
 /// Its result.
 pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
-    /// Whether it was written.
-    Claim(String, bool),
+    Claim(String, ClaimOutcome),
     Event(Note, Told),
 }
 
@@ -240,8 +239,8 @@ impl Core {
                 self.queue.done(&object, write, outcome, now);
                 won.map(|lost| (object, lost))
             }
-            Done::Claim(name, is_done) => {
-                self.claims.ended(&name, is_done, now);
+            Done::Claim(name, outcome) => {
+                self.claims.ended(&name, outcome, now);
                 None
             }
             Done::Event(note, told) => {

@@ -29,6 +29,8 @@ mod agents;
 mod claims;
 /// Claims as the API server has them, and writes of them.
 mod claim_store;
+/// Writes of Claims that are in flight, or are to be repeated.
+mod claim_flights;
 /// The Claim that marks that all are written. Pure.
 mod claim_mark;
 /// Keeps GatewayClasses while Gateways use them.

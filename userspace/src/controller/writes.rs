@@ -1,6 +1,6 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
-use super::claim_store::ClaimWrite;
+use super::claim_store::{ClaimOutcome, ClaimWrite};
 use super::keys::{Keys, SECRET, Schedule};
 use super::kube_event::Note;
 use super::queue::{Outcome, Write};
@@ -87,35 +87,39 @@ pub(super) async fn finalizers(
     }
 }
 
-/// Writes a Claim, provided that it is as it was known. Returns whether that was done; a conflict counts, for the watch reports the
-/// newer one.
-pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> bool {
+/// Writes a Claim, provided that it is as it was known. A conflict counts as written, for the watch reports the newer one.
+pub(super) async fn claim(client: &Client, name: &str, write: ClaimWrite) -> ClaimOutcome {
     // Without the definition a Create fails for a long time; what is to be changed or deleted may just be gone.
     let done: &[u16] = if matches!(write, ClaimWrite::Create(_)) { &[409] } else { &[404, 409] };
     let api: Api<Claim> = Api::all(client.clone());
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
+    let is_kept = |claim: &Claim, answer: Claim| answer.spec.is_same(&claim.spec);
     let answer = match write {
-        ClaimWrite::Create(spec) => api.create(&params, &Claim::new(name, spec)).await.map(|_| ()),
+        ClaimWrite::Create(spec) => {
+            let claim = Claim::new(name, spec);
+            api.create(&params, &claim).await.map(|answer| is_kept(&claim, answer))
+        }
         ClaimWrite::Replace(spec, version) => {
             let mut claim = Claim::new(name, spec);
             claim.metadata.resource_version = Some(version);
-            api.replace(name, &params, &claim).await.map(|_| ())
+            api.replace(name, &params, &claim).await.map(|answer| is_kept(&claim, answer))
         }
         ClaimWrite::Delete { uid, version } => {
             let as_seen = Preconditions { uid: Some(uid), resource_version: Some(version) };
             let params = DeleteParams::default().preconditions(as_seen);
-            api.delete(name, &params).await.map(|_| ())
+            api.delete(name, &params).await.map(|_| true)
         }
     };
     match answer {
-        Ok(()) => debug!(claim = name, "written"),
+        Ok(true) => debug!(claim = name, "written"),
+        Ok(false) => return ClaimOutcome::Pruned,
         Err(Error::Api(status)) if done.contains(&status.code) => {}
         Err(error) => {
             warn!(claim = name, "the Claim cannot be written: {}", short(&error));
-            return false;
+            return ClaimOutcome::Failed;
         }
     }
-    true
+    ClaimOutcome::Written
 }
 
 /// Marks all Claims as withdrawn. Returns the version since when they are; `None`: their definition is not there.

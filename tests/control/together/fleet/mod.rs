@@ -255,10 +255,17 @@ fn newest_claim(scene: &Scene) -> u64 {
 
 /// Waits until all routes of this generation or an older one are programmed as they are. Returns for how long.
 fn wait_for_all(scene: &Scene, size: Size, generation: i64) -> Duration {
-    let mut api = scene.server.rest().connect().unwrap();
     let begun = Instant::now();
     loop {
-        let routes = api.read(ROUTES_PATH).unwrap();
+        // An API server that many nodes read of at once answers late.
+        let read = scene.server.rest().connect().and_then(|mut api| api.read(ROUTES_PATH));
+        let routes = match read {
+            Ok(routes) => routes,
+            Err(error) => {
+                assert!(begun.elapsed() < size.patience, "{error:#}");
+                continue;
+            }
+        };
         let routes = routes["items"].as_array().unwrap();
         let is_programmed = |route: &&Value| {
             let conditions = route["status"]["parents"][0]["conditions"].as_array();

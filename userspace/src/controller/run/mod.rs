@@ -5,6 +5,7 @@ mod send;
 
 use super::agents::Agents;
 use super::claim_store::ClaimNews;
+use super::claim_store::ClaimOutcome;
 use super::claim_watch::ClaimWatch;
 use super::class_finalizers::ClassFinalizers;
 use super::core::{self, Core, Known, Summary};
@@ -185,7 +186,7 @@ impl Controller {
     /// What cannot be followed at present, and why.
     fn stale(&self) -> BTreeMap<String, String> {
         let stored = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
-        let claims = self.claim_watch.stale().map(|why| ("claims", why));
+        let claims = self.claim_watch.stale().or(self.core.claims.pruned()).map(|why| ("claims", why));
         let own = self.agents.stale().chain(claims);
         let own = own.map(|(source, why)| (source.to_owned(), why.to_owned()));
         stored.chain(own).chain(self.files.refused()).collect()
@@ -264,8 +265,13 @@ impl Controller {
                         };
                         self.telemetry.wrote(object.kind.text(), text);
                     }
-                    core::Done::Claim(_, is_done) => {
-                        self.telemetry.wrote("Claim", if *is_done { "written" } else { "failed" });
+                    core::Done::Claim(_, outcome) => {
+                        let text = match outcome {
+                            ClaimOutcome::Written => "written",
+                            ClaimOutcome::Failed => "failed",
+                            ClaimOutcome::Pruned => "pruned",
+                        };
+                        self.telemetry.wrote("Claim", text);
                     }
                     core::Done::Event(..) => {}
                 }

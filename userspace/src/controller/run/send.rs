@@ -1,7 +1,7 @@
 //! Sends requests: statuses, Claims and Events beside each other, keys and removals of NodeStates one at a time each.
 
 use super::{Controller, KEYS, TICK};
-use crate::controller::claim_store::ClaimWrite;
+use crate::controller::claim_store::{ClaimOutcome, ClaimWrite};
 use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
@@ -41,8 +41,8 @@ impl Controller {
         let client = self.client.clone();
         self.flights.fly(async move {
             let request = tokio::time::timeout(REQUEST, writes::claim(&client, &name, write));
-            let is_done = request.await.unwrap_or(false);
-            Done::Core(core::Done::Claim(name, is_done))
+            let outcome = request.await.unwrap_or(ClaimOutcome::Failed);
+            Done::Core(core::Done::Claim(name, outcome))
         });
     }
 

@@ -11,6 +11,7 @@ mod nodes;
 mod stories;
 
 use super::claim_store::ClaimNews;
+use super::claim_store::ClaimOutcome;
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
 use crate::model::{Cluster, Facts, ObjectRef};
@@ -327,7 +328,10 @@ impl Simulation {
                     }
                     self.at(self.now + WATCH, Event::ClaimSeen(name.clone()));
                 }
-                Done::Claim(name, version.is_some())
+                Done::Claim(
+                    name,
+                    if version.is_some() { ClaimOutcome::Written } else { ClaimOutcome::Failed },
+                )
             }
             Request::Event(note, _) => Done::Event(note, super::writes::Told::Yes),
         };

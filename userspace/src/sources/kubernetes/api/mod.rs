@@ -2,6 +2,8 @@
 
 /// `Claim`: what an origin asks, and what it was granted.
 pub mod claim;
+/// Where a Claim leads.
+mod claim_backend;
 /// `NodeState`: what one agent says of its node.
 pub mod node_state;
 /// Ingress and IngressClass.

@@ -1,0 +1,159 @@
+//! Writes of Claims that are in flight, that failed, or of which the API server took out a part: when each may be written again. Pure.
+
+use super::claim_store::ClaimOutcome;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// How long to wait for the watch to report a write.
+const NEWER_WAIT: Duration = Duration::from_secs(5);
+/// Wait after the first failure; doubles up to [`FAILURE_WAIT_MAX`].
+pub(super) const FAILURE_WAIT: Duration = Duration::from_secs(1);
+pub(super) const FAILURE_WAIT_MAX: Duration = Duration::from_secs(64);
+/// The most writes in flight.
+pub(super) const FLIGHTS: usize = 16;
+
+/// When a Claim may be written.
+pub(super) enum When {
+    Now,
+    At(Instant),
+    /// When its write has ended.
+    InFlight,
+    /// When another one was kept as it was written.
+    Pruned,
+}
+
+/// The state of all writes.
+#[derive(Debug, Default)]
+pub(super) struct ClaimFlights {
+    /// Those whose last write is in flight, was not reported, or failed.
+    pending: BTreeMap<String, Pending>,
+    in_flight: usize,
+    /// Those of which the API server keeps only a part. To write them again would change nothing, so only the first is, from time to
+    /// time.
+    pruned: BTreeSet<String>,
+}
+
+/// A Claim that is not written for now.
+#[derive(Debug, Default)]
+struct Pending {
+    is_in_flight: bool,
+    /// The watch was faster than the answer to the write.
+    is_reported: bool,
+    failures: u32,
+    /// Not before.
+    not_before: Option<Instant>,
+}
+
+impl ClaimFlights {
+    /// Whether another write may begin.
+    pub(super) fn have_room(&self) -> bool {
+        self.in_flight < FLIGHTS
+    }
+
+    /// A write begins.
+    pub(super) fn begin(&mut self, name: &str) {
+        self.in_flight += 1;
+        self.pending.entry(name.to_owned()).or_default().is_in_flight = true;
+    }
+
+    /// Returns when this one may be written.
+    pub(super) fn when(&self, name: &str, now: Instant) -> When {
+        match self.pending.get(name) {
+            Some(pending) if pending.is_in_flight => When::InFlight,
+            _ if self.pruned.first().is_some_and(|first| first != name) && self.is_pruned(name) => {
+                When::Pruned
+            }
+            Some(Pending { not_before: Some(at), .. }) if *at > now => When::At(*at),
+            _ => When::Now,
+        }
+    }
+
+    /// Whether one that waits is about to be written: others may lose something to it.
+    pub(super) fn is_imminent(&self, name: &str) -> bool {
+        !self.is_pruned(name) && self.pending.get(name).is_some_and(|pending| pending.failures < 2)
+    }
+
+    /// Whether the API server keeps only a part of this one.
+    pub(super) fn is_pruned(&self, name: &str) -> bool {
+        self.pruned.contains(name)
+    }
+
+    /// Whether it does so of any.
+    pub(super) fn prunes(&self) -> bool {
+        !self.pruned.is_empty()
+    }
+
+    /// All were listed, or this controller does not lead any more: nothing of before counts but what is in flight.
+    pub(super) fn forget(&mut self) {
+        self.pending.retain(|_, pending| pending.is_in_flight);
+    }
+
+    /// The newest state of this one has come: it may be written again.
+    pub(super) fn reported(&mut self, name: &str) {
+        match self.pending.get_mut(name) {
+            Some(pending) if pending.is_in_flight => pending.is_reported = true,
+            // One of which a part is taken out waits nevertheless.
+            Some(pending) if pending.failures == 0 && !self.pruned.contains(name) => {
+                self.pending.remove(name);
+            }
+            _ => {}
+        }
+    }
+
+    /// Something else is wanted of this one, or nothing: that is worth a write, even if part of it is taken out again.
+    pub(super) fn changed(&mut self, name: &str) {
+        if self.pruned.remove(name) && !self.pending.get(name).is_some_and(|pending| pending.is_in_flight) {
+            self.pending.remove(name);
+        }
+    }
+
+    /// This one says what it should.
+    pub(super) fn settled(&mut self, name: &str) {
+        self.pruned.remove(name);
+        if self.pending.get(name).is_some_and(|pending| !pending.is_in_flight) {
+            self.pending.remove(name);
+        }
+    }
+
+    /// A write has ended. Returns the names of those that are to be written again: the first that is kept shows that the definition is
+    /// another one. `is_wanted`: it was not deleted.
+    pub(super) fn ended(
+        &mut self,
+        name: &str,
+        outcome: ClaimOutcome,
+        is_wanted: bool,
+        now: Instant,
+    ) -> BTreeSet<String> {
+        self.in_flight -= 1;
+        let mut again = BTreeSet::new();
+        match outcome {
+            ClaimOutcome::Pruned => drop(self.pruned.insert(name.to_owned())),
+            ClaimOutcome::Written if self.pruned.remove(name) && is_wanted => {
+                again = std::mem::take(&mut self.pruned);
+                self.pending.retain(|name, _| !again.contains(name));
+            }
+            ClaimOutcome::Written | ClaimOutcome::Failed => {}
+        }
+        let pending = self.pending.entry(name.to_owned()).or_default();
+        pending.is_in_flight = false;
+        let is_reported = std::mem::take(&mut pending.is_reported);
+        if outcome == ClaimOutcome::Written && is_reported {
+            self.pending.remove(name);
+            return again;
+        }
+        let wait = match outcome {
+            ClaimOutcome::Written => {
+                pending.failures = 0;
+                NEWER_WAIT
+            }
+            ClaimOutcome::Pruned => FAILURE_WAIT_MAX,
+            ClaimOutcome::Failed => {
+                let wait = FAILURE_WAIT.saturating_mul(1 << pending.failures.min(10)).min(FAILURE_WAIT_MAX);
+                pending.failures += 1;
+                wait
+            }
+        };
+        pending.not_before = Some(now + wait);
+        again
+    }
+}

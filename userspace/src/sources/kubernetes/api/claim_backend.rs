@@ -1,0 +1,76 @@
+//! Where a Claim leads: Services, their shares, and how their endpoints are probed.
+
+use crate::model;
+use crate::model::cluster::{ProbeKind, ProbeSpec};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A share of new connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimBackend {
+    /// Share, among those of the claim.
+    pub weight: i64,
+    /// Whose endpoints take them; absent: the share is refused, for the reference leads nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ClaimService>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimService {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+    /// What its EndpointSlices call the port; empty where the Service has one port without name.
+    pub port_name: String,
+    /// How its endpoints are probed; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe: Option<ClaimProbe>,
+}
+
+/// How an endpoint is asked whether it lives.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimProbe {
+    /// `TCP`: a connection is accepted. `TLS`: a ClientHello gets a TLS record.
+    pub kind: String,
+    /// From one probe to the next.
+    pub interval_ms: i64,
+    /// No answer within this is a failure.
+    pub timeout_ms: i64,
+    /// Failures in a row that make a backend failing.
+    pub failures: i64,
+    /// Successes in a row that make it good again.
+    pub successes: i64,
+}
+
+impl ClaimBackend {
+    pub(super) fn of(backend: &model::claim::ClaimBackend) -> Self {
+        let service = backend.service.as_ref().map(|service| ClaimService {
+            namespace: service.name.namespace.to_string(),
+            name: service.name.name.to_string(),
+            port_name: service.port.to_string(),
+            probe: service.probe.as_ref().map(ClaimProbe::of),
+        });
+        Self { weight: backend.weight.into(), service }
+    }
+}
+
+impl ClaimProbe {
+    fn of(probe: &ProbeSpec) -> Self {
+        let kind = match probe.kind {
+            ProbeKind::Tcp => "TCP",
+            ProbeKind::Tls => "TLS",
+        };
+        Self {
+            kind: kind.to_owned(),
+            interval_ms: probe.interval_ms.into(),
+            timeout_ms: probe.timeout_ms.into(),
+            failures: probe.failures.into(),
+            successes: probe.successes.into(),
+        }
+    }
+}
