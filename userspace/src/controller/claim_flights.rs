@@ -83,7 +83,13 @@ impl ClaimFlights {
         !self.pruned.is_empty()
     }
 
-    /// All were listed, or this controller does not lead any more: nothing of before counts but what is in flight.
+    /// All were listed: one that is gone is worth a write, even if part of it is taken out again.
+    pub(super) fn listed(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.pruned.retain(|name| is_there(name));
+        self.forget();
+    }
+
+    /// This controller begins or ceases to lead: nothing of before counts but what is in flight.
     pub(super) fn forget(&mut self) {
         self.pending.retain(|_, pending| pending.is_in_flight);
     }

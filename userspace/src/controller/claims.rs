@@ -60,7 +60,7 @@ impl Claims {
                     self.forget_wanted();
                 }
                 self.due.extend(self.wanted.keys().chain(stored.keys()).cloned());
-                self.flights.forget();
+                self.flights.listed(|name| stored.contains_key(name));
                 self.stored = Some(stored);
                 true
             }
@@ -516,6 +516,18 @@ mod tests {
         scene.claims.want(vec![asks("x", 443), asks("y", 8443)], BTreeSet::new(), "t2");
         assert_eq!(scene.send(true), [0, 1, 1]);
         assert_eq!(scene.send(true), [0, 0, 0]);
+        // So is one that was deleted, whether the watch saw that or not.
+        let last = scene.server.keys().next_back().unwrap().clone();
+        scene.server.remove(&last);
+        scene.list();
+        assert_eq!(
+            scene.send(true),
+            [1, 1, 0],
+            "and the first is tried again: the definition may be another one"
+        );
+        scene.server.remove(&last);
+        scene.claims.take(ClaimNews::Gone(last));
+        assert_eq!(scene.send(true), [1, 0, 0]);
         scene.prunes = false;
         scene.now += FAILURE_WAIT_MAX;
         assert_eq!(scene.send(true), [0, 2, 0], "the first is kept, so the other one is written, too");
