@@ -33,11 +33,11 @@ fn listed(by: &str) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// A Service that requests no address, which is reported as a problem.
-const WITHOUT: &str = "
+/// A Service that requests an address outside of the ranges, which is reported as a problem.
+const OUTSIDE: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: without, namespace: tenant}
+metadata: {name: outside, namespace: tenant, annotations: {vestibule.dev/addresses: 198.51.100.9}}
 spec:
   type: LoadBalancer
   loadBalancerClass: vestibule.dev/lb
@@ -50,7 +50,7 @@ fn what_is_served_is_what_is_listed() {
     let mut scene = Scene::bare(CONFIG, &[]);
     // This backend has no listener, so its probe fails.
     scene.tenant("a", "10.99.1.1");
-    scene.kubectl().apply(WITHOUT).unwrap();
+    scene.kubectl().apply(OUTSIDE).unwrap();
     let controller = scene.controller("leader", &[]);
     // Its static file is refused: a problem of its own.
     let file = scene.folder.write("static.json", "{}").unwrap();
