@@ -56,7 +56,7 @@ spec:
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: unaddressed}
+metadata: {name: outside, annotations: {vestibule.dev/addresses: 203.0.113.9}}
 spec:
   type: LoadBalancer
   loadBalancerClass: vestibule.dev/lb
@@ -81,11 +81,11 @@ fn nothing_is_refused_and_every_right_is_used() {
     tenant.namespace.wait_for("ingress", &["service", "balanced"], PATIENCE, served).unwrap();
     let told = |events: &Value| {
         let mut events = events["items"].as_array().into_iter().flatten();
-        events.any(|event| event["regarding"]["name"] == "unaddressed")
+        events.any(|event| event["regarding"]["name"] == "outside")
     };
     tenant.namespace.wait_for("an Event", &["events.events.k8s.io"], PATIENCE, told).unwrap();
-    let unaddressed = tenant.namespace.get(&["service", "unaddressed"]).unwrap();
-    assert!(unaddressed["status"]["loadBalancer"]["ingress"].is_null(), "{unaddressed:#}");
+    let outside = tenant.namespace.get(&["service", "outside"]).unwrap();
+    assert!(outside["status"]["loadBalancer"]["ingress"].is_null(), "{outside:#}");
     what_happens_seldom(&cluster, &tenant);
     // A Lease is renewed every three seconds; the log is written a moment later.
     std::thread::sleep(Duration::from_secs(5));
@@ -128,14 +128,16 @@ fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
     };
     kubectl.wait_for("its NodeState to go", &["nodestates"], PATIENCE, is_gone).unwrap();
 
-    let annotate = |what: &str| tenant.namespace.run(&["annotate", "service", "unaddressed", what]).unwrap();
+    let annotate = |what: &str| {
+        tenant.namespace.run(&["annotate", "--overwrite", "service", "outside", what]).unwrap();
+    };
     annotate("vestibule.dev/addresses=198.51.100.78");
     let served = |service: &Value| service["status"]["loadBalancer"]["ingress"][0]["ip"] == "198.51.100.78";
-    tenant.namespace.wait_for("ingress", &["service", "unaddressed"], PATIENCE, served).unwrap();
-    annotate("vestibule.dev/addresses-");
+    tenant.namespace.wait_for("ingress", &["service", "outside"], PATIENCE, served).unwrap();
+    annotate("vestibule.dev/addresses=203.0.113.9");
     let told_twice = |events: &Value| {
         let mut events = events["items"].as_array().unwrap().iter();
-        events.any(|event| event["regarding"]["name"] == "unaddressed" && event["series"]["count"] == 2)
+        events.any(|event| event["regarding"]["name"] == "outside" && event["series"]["count"] == 2)
     };
     tenant
         .namespace
