@@ -127,6 +127,8 @@ fn what_happens_seldom(cluster: &Cluster, tenant: &Tenant) {
         states.all(|state| state["metadata"]["name"] != "gone")
     };
     kubectl.wait_for("its NodeState to go", &["nodestates"], PATIENCE, is_gone).unwrap();
+    // Its Claim goes with it.
+    tenant.namespace.run(&["delete", "tcproute", "every"]).unwrap();
 
     let annotate = |what: &str| {
         tenant.namespace.run(&["annotate", "--overwrite", "service", "outside", what]).unwrap();
