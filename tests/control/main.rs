@@ -6,6 +6,8 @@
 
 /// Our programs as processes.
 mod process;
+/// A connection that is held open.
+mod held;
 
 mod agent;
 mod chart;

@@ -14,6 +14,16 @@ use tests::temp::TempDir;
 
 /// The namespace of the release, as in the plain manifests.
 pub(crate) const RELEASE: &str = "vestibule-system";
+/// A Service that requests an address outside of the ranges, which is reported as a problem.
+pub(crate) const OUTSIDE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: outside, namespace: tenant, annotations: {vestibule.dev/addresses: 198.51.100.9}}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  ports: [{port: 443, protocol: TCP}]
+";
 /// The time limit for a step on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 

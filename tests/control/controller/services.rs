@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::process::OUTSIDE;
+
 use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, condition};
 
 const SERVICE: &str = "
@@ -15,17 +17,6 @@ spec:
   type: LoadBalancer
   loadBalancerClass: vestibule.dev/lb
   allocateLoadBalancerNodePorts: false
-  ports: [{port: 443, protocol: TCP}]
-";
-
-/// A Service that requests an address outside of the ranges.
-const OUTSIDE: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: outside, namespace: tenant, annotations: {vestibule.dev/addresses: 198.51.100.9}}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
   ports: [{port: 443, protocol: TCP}]
 ";
 

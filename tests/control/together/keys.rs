@@ -1,5 +1,4 @@
 use std::fs;
-use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -15,6 +14,7 @@ use userspace::dataplane::pin::Pins;
 use userspace::dataplane::read;
 
 use crate::agent::scene::{CONFIG, Scene, until};
+use crate::held::Held;
 use crate::process::RELEASE;
 
 const NAME: &str = "a.example.com";
@@ -92,8 +92,7 @@ fn keys_change_and_connections_go_on() {
     let connect = || scene.outside.run(|| tls::connect(vip, Arc::clone(&config), NAME));
     until("the tenant is served", &[&agent], || connect().is_ok());
 
-    let mut held = connect().unwrap();
-    held.write_all(b"ECHO\n").unwrap();
+    let mut held = Held::new(connect().unwrap());
     let begun = until_current(&scene, &first, &agent, || scene.outside.run(|| tls::dial(vip)).unwrap());
     let second = secret(&scene).unwrap();
     assert_ne!(second.current, first.current);
@@ -107,10 +106,7 @@ fn keys_change_and_connections_go_on() {
     let late = tls::handshake(begun, Arc::clone(&config), NAME).unwrap();
     assert_eq!(ask(late).unwrap(), "backend -");
     assert_eq!(ask(connect().unwrap()).unwrap(), "backend -");
-    held.write_all(b"still there").unwrap();
-    let mut back = [0; 11];
-    std::io::Read::read_exact(&mut held, &mut back).unwrap();
-    assert_eq!(&back, b"still there");
+    held.holds();
     // The same with the keys swapped.
     until("keys change again", &[&agent], || {
         secret(&scene).is_some_and(|keys| keys.current == first.current)

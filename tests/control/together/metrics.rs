@@ -7,7 +7,7 @@ use tests::skip_without_root;
 
 use super::probes::CONFIG;
 use crate::agent::scene::{Scene, until};
-use crate::process::RELEASE;
+use crate::process::{OUTSIDE, RELEASE};
 
 /// Returns names and types of the metrics in a `/metrics` text, as written in the list of metrics.
 fn served(text: &str) -> BTreeSet<(String, String)> {
@@ -32,17 +32,6 @@ fn listed(by: &str) -> BTreeSet<(String, String)> {
         .map(|cells| (cells[1].to_owned(), cells[2].to_owned()))
         .collect()
 }
-
-/// A Service that requests an address outside of the ranges, which is reported as a problem.
-const OUTSIDE: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: outside, namespace: tenant, annotations: {vestibule.dev/addresses: 198.51.100.9}}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
-  ports: [{port: 443, protocol: TCP}]
-";
 
 #[test]
 fn what_is_served_is_what_is_listed() {

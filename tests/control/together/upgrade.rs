@@ -1,7 +1,6 @@
 //! From the release before Claims to this one and back: agents first, controllers first. Its binary and its chart are built from this
 //! repository's history.
 
-use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,9 +15,10 @@ use tests::daemon::binary;
 use tests::server::{Server, Speech};
 use tests::skip_without_root;
 use tests::stop::Stop;
-use tests::tls::{self, Authority, ClientStream};
+use tests::tls::{self, Authority};
 
 use crate::agent::scene::{Agent, CONFIG, Scene, until};
+use crate::held::Held;
 use crate::process::{Controller, RELEASE, SOON};
 
 const NAME: &str = "a.example.com";
@@ -29,7 +29,7 @@ const QUIET: Duration = Duration::from_secs(15);
 /// A cluster with the chart of the previous release, whose pods are processes of ours.
 struct Upgrade {
     // Agents end before the scene.
-    held: ClientStream,
+    held: Held,
     config: Arc<ClientConfig>,
     _servers: [Server; 2],
     account: Kubectl,
@@ -72,8 +72,7 @@ fn installed() -> Option<(Upgrade, Controller, Agent)> {
     let vip: SocketAddr = VIP.parse().unwrap();
     let connect = || scene.outside.run(|| tls::connect(vip, Arc::clone(&config), NAME));
     until("the tenant is served", &[&agent], || connect().is_ok());
-    let mut held = connect().unwrap();
-    held.write_all(b"ECHO\n").unwrap();
+    let held = Held::new(connect().unwrap());
     let upgrade = Upgrade { held, config, _servers: servers, account, previous, scene };
     upgrade.programmed();
     Some((upgrade, controller, agent))
@@ -134,14 +133,6 @@ impl Upgrade {
         let both = json!({"endpoints": [endpoint("10.99.1.1"), endpoint("10.99.1.2")]});
         let slices = "/apis/discovery.k8s.io/v1/namespaces/tenant/endpointslices/a";
         self.scene.server.rest().connect().unwrap().merge(slices, &both).unwrap();
-    }
-
-    /// The connection from before everything still goes to its server and back.
-    fn holds(&mut self) {
-        self.held.write_all(b"still there").unwrap();
-        let mut back = [0; 11];
-        self.held.read_exact(&mut back).unwrap();
-        assert_eq!(&back, b"still there");
     }
 
     fn gateway(&self) -> Value {
@@ -231,7 +222,7 @@ fn agents_first_then_controllers_and_back() {
         is_as_before(&upgrade, &before);
         drop(old_controller);
     });
-    upgrade.holds();
+    upgrade.held.holds();
 }
 
 #[test]
@@ -249,6 +240,8 @@ fn controllers_first_then_agents() {
         until("a new route", &[&old_agent], || upgrade.serves("b"));
         std::thread::sleep(QUIET);
         is_as_before(&upgrade, &before);
+        let route = scene.kubectl().get(&["-n", "tenant", "tlsroute", "b"]).unwrap();
+        assert!(!is_programmed(&route), "{route:#}");
         upgrade.add_backend();
         until("another endpoint", &[&old_agent], || upgrade.dial() == "two -");
 
@@ -257,20 +250,19 @@ fn controllers_first_then_agents() {
             agent.is_ready() && agent.metric("vestibule_writer") == Some(1.0)
         });
         old_agent.end();
-        let programmed = |route: &Value| {
-            let conditions =
-                route["status"]["parents"][0]["conditions"].as_array().cloned().unwrap_or_default();
-            conditions.iter().any(|one| one["type"] == "vestibule.dev/Programmed" && one["status"] == "True")
-        };
-        scene
-            .kubectl()
-            .wait_for("the route is programmed", &["-n", "tenant", "tlsroute", "b"], SOON, programmed)
-            .unwrap();
+        let route = ["-n", "tenant", "tlsroute", "b"];
+        scene.kubectl().wait_for("the route is programmed", &route, SOON, is_programmed).unwrap();
         is_as_before(&upgrade, &before);
         scene.refusals()
     });
-    upgrade.holds();
+    upgrade.held.holds();
     assert!(refused.is_empty(), "{refused:?}");
+}
+
+/// Whether a route says that all nodes hold it.
+fn is_programmed(route: &Value) -> bool {
+    let conditions = route["status"]["parents"][0]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.iter().any(|one| one["type"] == "vestibule.dev/Programmed" && one["status"] == "True")
 }
 
 /// The Gateway has its address, and was `Programmed` all the time.

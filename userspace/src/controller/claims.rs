@@ -202,8 +202,7 @@ impl Claims {
         let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
         let version = |name: &String| {
             let (stored, (_, wanted)) = (stored.get(name)?, self.wanted.get(name)?);
-            let is_written = stored.spec.is_same(wanted)
-                || self.flights.is_pruned(name) && stored.spec.is_served_like(wanted);
+            let is_written = stored.spec.is_same(wanted) || self.is_as_it_can_be(name);
             is_written.then(|| stored.version.parse().ok())?
         };
         names.iter().try_fold(self.mark.least(), |newest: u64, name| Some(newest.max(version(name)?)))
@@ -215,6 +214,14 @@ impl Claims {
         self.due.clear();
         self.losses.clear();
         self.flights.forget();
+    }
+
+    /// Whether the API server keeps only a part of this one, and agents need no more of it.
+    fn is_as_it_can_be(&self, name: &str) -> bool {
+        let stored = self.stored.as_ref().and_then(|stored| stored.get(name));
+        let is_enough =
+            |(stored, (_, wanted)): (&Stored, &(model::Claim, ClaimSpec))| stored.spec.is_served_like(wanted);
+        self.flights.is_pruned(name) && stored.zip(self.wanted.get(name)).is_some_and(is_enough)
     }
 
     fn forget_wanted(&mut self) {
@@ -236,8 +243,8 @@ impl Claims {
             found = found.or_else(|| self.next_loss(now, &mut soonest));
         }
         let mut unwritten = self.due.iter().chain(&self.losses);
-        let is_as_it_can_be = |name: &String| self.held.contains(name) || self.flights.is_pruned(name);
-        if found.is_none() && unwritten.all(is_as_it_can_be) && !self.mark.is_there() {
+        let is_done = |name: &String| self.held.contains(name) || self.is_as_it_can_be(name);
+        if found.is_none() && unwritten.all(is_done) && !self.mark.is_there() {
             // All are written but those that wait for a kind that cannot be listed: an agent that lists them now knows that.
             match (self.flights.when(SETTLED, now), self.mark.quiet_until(now)) {
                 (When::Now, Some(at)) => soonest = Some(at),
@@ -386,8 +393,8 @@ mod tests {
         server: BTreeMap<String, Stored>,
         version: u32,
         now: Instant,
-        /// Its definition of Claims knows no addresses.
-        prunes: bool,
+        /// Takes out what its definition of Claims does not know.
+        prunes: Option<fn(&mut ClaimSpec)>,
     }
 
     impl Scene {
@@ -397,7 +404,7 @@ mod tests {
                 server: BTreeMap::new(),
                 version: 0,
                 now: Instant::now(),
-                prunes: false,
+                prunes: None,
             }
         }
 
@@ -410,9 +417,9 @@ mod tests {
             let mut counts = [0; 3];
             while let Ok((name, write)) = self.claims.next(self.now) {
                 self.version += 1;
-                let kept = |spec: ClaimSpec| match self.prunes {
-                    true => ClaimSpec { address: ClaimAddress::default(), ..spec },
-                    false => spec,
+                let kept = |mut spec: ClaimSpec| {
+                    self.prunes.iter().for_each(|prune| prune(&mut spec));
+                    spec
                 };
                 let stored = |spec| Stored {
                     spec: kept(spec),
@@ -450,7 +457,7 @@ mod tests {
                     _ => drop(self.server.remove(&name)),
                 }
                 let outcome = match &news {
-                    ClaimNews::Put(..) if self.prunes && name != SETTLED => ClaimOutcome::Pruned,
+                    ClaimNews::Put(..) if self.prunes.is_some() && name != SETTLED => ClaimOutcome::Pruned,
                     _ => ClaimOutcome::Written,
                 };
                 self.claims.ended(&name, outcome, self.now);
@@ -497,7 +504,8 @@ mod tests {
             ..claim(name, port)
         };
         let all = || vec![asks("x", 443), asks("y", 443), asks("z", 443)];
-        let mut scene = Scene { prunes: true, ..Scene::new() };
+        let addresses: fn(&mut ClaimSpec) = |spec| spec.address = ClaimAddress::default();
+        let mut scene = Scene { prunes: Some(addresses), ..Scene::new() };
         scene.list();
         scene.claims.want(all(), BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [3, 0, 0]);
@@ -528,10 +536,25 @@ mod tests {
         scene.server.remove(&last);
         scene.claims.take(ClaimNews::Gone(last));
         assert_eq!(scene.send(true), [1, 0, 0]);
-        scene.prunes = false;
+        scene.prunes = None;
         scene.now += FAILURE_WAIT_MAX;
         assert_eq!(scene.send(true), [0, 2, 0], "the first is kept, so the other one is written, too");
         assert_eq!((scene.claims.pruned(), scene.send(true)), (None, [0, 0, 0]));
+    }
+
+    /// Agents would serve something else than what was settled.
+    #[test]
+    fn claims_that_lack_what_agents_need_are_not_marked_as_written() {
+        let routes: fn(&mut ClaimSpec) = |spec| spec.route = String::new();
+        let mut scene = Scene { prunes: Some(routes), ..Scene::new() };
+        scene.list();
+        let claim = Claim { route: Some("r".into()), ..claim("x", 443) };
+        scene.claims.want(vec![claim], BTreeSet::new(), "t1");
+        assert_eq!(scene.send(true), [1, 0, 0]);
+        scene.now += QUIET;
+        assert_eq!(scene.send(true), [0, 0, 0]);
+        let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
+        assert!(!scene.claims.mark.is_there() && scene.claims.version_of(&object).is_none());
     }
 
     /// A kind that cannot be listed takes nothing from those who have it: others would get their names.

@@ -26,6 +26,7 @@ use tracing::{debug, warn};
 const MANAGER: &str = "vestibule-controller";
 /// The reporting controller of Events.
 const REPORTER: &str = "vestibule.dev/controller";
+
 /// `apiVersion` of a kind that is served in this version.
 pub(super) fn api_version(kind: Kind, version: &str) -> String {
     match kind.group() {

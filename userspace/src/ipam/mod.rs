@@ -5,7 +5,7 @@
 //! is outside the installation's ranges, excluded, or belongs to another namespace: to one that has it, or else to that of the older
 //! object. After that, objects that request nothing in particular get the addresses that are still free.
 //!
-//! What a Gateway was granted is read from Claims first: its status is a copy, which may be empty, or have been edited.
+//! What an object was granted is read from Claims first: its status is a copy, which may be empty, or have been edited.
 //!
 //! An address whose range was taken away drains: who was granted it keeps it and is warned, and nobody else gets it.
 
@@ -13,6 +13,8 @@
 mod pool;
 #[cfg(test)]
 mod histories;
+#[cfg(test)]
+mod service_tests;
 #[cfg(test)]
 mod tests;
 
@@ -145,12 +147,7 @@ fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
     let gateways: Vec<Claimant<'_>> = gateways
         .map(|(name, gateway)| {
             let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
-            let mut given: Vec<IpAddr> = cluster.possession.of_object(&object).collect();
-            for address in &gateway.given {
-                if !given.contains(address) {
-                    given.push(*address);
-                }
-            }
+            let given = given(cluster, &object, &gateway.given);
             let keeps = |address: &&IpAddr| {
                 cluster.possession.has_address(&name.namespace, **address)
                     && pool.exclusion(**address).is_none()
@@ -165,10 +162,21 @@ fn claimants(cluster: &Cluster) -> Vec<Claimant<'_>> {
     let services = cluster.services.iter().filter_map(|(name, service)| {
         let balancer = service.load_balancer.as_deref()?;
         let object = ObjectRef { kind: Kind::Service, name: name.clone() };
-        let given = cluster.possession.of_object(&object).collect();
+        let given = given(cluster, &object, &balancer.given);
         Some(service_claim(name, service.meta.created_secs, balancer, given, &families))
     });
     gateways.into_iter().chain(services).collect()
+}
+
+/// Returns the addresses that an object has: by Claims, then by its status.
+fn given(cluster: &Cluster, object: &ObjectRef, status: &[IpAddr]) -> Vec<IpAddr> {
+    let mut given: Vec<IpAddr> = cluster.possession.of_object(object).collect();
+    for address in status {
+        if !given.contains(address) {
+            given.push(*address);
+        }
+    }
+    given
 }
 
 fn gateway_claim<'a>(

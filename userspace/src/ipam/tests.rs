@@ -62,6 +62,7 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
     let balancer = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
         field: if addresses.is_empty() { "" } else { "spec.loadBalancerIP" }.into(),
+        given: Vec::new(),
         families: Vec::new(),
         has_source_ranges: false,
     };
@@ -75,7 +76,7 @@ fn got(cluster: &Cluster, object: &str) -> String {
     text(assign(cluster).gateways.get(&name(object)))
 }
 
-fn got_service(cluster: &Cluster, object: &str) -> String {
+pub(super) fn got_service(cluster: &Cluster, object: &str) -> String {
     text(assign(cluster).services.get(&name(object)))
 }
 
@@ -86,7 +87,7 @@ fn text(allocation: Option<&Allocation>) -> String {
     addresses.chain(allocation.reason.map(str::to_owned)).collect::<Vec<_>>().join(" ")
 }
 
-const DUAL: [&str; 2] = ["2001:db8::10-2001:db8::1f", "192.0.2.1-192.0.2.3"];
+pub(super) const DUAL: [&str; 2] = ["2001:db8::10-2001:db8::1f", "192.0.2.1-192.0.2.3"];
 
 #[test]
 fn one_of_each_family_ipv4_first_the_oldest_first() {
@@ -337,45 +338,4 @@ fn what_claims_say_that_a_gateway_has_comes_before_its_status() {
     grant(&mut cluster, "e/moves", "192.0.2.8");
     gateway(&mut cluster, "e/moves", 4, &["192.0.2.9"], &[]);
     assert_eq!(got(&cluster, "e/moves"), "192.0.2.9");
-}
-
-/// Services that ask for none get addresses of the families that they are of, and keep them as Gateways do.
-#[test]
-fn services_get_an_address_of_each_family_and_keep_it() {
-    let mut cluster = cluster(&["192.0.2.0-192.0.2.2", "2001:db8::-2001:db8::1"]);
-    let put = |cluster: &mut Cluster, name_of: &str, age, families: &[(bool, bool)]| {
-        service(cluster, name_of, age, &[]);
-        let service = Arc::make_mut(cluster.services.get_mut(&name(name_of)).unwrap());
-        let wish =
-            |(is_v4, is_required): &(bool, bool)| FamilyWish { is_v4: *is_v4, is_required: *is_required };
-        Arc::make_mut(service.load_balancer.as_mut().unwrap()).families = families.iter().map(wish).collect();
-    };
-    put(&mut cluster, "a/any", 1, &[]);
-    put(&mut cluster, "b/require", 2, &[(false, true), (true, true)]);
-    put(&mut cluster, "c/prefer", 3, &[(false, true), (true, false)]);
-    put(&mut cluster, "d/prefer", 4, &[(true, true), (false, false)]);
-    assert_eq!(got_service(&cluster, "a/any"), "192.0.2.1");
-    assert_eq!(got_service(&cluster, "b/require"), "2001:db8::1 192.0.2.2");
-    // Neither .0 nor the routers' anycast address is given to who asks for none.
-    assert_eq!(got_service(&cluster, "c/prefer"), "AddressNotAssigned");
-    assert_eq!(got_service(&cluster, "d/prefer"), "AddressNotAssigned");
-    service(&mut cluster, "c/prefer", 3, &["2001:db8::", "192.0.2.0"]);
-    assert_eq!(got_service(&cluster, "c/prefer"), "2001:db8:: 192.0.2.0");
-    // What was granted comes before age.
-    cluster.services.remove(&name("b/require"));
-    cluster.possession.add_address(&object(Kind::Service, "d/prefer"), ip("192.0.2.1"));
-    assert_eq!(got_service(&cluster, "d/prefer"), "192.0.2.1 2001:db8::1");
-    assert_eq!(got_service(&cluster, "a/any"), "192.0.2.2");
-    cluster.policy.ranges.remove(1);
-    assert_eq!(got_service(&cluster, "d/prefer"), "192.0.2.1");
-    put(&mut cluster, "c/six", 5, &[(false, true)]);
-    let problem = assign(&cluster).services[&name("c/six")].problem.clone().unwrap();
-    expect_test::expect![[
-        r#"warning: Service c/six: spec.ipFamilies: the installation has no IPv6 address range; add a range to the chart's values"#
-    ]]
-    .assert_eq(&problem.to_string());
-    // A range of one address means that one.
-    cluster.services.retain(|service, _| *service == name("c/six"));
-    cluster.policy.ranges = vec![range("2001:db8::-2001:db8::")];
-    assert_eq!(got_service(&cluster, "c/six"), "2001:db8::");
 }

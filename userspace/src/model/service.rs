@@ -39,6 +39,8 @@ pub struct LoadBalancerSpec {
     pub addresses: Vec<IpAddr>,
     /// Where they are asked for: `metadata.annotations[...]` or `spec.loadBalancerIP`; empty: nowhere.
     pub field: Arc<str>,
+    /// Addresses in `status.loadBalancer.ingress`: a copy of what it was granted.
+    pub given: Vec<IpAddr>,
     /// Families of which it wants an address each where it asks for none, the primary first; empty: any one.
     pub families: Vec<FamilyWish>,
     /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.

@@ -9,6 +9,7 @@ fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports
     let spec = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
         field: if addresses.is_empty() { "" } else { "metadata.annotations[vestibule.dev/addresses]" }.into(),
+        given: Vec::new(),
         families: Vec::new(),
         has_source_ranges: false,
     };

@@ -8,7 +8,9 @@ use super::super::value::{self, Findings, wrong};
 use super::{findings, meta};
 use crate::model::cluster::{FamilyWish, LoadBalancerSpec, ProbeSpec, ServicePort, ServiceSpec};
 use crate::model::{Kind, Problem};
+use serde_json::Value;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// `spec.loadBalancerClass` of Services that are ours.
@@ -33,7 +35,10 @@ pub(in super::super) fn fold(
     let is_ours = kind == "LoadBalancer" && spec.load_balancer_class.as_deref() == Some(CLASS);
     let service = ServiceSpec {
         is_external_name: kind == "ExternalName",
-        load_balancer: is_ours.then(|| Arc::new(load_balancer(&spec, annotations, &mut found, interner))),
+        load_balancer: is_ours.then(|| {
+            let given = given(&raw.status);
+            Arc::new(LoadBalancerSpec { given, ..load_balancer(&spec, annotations, &mut found, interner) })
+        }),
         ports: ports(spec.ports, &mut found, interner),
         probe: annotations
             .get(PROBE)
@@ -83,9 +88,17 @@ fn load_balancer(
     LoadBalancerSpec {
         addresses,
         field: interner.of(&field),
+        given: Vec::new(),
         families: families(spec),
         has_source_ranges: ranges || annotated,
     }
+}
+
+/// Returns the addresses that its status has. The controller wrote them; what it cannot have written is left out.
+fn given(status: &Value) -> Vec<IpAddr> {
+    let ingress = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
+    let address = |entry: &Value| value::address(entry.get("ip")?.as_str()?).ok();
+    ingress.into_iter().flatten().filter_map(address).collect()
 }
 
 /// The API server writes the families of each Service, both where the policy asks for two, and checks them.
