@@ -186,6 +186,25 @@ fn source_ranges_are_seen_in_both_places() {
     assert!(flag(&load_balancer("", "service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8")));
 }
 
+/// Its status is the copy of what it has, where Claims are lost.
+#[test]
+fn families_and_the_addresses_of_the_status_are_read() {
+    let read = |text: &str| service(raw(text), defaults(), &interner()).0.load_balancer.unwrap();
+    let wishes = |text: &str| -> Vec<(bool, bool)> {
+        read(text).families.iter().map(|wish| (wish.is_v4, wish.is_required)).collect()
+    };
+    let with =
+        |policy: &str| load_balancer(&format!("ipFamilies: [IPv6, IPv4], ipFamilyPolicy: {policy}"), "");
+    assert_eq!(wishes(&with("RequireDualStack")), [(false, true), (true, true)]);
+    assert_eq!(wishes(&with("PreferDualStack")), [(false, true), (true, false)]);
+    assert_eq!(wishes(&load_balancer("ipFamilies: [IPv4]", "")), [(true, true)]);
+    assert_eq!(wishes(&load_balancer("", "")), []);
+    let text = load_balancer("", "")
+        + "\nstatus: {loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: x}, {ip: 127.0.0.1}, {ip: '2001:db8::1'}]}}\n";
+    let given: Vec<String> = read(&text).given.iter().map(ToString::to_string).collect();
+    assert_eq!(given, ["192.0.2.1", "2001:db8::1"]);
+}
+
 #[test]
 fn ports_keep_their_protocol_and_names() {
     let text = "metadata: {name: a, namespace: ns}\nspec: {type: ExternalName, ports: [{port: 443, name: tls}, {port: 53, protocol: UDP}, {port: 0}]}\n";
