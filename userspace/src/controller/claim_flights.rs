@@ -39,6 +39,8 @@ struct Pending {
     is_in_flight: bool,
     /// The watch was faster than the answer to the write.
     is_reported: bool,
+    /// Something else has been wanted since the write in flight began.
+    is_changed: bool,
     failures: u32,
     /// Not before.
     not_before: Option<Instant>,
@@ -108,8 +110,11 @@ impl ClaimFlights {
 
     /// Something else is wanted of this one, or nothing: that is worth a write, even if part of it is taken out again.
     pub(super) fn changed(&mut self, name: &str) {
-        if self.pruned.remove(name) && !self.pending.get(name).is_some_and(|pending| pending.is_in_flight) {
-            self.pending.remove(name);
+        let was_pruned = self.pruned.remove(name);
+        match self.pending.get_mut(name) {
+            Some(pending) if pending.is_in_flight => pending.is_changed = true,
+            Some(_) if was_pruned => drop(self.pending.remove(name)),
+            _ => {}
         }
     }
 
@@ -132,6 +137,13 @@ impl ClaimFlights {
     ) -> BTreeSet<String> {
         self.in_flight -= 1;
         let mut again = BTreeSet::new();
+        let pending = self.pending.entry(name.to_owned()).or_default();
+        pending.is_in_flight = false;
+        let is_reported = std::mem::take(&mut pending.is_reported);
+        let is_changed = std::mem::take(&mut pending.is_changed);
+        // What was kept of it says nothing of what is wanted now.
+        let outcome =
+            if is_changed && outcome == ClaimOutcome::Pruned { ClaimOutcome::Written } else { outcome };
         match outcome {
             ClaimOutcome::Pruned => drop(self.pruned.insert(name.to_owned())),
             ClaimOutcome::Written if self.pruned.remove(name) && is_wanted => {
@@ -141,8 +153,6 @@ impl ClaimFlights {
             ClaimOutcome::Written | ClaimOutcome::Failed => {}
         }
         let pending = self.pending.entry(name.to_owned()).or_default();
-        pending.is_in_flight = false;
-        let is_reported = std::mem::take(&mut pending.is_reported);
         if outcome == ClaimOutcome::Written && is_reported {
             self.pending.remove(name);
             return again;

@@ -542,6 +542,24 @@ mod tests {
         assert_eq!((scene.claims.pruned(), scene.send(true)), (None, [0, 0, 0]));
     }
 
+    /// Another one is wanted while a write is in flight of which only a part is kept: it is written once the watch reports the first.
+    #[test]
+    fn what_changes_while_a_write_is_in_flight_does_not_wait_because_that_one_was_pruned() {
+        let mut scene = Scene::new();
+        scene.list();
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        let Ok((name, ClaimWrite::Create(spec))) = scene.claims.next(scene.now) else { panic!("no write") };
+        scene.claims.want(vec![claim("x", 444)], BTreeSet::new(), "t2");
+        scene.version += 1;
+        let version = scene.version.to_string();
+        let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false };
+        scene.server.insert(name.clone(), stored.clone());
+        scene.claims.ended(&name, ClaimOutcome::Pruned, scene.now);
+        assert_eq!((scene.claims.pruned(), scene.send(true)), (None, [0, 0, 0]));
+        scene.claims.take(ClaimNews::Put(name, Box::new(stored)));
+        assert_eq!(scene.send(true), [0, 1, 0]);
+    }
+
     /// Agents would serve something else than what was settled.
     #[test]
     fn claims_that_lack_what_agents_need_are_not_marked_as_written() {
