@@ -1,4 +1,5 @@
-//! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket for `vestibule probe`.
+//! `/metrics`, `/readyz` and `/livez` over HTTP: on a port, and on a socket for `vestibule probe`. On the socket alone, `/tenants/ROUTE`:
+//! whose a route is, for `vestibule explain`.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
@@ -50,6 +52,10 @@ pub trait Asked: Send + Sync + 'static {
     fn live(&self) -> Answer;
     /// Returns OpenMetrics text. May read maps, which can be slow, so it is called on a blocking thread.
     fn metrics(&self) -> String;
+    /// Returns whose this route is.
+    fn tenant(&self, _route: &str) -> Option<String> {
+        None
+    }
 }
 
 /// Returns a router for the three paths.
@@ -96,7 +102,30 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 /// Serves on a socket created by [`bind_socket`].
 pub async fn serve_socket(listener: UnixListener, asked: Arc<dyn Asked>) -> io::Result<()> {
-    axum::serve(listener, router(asked)).await
+    let tenants = Arc::clone(&asked);
+    let tenant = async move |extract::Path(route): extract::Path<String>| match tenants.tenant(&route) {
+        Some(tenant) => (StatusCode::OK, tenant),
+        None => (StatusCode::NOT_FOUND, String::new()),
+    };
+    axum::serve(listener, router(asked).route("/tenants/{*route}", get(tenant))).await
+}
+
+/// Asks the process at this socket whose a route is. `None`: it does not know, or nobody answers.
+pub fn tenant_of(socket: &Path, route: &str, limit: Duration) -> Option<String> {
+    let answer = ask(socket, &format!("/tenants/{}", escaped(route)), limit).ok()?;
+    answer.is_ok.then_some(answer.text)
+}
+
+/// Writes all but what a path may hold in hexadecimal (RFC 3986 section 2.1).
+fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'/' => text.push(byte.into()),
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
 }
 
 /// Requests a path such as `/readyz` on a process's socket. Waits at most `limit` for each part of the answer.

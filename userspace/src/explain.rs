@@ -50,6 +50,8 @@ pub struct Decision {
     pub listener: String,
     /// The route's name. Also set for `refuse` if a route was found but none of its backends can be used.
     pub route: Option<String>,
+    /// Whose the route is. `None`: that of a file, or nobody who knows was asked.
+    pub tenant: Option<String>,
     /// The pattern that matched, as configured; `None` for a default route and on TCP listeners.
     pub pattern: Option<String>,
     /// The bounds on what the route and the client may have. Empty without a route.
@@ -142,6 +144,7 @@ pub fn decide(
         verdict: "refuse",
         listener: world.label(LABEL_LISTENER, listener.id).unwrap_or_default().to_owned(),
         route: None,
+        tenant: None,
         pattern: None,
         bounds: Vec::new(),
         backend: None,
@@ -423,12 +426,12 @@ routes:
                 ("a.example.com", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"*.a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"[fd97:2::2]:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.3:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
-                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"*.a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"[fd97:2::2]:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.3:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
             "#]],
         );
     }
@@ -444,11 +447,11 @@ routes:
                 ("kubernetes.default.svc", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","pattern":"b.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_family"}
-                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
-                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
-                {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"name_invalid"}
-                {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"reserved_name"}
+                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","tenant":null,"pattern":"b.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_family"}
+                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","tenant":null,"pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
+                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","tenant":null,"pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
+                {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"name_invalid"}
+                {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"reserved_name"}
             "#]],
         );
     }
@@ -459,13 +462,13 @@ routes:
         let lines = [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 3, 1, 0, 200, 1], &[0x16, 3, 1, 0, 0], b""]
             .map(|bytes| answer(&world, Some("shared"), Query::Hello(bytes), None));
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"not_tls"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
-            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"malformed"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
+            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"not_tls"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
+            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"malformed"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
         "#]].assert_eq(&lines.concat());
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"forwarded"}
+            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","tenant":null,"pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"forwarded"}
         "#]].assert_eq(&answer(&world, Some("direct"), Query::Hello(b"SSH-2.0-x\r\n"), Some("192.0.2.7")));
     }
 

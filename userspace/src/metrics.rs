@@ -76,6 +76,11 @@ impl Served {
     fn get(&self) -> Arc<Desired> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// Returns whose this route is.
+    pub fn tenant(&self, route: &str) -> Option<Arc<str>> {
+        self.get().routes.find(route).and_then(|route| route.tenant.clone())
+    }
 }
 
 /// The metrics that an agent itself counts. The programs' counts are read from the maps.

@@ -1,3 +1,5 @@
+use std::path::Path;
+
 use serde_json::Value;
 use tests::skip_without_root;
 
@@ -12,10 +14,15 @@ fn what_objects_say_reaches_the_maps_and_what_the_maps_hold_is_told() {
     until("the route is in the maps", &[&agent], || scene.backends() == ["tlsroute/tenant/a 10.99.1.1:6443"]);
     until("the agent is ready", &[&agent], || agent.is_ready());
     assert!(agent.probe("--livez").0);
-    let output =
-        scene.vestibule().args(["explain", "--name", "a.example.com", "-o", "json"]).output().unwrap();
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["route"], "tlsroute/tenant/a", "{answer}");
+    let explain = |socket: &Path| -> Value {
+        let mut explain = scene.vestibule();
+        explain.args(["explain", "--name", "a.example.com", "-o", "json", "--socket"]).arg(socket);
+        serde_json::from_slice(&explain.output().unwrap().stdout).unwrap()
+    };
+    let answer = explain(agent.socket());
+    assert_eq!((&answer["route"], &answer["tenant"]), (&"tlsroute/tenant/a".into(), &"tenant".into()));
+    let answer = explain(Path::new("/nothing"));
+    assert_eq!((&answer["route"], &answer["tenant"]), (&"tlsroute/tenant/a".into(), &Value::Null));
 
     let state = ["nodestate", NODE];
     let state = scene.kubectl().wait_for("its NodeState", &state, super::scene::SOON, |_| true).unwrap();

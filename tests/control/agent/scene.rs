@@ -300,6 +300,11 @@ impl Agent {
         (output.status.success(), String::from_utf8(said).unwrap())
     }
 
+    /// Returns the socket on which it answers.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
         self.probe("--readyz").0
     }

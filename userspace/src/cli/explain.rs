@@ -5,11 +5,14 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::Shown;
 use super::print::{self, Row};
+use super::probe::SOCKET;
+use crate::admin;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::explain::{Bound, Client, Decision, Query, decide, image_of};
@@ -19,6 +22,9 @@ use crate::sources::file;
 
 /// The number of bytes read of a hello's file. Far more than the 18 KiB at which a hello is refused.
 const HELLO_FILE_BYTES: u64 = 1 << 20;
+
+/// The time limit for the agent's answer.
+const LIMIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Args)]
 #[group(id = "asked", required = true, multiple = false, args = ["name", "hello"])]
@@ -38,6 +44,9 @@ pub(super) struct Args {
     /// Use this configuration instead of what is in the kernel. Does not need root.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Socket of the agent, which knows whose each route is.
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
     #[command(flatten)]
     shown: Shown,
 }
@@ -55,7 +64,13 @@ fn client(text: &str) -> Result<Client, String> {
 pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
     let Some((world, counts)) = world(question, pins)? else { return Ok(ExitCode::FAILURE) };
     let listener = question.listener.as_deref();
-    let answer = |asked: Query<'_>| decide(&world, &counts, listener, asked, question.from);
+    let answer = |asked: Query<'_>| -> Result<Decision> {
+        let mut decision = decide(&world, &counts, listener, asked, question.from)?;
+        // A file has no tenants.
+        let route = decision.route.as_deref().filter(|_| question.config.is_none());
+        decision.tenant = route.and_then(|route| admin::tenant_of(&question.socket, route, LIMIT));
+        Ok(decision)
+    };
     let mut decisions = Vec::new();
     if let Some(name) = &question.name {
         decisions.push(answer(Query::Name(name))?);
@@ -68,7 +83,8 @@ pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
         decisions.push(answer(Query::Hello(&bytes))?);
     }
     let rows = decisions.iter().map(row).collect::<Result<Vec<_>>>()?;
-    let headings = ["verdict", "server name", "listener", "route", "pattern", "bounds", "backend", "why"];
+    let headings =
+        ["verdict", "server name", "listener", "route", "tenant", "pattern", "bounds", "backend", "why"];
     print::rows(&headings, &rows, question.shown.output)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -100,6 +116,7 @@ fn row(decision: &Decision) -> Result<Row> {
             decision.server_name.clone().unwrap_or_else(|| format!("({})", decision.parse)),
             decision.listener.clone(),
             text(&decision.route),
+            text(&decision.tenant),
             text(&decision.pattern),
             decision.bounds.iter().map(bound).collect::<Vec<_>>().join(", "),
             decision.backend.map(|backend| backend.to_string()).unwrap_or_default(),

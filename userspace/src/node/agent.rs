@@ -88,7 +88,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     source.keep_sizes(&pins, &mut chart)?;
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, options.metrics_per_route);
-    let mut telemetry = Telemetry::new(Told::new(registry), metrics);
+    let mut telemetry = Telemetry::new(Told::new(registry, metrics.served.clone()), metrics);
     let bound = bind_socket(&options.admin);
     telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
     telemetry.serve_port(options.metrics_port, options.metrics_access.clone());

@@ -67,7 +67,7 @@ fn node(options: &Options) -> Result<Node, NodeError> {
         state: None,
         cause: Cause::default(),
         keys: None,
-        telemetry: Telemetry::new(Told::new(registry), metrics),
+        telemetry: Telemetry::new(Told::new(registry, metrics.served.clone()), metrics),
         saving: Saving::new(None),
         pace,
     })

@@ -1,4 +1,4 @@
-//! Answers to `/readyz`, `/livez` and `/metrics`: what an agent is doing.
+//! Answers to `/readyz`, `/livez`, `/metrics` and `/tenants`: what an agent is doing.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use prometheus_client::registry::Registry;
 
 use crate::admin::{Answer, Asked};
-use crate::metrics;
+use crate::metrics::{self, Served};
 
 /// The loop runs at least every second. If it did not for this long, it never will again.
 const DEAD: Duration = Duration::from_secs(60);
@@ -33,10 +33,11 @@ pub(super) struct View {
 pub(super) struct Told {
     view: Mutex<View>,
     registry: Registry,
+    served: Served,
 }
 
 impl Told {
-    pub(super) fn new(registry: Registry) -> Self {
+    pub(super) fn new(registry: Registry, served: Served) -> Self {
         let view = View {
             is_synced: false,
             could_write: false,
@@ -45,7 +46,7 @@ impl Told {
             exceptions: Vec::new(),
             turned: Instant::now(),
         };
-        Self { view: Mutex::new(view), registry }
+        Self { view: Mutex::new(view), registry, served }
     }
 
     /// Changes what is reported.
@@ -93,6 +94,10 @@ impl Asked for Told {
     fn metrics(&self) -> String {
         metrics::text(&self.registry)
     }
+
+    fn tenant(&self, route: &str) -> Option<String> {
+        self.served.tenant(route).map(|tenant| tenant.to_string())
+    }
 }
 
 #[cfg(test)]
@@ -101,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_agent_is_ready_when_it_is_synced_and_writes_even_if_something_is_stale() {
-        let mut view = Told::new(Registry::default()).view().clone();
+        let mut view = Told::new(Registry::default(), Served::default()).view().clone();
         assert_eq!(ready(&view).text.lines().count(), 3);
         view.is_synced = true;
         assert!(!ready(&view).is_ok);
@@ -117,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_loop_that_stands_still_is_dead() {
-        let view = Told::new(Registry::default()).view().clone();
+        let view = Told::new(Registry::default(), Served::default()).view().clone();
         assert!(live(&view, view.turned + DEAD).is_ok);
         assert!(!live(&view, view.turned + DEAD + Duration::from_millis(1)).is_ok);
     }

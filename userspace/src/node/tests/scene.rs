@@ -90,7 +90,7 @@ impl Scene {
         let pins = Pins::new(&folder.0);
         let mut registry = metrics::registry();
         let metrics = AgentMetrics::register(&mut registry, &pins, false);
-        let telemetry = Telemetry::new(Told::new(registry), metrics);
+        let telemetry = Telemetry::new(Told::new(registry, metrics.served.clone()), metrics);
         let inputs = Inputs::new();
         let outputs = outputs.iter().map(|output| Box::new((*output).clone()) as Box<dyn Output>);
         Self {
