@@ -8,6 +8,8 @@ mod gateways;
 mod classes;
 /// Ingress of Services, and Events.
 mod services;
+/// Addresses of MetalLB's pools.
+mod pools;
 /// Entries of routes.
 mod routes;
 /// Claims.

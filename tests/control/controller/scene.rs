@@ -50,6 +50,11 @@ impl Scene {
         Self { server, folder, reports: Arc::default() }
     }
 
+    /// Replaces the chart's file, which is followed.
+    pub(super) fn configure(&self, text: &str) {
+        self.folder.write("vestibule.json", text).unwrap();
+    }
+
     pub(super) fn kubectl(&self) -> &Kubectl {
         self.server.kubectl()
     }

@@ -5,9 +5,10 @@ use super::ingress::{INGRESS, RawIngress};
 use super::raw::{RawListener, RawRoute, RawSettings, Text};
 use super::shape::{LISTENER, ROUTE, SETTINGS, Shape};
 use super::value::{self, Wrong, wrong};
-use crate::model::cluster::{AddressRange, Policy, ProbeKind, ProbeSpec};
+use crate::model::cluster::{AddressRange, Policy, PoolPolicy, ProbeKind, ProbeSpec};
+use crate::model::pool::InvalidRange;
 use crate::model::{Facts, Problem};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -48,6 +49,7 @@ pub(super) struct RawChart<'a> {
     probe: Option<RawProbe<'a>>,
     saved_state: Option<RawSavedState<'a>>,
     ingress: Option<RawIngress<'a>>,
+    metallb: Option<RawMetalLb<'a>>,
     listeners: Option<Vec<RawListener<'a>>>,
     routes: Option<Vec<RawRoute<'a>>>,
 }
@@ -59,6 +61,13 @@ struct RawAddresses<'a> {
     ranges: Option<Vec<Text<'a>>>,
     shared: Option<Vec<Text<'a>>>,
     excluded: Option<Vec<Text<'a>>>,
+}
+
+/// `metallb`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", bound(deserialize = "'de: 'a"))]
+struct RawMetalLb<'a> {
+    namespaces: Option<Vec<Text<'a>>>,
 }
 
 /// `savedState`.
@@ -89,6 +98,7 @@ pub(super) const CHART: Shape = Shape::Table(&[
     ("probe", Shape::Table(PROBE)),
     ("savedState", Shape::Table(&[("maxAge", Shape::Text)])),
     ("ingress", Shape::Table(INGRESS)),
+    ("metallb", Shape::Table(&[("namespaces", Shape::List(&Shape::Text))])),
     ("listeners", Shape::List(&Shape::Table(LISTENER))),
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
@@ -136,10 +146,13 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
     let saved_max_age = check.saved_max_age(raw.saved_state.unwrap_or_default()).unwrap_or(SAVED_MAX_AGE);
     let ingress = check.ingress(raw.ingress.unwrap_or_default(), &facts.listeners);
+    let namespaces = raw.metallb.unwrap_or_default().namespaces.unwrap_or_default();
+    let namespaces = check.list(namespaces, namespace, |i| format!("metallb.namespaces[{i}]"));
+    let pools = PoolPolicy { namespaces };
     ChartFile {
         saved_max_age,
         facts,
-        policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent, ingress },
+        policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent, ingress, pools },
         devices,
     }
 }
@@ -150,13 +163,7 @@ impl Check<'_> {
         for (i, text) in raw.iter().enumerate() {
             let field = || format!("addresses.ranges[{i}]");
             let Some(new) = self.take(range(text), text, field) else { continue };
-            let overlaps = |other: &AddressRange| {
-                other.holds(new.first)
-                    || other.holds(new.last)
-                    || new.holds(other.first)
-                    || new.holds(other.last)
-            };
-            if let Some((other, _)) = ranges.iter().find(|(_, other)| overlaps(other)) {
+            if let Some((other, _)) = ranges.iter().find(|(_, other)| other.overlaps(&new)) {
                 let what = format!("has addresses of addresses.ranges[{other}] too");
                 self.problems
                     .push(Problem::error(field(), what, "list each address in one range only").value(text));
@@ -259,6 +266,18 @@ fn probe_kind(text: &str) -> Result<ProbeKind, Wrong> {
     }
 }
 
+/// Checks the name of a namespace: a label of RFC 1123.
+fn namespace(text: &str) -> Result<Arc<str>, Wrong> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_end = |byte: Option<&u8>| byte.is_some_and(|byte| *byte != b'-');
+    let bytes = text.as_bytes();
+    let is_name = bytes.len() <= 63 && bytes.iter().copied().all(is_inner);
+    if !is_name || !is_end(bytes.first()) || !is_end(bytes.last()) {
+        return wrong("is no namespace", "write the name of a namespace, such as \"metallb-system\"");
+    }
+    Ok(text.into())
+}
+
 /// Checks a device's name by the kernel's rules: 1 to 15 bytes, without white space, '/' and ':'.
 fn device(text: &str) -> Result<Arc<str>, Wrong> {
     let strange = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
@@ -284,49 +303,13 @@ fn block(text: &str) -> Result<IpNet, Wrong> {
 
 /// Parses a CIDR, `first-last` or a single address. Only addresses that clients can dial are valid.
 fn range(text: &str) -> Result<AddressRange, Wrong> {
-    let range = if let Some((first, last)) = text.split_once('-') {
-        AddressRange { first: value::address(first.trim())?, last: value::address(last.trim())? }
+    let (first, last) = if let Some((first, last)) = text.split_once('-') {
+        (value::address(first.trim())?, value::address(last.trim())?)
     } else {
         let block = block(text)?;
-        AddressRange { first: block.network(), last: block.broadcast() }
+        (block.network(), block.broadcast())
     };
-    if range.first.is_ipv4() != range.last.is_ipv4() {
-        return wrong("has two families", "write both ends in one family; make two ranges of it");
-    }
-    if range.first > range.last {
-        return wrong("ends before it begins", "write the lower address first");
-    }
-    let strange = STRANGE.iter().find(|(block, _)| {
-        let ends = AddressRange { first: block.network(), last: block.broadcast() };
-        range.holds(ends.first) || ends.holds(range.first)
-    });
-    match strange {
-        Some((block, what)) => {
-            wrong(format!("holds {what} addresses ({block})"), "write only addresses that clients can dial")
-        }
-        None => Ok(range),
-    }
-}
-
-/// Addresses that no client can dial.
-const STRANGE: [(IpNet, &str); 9] = [
-    (v4([0, 0, 0, 0], 8), "unspecified"),
-    (v4([127, 0, 0, 0], 8), "loopback"),
-    (v4([169, 254, 0, 0], 16), "link-local"),
-    (v4([224, 0, 0, 0], 4), "multicast"),
-    (v4([240, 0, 0, 0], 4), "reserved"),
-    (v6([0, 0, 0, 0, 0, 0], 96), "unspecified and loopback"),
-    (v6([0, 0, 0, 0, 0, 0xffff], 96), "mapped IPv4"),
-    (v6([0xfe80, 0, 0, 0, 0, 0], 10), "link-local"),
-    (v6([0xff00, 0, 0, 0, 0, 0], 8), "multicast"),
-];
-
-const fn v4([a, b, c, d]: [u8; 4], prefix: u8) -> IpNet {
-    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix))
-}
-
-const fn v6([a, b, c, d, e, f]: [u16; 6], prefix: u8) -> IpNet {
-    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix))
+    AddressRange::new(first, last).or_else(|InvalidRange { what, remedy }| wrong(what, remedy))
 }
 
 /// Returns all addresses of a block, including the first and the last.

@@ -180,6 +180,9 @@ impl Claims {
             let name = ObjectName::new(origin.namespace.as_str(), origin.name.as_str());
             let Ok(kind) = origin.kind.parse() else { continue };
             stored.spec.granted().iter().for_each(|grant| grant.note(kind, &name, &mut possession));
+            if let Some(pool) = &stored.spec.address.pool {
+                possession.note_pool(ObjectRef { kind, name }, pool);
+            }
         }
         possession
     }
@@ -381,7 +384,7 @@ mod tests {
             matches: Vec::new(),
             route: None,
             grants: vec![grant],
-            address: AddressWish::Any(Vec::new()),
+            address: AddressWish::default(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
         }

@@ -17,6 +17,7 @@ use crate::sources::kubernetes::{Source, Stale, StoredStatus};
 use crate::status::Nodes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Minimum pause between two judgements, so that changes that arrive together are judged together.
@@ -44,6 +45,8 @@ pub(super) struct Known<'a> {
     pub(super) failing: Failing,
     /// `metadata.uid` of NodeStates, by node.
     pub(super) node_uids: BTreeMap<String, String>,
+    /// Why nothing is taken from MetalLB's pools.
+    pub(super) metallb: Option<Arc<str>>,
     /// The current time, in RFC 3339, UTC.
     pub(super) now: &'a str,
 }
@@ -157,13 +160,22 @@ impl Core {
     /// Judges everything.
     pub(super) fn judge(&mut self, known: Known<'_>, at: Instant) -> Summary {
         self.is_touched = false;
-        let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, failing, node_uids, now } =
-            known;
+        let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
+        let Known { failing, node_uids, metallb, now, .. } = known;
         self.history.judge(&mut nodes);
         let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, at);
         let status = |object: &ObjectRef| status(object);
-        let view =
-            View { cluster, status: &status, bundle, nodes: &nodes, failing: &failing, now, at, unlisted };
+        let view = View {
+            cluster,
+            status: &status,
+            bundle,
+            nodes: &nodes,
+            failing: &failing,
+            metallb,
+            now,
+            at,
+            unlisted,
+        };
         let judged = self.judge.judge(&view, &mut self.claims);
         let (stale, young): (Vec<_>, Vec<_>) = stale.into_iter().partition(|stale| stale.since + STALE <= at);
         let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };

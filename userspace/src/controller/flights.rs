@@ -1,5 +1,5 @@
-//! Requests to the API server that are in flight: statuses, Claims, Events, and one look at the keys, one removal of a NodeState and one
-//! GatewayClass at a time.
+//! Requests to the API server that are in flight: statuses, Claims, Events, and one look at the keys, one removal of a NodeState, one
+//! GatewayClass and one look for MetalLB at a time.
 
 use super::core;
 use super::writes::Spare;
@@ -15,6 +15,8 @@ pub(super) enum Done {
     Node,
     /// A GatewayClass's finalizers.
     Class,
+    /// A Pod of MetalLB, if there is one.
+    MetalLb(Result<Option<String>, String>),
 }
 
 /// All requests in flight.
@@ -27,6 +29,8 @@ pub(super) struct Flights {
     pub(super) node: bool,
     /// Whether finalizers are being written.
     pub(super) class: bool,
+    /// Whether MetalLB is being looked for.
+    pub(super) metallb: bool,
 }
 
 impl Flights {

@@ -256,7 +256,7 @@ mod tests {
             matches: Vec::new(),
             route: None,
             grants: names.iter().map(grant).chain([binding]).collect(),
-            address: AddressWish::Any(Vec::new()),
+            address: AddressWish::default(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
         }

@@ -31,6 +31,8 @@ pub(super) struct View<'a> {
     pub(super) nodes: &'a Nodes,
     /// Backends that live nodes see down.
     pub(super) failing: &'a Failing,
+    /// Why nothing is taken from MetalLB's pools.
+    pub(super) metallb: Option<Arc<str>>,
     /// The current time, in RFC 3339, UTC.
     pub(super) now: &'a str,
     /// The same time.
@@ -144,6 +146,7 @@ impl Judge {
         round.listener_sets(&verdicts);
         round.services(&verdicts);
         round.ingresses(&verdicts);
+        round.pools(&assignment);
         round.routes(&verdicts);
         let mut out = round.out;
         self.last = verdicts;
@@ -164,6 +167,7 @@ impl Judge {
     /// Returns the objects, with addresses that were written but not reported yet.
     fn with_given(&mut self, view: &View<'_>) -> Cluster {
         let mut cluster = view.cluster.clone();
+        cluster.pools_closed.clone_from(&view.metallb);
         self.given.retain(|name, (version, addresses)| {
             let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
             let is_old = (view.status)(&object).is_some_and(|stored| stored.resource_version == *version);
@@ -267,6 +271,15 @@ impl Round<'_, '_> {
             let object = ObjectRef { kind: Kind::Ingress, name: name.clone() };
             let is_same = !self.judge.last.ingresses.contains_key(name);
             self.one(object, is_same, Judged::default(), |current| status::ingress::left(current, &ours));
+        }
+    }
+
+    /// While MetalLB may run, it writes their status.
+    fn pools(&mut self, assignment: &Assignment) {
+        let is_ours = self.view.metallb.is_none();
+        for (name, pool) in assignment.pools.iter().filter(|_| is_ours) {
+            let object = ObjectRef { kind: Kind::IpAddressPool, name: name.clone() };
+            self.one(object, false, Judged::default(), |current| status::pool::desired_status(current, pool));
         }
     }
 
@@ -400,6 +413,7 @@ mod tests {
             nodes: &nodes,
             bundle: None,
             failing: &Failing::new(),
+            metallb: None,
             now: "2026-11-21T10:00:00Z",
             at: Instant::now(),
             unlisted,
@@ -528,6 +542,7 @@ mod tests {
                 nodes: &nodes,
                 bundle: None,
                 failing: &Failing::new(),
+                metallb: None,
                 now: "2026-11-21T10:00:00Z",
                 at: Instant::now(),
                 unlisted: BTreeSet::new(),

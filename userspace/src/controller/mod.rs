@@ -21,6 +21,8 @@ mod ask;
 pub mod holders;
 /// Reads the Lease once.
 pub mod leader;
+/// Whether MetalLB runs beside us.
+mod metallb;
 /// Which agents are alive. Pure.
 mod liveness;
 /// The agents: which are alive, and what their nodes hold.

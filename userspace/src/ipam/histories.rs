@@ -1,6 +1,7 @@
-//! Random histories: objects come, go and ask for other addresses, and ranges change.
+//! Random histories: objects come, go and ask for other addresses and pools, and ranges and pools change.
 
-use super::tests::{cluster, gateway, ip, name, object as object_ref, service};
+use super::pool_tests::{ask, pool};
+use super::tests::{cluster, families, gateway, ip, name, object as object_ref, service};
 use super::*;
 use crate::model::Possession;
 use proptest::prelude::*;
@@ -13,6 +14,13 @@ const RANGES: [&[&str]; 3] = [
     &["192.0.2.3-192.0.2.6", "2001:db8::12-2001:db8::15"],
     &["192.0.2.5-192.0.2.5"],
 ];
+/// Pools, by name, with the namespaces that they admit.
+const POOLS: [&[(&str, &str, &[&str])]; 4] = [
+    &[],
+    &[("p", "198.51.100.1-198.51.100.3", &["a"]), ("q", "192.0.2.4-192.0.2.8", &[])],
+    &[("p", "198.51.100.2-198.51.100.4", &["b", "c"])],
+    &[("q", "2001:db8::13-2001:db8::18", &["b"]), ("p", "192.0.2.5-192.0.2.6", &["a"])],
+];
 /// Addresses that objects ask for by value; `-` is one without value, and the last may be shared.
 const ASKED: [&str; 6] = ["192.0.2.1", "192.0.2.3", "192.0.2.5", "2001:db8::12", "-", "192.0.2.4"];
 
@@ -23,26 +31,33 @@ enum Step {
         object: usize,
         is_service: bool,
         asked: Vec<usize>,
+        /// Index into the names `p` and `q`.
+        pool: Option<usize>,
     },
     Remove {
         object: usize,
     },
     Ranges(usize),
+    Pools(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let put = (0..6_usize, any::<bool>(), prop::collection::vec(0..ASKED.len(), 0..3))
-        .prop_map(|(object, is_service, asked)| Step::Put { object, is_service, asked });
+    let pool = prop::option::weighted(0.3, 0..2_usize);
+    let put = (0..6_usize, any::<bool>(), prop::collection::vec(0..ASKED.len(), 0..3), pool)
+        .prop_map(|(object, is_service, asked, pool)| Step::Put { object, is_service, asked, pool });
     let remove = (0..6_usize).prop_map(|object| Step::Remove { object });
-    prop_oneof![6 => put, 2 => remove, 1 => (0..RANGES.len()).prop_map(Step::Ranges)]
+    prop_oneof![6 => put, 2 => remove, 1 => (0..RANGES.len()).prop_map(Step::Ranges), 1 => (0..POOLS.len()).prop_map(Step::Pools)]
 }
 
 /// What there is, and what each object has.
 #[derive(Clone, Default)]
 struct Scene {
     ranges: usize,
-    objects: BTreeMap<usize, (bool, Vec<usize>)>,
+    pools: usize,
+    objects: BTreeMap<usize, (bool, Vec<usize>, Option<usize>)>,
     has: BTreeMap<usize, Vec<IpAddr>>,
+    /// The pool that each asked for when it was granted that.
+    asked: BTreeMap<usize, Option<usize>>,
 }
 
 fn own(object: usize) -> String {
@@ -54,8 +69,13 @@ impl Scene {
     fn assign(&self) -> BTreeMap<usize, Vec<IpAddr>> {
         let mut cluster = cluster(RANGES[self.ranges]);
         cluster.policy.shared = [ip(ASKED[5])].into();
+        for (named, range, namespaces) in POOLS[self.pools] {
+            pool(&mut cluster, named, &[range], |pool| {
+                pool.scope.namespaces = namespaces.iter().map(|name| Arc::from(*name)).collect();
+            });
+        }
         let mut possession = Possession::default();
-        for (object, (is_service, asked)) in &self.objects {
+        for (object, (is_service, asked, pool)) in &self.objects {
             let asked: Vec<&str> = asked.iter().map(|one| ASKED[*one]).collect();
             let has = self.has.get(object).cloned().unwrap_or_default();
             // The later an object was made, the smaller its number here: age and possession contradict each other.
@@ -65,19 +85,20 @@ impl Scene {
                 service(&mut cluster, &own(*object), age, &values);
                 if values.is_empty() {
                     // The second family is wanted if there is one to spare.
-                    let wish = |place| FamilyWish { is_v4: place == 0, is_required: place == 0 };
-                    let service = Arc::make_mut(cluster.services.get_mut(&name(&own(*object))).unwrap());
-                    Arc::make_mut(service.load_balancer.as_mut().unwrap()).families =
-                        (0..asked.len()).map(wish).collect();
+                    families(&mut cluster, &own(*object), &[(true, true), (false, false)][..asked.len()]);
                 }
+                ask(&mut cluster, &own(*object), pool.map(|pool| ["p", "q"][pool]));
             } else {
                 let given: Vec<String> = has.iter().map(ToString::to_string).collect();
                 let given: Vec<&str> = given.iter().map(String::as_str).collect();
                 gateway(&mut cluster, &own(*object), age, &asked, &given);
             }
+            let kind = if *is_service { Kind::Service } else { Kind::Gateway };
             for address in has {
-                let kind = if *is_service { Kind::Service } else { Kind::Gateway };
                 possession.add_address(&object_ref(kind, &own(*object)), address);
+            }
+            if let Some(Some(pool)) = self.asked.get(object) {
+                possession.note_pool(object_ref(kind, &own(*object)), ["p", "q"][*pool]);
             }
         }
         cluster.possession = possession;
@@ -103,12 +124,12 @@ proptest! {
         for step in steps {
             let before = scene.clone();
             let changed = match &step {
-                Step::Put { object, is_service, asked } => {
+                Step::Put { object, is_service, asked, pool } => {
                     // A Service that becomes a Gateway is another object.
-                    if scene.objects.get(object).is_some_and(|(was_service, _)| was_service != is_service) {
+                    if scene.objects.get(object).is_some_and(|(was_service, ..)| was_service != is_service) {
                         scene.has.remove(object);
                     }
-                    scene.objects.insert(*object, (*is_service, asked.clone()));
+                    scene.objects.insert(*object, (*is_service, asked.clone(), *pool));
                     Some(*object)
                 }
                 Step::Remove { object } => {
@@ -120,8 +141,13 @@ proptest! {
                     scene.ranges = *ranges;
                     None
                 }
+                Step::Pools(pools) => {
+                    scene.pools = *pools;
+                    None
+                }
             };
             scene.has = scene.assign();
+            scene.asked = scene.objects.iter().map(|(object, (_, _, pool))| (*object, *pool)).collect();
             let mut namespaces: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
             for (object, addresses) in &scene.has {
                 let mut once: Vec<IpAddr> = addresses.clone();

@@ -1,12 +1,29 @@
-//! Which addresses may be assigned at all, and the next free one.
+//! Which addresses may be assigned at all, of which pool, and the next free one.
 
-use crate::model::cluster::{AddressRange, Policy};
+use super::PoolUse;
+use super::count::{count, is_left_out};
+use crate::model::cluster::{AddressRange, Policy, PoolScope, PoolSpec, PoolWish};
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use ipnet::IpNet;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The chart's ranges, read from first to last.
-pub(super) struct Pool<'a> {
-    policy: &'a Policy,
+/// The chart's ranges and MetalLB's pools, in the order in which objects get addresses of them: pools that admit some only, the
+/// chart's ranges, and pools that admit everybody; among pools, by priority and name.
+pub(super) struct Pools<'a> {
+    cluster: &'a Cluster,
+    pools: Vec<Pool<'a>>,
+}
+
+/// Index of a pool among all.
+pub(super) type PoolIndex = usize;
+
+/// Ranges, read from first to last.
+struct Pool<'a> {
+    /// `None`: the chart's ranges.
+    spec: Option<&'a PoolSpec>,
+    ranges: &'a [AddressRange],
     v4: Cursor,
     v6: Cursor,
 }
@@ -20,46 +37,170 @@ struct Cursor {
     next: Option<IpAddr>,
 }
 
-impl<'a> Pool<'a> {
-    pub(super) fn new(policy: &'a Policy) -> Self {
-        Self { policy, v4: Cursor::default(), v6: Cursor::default() }
+impl<'a> Pools<'a> {
+    pub(super) fn new(cluster: &'a Cluster) -> Self {
+        let policy = &cluster.policy;
+        let is_read = |pool: &&PoolSpec| policy.pools.namespaces.contains(&pool.meta.name.namespace);
+        let read = cluster.pools.values().map(|pool| &**pool).filter(is_read);
+        let (mut bound, mut free): (Vec<&PoolSpec>, Vec<&PoolSpec>) =
+            read.partition(|pool| pool.scope.is_bound());
+        for pools in [&mut bound, &mut free] {
+            pools.sort_by_key(|pool| (pool.priority, &pool.meta.name.name, &pool.meta.name.namespace));
+        }
+        let of = |spec: Option<&'a PoolSpec>| Pool {
+            spec,
+            ranges: spec.map_or(&policy.ranges, |spec| &spec.ranges),
+            v4: Cursor::default(),
+            v6: Cursor::default(),
+        };
+        let specs = bound.into_iter().map(Some).chain([None]).chain(free.into_iter().map(Some));
+        Self { cluster, pools: specs.map(of).collect() }
     }
 
-    /// Whether the ranges have addresses of the family.
-    pub(super) fn offers(&self, is_v4: bool) -> bool {
-        self.policy.ranges.iter().any(|range| range.first.is_ipv4() == is_v4)
+    /// Returns the pools of which an object may get addresses that it does not ask for by value, in order; or why it gets none of the
+    /// pool that it asks for.
+    pub(super) fn of(&self, object: &ObjectName, wish: &PoolWish) -> Result<Vec<PoolIndex>, String> {
+        let indices = || (0..self.pools.len()).filter(|index| !self.pools[*index].ranges.is_empty());
+        let Some(asked) = &wish.pool else {
+            let is_automatic = |index: &PoolIndex| {
+                !self.is_closed(*index) && self.pools[*index].spec.is_none_or(|spec| spec.is_automatic)
+            };
+            let indices = indices().filter(is_automatic).filter(|index| self.admits(*index, object, wish));
+            return Ok(indices.collect());
+        };
+        let is_asked =
+            |index: &PoolIndex| self.pools[*index].spec.is_some_and(|s| s.meta.name.name == *asked);
+        match (0..self.pools.len()).find(is_asked) {
+            Some(index) if self.admits(index, object, wish) => Ok(vec![index]),
+            Some(_) => Err(format!("the pool {asked} does not admit it: its serviceAllocation names others")),
+            None => Err(format!("there is no pool {asked}")),
+        }
+    }
+
+    /// Whether a pool has an address.
+    pub(super) fn holds(&self, index: PoolIndex, address: IpAddr) -> bool {
+        self.pools[index].ranges.iter().any(|range| range.holds(address))
+    }
+
+    /// Returns the pools with an address: several, where they overlap.
+    pub(super) fn holding(&self, address: IpAddr) -> impl Iterator<Item = PoolIndex> {
+        (0..self.pools.len()).filter(move |index| self.holds(*index, address))
+    }
+
+    /// Whether a pool has an address.
+    pub(super) fn have(&self, address: IpAddr) -> bool {
+        self.holding(address).next().is_some()
+    }
+
+    /// Whether an object may ask a pool for an address by value.
+    pub(super) fn admits(&self, index: PoolIndex, object: &ObjectName, wish: &PoolWish) -> bool {
+        let scope: Option<&PoolScope> = self.pools[index].spec.map(|spec| &spec.scope);
+        let namespace = &object.namespace;
+        let labels = self.cluster.namespaces.labels.get(namespace).map(|labels| &**labels);
+        scope.is_none_or(|scope| scope.admits(namespace, labels, &wish.labels))
+    }
+
+    /// Returns why nobody gets an address of MetalLB's pools that he does not have; `None`: everybody may.
+    pub(super) fn closed(&self) -> Option<String> {
+        let why = self.cluster.pools_closed.as_ref()?;
+        Some(format!("{why}: nobody gets an address of its pools meanwhile"))
+    }
+
+    /// Whether a pool is one of those.
+    pub(super) fn is_closed(&self, index: PoolIndex) -> bool {
+        self.cluster.pools_closed.is_some() && self.pools[index].spec.is_some()
+    }
+
+    /// Whether a pool has addresses of a family.
+    pub(super) fn offers(&self, index: PoolIndex, is_v4: bool) -> bool {
+        self.pools[index].ranges.iter().any(|range| range.first.is_ipv4() == is_v4)
+    }
+
+    /// Returns how many addresses of MetalLB's pools are assigned, and how many are free.
+    pub(super) fn uses(&self, assigned: impl Iterator<Item = IpAddr>) -> BTreeMap<ObjectName, PoolUse> {
+        let mut counts = vec![[0_u64; 2]; self.pools.len()];
+        for address in assigned {
+            for index in self.holding(address) {
+                counts[index][usize::from(!address.is_ipv4())] += 1;
+            }
+        }
+        let excluded = IpNet::aggregate(&self.cluster.policy.excluded);
+        let size = |spec: &PoolSpec, is_v4: bool| {
+            let ranges = spec.ranges.iter().filter(|range| range.first.is_ipv4() == is_v4);
+            let counts = ranges.map(|range| count(range, spec.leaves_out_ends, &excluded));
+            counts.fold(0_u64, |sum, count| sum.saturating_add(u64::try_from(count).unwrap_or(u64::MAX)))
+        };
+        let of = |(pool, assigned): (&Pool<'_>, [u64; 2])| {
+            let spec = pool.spec?;
+            let free = |at: usize| size(spec, at == 0).saturating_sub(assigned[at]);
+            Some((spec.meta.name.clone(), PoolUse { assigned, available: [free(0), free(1)] }))
+        };
+        self.pools.iter().zip(counts).filter_map(of).collect()
+    }
+
+    /// Returns the name of a pool, for problems.
+    pub(super) fn name(&self, index: PoolIndex) -> impl fmt::Display {
+        match self.pools[index].spec {
+            Some(spec) => format!("the pool {}", spec.meta.name.name),
+            None => "the ranges of the installation".to_owned(),
+        }
     }
 
     /// Returns why no object may have an address, not even one that has it; `None`: one may.
     pub(super) fn exclusion(&self, address: IpAddr) -> Option<String> {
-        let net = self.policy.excluded.iter().find(|net| net.contains(&address))?;
+        let net = self.cluster.policy.excluded.iter().find(|net| net.contains(&address))?;
         Some(format!("{address} is in {net}, a range of nodes, pods or Services"))
     }
 
-    /// Whether a range holds an address.
-    pub(super) fn holds(&self, address: IpAddr) -> bool {
-        self.policy.ranges.iter().any(|range| range.holds(address))
-    }
-
-    /// Returns the next address of the family that may be assigned and for which `taken` returns `false`. The
-    /// search never goes back, so between two calls the set of taken addresses may only grow.
-    pub(super) fn next(&mut self, is_v4: bool, taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
-        let policy = self.policy;
-        let cursor = if is_v4 { &mut self.v4 } else { &mut self.v6 };
+    /// Returns the next address of a pool and family that may be assigned and for which `taken` returns `false`. The search never goes
+    /// back, so between two calls the set of taken addresses may only grow.
+    pub(super) fn next(
+        &mut self,
+        index: PoolIndex,
+        is_v4: bool,
+        taken: impl Fn(IpAddr) -> bool,
+    ) -> Option<IpAddr> {
+        if self.is_closed(index) {
+            return None;
+        }
+        let policy = &self.cluster.policy;
+        let Pool { spec, ranges, v4, v6 } = &mut self.pools[index];
+        let leaves_out_ends = spec.is_none_or(|spec| spec.leaves_out_ends);
+        let cursor = if is_v4 { v4 } else { v6 };
         loop {
-            let range = policy.ranges.get(cursor.range)?;
+            let range = ranges.get(cursor.range)?;
             let from = cursor.next.unwrap_or(range.first);
-            let found = if range.first.is_ipv4() == is_v4 { free(range, from, policy, &taken) } else { None };
+            let is_left_out = |address| leaves_out_ends && is_left_out(range, address);
+            let is_free =
+                |address| !taken(address) && !policy.shared.contains(&address) && !is_left_out(address);
+            let found =
+                (range.first.is_ipv4() == is_v4).then(|| free(range, from, policy, is_free)).flatten();
             match found {
                 Some(address) => {
-                    match after(address) {
-                        Some(next) if address < range.last => cursor.next = Some(next),
-                        _ => *cursor = Cursor { range: cursor.range + 1, next: None },
-                    }
+                    cursor.next = Some(address);
                     return Some(address);
                 }
                 None => *cursor = Cursor { range: cursor.range + 1, next: None },
             }
+        }
+    }
+}
+
+/// Reports pools of MetalLB that hold addresses of others: who gets them depends on the order alone.
+pub(super) fn report(cluster: &Cluster, problems: &mut Vec<Problem>) {
+    let pools = Pools::new(cluster);
+    for (index, pool) in pools.pools.iter().enumerate() {
+        let Some(spec) = pool.spec else { continue };
+        let others = pools.pools.iter().enumerate().filter(|(other, _)| *other != index);
+        let overlap = others.flat_map(|(other, pool)| pool.ranges.iter().map(move |range| (other, range)));
+        let overlap = |own: &AddressRange| overlap.clone().find(|(_, range)| own.overlaps(range));
+        let found = pool.ranges.iter().enumerate().find_map(|(at, own)| Some((at, own, overlap(own)?.0)));
+        if let Some((at, own, other)) = found {
+            let what = format!("has addresses of {} too", pools.name(other));
+            let field = format!("spec.addresses[{at}]");
+            let problem = Problem::warning(field, what, "list each address in one pool only");
+            let object = ObjectRef { kind: Kind::IpAddressPool, name: spec.meta.name.clone() };
+            problems.push(problem.value(format!("{}-{}", own.first, own.last)).object(object));
         }
     }
 }
@@ -69,30 +210,17 @@ fn free(
     range: &AddressRange,
     from: IpAddr,
     policy: &Policy,
-    taken: impl Fn(IpAddr) -> bool,
+    is_free: impl Fn(IpAddr) -> bool,
 ) -> Option<IpAddr> {
     let mut address = from;
     while range.holds(address) {
         match policy.excluded.iter().find(|net| net.contains(&address)) {
             Some(net) => address = after(last(net))?,
-            None if taken(address) || policy.shared.contains(&address) || is_left_out(range, address) => {
-                address = after(address)?;
-            }
-            None => return Some(address),
+            None if is_free(address) => return Some(address),
+            None => address = after(address)?,
         }
     }
     None
-}
-
-/// Whether an address is given only to who asks for it by value: IPv4 addresses that end in 0 or 255, which some take for those of a
-/// network, and IPv6 addresses that end in 64 zero bits, the anycast address of a subnet's routers (RFC 4291 section 2.6.1). A range
-/// of one address means that one.
-fn is_left_out(range: &AddressRange, address: IpAddr) -> bool {
-    !range.is_single()
-        && match address {
-            IpAddr::V4(address) => matches!(address.octets()[3], 0 | 255),
-            IpAddr::V6(address) => address.to_bits() << 64 == 0,
-        }
 }
 
 fn last(net: &IpNet) -> IpAddr {

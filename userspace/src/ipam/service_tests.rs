@@ -1,6 +1,6 @@
 //! Addresses of Services that ask for none.
 
-use super::tests::{DUAL, cluster, got_service, ip, name, object, range, service};
+use super::tests::{DUAL, cluster, families, got_service, ip, name, object, range, service};
 use super::*;
 use std::sync::Arc;
 
@@ -10,10 +10,9 @@ fn a_service_has_what_its_status_says_where_claims_say_nothing() {
     let mut cluster = cluster(&DUAL);
     for (object, age, given) in [("a/old", 1, "192.0.2.2"), ("b/young", 2, "192.0.2.1")] {
         service(&mut cluster, object, age, &[]);
+        families(&mut cluster, object, &[(true, true)]);
         let service = Arc::make_mut(cluster.services.get_mut(&name(object)).unwrap());
-        let balancer = Arc::make_mut(service.load_balancer.as_mut().unwrap());
-        balancer.given = vec![ip(given)];
-        balancer.families = vec![FamilyWish { is_v4: true, is_required: true }];
+        Arc::make_mut(service.load_balancer.as_mut().unwrap()).given = vec![ip(given)];
     }
     assert_eq!(
         (got_service(&cluster, "a/old"), got_service(&cluster, "b/young")),
@@ -31,12 +30,9 @@ fn a_service_has_what_its_status_says_where_claims_say_nothing() {
 #[test]
 fn services_get_an_address_of_each_family_and_keep_it() {
     let mut cluster = cluster(&["192.0.2.0-192.0.2.2", "2001:db8::-2001:db8::1"]);
-    let put = |cluster: &mut Cluster, name_of: &str, age, families: &[(bool, bool)]| {
+    let put = |cluster: &mut Cluster, name_of: &str, age, wanted: &[(bool, bool)]| {
         service(cluster, name_of, age, &[]);
-        let service = Arc::make_mut(cluster.services.get_mut(&name(name_of)).unwrap());
-        let wish =
-            |(is_v4, is_required): &(bool, bool)| FamilyWish { is_v4: *is_v4, is_required: *is_required };
-        Arc::make_mut(service.load_balancer.as_mut().unwrap()).families = families.iter().map(wish).collect();
+        families(cluster, name_of, wanted);
     };
     put(&mut cluster, "a/any", 1, &[]);
     put(&mut cluster, "b/require", 2, &[(false, true), (true, true)]);

@@ -1,8 +1,10 @@
 //! Which object gets which address.
 
 use super::*;
+use crate::model::ObjectRef;
 use crate::model::cluster::{
-    AddressRange, AddressRequest, ClassSpec, GatewayListener, NamespaceScope, Policy, ServiceSpec,
+    AddressRange, AddressRequest, ClassSpec, FamilyWish, GatewayListener, LoadBalancerSpec, NamespaceScope,
+    Policy, PoolWish, ServiceSpec,
 };
 use crate::model::object::Meta;
 use std::sync::Arc;
@@ -64,6 +66,7 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
         field: if addresses.is_empty() { "" } else { "spec.loadBalancerIP" }.into(),
         given: Vec::new(),
         families: Vec::new(),
+        from: PoolWish::default(),
         has_source_ranges: false,
     };
     let meta = meta(object, created_secs);
@@ -72,8 +75,15 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
 }
 
 /// Shows `addresses reason` of a Gateway.
-fn got(cluster: &Cluster, object: &str) -> String {
+pub(super) fn got(cluster: &Cluster, object: &str) -> String {
     text(assign(cluster).gateways.get(&name(object)))
+}
+
+/// Says of which families a Service wants addresses, IPv4 or else IPv6, and whether it needs them.
+pub(super) fn families(cluster: &mut Cluster, object: &str, families: &[(bool, bool)]) {
+    let service = Arc::make_mut(cluster.services.get_mut(&name(object)).unwrap());
+    let wish = |(is_v4, is_required): &(bool, bool)| FamilyWish { is_v4: *is_v4, is_required: *is_required };
+    Arc::make_mut(service.load_balancer.as_mut().unwrap()).families = families.iter().map(wish).collect();
 }
 
 pub(super) fn got_service(cluster: &Cluster, object: &str) -> String {

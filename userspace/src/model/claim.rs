@@ -111,10 +111,21 @@ pub struct Claim {
 pub enum AddressWish {
     /// These.
     Values(Vec<IpAddr>),
-    /// Any of the ranges, one of each of these families; empty: of each that they have.
-    Any(Vec<FamilyWish>),
+    /// Any.
+    Any {
+        /// One of each of these families; empty: of each that there is.
+        families: Vec<FamilyWish>,
+        /// Of this pool; `None`: of any.
+        pool: Option<Arc<str>>,
+    },
     /// Those of this Gateway.
     OfGateway(ObjectName),
+}
+
+impl Default for AddressWish {
+    fn default() -> Self {
+        Self::Any { families: Vec::new(), pool: None }
+    }
 }
 
 /// The backends of a claim.
@@ -189,6 +200,9 @@ pub fn possession<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Possession
         if let Some(object) = claim.origin.object() {
             let ObjectRef { kind, name } = object;
             claim.grants.iter().for_each(|grant| grant.note(kind, &name, &mut possession));
+            if let AddressWish::Any { pool: Some(pool), .. } = &claim.address {
+                possession.note_pool(ObjectRef { kind, name }, pool);
+            }
         }
     }
     possession

@@ -5,8 +5,10 @@ pub use super::ingress::{
     AdoptedClass, IngressObjects, IngressPolicy, IngressPort, IngressRule, IngressSpec,
 };
 use super::kind::Kind;
+pub use super::labels::{LabelSelector, Labels, Operator, Requirement};
 use super::name::Pattern;
 use super::object::{Meta, ObjectName, ObjectRef};
+pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish};
 use super::possession::Possession;
 use super::problem::Problem;
 pub use super::service::{
@@ -16,9 +18,6 @@ use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// Labels of a namespace.
-pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
 /// Everything that the under cluster says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,6 +42,10 @@ pub struct Cluster {
     pub services: BTreeMap<ObjectName, Arc<ServiceSpec>>,
     /// Endpoints by Service, of all its slices together.
     pub endpoints: BTreeMap<ObjectName, Arc<[Endpoint]>>,
+    /// IPAddressPools of MetalLB.
+    pub pools: BTreeMap<ObjectName, Arc<PoolSpec>>,
+    /// Why nobody gets an address of those pools that he does not have; `None`: everybody may.
+    pub pools_closed: Option<Arc<str>>,
     /// What Claims granted before.
     pub possession: Possession,
     /// What could not be read, by object.
@@ -56,6 +59,7 @@ impl Cluster {
             Kind::Gateway => Box::new(self.gateways.values().map(|one| &one.meta)),
             Kind::GatewayClass => Box::new(self.classes.values().map(|one| &one.meta)),
             Kind::Ingress => Box::new(self.ingress.all.values().map(|one| &one.meta)),
+            Kind::IpAddressPool => Box::new(self.pools.values().map(|one| &one.meta)),
             Kind::ListenerSet => Box::new(self.listener_sets.values().map(|one| &one.meta)),
             Kind::Service => Box::new(self.services.values().map(|one| &one.meta)),
             Kind::TcpRoute => Box::new(self.tcp_routes.values().map(|one| &one.meta)),
@@ -70,6 +74,7 @@ impl Cluster {
             Kind::Gateway => &self.gateways.get(name)?.meta,
             Kind::GatewayClass => &self.classes.get(&name.name)?.meta,
             Kind::Ingress => &self.ingress.all.get(name)?.meta,
+            Kind::IpAddressPool => &self.pools.get(name)?.meta,
             Kind::ListenerSet => &self.listener_sets.get(name)?.meta,
             Kind::Service => &self.services.get(name)?.meta,
             Kind::TcpRoute => &self.tcp_routes.get(name)?.meta,
@@ -104,27 +109,8 @@ pub struct Policy {
     pub panic_percent: u8,
     /// Which Ingresses are served, and where.
     pub ingress: IngressPolicy,
-}
-
-/// First and last address, both included, of one family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct AddressRange {
-    /// First address.
-    pub first: IpAddr,
-    /// Last address, not before the first.
-    pub last: IpAddr,
-}
-
-impl AddressRange {
-    /// Whether it is of one address.
-    pub fn is_single(&self) -> bool {
-        self.first == self.last
-    }
-
-    /// Whether it holds the address.
-    pub fn holds(&self, address: IpAddr) -> bool {
-        self.first.is_ipv4() == address.is_ipv4() && self.first <= address && address <= self.last
-    }
+    /// Which pools of MetalLB are read.
+    pub pools: PoolPolicy,
 }
 
 /// A GatewayClass of ours.
@@ -157,6 +143,8 @@ pub struct GatewaySpec {
     pub allowed_listeners: NamespaceScope,
     /// `status.addresses` of type IPAddress: what the controller has given it.
     pub given: Vec<IpAddr>,
+    /// Where its addresses come from.
+    pub from: PoolWish,
 }
 
 /// An entry of a Gateway's `spec.addresses`.
@@ -221,50 +209,6 @@ impl NamespaceScope {
             Self::Selector(selector) => labels.is_some_and(|labels| selector.matches(labels)),
             Self::None => false,
         }
-    }
-}
-
-/// `metav1.LabelSelector`: all of it must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LabelSelector {
-    /// `matchLabels` and `matchExpressions` as requirements.
-    pub requirements: Vec<Requirement>,
-}
-
-/// One requirement on labels.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Requirement {
-    /// Label.
-    pub key: Arc<str>,
-    /// What its value must be.
-    pub operator: Operator,
-}
-
-/// What a label's value must be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Operator {
-    /// One of these.
-    In(Vec<Arc<str>>),
-    /// None of these; a missing label satisfies it.
-    NotIn(Vec<Arc<str>>),
-    /// Present.
-    Exists,
-    /// Absent.
-    DoesNotExist,
-}
-
-impl LabelSelector {
-    /// Whether labels satisfy every requirement.
-    pub fn matches(&self, labels: &Labels) -> bool {
-        self.requirements.iter().all(|Requirement { key, operator }| {
-            let value = labels.get(key);
-            match operator {
-                Operator::In(values) => value.is_some_and(|value| values.contains(value)),
-                Operator::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-                Operator::Exists => value.is_some(),
-                Operator::DoesNotExist => value.is_none(),
-            }
-        })
     }
 }
 

@@ -6,6 +6,8 @@ use std::fmt;
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 /// API group of Ingresses.
 pub const INGRESS_GROUP: &str = "networking.k8s.io";
+/// API group of MetalLB's kinds.
+pub const METALLB_GROUP: &str = "metallb.io";
 /// API group of Services: core.
 pub const CORE_GROUP: &str = "";
 
@@ -18,6 +20,8 @@ pub enum Kind {
     GatewayClass,
     /// `networking.k8s.io`
     Ingress,
+    /// `metallb.io`
+    IpAddressPool,
     /// `gateway.networking.k8s.io`
     ListenerSet,
     /// core
@@ -55,7 +59,7 @@ struct Row {
 
 /// In the order of [`Kind`].
 #[rustfmt::skip]
-const TABLE: [Row; 7] = {
+const TABLE: [Row; 8] = {
     use Kind::*;
     use Says::{Addresses, Condition, Nowhere, ParentCondition};
     const fn row(
@@ -67,6 +71,7 @@ const TABLE: [Row; 7] = {
         row(Gateway, "Gateway", GATEWAY_GROUP, "gateways", true, Condition("Programmed")),
         row(GatewayClass, "GatewayClass", GATEWAY_GROUP, "gatewayclasses", false, Nowhere),
         row(Ingress, "Ingress", INGRESS_GROUP, "ingresses", true, Addresses),
+        row(IpAddressPool, "IPAddressPool", METALLB_GROUP, "ipaddresspools", true, Nowhere),
         row(ListenerSet, "ListenerSet", GATEWAY_GROUP, "listenersets", true, Condition("Programmed")),
         row(Service, "Service", CORE_GROUP, "services", true, Condition(OUR_PROGRAMMED)),
         row(TcpRoute, "TCPRoute", GATEWAY_GROUP, "tcproutes", true, ParentCondition(OUR_PROGRAMMED)),

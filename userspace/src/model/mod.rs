@@ -20,6 +20,10 @@ pub mod object;
 pub mod cluster;
 /// Services and their endpoints.
 pub mod service;
+/// Labels, and what selects by them.
+pub mod labels;
+/// Pools of addresses: what they hold, and whom they admit.
+pub mod pool;
 /// Ingresses, and which of them are served.
 pub mod ingress;
 /// What an origin asks, and what it was granted.

@@ -14,6 +14,8 @@ pub struct Possession {
     addresses: HashMap<IpAddr, HashSet<Arc<str>>>,
     /// Addresses of each Gateway and Service, in order.
     objects: HashMap<ObjectRef, BTreeSet<IpAddr>>,
+    /// The pool that each of them asked for when it was granted them.
+    pools: HashMap<ObjectRef, Arc<str>>,
     bindings: HashMap<(SocketAddr, Protocol), HashSet<Arc<str>>>,
     /// `None`: what no name takes.
     names: HashMap<(SocketAddr, Option<Pattern>), HashSet<Arc<str>>>,
@@ -29,6 +31,16 @@ impl Possession {
     /// Returns the addresses that a Gateway or Service has, in order.
     pub fn of_object(&self, object: &ObjectRef) -> impl Iterator<Item = IpAddr> {
         self.objects.get(object).into_iter().flatten().copied()
+    }
+
+    /// A Gateway or Service was granted what it has while it asked for this pool.
+    pub fn note_pool(&mut self, object: ObjectRef, pool: &str) {
+        self.pools.insert(object, pool.into());
+    }
+
+    /// Returns the pool that a Gateway or Service asked for when it was granted what it has.
+    pub fn pool_of(&self, object: &ObjectRef) -> Option<&str> {
+        self.pools.get(object).map(|pool| &**pool)
     }
 
     /// An object of this namespace answers at an address and port with a protocol. The address may be that of a Gateway of another

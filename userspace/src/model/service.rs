@@ -1,6 +1,7 @@
 //! Services, as far as they matter: ports, addresses, endpoints.
 
 use super::object::Meta;
+use super::pool::PoolWish;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -43,6 +44,8 @@ pub struct LoadBalancerSpec {
     pub given: Vec<IpAddr>,
     /// Families of which it wants an address each where it asks for none, the primary first; empty: any one.
     pub families: Vec<FamilyWish>,
+    /// Where its addresses come from.
+    pub from: PoolWish,
     /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.
     pub has_source_ranges: bool,
 }

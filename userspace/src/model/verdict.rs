@@ -67,6 +67,8 @@ impl Verdicts {
             Kind::Gateway => self.gateways.contains_key(name),
             Kind::GatewayClass => self.classes.contains_key(&name.name),
             Kind::Ingress => self.ingresses.contains_key(name),
+            // Whose they are, the chart says.
+            Kind::IpAddressPool => false,
             Kind::ListenerSet => self.listener_sets.contains_key(name),
             Kind::Service => self.services.contains_key(name),
             Kind::TcpRoute => self.tcp_routes.contains_key(name),

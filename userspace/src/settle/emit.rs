@@ -125,7 +125,7 @@ impl Emitter<'_, '_> {
             part: "".into(),
             uid: "".into(),
             tenant: None,
-            address: AddressWish::Any(Vec::new()),
+            address: AddressWish::default(),
             port: 0,
             protocol: Protocol::Tls,
             matches: Vec::new(),
@@ -291,7 +291,10 @@ impl Emitter<'_, '_> {
         let gateway = self.cluster.gateways.get(name);
         let values = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
         let values: Vec<IpAddr> = values.filter_map(|request| request.value.as_ref()?.parse().ok()).collect();
-        if values.is_empty() { AddressWish::Any(Vec::new()) } else { AddressWish::Values(values) }
+        if !values.is_empty() {
+            return AddressWish::Values(values);
+        }
+        AddressWish::Any { families: Vec::new(), pool: gateway.and_then(|gateway| gateway.from.pool.clone()) }
     }
 
     /// Returns the target of the first route of the cluster, and that of the first port of a Service.
@@ -313,9 +316,11 @@ impl Emitter<'_, '_> {
 /// Returns which addresses a Service of our class asks for.
 fn service_wish(service: &ServiceSpec) -> AddressWish {
     match service.load_balancer.as_deref() {
-        Some(balancer) if balancer.addresses.is_empty() => AddressWish::Any(balancer.families.clone()),
+        Some(balancer) if balancer.addresses.is_empty() => {
+            AddressWish::Any { families: balancer.families.clone(), pool: balancer.from.pool.clone() }
+        }
         Some(balancer) => AddressWish::Values(balancer.addresses.clone()),
-        None => AddressWish::Any(Vec::new()),
+        None => AddressWish::default(),
     }
 }
 

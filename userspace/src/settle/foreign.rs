@@ -10,7 +10,9 @@ pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
     // Computed only if needed: problems are rare and concern few objects.
     let mut backends = None;
     let mut is_ours = |object: &ObjectRef| {
+        let namespace = &object.name.namespace;
         verdicts.contains(object)
+            || object.kind == Kind::IpAddressPool && cluster.policy.pools.namespaces.contains(namespace)
             || object.kind == Kind::Service
                 && backends.get_or_insert_with(|| backends_of(cluster, verdicts)).contains(&object.name)
     };

@@ -42,7 +42,7 @@ pub(crate) mod tests;
 pub use bindings::{ADDRESSES_MAX, BINDINGS_MAX, Most};
 pub(crate) use ingress::served as ingress_served;
 
-use crate::ipam::Assignment;
+use crate::ipam::{self, Assignment};
 use crate::model::verdict::{Condition, Status};
 use crate::model::{Claim, Cluster, Desired, Kind, Possession, Problem, Verdicts};
 use bindings::{Bid, Binding, Outcome, Whose};
@@ -175,6 +175,7 @@ impl Settled<'_> {
             ingresses: self.ingresses.verdicts(bindings, problems),
         };
         tenant::report(self.cluster, &verdicts, problems);
+        ipam::report(self.cluster, problems);
         problems.splice(first..first, foreign::without(self.cluster, &verdicts));
         verdicts
     }

@@ -19,6 +19,8 @@ pub mod route;
 pub mod service;
 /// Ingress.
 pub mod ingress;
+/// IPAddressPool.
+pub mod pool;
 /// What is taken out when Vestibule leaves the cluster.
 pub mod withdrawn;
 

@@ -67,6 +67,10 @@ ingress:
   listeners: {{ toJson .Values.ingress.listeners }}
   adopt: {{ toJson .Values.ingress.adopt }}
 {{- end }}
+{{- with .Values.metallb.namespaces }}
+metallb:
+  namespaces: {{ toJson . }}
+{{- end }}
 {{- with .Values.listeners }}
 listeners: {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -16,6 +16,7 @@ use super::health::Failing;
 use super::hold::is_basis;
 use super::kube_event::Note;
 use super::kube_events::Evidence;
+use super::metallb::MetalLb;
 use super::queue::Outcome;
 use super::telemetry::Telemetry;
 use super::writes::Spare;
@@ -79,6 +80,7 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         flights: Flights::default(),
         keys_due: Instant::now(),
         node_due: Instant::now(),
+        metallb: (MetalLb::new(Instant::now()), Instant::now()),
         spare: None,
         telemetry,
     };
@@ -128,6 +130,8 @@ struct Controller {
     flights: Flights,
     keys_due: Instant,
     node_due: Instant,
+    /// Whether MetalLB runs, and when to look again.
+    metallb: (MetalLb, Instant),
     spare: Spare,
     telemetry: Arc<Telemetry>,
 }
@@ -180,6 +184,7 @@ impl Controller {
         self.telemetry.leads(leads);
         self.core.lead();
         self.keys_due = now;
+        self.metallb = (MetalLb::new(now), now);
         self.spare = None;
     }
 
@@ -232,6 +237,7 @@ impl Controller {
             nodes: self.agents.nodes(),
             failing,
             node_uids,
+            metallb: self.metallb.0.why(begun),
             now: &now,
         };
         let Summary { problems, in_use, nodes } = self.core.judge(known, begun);
@@ -292,6 +298,11 @@ impl Controller {
             }
             Done::Node => self.flights.node = false,
             Done::Class => self.flights.class = false,
+            Done::MetalLb(found) => {
+                self.flights.metallb = false;
+                self.metallb.0.looked(found, now);
+                self.core.touch();
+            }
         }
     }
 

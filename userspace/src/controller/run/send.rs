@@ -6,6 +6,7 @@ use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
 use crate::controller::kube_event::Note;
+use crate::controller::metallb::{self, LOOK};
 use crate::controller::queue::{Outcome, Write};
 use crate::controller::writes::{self, Told};
 use crate::model::ObjectRef;
@@ -33,6 +34,9 @@ impl Controller {
         }
         if !self.flights.node && now >= self.node_due {
             self.forget_node(now);
+        }
+        if !self.flights.metallb && now >= self.metallb.1 {
+            self.look_for_metallb(now);
         }
         if self.flights.keys { wake } else { wake.min(self.keys_due) }
     }
@@ -64,6 +68,22 @@ impl Controller {
             let keys = writes::keys(&client, &namespace, schedule, spare);
             let answer = tokio::time::timeout(REQUEST, keys).await;
             Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
+        });
+    }
+
+    /// Looks for MetalLB, where its pools are read.
+    fn look_for_metallb(&mut self, now: Instant) {
+        let namespaces = &self.files.content().policy.pools.namespaces;
+        if namespaces.is_empty() {
+            return;
+        }
+        let (client, namespaces) = (self.client.clone(), namespaces.clone());
+        self.metallb.1 = now + LOOK;
+        self.flights.metallb = true;
+        self.flights.fly(async move {
+            let look = metallb::look(&client, &namespaces);
+            let found = tokio::time::timeout(REQUEST, look).await;
+            Done::MetalLb(found.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
         });
     }
 

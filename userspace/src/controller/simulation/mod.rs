@@ -288,6 +288,7 @@ impl Simulation {
             nodes,
             failing: BTreeMap::new(),
             node_uids: BTreeMap::new(),
+            metallb: None,
             now: "2026-11-28T10:00:00Z",
         };
         let real = Instant::now();

@@ -1,6 +1,7 @@
 //! Services of our class.
 
 use super::*;
+use crate::model::cluster::PoolWish;
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use expect_test::expect;
 
@@ -11,6 +12,7 @@ fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports
         field: if addresses.is_empty() { "" } else { "metadata.annotations[vestibule.dev/addresses]" }.into(),
         given: Vec::new(),
         families: Vec::new(),
+        from: PoolWish::default(),
         has_source_ranges: false,
     };
     let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);

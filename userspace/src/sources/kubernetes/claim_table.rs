@@ -125,7 +125,7 @@ mod tests {
             matches: Vec::new(),
             route: None,
             grants: Vec::new(),
-            address: AddressWish::Any(Vec::new()),
+            address: AddressWish::default(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
         };

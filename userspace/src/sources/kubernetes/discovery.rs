@@ -52,7 +52,8 @@ enum Sight {
 
 /// Starts all watches; those of kinds that a CRD brings as soon as it is there.
 pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::Sender<Message>) {
-    let of_every_cluster = Source::of_controller(options.policy.ingress.is_on())
+    let policy = options.policy.clone();
+    let of_every_cluster = Source::of_controller(&policy)
         .filter(|source| *source != Source::Definitions)
         .filter_map(|source| Some((source, source.fixed_version()?)));
     let start = Start::new(options, outbox);

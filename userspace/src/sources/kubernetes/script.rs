@@ -102,7 +102,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         matches: Vec::new(),
         route: Some(format!("service/{name}:443").into()),
         grants: vec![grant(Granted::Binding), grant(Granted::Rest)],
-        address: AddressWish::Any(Vec::new()),
+        address: AddressWish::default(),
         refusals: Vec::new(),
         backends: ClaimBackends::Services { references, server_name: None },
     }

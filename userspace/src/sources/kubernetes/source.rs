@@ -3,7 +3,8 @@
 
 use super::target::Target;
 use crate::model::Kind;
-use crate::model::kind::{CORE_GROUP, GATEWAY_GROUP, INGRESS_GROUP};
+use crate::model::cluster::Policy;
+use crate::model::kind::{CORE_GROUP, GATEWAY_GROUP, INGRESS_GROUP, METALLB_GROUP};
 
 /// A kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +22,8 @@ pub(crate) enum Source {
     ReferenceGrants,
     IngressClasses,
     Ingresses,
+    /// IPAddressPools of MetalLB.
+    Pools,
     /// What was settled.
     Claims,
 }
@@ -32,6 +35,8 @@ pub(crate) enum Reader {
     Controller,
     /// The controller, where the chart says that Ingresses are served.
     ControllerOfIngresses,
+    /// The controller, where the chart says whose pools are read.
+    ControllerOfPools,
     /// Agents.
     Agents,
     /// Both.
@@ -85,9 +90,9 @@ struct Row {
 
 /// In the order of [`Source`]. How an object is folded is in `watches.rs`, where it is kept in `tables.rs`.
 #[rustfmt::skip]
-const TABLE: [Row; 13] = {
+const TABLE: [Row; 14] = {
     use Extent::{Labelled, Metadata, Whole};
-    use Reader::{Agents, Controller, ControllerOfIngresses};
+    use Reader::{Agents, Controller, ControllerOfIngresses, ControllerOfPools};
     use Served::{Always, ByDefinition};
     use Source::*;
     const fn row(
@@ -115,6 +120,8 @@ const TABLE: [Row; 13] = {
         row(IngressClasses, INGRESS_GROUP, "ingressclasses", Always("v1"), Whole, ControllerOfIngresses,
             Waits::ObjectsOf(Kind::Ingress)),
         row(Ingresses, INGRESS_GROUP, "ingresses", Always("v1"), Whole, ControllerOfIngresses, Waits::ObjectsOf(Kind::Ingress)),
+        // An object would be given an address of another pool.
+        row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::All),
         row(Claims, "vestibule.dev", "claims", Always("v1alpha1"), Whole, Agents, Waits::Nothing),
     ]
 };
@@ -146,10 +153,12 @@ impl Source {
     }
 
     /// What the controller reads.
-    pub(super) fn of_controller(reads_ingresses: bool) -> impl Iterator<Item = Self> {
+    pub(super) fn of_controller(policy: &Policy) -> impl Iterator<Item = Self> {
+        let (reads_ingresses, reads_pools) = (policy.ingress.is_on(), policy.pools.is_on());
         Self::all().filter(move |source| match source.row().reader {
             Reader::Controller | Reader::All => true,
             Reader::ControllerOfIngresses => reads_ingresses,
+            Reader::ControllerOfPools => reads_pools,
             Reader::Agents => false,
         })
     }
@@ -248,17 +257,26 @@ mod tests {
             let resources = sources.into_iter().map(|source| (source.row().group, source.text().to_owned()));
             rules(resources, &["list", "watch"])
         };
-        let is_of_ingresses = |source: &Source| source.row().reader == Reader::ControllerOfIngresses;
-        let writes = |of_ingresses: bool| {
-            let kinds = Kind::all().filter(|kind| {
-                Source::of(*kind).is_some_and(|source| is_of_ingresses(&source)) == of_ingresses
-            });
+        let of = |reader: Reader| Source::all().filter(move |source| source.row().reader == reader).collect();
+        let writes = |reader: Reader| {
+            let is_read = |kind: &Kind| Source::of(*kind).is_some_and(|source| source.row().reader == reader);
+            let kinds = Kind::all().filter(is_read);
             rules(kinds.map(|kind| (kind.group(), format!("{}/status", kind.plural()))), &["patch"])
         };
         let rights = json!({
             "agent": {"reads": reads(Source::of_agents().collect())},
-            "controller": {"reads": reads(Source::of_controller(false).collect()), "writes": writes(false)},
-            "ingress": {"reads": reads(Source::all().filter(is_of_ingresses).collect()), "writes": writes(true)},
+            "controller": {
+                "reads": reads(Source::of_controller(&Policy::default()).collect()),
+                "writes": writes(Reader::Controller),
+            },
+            "ingress": {
+                "reads": reads(of(Reader::ControllerOfIngresses)),
+                "writes": writes(Reader::ControllerOfIngresses),
+            },
+            "pools": {
+                "reads": reads(of(Reader::ControllerOfPools)),
+                "writes": writes(Reader::ControllerOfPools),
+            },
         });
         let path = format!("{}/../deploy/charts/vestibule/files/rights.yaml", env!("CARGO_MANIFEST_DIR"));
         let text = serde_saphyr::to_string(&rights).unwrap();

@@ -107,7 +107,9 @@ impl Store {
     /// Whether [`Store::set_policy`] can put this into effect: not if Services would have to be read again, or other kinds.
     pub fn can_take(&self, policy: &Policy) -> bool {
         let own = &self.tables.cluster.policy;
-        own.probe_defaults == policy.probe_defaults && own.ingress.is_on() == policy.ingress.is_on()
+        own.probe_defaults == policy.probe_defaults
+            && own.ingress.is_on() == policy.ingress.is_on()
+            && own.pools.is_on() == policy.pools.is_on()
     }
 
     /// Replaces what the chart allows and presets, except for [`Policy::probe_defaults`], with which Services were read.
@@ -125,7 +127,7 @@ impl Store {
         let mut tables = Tables::default();
         tables.cluster.policy = policy;
         let all: Vec<Source> = match reads {
-            Reads::Origins => Source::of_controller(tables.cluster.policy.ingress.is_on()).collect(),
+            Reads::Origins => Source::of_controller(&tables.cluster.policy).collect(),
             Reads::Claims => Source::of_agents().collect(),
         };
         let sources = all.into_iter().map(|source| (source, State::default())).collect();

@@ -44,6 +44,7 @@ impl Tables {
             Body::IngressClass(true) => cluster.ingress.classes.insert(name.name),
             Body::IngressClass(false) => cluster.ingress.classes.remove(&name.name),
             Body::Ingress(spec) => put(&mut cluster.ingress.all, name, spec),
+            Body::Pool(spec) => put(&mut cluster.pools, name, spec),
             Body::Claim(claim) => self.claims.put(&name.name, claim),
             Body::Mark(mark) => self.claims.mark(mark),
         };
@@ -131,6 +132,7 @@ impl Tables {
             Source::EndpointSlices => &mut self.slices,
             Source::IngressClasses => &mut cluster.ingress.classes,
             Source::Ingresses => &mut cluster.ingress.all,
+            Source::Pools => &mut cluster.pools,
             Source::Claims => &mut self.claims,
         })
     }

@@ -3,7 +3,7 @@
 use super::source::Source;
 use crate::model::cluster::{
     ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, IngressSpec, Labels, ListenerSetSpec,
-    ServiceSpec,
+    PoolSpec, ServiceSpec,
 };
 use crate::model::{ObjectName, Problem, StoredClaim};
 use std::sync::Arc;
@@ -72,6 +72,7 @@ pub(super) enum Body {
     /// Whether it is of our controller.
     IngressClass(bool),
     Ingress(Arc<IngressSpec>),
+    Pool(Arc<PoolSpec>),
     /// `None`: it cannot be read.
     Claim(Option<StoredClaim>),
     /// The Claim that marks that all are written.

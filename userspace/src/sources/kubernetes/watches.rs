@@ -113,6 +113,9 @@ impl Start {
             Source::Ingresses => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::ingress(raw, interner), Body::Ingress)
             }),
+            Source::Pools => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
+                told(fold::pool(raw, interner), Body::Pool)
+            }),
             Source::Claims => self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
                 if raw.meta.name.as_deref() == Some(SETTLED) {
                     let version = raw.meta.resource_version.as_deref().unwrap_or_default();
@@ -223,6 +226,7 @@ impl<F> Folding<F> {
             | Body::Claim(_)
             | Body::Mark(_) => false,
             Body::Ingress(_)
+            | Body::Pool(_)
             | Body::Gateway(_)
             | Body::ListenerSet(_)
             | Body::TlsRoute(_)

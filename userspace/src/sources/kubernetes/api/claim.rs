@@ -110,7 +110,7 @@ pub struct ClaimOrigin {
     pub part: String,
 }
 
-/// Addresses that a claim asks for: `values`, or those of `gateway`, or any of the installation's ranges.
+/// Addresses that a claim asks for: `values`, or those of `gateway`, or any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimAddress {
@@ -120,6 +120,9 @@ pub struct ClaimAddress {
     /// The families of which it asks for any address each, `IPv4` or `IPv6`, the primary first; empty: of each that there is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub families: Vec<String>,
+    /// The pool that it asks for them; absent: any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// A Gateway that others share: `namespace/name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<String>,
@@ -289,9 +292,11 @@ impl ClaimAddress {
             AddressWish::Values(values) => {
                 Self { values: values.iter().map(ToString::to_string).collect(), ..Self::default() }
             }
-            AddressWish::Any(families) => {
-                Self { families: families.iter().map(family).collect(), ..Self::default() }
-            }
+            AddressWish::Any { families, pool } => Self {
+                families: families.iter().map(family).collect(),
+                pool: pool.as_deref().map(str::to_owned),
+                ..Self::default()
+            },
             AddressWish::OfGateway(gateway) => Self { gateway: Some(gateway.to_string()), ..Self::default() },
         }
     }

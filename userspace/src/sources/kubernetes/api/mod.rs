@@ -8,6 +8,8 @@ mod claim_backend;
 pub mod node_state;
 /// Ingress and IngressClass.
 pub(super) mod networking;
+/// `metallb.io/v1beta1`.
+pub(super) mod metallb;
 /// What an agent reports in its Lease.
 pub mod lease_report;
 /// What every object has.

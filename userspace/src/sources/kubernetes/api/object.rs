@@ -38,9 +38,10 @@ pub(in super::super) struct RawMeta {
 }
 
 /// Beginnings of the annotations that are read. Others can be large: `kubectl apply` keeps whole objects in one.
-const ANNOTATIONS: [&str; 10] = [
+const ANNOTATIONS: [&str; 11] = [
     "vestibule.dev/",
     "metallb.io/",
+    "metallb.universe.tf/",
     "service.beta.kubernetes.io/load-balancer-",
     "gateway.networking.k8s.io/bundle-",
     "kubernetes.io/ingress.class",

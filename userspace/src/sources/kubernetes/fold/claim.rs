@@ -72,7 +72,7 @@ fn read(
         protocol,
         // What was asked and not granted is not served.
         matches: Vec::new(),
-        address: AddressWish::Any(Vec::new()),
+        address: AddressWish::default(),
         refusals: Vec::new(),
         route: (!spec.route.is_empty()).then(|| interner.of(&spec.route)),
         grants,

@@ -5,7 +5,7 @@ use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value;
 use super::listener::{listeners, scope};
-use super::{findings, meta};
+use super::{findings, meta, pool_wish};
 use crate::model::cluster::{AddressRequest, GatewaySpec, NamespaceScope};
 use crate::model::{Kind, Problem};
 use serde::Deserialize;
@@ -34,6 +34,7 @@ pub(in super::super) fn fold(raw: Raw<InSpec<Gateway>>, interner: &Interner) -> 
         ),
         listeners: listeners(spec.listeners, &mut found, interner),
         given: given(&raw.status),
+        from: pool_wish(&raw.meta, interner),
         meta,
     };
     (gateway, found.into_problems())

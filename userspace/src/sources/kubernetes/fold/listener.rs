@@ -1,10 +1,11 @@
 //! Listeners, of Gateways and ListenerSets.
 
-use super::super::api::gateway::{Expression, Listener, Namespaces, Selector};
+use super::super::api::gateway::{Listener, Namespaces};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, wrong};
 use super::group_kind;
-use crate::model::cluster::{GatewayListener, LabelSelector, NamespaceScope, Operator, Requirement};
+use super::selector::selector;
+use crate::model::cluster::{GatewayListener, NamespaceScope};
 use crate::model::kind::GATEWAY_GROUP;
 
 /// `spec.listeners`; one that cannot be read is left out.
@@ -74,7 +75,9 @@ pub(super) fn scope(
                 found.tell(format_args!("{field}.selector"), "", wrong("is missing", remedy));
                 return NamespaceScope::None;
             };
-            selector(raw, field, found, interner).map_or(NamespaceScope::None, NamespaceScope::Selector)
+            let remedy = "write In, NotIn, Exists or DoesNotExist; until then no namespace may attach";
+            let selector = selector(raw, &format!("{field}.selector"), remedy, found, interner);
+            selector.map_or(NamespaceScope::None, NamespaceScope::Selector)
         }
         Some(other) => {
             let remedy = "write All, Same, Selector or None; until then no namespace may attach";
@@ -82,35 +85,4 @@ pub(super) fn scope(
             NamespaceScope::None
         }
     }
-}
-
-fn selector(raw: &Selector, field: &str, found: &mut Findings, interner: &Interner) -> Option<LabelSelector> {
-    let mut requirements = Vec::new();
-    for (key, value) in raw.match_labels.iter().flatten() {
-        requirements
-            .push(Requirement { key: interner.of(key), operator: Operator::In(vec![interner.of(value)]) });
-    }
-    for (place, raw) in raw.match_expressions.iter().flatten().enumerate() {
-        let requirement = requirement(raw, interner);
-        if requirement.is_none() {
-            let remedy = "write In, NotIn, Exists or DoesNotExist; until then no namespace may attach";
-            let operator = raw.operator.as_deref().unwrap_or_default();
-            let field = format!("{field}.selector.matchExpressions[{place}].operator");
-            found.tell(field, operator, wrong("is not known", remedy));
-        }
-        requirements.push(requirement?);
-    }
-    Some(LabelSelector { requirements })
-}
-
-fn requirement(raw: &Expression, interner: &Interner) -> Option<Requirement> {
-    let values = || raw.values.iter().flatten().map(|value| interner.of(value)).collect();
-    let operator = match raw.operator.as_deref()? {
-        "In" => Operator::In(values()),
-        "NotIn" => Operator::NotIn(values()),
-        "Exists" => Operator::Exists,
-        "DoesNotExist" => Operator::DoesNotExist,
-        _ => return None,
-    };
-    Some(Requirement { key: interner.of(raw.key.as_deref().unwrap_or_default()), operator })
 }

@@ -22,6 +22,10 @@ mod service;
 mod endpoint_slice;
 /// Ingress and IngressClass.
 mod ingress;
+/// IPAddressPool.
+mod pool;
+/// Label selectors.
+mod selector;
 
 pub(super) use claim::fold as claim;
 pub(super) use class::fold as class;
@@ -31,6 +35,7 @@ pub(super) use grant::fold as grant;
 pub(super) use ingress::{class as ingress_class, fold as ingress};
 pub(super) use listener_set::fold as listener_set;
 pub(super) use namespace::fold as namespace;
+pub(super) use pool::fold as pool;
 pub(super) use route::fold as route;
 pub(super) use service::fold as service;
 
@@ -38,9 +43,10 @@ use super::api::gateway::Parent;
 use super::api::object::RawMeta;
 use super::interner::Interner;
 use super::value::Findings;
-use crate::model::cluster::{GroupKind, ParentRef};
+use crate::model::cluster::{GroupKind, ParentRef, PoolWish};
 use crate::model::{Kind, Meta, ObjectName, ObjectRef, TENANT};
 use k8s_openapi::jiff::Timestamp;
+use std::sync::Arc;
 
 /// What `metadata` says that matters.
 pub(super) fn meta(raw: &RawMeta, interner: &Interner) -> Meta {
@@ -51,6 +57,19 @@ pub(super) fn meta(raw: &RawMeta, interner: &Interner) -> Meta {
         generation: raw.generation.unwrap_or_default(),
         created_secs: created.map_or(0, Timestamp::as_second),
         tenant: raw.labels.as_ref().and_then(|labels| labels.get(TENANT)).map(|label| interner.of(label)),
+    }
+}
+
+/// Annotations that name the pool of an object's addresses, the stronger first: MetalLB's, and that of its first releases.
+const POOL: [&str; 2] = ["metallb.io/address-pool", "metallb.universe.tf/address-pool"];
+
+/// Where an object's addresses come from.
+fn pool_wish(raw: &RawMeta, interner: &Interner) -> PoolWish {
+    let pool = POOL.iter().find_map(|name| raw.annotations.get(*name)).filter(|pool| !pool.is_empty());
+    let labels = raw.labels.iter().flatten();
+    PoolWish {
+        pool: pool.map(|pool| interner.of(pool)),
+        labels: Arc::new(labels.map(|(key, value)| (interner.of(key), interner.of(value))).collect()),
     }
 }
 

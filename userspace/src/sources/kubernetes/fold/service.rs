@@ -5,8 +5,8 @@ use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::probe;
 use super::super::value::{self, Findings, wrong};
-use super::{findings, meta};
-use crate::model::cluster::{FamilyWish, LoadBalancerSpec, ProbeSpec, ServicePort, ServiceSpec};
+use super::{findings, meta, pool_wish};
+use crate::model::cluster::{FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec};
 use crate::model::{Kind, Problem};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// `spec.loadBalancerClass` of Services that are ours.
 const CLASS: &str = "vestibule.dev/lb";
 /// Annotations that ask for addresses, the stronger first: a list with commas.
-const ADDRESSES: [&str; 2] = ["vestibule.dev/addresses", "metallb.io/loadBalancerIPs"];
+const ADDRESSES: [&str; 3] =
+    ["vestibule.dev/addresses", "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const PROBE: &str = "vestibule.dev/probe";
@@ -36,8 +37,12 @@ pub(in super::super) fn fold(
     let service = ServiceSpec {
         is_external_name: kind == "ExternalName",
         load_balancer: is_ours.then(|| {
-            let given = given(&raw.status);
-            Arc::new(LoadBalancerSpec { given, ..load_balancer(&spec, annotations, &mut found, interner) })
+            let (given, from) = (given(&raw.status), pool_wish(&raw.meta, interner));
+            Arc::new(LoadBalancerSpec {
+                given,
+                from,
+                ..load_balancer(&spec, annotations, &mut found, interner)
+            })
         }),
         ports: ports(spec.ports, &mut found, interner),
         probe: annotations
@@ -89,6 +94,7 @@ fn load_balancer(
         addresses,
         field: interner.of(&field),
         given: Vec::new(),
+        from: PoolWish::default(),
         families: families(spec),
         has_source_ranges: ranges || annotated,
     }

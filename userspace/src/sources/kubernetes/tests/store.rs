@@ -87,7 +87,7 @@ async fn a_new_list_replaces_the_old_one_and_keeps_what_is_the_same() {
 #[tokio::test]
 async fn complete_is_when_every_source_was_listed_or_is_known_to_be_absent() {
     let (outbox, mut store) = store();
-    for source in Source::of_controller(false) {
+    for source in Source::of_controller(&Policy::default()) {
         assert!(!store.is_complete(), "before {source:?}");
         let news =
             if source == Source::TcpRoutes { WatchEvent::Absent } else { WatchEvent::Listed(Vec::new()) };

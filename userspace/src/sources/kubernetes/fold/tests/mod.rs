@@ -10,6 +10,8 @@ mod gateways;
 mod claims;
 /// Ingresses and their classes.
 mod ingress;
+/// IPAddressPools, and who asks for one.
+mod pools;
 /// Garbage.
 mod garbage;
 

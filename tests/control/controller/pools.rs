@@ -1,0 +1,105 @@
+use std::fs;
+
+use serde_json::{Value, json};
+use tests::corpus;
+
+use super::scene::{Agent, OBJECTS, SOON, Scene};
+use crate::chart::rendered::template;
+
+/// A Service that asks for the pool of MetalLB's own example.
+const SERVICE: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: asks, namespace: tenant, annotations: {metallb.io/address-pool: example}}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  allocateLoadBalancerNodePorts: false
+  ports: [{port: 443, protocol: TCP}]
+";
+/// A Pod of MetalLB.
+const SPEAKER: &str = "
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: default, namespace: metallb-system}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: speaker, namespace: metallb-system, labels: {app: metallb, component: speaker}}
+spec: {containers: [{name: speaker, image: none}]}
+";
+const READS: &str =
+    r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "metallb": {"namespaces": ["metallb-system"]}}"#;
+
+fn notes(events: &Value) -> Vec<&str> {
+    let items = events["items"].as_array().map_or(&[][..], Vec::as_slice);
+    items.iter().filter_map(|event| event["note"].as_str()).collect()
+}
+
+#[test]
+fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes() {
+    let Some(folder) = corpus::folder() else {
+        return eprintln!(
+            "SKIPPED: no definitions of MetalLB; set VESTIBULE_FIXTURES to the folder that holds crds/"
+        );
+    };
+    let metallb = |file: &str| fs::read_to_string(folder.join("crds/metallb").join(file)).unwrap();
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(SERVICE).unwrap();
+    let _controller = scene.controller("a");
+    let _agent = Agent::start(&scene, "n1");
+    scene.report("n1", u64::MAX);
+    // What the chart does not name is not read, and need not be there.
+    let events = ["-n", "tenant", "events.events.k8s.io"];
+    let says =
+        |what: &'static str| move |events: &Value| notes(events).iter().any(|note| note.contains(what));
+    let wait = |what: &'static str| kubectl.wait_for(what, &events, SOON, says(what)).unwrap();
+    wait("there is no pool example");
+
+    kubectl
+        .apply(
+            &json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "metallb-system"}})
+                .to_string(),
+        )
+        .unwrap();
+    let rights = ["--set=metallb.namespaces={metallb-system}", "--show-only=templates/rbac.yaml"];
+    kubectl.apply(&template(&rights).unwrap()).unwrap();
+    kubectl.apply(&metallb("metallb.io_ipaddresspools.yaml")).unwrap();
+    kubectl
+        .wait_for("the definition", &["crd", "ipaddresspools.metallb.io"], SOON, |definition| {
+            definition["status"]["conditions"].as_array().is_some_and(|all| {
+                all.iter()
+                    .any(|one| (&one["type"], &one["status"]) == (&json!("Established"), &json!("True")))
+            })
+        })
+        .unwrap();
+    kubectl.apply(&metallb("samples/ipaddresspool_simple.yaml")).unwrap();
+    kubectl.apply(SPEAKER).unwrap();
+    scene.configure(READS);
+    wait("MetalLB runs (Pod metallb-system/speaker)");
+    kubectl
+        .run(&["-n", "metallb-system", "delete", "pod", "speaker", "--grace-period=0", "--force"])
+        .unwrap();
+    wait("MetalLB ran less than a minute ago");
+    let ips = |service: &Value| -> Vec<String> {
+        let entries = service["status"]["loadBalancer"]["ingress"].as_array().map_or(&[][..], Vec::as_slice);
+        entries.iter().filter_map(|entry| Some(entry["ip"].as_str()?.to_owned())).collect()
+    };
+    // MetalLB, too, gives .0 unless the pool avoids it.
+    let is_given = |service: &Value| ips(service) == ["192.168.10.0"];
+    let service = ["-n", "tenant", "service", "asks"];
+    kubectl.wait_for("an address of the pool", &service, 2 * SOON, is_given).unwrap();
+
+    let counts = json!({"assignedIPv4": 1, "assignedIPv6": 0, "availableIPv4": 260, "availableIPv6": 16});
+    let pool = ["-n", "metallb-system", "ipaddresspool", "example"];
+    kubectl.wait_for("its counts", &pool, SOON, |pool| pool["status"] == counts).unwrap();
+
+    kubectl.run(&["-n", "metallb-system", "delete", "ipaddresspool", "example"]).unwrap();
+    // Without the pool's name it has what it had, and an Event says that nobody else would get it.
+    kubectl.run(&["-n", "tenant", "annotate", "service", "asks", "metallb.io/address-pool-"]).unwrap();
+    wait("was taken out of the installation");
+    assert!(is_given(&kubectl.get(&["-n", "tenant", "service", "asks"]).unwrap()));
+    assert_eq!(scene.refusals(), [""; 0]);
+}

@@ -1,0 +1,161 @@
+//! Pools of addresses: what they hold, and whom they admit.
+
+use super::labels::{LabelSelector, Labels};
+use super::object::Meta;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// First and last address, both included, of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AddressRange {
+    /// First address.
+    pub first: IpAddr,
+    /// Last address, not before the first.
+    pub last: IpAddr,
+}
+
+/// Why two addresses are no range, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidRange {
+    /// What is wrong.
+    pub what: String,
+    /// What to do.
+    pub remedy: &'static str,
+}
+
+impl AddressRange {
+    /// Returns the range from `first` to `last`, if clients can dial every address of it.
+    pub fn new(first: IpAddr, last: IpAddr) -> Result<Self, InvalidRange> {
+        let invalid = |what: &str, remedy| Err(InvalidRange { what: what.to_owned(), remedy });
+        if first.is_ipv4() != last.is_ipv4() {
+            return invalid("has two families", "write both ends in one family; make two ranges of it");
+        }
+        if first > last {
+            return invalid("ends before it begins", "write the lower address first");
+        }
+        let range = Self { first, last };
+        let strange = STRANGE.iter().find(|(block, _)| range.overlaps(&Self::of(block)));
+        match strange {
+            Some((block, what)) => {
+                let what = format!("holds {what} addresses ({block})");
+                Err(InvalidRange { what, remedy: "write only addresses that clients can dial" })
+            }
+            None => Ok(range),
+        }
+    }
+
+    fn of(block: &IpNet) -> Self {
+        Self { first: block.network(), last: block.broadcast() }
+    }
+
+    /// Whether it is of one address.
+    pub fn is_single(&self) -> bool {
+        self.first == self.last
+    }
+
+    /// Whether it holds the address.
+    pub fn holds(&self, address: IpAddr) -> bool {
+        self.first.is_ipv4() == address.is_ipv4() && self.first <= address && address <= self.last
+    }
+
+    /// Whether both hold an address.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.holds(other.first) || other.holds(self.first)
+    }
+}
+
+/// Addresses that no client can dial.
+const STRANGE: [(IpNet, &str); 9] = [
+    (v4([0, 0, 0, 0], 8), "unspecified"),
+    (v4([127, 0, 0, 0], 8), "loopback"),
+    (v4([169, 254, 0, 0], 16), "link-local"),
+    (v4([224, 0, 0, 0], 4), "multicast"),
+    (v4([240, 0, 0, 0], 4), "reserved"),
+    (v6([0, 0, 0, 0, 0, 0], 96), "unspecified and loopback"),
+    (v6([0, 0, 0, 0, 0, 0xffff], 96), "mapped IPv4"),
+    (v6([0xfe80, 0, 0, 0, 0, 0], 10), "link-local"),
+    (v6([0xff00, 0, 0, 0, 0, 0], 8), "multicast"),
+];
+
+const fn v4([a, b, c, d]: [u8; 4], prefix: u8) -> IpNet {
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix))
+}
+
+const fn v6([a, b, c, d, e, f]: [u16; 6], prefix: u8) -> IpNet {
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, 0, 0), prefix))
+}
+
+/// Which pools of MetalLB are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolPolicy {
+    /// Those of these namespaces; empty: none.
+    pub namespaces: Vec<Arc<str>>,
+}
+
+impl PoolPolicy {
+    /// Whether any is read.
+    pub fn is_on(&self) -> bool {
+        !self.namespaces.is_empty()
+    }
+}
+
+/// An IPAddressPool of MetalLB.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolSpec {
+    /// Name and age.
+    pub meta: Meta,
+    /// `spec.addresses`, as far as readable, in order.
+    pub ranges: Vec<AddressRange>,
+    /// `spec.autoAssign`: whether objects that do not ask for it get addresses of it.
+    pub is_automatic: bool,
+    /// `spec.avoidBuggyIPs`: addresses that some take for those of a network are given only to who asks for them by value.
+    pub leaves_out_ends: bool,
+    /// `spec.serviceAllocation.priority`: the lowest first; what is 0 or not written there is the greatest number.
+    pub priority: u32,
+    /// `spec.serviceAllocation`: whom it admits.
+    pub scope: PoolScope,
+}
+
+/// Whom a pool admits: everybody, where all are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolScope {
+    /// Objects of these namespaces.
+    pub namespaces: Vec<Arc<str>>,
+    /// Objects of namespaces with these labels.
+    pub namespace_selectors: Vec<LabelSelector>,
+    /// Of those, objects with these labels.
+    pub object_selectors: Vec<LabelSelector>,
+}
+
+impl PoolScope {
+    /// Whether it admits some only.
+    pub fn is_bound(&self) -> bool {
+        self.is_bound_to_namespaces() || !self.object_selectors.is_empty()
+    }
+
+    fn is_bound_to_namespaces(&self) -> bool {
+        !self.namespaces.is_empty() || !self.namespace_selectors.is_empty()
+    }
+
+    /// Whether it admits an object with these labels, of a namespace with those.
+    pub fn admits(&self, namespace: &str, of_namespace: Option<&Labels>, labels: &Labels) -> bool {
+        let is_named = || self.namespaces.iter().any(|name| **name == *namespace);
+        let is_selected = || {
+            let matches = |selector: &LabelSelector| of_namespace.is_some_and(|own| selector.matches(own));
+            self.namespace_selectors.iter().any(matches)
+        };
+        (!self.is_bound_to_namespaces() || is_named() || is_selected())
+            && (self.object_selectors.is_empty()
+                || self.object_selectors.iter().any(|selector| selector.matches(labels)))
+    }
+}
+
+/// What an object says of where its addresses come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolWish {
+    /// Name of the pool that it asks for.
+    pub pool: Option<Arc<str>>,
+    /// Its labels, which pools may select by.
+    pub labels: Arc<Labels>,
+}
