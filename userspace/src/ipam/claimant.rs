@@ -1,6 +1,7 @@
 //! Gateways and Services that want addresses, and what each of them wants.
 
 use super::pool::{PoolIndex, Pools};
+use super::share::Share;
 use super::{Allocation, Ledger, POOL_FIELD, is_eligible};
 use crate::model::cluster::{FamilyWish, GatewaySpec, LoadBalancerSpec, PoolWish};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Possession, Problem};
@@ -19,6 +20,8 @@ pub(super) struct Claimant<'a> {
     pub(super) slots: Vec<Slot>,
     /// Requested values that it cannot have, with the reasons.
     pub(super) refused: Vec<(String, String)>,
+    /// With whom it shares them.
+    pub(super) share: Share<'a>,
     /// Where its addresses come from.
     pub(super) from: &'a PoolWish,
     /// Pools of which it may get what it does not ask for by value, in order.
@@ -31,6 +34,21 @@ pub(super) struct Claimant<'a> {
 pub(super) struct Slot {
     pub(super) wish: Wish,
     pub(super) got: Option<IpAddr>,
+}
+
+impl Slot {
+    /// Returns the family of which any address is wanted and none was given yet: IPv4, or else IPv6.
+    pub(super) fn open(&self) -> Option<bool> {
+        match self.wish {
+            Wish::Any { is_v4 } | Wish::Spare { is_v4 } if self.got.is_none() => Some(is_v4),
+            _ => None,
+        }
+    }
+
+    /// Whether the object is incomplete without.
+    pub(super) fn is_needed(&self) -> bool {
+        !matches!(self.wish, Wish::Spare { .. })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -51,6 +69,8 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
         let given = given(cluster, &object, &gateway.given);
         let claimant = Claimant::new(object.kind, name, gateway.meta.created_secs, &gateway.from);
         let claimant = claimant.of_pools(pools, &cluster.possession, given);
+        let ports = gateway.listeners.iter().map(|listener| ("TCP", listener.port)).collect();
+        let claimant = Claimant { share: Share { key: None, ports }, ..claimant };
         let keeps = |address: &&IpAddr| {
             cluster.possession.has_address(&name.namespace, **address) && pools.exclusion(**address).is_none()
         };
@@ -68,7 +88,9 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
         let claimant = Claimant::new(object.kind, name, service.meta.created_secs, &balancer.from);
         let claimant = claimant.of_pools(pools, &cluster.possession, given);
         let families = claimant.families(pools);
-        Some(service_claim(claimant, balancer, &families))
+        let ports = service.ports.iter().map(|port| (&*port.protocol, port.port)).collect();
+        let share = Share { key: balancer.sharing_key.as_deref(), ports };
+        Some(service_claim(Claimant { share, ..claimant }, balancer, &families))
     });
     gateways.chain(services).collect()
 }
@@ -175,6 +197,7 @@ impl<'a> Claimant<'a> {
             given: Vec::new(),
             slots: Vec::new(),
             refused: Vec::new(),
+            share: Share::default(),
             from,
             pools: Vec::new(),
             no_pool: None,
@@ -208,6 +231,11 @@ impl<'a> Claimant<'a> {
         let index = self.pools.iter().find(has_one).or(self.pools.first());
         let offers = |is_v4: &bool| index.is_some_and(|index| pools.offers(*index, *is_v4));
         [true, false].into_iter().filter(offers).collect()
+    }
+
+    /// Returns the pools of which it may get more.
+    pub(super) fn indices(&self, pools: &Pools<'_>) -> Vec<PoolIndex> {
+        self.home(pools).map_or_else(|| self.pools.clone(), |home| vec![home])
     }
 
     /// Returns the pool of what it has and did not ask for by value.
@@ -266,11 +294,10 @@ impl<'a> Claimant<'a> {
             _ if !offers(true) && !offers(false) => (format!("{whose} has no address ranges"), add),
             (Some(is_v4), _) if !offers(is_v4) => (format!("{whose} has no {family} address range"), add),
             (Some(is_v4), Some(home)) if !pools.offers(home, is_v4) => {
-                let what = format!(
-                    "{} of its other address has no {family} range: all come from one pool",
-                    pools.name(home)
-                );
-                (what, "name a pool of both families, or ask for addresses by value")
+                let home = pools.name(home);
+                let what =
+                    format!("its other address is of {home}, with no {family} range: both come from one");
+                (what, "name a pool with both families, or ask for addresses by value")
             }
             (None, _) if self.slots.is_empty() => {
                 let what = "none of its listeners can be served: it needs no address";
@@ -294,7 +321,9 @@ impl<'a> Claimant<'a> {
             let remedy = "name a pool that admits it, or none";
             let problem = Problem::warning(POOL_FIELD, why, remedy).object(self.object());
             let pool = self.from.pool.as_deref().unwrap_or_default();
-            (Some("AddressNotUsable"), Some(problem.value(pool)))
+            // To take a pool away takes nothing from those that have an address of it.
+            let is_complete = !lacks_any && !addresses.is_empty();
+            ((!is_complete).then_some("AddressNotUsable"), Some(problem.value(pool)))
         } else if lacks_any || (addresses.is_empty() && self.kind == Kind::Gateway) {
             let (what, remedy) = self.lack(&ledger.pools);
             let problem = Problem::warning(self.field, what, remedy);

@@ -1,6 +1,7 @@
 //! Random histories: objects come, go and ask for other addresses and pools, and ranges and pools change.
 
 use super::pool_tests::{ask, pool};
+use super::service_tests::share;
 use super::tests::{cluster, families, gateway, ip, name, object as object_ref, service};
 use super::*;
 use crate::model::Possession;
@@ -24,15 +25,24 @@ const POOLS: [&[(&str, &str, &[&str])]; 4] = [
 /// Addresses that objects ask for by value; `-` is one without value, and the last may be shared.
 const ASKED: [&str; 6] = ["192.0.2.1", "192.0.2.3", "192.0.2.5", "2001:db8::12", "-", "192.0.2.4"];
 
+/// What an object wants.
+#[derive(Clone, Debug, PartialEq)]
+struct Wanted {
+    is_service: bool,
+    /// Indices into [`ASKED`].
+    asked: Vec<usize>,
+    /// Index into the names `p` and `q`.
+    pool: Option<usize>,
+    /// Whether it says the key that others of its namespace say.
+    shares: bool,
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     /// An object comes, or asks for other addresses. Its age stays.
     Put {
         object: usize,
-        is_service: bool,
-        asked: Vec<usize>,
-        /// Index into the names `p` and `q`.
-        pool: Option<usize>,
+        wanted: Wanted,
     },
     Remove {
         object: usize,
@@ -43,8 +53,10 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let pool = prop::option::weighted(0.3, 0..2_usize);
-    let put = (0..6_usize, any::<bool>(), prop::collection::vec(0..ASKED.len(), 0..3), pool)
-        .prop_map(|(object, is_service, asked, pool)| Step::Put { object, is_service, asked, pool });
+    let asked = prop::collection::vec(0..ASKED.len(), 0..3);
+    let wanted = (any::<bool>(), asked, pool, any::<bool>())
+        .prop_map(|(is_service, asked, pool, shares)| Wanted { is_service, asked, pool, shares });
+    let put = (0..6_usize, wanted).prop_map(|(object, wanted)| Step::Put { object, wanted });
     let remove = (0..6_usize).prop_map(|object| Step::Remove { object });
     prop_oneof![6 => put, 2 => remove, 1 => (0..RANGES.len()).prop_map(Step::Ranges), 1 => (0..POOLS.len()).prop_map(Step::Pools)]
 }
@@ -54,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Scene {
     ranges: usize,
     pools: usize,
-    objects: BTreeMap<usize, (bool, Vec<usize>, Option<usize>)>,
+    objects: BTreeMap<usize, Wanted>,
     has: BTreeMap<usize, Vec<IpAddr>>,
     /// The pool that each asked for when it was granted that.
     asked: BTreeMap<usize, Option<usize>>,
@@ -75,7 +87,8 @@ impl Scene {
             });
         }
         let mut possession = Possession::default();
-        for (object, (is_service, asked, pool)) in &self.objects {
+        for (object, wanted) in &self.objects {
+            let Wanted { is_service, asked, pool, shares } = wanted;
             let asked: Vec<&str> = asked.iter().map(|one| ASKED[*one]).collect();
             let has = self.has.get(object).cloned().unwrap_or_default();
             // The later an object was made, the smaller its number here: age and possession contradict each other.
@@ -86,6 +99,10 @@ impl Scene {
                 if values.is_empty() {
                     // The second family is wanted if there is one to spare.
                     families(&mut cluster, &own(*object), &[(true, true), (false, false)][..asked.len()]);
+                }
+                if *shares {
+                    // Some have a port that others have, too.
+                    share(&mut cluster, &own(*object), "k", &[1 + *object as u16 / 5]);
                 }
                 ask(&mut cluster, &own(*object), pool.map(|pool| ["p", "q"][pool]));
             } else {
@@ -124,12 +141,12 @@ proptest! {
         for step in steps {
             let before = scene.clone();
             let changed = match &step {
-                Step::Put { object, is_service, asked, pool } => {
+                Step::Put { object, wanted } => {
                     // A Service that becomes a Gateway is another object.
-                    if scene.objects.get(object).is_some_and(|(was_service, ..)| was_service != is_service) {
+                    if scene.objects.get(object).is_some_and(|was| was.is_service != wanted.is_service) {
                         scene.has.remove(object);
                     }
-                    scene.objects.insert(*object, (*is_service, asked.clone(), *pool));
+                    scene.objects.insert(*object, wanted.clone());
                     Some(*object)
                 }
                 Step::Remove { object } => {
@@ -147,7 +164,7 @@ proptest! {
                 }
             };
             scene.has = scene.assign();
-            scene.asked = scene.objects.iter().map(|(object, (_, _, pool))| (*object, *pool)).collect();
+            scene.asked = scene.objects.iter().map(|(object, wanted)| (*object, wanted.pool)).collect();
             let mut namespaces: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
             for (object, addresses) in &scene.has {
                 let mut once: Vec<IpAddr> = addresses.clone();

@@ -18,6 +18,8 @@ mod claimant;
 mod count;
 /// Which addresses may be assigned at all, of which pool, and the next free one.
 mod pool;
+/// Services that share an address by a key.
+mod share;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
@@ -29,9 +31,10 @@ mod tests;
 
 use crate::model::cluster::GatewaySpec;
 use crate::model::{Cluster, Kind, ObjectName, Problem};
-use claimant::{Claimant, Slot, Wish, claimants};
+use claimant::{Claimant, Wish, claimants};
 use foldhash::HashMap;
 use pool::{PoolIndex, Pools};
+use share::Shares;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -91,7 +94,8 @@ pub fn assign(cluster: &Cluster) -> Assignment {
     let mut claimants = claimants(cluster, &pools);
     claimants.sort_by_key(|claimant| (claimant.created_secs, claimant.kind, claimant.name));
     let holders = holders(&claimants, cluster);
-    let mut ledger = Ledger { pools, cluster, holders, owners: HashMap::default() };
+    let (owners, shares) = (HashMap::default(), Shares::default());
+    let mut ledger = Ledger { pools, cluster, holders, owners, shares };
     for claimant in &mut claimants {
         ledger.settle(claimant);
     }
@@ -151,6 +155,7 @@ struct Ledger<'a> {
     /// Those that had an address before, and still want it.
     holders: HashMap<IpAddr, Owner<'a>>,
     owners: HashMap<IpAddr, Owner<'a>>,
+    shares: Shares<'a>,
 }
 
 /// The oldest object that has an address.
@@ -180,8 +185,8 @@ impl<'a> Ledger<'a> {
             });
             let Some(slot) = free else { continue };
             let usable = self.pools.exclusion(*address).is_none()
-                && (self.pools.have(*address) || self.drains(claimant, *address))
-                && !self.owners.contains_key(address)
+                && (self.may_have(claimant, *address) || self.drains(claimant, *address))
+                && (!self.owners.contains_key(address) || self.keeps_shared(claimant, *address))
                 && self.holder(claimant, *address).is_none();
             if usable && !self.cluster.policy.shared.contains(address) {
                 slot.got = Some(*address);
@@ -191,37 +196,56 @@ impl<'a> Ledger<'a> {
         claimant.slots = slots;
     }
 
-    /// Gives an object addresses that are still free, all of the pool of which it has one, or else of the first that has all that it
-    /// needs.
+    /// Gives an object addresses that it shares, then those that are still free: all of the pool of which it has one, or else of the
+    /// first that has all that it needs.
     fn fill(&mut self, claimant: &mut Claimant<'a>) {
-        let is_open = |slot: &&Slot| slot.got.is_none() && !matches!(slot.wish, Wish::Exactly(_));
-        if !claimant.slots.iter().any(|slot| is_open(&slot)) {
-            return;
-        }
-        let home = claimant.home(&self.pools);
-        let indices = home.map_or_else(|| claimant.pools.clone(), |home| vec![home]);
-        let wished = |slot: &Slot| match slot.wish {
-            Wish::Any { is_v4 } => Some((is_v4, true)),
-            Wish::Spare { is_v4 } => Some((is_v4, false)),
-            Wish::Exactly(_) => None,
-        };
-        let wished: Vec<(bool, bool)> = claimant.slots.iter().filter(is_open).filter_map(wished).collect();
-        let mut has = |index: PoolIndex, is_v4: bool| self.next(index, is_v4).is_some();
-        let mut has_all =
-            |index: &PoolIndex| wished.iter().all(|(is_v4, is_needed)| !is_needed || has(*index, *is_v4));
-        let chosen = indices.iter().copied().find(|index| has_all(index));
-        let mut has_one =
-            |index: &PoolIndex| wished.iter().any(|(is_v4, _)| self.next(*index, *is_v4).is_some());
-        let chosen = chosen.or_else(|| indices.iter().copied().find(|index| has_one(index)));
-        let mut slots = std::mem::take(&mut claimant.slots);
-        for slot in slots.iter_mut().filter(|slot| slot.got.is_none()) {
-            let (Wish::Any { is_v4 } | Wish::Spare { is_v4 }) = slot.wish else { continue };
-            slot.got = chosen.and_then(|index| self.next(index, is_v4));
-            if let Some(address) = slot.got {
-                self.own(claimant, address);
+        for at in 0..claimant.slots.len() {
+            let Some(is_v4) = claimant.slots[at].open() else { continue };
+            let indices = claimant.indices(&self.pools);
+            let is_of_its_pools = |address| indices.iter().any(|index| self.pools.holds(*index, address));
+            if let Some(address) =
+                self.shares.find(&claimant.name.namespace, &claimant.share, is_v4, is_of_its_pools)
+            {
+                self.give(claimant, at, address);
             }
         }
-        claimant.slots = slots;
+        let open = claimant.slots.iter().filter_map(|slot| Some((slot.open()?, slot.is_needed())));
+        let open: Vec<(bool, bool)> = open.collect();
+        if open.is_empty() {
+            return;
+        }
+        let Some(index) = self.choose(&claimant.indices(&self.pools), &open) else { return };
+        for at in 0..claimant.slots.len() {
+            let Some(is_v4) = claimant.slots[at].open() else { continue };
+            if let Some(address) = self.next(index, is_v4) {
+                self.give(claimant, at, address);
+            }
+        }
+    }
+
+    fn give(&mut self, claimant: &mut Claimant<'a>, slot: usize, address: IpAddr) {
+        claimant.slots[slot].got = Some(address);
+        self.own(claimant, address);
+    }
+
+    /// Returns the pool that an object gets the rest of its addresses of. `wished`: families, IPv4 or else IPv6, and whether it is
+    /// incomplete without. Of pools of one rank, as MetalLB does, one that also has what it is complete without comes first.
+    fn choose(&mut self, indices: &[PoolIndex], wished: &[(bool, bool)]) -> Option<PoolIndex> {
+        let ranks: Vec<&[PoolIndex]> =
+            indices.chunk_by(|one, next| self.pools.rank(*one) == self.pools.rank(*next)).collect();
+        let mut has = |index: &PoolIndex, is_v4: &bool| self.next(*index, *is_v4).is_some();
+        for rank in ranks {
+            for counts_spare in [true, false] {
+                let mut has_all = |index: &PoolIndex| {
+                    let is_wanted = |is_needed: &bool| *is_needed || counts_spare;
+                    wished.iter().all(|(is_v4, is_needed)| !is_wanted(is_needed) || has(index, is_v4))
+                };
+                if let Some(index) = rank.iter().copied().find(|index| has_all(index)) {
+                    return Some(index);
+                }
+            }
+        }
+        indices.iter().copied().find(|index| wished.iter().any(|(is_v4, _)| has(index, is_v4)))
     }
 
     fn next(&mut self, index: PoolIndex, is_v4: bool) -> Option<IpAddr> {
@@ -244,8 +268,7 @@ impl<'a> Ledger<'a> {
             {
                 return Some(format!("{address} is in {named}, not in the pool {asked}"));
             }
-            let admits = |index: &PoolIndex| self.pools.admits(*index, claimant.name, claimant.from);
-            if !drains && !holding.iter().any(admits) {
+            if !drains && !self.may_have(claimant, address) {
                 return Some(format!("{address} is in {named}, which does not admit it"));
             }
             if !drains
@@ -279,6 +302,21 @@ impl<'a> Ledger<'a> {
             .filter(|holder| !is_own && holder.name.namespace != claimant.name.namespace)
     }
 
+    /// Whether a pool has an address and admits an object.
+    fn may_have(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
+        self.pools.holding(address).any(|index| self.pools.admits(index, claimant.name, claimant.from))
+    }
+
+    /// Whether an object keeps an address that another one has, too: they share it, or it was granted it when they did. Where both have
+    /// a port then, the older one answers there.
+    fn keeps_shared(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
+        let is_of_namespace = |owner: &Owner<'_>| {
+            owner.name.namespace == claimant.name.namespace && claimant.share.key.is_some()
+        };
+        self.shares.admit(&claimant.name.namespace, &claimant.share, address)
+            || self.owners.get(&address).is_some_and(is_of_namespace) && self.drains(claimant, address)
+    }
+
     /// Whether an object keeps an address whatever the pools are now: it was granted it, which only Claims say.
     fn drains(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
         self.cluster.possession.of_object(&claimant.object()).any(|other| other == address)
@@ -286,5 +324,9 @@ impl<'a> Ledger<'a> {
 
     fn own(&mut self, claimant: &Claimant<'a>, address: IpAddr) {
         self.owners.entry(address).or_insert(Owner { kind: claimant.kind, name: claimant.name });
+        // Those that the chart shares go only to who asks for them by value.
+        if !self.cluster.policy.shared.contains(&address) {
+            self.shares.note(&claimant.name.namespace, &claimant.share, address);
+        }
     }
 }

@@ -102,7 +102,7 @@ impl<'a> Pools<'a> {
 
     /// Returns why nobody gets an address of MetalLB's pools that he does not have; `None`: everybody may.
     pub(super) fn closed(&self) -> Option<String> {
-        let why = self.cluster.pools_closed.as_ref()?;
+        let why = self.cluster.pools_closed.as_ref().filter(|_| self.pools.len() > 1)?;
         Some(format!("{why}: nobody gets an address of its pools meanwhile"))
     }
 
@@ -136,6 +136,15 @@ impl<'a> Pools<'a> {
             Some((spec.meta.name.clone(), PoolUse { assigned, available: [free(0), free(1)] }))
         };
         self.pools.iter().zip(counts).filter_map(of).collect()
+    }
+
+    /// Returns the rank of a pool: those that admit some only come first, then the chart's ranges.
+    pub(super) fn rank(&self, index: PoolIndex) -> u8 {
+        match self.pools[index].spec {
+            Some(spec) if spec.scope.is_bound() => 0,
+            None => 1,
+            Some(_) => 2,
+        }
     }
 
     /// Returns the name of a pool, for problems.

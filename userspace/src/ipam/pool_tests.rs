@@ -96,6 +96,11 @@ fn a_pool_admits_by_name_and_labels_of_the_namespace_and_by_labels_of_the_object
     let got = |object: &str| got_service(&cluster, object);
     assert_eq!([got("named/a"), got("labelled/a")], ["198.51.100.1", "198.51.100.2"]);
     assert_eq!([got("other/a"), got("named/b")], ["AddressNotAssigned"; 2]);
+    // Nor by a status that nobody of ours wrote.
+    let mut edited = cluster.clone();
+    let service_of_other = Arc::make_mut(edited.services.get_mut(&name("other/a")).unwrap());
+    Arc::make_mut(service_of_other.load_balancer.as_mut().unwrap()).given = vec![ip("198.51.100.5")];
+    assert_eq!(got_service(&edited, "other/a"), "AddressNotAssigned");
     // Neither by value nor by the pool's name.
     service(&mut cluster, "other/a", 9, &["198.51.100.3"]);
     service(&mut cluster, "named/b", 9, &[]);
@@ -123,11 +128,19 @@ fn addresses_of_both_families_come_from_one_pool() {
     assert_eq!(got_service(&cluster, "a/prefer"), "192.0.2.1");
     assert_eq!(got_service(&cluster, "a/late"), "192.0.2.2 AddressNotAssigned");
     expect_test::expect![[
-        r#"warning: Service a/late: spec.ipFamilies: the ranges of the installation of its other address has no IPv6 range: all come from one pool; name a pool of both families, or ask for addresses by value"#
+        r#"warning: Service a/late: spec.ipFamilies: its other address is of the ranges of the installation, with no IPv6 range: both come from one; name a pool with both families, or ask for addresses by value"#
     ]]
     .assert_eq(&problem(&cluster, "a/late"));
+    // Of pools of one rank, one with both comes first; where there is none any more, one with what is needed.
+    cluster.policy.ranges.clear();
+    pool(&mut cluster, "four", &["203.0.113.1-203.0.113.9"], |_| {});
+    assert_eq!(got_service(&cluster, "a/require"), "198.51.100.1 2001:db8:1::1");
+    assert_eq!(got_service(&cluster, "a/prefer"), "203.0.113.1");
+    cluster.services.remove(&name("a/require"));
+    assert_eq!(got_service(&cluster, "a/prefer"), "198.51.100.1 2001:db8:1::1");
+    cluster.policy.ranges = vec![range("192.0.2.3-192.0.2.9")];
     gateway(&mut cluster, "g/gateway", 9, &[], &[]);
-    assert_eq!(got(&cluster, "g/gateway"), "192.0.2.3");
+    assert_eq!(got(&cluster, "g/gateway"), "192.0.2.4");
 }
 
 /// What an operator does to a pool takes nothing from anybody; what its object asks for does.
@@ -154,8 +167,11 @@ fn only_the_objects_own_request_takes_an_address_from_it() {
     assert_eq!(got_service(&cluster, "a/x"), "198.51.100.1");
     // A pool that it cannot have is no reason to lose what it has.
     ask(&mut cluster, "a/x", Some("nothing"));
-    assert_eq!(got_service(&cluster, "a/x"), "198.51.100.1 AddressNotUsable");
+    assert_eq!(got_service(&cluster, "a/x"), "198.51.100.1");
     assert!(problem(&cluster, "a/x").contains("there is no pool nothing"));
+    service(&mut cluster, "a/without", 9, &[]);
+    ask(&mut cluster, "a/without", Some("nothing"));
+    assert_eq!(got_service(&cluster, "a/without"), "AddressNotUsable");
     pool(&mut cluster, "q", &["203.0.113.1-203.0.113.9"], |_| {});
     ask(&mut cluster, "a/x", Some("q"));
     assert_eq!(got_service(&cluster, "a/x"), "203.0.113.1");
@@ -200,6 +216,9 @@ fn nothing_is_taken_from_a_closed_pool_and_nothing_back() {
         assert!(problem.contains("MetalLB runs: nobody gets an address of its pools meanwhile"), "{problem}");
     }
     cluster.policy.ranges.clear();
+    let pools = std::mem::take(&mut cluster.pools);
+    assert!(problem(&cluster, "a/new").contains("the installation has no address ranges"));
+    cluster.pools = pools;
     assert_eq!(got_service(&cluster, "a/new"), "AddressNotAssigned");
     assert!(problem(&cluster, "a/new").contains("MetalLB runs"), "{}", problem(&cluster, "a/new"));
     // What they have, they keep.

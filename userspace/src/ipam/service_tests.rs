@@ -1,7 +1,8 @@
 //! Addresses of Services that ask for none.
 
-use super::tests::{DUAL, cluster, families, got_service, ip, name, object, range, service};
+use super::tests::{DUAL, cluster, families, got_service, ip, name, object as object_ref, range, service};
 use super::*;
+use crate::model::cluster::ServicePort;
 use std::sync::Arc;
 
 /// All Claims are lost, as where their definition is deleted before a controller starts: two Services would swap addresses.
@@ -19,11 +20,64 @@ fn a_service_has_what_its_status_says_where_claims_say_nothing() {
         ("192.0.2.2".into(), "192.0.2.1".into())
     );
     // What a Claim says comes first.
-    cluster.possession.add_address(&object(Kind::Service, "a/old"), ip("192.0.2.1"));
+    cluster.possession.add_address(&object_ref(Kind::Service, "a/old"), ip("192.0.2.1"));
     assert_eq!(
         (got_service(&cluster, "a/old"), got_service(&cluster, "b/young")),
         ("192.0.2.1".into(), "192.0.2.3".into())
     );
+}
+
+/// A Service with a key and TCP ports.
+fn sharing(cluster: &mut Cluster, object: &str, age: i64, key: &str, ports: &[u16]) {
+    service(cluster, object, age, &[]);
+    share(cluster, object, key, ports);
+}
+
+/// The Service has this key and these TCP ports.
+pub(super) fn share(cluster: &mut Cluster, object: &str, key: &str, ports: &[u16]) {
+    let service = Arc::make_mut(cluster.services.get_mut(&name(object)).unwrap());
+    let protocol: Arc<str> = "TCP".into();
+    let port = |port: &u16| ServicePort {
+        name: "".into(),
+        port: *port,
+        is_tcp: true,
+        protocol: Arc::clone(&protocol),
+    };
+    service.ports = ports.iter().map(port).collect();
+    Arc::make_mut(service.load_balancer.as_mut().unwrap()).sharing_key = Some(key.into());
+}
+
+#[test]
+fn services_of_a_namespace_with_one_key_and_other_ports_share_an_address() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9"]);
+    sharing(&mut cluster, "a/api", 1, "k", &[6443]);
+    sharing(&mut cluster, "a/konnectivity", 2, "k", &[8132]);
+    sharing(&mut cluster, "a/same-port", 3, "k", &[6443, 8133]);
+    sharing(&mut cluster, "a/other-key", 4, "l", &[8134]);
+    sharing(&mut cluster, "b/stranger", 5, "k", &[8135]);
+    service(&mut cluster, "a/none", 6, &[]);
+    sharing(&mut cluster, "a/last", 7, "k", &[8135]);
+    let all = ["a/api", "a/konnectivity", "a/same-port", "a/other-key", "b/stranger", "a/none", "a/last"];
+    let got = |cluster: &Cluster| all.map(|object| got_service(cluster, object).replace("192.0.2.", "."));
+    assert_eq!(got(&cluster), [".1", ".1", ".2", ".3", ".4", ".5", ".1"]);
+    // It stays so, in any order, and when the first of them goes.
+    for object in all {
+        let address = ip(&got_service(&cluster, object));
+        cluster.possession.add_address(&object_ref(Kind::Service, object), address);
+    }
+    assert_eq!(got(&cluster), [".1", ".1", ".2", ".3", ".4", ".5", ".1"]);
+    sharing(&mut cluster, "a/api", 9, "k", &[6443]);
+    assert_eq!(got(&cluster), [".1", ".1", ".2", ".3", ".4", ".5", ".1"]);
+    cluster.services.remove(&name("a/api"));
+    assert_eq!(got(&cluster)[1..], [".1", ".2", ".3", ".4", ".5", ".1"]);
+    // A port more that another one has takes the address from nobody: who has the port answers there.
+    sharing(&mut cluster, "a/last", 7, "k", &[8135, 8132]);
+    assert_eq!(got_service(&cluster, "a/last"), "192.0.2.1");
+    // Who gives up the key shares no more: what it has, the others had before.
+    sharing(&mut cluster, "a/last", 7, "", &[8135]);
+    let service = Arc::make_mut(cluster.services.get_mut(&name("a/last")).unwrap());
+    Arc::make_mut(service.load_balancer.as_mut().unwrap()).sharing_key = None;
+    assert_eq!(got_service(&cluster, "a/last"), "192.0.2.6");
 }
 
 /// Services that ask for none get addresses of the families that they are of, and keep them as Gateways do.
@@ -47,7 +101,7 @@ fn services_get_an_address_of_each_family_and_keep_it() {
     assert_eq!(got_service(&cluster, "c/prefer"), "2001:db8:: 192.0.2.0");
     // What was granted comes before age.
     cluster.services.remove(&name("b/require"));
-    cluster.possession.add_address(&object(Kind::Service, "d/prefer"), ip("192.0.2.1"));
+    cluster.possession.add_address(&object_ref(Kind::Service, "d/prefer"), ip("192.0.2.1"));
     assert_eq!(got_service(&cluster, "d/prefer"), "192.0.2.1 2001:db8::1");
     assert_eq!(got_service(&cluster, "a/any"), "192.0.2.2");
     cluster.policy.ranges.remove(1);

@@ -67,6 +67,7 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
         given: Vec::new(),
         families: Vec::new(),
         from: PoolWish::default(),
+        sharing_key: None,
         has_source_ranges: false,
     };
     let meta = meta(object, created_secs);

@@ -46,6 +46,8 @@ pub struct LoadBalancerSpec {
     pub families: Vec<FamilyWish>,
     /// Where its addresses come from.
     pub from: PoolWish,
+    /// Annotation `metallb.io/allow-shared-ip`: Services of its namespace that say the same may have the same address.
+    pub sharing_key: Option<Arc<str>>,
     /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.
     pub has_source_ranges: bool,
 }

@@ -13,6 +13,7 @@ fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports
         given: Vec::new(),
         families: Vec::new(),
         from: PoolWish::default(),
+        sharing_key: None,
         has_source_ranges: false,
     };
     let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);

@@ -18,6 +18,8 @@ const CLASS: &str = "vestibule.dev/lb";
 /// Annotations that ask for addresses, the stronger first: a list with commas.
 const ADDRESSES: [&str; 3] =
     ["vestibule.dev/addresses", "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"];
+/// Annotations with a key that is shared, the stronger first.
+const SHARING_KEY: [&str; 2] = ["metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const PROBE: &str = "vestibule.dev/probe";
@@ -95,6 +97,11 @@ fn load_balancer(
         field: interner.of(&field),
         given: Vec::new(),
         from: PoolWish::default(),
+        sharing_key: SHARING_KEY
+            .iter()
+            .find_map(|name| annotations.get(*name))
+            .filter(|key| !key.is_empty())
+            .map(|key| interner.of(key)),
         families: families(spec),
         has_source_ranges: ranges || annotated,
     }

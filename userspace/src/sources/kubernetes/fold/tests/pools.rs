@@ -83,17 +83,22 @@ spec:
 }
 
 #[test]
-fn services_and_gateways_name_a_pool_by_either_prefix() {
+fn services_and_gateways_name_a_pool_and_a_key_by_either_prefix() {
     let text = |annotations: &str| {
         format!(
             "metadata: {{name: s, namespace: a, labels: {{app: x}}, annotations: {{{annotations}}}}}\nspec: {{type: LoadBalancer, loadBalancerClass: vestibule.dev/lb}}"
         )
     };
     let old = "metallb.universe.tf/address-pool: old";
-    let of_service = |annotations: &str| {
+    let balancer = |annotations: &str| {
         let (service, _) = service(raw(&text(annotations)), defaults(), &interner());
-        service.load_balancer.unwrap().from.clone()
+        service.load_balancer.unwrap()
     };
+    let of_service = |annotations: &str| balancer(annotations).from.clone();
+    let key = |annotations: &str| balancer(annotations).sharing_key.clone();
+    assert_eq!(key("metallb.universe.tf/allow-shared-ip: old").as_deref(), Some("old"));
+    let both = "metallb.universe.tf/allow-shared-ip: old, metallb.io/allow-shared-ip: new";
+    assert_eq!((key(both).as_deref(), key("metallb.io/allow-shared-ip: \"\"")), (Some("new"), None));
     assert_eq!(of_service(old).pool.as_deref(), Some("old"));
     let both = of_service(&format!("{old}, metallb.io/address-pool: new"));
     assert_eq!(both.pool.as_deref(), Some("new"));
