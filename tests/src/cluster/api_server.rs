@@ -162,17 +162,26 @@ impl ApiServer {
 
     /// Starts the API server again at the same address, and waits until it is ready.
     pub fn launch(&mut self) -> Result<()> {
+        self.launch_within(START)
+    }
+
+    fn launch_within(&mut self, limit: Duration) -> Result<()> {
         ensure!(self.server.is_none(), "the API server runs already");
         let mut command = places::command(self.netns.as_deref(), &self.programs.join("kube-apiserver"));
         command.args(&self.arguments);
         self.server = Some(spawn(command, &self.folder, "kube-apiserver")?);
-        self.wait_ready()
+        self.wait_ready(limit)
     }
 
     /// Stops the API server and starts it again.
     pub fn restart(&mut self) -> Result<()> {
+        self.restart_within(START)
+    }
+
+    /// The same where more time may pass until it is ready: hundreds of clients may come back at once.
+    pub fn restart_within(&mut self, limit: Duration) -> Result<()> {
         self.stop()?;
-        self.launch()
+        self.launch_within(limit)
     }
 
     /// Suspends the API server: it answers nothing and all connections stay open, as a watch sees it when its
@@ -196,9 +205,9 @@ impl ApiServer {
         format!("etcd:\n{}\nkube-apiserver:\n{}", read("etcd.log"), read("kube-apiserver.log"))
     }
 
-    fn wait_ready(&mut self) -> Result<()> {
+    fn wait_ready(&mut self, limit: Duration) -> Result<()> {
         let begun = Instant::now();
-        while begun.elapsed() < START {
+        while begun.elapsed() < limit {
             let answer =
                 self.rest.connect().and_then(|mut api| api.request("GET", "/readyz", "text/plain", b""));
             if answer.is_ok_and(|(status, _)| status == 200) {
@@ -211,7 +220,7 @@ impl ApiServer {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        bail!("the API server is not ready after {START:?}:\n{}", self.logs())
+        bail!("the API server is not ready after {limit:?}:\n{}", self.logs())
     }
 }
 

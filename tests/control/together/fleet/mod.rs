@@ -213,7 +213,7 @@ fn change(scene: &Scene, size: Size, agents: &[Agent], controller: &Controller) 
 /// All agents find their watches broken at once.
 fn restart(scene: &mut Scene, size: Size) {
     let mark = audited(scene).len();
-    scene.server.restart().unwrap();
+    scene.server.restart_within(size.patience).unwrap();
     std::thread::sleep(LISTS);
     wait_for_all(scene, size, 2);
     let requests = audited(scene).split_off(mark);
