@@ -82,7 +82,7 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
     kubectl
         .run(&["-n", "metallb-system", "delete", "pod", "speaker", "--grace-period=0", "--force"])
         .unwrap();
-    wait("MetalLB ran less than a minute ago");
+    wait("less than a minute ago: MetalLB runs");
     let ips = |service: &Value| -> Vec<String> {
         let entries = service["status"]["loadBalancer"]["ingress"].as_array().map_or(&[][..], Vec::as_slice);
         entries.iter().filter_map(|entry| Some(entry["ip"].as_str()?.to_owned())).collect()

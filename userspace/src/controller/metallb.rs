@@ -39,8 +39,8 @@ impl MetalLb {
         self.is_away = found == Ok(None);
         match found {
             Ok(None) => return,
-            Ok(Some(pod)) => self.what = format!("Pod {pod}"),
-            Err(error) => self.what = format!("its Pods cannot be listed: {error}"),
+            Ok(Some(pod)) => self.what = format!("runs (Pod {pod})"),
+            Err(error) => self.what = format!("may run (its Pods cannot be listed: {error})"),
         }
         self.last = now;
     }
@@ -51,8 +51,8 @@ impl MetalLb {
         match (self.is_away, self.what.as_str()) {
             (true, _) if is_over => None,
             (true, "") | (false, "") => Some("it is not known for a minute yet that MetalLB is away".into()),
-            (true, what) => Some(format!("MetalLB ran less than a minute ago ({what})").into()),
-            (false, what) => Some(format!("MetalLB runs ({what})").into()),
+            (true, what) => Some(format!("less than a minute ago: MetalLB {what}").into()),
+            (false, what) => Some(format!("MetalLB {what}").into()),
         }
     }
 }
@@ -95,11 +95,11 @@ mod tests {
         this.looked(Ok(None), at(80));
         assert_eq!(
             why(&this, 129).unwrap(),
-            "MetalLB ran less than a minute ago (Pod metallb-system/speaker-x)"
+            "less than a minute ago: MetalLB runs (Pod metallb-system/speaker-x)"
         );
         assert_eq!(why(&this, 130), None);
         this.looked(Err("403 Forbidden".into()), at(140));
-        assert_eq!(why(&this, 700).unwrap(), "MetalLB runs (its Pods cannot be listed: 403 Forbidden)");
+        assert_eq!(why(&this, 700).unwrap(), "MetalLB may run (its Pods cannot be listed: 403 Forbidden)");
         this.looked(Ok(None), at(700));
         assert_eq!(why(&this, 700), None);
     }

@@ -170,6 +170,10 @@ impl Controller {
         let Content { facts, policy } = self.files.content();
         self.telemetry.configure(&policy.ranges);
         self.core.reads(facts.clone());
+        if self.store.cluster().policy.pools != policy.pools {
+            // MetalLB may have run there until now.
+            self.metallb = (MetalLb::new(Instant::now()), Instant::now());
+        }
         if self.store.can_take(policy) {
             self.store.set_policy(policy.clone());
         } else {
