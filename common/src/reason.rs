@@ -129,6 +129,7 @@ reasons! {
     85 EmitCopyLost "emit" "copy_lost" "a packet sent beside another had no route or no link address yet; lost (event)";
     86 EmitUnanswered "emit" "rst_unanswered" "RST that would have been answered with RST; dropped";
 
+    89 ExpireRefused "expire" "source_range" "the source ranges of the route no longer hold the client; both sides reset (event)";
     90 ExpireIdle "expire" "idle" "flow idle too long; both sides reset (event)";
     91 ExpireRemoved "expire" "removed" "backend, route or listener removed; both sides reset (event)";
     92 ExpireClosed "expire" "closed" "closed flow forgotten (event)";
@@ -155,6 +156,8 @@ reasons! {
     111 AdmitSourceFull "admit" "source_full" "the source has as many connections to the route as it may have; answered with RST";
     112 AdmitUncounted "admit" "uncounted" "no room to count a source's connections; admitted all the same (event)";
     113 AdmitConnecting "admit" "connecting" "the source has as many hellos waiting for the route's backends as it may have; answered with RST";
+    114 AdmitSourceRange "admit" "source_range" "the source ranges of the listener or route do not hold the client; answered with RST";
+    115 AdmitSynRange "admit" "source_range_syn" "SYN of a client that the source ranges of the listener do not hold; dropped";
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ mod renew;
 mod unheard;
 mod half_open;
 mod half_open_refused;
+mod source_ranges;
 mod by_cookie;
 mod expire;
 mod crowd;

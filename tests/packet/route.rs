@@ -7,7 +7,7 @@ use common::decide::server_name::RESERVED;
 use common::maps::backend::Backend;
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::name;
-use common::maps::route::{NameKey, NameRoute};
+use common::maps::route::{NameKey, NameRoute, Route};
 use common::reason::Reason;
 use tests::addresses::{FAMILIES, TLS_PORT, vip};
 use tests::hello::hello;
@@ -392,12 +392,14 @@ fn an_entry_that_changes_while_it_is_read_decides_nothing() {
         let listener = ListenerKey { address: vip(family).into(), port, reserved: [0; 2] };
         let backend = 20 + family as u32;
         let mut client = |port| dial(family).port(port).shake(&mut programs);
-        let [first, second, third] = [41_000, 41_001, 41_002].map(&mut client);
+        let [first, second, third, fourth] = [41_000, 41_001, 41_002, 41_003].map(&mut client);
         let at = offset_of!(Listener, id);
         changes::<_, Listener>(&mut programs, first, name::LISTENERS, listener, at);
         let at = offset_of!(NameRoute, route);
         changes::<_, NameRoute>(&mut programs, second, name::ROUTES_EXACT, name.short, at);
         let at = offset_of!(Backend, route);
         changes::<_, Backend>(&mut programs, third, name::BACKENDS, backend, at);
+        // Another route's policy.
+        changes::<_, Route>(&mut programs, fourth, name::ROUTES, 2u32, offset_of!(Route, policy));
     }
 }

@@ -39,6 +39,7 @@ mod flood;
 mod full;
 mod full_order;
 mod drift;
+mod source_ranges;
 mod reconnect;
 mod veth_backend;
 mod own_port;

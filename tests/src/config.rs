@@ -70,6 +70,8 @@ pub struct Route {
     pub name: String,
     pub listeners: Vec<String>,
     pub hostnames: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_ranges: Option<Vec<String>>,
     pub backends: Vec<Backend>,
 }
 
@@ -94,7 +96,8 @@ pub fn listener(name: &str, port: u16, protocol: &'static str) -> Listener {
 /// A route on these listeners.
 pub fn route(name: &str, listeners: &[&str], hostnames: &[&str], backends: Vec<Backend>) -> Route {
     let strings = |list: &[&str]| list.iter().map(ToString::to_string).collect();
-    Route { name: name.into(), listeners: strings(listeners), hostnames: strings(hostnames), backends }
+    let (listeners, hostnames) = (strings(listeners), strings(hostnames));
+    Route { name: name.into(), listeners, hostnames, source_ranges: None, backends }
 }
 
 impl Config {

@@ -11,6 +11,7 @@ use common::maps::listener::{
     AddressRole, Listener, ListenerKey, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_SOURCE, ROLE_VIP,
 };
 use common::maps::name;
+use common::maps::policy::{ADMIT, FAMILY_V4, FAMILY_V6, PolicyKey, PolicyRange};
 use common::maps::route::{
     MemberKey, NAME_BYTES_MAX, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, Table,
 };
@@ -109,6 +110,15 @@ impl Programs {
         let mut data = [0u8; 256];
         data.copy_from_slice(&key.as_bytes()[4..]);
         self.insert_prefix(name::ROUTES_WILDCARD, key.prefix_bits, data, NameRoute { route });
+    }
+
+    /// Lets a policy admit clients of this range.
+    pub fn policy(&mut self, policy: u16, network: IpAddr, bits: u32) {
+        let (family, before) = if network.is_ipv4() { (FAMILY_V4, 96) } else { (FAMILY_V6, 0) };
+        let key = PolicyKey::of_range(policy, family, network.into(), before + bits);
+        let mut data = [0u8; 20];
+        data.copy_from_slice(&key.as_bytes()[4..]);
+        self.insert_prefix(name::POLICIES, key.prefix_bits, data, PolicyRange { action: ADMIT });
     }
 
     /// Writes the backends under their ids, the tables of both families (slots assigned round robin), the

@@ -54,6 +54,8 @@ pub struct Decision {
     pub tenant: Option<String>,
     /// The pattern that matched, as configured; `None` for a default route and on TCP listeners.
     pub pattern: Option<String>,
+    /// CIDRs of the clients that the route admits; `None`: all, or without a route.
+    pub source_ranges: Option<Vec<String>>,
     /// The bounds on what the route and the client may have. Empty without a route.
     pub bounds: Vec<Bound>,
     /// `address:port`; `None` if refused, or if it depends on the client's unknown address or port.
@@ -146,6 +148,7 @@ pub fn decide(
         route: None,
         tenant: None,
         pattern: None,
+        source_ranges: None,
         bounds: Vec::new(),
         backend: None,
         reason: "",
@@ -157,7 +160,11 @@ pub fn decide(
             decision.pattern = found.pattern;
             let held = held(counts, found.route, from);
             decision.bounds = admit::rules(&held, &world.settings).into_iter().map(Bound::from).collect();
-            let admitted = admit::admit(&held, &world.settings);
+            let ranges = world.routes.get(&found.route).and_then(|route| world.ranges(route.policy));
+            decision.source_ranges =
+                ranges.map(|ranges| ranges.ranges().iter().map(ToString::to_string).collect());
+            let admitted = by_range(world, &listener, found.route, from)
+                .and_then(|()| admit::admit(&held, &world.settings));
             match admitted.and_then(|()| backend(world, &listener, found.route, from)) {
                 Ok(backend) => {
                     decision.verdict = "route";
@@ -177,6 +184,18 @@ pub fn decide(
     decision.reason = reason.label();
     decision.why = reason.text();
     Ok(decision)
+}
+
+/// Admits the client by its address, if that is known.
+fn by_range(world: &MapsImage, listener: &Listener, route: u32, from: Option<Client>) -> Result<(), Reason> {
+    let Some(client) = from.map(|from| Address::from(from.address)) else { return Ok(()) };
+    if !admit::is_admitted(world, listener.policy, &client) {
+        return Err(Reason::AdmitSynRange);
+    }
+    match admit::is_admitted(world, admit::policy(world, route)?, &client) {
+        true => Ok(()),
+        false => Err(Reason::AdmitSourceRange),
+    }
 }
 
 fn held(counts: &Counts, route: u32, from: Option<Client>) -> Held {
@@ -426,12 +445,12 @@ routes:
                 ("a.example.com", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"*.a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"[fd97:2::2]:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.3:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
-                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.2:6443","reason":"syn"}
-                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"a.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"a.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"x.y.a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"*.a.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"[fd97:2::2]:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.3:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"c.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
+                {"parse":"server_name","server_name":"xn--bcher-kva.example.com","verdict":"route","listener":"shared","route":"b","tenant":null,"pattern":"*.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.3.2:6443","reason":"syn"}
+                {"parse":"server_name","server_name":"a.example.com","verdict":"route","listener":"shared","route":"a","tenant":null,"pattern":"a.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"syn"}
             "#]],
         );
     }
@@ -447,11 +466,11 @@ routes:
                 ("kubernetes.default.svc", None),
             ],
             expect![[r#"
-                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","tenant":null,"pattern":"b.example.com","bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_family"}
-                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","tenant":null,"pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
-                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","tenant":null,"pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
-                {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"name_invalid"}
-                {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"reserved_name"}
+                {"parse":"server_name","server_name":"b.example.com","verdict":"refuse","listener":"shared","route":"b","tenant":null,"pattern":"b.example.com","source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_family"}
+                {"parse":"server_name","server_name":"other.org","verdict":"refuse","listener":"shared","route":"c","tenant":null,"pattern":null,"source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
+                {"parse":"no_sni","server_name":null,"verdict":"refuse","listener":"shared","route":"c","tenant":null,"pattern":null,"source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":null,"reason":"no_backend"}
+                {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"source_ranges":null,"bounds":[],"backend":null,"reason":"name_invalid"}
+                {"parse":"server_name","server_name":"kubernetes.default.svc","verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"source_ranges":null,"bounds":[],"backend":null,"reason":"reserved_name"}
             "#]],
         );
     }
@@ -462,13 +481,13 @@ routes:
         let lines = [&b"GET / HTTP/1.1\r\n"[..], &[0x16, 3, 1, 0, 200, 1], &[0x16, 3, 1, 0, 0], b""]
             .map(|bytes| answer(&world, Some("shared"), Query::Hello(bytes), None));
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"not_tls"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
-            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"malformed"}
-            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"tenant":null,"pattern":null,"bounds":[],"backend":null,"reason":"buffered"}
+            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"source_ranges":null,"bounds":[],"backend":null,"reason":"not_tls"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"tenant":null,"pattern":null,"source_ranges":null,"bounds":[],"backend":null,"reason":"buffered"}
+            {"parse":"invalid","server_name":null,"verdict":"refuse","listener":"shared","route":null,"tenant":null,"pattern":null,"source_ranges":null,"bounds":[],"backend":null,"reason":"malformed"}
+            {"parse":"need_more","server_name":null,"verdict":"wait","listener":"shared","route":null,"tenant":null,"pattern":null,"source_ranges":null,"bounds":[],"backend":null,"reason":"buffered"}
         "#]].assert_eq(&lines.concat());
         expect![[r#"
-            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","tenant":null,"pattern":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"forwarded"}
+            {"parse":"invalid","server_name":null,"verdict":"route","listener":"direct","route":"a","tenant":null,"pattern":null,"source_ranges":null,"bounds":[{"reason":"route_full","count":0,"most":1000000},{"reason":"source_full","count":0,"most":65536},{"reason":"connecting","count":0,"most":8192}],"backend":"10.97.2.2:6443","reason":"forwarded"}
         "#]].assert_eq(&answer(&world, Some("direct"), Query::Hello(b"SSH-2.0-x\r\n"), Some("192.0.2.7")));
     }
 

@@ -15,6 +15,7 @@ use common::maps::flow::{
 };
 use common::maps::listener::{self, AddressRole, Listener, ListenerKey};
 use common::maps::next_hop::{self, Hop};
+use common::maps::policy::{PolicyKey, PolicyRange, RANGES_MAX};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, PAGE_SLOTS, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
@@ -35,6 +36,15 @@ const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 pub(crate) struct SuffixData {
     listener: [u8; 2],
     reversed: [u8; 254],
+}
+
+/// The data behind the prefix length of [`PolicyKey`], in the same form.
+#[repr(C)]
+pub(crate) struct PolicyData {
+    policy: [u8; 2],
+    family: u8,
+    reserved: u8,
+    address: [u8; 16],
 }
 
 // The sizes given here suit a small test; the loader sets the real ones from the settings.
@@ -76,6 +86,8 @@ pub(crate) static ROUTES_EXACT: HashMap<ShortNameKey, NameRoute, 1024, NO_PREALL
 pub(crate) static ROUTES_LONG: HashMap<NameKey, NameRoute, 1024, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static ROUTES_WILDCARD: LpmTrie<SuffixData, NameRoute, 1024> = LpmTrie::new();
+#[btf_map]
+pub(crate) static POLICIES: LpmTrie<PolicyData, PolicyRange, RANGES_MAX> = LpmTrie::new();
 #[btf_map]
 pub(crate) static ROUTES: HashMap<u32, Route, 1024, NO_PREALLOC> = HashMap::new();
 #[btf_map]
@@ -166,6 +178,13 @@ impl Tables for Maps {
     #[inline(always)]
     fn route(&self, id: u32, to: &mut Route) -> bool {
         ROUTES.get_ptr(&id).is_some_and(|from| copied(from, to))
+    }
+
+    #[inline(always)]
+    fn is_within(&self, key: &PolicyKey) -> bool {
+        let key = core::ptr::from_ref(key).cast::<Key<PolicyData>>();
+        // SAFETY: `PolicyKey` has the layout of `Key<PolicyData>`: a u32 of prefix bits, then 20 bytes.
+        unsafe { POLICIES.get(&*key).is_some() }
     }
 
     #[inline(always)]

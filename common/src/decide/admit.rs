@@ -1,8 +1,27 @@
-//! Decides whether a route takes one more connection of a client, before a backend is picked. A new rule is one more
-//! element of [`rules`].
+//! Decides whether a route takes one more connection of a client, before a backend is picked: first by the client's
+//! address ([`is_admitted`]), then by what the route and the client have already. A new bound is one more element of [`rules`].
 
+use super::tables::{Tables, stable};
+use crate::maps::address::Address;
+use crate::maps::policy::PolicyKey;
+use crate::maps::route::Route;
 use crate::maps::settings::Settings;
 use crate::reason::Reason;
+
+/// Whether a policy admits a client; 0 is the policy that admits everybody.
+#[inline(always)]
+pub fn is_admitted(tables: &impl Tables, policy: u16, client: &Address) -> bool {
+    policy == 0 || tables.is_within(&PolicyKey::of_client(policy, client))
+}
+
+/// Returns the policy of a route; 0: there is none, or no such route.
+///
+/// Err: nothing can be said now; the sender's repetition is decided from scratch.
+#[inline(always)]
+pub fn policy(tables: &impl Tables, route: u32) -> Result<u16, Reason> {
+    let mut record = Route::zeroed();
+    Ok(if stable(&mut record, |to| tables.route(route, to))? { record.policy } else { 0 })
+}
 
 /// What the route and the client have already.
 #[repr(C)]

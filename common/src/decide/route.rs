@@ -90,6 +90,7 @@ mod tests {
     use super::*;
     use crate::maps::backend::Backend;
     use crate::maps::listener::PROTOCOL_TLS;
+    use crate::maps::policy::PolicyKey;
     use crate::maps::route::{MemberKey, NameKey, Route, SuffixKey};
 
     /// The names of listener 1, and its wildcards of any depth.
@@ -148,6 +149,10 @@ mod tests {
         }
 
         fn route(&self, _: u32, _: &mut Route) -> bool {
+            false
+        }
+
+        fn is_within(&self, _: &PolicyKey) -> bool {
             false
         }
 

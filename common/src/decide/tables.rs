@@ -2,6 +2,7 @@
 
 use crate::maps::backend::Backend;
 use crate::maps::listener::{Listener, ListenerKey};
+use crate::maps::policy::PolicyKey;
 use crate::maps::route::{MemberKey, NameKey, Route, SuffixKey};
 use crate::reason::Reason;
 use zerocopy::{FromZeros, Immutable, IntoBytes};
@@ -23,6 +24,9 @@ pub trait Tables {
 
     /// Copies a route. `false`: there is none, and the content of `to` is undefined.
     fn route(&self, id: u32, to: &mut Route) -> bool;
+
+    /// Whether a policy has a range that holds the address in the key.
+    fn is_within(&self, key: &PolicyKey) -> bool;
 
     /// Returns 1 + the member in this slot of a Maglev table; 0 = no such slot.
     fn slot(&self, table: u32, slot: u32) -> u32;

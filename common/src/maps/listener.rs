@@ -32,7 +32,7 @@ map_struct! {
         /// MSS announced in our SYN-ACK: the smallest device MTU towards the listener's backends, minus the
         /// headers of this address's family. Host byte order.
         pub mss: u16,
-        /// Id of its policy; 0 = none.
+        /// Id of the policy that says whose SYNs are answered: see [`super::policy::PolicyKey`]; 0 = anybody's.
         pub policy: u16,
         /// [`PROTOCOL_TLS`] or [`PROTOCOL_TCP`].
         pub protocol: u8,

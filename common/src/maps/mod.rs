@@ -48,6 +48,8 @@ pub mod address;
 pub mod listener;
 /// Names, routes, Maglev tables.
 pub mod route;
+/// Which clients are admitted.
+pub mod policy;
 /// Backends.
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
@@ -102,6 +104,8 @@ pub mod name {
     /// [`super::route::SuffixKey`] -> [`super::route::NameRoute`]; matches the longest prefix of the reversed
     /// name.
     pub const ROUTES_WILDCARD: &str = "ROUTES_WILDCARD";
+    /// [`super::policy::PolicyKey`] -> [`super::policy::PolicyRange`]; a client is admitted if a prefix matches.
+    pub const POLICIES: &str = "POLICIES";
     /// route id -> [`super::route::Route`].
     pub const ROUTES: &str = "ROUTES";
     /// [`super::route::PageKey`] -> [`super::route::Page`].
@@ -153,7 +157,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 36] = [
+    pub const ALL: [&str; 37] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -166,6 +170,7 @@ pub mod name {
         ROUTES_EXACT,
         ROUTES_LONG,
         ROUTES_WILDCARD,
+        POLICIES,
         ROUTES,
         MAGLEV,
         MEMBERS,

@@ -106,7 +106,7 @@ map_struct! {
         pub v6: Table,
         /// Number of backends of any weight and family.
         pub backends: u32,
-        /// Id of its policy; 0 = none.
+        /// Id of the policy that says whose connections are admitted: see [`super::policy::PolicyKey`]; 0 = anybody's.
         pub policy: u16,
         /// How a backend is picked: [`PICK_MAGLEV`].
         pub pick: u8,

@@ -16,6 +16,8 @@ mod file;
 mod chart;
 /// Ingresses.
 mod ingress;
+/// Source ranges of Services.
+mod source_ranges;
 /// Ten agents.
 mod fleet;
 /// Vestibule is withdrawn from the cluster, or from a node.

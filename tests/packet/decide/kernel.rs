@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use common::decide::route_key;
 use common::maps::event::RouteCounters;
 use common::maps::name;
+use common::maps::policy::{ADMIT, PolicyKey, PolicyRange};
 use common::maps::route::{NameKey, NameRoute, SuffixKey};
 use common::reason::Reason;
 use tests::packet::{Segment, flag, segment};
@@ -66,6 +67,12 @@ impl Kernel {
             }
             Change::DeleteWildcard(key) => {
                 p.remove_prefix::<256, NameRoute>(name::ROUTES_WILDCARD, key.prefix_bits, data(key));
+            }
+            Change::PutPolicy(key) => {
+                p.insert_prefix(name::POLICIES, key.prefix_bits, range(key), PolicyRange { action: ADMIT });
+            }
+            Change::DeletePolicy(key) => {
+                p.remove_prefix::<20, PolicyRange>(name::POLICIES, key.prefix_bits, range(key));
             }
             Change::PutRoute(id, value) => p.insert(name::ROUTES, *id, *value),
             Change::DeleteRoute(id) => self.forget::<_, [u8; 32]>(name::ROUTES, *id),
@@ -162,6 +169,13 @@ fn plain(client: SocketAddr, vip: SocketAddr) -> Segment {
 /// Returns the trie key without its prefix length.
 fn data(key: &SuffixKey) -> [u8; 256] {
     let mut data = [0; 256];
+    data.copy_from_slice(&key.as_bytes()[4..]);
+    data
+}
+
+/// Returns the key of a policy's range without its prefix length.
+fn range(key: &PolicyKey) -> [u8; 20] {
+    let mut data = [0; 20];
     data.copy_from_slice(&key.as_bytes()[4..]);
     data
 }

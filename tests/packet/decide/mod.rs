@@ -7,6 +7,7 @@
 //! * the default route does not take unknown names; a missing name is treated as an unknown one;
 //! * the offset does not change after the first try; each try examines one member fewer;
 //! * clients over IPv6 get the IPv4 table if there is no IPv6 one;
+//! * IPv4 clients are looked up as IPv6 ones; a range is looked up without its policy;
 //! * a refusing member refuses clients that have no backend so far; unreachable members are dialled;
 //!
 //! So did leaving out any one lookup, listener, short name, long name, pattern of one label, wildcard, route, slot, member or
@@ -279,6 +280,8 @@ fn programs_explain_and_oracle_decide_alike() {
         ("refused: no_backend", 10),
         ("refused: no_family", 5),
         ("refused: refused", 1),
+        ("refused: source_range", 10),
+        ("refused: source_range_syn", 5),
         ("no listener", 10),
     ] {
         assert!(least(kind) >= share, "{kind}: {} of a thousand, at least {share} wanted", least(kind));

@@ -95,7 +95,7 @@ impl Oracle<'_> {
             }
         }
         match best {
-            Some((_, pattern, route)) => self.dial(route, Some(pattern), client),
+            Some((_, pattern, route)) => self.dial(route, Some(pattern), client, false),
             None => self.own(listener, client, Reason::RouteNone),
         }
     }
@@ -103,13 +103,26 @@ impl Oracle<'_> {
     /// Decides by the listener's own route.
     fn own(&self, listener: &DesiredListener, client: SocketAddr, otherwise: Reason) -> Answer {
         match listener.route {
-            Some(route) => self.dial(&self.desired.routes[route], None, client),
+            Some(route) => {
+                let is_tcp = listener.protocol == Protocol::Tcp;
+                self.dial(&self.desired.routes[route], None, client, is_tcp)
+            }
             None => refused(otherwise),
         }
     }
 
-    fn dial(&self, route: &DesiredRoute, pattern: Option<&Pattern>, client: SocketAddr) -> Answer {
+    fn dial(
+        &self,
+        route: &DesiredRoute,
+        pattern: Option<&Pattern>,
+        client: SocketAddr,
+        is_tcp: bool,
+    ) -> Answer {
         let (name, pattern) = (route.name.to_string(), pattern.map(ToString::to_string));
+        if route.source_ranges.as_ref().is_some_and(|ranges| !ranges.holds(client.ip())) {
+            let reason = if is_tcp { Reason::AdmitSynRange } else { Reason::AdmitSourceRange };
+            return Answer::Refused { reason, route: Some(name), pattern };
+        }
         match self.backends(route, client) {
             Ok(backends) => Answer::Dialled { route: name, pattern, backends },
             Err(reason) => Answer::Refused { reason, route: Some(name), pattern },

@@ -10,6 +10,7 @@ use tests::program::Programs;
 use tests::world::Device;
 use userspace::model::{
     BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
+    SourceRanges,
 };
 use userspace::plan::{Hop, Hops};
 
@@ -47,6 +48,7 @@ impl Tables {
             .map(|number| DesiredRoute {
                 name: format!("route-{number}").into(),
                 backends: backends(dice, number).into(),
+                source_ranges: dice.one_in(4).then(|| source_ranges(dice)),
                 ..DesiredRoute::default()
             })
             .collect();
@@ -167,6 +169,23 @@ fn patterns(dice: &mut Dice) -> Vec<Pattern> {
         patterns.push(dice.pick::<fn(_) -> _>(&[Pattern::Exact, Pattern::OneLabel, Pattern::Wildcard])(name));
     }
     patterns
+}
+
+/// Returns ranges that hold some of the clients of `super::client`.
+fn source_ranges(dice: &mut Dice) -> SourceRanges {
+    let all = [
+        "198.18.0.0/15",
+        "198.18.0.0/16",
+        "198.18.128.0/17",
+        "198.19.7.0/24",
+        "0.0.0.0/0",
+        "::/0",
+        "2001:db8::/65",
+        "2001:db8::/64",
+        "2001:db8:0:0:8000::/66",
+    ];
+    let count = dice.below(4);
+    SourceRanges::new(&(0..count).map(|_| dice.pick(&all).parse().expect("a CIDR")).collect::<Vec<_>>())
 }
 
 /// Returns the backends of a route. A port belongs to one route only, so a backend identifies the route.

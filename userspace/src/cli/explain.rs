@@ -83,8 +83,18 @@ pub(super) fn show(question: &Args, pins: &Pins) -> Result<ExitCode> {
         decisions.push(answer(Query::Hello(&bytes))?);
     }
     let rows = decisions.iter().map(row).collect::<Result<Vec<_>>>()?;
-    let headings =
-        ["verdict", "server name", "listener", "route", "tenant", "pattern", "bounds", "backend", "why"];
+    let headings = [
+        "verdict",
+        "server name",
+        "listener",
+        "route",
+        "tenant",
+        "pattern",
+        "sources",
+        "bounds",
+        "backend",
+        "why",
+    ];
     print::rows(&headings, &rows, question.shown.output)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -118,11 +128,24 @@ fn row(decision: &Decision) -> Result<Row> {
             text(&decision.route),
             text(&decision.tenant),
             text(&decision.pattern),
+            decision.source_ranges.as_ref().map_or_else(|| "any".into(), |ranges| sources(ranges)),
             decision.bounds.iter().map(bound).collect::<Vec<_>>().join(", "),
             decision.backend.map(|backend| backend.to_string()).unwrap_or_default(),
             format!("{}: {}", decision.reason, decision.why),
         ],
     })
+}
+
+/// The most ranges of a row; all are in JSON.
+const RANGES_SHOWN: usize = 4;
+
+/// `10.0.0.0/8, 192.0.2.0/24`.
+fn sources(ranges: &[String]) -> String {
+    match ranges.split_at_checked(RANGES_SHOWN) {
+        Some((first, rest)) if !rest.is_empty() => format!("{} and {} more", first.join(", "), rest.len()),
+        _ if ranges.is_empty() => "none".into(),
+        _ => ranges.join(", "),
+    }
 }
 
 /// `route_full 12/250000`.
@@ -133,6 +156,15 @@ fn bound(bound: &Bound) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_ranges_the_first_are_shown() {
+        let ranges =
+            |count: usize| sources(&(0..count).map(|n| format!("10.{n}.0.0/16")).collect::<Vec<_>>());
+        assert_eq!((&*ranges(0), &*ranges(1)), ("none", "10.0.0.0/16"));
+        assert_eq!(ranges(4), "10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16");
+        assert_eq!(ranges(6), "10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16 and 2 more");
+    }
 
     #[test]
     fn a_client_is_an_address_with_or_without_a_port() {

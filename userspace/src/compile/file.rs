@@ -199,7 +199,8 @@ impl<'a> Compiler<'a> {
             let names = self.claim(index, route, &tls).into();
             let backends = self.backends(route).into();
             let name = Arc::clone(&route.name);
-            routes.push(DesiredRoute { name, names, backends, tenant: None, policy: None });
+            let source_ranges = route.source_ranges.clone();
+            routes.push(DesiredRoute { name, names, backends, tenant: None, source_ranges });
         }
         routes
     }

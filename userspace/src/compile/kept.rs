@@ -29,7 +29,7 @@ pub(super) struct Kept {
 pub(super) struct Edited {
     /// By name, in order.
     pub(super) routes: Vec<Arc<str>>,
-    /// All of them existed before and match the same names; only their backends differ.
+    /// All of them existed before, and match and admit the same; only their backends differ.
     pub(super) is_of_backends: bool,
 }
 
@@ -79,7 +79,10 @@ impl Kept {
                     return None;
                 }
             }
-            is_of_backends &= old.zip(new.as_ref()).is_some_and(|(old, new)| old.names == new.names);
+            let alike = |(old, new): (&Arc<DesiredRoute>, &Arc<DesiredRoute>)| {
+                old.names == new.names && old.source_ranges == new.source_ranges
+            };
+            is_of_backends &= old.zip(new.as_ref()).is_some_and(alike);
         }
         let is_free = |number: &u64| given_up.contains(number) || !self.claimed.contains(number);
         if !load.fits(desired.settings.max_names) || !taken.iter().all(is_free) {
@@ -149,7 +152,7 @@ impl Kept {
         let mut backends = spec.backends.clone();
         backends.sort_by_key(|backend| (Address::from(backend.address), backend.port));
         let (name, names, backends) = (Arc::clone(&spec.name), names.into(), backends.into());
-        Some(DesiredRoute { name, names, backends, tenant: None, policy: None })
+        Some(DesiredRoute { name, names, backends, tenant: None, source_ranges: spec.source_ranges.clone() })
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::raw::{RawBackend, RawConfig, RawListener, RawRoute, RawSettings, Text};
 use super::value::{self, Wrong};
-use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Problem, Protocol, RouteSpec, Settings};
+use crate::model::{
+    BackendSpec, Facts, ListenerSpec, Pattern, Problem, Protocol, RouteSpec, Settings, SourceRanges,
+};
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::hash::Hash;
@@ -197,7 +199,16 @@ impl Check<'_> {
         let patterns: Vec<Pattern> = self
             .list(raw.hostnames.unwrap_or_default(), value::pattern, |i| format!("{}.hostnames[{i}]", at()));
         let backends = self.backends(raw.backends.unwrap_or_default(), at);
-        Some(RouteSpec { place, name: name?, listeners, patterns, backends })
+        let source_ranges = raw.source_ranges.map(|written| self.source_ranges(written, at));
+        Some(RouteSpec { place, name: name?, listeners, patterns, backends, source_ranges })
+    }
+
+    fn source_ranges(&mut self, written: Vec<Text<'_>>, at: impl Fn() -> String) -> SourceRanges {
+        if written.is_empty() {
+            let remedy = "write at least one CIDR of clients, or remove the field if everybody may connect";
+            self.problems.push(Problem::error(format!("{}.sourceRanges", at()), "is empty", remedy));
+        }
+        SourceRanges::new(&self.list(written, value::source_range, |i| format!("{}.sourceRanges[{i}]", at())))
     }
 
     fn backends(&mut self, raw: Vec<RawBackend<'_>>, at: impl Fn() -> String + Copy) -> Vec<BackendSpec> {

@@ -140,8 +140,8 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let addresses = raw.addresses.unwrap_or_default();
     let ranges = check.ranges(&addresses.ranges.unwrap_or_default());
     let shared = check.shared(&addresses.shared.unwrap_or_default(), &ranges);
-    let excluded =
-        check.list(addresses.excluded.unwrap_or_default(), block, |i| format!("addresses.excluded[{i}]"));
+    let excluded = check
+        .list(addresses.excluded.unwrap_or_default(), value::block, |i| format!("addresses.excluded[{i}]"));
     let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
     let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
     let saved_max_age = check.saved_max_age(raw.saved_state.unwrap_or_default()).unwrap_or(SAVED_MAX_AGE);
@@ -178,7 +178,7 @@ impl Check<'_> {
         let mut shared = BTreeSet::new();
         for (i, text) in raw.iter().enumerate() {
             let field = || format!("addresses.shared[{i}]");
-            let Some(block) = self.take(block(text), text, field) else { continue };
+            let Some(block) = self.take(value::block(text), text, field) else { continue };
             let ends = (block.network(), block.broadcast());
             if !ranges.iter().any(|range| range.holds(ends.0) && range.holds(ends.1)) {
                 let remedy = "write addresses of one entry of addresses.ranges, or add them there";
@@ -287,26 +287,12 @@ fn device(text: &str) -> Result<Arc<str>, Wrong> {
     Ok(text.into())
 }
 
-/// Parses a CIDR or a single address.
-fn block(text: &str) -> Result<IpNet, Wrong> {
-    if !text.contains('/') {
-        return value::address(text).map(IpNet::from);
-    }
-    let Ok(block) = text.parse::<IpNet>() else {
-        return wrong("is not a CIDR", "write a network and its prefix length, such as \"192.0.2.0/24\"");
-    };
-    if block.addr() != block.network() {
-        return wrong("names an address inside its network", format!("write \"{}\"", block.trunc()));
-    }
-    Ok(block)
-}
-
 /// Parses a CIDR, `first-last` or a single address. Only addresses that clients can dial are valid.
 fn range(text: &str) -> Result<AddressRange, Wrong> {
     let (first, last) = if let Some((first, last)) = text.split_once('-') {
         (value::address(first.trim())?, value::address(last.trim())?)
     } else {
-        let block = block(text)?;
+        let block = value::block(text)?;
         (block.network(), block.broadcast())
     };
     AddressRange::new(first, last).or_else(|InvalidRange { what, remedy }| wrong(what, remedy))

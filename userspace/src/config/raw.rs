@@ -64,6 +64,7 @@ pub(super) struct RawRoute<'a> {
     pub(super) name: Option<Text<'a>>,
     pub(super) listeners: Option<Vec<Text<'a>>>,
     pub(super) hostnames: Option<Vec<Text<'a>>>,
+    pub(super) source_ranges: Option<Vec<Text<'a>>>,
     pub(super) backends: Option<Vec<RawBackend<'a>>>,
 }
 

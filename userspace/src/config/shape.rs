@@ -49,6 +49,7 @@ pub(super) const ROUTE: &[(&str, Shape)] = &[
     ("name", Shape::Text),
     ("listeners", Shape::List(&Shape::Text)),
     ("hostnames", Shape::List(&Shape::Text)),
+    ("sourceRanges", Shape::List(&Shape::Text)),
     ("backends", Shape::List(&Shape::Table(BACKEND))),
 ];
 

@@ -3,6 +3,7 @@
 use crate::model::{InvalidName, Pattern, ServerName};
 use common::decide::route_key::SUFFIX_BYTES_MAX;
 use common::decide::server_name::{NameError, RESERVED};
+use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -67,6 +68,30 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
         }
     }
     Ok(address)
+}
+
+/// Parses a CIDR or a single address.
+pub(super) fn block(text: &str) -> Result<IpNet, Wrong> {
+    if !text.contains('/') {
+        return address(text).map(IpNet::from);
+    }
+    let Ok(block) = text.parse::<IpNet>() else {
+        return wrong("is not a CIDR", "write a network and its prefix length, such as \"192.0.2.0/24\"");
+    };
+    if block.addr() != block.network() {
+        return wrong("names an address inside its network", format!("write \"{}\"", block.trunc()));
+    }
+    Ok(block)
+}
+
+/// Parses a range of clients: as [`block`], but never IPv4 addresses in IPv6 form.
+pub(super) fn source_range(text: &str) -> Result<IpNet, Wrong> {
+    match block(text)? {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 && v6.network().to_ipv4_mapped().is_some() => {
+            wrong("is an IPv4 network in IPv6 form", "write it as IPv4, such as \"192.0.2.0/24\"")
+        }
+        range => Ok(range),
+    }
 }
 
 /// Checks a TCP port.

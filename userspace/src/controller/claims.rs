@@ -387,6 +387,7 @@ mod tests {
             address: AddressWish::default(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
+            source_ranges: None,
         }
     }
 

@@ -259,6 +259,7 @@ mod tests {
             address: AddressWish::default(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
+            source_ranges: None,
         }
     }
 

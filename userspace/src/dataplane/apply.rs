@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use common::decide::route_key;
 use common::maps::event::RouteCounters;
 use common::maps::name;
+use common::maps::policy::{ADMIT, PolicyRange};
 use common::maps::route::SHORT_NAME_BYTES_MAX;
 use tracing::trace;
 
@@ -79,6 +80,7 @@ fn map_of(change: &Change) -> Option<&'static str> {
         }
         Change::PutName(..) | Change::PutOneLabel(..) | Change::DeleteName(_) => name::ROUTES_EXACT,
         Change::PutWildcard(..) | Change::DeleteWildcard(_) => name::ROUTES_WILDCARD,
+        Change::PutPolicy(_) | Change::DeletePolicy(_) => name::POLICIES,
         Change::PutRoute(..) | Change::DeleteRoute(_) => name::ROUTES,
         Change::PutLabel(..) | Change::DeleteLabel(_) => name::LABELS,
         Change::PutPage(..) | Change::DeletePage(_) => name::MAGLEV,
@@ -129,6 +131,10 @@ fn apply_run(maps: &Maps, run: &[Change]) -> Result<(), TableError> {
             .routes_wildcard
             .put_all(of!(run, PutWildcard(id, suffix, v) => (suffix_key(*id, suffix)?, *v))),
         Change::DeleteWildcard(_) => maps.routes_wildcard.remove_all(of!(run, DeleteWildcard(k) => **k)),
+        Change::PutPolicy(_) => {
+            maps.policies.put_all(of!(run, PutPolicy(k) => (*k, PolicyRange { action: ADMIT })))
+        }
+        Change::DeletePolicy(_) => maps.policies.remove_all(of!(run, DeletePolicy(k) => *k)),
         Change::PutRoute(..) => maps.routes.put_all(of!(run, PutRoute(k, v) => (*k, *v))),
         Change::DeleteRoute(_) => maps.routes.remove_all(of!(run, DeleteRoute(k) => *k)),
         Change::PutLabel(..) => maps.labels.put_all(of!(run, PutLabel(k, name) => (*k, label(name)))),

@@ -147,26 +147,29 @@ impl Expirer {
         self.reset_where(|client, is| selector.takes(client, is.listener, is.route, is.backend))
     }
 
-    /// Ends every connection for which `takes_it` returns true. A hello without a route has route and backend 0.
+    /// Ends every connection for which `takes_it` returns a reason, which a flow is counted under. A hello without a route has route and backend 0.
     pub fn reset_where(
         &mut self,
-        takes_it: impl Fn(&ClientTuple, &Connection) -> bool,
+        takes_it: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
     ) -> Result<Ended, ExpireError> {
         let (mut flows, mut hellos, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
         self.maps.hellos.walk(|client, hello| {
-            if takes_it(client, &hello.connection) && hello.connection.state != PENDING_UNDELIVERED {
+            let is_undelivered = hello.connection.state == PENDING_UNDELIVERED;
+            if !is_undelivered && takes_it(client, &hello.connection).is_some() {
                 hellos.push(of_record(client, &hello.connection, Reason::ExpireHello));
             }
         })?;
         self.maps.half_opens.walk(|client, half_open| {
-            if takes_it(client, &half_open.connection) {
+            if takes_it(client, &half_open.connection).is_some() {
                 half_opens.push(of_record(client, &half_open.connection, Reason::ExpireHalfOpen));
             }
         })?;
         // Flows are last, so that a connection that became a flow during the other walks is found here.
         self.maps.flows.walk(|client, flow| {
-            if flow.connection.state == FLOW_ESTABLISHED && takes_it(client, &flow.connection) {
-                flows.push(of_flow(client, flow, Reason::ExpireRemoved));
+            if flow.connection.state == FLOW_ESTABLISHED
+                && let Some(reason) = takes_it(client, &flow.connection)
+            {
+                flows.push(of_flow(client, flow, reason));
             }
         })?;
         let ended = Ended {

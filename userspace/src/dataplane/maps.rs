@@ -8,6 +8,7 @@ use common::maps::event::RouteCounters;
 use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
 use common::maps::name;
+use common::maps::policy::{PolicyKey, PolicyRange};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, ShortNameKey, SuffixKey,
 };
@@ -48,6 +49,7 @@ pub struct Maps {
     pub routes_exact: Table<ShortNameKey, NameRoute>,
     pub routes_long: Table<NameKey, NameRoute>,
     pub routes_wildcard: Table<SuffixKey, NameRoute>,
+    pub policies: Table<PolicyKey, PolicyRange>,
     pub routes: Table<u32, Route>,
     pub maglev: Table<PageKey, Page>,
     pub members: Table<MemberKey, u32>,
@@ -78,6 +80,7 @@ impl Maps {
             routes_exact: Table::open(folder, name::ROUTES_EXACT)?,
             routes_long: Table::open(folder, name::ROUTES_LONG)?,
             routes_wildcard: Table::open(folder, name::ROUTES_WILDCARD)?,
+            policies: Table::open(folder, name::POLICIES)?,
             routes: Table::open(folder, name::ROUTES)?,
             maglev: Table::open(folder, name::MAGLEV)?,
             members: Table::open(folder, name::MEMBERS)?,

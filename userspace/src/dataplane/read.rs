@@ -4,6 +4,7 @@ use common::decide::route_key;
 use common::maps::event::RouteCounters;
 use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
 use common::maps::name;
+use common::maps::policy::{ADMIT, PolicyRange};
 use common::maps::route::{NameKey, NameRoute};
 use common::maps::settings::Cursors;
 use common::reason::Reason;
@@ -36,6 +37,7 @@ pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
         listeners: all(&maps.listeners)?,
         names: names(maps)?,
         wildcards: all(&maps.routes_wildcard)?,
+        policies: all(&maps.policies)?.into_iter().map(|(key, _)| key).collect(),
         routes: all(&maps.routes)?,
         pages: all(&maps.maglev)?,
         members: all(&maps.members)?,
@@ -78,6 +80,7 @@ pub fn holds(maps: &Maps, change: &Change) -> Result<bool, TableError> {
         Change::PutWildcard(listener, suffix, value) => {
             same(&maps.routes_wildcard, suffix_key(*listener, suffix).as_ref(), value)
         }
+        Change::PutPolicy(key) => same(&maps.policies, Some(key), &PolicyRange { action: ADMIT }),
         Change::PutRoute(key, value) => same(&maps.routes, Some(key), value),
         Change::PutLabel(key, name) => same(&maps.labels, Some(key), &label(name)),
         Change::PutPage(key, value) => same(&maps.maglev, Some(key), value),
@@ -88,6 +91,7 @@ pub fn holds(maps: &Maps, change: &Change) -> Result<bool, TableError> {
         | Change::DeleteListener(_)
         | Change::DeleteName(_)
         | Change::DeleteWildcard(_)
+        | Change::DeletePolicy(_)
         | Change::DeleteRoute(_)
         | Change::DeleteLabel(_)
         | Change::DeletePage(_)

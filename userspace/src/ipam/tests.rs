@@ -68,7 +68,7 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
         families: Vec::new(),
         from: PoolWish::default(),
         sharing_key: None,
-        has_source_ranges: false,
+        source_ranges: None,
     };
     let meta = meta(object, created_secs);
     let spec = ServiceSpec { meta, load_balancer: Some(Arc::new(balancer)), ..ServiceSpec::default() };

@@ -7,6 +7,7 @@ use super::name::{Pattern, ServerName};
 use super::object::{ObjectName, ObjectRef};
 use super::possession::Possession;
 use super::problem::Problem;
+use super::source_ranges::SourceRanges;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -104,6 +105,8 @@ pub struct Claim {
     pub refusals: Vec<Refusal>,
     /// Where connections go.
     pub backends: ClaimBackends,
+    /// Whose connections are admitted; `None`: anybody's.
+    pub source_ranges: Option<SourceRanges>,
 }
 
 /// Which addresses a claim asks for.

@@ -4,9 +4,9 @@ use super::cluster::ProbeSpec;
 use super::facts::{BackendSpec, Protocol, Settings};
 use super::name::{Pattern, ServerName};
 use super::shared_list::{Named, SharedList};
+use super::source_ranges::SourceRanges;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
 use std::sync::Arc;
 
 /// How a backend is probed, and the server name that a TLS hello asks for.
@@ -55,8 +55,8 @@ pub struct DesiredRoute {
     pub backends: Box<[BackendSpec]>,
     /// Whose it is: an identity that begins with its namespace, and that several claims may share. `None`: the static file's.
     pub tenant: Option<Arc<str>>,
-    /// Id of the record of limits that new connections are admitted by. `None`: no limit of its own; nothing sets one yet.
-    pub policy: Option<NonZeroU16>,
+    /// Whose connections it admits; `None`: anybody's.
+    pub source_ranges: Option<SourceRanges>,
 }
 
 impl Named for DesiredRoute {

@@ -4,6 +4,7 @@
 use super::cluster::Cluster;
 use super::name::Pattern;
 use super::node::NodeFacts;
+use super::source_ranges::SourceRanges;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct RouteSpec {
     pub patterns: Vec<Pattern>,
     /// In the order of the source; each (address, port) once.
     pub backends: Vec<BackendSpec>,
+    /// Whose connections it admits; `None`: anybody's.
+    pub source_ranges: Option<SourceRanges>,
 }
 
 /// Where connections go.

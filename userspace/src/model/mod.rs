@@ -22,6 +22,8 @@ pub mod cluster;
 pub mod service;
 /// Labels, and what selects by them.
 pub mod labels;
+/// Source ranges: whose connections a route admits.
+pub mod source_ranges;
 /// Pools of addresses: what they hold, and whom they admit.
 pub mod pool;
 /// Ingresses, and which of them are served.
@@ -49,4 +51,5 @@ pub use object::{Meta, ObjectName, ObjectRef, TENANT};
 pub use possession::Possession;
 pub use problem::{Problem, Severity};
 pub use shared_list::{Difference, Named, SharedList};
+pub use source_ranges::SourceRanges;
 pub use verdict::Verdicts;

@@ -2,6 +2,7 @@
 
 use super::object::Meta;
 use super::pool::PoolWish;
+use super::source_ranges::SourceRanges;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -48,8 +49,8 @@ pub struct LoadBalancerSpec {
     pub from: PoolWish,
     /// Annotation `metallb.io/allow-shared-ip`: Services of its namespace that say the same may have the same address.
     pub sharing_key: Option<Arc<str>>,
-    /// Whether `spec.loadBalancerSourceRanges` or its annotation restrict clients, which is not enforced yet.
-    pub has_source_ranges: bool,
+    /// `spec.loadBalancerSourceRanges`, or else its annotation: whose connections are admitted; `None`: anybody's.
+    pub source_ranges: Option<SourceRanges>,
 }
 
 /// An address of a family that a Service wants.

@@ -6,11 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::disk::{self, DiskError};
 use crate::model::{
     BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
+    SourceRanges,
 };
 
 /// The name of the file in the state folder.
@@ -18,6 +20,8 @@ pub(super) const FILE: &str = "desired";
 
 /// The first line of the file. Any change of the format needs a new number.
 const HEADING: &str = "vestibule desired state 1";
+/// The first line where a route has source ranges. Versions that do not know them must not read it: they would admit everybody.
+const HEADING_WITH_RANGES: &str = "vestibule desired state 2";
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
@@ -51,6 +55,9 @@ struct SavedRoute {
     tenant: Option<String>,
     names: Vec<SavedPattern>,
     backends: Vec<SavedBackend>,
+    /// Whose connections it admits; absent: anybody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    source_ranges: Option<Vec<IpNet>>,
 }
 
 /// Writes the state to the folder, with the time when the API server last confirmed it.
@@ -58,13 +65,18 @@ pub(super) fn write(folder: &Path, desired: &Desired, confirmed: Option<SystemTi
     let confirmed = confirmed.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let saved = Saved { confirmed_secs: confirmed.map(|since| since.as_secs()), ..Saved::of(desired) };
     let content = serde_json::to_vec(&saved).map_err(std::io::Error::other)?;
-    disk::write(&folder.join(FILE), HEADING, &content)
+    let has_ranges = desired.routes.iter().any(|route| route.source_ranges.is_some());
+    disk::write(&folder.join(FILE), if has_ranges { HEADING_WITH_RANGES } else { HEADING }, &content)
 }
 
 /// Reads the state from the folder, and adds these settings. Returns it with the time when the API server last confirmed it, if that
 /// is known.
 pub(super) fn read(folder: &Path, settings: &Settings) -> Result<(Desired, Option<SystemTime>), DiskError> {
-    let content = disk::read(&folder.join(FILE), HEADING)?;
+    let file = folder.join(FILE);
+    let content = disk::read(&file, HEADING).or_else(|error| match error {
+        DiskError::Version { .. } => disk::read(&file, HEADING_WITH_RANGES),
+        error => Err(error),
+    })?;
     let saved: Saved =
         serde_json::from_slice(&content).map_err(|_| DiskError::Damaged("it is not what was written"))?;
     let confirmed = saved.confirmed_secs.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs)));
@@ -86,6 +98,7 @@ impl Saved {
             tenant: route.tenant.as_deref().map(str::to_owned),
             names: route.names.iter().map(|(listener, pattern)| saved_pattern(*listener, pattern)).collect(),
             backends: route.backends.iter().map(saved_backend).collect(),
+            source_ranges: route.source_ranges.as_ref().map(|ranges| ranges.ranges().to_vec()),
         });
         Self { confirmed_secs: None, listeners: listeners.collect(), routes: routes.collect() }
     }
@@ -109,7 +122,7 @@ impl Saved {
                 names: names.collect::<Option<_>>()?,
                 backends: saved.backends.into_iter().map(backend).collect(),
                 tenant: saved.tenant.map(Arc::from),
-                policy: None,
+                source_ranges: saved.source_ranges.map(|ranges| SourceRanges::new(&ranges)),
             }))
         });
         Some(Desired {
@@ -201,8 +214,17 @@ mod tests {
         let confirmed = UNIX_EPOCH + Duration::from_secs(1_795_737_600);
         write(&folder, &before, Some(confirmed)).unwrap();
         let settings = Settings { max_names: 78, ..Settings::default() };
-        let after = Desired { settings: settings.clone(), ..before };
+        let after = Desired { settings: settings.clone(), ..before.clone() };
         assert_eq!(read(&folder, &settings).unwrap(), (after.clone(), Some(confirmed)));
+        // Versions without source ranges do not read a file that has some.
+        let mut limited = before.clone();
+        let mut route = DesiredRoute::clone(&limited.routes[0]);
+        route.source_ranges = Some(SourceRanges::new(&["10.0.0.0/8".parse().unwrap()]));
+        limited.routes = [Arc::new(route)].into_iter().collect();
+        write(&folder, &limited, None).unwrap();
+        assert!(disk::read(&folder.join(FILE), HEADING).is_err());
+        let limited = Desired { settings: settings.clone(), ..limited };
+        assert_eq!(read(&folder, &settings).unwrap(), (limited, None));
         // As versions without a time wrote it.
         let mut old = serde_json::to_value(Saved::of(&after)).unwrap();
         old.as_object_mut().unwrap().remove("confirmed_secs").unwrap();

@@ -6,17 +6,20 @@
 use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, Tally};
 use super::change::Change;
 use super::content::MapsContent;
+use super::policies;
 use super::tables::{page_count, pages};
 use crate::compile::maglev;
-use crate::model::{Pattern, ServerName};
+use crate::model::{Pattern, ServerName, SourceRanges};
 use common::decide::route_key;
 use common::maps::backend::{BACKEND_RETIRED, Backend};
 use common::maps::listener::Listener;
+use common::maps::policy::{POLICY_NOBODY, PolicyKey};
 use common::maps::route::{
     LABEL_LISTENER, LABEL_ROUTE, Label, LabelKey, MemberKey, NameKey, Page, PageKey, Route, SuffixKey, Table,
 };
 use common::maps::settings::Ids;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -24,6 +27,7 @@ impl Applied {
     /// Reads what the maps hold.
     pub fn from_maps(content: MapsContent) -> Self {
         let mut adoption = Adoption::new(&content);
+        adoption.policies(&content);
         adoption.backends(&content);
         adoption.tables(&content);
         adoption.listeners(&content);
@@ -42,6 +46,7 @@ struct Adoption {
     /// Kept and left-over listeners by id.
     listeners: BTreeMap<u32, AppliedListener>,
     leftover: Leftover,
+    next_policy: u16,
 }
 
 impl Adoption {
@@ -60,6 +65,7 @@ impl Adoption {
             routes: HashMap::with_capacity(content.routes.len()),
             listeners: BTreeMap::new(),
             leftover: Leftover::default(),
+            next_policy: 0,
         };
         let mut newest: HashMap<&Arc<str>, u32> = HashMap::with_capacity(content.routes.len());
         for (id, _) in &content.routes {
@@ -81,6 +87,36 @@ impl Adoption {
             }
         }
         this
+    }
+
+    /// Assigns source ranges to their routes. Sets aside policies that no route has, and those that we would not have written so.
+    fn policies(&mut self, content: &MapsContent) {
+        let mut found: BTreeMap<u16, Vec<PolicyKey>> = BTreeMap::new();
+        for key in &content.policies {
+            found.entry(key.id()).or_default().push(*key);
+        }
+        let mut kept: BTreeMap<u16, SourceRanges> = BTreeMap::new();
+        let mut ids: BTreeMap<SourceRanges, u16> = BTreeMap::new();
+        for (id, own) in &mut found {
+            own.sort_unstable();
+            let ranges: Vec<IpNet> = own.iter().filter_map(policies::range).collect();
+            let ranges = SourceRanges::new(&ranges);
+            let mut written: Vec<PolicyKey> = policies::keys(*id, &ranges).collect();
+            written.sort_unstable();
+            if written == *own && *ids.entry(ranges.clone()).or_insert(*id) == *id {
+                kept.insert(*id, ranges);
+            }
+        }
+        for route in self.routes.values_mut() {
+            route.source_ranges = match route.value.policy {
+                POLICY_NOBODY => Some(SourceRanges::default()),
+                policy => kept.get(&policy).cloned(),
+            };
+        }
+        let used: HashSet<u16> = self.routes.values().map(|route| route.value.policy).collect();
+        self.next_policy = found.keys().next_back().map_or(0, |last| last.saturating_add(1));
+        found.retain(|id, _| !used.contains(id) || !kept.contains_key(id));
+        self.leftover.later.extend(found.into_values().flatten().map(Change::DeletePolicy));
     }
 
     /// Assigns backends to their routes.
@@ -215,6 +251,8 @@ impl Adoption {
             ids,
             free_listeners: Arc::default(),
             lacks_listener_ids: false,
+            next_policy: self.next_policy,
+            lacks_policies: false,
             settings: content.settings,
             addresses: Arc::new(addresses),
             listeners: Arc::new(listeners),

@@ -1,10 +1,11 @@
 //! What the maps hold, in compact form, with the assigned ids.
 
-use crate::model::{Desired, DesiredListener, Named, Pattern, SharedList};
+use crate::model::{Desired, DesiredListener, DesiredRoute, Named, Pattern, SharedList, SourceRanges};
 use common::maps::address::{Address, Port};
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{IDS, Listener, ListenerKey};
+use common::maps::policy::POLICY_NOBODY;
 use common::maps::route::{LABEL_LISTENER, NameRoute, PICK_MAGLEV, Route, Table};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use super::change::{Change, name_key, one_label_key, suffix_key};
 use super::hops::Hops;
+use super::policies::Policies;
 
 /// What the maps hold. Cheap to clone; the default value is for empty maps.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,6 +25,10 @@ pub struct Applied {
     pub(super) free_listeners: Arc<VecDeque<u32>>,
     /// A listener is not served because there is no id for it.
     pub(super) lacks_listener_ids: bool,
+    /// The id to try first for the next policy; 0 is as 1.
+    pub(super) next_policy: u16,
+    /// A route admits nobody because there is no room for its source ranges.
+    pub(super) lacks_policies: bool,
     pub(super) settings: Settings,
     /// `ROLE_*` bits.
     pub(super) addresses: Arc<BTreeMap<Address, u32>>,
@@ -72,10 +78,12 @@ pub(super) struct Tally {
     mtus: HashMap<(u32, bool, u16), usize>,
     /// The number of backends by our address towards them.
     sources: HashMap<Address, usize>,
+    pub(super) policies: Policies,
 }
 
 impl Tally {
     pub(super) fn add(&mut self, route: &AppliedRoute) {
+        self.policies.add(route.value.policy, route.source_ranges.as_ref());
         for_each(route, |mtu| *self.mtus.entry(mtu).or_default() += 1);
         for source in sources(route) {
             *self.sources.entry(source).or_default() += 1;
@@ -83,6 +91,7 @@ impl Tally {
     }
 
     pub(super) fn remove(&mut self, route: &AppliedRoute) {
+        self.policies.remove(route.value.policy, route.source_ranges.as_ref());
         for_each(route, |mtu| take_one(&mut self.mtus, mtu));
         for source in sources(route) {
             take_one(&mut self.sources, source);
@@ -157,6 +166,8 @@ pub(super) struct AppliedRoute {
     pub(super) backends: Vec<(u32, Backend)>,
     /// Ids of the listeners that lead here, by name or by default; sorted.
     pub(super) attached: Box<[u32]>,
+    /// Whose connections it admits. `None`: anybody's, or not known, and then the policy is not 0.
+    pub(super) source_ranges: Option<SourceRanges>,
 }
 
 /// One family's backends of a route.
@@ -207,10 +218,10 @@ impl Named for AppliedRoute {
 }
 
 impl AppliedRoute {
-    /// Returns the value that `ROUTES` should hold. No policy is written yet.
-    pub(super) fn assembled(&self) -> Route {
+    /// Returns the value that `ROUTES` should hold, with this policy.
+    pub(super) fn assembled(&self, policy: u16) -> Route {
         let (v4, v6) = (self.v4.table, self.v6.table);
-        Route { v4, v6, backends: self.backends.len() as u32, policy: 0, pick: PICK_MAGLEV, reserved: 0 }
+        Route { v4, v6, backends: self.backends.len() as u32, policy, pick: PICK_MAGLEV, reserved: 0 }
     }
 
     /// Whether it has a name on this listener.
@@ -267,6 +278,15 @@ impl Applied {
         self.lacks_listener_ids
     }
 
+    /// Whether a route admits nobody because there is no room for its source ranges.
+    pub fn lacks_room_for(&self, route: &DesiredRoute) -> bool {
+        let is_refusing =
+            || self.routes.find(&route.name).is_some_and(|own| own.value.policy == POLICY_NOBODY);
+        self.lacks_policies
+            && route.source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty())
+            && is_refusing()
+    }
+
     /// Returns what is needed to check all flows at once. This is required when a daemon adopts the maps of
     /// another one.
     pub fn census(&self) -> Census {
@@ -276,6 +296,7 @@ impl Applied {
             listeners: entries.map(|(key, value)| (*key, value.id)).collect(),
             attached: routes().flat_map(|r| r.attached.iter().map(|id| (*id, r.id))).collect(),
             backends: routes().flat_map(|r| r.backends.iter().map(|(id, _)| (*id, r.id))).collect(),
+            ranges: routes().filter_map(|r| Some((r.id, r.source_ranges.clone()?))).collect(),
             next: self.ids,
         }
     }
@@ -289,6 +310,8 @@ pub struct Census {
     attached: HashSet<(u32, u32)>,
     /// Backend id to route id.
     backends: HashMap<u32, u32>,
+    /// Route id to whose connections it admits.
+    ranges: HashMap<u32, SourceRanges>,
     /// The ids that are given out next.
     next: Ids,
 }
@@ -304,6 +327,11 @@ impl Census {
         self.listeners.get(&key) == Some(&listener)
             && (route == 0 || self.attached.contains(&(listener, route)))
             && (backend == 0 || self.backends.get(&backend) == Some(&route))
+    }
+
+    /// Whether the route, if it has one, admits the client.
+    pub fn admits(&self, client: &ClientTuple, route: u32) -> bool {
+        self.ranges.get(&route).is_none_or(|ranges| ranges.holds(client.client.into()))
     }
 }
 

@@ -5,12 +5,14 @@ use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::policy::PolicyKey;
 use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
 use common::maps::settings::{Ids, Settings};
-use std::collections::BTreeSet;
+use common::reason::Reason;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::model::ServerName;
+use crate::model::{ServerName, SourceRanges};
 
 /// One write to one map. A first plan of a million routes has about six million of them. Names and labels
 /// have a large fixed width in their maps, so until they are written, the text is shared with
@@ -41,6 +43,10 @@ pub enum Change {
     PutWildcard(u32, ServerName, NameRoute),
     /// `ROUTES_WILDCARD`.
     DeleteWildcard(Box<SuffixKey>),
+    /// `POLICIES`: clients of this range are admitted.
+    PutPolicy(PolicyKey),
+    /// `POLICIES`.
+    DeletePolicy(PolicyKey),
     /// `ROUTES`, insert or overwrite: the one write that switches a route's backends.
     PutRoute(u32, Route),
     /// `ROUTES`.
@@ -111,6 +117,8 @@ pub struct Selector {
     pub detached: BTreeSet<(u32, u32)>,
     /// (listener id, address and port that clients dialled): the listener no longer answers there.
     pub withdrawn: BTreeSet<(u32, ListenerKey)>,
+    /// Route id to whose connections it admits from now on; `None`: anybody's.
+    pub ranges: BTreeMap<u32, Option<SourceRanges>>,
 }
 
 impl Selector {
@@ -120,6 +128,7 @@ impl Selector {
             && self.listeners.is_empty()
             && self.detached.is_empty()
             && self.withdrawn.is_empty()
+            && self.ranges.is_empty()
     }
 
     /// Extends the selector to also match what `other` matches.
@@ -128,14 +137,28 @@ impl Selector {
         self.listeners.extend(other.listeners);
         self.detached.extend(other.detached);
         self.withdrawn.extend(other.withdrawn);
+        self.ranges.extend(other.ranges);
     }
 
-    /// Whether it matches this connection. A waiting hello without a route has `route` and `backend` 0.
-    pub fn takes(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> bool {
+    /// Forgets whose connections routes admit, where `newer` says that again: it may be more than before.
+    pub fn yield_to(&mut self, newer: &Self) {
+        self.ranges.retain(|route, _| !newer.ranges.contains_key(route));
+    }
+
+    /// Returns why a connection is to be ended: `ExpireRemoved` or `ExpireRefused`; `None`: it is not. A waiting hello without a
+    /// route has `route` and `backend` 0.
+    pub fn takes(&self, client: &ClientTuple, listener: u32, route: u32, backend: u32) -> Option<Reason> {
         let key = ListenerKey { address: client.vip, port: client.vip_port, reserved: [0; 2] };
-        self.backends.contains(&backend)
+        let is_removed = self.backends.contains(&backend)
             || self.listeners.contains(&listener)
             || self.detached.contains(&(listener, route))
-            || self.withdrawn.contains(&(listener, key))
+            || self.withdrawn.contains(&(listener, key));
+        let refuses = |ranges: &Option<SourceRanges>| {
+            ranges.as_ref().is_some_and(|ranges| !ranges.holds(client.client.into()))
+        };
+        if is_removed {
+            return Some(Reason::ExpireRemoved);
+        }
+        self.ranges.get(&route).is_some_and(refuses).then_some(Reason::ExpireRefused)
     }
 }

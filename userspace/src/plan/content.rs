@@ -4,6 +4,7 @@ use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::event::RouteCounters;
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::policy::PolicyKey;
 use common::maps::route::{Label, LabelKey, MemberKey, NameKey, NameRoute, Page, PageKey, Route, SuffixKey};
 use common::maps::settings::{Ids, Settings};
 use common::maps::source::{Share, ShareKey};
@@ -24,6 +25,8 @@ pub struct MapsContent {
     pub names: Vec<(NameKey, NameRoute)>,
     /// `ROUTES_WILDCARD`.
     pub wildcards: Vec<(SuffixKey, NameRoute)>,
+    /// Keys of `POLICIES`.
+    pub policies: Vec<PolicyKey>,
     /// `ROUTES`.
     pub routes: Vec<(u32, Route)>,
     /// `MAGLEV`.

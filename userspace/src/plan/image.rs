@@ -2,10 +2,13 @@
 
 use super::change::{Change, label};
 use super::content::MapsContent;
+use super::policies;
+use crate::model::SourceRanges;
 use common::decide::tables::Tables;
 use common::maps::address::Address;
 use common::maps::backend::Backend;
 use common::maps::listener::{AddressRole, Listener, ListenerKey};
+use common::maps::policy::{POLICY_NOBODY, PolicyKey};
 use common::maps::route::{
     Label, LabelKey, MemberKey, NameKey, PAGE_SLOTS, Page, PageKey, Route, SuffixKey, Table,
 };
@@ -28,6 +31,8 @@ pub struct MapsImage {
     pub(super) names: HashMap<(u32, Box<[u8]>), u32>,
     /// `ROUTES_WILDCARD`: (listener id, name without `*.`) to route id.
     pub(super) wildcards: HashMap<(u32, Box<[u8]>), u32>,
+    /// Keys of `POLICIES`.
+    pub(super) policies: BTreeSet<PolicyKey>,
     /// `ROUTES`.
     pub routes: HashMap<u32, Route>,
     /// `MAGLEV`.
@@ -63,6 +68,8 @@ impl MapsImage {
                 self.wildcards.insert((*listener, suffix.as_str().as_bytes().into()), value.route);
             }
             Change::DeleteWildcard(key) => drop(self.wildcards.remove(&suffix(key))),
+            Change::PutPolicy(key) => drop(self.policies.insert(*key)),
+            Change::DeletePolicy(key) => drop(self.policies.remove(key)),
             Change::PutRoute(id, value) => drop(self.routes.insert(*id, *value)),
             Change::DeleteRoute(id) => drop(self.routes.remove(id)),
             Change::PutLabel(key, name) => drop(self.labels.insert(*key, label(name))),
@@ -108,6 +115,12 @@ impl MapsImage {
         }
     }
 
+    /// Returns the ranges that a policy admits; `None`: all.
+    pub fn ranges(&self, policy: u16) -> Option<SourceRanges> {
+        let own = self.policies.iter().filter(|key| key.id() == policy && policy != POLICY_NOBODY);
+        (policy != 0).then(|| SourceRanges::new(&own.filter_map(policies::range).collect::<Vec<_>>()))
+    }
+
     /// Returns the name of an id.
     pub fn label(&self, kind: u32, id: u32) -> Option<&str> {
         let label = self.labels.get(&LabelKey { kind, id })?;
@@ -141,6 +154,11 @@ impl Tables for MapsImage {
     #[inline(always)]
     fn route(&self, id: u32, to: &mut Route) -> bool {
         copy(self.routes.get(&id), to)
+    }
+
+    #[inline(always)]
+    fn is_within(&self, key: &PolicyKey) -> bool {
+        self.policies.iter().any(|range| range.holds(key))
     }
 
     #[inline(always)]
@@ -178,6 +196,7 @@ impl From<MapsContent> for MapsImage {
             listeners: content.listeners.into_iter().collect(),
             names: content.names.iter().map(|(key, value)| (name(key), value.route)).collect(),
             wildcards: content.wildcards.iter().map(|(key, value)| (suffix(key), value.route)).collect(),
+            policies: content.policies.into_iter().collect(),
             routes: content.routes.into_iter().collect(),
             pages: content.pages.into_iter().collect(),
             members: content.members.into_iter().collect(),

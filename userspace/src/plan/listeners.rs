@@ -67,10 +67,23 @@ impl Planner<'_> {
         for (listener, id) in desired.listeners.iter().zip(ids) {
             let Some(id) = *id else { continue };
             let route = listener.route.and_then(|place| desired.routes.get(place));
-            let route =
-                route.and_then(|route| self.after.routes.find(&route.name)).map_or(0, |route| route.id);
+            let route = route.and_then(|route| self.after.routes.find(&route.name));
+            // On TLS the name decides whose the connection is.
+            let policy =
+                route.filter(|_| listener.protocol == Protocol::Tcp).map_or(0, |route| route.value.policy);
             let mtus = mtus.get(&id).copied().unwrap_or_default();
-            let new = AppliedListener { id, entries: entries(listener, id, route, mtus) };
+            let protocol = match listener.protocol {
+                Protocol::Tls => PROTOCOL_TLS,
+                Protocol::Tcp => PROTOCOL_TCP,
+            };
+            let value = Listener {
+                id,
+                route: route.map_or(0, |route| route.id),
+                policy,
+                protocol,
+                ..Listener::zeroed()
+            };
+            let new = AppliedListener { id, entries: entries(listener, value, mtus) };
             for (key, value) in &new.entries {
                 let old = old_entries.remove(key);
                 if old != Some(*value) {
@@ -158,19 +171,15 @@ impl Planner<'_> {
     }
 }
 
-/// Returns what `LISTENERS` should hold of a listener.
-fn entries(listener: &DesiredListener, id: u32, route: u32, mtus: [u16; 2]) -> Vec<(ListenerKey, Listener)> {
-    let protocol = match listener.protocol {
-        Protocol::Tls => PROTOCOL_TLS,
-        Protocol::Tcp => PROTOCOL_TCP,
-    };
+/// Returns what `LISTENERS` should hold of a listener: for each address this value, with its MSS.
+fn entries(listener: &DesiredListener, value: Listener, mtus: [u16; 2]) -> Vec<(ListenerKey, Listener)> {
     let entry = |address: &IpAddr| {
         let key = ListenerKey {
             address: Address::from(*address),
             port: Port::new(listener.port),
             reserved: [0; 2],
         };
-        (key, Listener { id, route, mss: mss(*address, mtus), policy: 0, protocol, reserved: [0; 3] })
+        (key, Listener { mss: mss(*address, mtus), ..value })
     };
     let mut entries: Vec<_> = listener.addresses.iter().map(entry).collect();
     entries.sort_by_key(|(key, _)| *key);

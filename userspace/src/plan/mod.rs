@@ -15,6 +15,8 @@ mod order;
 mod routes;
 /// Maglev tables of routes.
 mod tables;
+/// Which clients routes admit.
+mod policies;
 /// The difference of listeners and addresses.
 mod listeners;
 /// Derives what is applied from the content of the maps.
@@ -41,6 +43,7 @@ use applied::Basis;
 use common::decide::source_port;
 use common::maps::settings::{self, Ids};
 use order::Steps;
+use policies::NewPolicies;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -79,15 +82,18 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
         after: Applied {
             ids: begun(applied.ids),
             free_listeners: Arc::clone(&applied.free_listeners),
+            next_policy: applied.next_policy,
             ..Applied::default()
         },
         steps: Steps::default(),
         problems: Vec::new(),
         gone: Vec::new(),
+        new_policies: NewPolicies::default(),
     };
     let listener_ids = planner.listener_ids(desired);
     planner.routes(desired, &listener_ids, basis);
-    if basis.is_some() && planner.after.tally.asks_like(&applied.tally) {
+    planner.policies();
+    if basis.is_some() && !planner.new_policies.has_changed && planner.after.tally.asks_like(&applied.tally) {
         planner.after.listeners = Arc::clone(&applied.listeners);
         planner.after.addresses = Arc::clone(&applied.addresses);
     } else {
@@ -97,8 +103,8 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
     planner.leftover();
     planner.settings(&desired.settings);
     let Planner { mut after, steps, problems, .. } = planner;
-    // What waits for an id is not planned.
-    after.basis = (hops.edition != 0 && !after.lacks_listener_ids)
+    // What waits for an id, or for room, is not planned.
+    after.basis = (hops.edition != 0 && !after.lacks_listener_ids && !after.lacks_policies)
         .then(|| Basis { desired: desired.clone(), edition: hops.edition });
     let (changes, later) = steps.into_changes();
     Plan { changes, later, applied: after, problems }
@@ -121,6 +127,7 @@ struct Planner<'a> {
     problems: Vec<Problem>,
     /// (listener id, pattern) pairs that a route no longer has.
     gone: Vec<(u32, Pattern)>,
+    new_policies: NewPolicies,
 }
 
 /// Returns the most half-open connections. Each uses a source port towards its backend. With half of the ports to spare, a

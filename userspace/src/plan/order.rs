@@ -1,8 +1,8 @@
 //! The order of writes: a name that leads somewhere before and after a plan leads somewhere at every moment.
 //!
 //! 1. Settings, and ids before they are used: a daemon that dies never leaves an id that is assigned twice.
-//! 2. Entries that nothing leads to yet: labels, counters, backends, members, pages, and our addresses
-//!    towards backends.
+//! 2. Entries that nothing leads to yet: labels, counters, backends, members, pages, policies, and our
+//!    addresses towards backends.
 //! 3. Routes: the one write that switches a route to its new backends. (A family that loses its last backend
 //!    is switched in step 5.)
 //! 4. What leads to routes. Names, the more exact ones first, so that a wildcard does not briefly match a
@@ -97,7 +97,7 @@ fn joined(steps: impl Iterator<Item = Vec<Change>>) -> Vec<Change> {
 }
 
 /// The number of values that [`map`] returns.
-const MAPS: usize = 7;
+const MAPS: usize = 8;
 
 /// Returns a number for the map that is written.
 fn map(change: &Change) -> usize {
@@ -108,7 +108,8 @@ fn map(change: &Change) -> usize {
         Change::PutMember(..) | Change::DeleteMember(_) => 3,
         Change::PutPage(..) | Change::DeletePage(_) => 4,
         Change::PutRoute(..) | Change::DeleteRoute(_) => 5,
-        _ => 6,
+        Change::PutPolicy(_) | Change::DeletePolicy(_) => 6,
+        _ => 7,
     }
 }
 

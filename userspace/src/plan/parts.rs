@@ -2,6 +2,7 @@
 
 use super::applied::{Applied, AppliedRoute, put_name};
 use super::change::Change;
+use super::policies;
 use super::tables::pages;
 use common::maps::backend::Backend;
 use common::maps::listener::AddressRole;
@@ -96,6 +97,7 @@ fn of_route(route: &AppliedRoute) -> Vec<Change> {
                 .map(|(page, value)| Change::PutPage(PageKey { table: id, page }, Box::new(value))),
         );
     }
+    writes.extend(policies::puts(route.value.policy, route.source_ranges.as_ref()));
     writes.push(Change::PutRoute(route.id, route.value));
     writes
         .extend(route.names.iter().filter_map(|(listener, pattern)| put_name(*listener, pattern, route.id)));

@@ -142,6 +142,7 @@ impl<'p> Planner<'p> {
         }
         let id = old.map_or_else(|| self.next_id(|ids| &mut ids.route), |old| old.id);
         let backends = self.backends(id, desired, old.map(|old| &**old));
+        let policy = self.policy(desired.source_ranges.as_ref(), &desired.name);
         let mut new = AppliedRoute {
             name: Arc::clone(&desired.name),
             id,
@@ -151,8 +152,9 @@ impl<'p> Planner<'p> {
             names: Vec::with_capacity(desired.names.len()),
             backends,
             attached: Box::default(),
+            source_ranges: desired.source_ranges.clone(),
         };
-        new.value = new.assembled();
+        new.value = new.assembled(policy);
         let mut attached = defaults.to_vec();
         for (listener, pattern) in &desired.names {
             if let Some(listener) = listener_ids[*listener] {
@@ -190,7 +192,9 @@ impl<'p> Planner<'p> {
         let mut backends = old.backends.iter().zip(&desired.backends);
         old.names.len() == desired.names.len()
             && old.backends.len() == desired.backends.len()
-            && old.value == old.assembled()
+            && old.value == old.assembled(old.value.policy)
+            && self
+                .policy_stays((old.value.policy, old.source_ranges.as_ref()), desired.source_ranges.as_ref())
             && old.attached.iter().all(|listener| old.names_on(*listener) || defaults.contains(listener))
             && defaults.iter().all(|listener| old.attached.contains(listener))
             && names.all(|((id, old), (listener, new))| listener_ids[*listener] == Some(*id) && old == new)
@@ -205,6 +209,10 @@ impl<'p> Planner<'p> {
             if old.backend(value.address, value.port).is_none_or(|(_, before)| before != value) {
                 self.steps.fill.push(Change::PutBackend(*id, *value));
             }
+        }
+        self.new_policies.has_changed |= old.value.policy != new.value.policy;
+        if old.id != 0 && old.source_ranges != new.source_ranges {
+            self.steps.ended.ranges.insert(new.id, new.source_ranges.clone());
         }
         self.switch(old, new);
         for (listener, pattern) in &new.names {
@@ -267,6 +275,7 @@ impl<'p> Planner<'p> {
         gone.sort_by_key(|route| route.id);
         for route in gone {
             self.gone.extend(route.names.iter().cloned());
+            self.new_policies.has_changed |= route.value.policy != 0;
             self.steps.later.push(Change::DeleteRoute(route.id));
             for (id, value) in &route.backends {
                 self.retire(*id, value);

@@ -113,6 +113,7 @@ impl Emitter<'_, '_> {
                 route: Some(Arc::clone(&route.name)),
                 grants: std::mem::take(grants),
                 backends: ClaimBackends::Addresses(route.backends.iter().copied().collect()),
+                source_ranges: route.source_ranges.clone(),
                 ..Self::of_file()
             });
         }
@@ -133,6 +134,7 @@ impl Emitter<'_, '_> {
             grants: Vec::new(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
+            source_ranges: None,
         }
     }
 
@@ -162,6 +164,7 @@ impl Emitter<'_, '_> {
             grants: own.chain(names).collect(),
             refusals,
             backends: ClaimBackends::None,
+            source_ranges: None,
         })
     }
 
@@ -198,6 +201,7 @@ impl Emitter<'_, '_> {
                 grants,
                 refusals: self.losses(route, listener),
                 backends: ClaimBackends::Services { references, server_name: server_name.clone() },
+                source_ranges: None,
             });
         }
     }
@@ -252,6 +256,7 @@ impl Emitter<'_, '_> {
             route: Some(self.unique(Arc::clone(&port.label))),
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
+            source_ranges: port.source_ranges().cloned(),
         }
     }
 
@@ -283,6 +288,7 @@ impl Emitter<'_, '_> {
             grants: grants.map(|binding| self.grant(*binding, Granted::Names(host.clone()))).collect(),
             refusals: refusals.collect(),
             backends: ClaimBackends::Services { references: [rule.backend.clone()].into(), server_name },
+            source_ranges: None,
         }
     }
 

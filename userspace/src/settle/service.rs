@@ -6,7 +6,8 @@ use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
 use crate::model::cluster::{LoadBalancerSpec, ServicePort, ServiceSpec};
 use crate::model::verdict::{Programmable, ServiceVerdict};
-use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol};
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol, SourceRanges};
+use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -29,6 +30,11 @@ pub(super) struct Port<'a> {
 }
 
 impl<'a> Port<'a> {
+    /// Returns whose connections it admits.
+    pub(super) fn source_ranges(&self) -> Option<&'a SourceRanges> {
+        self.service.load_balancer.as_deref()?.source_ranges.as_ref()
+    }
+
     pub(super) fn claimant(&self) -> Claimant<'a> {
         Claimant::object(Kind::Service, &self.service.meta)
     }
@@ -59,9 +65,7 @@ impl<'a> Balancers<'a> {
             let Some(spec) = service.load_balancer.as_deref() else { continue };
             let addresses = assignment.services.get(name).map_or(&[][..], |own| &own.addresses);
             let first = this.ports.len();
-            // We cannot enforce source ranges yet, so such a Service is not served: to admit no client is
-            // better than to admit all.
-            let ports = service.ports.iter().filter(|port| port.is_tcp && !spec.has_source_ranges);
+            let ports = service.ports.iter().filter(|port| port.is_tcp);
             this.ports.extend(ports.map(|port| {
                 let label = label::service(&mut buffer, name, port.port);
                 Port {
@@ -123,16 +127,13 @@ impl Balancer<'_> {
         let mut tell = |problem: Problem| {
             problems.push(problem.object(ObjectRef { kind: Kind::Service, name: self.name.clone() }));
         };
-        if self.spec.has_source_ranges {
-            tell(Problem::warning(
-                "spec.loadBalancerSourceRanges",
-                "source ranges cannot be enforced yet: the Service is not served at all",
-                "remove them (and their annotation) if everyone may connect",
-            ));
-            return;
-        }
         if let Some(problem) = assignment.services.get(self.name).and_then(|own| own.problem.clone()) {
             tell(problem);
+        }
+        for family in self.families_without_a_range() {
+            let what = format!("has no {family} range: nobody may connect to its {family} address");
+            let remedy = "add ranges of both families, such as 0.0.0.0/0 and ::/0";
+            tell(Problem::warning("spec.loadBalancerSourceRanges", what, remedy));
         }
         for (at, port) in self.service.ports.iter().enumerate().filter(|(_, port)| !port.is_tcp) {
             let what = format!("port {} is {}: only TCP is served", port.port, port.protocol);
@@ -155,6 +156,21 @@ impl Balancer<'_> {
             let Some(what) = no_room(&port.full) else { continue };
             tell(Problem::warning("spec.ports", what, "delete what is not needed").value(port.port.port));
         }
+    }
+
+    /// Returns the families of its addresses of which its source ranges have none, though they have some of the other.
+    fn families_without_a_range(&self) -> impl Iterator<Item = &'static str> {
+        let ranges = self.spec.source_ranges.as_ref().map_or(&[][..], |ranges| ranges.ranges());
+        let has_none = |is_v4: bool| {
+            let is_of = |range: &IpNet| matches!(range, IpNet::V4(_)) == is_v4;
+            !ranges.is_empty()
+                && !ranges.iter().any(is_of)
+                && self.addresses.iter().any(|address| address.is_ipv4() == is_v4)
+        };
+        [(true, "IPv4"), (false, "IPv6")]
+            .into_iter()
+            .filter(move |(is_v4, _)| has_none(*is_v4))
+            .map(|(_, name)| name)
     }
 
     fn verdict(&self, ports: &[Port<'_>], bindings: &[Binding<'_>], problems: &[Problem]) -> ServiceVerdict {

@@ -45,7 +45,7 @@ pub(crate) fn run(skb: Skb, s: &mut Scratch) -> i32 {
     s.received.now_ns = kernel::monotonic_ns();
     let Some(request) = read(skb, s) else { return EXPIRE_NOTHING as i32 };
     let is = |reason: Reason| request.reason == reason as u32;
-    let ends_flow = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved);
+    let ends_flow = is(Reason::ExpireIdle) || is(Reason::ExpireRemoved) || is(Reason::ExpireRefused);
     let done = if ends_flow || is(Reason::ExpireTrial) || is(Reason::ExpireHeld) || is(Reason::ExpireCrowded)
     {
         flow(skb, s, request)

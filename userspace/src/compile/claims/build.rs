@@ -8,7 +8,7 @@ use super::probing;
 use crate::model::claim::{ClaimBackends, Granted};
 use crate::model::{
     BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem, Protocol,
-    ServerName, Settings,
+    ServerName, Settings, SourceRanges,
 };
 use crate::settle;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
@@ -44,6 +44,7 @@ struct Lead<'c> {
     origin: &'c Origin,
     tenant: Option<&'c Arc<str>>,
     backends: &'c ClaimBackends,
+    source_ranges: Option<&'c SourceRanges>,
     names: Vec<(usize, Pattern)>,
     /// Whether something leads to it.
     is_used: bool,
@@ -70,7 +71,8 @@ pub(super) fn build<'c>(
         let (resolved, server_name) = leads.resolve(lead, &services, &mut built.problems);
         let (name, names) = (Arc::clone(lead.name), lead.names.clone().into());
         let backends = resolved.backends.clone().into();
-        let route = DesiredRoute { name, names, backends, tenant: lead.tenant.cloned(), policy: None };
+        let source_ranges = lead.source_ranges.cloned();
+        let route = DesiredRoute { name, names, backends, tenant: lead.tenant.cloned(), source_ranges };
         routes.push((index, route, resolved, server_name));
     }
     let fits = fitting(&leads, &routes, settings.max_names, &mut built);
@@ -119,6 +121,7 @@ impl<'c> Leads<'c> {
                         origin: &claim.origin,
                         tenant: claim.tenant.as_ref(),
                         backends: &claim.backends,
+                        source_ranges: claim.source_ranges.as_ref(),
                         names: Vec::new(),
                         is_used: matches!(claim.backends, ClaimBackends::Addresses(_)),
                     });

@@ -119,7 +119,7 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refre
             names: route.names.clone(),
             backends: resolved.backends.into(),
             tenant: route.tenant.clone(),
-            policy: route.policy,
+            source_ranges: route.source_ranges.clone(),
         }
     };
     let desired = edited(before, other.into_iter().map(with_others))?;
@@ -150,7 +150,7 @@ pub(in crate::compile) fn refresh_file(
             names: route.names.clone(),
             backends,
             tenant: route.tenant.clone(),
-            policy: route.policy,
+            source_ranges: route.source_ranges.clone(),
         })
     };
     let routes: Vec<DesiredRoute> = routes.iter().map(with_own).collect::<Option<_>>()?;

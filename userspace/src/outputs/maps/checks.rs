@@ -54,7 +54,8 @@ pub(super) fn node_exceptions(
     exceptions
 }
 
-/// Returns the listeners that are not served because there was no id for them.
+/// Returns the listeners that are not served because there was no id for them, and the routes without room for their source
+/// ranges.
 pub(super) fn unserved<'a>(
     desired: &'a Desired,
     applied: &'a Applied,
@@ -63,14 +64,20 @@ pub(super) fn unserved<'a>(
     let parts = listeners
         .filter(|listener| !listener.addresses.is_empty())
         .map(|listener| Part::Listener(Arc::clone(&listener.name)));
-    parts.filter(|part| !applied.has(part)).map(|part| {
+    let without_id = parts.filter(|part| !applied.has(part)).map(|part| {
         let problem = Problem::error(
             "",
             "it is not served: all 65,535 ids of listeners are in use",
             "delete listeners that are not needed",
         );
         Exception { part, problem }
-    })
+    });
+    let without_room = desired.routes.iter().filter(|route| applied.lacks_room_for(route)).map(|route| {
+        let what = "it admits nobody: there is no room for its source ranges beside those of other routes";
+        let problem = Problem::error("", what, "use fewer ranges, or the same ones for several routes");
+        Exception { part: Part::Route(Arc::clone(&route.name)), problem }
+    });
+    without_id.chain(without_room)
 }
 
 /// Returns an error for each size that changed, since maps keep the sizes they were created with.

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use common::maps::event::Expiry;
+use common::reason::Reason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
@@ -189,9 +190,13 @@ impl Duty {
                 Order::Device(ifindex) => self.expirer.set_device(ifindex),
                 Order::Caught(sender) => waiting.push(sender),
                 Order::Audit(census, generation) => {
-                    let ended = self.expirer.reset_where(|client, is| {
-                        is_older(is.generation, generation)
-                            && !census.knows(client, is.listener, is.route, is.backend)
+                    let ended = self.expirer.reset_where(|client, is| match () {
+                        () if !is_older(is.generation, generation) => None,
+                        () if !census.knows(client, is.listener, is.route, is.backend) => {
+                            Some(Reason::ExpireRemoved)
+                        }
+                        () if !census.admits(client, is.route) => Some(Reason::ExpireRefused),
+                        () => None,
                     });
                     report("audit", ended);
                 }
@@ -213,6 +218,7 @@ impl Duty {
             }
         }
         let is_complete = self.reset(&selector);
+        self.again.iter_mut().for_each(|again| again.selector.yield_to(&selector));
         self.again.push(Again { due: Instant::now() + AGAIN, selector, later, listeners, is_complete });
     }
 

@@ -49,6 +49,7 @@ pub(super) fn content(world: &MapsImage) -> MapsContent {
         listeners: world.listeners.iter().map(|(k, v)| (*k, *v)).collect(),
         names: world.names.iter().map(name).collect(),
         wildcards: world.wildcards.iter().map(wildcard).collect(),
+        policies: world.policies.iter().copied().collect(),
         routes: world.routes.iter().map(|(k, v)| (*k, *v)).collect(),
         pages: world.pages.iter().map(|(k, v)| (*k, *v)).collect(),
         members: world.members.iter().map(|(k, v)| (*k, *v)).collect(),
@@ -129,7 +130,8 @@ pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
     let listener = |id: u32| world.label(LABEL_LISTENER, id).unwrap_or("?");
     let mut lines = BTreeSet::new();
     for (key, value) in &world.listeners {
-        let shown = (listener(value.id), route(value.route), value.mss, value.protocol);
+        let admitted = world.ranges(value.policy);
+        let shown = (listener(value.id), route(value.route), value.mss, value.protocol, admitted);
         lines.insert(format!("{:?} {} {shown:?}", IpAddr::from(key.address), key.port.number()));
     }
     for ((id, name), to) in &world.names {
@@ -146,6 +148,7 @@ pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
             let slots = (table.slots, members(world, &table), pages);
             lines.insert(format!("{} v{family} of {}: {slots:?}", route(*id), value.backends));
         }
+        lines.insert(format!("{} admits {:?}", route(*id), world.ranges(value.policy)));
     }
     for value in world.backends.values() {
         let mut shown = *value;
@@ -161,6 +164,7 @@ pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
         world.labels.len(),
         world.counters.len(),
         world.backends.len(),
+        world.policies.len(),
     ];
     lines.insert(format!("{left:?} {:?}", world.settings));
     lines

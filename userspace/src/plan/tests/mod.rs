@@ -58,6 +58,7 @@ fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u
                 failing: false,
             })
             .collect(),
+        source_ranges: None,
     }
 }
 

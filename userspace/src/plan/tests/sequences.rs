@@ -3,7 +3,9 @@
 use super::check::*;
 use super::{Applied, Change, Desired, Hop, Hops, MapsImage, Plan, ip, plan};
 use crate::compile::compile;
-use crate::model::{BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName};
+use crate::model::{
+    BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName, SourceRanges,
+};
 use common::maps::route::LABEL_LISTENER;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -17,6 +19,7 @@ const PORTS: [u16; 2] = [443, 444];
 /// `+.y.z` is one label before the suffix.
 const PATTERNS: [&str; 8] = ["x.y.z", "*.y.z", "+.y.z", "*.z", "+.z", "y.z", "w.z", "*.x.y.z"];
 const NAMES: [&str; 6] = ["x.y.z", "w.y.z", "w.z", "y.z", "a.x.y.z", "unknown"];
+const RANGES: [&str; 3] = ["10.0.0.0/8", "10.0.0.0/9", "2001:db8::/32"];
 const BACKENDS: [&str; 6] = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "fd01::1", "fd01::2", "fd01::3"];
 
 fn listeners() -> impl Strategy<Value = Vec<ListenerSpec>> {
@@ -48,11 +51,12 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
         prop::sample::subsequence(PATTERNS.to_vec(), 0..=5),
         prop::sample::subsequence(BACKENDS.to_vec(), 0..=5),
         prop::collection::vec(weight, 5),
+        prop::option::weighted(0.5, prop::sample::subsequence(RANGES.to_vec(), 0..=2)),
     );
     let named = prop::sample::subsequence(ROUTES.to_vec(), 0..=4).prop_shuffle();
     (named, prop::collection::vec(one, 4)).prop_map(|(names, settings)| {
         let each = names.into_iter().zip(settings).enumerate();
-        each.map(|(place, (name, (listeners, patterns, backends, weights)))| RouteSpec {
+        each.map(|(place, (name, (listeners, patterns, backends, weights, ranges)))| RouteSpec {
             place,
             name: name.into(),
             listeners: listeners.into_iter().map(Into::into).collect(),
@@ -67,6 +71,9 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
                     failing: false,
                 })
                 .collect(),
+            source_ranges: ranges.map(|ranges| {
+                SourceRanges::new(&ranges.into_iter().map(|range| range.parse().unwrap()).collect::<Vec<_>>())
+            }),
         })
         .collect()
     })

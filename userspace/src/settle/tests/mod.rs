@@ -273,6 +273,7 @@ impl Scene {
             listeners: vec![listener.into()],
             patterns: patterns.iter().map(|text| pattern(text)).collect(),
             backends: vec![backend],
+            source_ranges: None,
         });
     }
 

@@ -14,7 +14,7 @@ fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports
         families: Vec::new(),
         from: PoolWish::default(),
         sharing_key: None,
-        has_source_ranges: false,
+        source_ranges: None,
     };
     let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);
     service.meta.created_secs = age;
@@ -63,18 +63,40 @@ fn what_cannot_be_served_gets_no_ingress() {
     let mut scene = Scene::new();
     balancer(&mut scene, "a/outside", 1, &["198.51.100.1"], &["TCP:443"]);
     balancer(&mut scene, "a/udp", 1, &["192.0.2.3"], &["UDP:443"]);
-    balancer(&mut scene, "a/ranges", 1, &["192.0.2.4"], &["TCP:443"]);
-    let service = Arc::make_mut(scene.cluster().services.get_mut(&name("a/ranges")).unwrap());
-    Arc::make_mut(service.load_balancer.as_mut().unwrap()).has_source_ranges = true;
-    for object in ["a/outside", "a/udp", "a/ranges"] {
+    for object in ["a/outside", "a/udp"] {
         assert_eq!(verdict(&scene, object), "[] [] Programmed=False/Invalid", "{object}");
     }
     assert_eq!(scene.bindings(), "");
     expect![[r#"
         warning: Service a/outside: metadata.annotations[vestibule.dev/addresses]: 198.51.100.1 is in none of the address ranges of the installation (value "198.51.100.1"); ask for addresses of your own in the ranges
-        warning: Service a/ranges: spec.loadBalancerSourceRanges: source ranges cannot be enforced yet: the Service is not served at all; remove them (and their annotation) if everyone may connect
         warning: Service a/udp: spec.ports[0].protocol: port 443 is UDP: only TCP is served (value "UDP"); remove the port, or serve it by other means"#]]
     .assert_eq(&scene.problems());
+}
+
+#[test]
+fn source_ranges_go_into_the_claims_and_a_family_without_one_is_named() {
+    let mut scene = Scene::new();
+    balancer(&mut scene, "a/lb", 1, &["192.0.2.1", "2001:db8::1"], &["TCP:443", "TCP:8132"]);
+    let mut limit = |ranges: &[&str]| {
+        let ranges: Vec<_> = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        let service = Arc::make_mut(scene.cluster().services.get_mut(&name("a/lb")).unwrap());
+        let own = Arc::make_mut(service.load_balancer.as_mut().unwrap());
+        own.source_ranges = Some(SourceRanges::new(&ranges));
+        let claims = scene.compiled().claims;
+        assert_eq!(claims.len(), 2);
+        assert!(claims.iter().all(|claim| claim.source_ranges == own_of(&scene)));
+        assert_eq!(verdict(&scene, "a/lb"), "[192.0.2.1 2001:db8::1] [443, 8132] programmable");
+        scene.problems()
+    };
+    expect!["warning: Service a/lb: spec.loadBalancerSourceRanges: has no IPv6 range: nobody may connect to its IPv6 address; add ranges of both families, such as 0.0.0.0/0 and ::/0"]
+        .assert_eq(&limit(&["10.0.0.0/8"]));
+    assert_eq!(limit(&["10.0.0.0/8", "2001:db8::/32"]), "");
+    assert_eq!(limit(&[]), "", "each of them is named where it is read");
+}
+
+fn own_of(scene: &Scene) -> Option<SourceRanges> {
+    let service = scene.facts.cluster.as_ref()?.services.get(&name("a/lb"))?;
+    service.load_balancer.as_ref()?.source_ranges.clone()
 }
 
 #[test]

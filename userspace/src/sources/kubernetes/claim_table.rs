@@ -128,6 +128,7 @@ mod tests {
             address: AddressWish::default(),
             refusals: Vec::new(),
             backends: ClaimBackends::None,
+            source_ranges: None,
         };
         Some(StoredClaim { version, claim: Arc::new(claim) })
     }

@@ -105,6 +105,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         address: AddressWish::default(),
         refusals: Vec::new(),
         backends: ClaimBackends::Services { references, server_name: None },
+        source_ranges: None,
     }
 }
 

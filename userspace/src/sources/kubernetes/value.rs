@@ -3,6 +3,7 @@
 use crate::model::{InvalidName, ObjectRef, Pattern, Problem, ServerName};
 use common::decide::server_name::NameError;
 use common::maps::route::NAME_BYTES_MAX;
+use ipnet::IpNet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -102,6 +103,18 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
             Err(wrong(format!("is {which}"), "write a unicast address that other machines can reach"))
         }
         None => Ok(address),
+    }
+}
+
+/// A network and its prefix length. Bits behind the prefix do not matter.
+pub(super) fn network(text: &str) -> Result<IpNet, Wrong> {
+    const WRITE: &str = "write a network and its prefix length, such as 192.0.2.0/24 or 2001:db8::/32";
+    let Ok(network) = text.parse::<IpNet>() else { return Err(wrong("is not a CIDR", WRITE)) };
+    match network {
+        IpNet::V6(v6) if v6.prefix_len() >= 96 && v6.network().to_ipv4_mapped().is_some() => {
+            Err(wrong("is an IPv4 network in IPv6 form", "write it as IPv4, such as 192.0.2.0/24"))
+        }
+        IpNet::V4(_) | IpNet::V6(_) => Ok(network.trunc()),
     }
 }
 

@@ -270,14 +270,14 @@ fn a_service_gets_its_ingress_once_every_node_agrees() {
 
 #[test]
 fn a_service_that_is_refused_loses_its_ingress() {
-    let refusal = condition("Programmed", Status::False, "SourceRanges");
+    let refusal = condition("Programmed", Status::False, "Invalid");
     let verdict = service(Programmable::No(refusal));
     let current = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}});
     let status = settled(&current, |current, now| {
         service::desired_status(current, &verdict, &Progress::Everywhere, now)
     });
     assert_eq!(status["loadBalancer"], json!({}));
-    assert_eq!(status["conditions"][0]["reason"], "SourceRanges");
+    assert_eq!(status["conditions"][0]["reason"], "Invalid");
     let never = settled(&Value::Null, |current, now| {
         service::desired_status(current, &verdict, &Progress::Everywhere, now)
     });

@@ -162,6 +162,7 @@ impl Followed {
             listeners: vec![["own", "shared"][listener].into()],
             patterns: hosts.into_iter().map(pattern).collect(),
             backends: backends(&all),
+            source_ranges: None,
         };
         self.routes(|routes| match routes.iter_mut().find(|route| route.name == name) {
             Some(route) => *route = spec,

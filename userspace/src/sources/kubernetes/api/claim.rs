@@ -17,6 +17,8 @@ use std::net::SocketAddr;
 /// What to do about a Claim that cannot be read: nobody but the controller writes it.
 pub(in super::super) const REMEDY: &str =
     "run agents and controller of one release; the controller writes the Claim again when it is deleted";
+/// Key of [`ClaimSpec::policy`]: a list of CIDRs.
+pub(in super::super) const SOURCE_RANGES: &str = "sourceRanges";
 /// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
 const PREFIX_MAX: usize = 38;
 /// Bytes of the hash, each two digits.
@@ -74,8 +76,8 @@ pub struct ClaimSpec {
     /// The server name that the hello of a TLS probe asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_server_name: Option<String>,
-    /// What connections must comply with besides, such as source ranges. This release enforces none, and writes none: an agent admits
-    /// no connection to a claim with a policy that it does not know.
+    /// What connections must comply with besides. `sourceRanges`: a list of CIDRs, of which one must hold the client's address. An
+    /// agent admits no connection to a claim with a policy that it does not know.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
     pub policy: BTreeMap<String, serde_json::Value>,
@@ -196,7 +198,7 @@ impl ClaimSpec {
             route: claim.route.as_deref().unwrap_or_default().to_owned(),
             backends,
             probe_server_name,
-            policy: BTreeMap::new(),
+            policy: policy(claim),
             granted: grants.len() as i64,
             refused: refusals.len() as i64,
             grants,
@@ -251,6 +253,15 @@ impl ClaimSpec {
             }
         }
     }
+}
+
+/// Returns what connections must comply with.
+fn policy(claim: &model::Claim) -> BTreeMap<String, serde_json::Value> {
+    let ranges = claim.source_ranges.as_ref().map(|ranges| {
+        let texts = ranges.ranges().iter().map(ToString::to_string);
+        (SOURCE_RANGES.to_owned(), texts.collect::<Vec<_>>().into())
+    });
+    ranges.into_iter().collect()
 }
 
 impl ClaimOrigin {

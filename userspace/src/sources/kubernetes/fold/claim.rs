@@ -6,8 +6,10 @@ use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{Claim, Kind, ObjectName, Origin, Problem, StoredClaim};
+use crate::model::{Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim};
+use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 use std::sync::Arc;
 
 /// `None`: it cannot be read. A grant that cannot be read is left out.
@@ -52,10 +54,15 @@ fn read(
     let grants = grants.collect();
     let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
     let mut references: Arc<[ClaimBackend]> = references.collect();
+    let mut ranges = None;
     for (name, value) in &spec.policy {
-        let field = field(&format!("spec.policy.{name}"));
-        found.tell(field, value, wrong("is not enforced by this release: no connection is admitted", REMEDY));
-        references = Arc::default();
+        let read = match &**name {
+            claim::SOURCE_RANGES => source_ranges(value).map(|read| ranges = Some(read)),
+            _ => Err(wrong("is not enforced by this release: no connection is admitted", REMEDY)),
+        };
+        if found.check(field(&format!("spec.policy.{name}")), value, read).is_none() {
+            references = Arc::default();
+        }
     }
     let backends = match kind {
         Kind::Gateway | Kind::ListenerSet => ClaimBackends::None,
@@ -77,7 +84,20 @@ fn read(
         route: (!spec.route.is_empty()).then(|| interner.of(&spec.route)),
         grants,
         backends,
+        source_ranges: ranges,
     })
+}
+
+fn source_ranges(value: &Value) -> Result<SourceRanges, Wrong> {
+    let Some(texts) = value.as_array() else {
+        return Err(wrong("is no list: no connection is admitted", REMEDY));
+    };
+    let range = |text: &Value| match text.as_str() {
+        Some(text) => value::network(text),
+        None => Err(wrong("has something that is no CIDR: no connection is admitted", REMEDY)),
+    };
+    let ranges: Vec<IpNet> = texts.iter().map(range).collect::<Result<_, _>>()?;
+    Ok(SourceRanges::new(&ranges))
 }
 
 fn reference(

@@ -7,7 +7,7 @@ use super::super::probe;
 use super::super::value::{self, Findings, wrong};
 use super::{findings, meta, pool_wish};
 use crate::model::cluster::{FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec};
-use crate::model::{Kind, Problem};
+use crate::model::{Kind, Problem, SourceRanges};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -90,8 +90,6 @@ fn load_balancer(
         }
         field = place;
     }
-    let ranges = spec.load_balancer_source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty());
-    let annotated = annotations.get(SOURCE_RANGES).is_some_and(|ranges| !ranges.trim().is_empty());
     LoadBalancerSpec {
         addresses,
         field: interner.of(&field),
@@ -103,8 +101,31 @@ fn load_balancer(
             .filter(|key| !key.is_empty())
             .map(|key| interner.of(key)),
         families: families(spec),
-        has_source_ranges: ranges || annotated,
+        source_ranges: source_ranges(spec, annotations, found),
     }
+}
+
+/// Returns whose connections it admits. What cannot be read admits nobody.
+fn source_ranges(
+    spec: &Service,
+    annotations: &BTreeMap<String, String>,
+    found: &mut Findings,
+) -> Option<SourceRanges> {
+    let listed = spec.load_balancer_source_ranges.as_deref().filter(|listed| !listed.is_empty());
+    let annotated = annotations.get(SOURCE_RANGES).filter(|text| !text.trim().is_empty());
+    let written: Vec<(String, String)> = match (listed, annotated) {
+        (Some(listed), _) => {
+            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let field = |place: usize| format!("spec.loadBalancerSourceRanges[{place}]");
+            listed.iter().enumerate().map(|(place, value)| (field(place), text(value))).collect()
+        }
+        (None, Some(text)) => {
+            text.split(',').map(|part| (annotation(SOURCE_RANGES), part.to_owned())).collect()
+        }
+        (None, None) => return None,
+    };
+    let read = |(field, text): (String, String)| found.check(field, &text, value::network(text.trim()));
+    Some(SourceRanges::new(&written.into_iter().filter_map(read).collect::<Vec<_>>()))
 }
 
 /// Returns the addresses that its status has. The controller wrote them; what it cannot have written is left out.

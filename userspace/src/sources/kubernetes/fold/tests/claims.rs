@@ -68,18 +68,38 @@ fn what_cannot_be_read_is_named() {
     assert!(grants == Some(2) && text.contains("out of range"), "{text}");
 }
 
+#[test]
+fn source_ranges_are_read_back() {
+    let mut object = object();
+    object["spec"]["policy"] = json!({"sourceRanges": ["192.0.2.0/24", "2001:db8::/32"]});
+    let (stored, problems) = claim(raw_of(object), &interner());
+    let ranges = stored.unwrap().claim.source_ranges.clone().unwrap();
+    let texts: Vec<String> = ranges.ranges().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        (texts, lines(&problems)),
+        (vec!["192.0.2.0/24".into(), "2001:db8::/32".into()], Vec::<String>::new())
+    );
+}
+
 /// A controller of a later release may ask for what this one does not enforce: to admit no client is better than to admit all.
 #[test]
 fn a_claim_with_a_policy_that_is_not_enforced_leads_nowhere_and_the_policy_is_named() {
-    let mut object = object();
-    object["spec"]["policy"] = json!({"sourceRanges": ["192.0.2.0/24"]});
-    let (stored, problems) = claim(raw_of(object), &interner());
-    let claim = stored.unwrap().claim;
-    assert_eq!(claim.grants.len(), 2, "nobody else gets it");
-    let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
-    assert!(references.is_empty(), "{references:?}");
-    let said = lines(&problems).join("\n");
-    assert!(said.contains("Claim tlsroute-a-b-1: spec.policy.sourceRanges: is not enforced"), "{said}");
+    for (policy, said) in [
+        (json!({"limits": {"flows": 7}}), "limits: is not enforced"),
+        (json!({"sourceRanges": "192.0.2.0/24"}), "sourceRanges: is no list"),
+        (json!({"sourceRanges": [7]}), "sourceRanges: has something that is no CIDR"),
+        (json!({"sourceRanges": ["192.0.2.0/24", "x"]}), "sourceRanges: is not a CIDR"),
+    ] {
+        let mut object = object();
+        object["spec"]["policy"] = policy;
+        let (stored, problems) = claim(raw_of(object), &interner());
+        let claim = stored.unwrap().claim;
+        assert_eq!(claim.grants.len(), 2, "nobody else gets it");
+        let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
+        assert!(references.is_empty(), "{references:?}");
+        let lines = lines(&problems).join("\n");
+        assert!(lines.contains(&format!("Claim tlsroute-a-b-1: spec.policy.{said}")), "{lines}");
+    }
 }
 
 proptest! {

@@ -1,5 +1,6 @@
 use super::super::{endpoint_slice, service};
 use super::{defaults, interner, lines, raw};
+use crate::model::SourceRanges;
 use crate::model::cluster::{EndpointState, ProbeKind};
 use std::net::IpAddr;
 
@@ -176,14 +177,38 @@ fn an_unreadable_address_leaves_the_others() {
     assert!(problems[0].contains("names no address"));
 }
 
+/// As kube-proxy and cloud controllers read them: the annotation counts only without the field.
 #[test]
-fn source_ranges_are_seen_in_both_places() {
-    let flag =
-        |text: &str| service(raw(text), defaults(), &interner()).0.load_balancer.unwrap().has_source_ranges;
-    assert!(!flag(&load_balancer("", "")));
-    assert!(!flag(&load_balancer("loadBalancerSourceRanges: []", "")));
-    assert!(flag(&load_balancer("loadBalancerSourceRanges: [10.0.0.0/8]", "")));
-    assert!(flag(&load_balancer("", "service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8")));
+fn source_ranges_are_read_in_both_places() {
+    let read = |text: &str| {
+        let (service, problems) = service(raw(text), defaults(), &interner());
+        let ranges = service.load_balancer.unwrap().source_ranges.clone();
+        let text = |ranges: SourceRanges| {
+            ranges.ranges().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        (ranges.map(text), lines(&problems).join("\n"))
+    };
+    let ranges = |text: &str| read(text).0.unwrap_or_else(|| "anybody".into());
+    let annotation = "service.beta.kubernetes.io/load-balancer-source-ranges: '10.0.0.0/8, 2001:db8::/32 '";
+    assert_eq!(ranges(&load_balancer("", "")), "anybody");
+    assert_eq!(ranges(&load_balancer("loadBalancerSourceRanges: []", "")), "anybody");
+    let spaced = load_balancer("loadBalancerSourceRanges: [' 10.1.2.3/8', 10.9.0.0/16]", "");
+    assert_eq!(ranges(&spaced), "10.0.0.0/8");
+    assert_eq!(ranges(&load_balancer("", annotation)), "10.0.0.0/8 2001:db8::/32");
+    assert_eq!(
+        ranges(&load_balancer("loadBalancerSourceRanges: [192.0.2.0/24]", annotation)),
+        "192.0.2.0/24"
+    );
+    let (some, said) = read(&load_balancer(
+        "loadBalancerSourceRanges: [192.0.2.1, 192.0.2.0/24, 7, '::ffff:10.0.0.0/104']",
+        "",
+    ));
+    assert_eq!(some.as_deref(), Some("192.0.2.0/24"));
+    for place in ["[0]: is not a CIDR", "[2]: is not a CIDR", "[3]: is an IPv4 network in IPv6 form"] {
+        assert!(said.contains(&format!("Service ns/api: spec.loadBalancerSourceRanges{place}")), "{said}");
+    }
+    // Nobody, and not everybody.
+    assert_eq!(ranges(&load_balancer("loadBalancerSourceRanges: [x]", "")), "");
 }
 
 /// Its status is the copy of what it has, where Claims are lost.
