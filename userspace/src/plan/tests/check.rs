@@ -1,6 +1,6 @@
 //! Compares maps in memory ("worlds"), looks up connections in them, and reads them back.
 
-use crate::model::Desired;
+use crate::model::{Desired, SourceRanges};
 use crate::plan::tables::page_count;
 use crate::plan::{Applied, Change, Hops, MapsContent, MapsImage, Plan, plan};
 use common::decide::route_key;
@@ -68,6 +68,8 @@ pub(super) struct Reached {
     pub(super) route: String,
     /// Empty: no backend of the family.
     pub(super) members: Vec<(IpAddr, u16)>,
+    /// Whose connections the route, and a TCP listener, admit; `None`: anybody's.
+    pub(super) ranges: [Option<SourceRanges>; 2],
 }
 
 /// Looks up a new connection.
@@ -87,6 +89,7 @@ pub(super) fn reached(world: &MapsImage, vip: &str, port: u16, name: &str) -> Re
         listener: world.label(LABEL_LISTENER, listener.id).unwrap().to_owned(),
         route: world.label(LABEL_ROUTE, id).unwrap_or_default().to_owned(),
         members: members(world, if address.is_v4() { &route.v4 } else { &route.v6 }),
+        ranges: [route.policy, listener.policy].map(|policy| world.ranges(policy)),
     }
 }
 

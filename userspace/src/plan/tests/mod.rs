@@ -8,6 +8,8 @@ mod sequences;
 mod opening;
 /// Ids of listeners, which run out.
 mod listener_ids;
+/// Source ranges of routes.
+mod policies;
 
 use super::*;
 use crate::compile::{Compiled, compile};

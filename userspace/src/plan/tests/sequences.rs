@@ -172,6 +172,12 @@ fn carry_out(
             }
             let gap = !old.members.is_empty() && !new.members.is_empty() && now.members.is_empty();
             assert!(!gap, "no service between {old:?} and {new:?} at {change:?}");
+            // From one set of source ranges to the next, without anything between them.
+            if old.route == new.route && now.route == new.route && old.listener == new.listener {
+                let kept =
+                    |place: usize| [&old.ranges[place], &new.ranges[place]].contains(&&now.ranges[place]);
+                assert!(kept(0) && kept(1), "{now:?} is neither {old:?} nor {new:?} at {change:?}");
+            }
             let astray = now.route != old.route && now.route != new.route;
             assert!(
                 !(stays && !old.listener.is_empty() && astray),
