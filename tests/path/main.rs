@@ -40,6 +40,7 @@ mod full;
 mod full_order;
 mod drift;
 mod source_ranges;
+mod affinity;
 mod reconnect;
 mod veth_backend;
 mod own_port;

@@ -72,6 +72,8 @@ pub struct Route {
     pub hostnames: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_ranges: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_affinity: Option<&'static str>,
     pub backends: Vec<Backend>,
 }
 
@@ -97,7 +99,7 @@ pub fn listener(name: &str, port: u16, protocol: &'static str) -> Listener {
 pub fn route(name: &str, listeners: &[&str], hostnames: &[&str], backends: Vec<Backend>) -> Route {
     let strings = |list: &[&str]| list.iter().map(ToString::to_string).collect();
     let (listeners, hostnames) = (strings(listeners), strings(hostnames));
-    Route { name: name.into(), listeners, hostnames, source_ranges: None, backends }
+    Route { name: name.into(), listeners, hostnames, source_ranges: None, session_affinity: None, backends }
 }
 
 impl Config {

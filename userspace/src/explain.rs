@@ -12,7 +12,7 @@ use common::decide::server_name::NameError;
 use common::maps::address::{Address, Port};
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{Listener, PROTOCOL_TLS};
-use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE};
+use common::maps::route::{LABEL_LISTENER, LABEL_ROUTE, PICK_ADDRESS};
 use common::maps::source::ShareKey;
 use common::reason::Reason;
 use common::wire::client_hello::{Outcome, Parser};
@@ -337,8 +337,11 @@ fn backend_for(world: &MapsImage, route: u32, from: Client) -> Result<Option<Soc
         let mut choice = Choice::of(route);
         return pick(world, &mut choice, &client).map(|()| Some(socket(&choice)));
     }
+    let (table, by) = pick::table(world, route, client.is_v4())?;
+    if by == PICK_ADDRESS {
+        return backend_for(world, route, Client { port: Some(0), ..from });
+    }
     // The port selects the member, so check all members.
-    let table = pick::table(world, route, client.is_v4())?;
     let shares = (0..table.members).map(|member| {
         let mut choice = Choice::of(route);
         pick::pick_from(world, &mut choice, &table, member).map(|()| socket(&choice))

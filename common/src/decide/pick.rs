@@ -1,5 +1,5 @@
-//! Picks a route's backend by Maglev hashing of the client's address and port, among those of its address
-//! family.
+//! Picks a route's backend by Maglev hashing of the client's address and port, or of its address alone, among those of
+//! its address family.
 
 use super::maglev::{self, LOOKS_MAX};
 use super::tables::{Tables, stable};
@@ -42,14 +42,14 @@ impl Choice {
 /// and `choice` must not be used.
 #[inline(always)]
 pub fn pick(tables: &impl Tables, choice: &mut Choice, client: &ClientTuple) -> Result<(), Reason> {
-    let table = table(tables, choice.route, client.client.is_v4())?;
-    let first = share(tables, &table, client)?;
+    let (table, by) = table(tables, choice.route, client.client.is_v4())?;
+    let first = share(tables, &table, by, client)?;
     pick_from(tables, choice, &table, first)
 }
 
-/// Returns a route's table for clients of an address family. The table has at least one member.
+/// Returns a route's table for clients of an address family, and its [`Route::pick`]. The table has at least one member.
 #[inline(always)]
-pub fn table(tables: &impl Tables, route: u32, is_v4: bool) -> Result<Table, Reason> {
+pub fn table(tables: &impl Tables, route: u32, is_v4: bool) -> Result<(Table, u8), Reason> {
     let mut record = Route::zeroed();
     if !tables.route(route, &mut record) {
         return Err(Reason::PickNone);
@@ -58,16 +58,16 @@ pub fn table(tables: &impl Tables, route: u32, is_v4: bool) -> Result<Table, Rea
     if table.id == 0 || table.members == 0 || table.slots == 0 {
         return Err(if other.members == 0 { Reason::PickNone } else { Reason::PickNoFamily });
     }
-    Ok(table)
+    Ok((table, record.pick))
 }
 
 /// Returns the member that the client hashes to.
 #[inline(always)]
-fn share(tables: &impl Tables, table: &Table, client: &ClientTuple) -> Result<u32, Reason> {
+fn share(tables: &impl Tables, table: &Table, by: u8, client: &ClientTuple) -> Result<u32, Reason> {
     if table.is_single() {
         return Ok(0);
     }
-    match tables.slot(table.id, maglev::slot(maglev::flow_hash(client), table.slots)) {
+    match tables.slot(table.id, maglev::slot(maglev::flow_hash(client, by), table.slots)) {
         0 => Err(Reason::PickNone),
         found => Ok(found - 1),
     }

@@ -108,7 +108,7 @@ map_struct! {
         pub backends: u32,
         /// Id of the policy that says whose connections are admitted: see [`super::policy::PolicyKey`]; 0 = anybody's.
         pub policy: u16,
-        /// How a backend is picked: [`PICK_MAGLEV`].
+        /// How a backend is picked: [`PICK_MAGLEV`] or [`PICK_ADDRESS`].
         pub pick: u8,
         /// Zero.
         pub reserved: u8,
@@ -117,6 +117,9 @@ map_struct! {
 
 /// [`Route::pick`]: consistent hashing over the client's address and port.
 pub const PICK_MAGLEV: u8 = 0;
+
+/// [`Route::pick`]: the same over the client's address alone, so that all its connections reach one backend.
+pub const PICK_ADDRESS: u8 = 1;
 
 /// Slots in one [`Page`].
 pub const PAGE_SLOTS: usize = 128;

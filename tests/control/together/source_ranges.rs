@@ -2,6 +2,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use common::maps::route::PICK_ADDRESS;
 use serde_json::{Value, json};
 use tests::server::{Server, Speech};
 use tests::skip_without_root;
@@ -91,5 +92,12 @@ fn a_service_admits_its_source_ranges_as_they_are_set_changed_and_cleared() {
 
     limit(&scene, &agent, &[]);
     until("everybody is admitted", &[&agent], || dial(&scene).is_ok());
+
+    let patch = r#"{"spec": {"sessionAffinity": "ClientIP"}}"#;
+    scene.kubectl().run(&["-n", "tenant", "patch", "service", "lb", "--type=merge", "-p", patch]).unwrap();
+    let maps = read::open(&Pins::new(scene.pins.path())).unwrap();
+    let picks = || read::content(&maps).unwrap().routes.iter().any(|(_, route)| route.pick == PICK_ADDRESS);
+    until("its route picks by address", &[&agent], picks);
+    assert!(dial(&scene).is_ok());
     assert_eq!(scene.refusals(), [""; 0]);
 }

@@ -7,9 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 use common::decide::maglev::flow_hash;
 use common::maps::address::Port;
 use common::maps::flow::ClientTuple;
+use common::maps::route::PICK_MAGLEV;
 use common::reason::Reason;
 use userspace::compile::maglev::{Member, slots, table};
-use userspace::model::{BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol};
+use userspace::model::{Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol};
 
 /// The number of members examined in one try.
 const LOOKS: usize = 16;
@@ -149,12 +150,11 @@ impl Oracle<'_> {
             .map(|one| Member { address: one.address.into(), port: Port::new(one.port), weight: one.weight })
             .collect();
         let slots = u64::from(slots(dealt.iter().map(|member| member.weight)));
-        let tuple = ClientTuple {
-            client: client.ip().into(),
-            client_port: Port::new(client.port()),
-            ..ClientTuple::zeroed()
-        };
-        let slot = (u64::from(flow_hash(&tuple)) * slots) >> 32;
+        // All connections of an address are as the one of port 0.
+        let port = if route.affinity == Affinity::ClientIp { 0 } else { client.port() };
+        let tuple =
+            ClientTuple { client: client.ip().into(), client_port: Port::new(port), ..ClientTuple::zeroed() };
+        let slot = (u64::from(flow_hash(&tuple, PICK_MAGLEV)) * slots) >> 32;
         let own = usize::from(table(&dealt, slots as u32)[slot as usize]);
         if members[own].is_refusing() {
             return Err(Reason::PickRefused);

@@ -9,7 +9,7 @@ use tests::dice::Dice;
 use tests::program::Programs;
 use tests::world::Device;
 use userspace::model::{
-    BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
+    Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
     SourceRanges,
 };
 use userspace::plan::{Hop, Hops};
@@ -49,6 +49,7 @@ impl Tables {
                 name: format!("route-{number}").into(),
                 backends: backends(dice, number).into(),
                 source_ranges: dice.one_in(4).then(|| source_ranges(dice)),
+                affinity: dice.pick(&[Affinity::None, Affinity::None, Affinity::ClientIp]),
                 ..DesiredRoute::default()
             })
             .collect();

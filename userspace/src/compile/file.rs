@@ -200,7 +200,14 @@ impl<'a> Compiler<'a> {
             let backends = self.backends(route).into();
             let name = Arc::clone(&route.name);
             let source_ranges = route.source_ranges.clone();
-            routes.push(DesiredRoute { name, names, backends, tenant: None, source_ranges });
+            routes.push(DesiredRoute {
+                name,
+                names,
+                backends,
+                tenant: None,
+                source_ranges,
+                affinity: route.affinity,
+            });
         }
         routes
     }

@@ -80,7 +80,8 @@ impl Kept {
                 }
             }
             let alike = |(old, new): (&Arc<DesiredRoute>, &Arc<DesiredRoute>)| {
-                old.names == new.names && old.source_ranges == new.source_ranges
+                (&old.names, &old.source_ranges, old.affinity)
+                    == (&new.names, &new.source_ranges, new.affinity)
             };
             is_of_backends &= old.zip(new.as_ref()).is_some_and(alike);
         }
@@ -152,7 +153,14 @@ impl Kept {
         let mut backends = spec.backends.clone();
         backends.sort_by_key(|backend| (Address::from(backend.address), backend.port));
         let (name, names, backends) = (Arc::clone(&spec.name), names.into(), backends.into());
-        Some(DesiredRoute { name, names, backends, tenant: None, source_ranges: spec.source_ranges.clone() })
+        Some(DesiredRoute {
+            name,
+            names,
+            backends,
+            tenant: None,
+            source_ranges: spec.source_ranges.clone(),
+            affinity: spec.affinity,
+        })
     }
 }
 

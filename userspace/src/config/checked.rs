@@ -200,7 +200,12 @@ impl Check<'_> {
             .list(raw.hostnames.unwrap_or_default(), value::pattern, |i| format!("{}.hostnames[{i}]", at()));
         let backends = self.backends(raw.backends.unwrap_or_default(), at);
         let source_ranges = raw.source_ranges.map(|written| self.source_ranges(written, at));
-        Some(RouteSpec { place, name: name?, listeners, patterns, backends, source_ranges })
+        let written = raw.session_affinity;
+        let affinity = written.and_then(|text| {
+            self.take(value::affinity(&text), &text, || format!("{}.sessionAffinity", at()))
+        });
+        let affinity = affinity.unwrap_or_default();
+        Some(RouteSpec { place, name: name?, listeners, patterns, backends, source_ranges, affinity })
     }
 
     fn source_ranges(&mut self, written: Vec<Text<'_>>, at: impl Fn() -> String) -> SourceRanges {

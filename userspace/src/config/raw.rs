@@ -65,6 +65,7 @@ pub(super) struct RawRoute<'a> {
     pub(super) listeners: Option<Vec<Text<'a>>>,
     pub(super) hostnames: Option<Vec<Text<'a>>>,
     pub(super) source_ranges: Option<Vec<Text<'a>>>,
+    pub(super) session_affinity: Option<Text<'a>>,
     pub(super) backends: Option<Vec<RawBackend<'a>>>,
 }
 

@@ -50,6 +50,7 @@ pub(super) const ROUTE: &[(&str, Shape)] = &[
     ("listeners", Shape::List(&Shape::Text)),
     ("hostnames", Shape::List(&Shape::Text)),
     ("sourceRanges", Shape::List(&Shape::Text)),
+    ("sessionAffinity", Shape::Text),
     ("backends", Shape::List(&Shape::Table(BACKEND))),
 ];
 

@@ -1,6 +1,6 @@
 //! Checks single values of the file. Returns the value, or what is wrong with it and the remedy.
 
-use crate::model::{InvalidName, Pattern, ServerName};
+use crate::model::{Affinity, InvalidName, Pattern, ServerName};
 use common::decide::route_key::SUFFIX_BYTES_MAX;
 use common::decide::server_name::{NameError, RESERVED};
 use ipnet::IpNet;
@@ -91,6 +91,15 @@ pub(super) fn source_range(text: &str) -> Result<IpNet, Wrong> {
             wrong("is an IPv4 network in IPv6 form", "write it as IPv4, such as \"192.0.2.0/24\"")
         }
         range => Ok(range),
+    }
+}
+
+/// Parses `sessionAffinity`, in the words of a Kubernetes Service.
+pub(super) fn affinity(text: &str) -> Result<Affinity, Wrong> {
+    match text {
+        "None" => Ok(Affinity::None),
+        "ClientIP" => Ok(Affinity::ClientIp),
+        _ => wrong("is not an affinity", "write ClientIP (all connections of an address) or None"),
     }
 }
 

@@ -388,6 +388,7 @@ mod tests {
             refusals: Vec::new(),
             backends: ClaimBackends::None,
             source_ranges: None,
+            affinity: model::Affinity::None,
         }
     }
 

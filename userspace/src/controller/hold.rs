@@ -260,6 +260,7 @@ mod tests {
             refusals: Vec::new(),
             backends: ClaimBackends::None,
             source_ranges: None,
+            affinity: crate::model::Affinity::None,
         }
     }
 

@@ -69,6 +69,7 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
         from: PoolWish::default(),
         sharing_key: None,
         source_ranges: None,
+        affinity: crate::model::Affinity::None,
     };
     let meta = meta(object, created_secs);
     let spec = ServiceSpec { meta, load_balancer: Some(Arc::new(balancer)), ..ServiceSpec::default() };

@@ -1,7 +1,7 @@
 //! Claims: what an origin asks of the load balancer at one attachment, and what it was granted.
 
 use super::cluster::{Endpoint, FamilyWish, ProbeSpec};
-use super::facts::{BackendSpec, Protocol};
+use super::facts::{Affinity, BackendSpec, Protocol};
 use super::kind::Kind;
 use super::name::{Pattern, ServerName};
 use super::object::{ObjectName, ObjectRef};
@@ -107,6 +107,8 @@ pub struct Claim {
     pub backends: ClaimBackends,
     /// Whose connections are admitted; `None`: anybody's.
     pub source_ranges: Option<SourceRanges>,
+    /// Which connections reach the same backend.
+    pub affinity: Affinity,
 }
 
 /// Which addresses a claim asks for.

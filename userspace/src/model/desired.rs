@@ -1,7 +1,7 @@
 //! The desired state of the data plane: facts without contradictions, in an order that does not depend on the source's.
 
 use super::cluster::ProbeSpec;
-use super::facts::{BackendSpec, Protocol, Settings};
+use super::facts::{Affinity, BackendSpec, Protocol, Settings};
 use super::name::{Pattern, ServerName};
 use super::shared_list::{Named, SharedList};
 use super::source_ranges::SourceRanges;
@@ -57,6 +57,8 @@ pub struct DesiredRoute {
     pub tenant: Option<Arc<str>>,
     /// Whose connections it admits; `None`: anybody's.
     pub source_ranges: Option<SourceRanges>,
+    /// Which connections reach the same backend.
+    pub affinity: Affinity,
 }
 
 impl Named for DesiredRoute {

@@ -33,6 +33,16 @@ pub enum Protocol {
     Tcp,
 }
 
+/// Which connections reach the same backend, while the backends stay the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Affinity {
+    /// Those of one address and port.
+    #[default]
+    None,
+    /// All of one address.
+    ClientIp,
+}
+
 /// Where clients dial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {
@@ -65,6 +75,8 @@ pub struct RouteSpec {
     pub backends: Vec<BackendSpec>,
     /// Whose connections it admits; `None`: anybody's.
     pub source_ranges: Option<SourceRanges>,
+    /// Which connections reach the same backend.
+    pub affinity: Affinity,
 }
 
 /// Where connections go.

@@ -43,7 +43,7 @@ pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
 pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
-pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
+pub use facts::{Affinity, BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use kind::Kind;
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};

@@ -1,5 +1,6 @@
 //! Services, as far as they matter: ports, addresses, endpoints.
 
+use super::facts::Affinity;
 use super::object::Meta;
 use super::pool::PoolWish;
 use super::source_ranges::SourceRanges;
@@ -51,6 +52,8 @@ pub struct LoadBalancerSpec {
     pub sharing_key: Option<Arc<str>>,
     /// `spec.loadBalancerSourceRanges`, or else its annotation: whose connections are admitted; `None`: anybody's.
     pub source_ranges: Option<SourceRanges>,
+    /// `spec.sessionAffinity`: which connections reach the same endpoint.
+    pub affinity: Affinity,
 }
 
 /// An address of a family that a Service wants.

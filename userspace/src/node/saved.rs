@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disk::{self, DiskError};
 use crate::model::{
-    BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
+    Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol, ServerName, Settings,
     SourceRanges,
 };
 
@@ -58,6 +58,9 @@ struct SavedRoute {
     /// Whose connections it admits; absent: anybody's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source_ranges: Option<Vec<IpNet>>,
+    /// Whether all connections of an address reach the same backend. Older versions did not write it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    by_address: bool,
 }
 
 /// Writes the state to the folder, with the time when the API server last confirmed it.
@@ -99,6 +102,7 @@ impl Saved {
             names: route.names.iter().map(|(listener, pattern)| saved_pattern(*listener, pattern)).collect(),
             backends: route.backends.iter().map(saved_backend).collect(),
             source_ranges: route.source_ranges.as_ref().map(|ranges| ranges.ranges().to_vec()),
+            by_address: route.affinity == Affinity::ClientIp,
         });
         Self { confirmed_secs: None, listeners: listeners.collect(), routes: routes.collect() }
     }
@@ -123,6 +127,7 @@ impl Saved {
                 backends: saved.backends.into_iter().map(backend).collect(),
                 tenant: saved.tenant.map(Arc::from),
                 source_ranges: saved.source_ranges.map(|ranges| SourceRanges::new(&ranges)),
+                affinity: if saved.by_address { Affinity::ClientIp } else { Affinity::None },
             }))
         });
         Some(Desired {
@@ -219,6 +224,7 @@ mod tests {
         // Versions without source ranges do not read a file that has some.
         let mut limited = before.clone();
         let mut route = DesiredRoute::clone(&limited.routes[0]);
+        route.affinity = Affinity::ClientIp;
         route.source_ranges = Some(SourceRanges::new(&["10.0.0.0/8".parse().unwrap()]));
         limited.routes = [Arc::new(route)].into_iter().collect();
         write(&folder, &limited, None).unwrap();

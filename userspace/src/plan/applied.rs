@@ -1,12 +1,14 @@
 //! What the maps hold, in compact form, with the assigned ids.
 
-use crate::model::{Desired, DesiredListener, DesiredRoute, Named, Pattern, SharedList, SourceRanges};
+use crate::model::{
+    Affinity, Desired, DesiredListener, DesiredRoute, Named, Pattern, SharedList, SourceRanges,
+};
 use common::maps::address::{Address, Port};
 use common::maps::backend::Backend;
 use common::maps::flow::ClientTuple;
 use common::maps::listener::{IDS, Listener, ListenerKey};
 use common::maps::policy::POLICY_NOBODY;
-use common::maps::route::{LABEL_LISTENER, NameRoute, PICK_MAGLEV, Route, Table};
+use common::maps::route::{LABEL_LISTENER, NameRoute, PICK_ADDRESS, PICK_MAGLEV, Route, Table};
 use common::maps::settings::{Ids, Settings};
 use foldhash::{HashMap, HashSet};
 use std::collections::hash_map::Entry;
@@ -219,9 +221,13 @@ impl Named for AppliedRoute {
 
 impl AppliedRoute {
     /// Returns the value that `ROUTES` should hold, with this policy.
-    pub(super) fn assembled(&self, policy: u16) -> Route {
+    pub(super) fn assembled(&self, policy: u16, affinity: Affinity) -> Route {
         let (v4, v6) = (self.v4.table, self.v6.table);
-        Route { v4, v6, backends: self.backends.len() as u32, policy, pick: PICK_MAGLEV, reserved: 0 }
+        let pick = match affinity {
+            Affinity::None => PICK_MAGLEV,
+            Affinity::ClientIp => PICK_ADDRESS,
+        };
+        Route { v4, v6, backends: self.backends.len() as u32, policy, pick, reserved: 0 }
     }
 
     /// Whether it has a name on this listener.

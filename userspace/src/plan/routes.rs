@@ -154,7 +154,7 @@ impl<'p> Planner<'p> {
             attached: Box::default(),
             source_ranges: desired.source_ranges.clone(),
         };
-        new.value = new.assembled(policy);
+        new.value = new.assembled(policy, desired.affinity);
         let mut attached = defaults.to_vec();
         for (listener, pattern) in &desired.names {
             if let Some(listener) = listener_ids[*listener] {
@@ -192,7 +192,7 @@ impl<'p> Planner<'p> {
         let mut backends = old.backends.iter().zip(&desired.backends);
         old.names.len() == desired.names.len()
             && old.backends.len() == desired.backends.len()
-            && old.value == old.assembled(old.value.policy)
+            && old.value == old.assembled(old.value.policy, desired.affinity)
             && self
                 .policy_stays((old.value.policy, old.source_ranges.as_ref()), desired.source_ranges.as_ref())
             && old.attached.iter().all(|listener| old.names_on(*listener) || defaults.contains(listener))

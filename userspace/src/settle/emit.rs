@@ -10,7 +10,9 @@ use super::service::{Balancers, Port};
 use super::{attach, label, tenant};
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why};
 use crate::model::cluster::{ClusterRoute, ServiceSpec};
-use crate::model::{Claim, Cluster, Desired, Kind, Meta, ObjectName, Origin, Pattern, Protocol, ServerName};
+use crate::model::{
+    Affinity, Claim, Cluster, Desired, Kind, Meta, ObjectName, Origin, Pattern, Protocol, ServerName,
+};
 use foldhash::{HashMap, HashMapExt};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -114,6 +116,7 @@ impl Emitter<'_, '_> {
                 grants: std::mem::take(grants),
                 backends: ClaimBackends::Addresses(route.backends.iter().copied().collect()),
                 source_ranges: route.source_ranges.clone(),
+                affinity: route.affinity,
                 ..Self::of_file()
             });
         }
@@ -135,6 +138,7 @@ impl Emitter<'_, '_> {
             refusals: Vec::new(),
             backends: ClaimBackends::None,
             source_ranges: None,
+            affinity: Affinity::None,
         }
     }
 
@@ -165,6 +169,7 @@ impl Emitter<'_, '_> {
             refusals,
             backends: ClaimBackends::None,
             source_ranges: None,
+            affinity: Affinity::None,
         })
     }
 
@@ -202,6 +207,7 @@ impl Emitter<'_, '_> {
                 refusals: self.losses(route, listener),
                 backends: ClaimBackends::Services { references, server_name: server_name.clone() },
                 source_ranges: None,
+                affinity: Affinity::None,
             });
         }
     }
@@ -257,6 +263,7 @@ impl Emitter<'_, '_> {
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
             source_ranges: port.source_ranges().cloned(),
+            affinity: port.affinity(),
         }
     }
 
@@ -289,6 +296,7 @@ impl Emitter<'_, '_> {
             refusals: refusals.collect(),
             backends: ClaimBackends::Services { references: [rule.backend.clone()].into(), server_name },
             source_ranges: None,
+            affinity: Affinity::None,
         }
     }
 

@@ -6,7 +6,7 @@ use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
 use crate::model::cluster::{LoadBalancerSpec, ServicePort, ServiceSpec};
 use crate::model::verdict::{Programmable, ServiceVerdict};
-use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol, SourceRanges};
+use crate::model::{Affinity, Cluster, Kind, ObjectName, ObjectRef, Problem, Protocol, SourceRanges};
 use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -33,6 +33,11 @@ impl<'a> Port<'a> {
     /// Returns whose connections it admits.
     pub(super) fn source_ranges(&self) -> Option<&'a SourceRanges> {
         self.service.load_balancer.as_deref()?.source_ranges.as_ref()
+    }
+
+    /// Returns which connections reach the same endpoint.
+    pub(super) fn affinity(&self) -> Affinity {
+        self.service.load_balancer.as_deref().map_or(Affinity::None, |own| own.affinity)
     }
 
     pub(super) fn claimant(&self) -> Claimant<'a> {

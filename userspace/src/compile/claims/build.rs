@@ -7,8 +7,8 @@ use super::backends::{Endpoints, Resolved};
 use super::probing;
 use crate::model::claim::{ClaimBackends, Granted};
 use crate::model::{
-    BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem, Protocol,
-    ServerName, Settings, SourceRanges,
+    Affinity, BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem,
+    Protocol, ServerName, Settings, SourceRanges,
 };
 use crate::settle;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
@@ -45,6 +45,7 @@ struct Lead<'c> {
     tenant: Option<&'c Arc<str>>,
     backends: &'c ClaimBackends,
     source_ranges: Option<&'c SourceRanges>,
+    affinity: Affinity,
     names: Vec<(usize, Pattern)>,
     /// Whether something leads to it.
     is_used: bool,
@@ -72,7 +73,8 @@ pub(super) fn build<'c>(
         let (name, names) = (Arc::clone(lead.name), lead.names.clone().into());
         let backends = resolved.backends.clone().into();
         let source_ranges = lead.source_ranges.cloned();
-        let route = DesiredRoute { name, names, backends, tenant: lead.tenant.cloned(), source_ranges };
+        let (tenant, affinity) = (lead.tenant.cloned(), lead.affinity);
+        let route = DesiredRoute { name, names, backends, tenant, source_ranges, affinity };
         routes.push((index, route, resolved, server_name));
     }
     let fits = fitting(&leads, &routes, settings.max_names, &mut built);
@@ -122,6 +124,7 @@ impl<'c> Leads<'c> {
                         tenant: claim.tenant.as_ref(),
                         backends: &claim.backends,
                         source_ranges: claim.source_ranges.as_ref(),
+                        affinity: claim.affinity,
                         names: Vec::new(),
                         is_used: matches!(claim.backends, ClaimBackends::Addresses(_)),
                     });

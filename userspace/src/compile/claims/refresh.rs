@@ -120,6 +120,7 @@ fn put(before: &Desired, probes: &Probes, again: Vec<Again<'_>>) -> Option<Refre
             backends: resolved.backends.into(),
             tenant: route.tenant.clone(),
             source_ranges: route.source_ranges.clone(),
+            affinity: route.affinity,
         }
     };
     let desired = edited(before, other.into_iter().map(with_others))?;
@@ -151,6 +152,7 @@ pub(in crate::compile) fn refresh_file(
             backends,
             tenant: route.tenant.clone(),
             source_ranges: route.source_ranges.clone(),
+            affinity: route.affinity,
         })
     };
     let routes: Vec<DesiredRoute> = routes.iter().map(with_own).collect::<Option<_>>()?;

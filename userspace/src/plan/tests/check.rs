@@ -152,6 +152,7 @@ pub(super) fn canonical(world: &MapsImage) -> BTreeSet<String> {
             lines.insert(format!("{} v{family} of {}: {slots:?}", route(*id), value.backends));
         }
         lines.insert(format!("{} admits {:?}", route(*id), world.ranges(value.policy)));
+        lines.insert(format!("{} picks by {}", route(*id), value.pick));
     }
     for value in world.backends.values() {
         let mut shown = *value;

@@ -61,6 +61,7 @@ fn route(name: &str, listeners: &[&str], patterns: &[&str], backends: &[(&str, u
             })
             .collect(),
         source_ranges: None,
+        affinity: crate::model::Affinity::None,
     }
 }
 

@@ -4,7 +4,7 @@ use super::check::*;
 use super::{Applied, Change, Desired, Hop, Hops, MapsImage, Plan, ip, plan};
 use crate::compile::compile;
 use crate::model::{
-    BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName, SourceRanges,
+    Affinity, BackendSpec, Facts, ListenerSpec, Pattern, Protocol, RouteSpec, ServerName, SourceRanges,
 };
 use common::maps::route::LABEL_LISTENER;
 use proptest::prelude::*;
@@ -52,11 +52,12 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
         prop::sample::subsequence(BACKENDS.to_vec(), 0..=5),
         prop::collection::vec(weight, 5),
         prop::option::weighted(0.5, prop::sample::subsequence(RANGES.to_vec(), 0..=2)),
+        prop::sample::select(vec![Affinity::None, Affinity::ClientIp]),
     );
     let named = prop::sample::subsequence(ROUTES.to_vec(), 0..=4).prop_shuffle();
     (named, prop::collection::vec(one, 4)).prop_map(|(names, settings)| {
         let each = names.into_iter().zip(settings).enumerate();
-        each.map(|(place, (name, (listeners, patterns, backends, weights, ranges)))| RouteSpec {
+        each.map(|(place, (name, (listeners, patterns, backends, weights, ranges, affinity)))| RouteSpec {
             place,
             name: name.into(),
             listeners: listeners.into_iter().map(Into::into).collect(),
@@ -71,6 +72,7 @@ fn routes() -> impl Strategy<Value = Vec<RouteSpec>> {
                     failing: false,
                 })
                 .collect(),
+            affinity,
             source_ranges: ranges.map(|ranges| {
                 SourceRanges::new(&ranges.into_iter().map(|range| range.parse().unwrap()).collect::<Vec<_>>())
             }),

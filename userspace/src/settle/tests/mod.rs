@@ -274,6 +274,7 @@ impl Scene {
             patterns: patterns.iter().map(|text| pattern(text)).collect(),
             backends: vec![backend],
             source_ranges: None,
+            affinity: Affinity::None,
         });
     }
 

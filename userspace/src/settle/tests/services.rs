@@ -15,6 +15,7 @@ fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports
         from: PoolWish::default(),
         sharing_key: None,
         source_ranges: None,
+        affinity: Affinity::None,
     };
     let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);
     service.meta.created_secs = age;

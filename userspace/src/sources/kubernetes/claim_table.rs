@@ -129,6 +129,7 @@ mod tests {
             refusals: Vec::new(),
             backends: ClaimBackends::None,
             source_ranges: None,
+            affinity: crate::model::Affinity::None,
         };
         Some(StoredClaim { version, claim: Arc::new(claim) })
     }

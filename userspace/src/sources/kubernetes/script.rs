@@ -106,6 +106,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         refusals: Vec::new(),
         backends: ClaimBackends::Services { references, server_name: None },
         source_ranges: None,
+        affinity: crate::model::Affinity::None,
     }
 }
 

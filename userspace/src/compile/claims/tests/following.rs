@@ -163,6 +163,7 @@ impl Followed {
             patterns: hosts.into_iter().map(pattern).collect(),
             backends: backends(&all),
             source_ranges: None,
+            affinity: Affinity::None,
         };
         self.routes(|routes| match routes.iter_mut().find(|route| route.name == name) {
             Some(route) => *route = spec,

@@ -5,7 +5,7 @@ pub use super::claim_backend::{ClaimBackend, ClaimProbe, ClaimService};
 use crate::model;
 use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted, Refusal, Why};
 use crate::model::cluster::FamilyWish;
-use crate::model::{Origin, Pattern, Protocol};
+use crate::model::{Affinity, Origin, Pattern, Protocol};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
@@ -17,6 +17,8 @@ use std::net::SocketAddr;
 /// What to do about a Claim that cannot be read: nobody but the controller writes it.
 pub(in super::super) const REMEDY: &str =
     "run agents and controller of one release; the controller writes the Claim again when it is deleted";
+/// [`ClaimSpec::session_affinity`].
+pub(in super::super) const CLIENT_IP: &str = "ClientIP";
 /// Key of [`ClaimSpec::policy`]: a list of CIDRs.
 pub(in super::super) const SOURCE_RANGES: &str = "sourceRanges";
 /// The longest readable part of a Claim's name. With a hash behind it, it is a DNS label (RFC 1123).
@@ -76,6 +78,10 @@ pub struct ClaimSpec {
     /// The server name that the hello of a TLS probe asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_server_name: Option<String>,
+    /// `ClientIP`: all connections of an address reach the same endpoint, while the endpoints stay the same. Absent: those of an
+    /// address and port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_affinity: Option<String>,
     /// What connections must comply with besides. `sourceRanges`: a list of CIDRs, of which one must hold the client's address. An
     /// agent admits no connection to a claim with a policy that it does not know.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -198,6 +204,10 @@ impl ClaimSpec {
             route: claim.route.as_deref().unwrap_or_default().to_owned(),
             backends,
             probe_server_name,
+            session_affinity: match claim.affinity {
+                Affinity::None => None,
+                Affinity::ClientIp => Some(CLIENT_IP.to_owned()),
+            },
             policy: policy(claim),
             granted: grants.len() as i64,
             refused: refusals.len() as i64,
@@ -224,6 +234,7 @@ impl ClaimSpec {
             && (&self.protocol, self.port) == (&other.protocol, other.port)
             && (&self.matches, &self.route, &self.backends) == (&other.matches, &other.route, &other.backends)
             && (&self.probe_server_name, &self.policy) == (&other.probe_server_name, &other.policy)
+            && self.session_affinity == other.session_affinity
             && (self.granted, self.refused) == (other.granted, other.refused)
             && self.refusals == other.refusals
     }

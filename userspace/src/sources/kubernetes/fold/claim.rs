@@ -6,7 +6,7 @@ use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim};
+use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim};
 use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -85,6 +85,11 @@ fn read(
         grants,
         backends,
         source_ranges: ranges,
+        // What a later release may write besides is served as if it were absent: it admits nobody more.
+        affinity: match spec.session_affinity.as_deref() {
+            Some(claim::CLIENT_IP) => Affinity::ClientIp,
+            _ => Affinity::None,
+        },
     })
 }
 

@@ -7,7 +7,7 @@ use super::super::probe;
 use super::super::value::{self, Findings, wrong};
 use super::{findings, meta, pool_wish};
 use crate::model::cluster::{FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec};
-use crate::model::{Kind, Problem, SourceRanges};
+use crate::model::{Affinity, Kind, Problem, SourceRanges};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -102,6 +102,10 @@ fn load_balancer(
             .map(|key| interner.of(key)),
         families: families(spec),
         source_ranges: source_ranges(spec, annotations, found),
+        affinity: match spec.session_affinity.as_deref() {
+            Some("ClientIP") => Affinity::ClientIp,
+            _ => Affinity::None,
+        },
     }
 }
 

@@ -1,7 +1,7 @@
 use super::super::claim;
 use super::{interner, lines, raw_of};
 use crate::model::claim::{ClaimBackends, Granted};
-use crate::model::{Origin, Pattern};
+use crate::model::{Affinity, Origin, Pattern};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -66,6 +66,16 @@ fn what_cannot_be_read_is_named() {
     };
     let (grants, text) = told(&probe);
     assert!(grants == Some(2) && text.contains("out of range"), "{text}");
+}
+
+#[test]
+fn the_affinity_is_read_back_and_one_of_a_later_release_is_none() {
+    for (written, read) in [("ClientIP", Affinity::ClientIp), ("Cookie", Affinity::None)] {
+        let mut object = object();
+        object["spec"]["sessionAffinity"] = json!(written);
+        let (stored, problems) = claim(raw_of(object), &interner());
+        assert_eq!((stored.unwrap().claim.affinity, problems.len()), (read, 0), "{written}");
+    }
 }
 
 #[test]

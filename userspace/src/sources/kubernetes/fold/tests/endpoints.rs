@@ -1,7 +1,7 @@
 use super::super::{endpoint_slice, service};
 use super::{defaults, interner, lines, raw};
-use crate::model::SourceRanges;
 use crate::model::cluster::{EndpointState, ProbeKind};
+use crate::model::{Affinity, SourceRanges};
 use std::net::IpAddr;
 
 const SLICE: &str = r#"
@@ -209,6 +209,14 @@ fn source_ranges_are_read_in_both_places() {
     }
     // Nobody, and not everybody.
     assert_eq!(ranges(&load_balancer("loadBalancerSourceRanges: [x]", "")), "");
+}
+
+#[test]
+fn the_affinity_of_a_service_is_read() {
+    let read =
+        |spec: &str| service(raw(&load_balancer(spec, "")), defaults(), &interner()).0.load_balancer.unwrap();
+    assert_eq!(read("sessionAffinity: ClientIP").affinity, Affinity::ClientIp);
+    assert_eq!([read("").affinity, read("sessionAffinity: None").affinity], [Affinity::None; 2]);
 }
 
 /// Its status is the copy of what it has, where Claims are lost.
