@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use common::reason::Reason;
+use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, client, server_name, tenant_name};
 use tests::config::{Config, DIRECT_PORT};
 use tests::hello::hello;
@@ -79,4 +80,30 @@ fn connections_that_are_no_longer_admitted_end_within_a_second_and_others_go_on(
 
 fn range_of(address: std::net::IpAddr) -> String {
     format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 })
+}
+
+/// The reset that a plan calls for was lost where a later write of the plan failed: the next one finds the route as it should be.
+#[test]
+fn a_change_of_which_a_later_write_fails_ends_what_it_no_longer_admits() {
+    tests::skip_without_root!();
+    let names = |generation: usize| -> Vec<String> {
+        (0..48).map(|n| format!("n{n}.{generation}.example.net")).collect()
+    };
+    let mut config = Config::lab_on(ECHO_PORT);
+    // Room for all names before the change or after it, and not for both.
+    config.settings.max_names = Some(64);
+    config.route_mut(tenant_name(2)).hostnames.extend(names(0));
+    let scene = Scene::echo_with(&Options::default(), &config);
+    let mut ended = by_port(&scene, Family::V6, 0);
+    let mut kept = by_port(&scene, Family::V4, 0);
+    let hostnames = &mut config.route_mut(tenant_name(2)).hostnames;
+    hostnames.truncate(2);
+    hostnames.extend(names(1));
+    config.route_mut(tenant_name(0)).source_ranges = Some(vec![range_of(client(Family::V4))]);
+    scene.daemon.write_config(&config.json()).unwrap();
+    scene.daemon.signal(Signal::SIGHUP).unwrap();
+    ended.assert_reset(Duration::from_secs(5));
+    kept.assert_alive();
+    let is_told = || scene.daemon.log().contains("ROUTES_EXACT") && scene.daemon.log().contains("maxNames");
+    assert!(eventually(Duration::from_secs(5), is_told), "{}", scene.daemon.log());
 }

@@ -11,7 +11,7 @@ pub const FAMILY_V4: u8 = 4;
 pub const FAMILY_V6: u8 = 6;
 
 /// The most ranges of all policies together: entries of `POLICIES`.
-pub const RANGES_MAX: usize = 262_144;
+pub const RANGES_MAX: usize = 1_048_576;
 
 /// Bits of a [`PolicyKey`] before its address.
 const BITS_BEFORE: u32 = 32;

@@ -1,8 +1,9 @@
-//! Checks whether everything fits into the maps, whose sizes follow `settings.maxNames`.
+//! Checks whether everything fits into the maps, whose sizes follow `settings.maxNames`, but for that of source ranges.
 
 use super::maglev;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Problem};
 use crate::settle::{ADDRESSES_MAX, BINDINGS_MAX};
+use common::maps::policy::RANGES_MAX;
 use common::maps::route::PAGE_SLOTS;
 use std::collections::BTreeSet;
 
@@ -13,13 +14,14 @@ pub(super) struct Room {
     routes: usize,
     backends: usize,
     pages: usize,
+    ranges: usize,
 }
 
 impl Room {
     /// Returns the room of empty maps.
     pub(super) fn new(names_max: u32) -> Self {
         let most = names_max as usize;
-        Self { names: most, routes: most, backends: 2 * most, pages: 2 * most }
+        Self { names: most, routes: most, backends: 2 * most, pages: 2 * most, ranges: RANGES }
     }
 
     /// Takes the room that a route needs. Returns `false`, and takes none, if there is not enough.
@@ -30,10 +32,20 @@ impl Room {
             rest(self.routes, 1),
             rest(self.backends, route.backends.len()),
             rest(self.pages, pages(&route.backends)),
+            rest(self.ranges, ranges(route)),
         );
-        let (Some(names), Some(routes), Some(backends), Some(pages)) = left else { return false };
-        *self = Self { names, routes, backends, pages };
+        let (Some(names), Some(routes), Some(backends), Some(pages), Some(ranges)) = left else {
+            return false;
+        };
+        *self = Self { names, routes, backends, pages, ranges };
         true
+    }
+}
+
+impl Room {
+    /// Whether there is not enough room for a route's source ranges.
+    pub(super) fn lacks_ranges(&self, route: &DesiredRoute) -> bool {
+        self.ranges < ranges(route)
     }
 }
 
@@ -49,6 +61,7 @@ pub(super) struct Load {
     routes: usize,
     backends: usize,
     pages: usize,
+    ranges: usize,
 }
 
 impl Load {
@@ -64,6 +77,7 @@ impl Load {
             routes: self.routes + 1,
             backends: self.backends + route.backends.len(),
             pages: self.pages + pages(&route.backends),
+            ranges: self.ranges + ranges(route),
         }
     }
 
@@ -74,6 +88,7 @@ impl Load {
             routes: self.routes - 1,
             backends: self.backends - route.backends.len(),
             pages: self.pages - pages(&route.backends),
+            ranges: self.ranges - ranges(route),
         }
     }
 
@@ -83,6 +98,7 @@ impl Load {
             && self.routes <= other.routes
             && self.backends <= other.backends
             && self.pages <= other.pages
+            && self.ranges <= other.ranges
     }
 
     /// Returns for each map what it must hold, what it can hold, and a description.
@@ -97,7 +113,7 @@ impl Load {
 
     /// Whether the maps have room for this load.
     pub(super) fn fits(self, names_max: u32) -> bool {
-        self.counts(names_max as usize).iter().all(|(count, most, _)| count <= most)
+        self.ranges <= RANGES && self.counts(names_max as usize).iter().all(|(count, most, _)| count <= most)
     }
 }
 
@@ -105,7 +121,12 @@ impl Load {
 pub(super) fn check(desired: &Desired, problems: &mut Vec<Problem>) {
     bindings(desired, problems);
     let names_max = desired.settings.max_names as usize;
-    for (count, most, what) in Load::of(desired).counts(names_max) {
+    let load = Load::of(desired);
+    if load.ranges > RANGES {
+        let what = format!("have {} source ranges together, and there is room for {RANGES}", load.ranges);
+        problems.push(Problem::error("routes", what, "use fewer ranges, or several nodes"));
+    }
+    for (count, most, what) in load.counts(names_max) {
         if count > most {
             let needed = names_max.saturating_mul(count).div_ceil(most);
             problems.push(
@@ -134,6 +155,14 @@ fn bindings(desired: &Desired, problems: &mut Vec<Problem>) {
     }
 }
 
+/// The most source ranges of all routes together, equal ones counted for each. Half of what the map holds, so that there is room for
+/// what they are before and after any change.
+pub(super) const RANGES: usize = RANGES_MAX / 2;
+
+fn ranges(route: &DesiredRoute) -> usize {
+    route.source_ranges.as_ref().map_or(0, |ranges| ranges.ranges().len())
+}
+
 fn pages(backends: &[BackendSpec]) -> usize {
     let family = |is_v4: bool| {
         let members = backends.iter().filter(move |b| b.address.is_ipv4() == is_v4 && b.weight > 0);
@@ -141,4 +170,50 @@ fn pages(backends: &[BackendSpec]) -> usize {
         if slots > 1 { slots.div_ceil(PAGE_SLOTS) } else { 0 }
     };
     family(true) + family(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::SourceRanges;
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    /// Returns a route with this many ranges that cannot be merged.
+    fn limited(count: u32) -> DesiredRoute {
+        let range = |number: u32| IpAddr::from((0x0a00_0000 + 2 * number).to_be_bytes()).into();
+        let ranges = SourceRanges::new(&(0..count).map(range).collect::<Vec<_>>());
+        DesiredRoute {
+            name: count.to_string().into(),
+            source_ranges: Some(ranges),
+            ..DesiredRoute::default()
+        }
+    }
+
+    #[test]
+    fn source_ranges_take_room() {
+        let mut room = Room { ranges: 10, ..Room::new(100) };
+        assert!(room.take(&limited(7)) && room.lacks_ranges(&limited(4)));
+        assert!(!room.take(&limited(4)) && room.take(&limited(3)) && room.take(&DesiredRoute::default()));
+        let load = Load::default().with(&limited(7)).with(&limited(3));
+        assert!(load.without(&limited(3)).is_at_most(load) && !load.is_at_most(load.without(&limited(3))));
+    }
+
+    /// A change of all of them fits beside what they were.
+    #[test]
+    fn the_ranges_of_a_file_are_counted() {
+        let route = Arc::new(limited(1_024));
+        let routes = |count: usize| -> Desired {
+            let route = |number: usize| {
+                Arc::new(DesiredRoute { name: format!("{number:04}").into(), ..(*route).clone() })
+            };
+            Desired { routes: (0..count).map(route).collect(), ..Desired::default() }
+        };
+        let most = RANGES / 1_024;
+        assert!(fits(&routes(most)) && !fits(&routes(most + 1)));
+        let mut problems = Vec::new();
+        check(&routes(most + 1), &mut problems);
+        let [problem] = &problems[..] else { panic!("{problems:?}") };
+        assert_eq!(problem.what, "have 525312 source ranges together, and there is room for 524288");
+    }
 }

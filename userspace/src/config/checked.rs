@@ -2,6 +2,7 @@
 
 use super::raw::{RawBackend, RawConfig, RawListener, RawRoute, RawSettings, Text};
 use super::value::{self, Wrong};
+use crate::model::source_ranges::RANGES_OF_ONE_MAX;
 use crate::model::{
     BackendSpec, Facts, ListenerSpec, Pattern, Problem, Protocol, RouteSpec, Settings, SourceRanges,
 };
@@ -213,7 +214,15 @@ impl Check<'_> {
             let remedy = "write at least one CIDR of clients, or remove the field if everybody may connect";
             self.problems.push(Problem::error(format!("{}.sourceRanges", at()), "is empty", remedy));
         }
-        SourceRanges::new(&self.list(written, value::source_range, |i| format!("{}.sourceRanges[{i}]", at())))
+        let written = self.list(written, value::source_range, |i| format!("{}.sourceRanges[{i}]", at()));
+        let ranges = SourceRanges::new(&written);
+        let count = ranges.ranges().len();
+        if count > RANGES_OF_ONE_MAX {
+            let what = format!("are more than {RANGES_OF_ONE_MAX} ranges");
+            let remedy = "merge ranges, or filter such lists before the load balancer";
+            self.problems.push(Problem::error(format!("{}.sourceRanges", at()), what, remedy).value(count));
+        }
+        ranges
     }
 
     fn backends(&mut self, raw: Vec<RawBackend<'_>>, at: impl Fn() -> String + Copy) -> Vec<BackendSpec> {

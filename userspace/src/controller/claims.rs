@@ -341,7 +341,10 @@ impl Claims {
         match (write, stored) {
             (ClaimWrite::Delete { .. }, _) => true,
             (ClaimWrite::Replace(wanted, _), Some(stored)) => {
-                wanted.grants.len() < stored.spec.grants.len() && wanted.has_only_of(&stored.spec)
+                // What a claim must comply with does not wait for others.
+                wanted.grants.len() < stored.spec.grants.len()
+                    && wanted.has_only_of(&stored.spec)
+                    && wanted.policy == stored.spec.policy
             }
             _ => false,
         }

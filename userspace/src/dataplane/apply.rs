@@ -132,9 +132,9 @@ fn apply_run(maps: &Maps, run: &[Change]) -> Result<(), TableError> {
             .put_all(of!(run, PutWildcard(id, suffix, v) => (suffix_key(*id, suffix)?, *v))),
         Change::DeleteWildcard(_) => maps.routes_wildcard.remove_all(of!(run, DeleteWildcard(k) => **k)),
         Change::PutPolicy(_) => {
-            maps.policies.put_all(of!(run, PutPolicy(k) => (*k, PolicyRange { action: ADMIT })))
+            maps.policies()?.put_all(of!(run, PutPolicy(k) => (*k, PolicyRange { action: ADMIT })))
         }
-        Change::DeletePolicy(_) => maps.policies.remove_all(of!(run, DeletePolicy(k) => *k)),
+        Change::DeletePolicy(_) => maps.policies()?.remove_all(of!(run, DeletePolicy(k) => *k)),
         Change::PutRoute(..) => maps.routes.put_all(of!(run, PutRoute(k, v) => (*k, *v))),
         Change::DeleteRoute(_) => maps.routes.remove_all(of!(run, DeleteRoute(k) => *k)),
         Change::PutLabel(..) => maps.labels.put_all(of!(run, PutLabel(k, name) => (*k, label(name)))),

@@ -142,9 +142,17 @@ impl Expirer {
         Ok(done)
     }
 
-    /// Ends every connection that the selector matches.
-    pub fn reset(&mut self, selector: &Selector) -> Result<Ended, ExpireError> {
-        self.reset_where(|client, is| selector.takes(client, is.listener, is.route, is.backend))
+    /// Ends every connection that the selector matches. Of those that are no longer admitted, only the ones whose generation
+    /// `was_admitted_before` approves of.
+    pub fn reset(
+        &mut self,
+        selector: &Selector,
+        was_admitted_before: impl Fn(u32) -> bool,
+    ) -> Result<Ended, ExpireError> {
+        self.reset_where(|client, is| {
+            let reason = selector.takes(client, is.listener, is.route, is.backend)?;
+            (reason != Reason::ExpireRefused || was_admitted_before(is.generation)).then_some(reason)
+        })
     }
 
     /// Ends every connection for which `takes_it` returns a reason, which a flow is counted under. A hello without a route has route and backend 0.

@@ -1,6 +1,7 @@
 //! The pinned maps with the types of their keys and values.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use common::maps::address::Address;
 use common::maps::backend::Backend;
@@ -49,7 +50,6 @@ pub struct Maps {
     pub routes_exact: Table<ShortNameKey, NameRoute>,
     pub routes_long: Table<NameKey, NameRoute>,
     pub routes_wildcard: Table<SuffixKey, NameRoute>,
-    pub policies: Table<PolicyKey, PolicyRange>,
     pub routes: Table<u32, Route>,
     pub maglev: Table<PageKey, Page>,
     pub members: Table<MemberKey, u32>,
@@ -62,6 +62,9 @@ pub struct Maps {
     pub sources: Table<Address, Source>,
     pub shares: Table<ShareKey, Share>,
     pub half_opens: Table<ClientTuple, HalfOpen>,
+    /// `None`: a release without source ranges made the maps, and runs still.
+    policies: Option<Table<PolicyKey, PolicyRange>>,
+    folder: PathBuf,
 }
 
 impl Maps {
@@ -80,7 +83,6 @@ impl Maps {
             routes_exact: Table::open(folder, name::ROUTES_EXACT)?,
             routes_long: Table::open(folder, name::ROUTES_LONG)?,
             routes_wildcard: Table::open(folder, name::ROUTES_WILDCARD)?,
-            policies: Table::open(folder, name::POLICIES)?,
             routes: Table::open(folder, name::ROUTES)?,
             maglev: Table::open(folder, name::MAGLEV)?,
             members: Table::open(folder, name::MEMBERS)?,
@@ -93,7 +95,18 @@ impl Maps {
             sources: Table::open(folder, name::SOURCES)?,
             shares: Table::open(folder, name::SHARES)?,
             half_opens: Table::open(folder, name::HALF_OPENS)?,
+            policies: match Table::open(folder, name::POLICIES) {
+                Err(TableError::Missing { .. }) => None,
+                opened => Some(opened?),
+            },
+            folder: folder.to_owned(),
         })
+    }
+
+    /// The map of source ranges. A start makes it beside the maps of a release that had none; until then it is missing.
+    pub fn policies(&self) -> Result<&Table<PolicyKey, PolicyRange>, TableError> {
+        let missing = || TableError::Missing { name: name::POLICIES, folder: self.folder.clone() };
+        self.policies.as_ref().ok_or_else(missing)
     }
 
     /// Writes the keys that changed.

@@ -37,7 +37,10 @@ pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
         listeners: all(&maps.listeners)?,
         names: names(maps)?,
         wildcards: all(&maps.routes_wildcard)?,
-        policies: all(&maps.policies)?.into_iter().map(|(key, _)| key).collect(),
+        policies: match maps.policies() {
+            Ok(policies) => all(policies)?.into_iter().map(|(key, _)| key).collect(),
+            Err(_) => Vec::new(),
+        },
         routes: all(&maps.routes)?,
         pages: all(&maps.maglev)?,
         members: all(&maps.members)?,
@@ -80,7 +83,7 @@ pub fn holds(maps: &Maps, change: &Change) -> Result<bool, TableError> {
         Change::PutWildcard(listener, suffix, value) => {
             same(&maps.routes_wildcard, suffix_key(*listener, suffix).as_ref(), value)
         }
-        Change::PutPolicy(key) => same(&maps.policies, Some(key), &PolicyRange { action: ADMIT }),
+        Change::PutPolicy(key) => same(maps.policies()?, Some(key), &PolicyRange { action: ADMIT }),
         Change::PutRoute(key, value) => same(&maps.routes, Some(key), value),
         Change::PutLabel(key, name) => same(&maps.labels, Some(key), &label(name)),
         Change::PutPage(key, value) => same(&maps.maglev, Some(key), value),

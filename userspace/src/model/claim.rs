@@ -1,12 +1,13 @@
 //! Claims: what an origin asks of the load balancer at one attachment, and what it was granted.
 
 use super::cluster::{Endpoint, FamilyWish, ProbeSpec};
-use super::facts::{Affinity, BackendSpec, Protocol};
+use super::facts::{BackendSpec, Protocol};
 use super::kind::Kind;
 use super::name::{Pattern, ServerName};
 use super::object::{ObjectName, ObjectRef};
 use super::possession::Possession;
 use super::problem::Problem;
+use super::service::Affinity;
 use super::source_ranges::SourceRanges;
 use std::collections::BTreeMap;
 use std::fmt;

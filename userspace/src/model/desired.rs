@@ -1,8 +1,9 @@
 //! The desired state of the data plane: facts without contradictions, in an order that does not depend on the source's.
 
 use super::cluster::ProbeSpec;
-use super::facts::{Affinity, BackendSpec, Protocol, Settings};
+use super::facts::{BackendSpec, Protocol, Settings};
 use super::name::{Pattern, ServerName};
+use super::service::Affinity;
 use super::shared_list::{Named, SharedList};
 use super::source_ranges::SourceRanges;
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,6 +4,7 @@
 use super::cluster::Cluster;
 use super::name::Pattern;
 use super::node::NodeFacts;
+use super::service::Affinity;
 use super::source_ranges::SourceRanges;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,16 +32,6 @@ pub enum Protocol {
     Tls,
     /// Routes by address and port alone.
     Tcp,
-}
-
-/// Which connections reach the same backend, while the backends stay the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Affinity {
-    /// Those of one address and port.
-    #[default]
-    None,
-    /// All of one address.
-    ClientIp,
 }
 
 /// Where clients dial.

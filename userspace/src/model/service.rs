@@ -1,6 +1,5 @@
 //! Services, as far as they matter: ports, addresses, endpoints.
 
-use super::facts::Affinity;
 use super::object::Meta;
 use super::pool::PoolWish;
 use super::source_ranges::SourceRanges;
@@ -54,6 +53,16 @@ pub struct LoadBalancerSpec {
     pub source_ranges: Option<SourceRanges>,
     /// `spec.sessionAffinity`: which connections reach the same endpoint.
     pub affinity: Affinity,
+}
+
+/// Which connections reach the same backend, while the backends stay the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Affinity {
+    /// Those of one address and port.
+    #[default]
+    None,
+    /// All of one address.
+    ClientIp,
 }
 
 /// An address of a family that a Service wants.

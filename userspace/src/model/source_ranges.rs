@@ -9,6 +9,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceRanges(Arc<[IpNet]>);
 
+/// The most ranges of one route or Service. They are in one Claim for each port, and each is an element of a map.
+pub const RANGES_OF_ONE_MAX: usize = 1_024;
+
 impl SourceRanges {
     /// Merges ranges to as few as possible, in order, none of which holds another.
     pub fn new(ranges: &[IpNet]) -> Self {

@@ -40,6 +40,11 @@ pub enum StartError {
         "a listener waits for an id: all 65,535 are in use, and those of removed listeners are free in a moment"
     )]
     ListenerIds,
+    /// Source ranges of routes that changed or are gone are still being deleted.
+    #[error(
+        "a route waits for room for its source ranges and admits nobody: those of other routes that are gone are deleted in a moment"
+    )]
+    SourceRanges,
     /// The thread that ends connections is gone.
     #[error(transparent)]
     Reaper(#[from] ReaperGone),

@@ -20,7 +20,7 @@ use common::maps::route::{
 use common::maps::settings::Ids;
 use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
 use ipnet::IpNet;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 impl Applied {
@@ -47,6 +47,7 @@ struct Adoption {
     listeners: BTreeMap<u32, AppliedListener>,
     leftover: Leftover,
     next_policy: u16,
+    leaving_policies: BTreeMap<u16, usize>,
 }
 
 impl Adoption {
@@ -66,6 +67,7 @@ impl Adoption {
             listeners: BTreeMap::new(),
             leftover: Leftover::default(),
             next_policy: 0,
+            leaving_policies: BTreeMap::new(),
         };
         let mut newest: HashMap<&Arc<str>, u32> = HashMap::with_capacity(content.routes.len());
         for (id, _) in &content.routes {
@@ -89,15 +91,21 @@ impl Adoption {
         this
     }
 
-    /// Assigns source ranges to their routes. Sets aside policies that no route has, and those that we would not have written so.
+    /// Assigns source ranges to their routes. Sets aside policies that nothing names, and those that we would not have written so,
+    /// which their routes have until the next plan.
     fn policies(&mut self, content: &MapsContent) {
         let mut found: BTreeMap<u16, Vec<PolicyKey>> = BTreeMap::new();
         for key in &content.policies {
             found.entry(key.id()).or_default().push(*key);
         }
+        let by_routes: BTreeSet<u16> = self.routes.values().map(|route| route.value.policy).collect();
+        let others = content.routes.iter().map(|(_, route)| route.policy);
+        let others = others.chain(content.listeners.iter().map(|(_, listener)| listener.policy));
+        let mut named: BTreeSet<u16> = others.chain(by_routes.iter().copied()).collect();
+        named.retain(|id| !matches!(*id, 0 | POLICY_NOBODY));
         let mut kept: BTreeMap<u16, SourceRanges> = BTreeMap::new();
         let mut ids: BTreeMap<SourceRanges, u16> = BTreeMap::new();
-        for (id, own) in &mut found {
+        for (id, own) in found.iter_mut().filter(|(id, _)| by_routes.contains(*id)) {
             own.sort_unstable();
             let ranges: Vec<IpNet> = own.iter().filter_map(policies::range).collect();
             let ranges = SourceRanges::new(&ranges);
@@ -113,10 +121,16 @@ impl Adoption {
                 policy => kept.get(&policy).cloned(),
             };
         }
-        let used: HashSet<u16> = self.routes.values().map(|route| route.value.policy).collect();
-        self.next_policy = found.keys().next_back().map_or(0, |last| last.saturating_add(1));
-        found.retain(|id, _| !used.contains(id) || !kept.contains_key(id));
-        self.leftover.later.extend(found.into_values().flatten().map(Change::DeletePolicy));
+        let last = found.keys().chain(&named).max();
+        self.next_policy = last.map_or(0, |last| last.saturating_add(1));
+        // Of one that is named but has no range, the id is not given out either.
+        self.leaving_policies = named.iter().map(|id| (*id, 0)).collect();
+        self.leaving_policies.extend(found.iter().map(|(id, own)| (*id, own.len())));
+        self.leaving_policies.retain(|id, _| !kept.contains_key(id));
+        for (id, own) in found.into_iter().filter(|(id, _)| !kept.contains_key(id)) {
+            let list = if named.contains(&id) { &mut self.leftover.ranges } else { &mut self.leftover.later };
+            list.extend(own.into_iter().map(Change::DeletePolicy));
+        }
     }
 
     /// Assigns backends to their routes.
@@ -253,6 +267,7 @@ impl Adoption {
             lacks_listener_ids: false,
             next_policy: self.next_policy,
             lacks_policies: false,
+            leaving_policies: Arc::new(self.leaving_policies),
             settings: content.settings,
             addresses: Arc::new(addresses),
             listeners: Arc::new(listeners),

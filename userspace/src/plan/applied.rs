@@ -31,6 +31,8 @@ pub struct Applied {
     pub(super) next_policy: u16,
     /// A route admits nobody because there is no room for its source ranges.
     pub(super) lacks_policies: bool,
+    /// Policies that are about to be deleted: how many ranges of each are in the map until [`Applied::forget_policies`].
+    pub(super) leaving_policies: Arc<BTreeMap<u16, usize>>,
     pub(super) settings: Settings,
     /// `ROLE_*` bits.
     pub(super) addresses: Arc<BTreeMap<Address, u32>>,
@@ -188,8 +190,10 @@ pub(super) struct Leftover {
     pub(super) backends: Vec<(u32, Backend)>,
     /// Writes that delete malformed keys.
     pub(super) broken: Vec<Change>,
-    /// Pages, members, labels, routes, counters to delete.
+    /// Pages, members, labels, routes, counters, policies to delete.
     pub(super) later: Vec<Change>,
+    /// Ranges to delete once routes and listeners that may have them are written.
+    pub(super) ranges: Vec<Change>,
 }
 
 impl Leftover {
@@ -258,6 +262,26 @@ impl Applied {
         // Otherwise the next plan would delete the label of whatever gets the id.
         self.leftover.later.retain(|change| labelled_listener(change).is_none_or(|id| !ids.contains(&id)));
         Arc::make_mut(&mut self.free_listeners).extend(ids);
+    }
+
+    /// Allows these policy ids, and the room of their ranges, to be given out again: what the plans that removed them called for is
+    /// done.
+    pub fn forget_policies(&mut self, ids: impl IntoIterator<Item = u32>) {
+        let ids: BTreeSet<u16> = ids.into_iter().filter_map(|id| id.try_into().ok()).collect();
+        if ids.is_empty() {
+            return;
+        }
+        let is_gone =
+            |change: &Change| matches!(change, Change::DeletePolicy(key) if ids.contains(&key.id()));
+        // Otherwise the next plan would delete the ranges of the policy that gets the id.
+        self.leftover.later.retain(|change| !is_gone(change));
+        self.leftover.ranges.retain(|change| !is_gone(change));
+        Arc::make_mut(&mut self.leaving_policies).retain(|id, _| !ids.contains(id));
+    }
+
+    /// Whether a route admits nobody because there was no room for its source ranges.
+    pub fn lacks_policies(&self) -> bool {
+        self.lacks_policies
     }
 
     /// Returns the ids of listeners that were given out, and of which nothing is in the maps but a label: connections may still have

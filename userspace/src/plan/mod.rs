@@ -83,6 +83,7 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
             ids: begun(applied.ids),
             free_listeners: Arc::clone(&applied.free_listeners),
             next_policy: applied.next_policy,
+            leaving_policies: Arc::clone(&applied.leaving_policies),
             ..Applied::default()
         },
         steps: Steps::default(),
@@ -185,7 +186,7 @@ impl Planner<'_> {
             self.retire(*id, value);
         }
         self.steps.forget.extend(leftover.broken.iter().cloned());
-        self.steps.later.extend(leftover.later.iter().cloned());
+        self.steps.later.extend(leftover.later.iter().chain(&leftover.ranges).cloned());
     }
 }
 

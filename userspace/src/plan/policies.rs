@@ -7,6 +7,10 @@ use common::maps::address::Address;
 use common::maps::policy::{FAMILY_V4, FAMILY_V6, POLICY_NOBODY, PolicyKey, RANGES_MAX};
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Number of policy ids: neither 0 nor that of nobody.
+const IDS: usize = POLICY_NOBODY as usize - 1;
 
 /// The policies of routes, by what they admit. A set never changes: a route with other ranges gets another id, by the one write
 /// that changes the route.
@@ -147,14 +151,12 @@ impl Planner<'_> {
     fn next_policy(&mut self, ranges: usize) -> Option<u16> {
         let (before, new) = (self.before, &mut self.new_policies);
         let taken = new.taken.get_or_insert_with(|| {
-            let leaving = before.leftover.later.iter().filter_map(|change| match change {
-                Change::DeletePolicy(key) => Some(key.id()),
-                _ => None,
-            });
-            new.count = before.tally.policies.iter().map(|(ranges, _)| ranges.ranges().len()).sum();
-            before.tally.policies.iter().map(|(_, id)| id).chain(leaving).collect()
+            let leaving = &before.leaving_policies;
+            let kept: usize = before.tally.policies.iter().map(|(ranges, _)| ranges.ranges().len()).sum();
+            new.count = kept + leaving.values().sum::<usize>();
+            before.tally.policies.iter().map(|(_, id)| id).chain(leaving.keys().copied()).collect()
         });
-        if new.count + ranges > RANGES_MAX {
+        if new.count + ranges > RANGES_MAX || taken.len() >= IDS {
             return None;
         }
         let next = self.after.next_policy.max(1);
@@ -167,17 +169,17 @@ impl Planner<'_> {
 
     /// Plans the ranges of new policies, and of those that no route has any more.
     pub(super) fn policies(&mut self) {
-        if !self.new_policies.has_changed {
-            return;
-        }
         for (ranges, id) in &self.new_policies.ids {
             self.steps.fill.extend(keys(*id, ranges).map(Change::PutPolicy));
         }
-        let after = &self.after.tally.policies;
-        for (ranges, id) in
-            self.before.tally.policies.iter().filter(|(ranges, id)| after.id(ranges) != Some(*id))
-        {
+        if !self.new_policies.has_changed {
+            return;
+        }
+        let (before, after) = (self.before, &self.after.tally.policies);
+        let is_gone = |(ranges, id): &(&SourceRanges, u16)| after.id(ranges) != Some(*id);
+        for (ranges, id) in before.tally.policies.iter().filter(is_gone) {
             self.steps.later.extend(keys(id, ranges).map(Change::DeletePolicy));
+            Arc::make_mut(&mut self.after.leaving_policies).insert(id, ranges.ranges().len());
         }
     }
 }

@@ -272,7 +272,14 @@ fn fitting<T, U>(
         fits[place] = false;
         built.left_out.push(Arc::clone(&route.name));
         let what = settle::left_out(&route.name);
-        let problem = Problem::warning("settings.maxNames", what, "raise it").value(names_max);
+        let problem = match room.lacks_ranges(route) {
+            true => Problem::warning(
+                "routes",
+                what,
+                "use fewer source ranges: those of all routes are counted together",
+            ),
+            false => Problem::warning("settings.maxNames", what, "raise it").value(names_max),
+        };
         built.problems.push(match lead_of(place).origin.object() {
             Some(object) => problem.object(object),
             None => problem,

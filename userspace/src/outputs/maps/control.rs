@@ -14,7 +14,7 @@ use super::checks::{
 use super::complaints::Complaints;
 use super::devices::Choice;
 use super::egress::Egress;
-use super::reaper::{self, Ended, Reaper};
+use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
 use crate::dataplane::load::{self, LoadError, Programs};
@@ -25,7 +25,7 @@ use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
 use crate::model::{Desired, Problem, Settings};
 use crate::outputs::{Done, Drifted, Exception, Order, StartError};
-use crate::plan::{self, Applied, Change, Plan, Selector, plan};
+use crate::plan::{self, Applied, Change, Plan, plan};
 
 /// How the maps are written.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ impl Control {
         maps.make_port_cursors()?;
         let applied = Applied::from_maps(read::content(&maps)?);
         let mut reaper = Reaper::start(pins, LOOPBACK)?;
-        reaper.end_removed(left(&applied))?;
+        reaper.end_removed(reaper::left(&applied))?;
         if !Arc::ptr_eq(egress.node(), &order.node.network) {
             egress.look_again(Arc::clone(&order.node.network));
         }
@@ -150,9 +150,14 @@ impl Control {
         // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
         this.bring(order.begun)?;
-        let generation = (read::cursors(&this.maps)?.generation as u32).wrapping_add(1);
-        this.reaper.ask(reaper::Order::Audit(this.applied.census(), generation))?;
+        this.audit()?;
         Ok(this)
+    }
+
+    /// Has every connection ended that an earlier plan, carried out in part, may have called for.
+    fn audit(&self) -> Result<(), StartError> {
+        let generation = (read::cursors(&self.maps)?.generation as u32).wrapping_add(1);
+        Ok(self.reaper.ask(reaper::Order::Audit(self.applied.census(), generation))?)
     }
 
     /// Stops writing. What is in the kernel keeps serving.
@@ -203,13 +208,10 @@ impl Control {
         let plan = plan(&self.applied, &desired, self.egress.hops());
         debug!(elapsed = ?begun.elapsed(), "planned");
         if self.is_strict
-            && let Err(mut refused) = refuse_errors(&plan.problems)
+            && let Err(refused) = refuse_errors(&plan.problems)
         {
             self.egress.distrust();
-            if self.is_short_of_ids(&plan.applied) {
-                refused = StartError::ListenerIds;
-            }
-            return Err(refused);
+            return Err(self.awaited(&plan.applied).unwrap_or(refused));
         }
         let before = replace(&mut self.desired, desired);
         let done = self.carry_out(plan, begun);
@@ -227,12 +229,16 @@ impl Control {
     }
 
     fn reuse_ids(&mut self) {
-        self.applied.reuse_listeners(self.reaper.freed());
+        let Freed { listeners, policies } = self.reaper.freed();
+        self.applied.reuse_listeners(listeners);
+        self.applied.forget_policies(policies);
     }
 
-    /// Whether a listener would have an id once removals are completed.
-    fn is_short_of_ids(&self, applied: &Applied) -> bool {
-        applied.lacks_listener_ids() && self.reaper.is_removing_listeners()
+    /// Returns what a listener or route waits for that there is once removals are completed.
+    fn awaited(&self, applied: &Applied) -> Option<StartError> {
+        let ids = applied.lacks_listener_ids() && self.reaper.is_removing_listeners();
+        let room = applied.lacks_policies() && self.reaper.is_removing_policies();
+        ids.then_some(StartError::ListenerIds).or(room.then_some(StartError::SourceRanges))
     }
 
     fn carry_out(&mut self, mut plan: Plan, begun: Instant) -> Result<Done, StartError> {
@@ -251,7 +257,6 @@ impl Control {
         let mut retire = plan.changes.split_off(settle.unwrap_or(plan.changes.len()));
         let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
         self.applied = plan.applied;
-        self.detach(&chosen.devices)?;
         let mut ended = Ended { later: plan.later, ..Ended::default() };
         ended.selector.join(written.reset.unwrap_or_default());
         for change in retire.extract_if(.., |change| matches!(change, Change::Settle | Change::Reset(_))) {
@@ -261,11 +266,12 @@ impl Control {
         }
         ended.retire = retire;
         self.reaper.end_removed(ended)?;
+        self.detach(&chosen.devices)?;
         self.complaints.problems = plan.problems;
         self.complaints.problems.extend(node_problems(self.egress.node(), &chosen, &self.desired));
         self.complaints.exceptions = self.unheld();
-        if self.is_short_of_ids(&self.applied) {
-            return Err(StartError::ListenerIds);
+        if let Some(awaited) = self.awaited(&self.applied) {
+            return Err(awaited);
         }
         self.is_in_step = true;
         let in_force = before_writing + written.in_force.unwrap_or_default();
@@ -300,7 +306,9 @@ impl Control {
         match read::content(&self.maps) {
             Ok(content) => {
                 self.applied = Applied::from_maps(content);
-                if let Err(error) = self.reaper.end_removed(left(&self.applied)) {
+                let left = self.reaper.end_removed(reaper::left(&self.applied));
+                // What was written may have to end connections, and the next plan does not call for that.
+                if let Err(error) = left.map_err(StartError::from).and_then(|()| self.audit()) {
                     warn!(%error, "what the failed write left is still there");
                 }
             }
@@ -389,11 +397,4 @@ impl Control {
         let exceptions = self.exceptions();
         (repaired > 0 || exceptions != before).then_some(Drifted { exceptions, repaired })
     }
-}
-
-/// Returns what a daemon that died, or a failed write, left. Without it a map that is full for a moment would stay full: nothing is
-/// deleted by a plan before all that it adds is written.
-fn left(applied: &Applied) -> Ended {
-    let selector = Selector { listeners: applied.unused_listeners(), ..Selector::default() };
-    Ended { selector, later: applied.left().to_vec(), ..Ended::default() }
 }

@@ -19,9 +19,10 @@ use crate::dataplane::evictions::Evictions;
 use crate::dataplane::expire::{self, ExpireError, Expirer};
 use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
+use crate::dataplane::read;
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
-use crate::plan::{Census, Change, Selector};
+use crate::plan::{Applied, Census, Change, Selector};
 
 /// Delay until a reset is repeated, for connections that were being opened during the first one.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -52,8 +53,17 @@ pub(super) struct Ended {
     pub selector: Selector,
     /// To be written after that: deletions of what is no longer used.
     pub later: Vec<Change>,
-    /// The listeners in `selector`, by removal.
-    pub listeners: Vec<BTreeSet<u32>>,
+    /// What may be given out again after that, by removal.
+    pub freed: Vec<Freed>,
+}
+
+/// Ids that nothing has any more.
+#[derive(Debug, Default)]
+pub(super) struct Freed {
+    /// Ids of removed listeners that no connection has.
+    pub listeners: BTreeSet<u32>,
+    /// Ids of policies that have no range in the map.
+    pub policies: BTreeSet<u32>,
 }
 
 impl Ended {
@@ -63,7 +73,7 @@ impl Ended {
         self.retire.extend(other.retire);
         self.selector.join(other.selector);
         self.later.extend(other.later);
-        self.listeners.extend(other.listeners);
+        self.freed.extend(other.freed);
     }
 
     fn is_empty(&self) -> bool {
@@ -75,9 +85,10 @@ impl Ended {
 #[derive(Debug)]
 pub(super) struct Reaper {
     orders: UnboundedSender<Order>,
-    /// Ids of listeners that no connection has any more, a set for each removal.
-    freed: mpsc::Receiver<BTreeSet<u32>>,
-    resting: Resting,
+    /// Ids that nothing has any more, for each removal.
+    freed: mpsc::Receiver<Freed>,
+    listeners: Resting,
+    policies: Resting,
     thread: JoinHandle<()>,
 }
 
@@ -96,7 +107,8 @@ impl Reaper {
         let thread = thread::Builder::new()
             .name("reaper".into())
             .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
-        Ok(Self { orders, freed, resting: Resting::default(), thread })
+        let (listeners, policies) = (Resting::default(), Resting::default());
+        Ok(Self { orders, freed, listeners, policies, thread })
     }
 
     /// Stops the thread and waits for it: nothing is written after this. The next process to start finds what
@@ -119,20 +131,32 @@ impl Reaper {
 
     /// Ends what was removed.
     pub(super) fn end_removed(&mut self, mut ended: Ended) -> Result<(), ReaperGone> {
-        self.resting.begin(&ended.selector.listeners);
-        ended.listeners = vec![ended.selector.listeners.clone()];
+        let listeners = ended.selector.listeners.clone();
+        let policies: BTreeSet<u32> = ended.later.iter().filter_map(policy).collect();
+        self.listeners.begin(&listeners);
+        self.policies.begin(&policies);
+        ended.freed = vec![Freed { listeners, policies }];
         self.ask(Order::End(ended))
     }
 
-    /// Returns ids of removed listeners that nothing has any more, each once. Those of a removal that could not be completed are not
-    /// among them.
-    pub(super) fn freed(&mut self) -> Vec<u32> {
-        self.freed.try_iter().flat_map(|ids| self.resting.end(ids)).collect()
+    /// Returns ids that nothing has any more, each once. Listeners of a removal that could not be completed are not among them.
+    pub(super) fn freed(&mut self) -> Freed {
+        let mut all = Freed::default();
+        for freed in self.freed.try_iter() {
+            all.listeners.extend(self.listeners.end(freed.listeners));
+            all.policies.extend(self.policies.end(freed.policies));
+        }
+        all
+    }
+
+    /// Whether policies that are gone are still in the map.
+    pub(super) fn is_removing_policies(&self) -> bool {
+        !self.policies.is_empty()
     }
 
     /// Whether ids of removed listeners are not free yet.
     pub(super) fn is_removing_listeners(&self) -> bool {
-        !self.resting.is_empty()
+        !self.listeners.is_empty()
     }
 
     /// Sends the thread a request.
@@ -145,8 +169,10 @@ impl Reaper {
 struct Again {
     due: Instant,
     selector: Selector,
+    /// Of connections that are no longer admitted, those with an older generation are to be ended; `None`: all.
+    admitted: Option<u32>,
     later: Vec<Change>,
-    listeners: Vec<BTreeSet<u32>>,
+    freed: Vec<Freed>,
     /// The first reset looked at all connections.
     is_complete: bool,
 }
@@ -154,7 +180,7 @@ struct Again {
 struct Duty {
     expirer: Expirer,
     again: Vec<Again>,
-    freed: mpsc::Sender<BTreeSet<u32>>,
+    freed: mpsc::Sender<Freed>,
     tick: u32,
 }
 
@@ -210,34 +236,59 @@ impl Duty {
     }
 
     fn end(&mut self, ended: Ended) {
-        let Ended { retire, selector, later, listeners } = ended;
+        let Ended { retire, selector, later, freed } = ended;
         if !retire.is_empty() {
             settle();
             if let Err(error) = apply(self.expirer.maps(), &retire) {
                 warn!(%error, "backends that are gone are not marked; nothing leads to them any more");
             }
         }
-        let is_complete = self.reset(&selector);
+        let admitted = if selector.ranges.is_empty() { None } else { self.next_generation() };
+        let is_complete = self.reset(&selector, admitted);
         self.again.iter_mut().for_each(|again| again.selector.yield_to(&selector));
-        self.again.push(Again { due: Instant::now() + AGAIN, selector, later, listeners, is_complete });
+        let due = Instant::now() + AGAIN;
+        self.again.push(Again { due, selector, admitted, later, freed, is_complete });
+    }
+
+    /// Returns a generation that is newer than those of all connections that were admitted before this call: later ones may be
+    /// admitted by later ranges. `None`: it cannot be read.
+    fn next_generation(&self) -> Option<u32> {
+        settle();
+        match read::cursors(self.expirer.maps()) {
+            Ok(cursors) => Some((cursors.generation as u32).wrapping_add(1)),
+            Err(error) => {
+                warn!(%error, "the generation of the next connection is not known");
+                None
+            }
+        }
     }
 
     /// Returns whether all connections were looked at.
-    fn reset(&mut self, selector: &Selector) -> bool {
-        selector.is_empty() || report("removal", self.expirer.reset(selector))
+    fn reset(&mut self, selector: &Selector, admitted: Option<u32>) -> bool {
+        let was_before = |generation| admitted.is_none_or(|next| is_older(generation, next));
+        selector.is_empty() || report("removal", self.expirer.reset(selector, was_before))
     }
 
     fn repeat(&mut self) {
         let now = Instant::now();
         for again in self.again.extract_if(.., |again| again.due <= now).collect::<Vec<_>>() {
-            let mut is_complete = self.reset(&again.selector) && again.is_complete;
-            if let Err(error) = apply(self.expirer.maps(), &again.later) {
-                warn!(%error, "what nothing leads to any more is still there");
-                is_complete = false;
-            }
-            if is_complete {
+            let Again { selector, admitted, later, freed, is_complete, .. } = again;
+            let is_complete = self.reset(&selector, admitted) && is_complete;
+            let deleted = apply(self.expirer.maps(), &later);
+            let mut kept = Vec::new();
+            for Freed { listeners, policies } in freed {
+                let is_whole = is_complete && deleted.is_ok();
+                let (gone, left) =
+                    if deleted.is_ok() { (policies, None) } else { (BTreeSet::new(), Some(policies)) };
+                kept.extend(left.map(|policies| Freed { policies, ..Freed::default() }));
+                let listeners = if is_whole { listeners } else { BTreeSet::new() };
                 // Without a receiver, the maps are another process's to write.
-                again.listeners.into_iter().for_each(|ids| drop(self.freed.send(ids)));
+                drop(self.freed.send(Freed { listeners, policies: gone }));
+            }
+            if let Err(error) = deleted {
+                warn!(%error, "what nothing leads to any more is still there, and is deleted again");
+                let (due, selector) = (now + AGAIN, Selector::default());
+                self.again.push(Again { due, selector, admitted, later, freed: kept, is_complete });
             }
         }
     }
@@ -269,6 +320,21 @@ impl Duty {
         if let Err(error) = self.expirer.run(expiry) {
             warn!(%error, "a client whose hello was evicted is not reset");
         }
+    }
+}
+
+/// Returns what a daemon that died, or a failed write, left. Without it a map that is full for a moment would stay full: nothing is
+/// deleted by a plan before all that it adds is written.
+pub(super) fn left(applied: &Applied) -> Ended {
+    let selector = Selector { listeners: applied.unused_listeners(), ..Selector::default() };
+    Ended { selector, later: applied.left().to_vec(), ..Ended::default() }
+}
+
+/// Returns the id of the policy of which a change deletes a range.
+fn policy(change: &Change) -> Option<u32> {
+    match change {
+        Change::DeletePolicy(key) => Some(key.id().into()),
+        _ => None,
     }
 }
 

@@ -11,12 +11,6 @@ fn ranges(texts: &[&str]) -> SourceRanges {
     SourceRanges::new(&texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>())
 }
 
-/// Returns so many ranges that cannot be merged.
-fn many(count: u32) -> SourceRanges {
-    let range = |number: u32| IpAddr::from((0x0a00_0000 + 2 * number).to_be_bytes()).into();
-    SourceRanges::new(&(0..count).map(range).collect::<Vec<_>>())
-}
-
 /// Gives the routes of [`two_tenants`] these source ranges.
 fn limited(a: Option<SourceRanges>, b: Option<SourceRanges>) -> Desired {
     let mut desired = two_tenants();
@@ -35,7 +29,7 @@ fn policy(world: &MapsImage, name: &str) -> (u16, u16) {
     (world.routes[id].policy, tcp.policy)
 }
 
-/// Carries out a plan as a daemon does that lives, with all that it deferred.
+/// Carries out a plan. What it deferred is done, but not confirmed.
 fn carry(world: &mut MapsImage, applied: &mut Applied, desired: &Desired) -> Plan {
     let planned = plan(applied, desired, &ways(desired));
     *world = carried_out(world, &planned);
@@ -106,34 +100,94 @@ fn clients_that_are_no_longer_admitted_are_reset_and_others_are_not() {
 }
 
 #[test]
-fn ids_go_round_and_those_in_use_are_passed_over() {
+fn ids_go_round_and_those_in_use_or_about_to_be_deleted_are_passed_over() {
     let (mut world, mut applied) = (MapsImage::default(), Applied::default());
     carry(&mut world, &mut applied, &limited(Some(ranges(&["10.0.0.0/8"])), None));
-    applied.next_policy = POLICY_NOBODY - 1;
-    for (text, id) in [("10.1.0.0/16", POLICY_NOBODY - 1), ("10.2.0.0/16", 2), ("10.3.0.0/16", 3)] {
+    applied.next_policy = POLICY_NOBODY - 2;
+    for (text, id) in
+        [("10.1.0.0/16", POLICY_NOBODY - 2), ("10.2.0.0/16", POLICY_NOBODY - 1), ("10.3.0.0/16", 2)]
+    {
         carry(&mut world, &mut applied, &limited(Some(ranges(&["10.0.0.0/8"])), Some(ranges(&[text]))));
         assert_eq!((policy(&world, "a"), policy(&world, "b").0), ((1, 1), id), "{text}");
     }
+    let other = |applied: &mut Applied, text: &str| {
+        applied.next_policy = POLICY_NOBODY - 2;
+        let desired = limited(Some(ranges(&["10.0.0.0/8"])), Some(ranges(&[text])));
+        let planned = plan(applied, &desired, &ways(&desired));
+        policy(&carried_out(&world, &planned), "b").0
+    };
+    assert_eq!(other(&mut applied, "10.4.0.0/16"), 3, "both are still being deleted");
+    applied.forget_policies([u32::from(POLICY_NOBODY - 1)]);
+    assert_eq!(other(&mut applied, "10.4.0.0/16"), POLICY_NOBODY - 1);
 }
 
 #[test]
 fn without_room_for_its_ranges_a_route_admits_nobody_until_there_is_some() {
     let (mut world, mut applied) = (MapsImage::default(), Applied::default());
-    let large = |count: usize| Some(many(u32::try_from(count).unwrap()));
-    carry(&mut world, &mut applied, &limited(large(RANGES_MAX - 10), None));
-    let planned = carry(&mut world, &mut applied, &limited(large(RANGES_MAX - 10), large(11)));
+    let limits = || Some(ranges(&["10.0.0.0/8", "192.0.2.0/24"]));
+    carry(&mut world, &mut applied, &limited(limits(), None));
+    // Of a policy that is about to be deleted.
+    applied.leaving_policies = Arc::new([(9, RANGES_MAX - 3)].into());
+    let desired = limited(limits(), Some(ranges(&["10.1.0.0/16", "10.3.0.0/16"])));
+    let planned = carry(&mut world, &mut applied, &desired);
     let [problem] = &planned.problems[..] else { panic!("{:?}", planned.problems) };
     assert!(problem.is_error() && problem.what.contains("route b admits nobody"), "{problem:?}");
     assert_eq!((policy(&world, "a"), policy(&world, "b").0), ((1, 1), POLICY_NOBODY));
-    let desired = limited(None, large(11));
     let lacks =
         |applied: &Applied| desired.routes.iter().filter(|route| applied.lacks_room_for(route)).count();
-    assert_eq!(lacks(&applied), 1);
-    // What is about to go still takes its room; after that there is some.
+    assert_eq!((lacks(&applied), applied.lacks_policies()), (1, true));
+    applied.forget_policies([9]);
     carry(&mut world, &mut applied, &desired);
-    assert_eq!((policy(&world, "b").0, lacks(&applied)), (POLICY_NOBODY, 1));
+    assert_eq!((policy(&world, "b").0, lacks(&applied), world.policies.len()), (2, 0, 4));
+}
+
+/// A daemon died, or a write failed, between the route and its listener: the listener's policy is in use.
+#[test]
+fn the_policy_of_a_listener_is_deleted_only_after_the_listener_is_written() {
+    let (before, after) =
+        (limited(Some(ranges(&["10.0.0.0/8"])), None), limited(Some(ranges(&["10.0.0.0/9"])), None));
+    let (mut world, mut applied) = (MapsImage::default(), Applied::default());
+    carry(&mut world, &mut applied, &before);
+    let planned = plan(&applied, &after, &ways(&after));
+    assert_eq!(kinds(&planned.changes), ["PutPolicy", "PutRoute", "PutListener", "Reset"]);
+    planned.changes[..2].iter().for_each(|change| world.apply(change));
+    let mut adopted = Applied::from_maps(content(&world));
+    assert_eq!(kinds(adopted.left()), [""; 0], "what is left is deleted without a plan");
+    let planned = carry(&mut world, &mut adopted, &after);
+    assert_eq!(
+        (kinds(&planned.changes), kinds(&planned.later)),
+        (vec!["PutListener".into()], vec!["DeletePolicy".into()])
+    );
+    assert_eq!(canonical(&world), canonical(&fresh(&after, &ways(&after))));
+}
+
+/// Of two policies with the same ranges, one is still to be deleted.
+#[test]
+fn of_two_equal_policies_the_one_that_a_route_has_is_kept() {
+    let desired = |text: &str| limited(Some(ranges(&[text])), None);
+    let (mut world, mut applied) = (MapsImage::default(), Applied::default());
+    for text in ["10.0.0.0/8", "10.0.0.0/9", "10.0.0.0/8"] {
+        let planned = plan(&applied, &desired(text), &ways(&desired(text)));
+        planned.changes.iter().for_each(|change| world.apply(change));
+        applied = planned.applied;
+    }
+    assert_eq!((policy(&world, "a"), world.policies.len()), ((3, 3), 3));
+    let mut adopted = Applied::from_maps(content(&world));
+    let planned = carry(&mut world, &mut adopted, &desired("10.0.0.0/8"));
+    assert_eq!((kinds(&planned.changes), planned.later.len()), (vec![], 2));
+    assert_eq!((policy(&world, "a"), world.policies.len()), ((3, 3), 1));
+}
+
+/// Another program deleted all ranges of the newest policy.
+#[test]
+fn the_id_of_a_policy_without_ranges_is_not_given_out() {
+    let desired = limited(Some(ranges(&["10.0.0.0/8"])), None);
+    let (mut world, mut applied) = (MapsImage::default(), Applied::default());
     carry(&mut world, &mut applied, &desired);
-    assert_eq!((policy(&world, "b").0, lacks(&applied), world.policies.len()), (2, 0, 11));
+    world.policies.clear();
+    let mut adopted = Applied::from_maps(content(&world));
+    carry(&mut world, &mut adopted, &desired);
+    assert_eq!((policy(&world, "a"), world.policies.len()), ((2, 2), 1));
 }
 
 #[test]

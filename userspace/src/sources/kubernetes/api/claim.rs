@@ -204,10 +204,7 @@ impl ClaimSpec {
             route: claim.route.as_deref().unwrap_or_default().to_owned(),
             backends,
             probe_server_name,
-            session_affinity: match claim.affinity {
-                Affinity::None => None,
-                Affinity::ClientIp => Some(CLIENT_IP.to_owned()),
-            },
+            session_affinity: (claim.affinity == Affinity::ClientIp).then(|| CLIENT_IP.to_owned()),
             policy: policy(claim),
             granted: grants.len() as i64,
             refused: refusals.len() as i64,

@@ -7,6 +7,7 @@ use super::super::probe;
 use super::super::value::{self, Findings, wrong};
 use super::{findings, meta, pool_wish};
 use crate::model::cluster::{FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec};
+use crate::model::source_ranges::RANGES_OF_ONE_MAX;
 use crate::model::{Affinity, Kind, Problem, SourceRanges};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -129,7 +130,15 @@ fn source_ranges(
         (None, None) => return None,
     };
     let read = |(field, text): (String, String)| found.check(field, &text, value::network(text.trim()));
-    Some(SourceRanges::new(&written.into_iter().filter_map(read).collect::<Vec<_>>()))
+    let first = written.first().map_or_else(String::new, |(field, _)| field.clone());
+    let ranges = SourceRanges::new(&written.into_iter().filter_map(read).collect::<Vec<_>>());
+    let count = ranges.ranges().len();
+    if count <= RANGES_OF_ONE_MAX {
+        return Some(ranges);
+    }
+    let what = format!("are {count} ranges, and {RANGES_OF_ONE_MAX} the most: nobody is admitted");
+    found.tell(first, count, wrong(what, "merge ranges, or filter such lists before the load balancer"));
+    Some(SourceRanges::default())
 }
 
 /// Returns the addresses that its status has. The controller wrote them; what it cannot have written is left out.

@@ -207,6 +207,16 @@ fn source_ranges_are_read_in_both_places() {
     for place in ["[0]: is not a CIDR", "[2]: is not a CIDR", "[3]: is an IPv4 network in IPv6 form"] {
         assert!(said.contains(&format!("Service ns/api: spec.loadBalancerSourceRanges{place}")), "{said}");
     }
+    // In as many Claims as it has ports.
+    let many: Vec<String> = (0..=1_024).map(|n| format!("10.{}.{}.0/32", n / 128, 2 * (n % 128))).collect();
+    let (none, said) = read(&load_balancer(&format!("loadBalancerSourceRanges: [{}]", many.join(", ")), ""));
+    assert_eq!(none.as_deref(), Some(""));
+    assert!(
+        said.contains(
+            "spec.loadBalancerSourceRanges[0]: are 1025 ranges, and 1024 the most: nobody is admitted"
+        ),
+        "{said}"
+    );
     // Nobody, and not everybody.
     assert_eq!(ranges(&load_balancer("loadBalancerSourceRanges: [x]", "")), "");
 }
