@@ -313,7 +313,9 @@ fn backend(
     from: Option<Client>,
 ) -> Result<Option<SocketAddr>, Reason> {
     if let Some(from) = from {
-        return backend_for(world, route, from);
+        // Where the address alone decides, any port will do.
+        let by_address = world.routes.get(&route).is_some_and(|route| route.pick == PICK_ADDRESS);
+        return backend_for(world, route, Client { port: from.port.or(by_address.then_some(0)), ..from });
     }
     let entries = world.listeners.iter().filter(|(_, entry)| entry.id == listener.id);
     let addresses: Vec<bool> = entries.map(|(key, _)| key.address.is_v4()).collect();
@@ -337,10 +339,7 @@ fn backend_for(world: &MapsImage, route: u32, from: Client) -> Result<Option<Soc
         let mut choice = Choice::of(route);
         return pick(world, &mut choice, &client).map(|()| Some(socket(&choice)));
     }
-    let (table, by) = pick::table(world, route, client.is_v4())?;
-    if by == PICK_ADDRESS {
-        return backend_for(world, route, Client { port: Some(0), ..from });
-    }
+    let (table, _) = pick::table(world, route, client.is_v4())?;
     // The port selects the member, so check all members.
     let shares = (0..table.members).map(|member| {
         let mut choice = Choice::of(route);
@@ -534,6 +533,22 @@ routes:
         assert_eq!(refused.bounds[0].count, 70_000);
         assert_eq!(refused.bounds[1], Bound { reason: "source_full", count: most, most });
         assert_eq!(ask("192.0.2.8").verdict, "route");
+    }
+
+    #[test]
+    fn where_its_address_decides_a_client_needs_no_port_but_an_address() {
+        let mut world = world();
+        world.routes.values_mut().for_each(|route| route.pick = PICK_ADDRESS);
+        let ask = |port| {
+            let from = Client { address: IpAddr::from([192, 0, 2, 7]), port };
+            let name = Query::Name("b.example.com");
+            decide(&world, &Counts::default(), Some("shared"), name, Some(from)).unwrap().backend
+        };
+        assert!(ask(None).is_some());
+        assert!((1..100).all(|port| ask(Some(port)) == ask(None)));
+        let anybody = decide(&world, &Counts::default(), Some("shared"), Query::Name("b.example.com"), None);
+        let anybody = anybody.unwrap();
+        assert_eq!((anybody.verdict, anybody.backend), ("route", None), "clients have several");
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Kept {
         if !leads_as_before(desired, &edits, new) {
             return None;
         }
-        let (mut load, mut given_up, mut taken) = (self.load, HashSet::new(), HashSet::new());
+        let (mut load, mut given_up, mut taken) = (self.load.clone(), HashSet::new(), HashSet::new());
         let mut is_of_backends = true;
         for (old, new) in edits.values() {
             if let Some(old) = old {

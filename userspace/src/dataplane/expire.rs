@@ -142,16 +142,19 @@ impl Expirer {
         Ok(done)
     }
 
-    /// Ends every connection that the selector matches. Of those that are no longer admitted, only the ones whose generation
-    /// `was_admitted_before` approves of.
+    /// Ends every connection that the selector matches; of those that are no longer admitted only the old ones. `is_old` says whether
+    /// a generation was given out before another one.
     pub fn reset(
         &mut self,
         selector: &Selector,
-        was_admitted_before: impl Fn(u32) -> bool,
+        is_old: impl Fn(u32, u32) -> bool,
     ) -> Result<Ended, ExpireError> {
         self.reset_where(|client, is| {
             let reason = selector.takes(client, is.listener, is.route, is.backend)?;
-            (reason != Reason::ExpireRefused || was_admitted_before(is.generation)).then_some(reason)
+            let since = selector.ranges.get(&is.route).and_then(|admission| admission.since);
+            let is_spared =
+                reason == Reason::ExpireRefused && since.is_some_and(|since| !is_old(is.generation, since));
+            (!is_spared).then_some(reason)
         })
     }
 

@@ -117,8 +117,17 @@ pub struct Selector {
     pub detached: BTreeSet<(u32, u32)>,
     /// (listener id, address and port that clients dialled): the listener no longer answers there.
     pub withdrawn: BTreeSet<(u32, ListenerKey)>,
-    /// Route id to whose connections it admits from now on; `None`: anybody's.
-    pub ranges: BTreeMap<u32, Option<SourceRanges>>,
+    /// Route id to whose connections it admits from now on.
+    pub ranges: BTreeMap<u32, Admission>,
+}
+
+/// Whose connections a route admits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// `None`: anybody's.
+    pub ranges: Option<SourceRanges>,
+    /// The generation of the first connection that was admitted by these ranges, or later ones. `None`: not known yet.
+    pub since: Option<u32>,
 }
 
 impl Selector {
@@ -140,6 +149,11 @@ impl Selector {
         self.ranges.extend(other.ranges);
     }
 
+    /// Notes that connections of this generation and later ones were admitted by these ranges, or later ones.
+    pub fn admit_since(&mut self, generation: u32) {
+        self.ranges.values_mut().for_each(|admission| admission.since = Some(generation));
+    }
+
     /// Forgets whose connections routes admit, where `newer` says that again: it may be more than before.
     pub fn yield_to(&mut self, newer: &Self) {
         self.ranges.retain(|route, _| !newer.ranges.contains_key(route));
@@ -153,8 +167,8 @@ impl Selector {
             || self.listeners.contains(&listener)
             || self.detached.contains(&(listener, route))
             || self.withdrawn.contains(&(listener, key));
-        let refuses = |ranges: &Option<SourceRanges>| {
-            ranges.as_ref().is_some_and(|ranges| !ranges.holds(client.client.into()))
+        let refuses = |admission: &Admission| {
+            admission.ranges.as_ref().is_some_and(|ranges| !ranges.holds(client.client.into()))
         };
         if is_removed {
             return Some(Reason::ExpireRemoved);

@@ -2,7 +2,7 @@
 
 use super::Planner;
 use super::applied::{AppliedRoute, Basis, delete_name, put_name};
-use super::change::Change;
+use super::change::{Admission, Change};
 use super::hops::Hops;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem};
 use common::maps::address::{Address, Port};
@@ -212,7 +212,8 @@ impl<'p> Planner<'p> {
         }
         self.new_policies.has_changed |= old.value.policy != new.value.policy;
         if old.id != 0 && old.source_ranges != new.source_ranges {
-            self.steps.ended.ranges.insert(new.id, new.source_ranges.clone());
+            let admission = Admission { ranges: new.source_ranges.clone(), since: None };
+            self.steps.ended.ranges.insert(new.id, admission);
         }
         self.switch(old, new);
         for (listener, pattern) in &new.names {

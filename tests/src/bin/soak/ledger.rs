@@ -42,6 +42,7 @@ const ONE: &[Reason] = &[
     Reason::AdmitRouteFull,
     Reason::AdmitSourceFull,
     Reason::AdmitConnecting,
+    Reason::AdmitSourceRange,
 ];
 
 /// Reasons for which both ends are reset.
@@ -50,6 +51,7 @@ const TWO: &[Reason] = &[
     Reason::ConnectRetired,
     Reason::ExpireIdle,
     Reason::ExpireRemoved,
+    Reason::ExpireRefused,
     Reason::ExpireTrial,
     Reason::ExpireHeld,
     Reason::ExpireCrowded,

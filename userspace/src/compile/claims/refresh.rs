@@ -12,6 +12,7 @@ use crate::model::{
 };
 use foldhash::{HashMap, HashSet};
 use std::collections::BTreeSet;
+use std::mem::take;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -169,9 +170,9 @@ fn bindings(desired: &Desired) -> HashSet<SocketAddr> {
 fn edited(before: &Desired, routes: impl Iterator<Item = DesiredRoute>) -> Option<Desired> {
     let (mut load, mut load_before) = (Load::default(), Load::default());
     let edit = |new: DesiredRoute| {
-        load = load.with(&new);
+        load = take(&mut load).with(&new);
         if let Some(old) = before.routes.find(&new.name) {
-            load_before = load_before.with(old);
+            load_before = take(&mut load_before).with(old);
         }
         (Arc::clone(&new.name), Some(Arc::new(new)))
     };
@@ -180,5 +181,5 @@ fn edited(before: &Desired, routes: impl Iterator<Item = DesiredRoute>) -> Optio
     let routes = before.routes.edited(edits);
     let desired = Desired { settings: before.settings.clone(), listeners: before.listeners.clone(), routes };
     // Routes that need no more room than before fit.
-    (load.is_at_most(load_before) || fits(&desired)).then_some(desired)
+    (load.is_at_most(&load_before) || fits(&desired)).then_some(desired)
 }

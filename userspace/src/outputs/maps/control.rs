@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::mem::replace;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use common::maps::{DRAIN_ASKED, DRAIN_WITHDRAWN};
@@ -12,41 +13,19 @@ use super::checks::{
     check_forwarding, node_exceptions, node_problems, refuse_errors, size_changes, unserved,
 };
 use super::complaints::Complaints;
-use super::devices::Choice;
 use super::egress::Egress;
+use super::prepared::{Prepared, sizes};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
-use crate::dataplane::load::{self, LoadError, Programs};
-use crate::dataplane::maps::{CookieKeys, Maps};
-use crate::dataplane::pin::{PinError, Pins};
+use crate::dataplane::load::Programs;
+use crate::dataplane::maps::{CookieKeys, Maps, settle};
+use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
-use crate::dataplane::sizes::Sizes;
 use crate::dataplane::table::TableError;
-use crate::model::{Desired, Problem, Settings};
+use crate::model::{Desired, Problem};
 use crate::outputs::{Done, Drifted, Exception, Order, StartError};
 use crate::plan::{self, Applied, Change, Plan, plan};
-
-/// How the maps are written.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// Where maps, programs and links are pinned.
-    pub pins: Pins,
-    /// Devices to serve on if the operator names none.
-    pub unnamed: Choice,
-    /// Refuse a configuration that cannot be carried out completely, instead of doing the rest.
-    pub is_strict: bool,
-}
-
-/// The work done in advance, so that the node waits for nothing once there is the right to write.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    /// As in [`Options`].
-    is_strict: bool,
-    egress: Egress,
-    /// Loaded if maps are pinned. Otherwise loading would create maps, which only the writer may do.
-    programs: Option<Programs>,
-}
 
 /// The kernel side and what is known about it.
 pub(super) struct Control {
@@ -67,52 +46,10 @@ pub(super) struct Control {
     complaints: Complaints,
 }
 
+/// How often a start waits for deletions.
+const WAITS: u32 = 3;
 /// The index of the loopback device, the same in every network namespace.
 const LOOPBACK: u32 = 1;
-
-fn sizes(settings: &Settings) -> Sizes {
-    Sizes { flows: settings.max_flows, names: settings.max_names, hellos: settings.max_hellos }
-}
-
-impl Prepared {
-    /// Does everything that does not need the right to write: loads the programs if maps are pinned. What the
-    /// node cannot do of the desired state is reported later, and the rest is still done.
-    fn leniently(pins: &Pins, choice: Choice, order: &Order) -> Result<Self, StartError> {
-        let programs = match load::need_version(pins) {
-            Ok(()) => Some(Programs::load(pins, sizes(&order.desired.settings))?),
-            // Nothing is pinned, or another start is creating maps: left to the holder of the right to write.
-            Err(LoadError::Pin(PinError::Nothing(_)) | LoadError::Abi { found: 0, .. }) => None,
-            Err(error) => return Err(error.into()),
-        };
-        Ok(Self { is_strict: false, egress: Egress::new(choice, Arc::clone(&order.node.network)), programs })
-    }
-
-    /// Checks that the configuration fits this node. Changes nothing.
-    fn strictly(choice: Choice, order: &Order) -> Result<Self, StartError> {
-        let desired = &order.desired;
-        let is_named = matches!(choice, Choice::Named(_));
-        let mut egress = Egress::new(choice, Arc::clone(&order.node.network));
-        egress.find(desired)?;
-        let chosen = egress.chosen();
-        if is_named && !chosen.unusable.is_empty() {
-            return Err(StartError::Devices(chosen.unusable.clone()));
-        }
-        check_forwarding(egress.node(), &chosen.devices, desired)?;
-        refuse_errors(&plan::impossible(desired, egress.hops()))?;
-        Ok(Self { is_strict: true, egress, programs: None })
-    }
-
-    /// Checks everything that can be refused before anything is changed. Then creates the pin folder.
-    pub(super) fn new(options: &Options, order: &Order) -> Result<Self, StartError> {
-        let choice = options.unnamed.clone().or_named(&order.node.devices);
-        let prepared = match options.is_strict {
-            true => Self::strictly(choice, order)?,
-            false => Self::leniently(&options.pins, choice, order)?,
-        };
-        options.pins.prepare()?;
-        Ok(prepared)
-    }
-}
 
 impl Control {
     /// Adopts what is pinned or creates it, then continues from the maps. Needs the right to write.
@@ -149,15 +86,20 @@ impl Control {
         this.withdraw(order.is_withdrawn)?;
         // Before any listener exists: the cluster's keys would end a handshake started with our own key.
         this.sign_with(order.keys.as_ref())?;
-        this.bring(order.begun)?;
+        this.bring_at_start(order.begun)?;
         this.audit()?;
         Ok(this)
     }
 
     /// Has every connection ended that an earlier plan, carried out in part, may have called for.
     fn audit(&self) -> Result<(), StartError> {
-        let generation = (read::cursors(&self.maps)?.generation as u32).wrapping_add(1);
+        let generation = self.next_generation()?;
         Ok(self.reaper.ask(reaper::Order::Audit(self.applied.census(), generation))?)
+    }
+
+    /// Returns the generation of the next connection.
+    fn next_generation(&self) -> Result<u32, TableError> {
+        Ok((read::cursors(&self.maps)?.generation as u32).wrapping_add(1))
     }
 
     /// Stops writing. What is in the kernel keeps serving.
@@ -194,8 +136,7 @@ impl Control {
         refuse_errors(&size_changes(&self.desired.settings, &desired.settings))?;
         let changed = self.desired.routes.differences(&desired.routes);
         let is_same = changed.is_empty()
-            && self.desired.settings == desired.settings
-            && self.desired.listeners == desired.listeners;
+            && (&self.desired.settings, &self.desired.listeners) == (&desired.settings, &desired.listeners);
         if is_same && self.is_in_step {
             drop(changed);
             self.desired = desired;
@@ -228,6 +169,19 @@ impl Control {
         self.carry_out(plan, begun)
     }
 
+    /// The same at a start, with the time that deletions take for which it waits.
+    fn bring_at_start(&mut self, begun: Instant) -> Result<Done, StartError> {
+        let mut done = self.bring(begun);
+        for _ in 0..WAITS {
+            if !matches!(done, Err(StartError::ListenerIds | StartError::SourceRanges)) {
+                break;
+            }
+            thread::sleep(reaper::AGAIN + reaper::AGAIN / 4);
+            done = self.bring(begun);
+        }
+        done
+    }
+
     fn reuse_ids(&mut self) {
         let Freed { listeners, policies } = self.reaper.freed();
         self.applied.reuse_listeners(listeners);
@@ -253,8 +207,8 @@ impl Control {
         let before_writing = begun.elapsed();
         let changes = plan.changes.iter().filter(|change| !matches!(change, Change::Settle)).count();
         // What follows `Settle` waits until no packet is between two lookups. New connections need not.
-        let settle = plan.changes.iter().position(|change| matches!(change, Change::Settle));
-        let mut retire = plan.changes.split_off(settle.unwrap_or(plan.changes.len()));
+        let place = plan.changes.iter().position(|change| matches!(change, Change::Settle));
+        let mut retire = plan.changes.split_off(place.unwrap_or(plan.changes.len()));
         let written = apply(&self.maps, &plan.changes).inspect_err(|_| self.recover())?;
         self.applied = plan.applied;
         let mut ended = Ended { later: plan.later, ..Ended::default() };
@@ -265,6 +219,14 @@ impl Control {
             }
         }
         ended.retire = retire;
+        if !ended.selector.ranges.is_empty() {
+            // No packet is in flight any more that was admitted by what is no longer written.
+            settle();
+            match self.next_generation() {
+                Ok(generation) => ended.selector.admit_since(generation),
+                Err(error) => warn!(%error, "which connections were admitted before is not known"),
+            }
+        }
         self.reaper.end_removed(ended)?;
         self.detach(&chosen.devices)?;
         self.complaints.problems = plan.problems;
@@ -301,8 +263,9 @@ impl Control {
 
     /// Reads the content of the maps again, since it is unknown after a failed write.
     fn recover(&mut self) {
-        // Otherwise a backend whose retirement is not written yet would be adopted as in use, then retired.
-        self.reaper.catch_up();
+        // Otherwise a backend whose retirement is not written yet would be adopted as in use, then retired; and what is to be
+        // deleted may be adopted, and be deleted then.
+        self.reaper.forget_deletions();
         match read::content(&self.maps) {
             Ok(content) => {
                 self.applied = Applied::from_maps(content);

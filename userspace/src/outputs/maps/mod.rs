@@ -5,6 +5,8 @@
 mod devices;
 /// The egress to backends.
 mod egress;
+/// The work done before there is the right to write.
+mod prepared;
 /// What the kernel holds, and the writes that keep it in step.
 mod control;
 /// What cannot be done, and what is not held.
@@ -32,8 +34,8 @@ use crate::dataplane::load::{self, LoadError};
 use crate::model::{Problem, Settings};
 use worker::{Task, Worker};
 
-pub(crate) use control::Options;
 pub(crate) use devices::Choice;
+pub(crate) use prepared::Options;
 
 /// The channel to the thread that writes the maps.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use crate::outputs::error::ReaperGone;
 use crate::plan::{Applied, Census, Change, Selector};
 
 /// Delay until a reset is repeated, for connections that were being opened during the first one.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(super) const AGAIN: Duration = Duration::from_secs(1);
 
 /// The longest interval between checks of all flows. A quarter of the idle timeout applies if it is shorter.
 const FLOWS_EVERY_SECS: u32 = 10;
@@ -40,8 +40,8 @@ pub(super) enum Order {
     Audit(Census, u32),
     /// Use this device for runs of the program.
     Device(u32),
-    /// Does nothing. It is dropped when all earlier requests have been done.
-    Caught(mpsc::Sender<()>),
+    /// Forgets all deletions that are still to be done. It is dropped when that and all earlier requests have been done.
+    Forget(mpsc::Sender<()>),
 }
 
 /// The work after a removal. No caller waits for it.
@@ -120,13 +120,16 @@ impl Reaper {
         }
     }
 
-    /// Waits until the thread has done all earlier requests, without their second resets.
-    pub(super) fn catch_up(&self) {
+    /// Waits until the thread has done all earlier requests, without their second resets, and forgets their deletions: the maps are
+    /// read again, and what is to be deleted is found there.
+    pub(super) fn forget_deletions(&mut self) {
         let (sender, done) = mpsc::channel();
-        if self.ask(Order::Caught(sender)).is_ok() {
+        if self.ask(Order::Forget(sender)).is_ok() {
             // Nothing is ever sent: `recv` returns when the sender is dropped.
             let _ = done.recv();
         }
+        drop(self.freed());
+        self.policies = Resting::default();
     }
 
     /// Ends what was removed.
@@ -165,12 +168,13 @@ impl Reaper {
     }
 }
 
-/// The second part of a removal.
+/// The second part of a removal, or of an audit.
+#[derive(Default)]
 struct Again {
-    due: Instant,
+    due: Option<Instant>,
     selector: Selector,
-    /// Of connections that are no longer admitted, those with an older generation are to be ended; `None`: all.
-    admitted: Option<u32>,
+    /// A census, and the generation that connections of it are older than.
+    audit: Option<(Census, u32)>,
     later: Vec<Change>,
     freed: Vec<Freed>,
     /// The first reset looked at all connections.
@@ -189,7 +193,7 @@ impl Duty {
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let due = self.again.iter().map(|again| again.due).min();
+            let due = self.again.iter().filter_map(|again| again.due).min();
             tokio::select! {
                 order = orders.recv() => match order {
                     Some(order) => self.obey(order, &mut orders),
@@ -214,17 +218,11 @@ impl Duty {
             match order {
                 Order::End(more) => ended.join(more),
                 Order::Device(ifindex) => self.expirer.set_device(ifindex),
-                Order::Caught(sender) => waiting.push(sender),
+                Order::Forget(sender) => waiting.push(sender),
                 Order::Audit(census, generation) => {
-                    let ended = self.expirer.reset_where(|client, is| match () {
-                        () if !is_older(is.generation, generation) => None,
-                        () if !census.knows(client, is.listener, is.route, is.backend) => {
-                            Some(Reason::ExpireRemoved)
-                        }
-                        () if !census.admits(client, is.route) => Some(Reason::ExpireRefused),
-                        () => None,
-                    });
-                    report("audit", ended);
+                    self.audit(&census, generation);
+                    let audit = Some((census, generation));
+                    self.again.push(Again { due: due(), audit, is_complete: true, ..Again::default() });
                 }
             }
             next = orders.try_recv().ok();
@@ -232,7 +230,24 @@ impl Duty {
         if !ended.is_empty() {
             self.end(ended);
         }
+        if !waiting.is_empty() {
+            for again in &mut self.again {
+                again.later.clear();
+                again.freed.iter_mut().for_each(|freed| freed.policies.clear());
+            }
+        }
         drop(waiting);
+    }
+
+    fn audit(&mut self, census: &Census, generation: u32) {
+        let now = self.next_generation();
+        let ended = self.expirer.reset_where(|client, is| match () {
+            () if !is_older(is.generation, generation, now) => None,
+            () if !census.knows(client, is.listener, is.route, is.backend) => Some(Reason::ExpireRemoved),
+            () if !census.admits(client, is.route) => Some(Reason::ExpireRefused),
+            () => None,
+        });
+        report("audit", ended);
     }
 
     fn end(&mut self, ended: Ended) {
@@ -243,52 +258,49 @@ impl Duty {
                 warn!(%error, "backends that are gone are not marked; nothing leads to them any more");
             }
         }
-        let admitted = if selector.ranges.is_empty() { None } else { self.next_generation() };
-        let is_complete = self.reset(&selector, admitted);
+        let is_complete = self.reset(&selector);
         self.again.iter_mut().for_each(|again| again.selector.yield_to(&selector));
-        let due = Instant::now() + AGAIN;
-        self.again.push(Again { due, selector, admitted, later, freed, is_complete });
+        self.again.push(Again { due: due(), selector, audit: None, later, freed, is_complete });
     }
 
-    /// Returns a generation that is newer than those of all connections that were admitted before this call: later ones may be
-    /// admitted by later ranges. `None`: it cannot be read.
+    /// Returns the generation of the next connection; `None`: it cannot be read.
     fn next_generation(&self) -> Option<u32> {
-        settle();
-        match read::cursors(self.expirer.maps()) {
-            Ok(cursors) => Some((cursors.generation as u32).wrapping_add(1)),
-            Err(error) => {
-                warn!(%error, "the generation of the next connection is not known");
-                None
-            }
-        }
+        let cursors = read::cursors(self.expirer.maps());
+        let cursors =
+            cursors.inspect_err(|error| warn!(%error, "the generation of the next connection is not known"));
+        cursors.ok().map(|cursors| (cursors.generation as u32).wrapping_add(1))
     }
 
     /// Returns whether all connections were looked at.
-    fn reset(&mut self, selector: &Selector, admitted: Option<u32>) -> bool {
-        let was_before = |generation| admitted.is_none_or(|next| is_older(generation, next));
-        selector.is_empty() || report("removal", self.expirer.reset(selector, was_before))
+    fn reset(&mut self, selector: &Selector) -> bool {
+        if selector.is_empty() {
+            return true;
+        }
+        let now = if selector.ranges.is_empty() { None } else { self.next_generation() };
+        let is_old = |generation, since| is_older(generation, since, now);
+        report("removal", self.expirer.reset(selector, is_old))
     }
 
     fn repeat(&mut self) {
         let now = Instant::now();
-        for again in self.again.extract_if(.., |again| again.due <= now).collect::<Vec<_>>() {
-            let Again { selector, admitted, later, freed, is_complete, .. } = again;
-            let is_complete = self.reset(&selector, admitted) && is_complete;
-            let deleted = apply(self.expirer.maps(), &later);
-            let mut kept = Vec::new();
-            for Freed { listeners, policies } in freed {
-                let is_whole = is_complete && deleted.is_ok();
-                let (gone, left) =
-                    if deleted.is_ok() { (policies, None) } else { (BTreeSet::new(), Some(policies)) };
-                kept.extend(left.map(|policies| Freed { policies, ..Freed::default() }));
-                let listeners = if is_whole { listeners } else { BTreeSet::new() };
-                // Without a receiver, the maps are another process's to write.
-                drop(self.freed.send(Freed { listeners, policies: gone }));
+        let is_due = |again: &mut Again| again.due.is_none_or(|due| due <= now);
+        for again in self.again.extract_if(.., is_due).collect::<Vec<_>>() {
+            let Again { selector, audit, later, freed, is_complete, .. } = again;
+            if let Some((census, generation)) = audit {
+                self.audit(&census, generation);
             }
-            if let Err(error) = deleted {
+            let is_complete = self.reset(&selector) && is_complete;
+            if let Err(error) = apply(self.expirer.maps(), &later) {
                 warn!(%error, "what nothing leads to any more is still there, and is deleted again");
-                let (due, selector) = (now + AGAIN, Selector::default());
-                self.again.push(Again { due, selector, admitted, later, freed: kept, is_complete });
+                self.again.push(Again { due: due(), later, freed, is_complete, ..Again::default() });
+                continue;
+            }
+            for Freed { mut listeners, policies } in freed {
+                if !is_complete {
+                    listeners.clear();
+                }
+                // Without a receiver, the maps are another process's to write.
+                drop(self.freed.send(Freed { listeners, policies }));
             }
         }
     }
@@ -338,9 +350,19 @@ fn policy(change: &Change) -> Option<u32> {
     }
 }
 
-/// Whether a generation, which wraps, was given out before the next one was this.
-fn is_older(generation: u32, next: u32) -> bool {
-    (generation.wrapping_sub(next) as i32) < 0
+/// When a second part is due.
+fn due() -> Option<Instant> {
+    Some(Instant::now() + AGAIN)
+}
+
+/// Connections that may begin while all are looked at.
+const MEANWHILE: u32 = 1 << 20;
+
+/// Whether a generation, which wraps, was given out before `since`, where `now` is the one that is given out next. `None`: not known,
+/// and so it is.
+fn is_older(generation: u32, since: u32, now: Option<u32>) -> bool {
+    let newest = now.map(|now| now.wrapping_sub(since).saturating_add(MEANWHILE));
+    newest.is_none_or(|newest| generation.wrapping_sub(since) >= newest)
 }
 
 /// Logs what was ended. Returns whether that was possible.
@@ -362,7 +384,20 @@ mod tests {
     /// An audit ended connections to backends that a reload right after the start had added.
     #[test]
     fn what_came_after_the_census_is_not_judged_by_it() {
-        assert!(is_older(1, 2) && is_older(u32::MAX, 1) && is_older(0x8000_0001, 1));
-        assert!(!is_older(2, 2) && !is_older(3, 2) && !is_older(1, u32::MAX));
+        let is_old = |generation: u32, since: u32| is_older(generation, since, Some(since.wrapping_add(10)));
+        assert!(is_old(1, 2) && is_old(u32::MAX, 1) && is_old(0x8000_0001, 1));
+        assert!(!is_old(2, 2) && !is_old(3, 2) && !is_old(1, u32::MAX));
+        // While the walk goes on, more begin.
+        assert!(!is_old(1_000_000, 2));
+        assert!(is_older(3, 2, None), "without knowing what came later, all are judged");
+    }
+
+    /// At 5,000 connections a second, half of all generations are given out in five days.
+    #[test]
+    fn a_connection_is_old_after_half_of_all_generations_too() {
+        assert!(
+            is_older(7, 0xc000_0000, Some(0xc000_0010))
+                && is_older(0xbfff_ffff, 0xc000_0000, Some(0xc000_0010))
+        );
     }
 }

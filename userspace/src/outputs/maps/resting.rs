@@ -1,8 +1,8 @@
-//! Ids of removed listeners, until no connection has them any more.
+//! Ids of what was removed, until nothing has them any more: of listeners and of policies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Listener ids that are not to be given out yet.
+/// Ids that are not to be given out yet.
 #[derive(Debug, Default)]
 pub(super) struct Resting {
     /// The number of removals that are not completed, by id. After the maps were read again, an id may be removed once more.
@@ -15,7 +15,7 @@ impl Resting {
         self.removals.is_empty()
     }
 
-    /// These listeners are being removed.
+    /// These are being removed.
     pub(super) fn begin(&mut self, ids: &BTreeSet<u32>) {
         for id in ids {
             *self.removals.entry(*id).or_default() += 1;

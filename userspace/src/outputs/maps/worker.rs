@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tracing::{debug, warn};
 
-use super::control::{Control, Options, Prepared};
+use super::control::Control;
+use super::prepared::{Options, Prepared};
 use crate::outputs::{Done, Held, Order, StartError, Word};
 
 /// The interval for looking at what other programs wrote into the maps.
