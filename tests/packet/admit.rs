@@ -17,18 +17,13 @@ use crate::half_open::{TCP_PORT, opened};
 use crate::open::{HELLO, open, open_with};
 use crate::renew::{NEXT_ISN, begin_anew};
 use crate::scene::{Dial, Offer, dial, ready, usual_hello};
-use crate::setup::{backend_address, forget_all, nats, route_counts, route_flows, share_flows};
+use crate::setup::{forget_all, nats, route_counts, route_flows, share_flows, with_second_route};
 
 /// Loads programs with a TLS and a TCP listener of route 1, a name of route 2, and these bounds.
 fn bounded(route_flows_max: u32, share_flows_max: u32) -> Programs {
     let mut programs = ready();
     programs.tcp_listener(TCP_PORT);
-    let both = FAMILIES.map(|family| {
-        let id = if family.is_v4() { 31 } else { 32 };
-        (id, programs.backend(2, backend_address(family, 0)))
-    });
-    programs.route(2, &both);
-    programs.name(1, &server_name(1), 2);
+    with_second_route(&mut programs);
     let default = default_settings(Sizes::default());
     programs.settings(Settings { route_flows_max, share_flows_max, ..default });
     programs

@@ -8,7 +8,7 @@ use common::maps::event::RouteCounters;
 use common::maps::flow::{BackendTuple, ClientTuple, Flow, HalfOpen, Pending, Reply};
 use common::maps::name;
 use common::maps::source::{Share, ShareKey, Source};
-use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host};
+use tests::addresses::{BACKEND_PORT, BACKENDS, FAMILIES, Family, TENANT_NETS, host, server_name};
 use tests::program::Programs;
 use tests::world::Device;
 
@@ -45,6 +45,16 @@ pub(crate) fn with_backends(programs: &mut Programs, count: u8) {
     }
     programs.world.node.ip(&neighbours).expect("`ip` takes the commands");
     programs.route(1, &all);
+}
+
+/// Adds route 2, of another name of listener 1, with the backends of route 1.
+pub(crate) fn with_second_route(programs: &mut Programs) {
+    let both = FAMILIES.map(|family| {
+        let id = if family.is_v4() { 31 } else { 32 };
+        (id, programs.backend(2, backend_address(family, 0)))
+    });
+    programs.route(2, &both);
+    programs.name(1, &server_name(1), 2);
 }
 
 /// Sets the flags of a backend.

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use common::maps::address::Port;
 use common::maps::listener::{Listener, ListenerKey};
 use common::maps::name;
 use common::maps::policy::POLICY_NOBODY;
@@ -17,7 +18,7 @@ use crate::check::{assert_dropped, assert_sent, order, reset_of};
 use crate::half_open::{TCP_PORT, caller, half_open, knock, opened, tcp};
 use crate::open::open_with;
 use crate::scene::{Dial, Offer, dial, ready, usual_hello};
-use crate::setup::{backend_address, nats, route_counts};
+use crate::setup::{forget_all, nats, route_counts, with_second_route};
 
 /// The policy of these tests.
 const POLICY: u16 = 0x0102;
@@ -38,8 +39,7 @@ fn admit_far(programs: &mut Programs) {
 
 fn listener_policy(programs: &mut Programs, port: u16, policy: u16) {
     for family in FAMILIES {
-        let port_key = common::maps::address::Port::new(port);
-        let key = ListenerKey { address: vip(family).into(), port: port_key, reserved: [0; 2] };
+        let key = ListenerKey { address: vip(family).into(), port: Port::new(port), reserved: [0; 2] };
         let listener: Listener = programs.entry(name::LISTENERS, key).expect("a listener");
         programs.listener(vip(family), port, Listener { policy, ..listener });
     }
@@ -110,12 +110,7 @@ fn a_route_refuses_hellos_from_outside_its_ranges_and_the_routes_beside_it_do_no
     tests::skip_without_root!();
     let mut programs = ready();
     admit_far(&mut programs);
-    let both = FAMILIES.map(|family| {
-        let id = if family.is_v4() { 31 } else { 32 };
-        (id, programs.backend(2, backend_address(family, 0)))
-    });
-    programs.route(2, &both);
-    programs.name(1, &server_name(1), 2);
+    with_second_route(&mut programs);
     route_policy(&mut programs, POLICY);
     for family in FAMILIES {
         let (_, _, outside) = admitted(family);
@@ -129,7 +124,7 @@ fn a_route_refuses_hellos_from_outside_its_ranges_and_the_routes_beside_it_do_no
         let hello = tests::hello::hello().name(server_name(1)).length(517).bytes();
         beside.ask(&mut programs, &hello).accept(&mut programs);
         open_with(&mut programs, dial(family).host(far(family, 2, 9)), Offer::linux(1460, 9));
-        crate::setup::forget_all(&mut programs);
+        forget_all(&mut programs);
     }
 }
 
@@ -159,7 +154,6 @@ fn a_route_of_a_tcp_listener_answers_no_syn_from_outside_its_ranges() {
 fn ranges_hold_addresses_of_their_own_family_alone() {
     tests::skip_without_root!();
     let mut programs = tcp(Sizes::default(), 1);
-    listener_policy(&mut programs, TCP_PORT, POLICY);
     for (family, other) in [(FAMILIES[0], FAMILIES[1]), (FAMILIES[1], FAMILIES[0])] {
         let all: IpAddr = if family.is_v4() { [0; 4].into() } else { [0u8; 16].into() };
         let policy = POLICY + if family.is_v4() { 1 } else { 2 };

@@ -52,9 +52,7 @@ impl Room {
         self.sets.extend(route.source_ranges.clone());
         true
     }
-}
 
-impl Room {
     /// Whether there is not enough room for a route's source ranges.
     pub(super) fn lacks_ranges(&self, route: &DesiredRoute) -> bool {
         self.ranges < self.ranges_for(route)

@@ -150,6 +150,11 @@ pub fn cursors(maps: &Maps) -> Result<Cursors, TableError> {
     Ok(maps.cursors.look_up(&0)?.unwrap_or_default())
 }
 
+/// Reads the generation of the next connection.
+pub fn next_generation(maps: &Maps) -> Result<u32, TableError> {
+    Ok((cursors(maps)?.generation as u32).wrapping_add(1))
+}
+
 /// The monotonic clock in seconds, as the programs use it.
 pub fn now_secs() -> u32 {
     (now_ns() / 1_000_000_000) as u32

@@ -93,13 +93,8 @@ impl Control {
 
     /// Has every connection ended that an earlier plan, carried out in part, may have called for.
     fn audit(&self) -> Result<(), StartError> {
-        let generation = self.next_generation()?;
+        let generation = read::next_generation(&self.maps)?;
         Ok(self.reaper.ask(reaper::Order::Audit(self.applied.census(), generation))?)
-    }
-
-    /// Returns the generation of the next connection.
-    fn next_generation(&self) -> Result<u32, TableError> {
-        Ok((read::cursors(&self.maps)?.generation as u32).wrapping_add(1))
     }
 
     /// Stops writing. What is in the kernel keeps serving.
@@ -222,7 +217,7 @@ impl Control {
         if !ended.selector.ranges.is_empty() {
             // No packet is in flight any more that was admitted by what is no longer written.
             settle();
-            match self.next_generation() {
+            match read::next_generation(&self.maps) {
                 Ok(generation) => ended.selector.admit_since(generation),
                 Err(error) => warn!(%error, "which connections were admitted before is not known"),
             }

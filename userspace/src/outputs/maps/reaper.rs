@@ -265,10 +265,8 @@ impl Duty {
 
     /// Returns the generation of the next connection; `None`: it cannot be read.
     fn next_generation(&self) -> Option<u32> {
-        let cursors = read::cursors(self.expirer.maps());
-        let cursors =
-            cursors.inspect_err(|error| warn!(%error, "the generation of the next connection is not known"));
-        cursors.ok().map(|cursors| (cursors.generation as u32).wrapping_add(1))
+        let next = read::next_generation(self.expirer.maps());
+        next.inspect_err(|error| warn!(%error, "the generation of the next connection is not known")).ok()
     }
 
     /// Returns whether all connections were looked at.
