@@ -15,6 +15,7 @@ pub(super) const EVERYTHING: &[&str] = &[
     "--set=addresses.ranges={192.0.2.0/26,2001:db8::10-2001:db8::ff}",
     "--set=listeners[0].name=https,listeners[0].addresses={192.0.2.1},listeners[0].port=443,listeners[0].protocol=TLS",
     "--set=ingress.listeners={https},ingress.adopt[0].class=nginx",
+    "--set=defaultLoadBalancerClass=true,loadBalancerClasses={example.com/metallb}",
     "--set=namespace.create=true,networkPolicy.enabled=true",
     "--set=podMonitor.enabled=true,prometheusRule.enabled=true,grafana.dashboards.enabled=true",
     "--set=capabilities.sysAdmin=true,seccompProfile.type=Unconfined,seLinuxOptions.type=spc_t",

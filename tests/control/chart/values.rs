@@ -7,7 +7,7 @@ use tests::cluster::helm;
 use userspace::config;
 use userspace::model::Settings;
 
-use super::rendered::{EVERYTHING, object, objects, root, template};
+use super::rendered::{EVERYTHING, items, object, objects, root, template};
 
 /// Returns the file that agents and the controller receive.
 fn file(options: &[&str]) -> String {
@@ -83,6 +83,8 @@ fn the_binary_reads_what_the_chart_writes() {
     assert_eq!(read.policy.probe, Some(read.policy.probe_defaults));
     let (read, _) = config::parse_chart(&file(EVERYTHING));
     assert!(read.policy.ingress.is_on() && *read.policy.ingress.adopt[0].class == *"nginx");
+    let load_balancers = &read.policy.load_balancers;
+    assert!(load_balancers.is_default && load_balancers.others == ["example.com/metallb".into()]);
     let (read, _) = config::parse_chart(&file(&with_file));
     assert!(!read.policy.ingress.is_on());
     assert_eq!((read.facts.listeners.len(), read.facts.routes.len()), (1, 1));
@@ -109,6 +111,24 @@ fn a_gatewayclass_is_made_where_the_cluster_knows_the_kind() {
     assert!(classes(&[]).is_empty());
     assert!(classes(&[known, "--set=gatewayClass.create=false"]).is_empty());
     assert_eq!(classes(&[known, "--set=gatewayClass.name=edge"])[0]["metadata"]["name"], "edge");
+}
+
+#[test]
+fn pods_are_listed_only_where_services_of_metallb_may_be_served() {
+    let pods = |options: &[&str]| {
+        let is_of_pods =
+            |role: &Value| items(&role["rules"]).iter().any(|rule| rule["resources"] == json!(["pods"]));
+        let objects = objects(options);
+        let roles = objects.iter().filter(|object| is_of_pods(object));
+        roles.map(|role| role["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(pods(&[]), [""; 0]);
+    assert_eq!(pods(&["--set=loadBalancerClasses={vestibule.dev/lb}"]), [""; 0]);
+    assert_eq!(pods(&["--set=metallb.namespaces={metallb-system}"]), ["Role"]);
+    let class = "--set=loadBalancerClasses={example.com/metallb}";
+    assert_eq!(pods(&[class, "--set=metallb.namespaces={metallb-system}"]), ["ClusterRole"]);
+    assert_eq!(pods(&["--set=defaultLoadBalancerClass=true"]), ["ClusterRole"]);
+    assert!(template(&["--set=loadBalancerClasses={a b}"]).is_err());
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod classes;
 mod services;
 /// Addresses of MetalLB's pools.
 mod pools;
+/// Services that MetalLB served.
+mod adopted;
 /// Entries of routes.
 mod routes;
 /// Claims.

@@ -5,8 +5,9 @@ use super::ingress::{INGRESS, RawIngress};
 use super::raw::{RawListener, RawRoute, RawSettings, Text};
 use super::shape::{LISTENER, ROUTE, SETTINGS, Shape};
 use super::value::{self, Wrong, wrong};
-use crate::model::cluster::{AddressRange, Policy, PoolPolicy, ProbeKind, ProbeSpec};
+use crate::model::cluster::{AddressRange, ClassPolicy, Policy, PoolPolicy, ProbeKind, ProbeSpec};
 use crate::model::pool::InvalidRange;
+use crate::model::service::OWN_CLASS;
 use crate::model::{Facts, Problem};
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -50,6 +51,8 @@ pub(super) struct RawChart<'a> {
     saved_state: Option<RawSavedState<'a>>,
     ingress: Option<RawIngress<'a>>,
     metallb: Option<RawMetalLb<'a>>,
+    load_balancer_classes: Option<Vec<Text<'a>>>,
+    default_load_balancer_class: Option<bool>,
     listeners: Option<Vec<RawListener<'a>>>,
     routes: Option<Vec<RawRoute<'a>>>,
 }
@@ -99,6 +102,8 @@ pub(super) const CHART: Shape = Shape::Table(&[
     ("savedState", Shape::Table(&[("maxAge", Shape::Text)])),
     ("ingress", Shape::Table(INGRESS)),
     ("metallb", Shape::Table(&[("namespaces", Shape::List(&Shape::Text))])),
+    ("loadBalancerClasses", Shape::List(&Shape::Text)),
+    ("defaultLoadBalancerClass", Shape::Bool),
     ("listeners", Shape::List(&Shape::Table(LISTENER))),
     ("routes", Shape::List(&Shape::Table(ROUTE))),
 ]);
@@ -149,15 +154,31 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let namespaces = raw.metallb.unwrap_or_default().namespaces.unwrap_or_default();
     let namespaces = check.list(namespaces, namespace, |i| format!("metallb.namespaces[{i}]"));
     let pools = PoolPolicy { namespaces };
-    ChartFile {
-        saved_max_age,
-        facts,
-        policy: Policy { ranges, shared, excluded, probe, probe_defaults, panic_percent, ingress, pools },
-        devices,
-    }
+    let classes = raw.load_balancer_classes.unwrap_or_default();
+    let is_default = raw.default_load_balancer_class.unwrap_or(false);
+    let load_balancers = ClassPolicy { others: check.classes(classes), is_default };
+    let policy = Policy {
+        ranges,
+        shared,
+        excluded,
+        probe,
+        probe_defaults,
+        panic_percent,
+        ingress,
+        pools,
+        load_balancers,
+    };
+    ChartFile { saved_max_age, facts, policy, devices }
 }
 
 impl Check<'_> {
+    /// Returns the classes of Services besides our own, each once.
+    fn classes(&mut self, raw: Vec<Text<'_>>) -> Vec<Arc<str>> {
+        let classes = self.list(raw, class, |i| format!("loadBalancerClasses[{i}]"));
+        let others: BTreeSet<Arc<str>> = classes.into_iter().filter(|class| **class != *OWN_CLASS).collect();
+        others.into_iter().collect()
+    }
+
     fn ranges(&mut self, raw: &[Text<'_>]) -> Vec<AddressRange> {
         let mut ranges: Vec<(usize, AddressRange)> = Vec::with_capacity(raw.len());
         for (i, text) in raw.iter().enumerate() {
@@ -274,6 +295,28 @@ fn namespace(text: &str) -> Result<Arc<str>, Wrong> {
     let is_name = bytes.len() <= 63 && bytes.iter().copied().all(is_inner);
     if !is_name || !is_end(bytes.first()) || !is_end(bytes.last()) {
         return wrong("is no namespace", "write the name of a namespace, such as \"metallb-system\"");
+    }
+    Ok(text.into())
+}
+
+/// Checks a class of Services as the API server does: a name of at most 63 bytes, after the name of a domain and a slash, or alone.
+fn class(text: &str) -> Result<Arc<str>, Wrong> {
+    let (domain, name) = text.split_once('/').map_or((None, text), |(domain, name)| (Some(domain), name));
+    let has_ends = |text: &str| {
+        let is_end = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+        is_end(text.as_bytes().first()) && is_end(text.as_bytes().last())
+    };
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    let is_name = name.len() <= 63 && has_ends(name) && name.bytes().all(is_inner);
+    let is_domain = |domain: &str| {
+        let is_lower = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        domain.len() <= 253 && domain.split('.').all(|label| has_ends(label) && label.bytes().all(is_lower))
+    };
+    if !is_name || !domain.is_none_or(is_domain) {
+        return wrong(
+            "is no class",
+            "write what Services say in spec.loadBalancerClass, such as \"example.com/metallb\"",
+        );
     }
     Ok(text.into())
 }
@@ -434,6 +477,23 @@ savedState:
         }
         let told = problems("probe: {interval: 1s, timeout: 2s}\n");
         assert!(told[0].contains("probe.timeout: is longer than the interval"), "{told:?}");
+    }
+
+    #[test]
+    fn classes_of_services_are_read_and_checked() {
+        let read = |text: &str| parse_chart(text).0.policy.load_balancers;
+        assert_eq!(read("{}"), ClassPolicy::default());
+        let both = read(
+            "loadBalancerClasses: [vestibule.dev/lb, a.example/lb, b, b]\ndefaultLoadBalancerClass: true\n",
+        );
+        assert_eq!(both, ClassPolicy { others: vec!["a.example/lb".into(), "b".into()], is_default: true });
+        for class in ["", "a/", "/a", "a/b/c", "A.example/x", "a..b/x", "-x", "x y"] {
+            let wrong = problems(&format!("loadBalancerClasses:\n  - {class:?}\n"));
+            assert!(
+                wrong[0].contains("f:2: error: loadBalancerClasses[0]: is no class"),
+                "{class}: {wrong:?}"
+            );
+        }
     }
 
     #[test]

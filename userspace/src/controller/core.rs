@@ -12,12 +12,12 @@ use super::lag::Lag;
 use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
 use super::writes::Told;
+use crate::model::cluster::PoolsClosed;
 use crate::model::{Cluster, Facts, Kind, ObjectRef, Problem};
 use crate::sources::kubernetes::{Source, Stale, StoredStatus};
 use crate::status::Nodes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Minimum pause between two judgements, so that changes that arrive together are judged together.
@@ -46,7 +46,7 @@ pub(super) struct Known<'a> {
     /// `metadata.uid` of NodeStates, by node.
     pub(super) node_uids: BTreeMap<String, String>,
     /// Why nothing is taken from MetalLB's pools.
-    pub(super) metallb: Option<Arc<str>>,
+    pub(super) metallb: Option<PoolsClosed>,
     /// The current time, in RFC 3339, UTC.
     pub(super) now: &'a str,
 }

@@ -1,4 +1,4 @@
-//! What waits for a kind that cannot be listed. Pure.
+//! What waits for a kind that cannot be listed, and Services that are left alone. Pure.
 //!
 //! What waits for which kind is in its row ([`Waits`]).
 //!
@@ -31,20 +31,24 @@ pub(super) struct Hold {
 type Granted<'a> = BTreeMap<(&'a str, i32), Vec<(&'a str, Option<&'a str>)>>;
 
 impl Hold {
-    /// What waits while these sources are not listed. `wanted` was settled without them, `stored` is there.
+    /// What waits while these sources are not listed, and with these objects. `wanted` was settled without them, `stored` is there.
     pub(super) fn of<'a>(
         unlisted: BTreeSet<Source>,
+        objects: BTreeSet<ObjectRef>,
         cluster: &Cluster,
         wanted: &[Claim],
         stored: impl Iterator<Item = (&'a String, &'a ClaimSpec)>,
     ) -> Self {
-        let mut this = Self { unlisted, ..Self::default() };
-        if this.unlisted.is_empty() {
+        let mut this = Self { unlisted, objects, ..Self::default() };
+        if this.is_empty() {
             return this;
         }
         this.routes(cluster);
         this.objects_of(cluster);
         let stored: Vec<_> = stored.collect();
+        if this.unlisted.is_empty() && !stored.iter().any(|(_, spec)| this.holds_origin(&spec.origin)) {
+            return this;
+        }
         let mut wanted: Vec<(String, ClaimSpec)> = wanted
             .iter()
             .filter_map(|claim| {
@@ -84,7 +88,7 @@ impl Hold {
         cluster: &Cluster,
         stored: impl Fn(&ObjectRef) -> Option<&'a StoredStatus>,
     ) {
-        if self.unlisted.is_empty() {
+        if self.is_empty() {
             return;
         }
         writes.retain(|(object, _)| !self.objects.contains(object));
@@ -99,6 +103,10 @@ impl Hold {
                 }
             }
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.unlisted.is_empty() && self.objects.is_empty()
     }
 
     /// Routes that need what is not listed.
@@ -298,7 +306,7 @@ mod tests {
     }
 
     fn objects(unlisted: Source, cluster: &Cluster) -> BTreeSet<ObjectRef> {
-        Hold::of(BTreeSet::from([unlisted]), cluster, &[], [].into_iter()).objects
+        Hold::of(BTreeSet::from([unlisted]), BTreeSet::new(), cluster, &[], [].into_iter()).objects
     }
 
     #[test]
@@ -323,10 +331,30 @@ mod tests {
         let new = claim(Kind::TlsRoute, "new", &["b.example"]);
         let there = stored(&[tcp.clone(), gone]);
         let unlisted = BTreeSet::from([Source::TcpRoutes]);
-        let hold = Hold::of(unlisted, &Cluster::default(), std::slice::from_ref(&new), there.iter());
+        let hold = Hold::of(
+            unlisted,
+            BTreeSet::new(),
+            &Cluster::default(),
+            std::slice::from_ref(&new),
+            there.iter(),
+        );
         assert_eq!((hold.claims, hold.objects), ([name(&tcp)].into(), BTreeSet::new()));
-        let all = Hold::of(BTreeSet::new(), &Cluster::default(), &[new], there.iter());
+        let all = Hold::of(BTreeSet::new(), BTreeSet::new(), &Cluster::default(), &[new], there.iter());
         assert_eq!(all, Hold::default());
+    }
+
+    #[test]
+    fn claims_of_objects_that_are_left_alone_stay() {
+        let (own, other) =
+            (claim(Kind::Service, "s", &["a.example"]), claim(Kind::Service, "t", &["a.example"]));
+        let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("ns", "s") };
+        let hold = |there: &[Claim], wanted: &[Claim]| {
+            let objects = BTreeSet::from([object.clone()]);
+            Hold::of(BTreeSet::new(), objects, &Cluster::default(), wanted, stored(there).iter()).claims
+        };
+        assert_eq!(hold(&[], std::slice::from_ref(&other)), BTreeSet::new(), "it has none");
+        let both = BTreeSet::from([name(&own), name(&other)]);
+        assert_eq!(hold(&[own], &[other]), both, "what it has goes to no other one");
     }
 
     #[test]
@@ -341,13 +369,20 @@ mod tests {
             claim(Kind::TlsRoute, "third", &["b.example"]),
             claim(Kind::TlsRoute, "young", &["a.example"]),
         ];
-        let hold = Hold::of([Source::ListenerSets].into(), &Cluster::default(), &wanted, there.iter());
+        let hold = Hold::of(
+            [Source::ListenerSets].into(),
+            BTreeSet::new(),
+            &Cluster::default(),
+            &wanted,
+            there.iter(),
+        );
         assert_eq!(hold.objects, BTreeSet::from([route("third"), route("young")]));
         assert!(!hold.claims.contains(&name(&wanted[0])) && hold.claims.len() == 3, "{:?}", hold.claims);
         // With another protocol, the whole address and port is another's.
         let tcp = Claim { protocol: Protocol::Tcp, ..claim(Kind::Service, "s", &[]) };
         let hold = Hold::of(
             [Source::ListenerSets].into(),
+            BTreeSet::new(),
             &Cluster::default(),
             std::slice::from_ref(&tcp),
             there.iter(),
@@ -381,7 +416,7 @@ mod tests {
             let mut problems =
                 vec![Problem::warning("", "x", "y").object(route("r")), Problem::warning("", "x", "y")];
             let unlisted = BTreeSet::from([Source::TcpRoutes, Source::ReferenceGrants]);
-            let hold = Hold::of(unlisted, &cluster, &[], [].into_iter());
+            let hold = Hold::of(unlisted, BTreeSet::new(), &cluster, &[], [].into_iter());
             hold.apply(&mut writes, &mut problems, &cluster, |_| Some(&current));
             assert_eq!(problems.len(), 1);
             let [(object, write)] = writes.as_slice() else { panic!("{writes:?}") };
@@ -410,6 +445,7 @@ mod tests {
         let has = stored(std::slice::from_ref(&set));
         let hold = Hold::of(
             [Source::ListenerSets].into(),
+            BTreeSet::new(),
             &Cluster::default(),
             std::slice::from_ref(&gateway),
             has.iter(),
@@ -418,7 +454,13 @@ mod tests {
         // With TLS both may answer.
         let (set, gateway) = (claim(Kind::ListenerSet, "s", &[]), claim(Kind::Gateway, "g", &[]));
         let has = stored(std::slice::from_ref(&set));
-        let hold = Hold::of([Source::ListenerSets].into(), &Cluster::default(), &[gateway], has.iter());
+        let hold = Hold::of(
+            [Source::ListenerSets].into(),
+            BTreeSet::new(),
+            &Cluster::default(),
+            &[gateway],
+            has.iter(),
+        );
         assert_eq!(hold.claims, BTreeSet::from([name(&set)]));
     }
 
@@ -435,7 +477,7 @@ mod tests {
             // It is settled as if there were no Ingress, and another would get its name.
             let wanted =
                 [claim(Kind::TlsRoute, "r", &["b.example"]), claim(Kind::TlsRoute, "x", &["a.example"])];
-            let hold = Hold::of([unlisted].into(), &cluster, &wanted, has.iter());
+            let hold = Hold::of([unlisted].into(), BTreeSet::new(), &cluster, &wanted, has.iter());
             let held =
                 [claim(Kind::Ingress, "i", &[]), claim(Kind::TlsRoute, "x", &[])].map(|claim| name(&claim));
             assert_eq!(hold.claims, BTreeSet::from(held), "{unlisted:?}");

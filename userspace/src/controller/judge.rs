@@ -8,6 +8,7 @@ use super::queue::Write;
 use super::standing::Standings;
 use crate::compile::{Compiled, compile};
 use crate::ipam::{self, Assignment};
+use crate::model::cluster::PoolsClosed;
 use crate::model::verdict::Programmable;
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::{Source, StoredStatus};
@@ -32,7 +33,7 @@ pub(super) struct View<'a> {
     /// Backends that live nodes see down.
     pub(super) failing: &'a Failing,
     /// Why nothing is taken from MetalLB's pools.
-    pub(super) metallb: Option<Arc<str>>,
+    pub(super) metallb: Option<PoolsClosed>,
     /// The current time, in RFC 3339, UTC.
     pub(super) now: &'a str,
     /// The same time.
@@ -136,7 +137,8 @@ impl Judge {
         let assignment = ipam::assign(&cluster);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
-        let hold = Hold::of(view.unlisted.clone(), view.cluster, &claims, own.stored());
+        let held = held(&assignment);
+        let hold = Hold::of(view.unlisted.clone(), held, view.cluster, &claims, own.stored());
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
         self.standings.begin(view.nodes);
@@ -155,10 +157,12 @@ impl Judge {
         let standing = self.standings.end(|object| out.objects.contains(object));
         let health = self.health.end(|object| out.objects.contains(object));
         out.again = standing.into_iter().chain(health).min();
-        let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
-        out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         out.problems = problems;
         hold.apply(&mut out.writes, &mut out.problems, view.cluster, |object| (view.status)(object));
+        let left_alone = assignment.services.values().filter(|allocation| allocation.is_held);
+        out.problems.extend(left_alone.filter_map(|allocation| allocation.problem.clone()));
+        let allocations = assignment.gateways.into_values().chain(assignment.services.into_values());
+        out.in_use.extend(allocations.flat_map(|allocation| allocation.addresses));
         // When it waits no more, it is judged as if for the first time.
         hold.objects.iter().for_each(|object| self.forget(object));
         out
@@ -178,6 +182,12 @@ impl Judge {
         });
         cluster
     }
+}
+
+/// Returns the Services that are left alone.
+fn held(assignment: &Assignment) -> BTreeSet<ObjectRef> {
+    let held = assignment.services.iter().filter(|(_, allocation)| allocation.is_held);
+    held.map(|(name, _)| ObjectRef { kind: Kind::Service, name: name.clone() }).collect()
 }
 
 struct Round<'r, 'v> {
@@ -494,6 +504,41 @@ mod tests {
         let status = write.unwrap().status;
         assert_eq!(status["conditions"][0]["status"], "False", "{status}");
         assert!(!status.to_string().contains("192.0.2.8"), "{status}");
+    }
+
+    #[test]
+    fn a_service_that_metallb_may_serve_is_left_alone() {
+        let service = object(Kind::Service, "s");
+        let mut scene = Scene::new();
+        let given = vec!["192.0.2.7".parse().unwrap()];
+        let balancer = LoadBalancerSpec { given, is_adopted: true, ..LoadBalancerSpec::default() };
+        scene.service("ns/s", &["10.0.0.1"]).load_balancer = Some(Arc::new(balancer));
+        let cluster = scene.cluster().clone();
+        let status = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.7", "ipMode": "VIP"}]}});
+        let statuses = BTreeMap::from([(service.clone(), stored("5", status))]);
+        let mut this = Judge::new(Facts::default());
+        let mut judged = |closed: Option<PoolsClosed>| {
+            let view = View {
+                cluster: &cluster,
+                status: &|object| statuses.get(object),
+                nodes: &Nodes::default(),
+                bundle: None,
+                failing: &Failing::new(),
+                metallb: closed,
+                now: "2026-11-21T10:00:00Z",
+                at: Instant::now(),
+                unlisted: BTreeSet::new(),
+            };
+            this.judge(&view, &mut Claims::default())
+        };
+        let held = judged(Some(PoolsClosed { why: "MetalLB runs".into(), may_run: true }));
+        assert!(held.writes.is_empty() && held.in_use.len() == 1, "{held:?}");
+        let [problem] = held.problems.as_slice() else { panic!("{:?}", held.problems) };
+        assert_eq!((problem.object.as_ref(), &*problem.field), (Some(&service), "spec.loadBalancerClass"));
+        let free = judged(None);
+        assert_eq!(free.problems, []);
+        let [(_, Some(write))] = free.writes.as_slice() else { panic!("{:?}", free.writes) };
+        assert_eq!(write.status["loadBalancer"]["ingress"][0]["ip"], "192.0.2.7");
     }
 
     #[test]

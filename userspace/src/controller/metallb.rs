@@ -1,7 +1,9 @@
 //! Whether MetalLB runs beside us: two that give addresses of the same pools give some of them twice.
 
 use super::writes::short;
+use crate::model::cluster::{Policy, PoolsClosed};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, ListParams};
 use std::sync::Arc;
@@ -46,26 +48,55 @@ impl MetalLb {
     }
 
     /// Returns why nothing is taken from its pools; `None`: it is away, and has been for long enough.
-    pub(super) fn why(&self, now: Instant) -> Option<Arc<str>> {
+    pub(super) fn closed(&self, now: Instant) -> Option<PoolsClosed> {
         let is_over = now.saturating_duration_since(self.last) >= REST;
-        match (self.is_away, self.what.as_str()) {
-            (true, _) if is_over => None,
-            (true, "") | (false, "") => Some("it is not known for a minute yet that MetalLB is away".into()),
-            (true, what) => Some(format!("less than a minute ago: MetalLB {what}").into()),
-            (false, what) => Some(format!("MetalLB {what}").into()),
+        let why = match (self.is_away, self.what.as_str()) {
+            (true, _) if is_over => return None,
+            (true, "") | (false, "") => "it is not known for a minute yet that MetalLB is away".to_owned(),
+            (true, what) => format!("less than a minute ago: MetalLB {what}"),
+            (false, what) => format!("MetalLB {what}"),
+        };
+        Some(PoolsClosed { why: why.into(), may_run: !self.is_away || !self.what.is_empty() })
+    }
+}
+
+/// Where it is looked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Realm {
+    /// In the namespaces whose pools are read.
+    Namespaces(Vec<Arc<str>>),
+    /// Everywhere: any MetalLB may serve Services that are not of our own class.
+    All,
+}
+
+impl Realm {
+    /// `None`: nothing of MetalLB's is ours.
+    pub(super) fn of(policy: &Policy) -> Option<Self> {
+        if policy.load_balancers.adopts_any() {
+            return Some(Self::All);
+        }
+        policy.pools.is_on().then(|| Self::Namespaces(policy.pools.namespaces.clone()))
+    }
+
+    fn pods(&self, client: &Client) -> Vec<Api<Pod>> {
+        match self {
+            Self::All => vec![Api::all(client.clone())],
+            Self::Namespaces(names) => {
+                names.iter().map(|name| Api::namespaced(client.clone(), name)).collect()
+            }
         }
     }
 }
 
-/// Returns a Pod of MetalLB in these namespaces, if there is one.
-pub(super) async fn look(client: &Client, namespaces: &[Arc<str>]) -> Result<Option<String>, String> {
-    for namespace in namespaces {
-        let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+/// Returns a Pod of MetalLB, if there is one.
+pub(super) async fn look(client: &Client, realm: &Realm) -> Result<Option<String>, String> {
+    for pods in realm.pods(client) {
         for labels in LABELS {
             let one = ListParams::default().labels(labels).limit(1);
             let found = pods.list_metadata(&one).await.map_err(|error| short(&error))?;
-            if let Some(pod) = found.items.first() {
-                return Ok(Some(format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default())));
+            if let Some(ObjectMeta { namespace, name, .. }) = found.items.first().map(|pod| &pod.metadata) {
+                let text = |part: &Option<String>| part.clone().unwrap_or_default();
+                return Ok(Some(format!("{}/{}", text(namespace), text(name))));
             }
         }
     }
@@ -77,18 +108,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn it_is_looked_for_everywhere_where_services_are_adopted() {
+        let mut policy = Policy::default();
+        assert_eq!(Realm::of(&policy), None);
+        policy.pools.namespaces = vec!["a".into()];
+        assert_eq!(Realm::of(&policy), Some(Realm::Namespaces(vec!["a".into()])));
+        policy.load_balancers.others = vec!["example.com/lb".into()];
+        assert_eq!(Realm::of(&policy), Some(Realm::All));
+    }
+
+    #[test]
     fn nothing_is_taken_while_metallb_may_run_and_for_a_minute_after() {
         let begun = Instant::now();
         let at = |secs| begun + Duration::from_secs(secs);
         let mut this = MetalLb::new(begun);
-        let why = |this: &MetalLb, secs| this.why(at(secs)).map(|why| why.to_string());
+        let why = |this: &MetalLb, secs| this.closed(at(secs)).map(|closed| closed.why.to_string());
+        let may_run = |this: &MetalLb, secs| this.closed(at(secs)).map(|closed| closed.may_run);
         let unknown = Some("it is not known for a minute yet that MetalLB is away".to_owned());
         assert_eq!(
             (why(&this, 0), why(&this, 600)),
             (unknown.clone(), unknown.clone()),
             "it was never looked for"
         );
+        assert_eq!(may_run(&this, 600), Some(true));
         this.looked(Ok(None), at(1));
+        assert_eq!(may_run(&this, 59), Some(false), "this controller has not seen it");
         assert_eq!((why(&this, 59), why(&this, 60)), (unknown, None));
         this.looked(Ok(Some("metallb-system/speaker-x".into())), at(70));
         assert_eq!(why(&this, 700).unwrap(), "MetalLB runs (Pod metallb-system/speaker-x)");
@@ -97,7 +141,7 @@ mod tests {
             why(&this, 129).unwrap(),
             "less than a minute ago: MetalLB runs (Pod metallb-system/speaker-x)"
         );
-        assert_eq!(why(&this, 130), None);
+        assert_eq!((why(&this, 130), may_run(&this, 129)), (None, Some(true)));
         this.looked(Err("403 Forbidden".into()), at(140));
         assert_eq!(why(&this, 700).unwrap(), "MetalLB may run (its Pods cannot be listed: 403 Forbidden)");
         this.looked(Ok(None), at(700));

@@ -247,8 +247,11 @@ fn left<'a>(
         }
     }
     for (name, service) in &cluster.services {
-        let is_ours = service.load_balancer.is_some();
-        add(Kind::Service, name, &|stored| withdrawn::service(&stored.status, is_ours));
+        let balancer = service.load_balancer.as_deref();
+        add(Kind::Service, name, &|stored| {
+            let is_ours = balancer.is_some_and(|own| !own.is_adopted || withdrawn::has_ours(&stored.status));
+            withdrawn::service(&stored.status, is_ours)
+        });
     }
     for (name, spec) in &cluster.ingress.all {
         if ingress_served(cluster, spec) == Some(true) {
@@ -297,6 +300,13 @@ mod tests {
         };
         cluster.services.insert(object(Kind::Service, "c", ingress()), Arc::new(ours));
         cluster.services.insert(object(Kind::Service, "d", ingress()), Arc::new(ServiceSpec::default()));
+        let own = LoadBalancerSpec { is_adopted: true, ..LoadBalancerSpec::default() };
+        let adopted = Arc::new(ServiceSpec { load_balancer: Some(Arc::new(own)), ..ServiceSpec::default() });
+        // MetalLB has written the first one.
+        cluster.services.insert(object(Kind::Service, "d1", ingress()), Arc::clone(&adopted));
+        let mut status = ingress();
+        status["conditions"] = json!([{"type": "vestibule.dev/Programmed", "status": "True"}]);
+        cluster.services.insert(object(Kind::Service, "d2", status), adopted);
         for (name, class) in [("e", "ours"), ("f", "theirs")] {
             let spec = IngressSpec { class: Some(class.into()), ..IngressSpec::default() };
             cluster.ingress.all.insert(object(Kind::Ingress, name, ingress()), Arc::new(spec));
@@ -306,7 +316,10 @@ mod tests {
         let listeners = BTreeSet::from(["192.0.2.2".parse().unwrap()]);
         let left = left(&cluster, &status, &listeners, "now");
         let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
-        assert_eq!(names, ["Gateway ns/a", "ListenerSet ns/g", "Service ns/c", "Ingress ns/e"]);
+        assert_eq!(
+            names,
+            ["Gateway ns/a", "ListenerSet ns/g", "Service ns/c", "Service ns/d2", "Ingress ns/e"]
+        );
         assert!(left.iter().all(|(_, write)| write.version == "7"));
         assert_eq!(left[0].1.status, json!({"addresses": []}));
     }

@@ -1,5 +1,6 @@
 //! Gateways and Services that want addresses, and what each of them wants.
 
+use super::adopt::{Adoption, Hold};
 use super::pool::{PoolIndex, Pools};
 use super::share::Share;
 use super::{Allocation, Ledger, POOL_FIELD, is_eligible};
@@ -28,6 +29,8 @@ pub(super) struct Claimant<'a> {
     pub(super) pools: Vec<PoolIndex>,
     /// Why it gets nothing of the pool that it asks for.
     no_pool: Option<String>,
+    /// What of its status stays its own.
+    pub(super) adoption: Adoption,
 }
 
 /// One address that is wanted.
@@ -90,7 +93,12 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
         let families = claimant.families(pools);
         let ports = service.ports.iter().map(|port| (&*port.protocol, port.port)).collect();
         let share = Share { key: balancer.sharing_key.as_deref(), ports };
-        Some(service_claim(Claimant { share, ..claimant }, balancer, &families))
+        let adoption = Adoption::of(cluster, &object, service, balancer, &claimant.given);
+        let claimant = Claimant { share, adoption, ..claimant };
+        Some(match claimant.adoption.hold {
+            Some(_) => claimant.keeping(),
+            None => service_claim(claimant, balancer, &families),
+        })
     });
     gateways.chain(services).collect()
 }
@@ -201,7 +209,15 @@ impl<'a> Claimant<'a> {
             from,
             pools: Vec::new(),
             no_pool: None,
+            adoption: Adoption::default(),
         }
+    }
+
+    /// Wants what it has, and nothing else.
+    fn keeping(mut self) -> Self {
+        let slot = |address: &IpAddr| Slot { wish: Wish::Exactly(*address), got: None };
+        self.slots = self.given.iter().map(slot).collect();
+        self
     }
 
     /// Finds its pools. Who asks for another pool than before, which it can have, gives back what is not of it.
@@ -309,6 +325,10 @@ impl<'a> Claimant<'a> {
 
     pub(super) fn allocation(self, ledger: &Ledger<'_>) -> Allocation {
         let addresses: Vec<IpAddr> = self.slots.iter().filter_map(|slot| slot.got).collect();
+        if let Some(Hold { problem }) = &self.adoption.hold {
+            let problem = problem.clone().map(|problem| problem.object(self.object()));
+            return Allocation { addresses, reason: None, problem, is_held: true };
+        }
         let lacks_any = self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
         let (reason, problem) = if let Some((value, first)) = self.refused.first() {
             let why: Vec<&str> = self.refused.iter().map(|(_, why)| &**why).collect();
@@ -340,6 +360,6 @@ impl<'a> Claimant<'a> {
         } else {
             (None, None)
         };
-        Allocation { addresses, reason, problem }
+        Allocation { addresses, reason, problem, is_held: false }
     }
 }

@@ -12,6 +12,8 @@
 //! The chart's ranges are one pool, those of MetalLB are others. Who has an address keeps it whatever a pool says later; what an object
 //! gets without asking for it by value comes from one pool.
 
+/// Services that MetalLB may have served.
+mod adopt;
 /// Gateways and Services that want addresses, and what each of them wants.
 mod claimant;
 /// Which addresses of a range go only to who asks for them by value, and how many are left.
@@ -20,6 +22,8 @@ mod count;
 mod pool;
 /// Services that share an address by a key.
 mod share;
+#[cfg(test)]
+mod adopt_tests;
 #[cfg(test)]
 mod histories;
 #[cfg(test)]
@@ -53,6 +57,8 @@ pub struct Allocation {
     pub reason: Option<&'static str>,
     /// What is missing, and what to do.
     pub problem: Option<Problem>,
+    /// It is left alone: its status and its Claims stay as they are.
+    pub is_held: bool,
 }
 
 /// How much of a pool is in use.
@@ -69,7 +75,7 @@ pub struct PoolUse {
 pub struct Assignment {
     /// Gateways of ours that can have addresses at all.
     pub gateways: BTreeMap<ObjectName, Allocation>,
-    /// Services of our class.
+    /// Services of ours.
     pub services: BTreeMap<ObjectName, Allocation>,
     /// Pools of MetalLB.
     pub pools: BTreeMap<ObjectName, PoolUse>,
@@ -184,14 +190,24 @@ impl<'a> Ledger<'a> {
                     && matches!(slot.wish, Wish::Any { is_v4 } | Wish::Spare { is_v4 } if is_v4 == address.is_ipv4())
             });
             let Some(slot) = free else { continue };
+            let is_adopted = claimant.adoption.addresses.contains(address) && self.pools.have(*address);
             let usable = self.pools.exclusion(*address).is_none()
-                && (self.may_have(claimant, *address) || self.drains(claimant, *address))
+                && (self.may_have(claimant, *address) || self.drains(claimant, *address) || is_adopted)
                 && (!self.owners.contains_key(address) || self.keeps_shared(claimant, *address))
-                && self.holder(claimant, *address).is_none();
+                && self
+                    .holder(claimant, *address)
+                    .is_none_or(|holder| self.share_by_key(claimant, *address, holder));
             if usable && !self.cluster.policy.shared.contains(address) {
                 slot.got = Some(*address);
                 self.own(claimant, *address);
             }
+        }
+        let missing = |address: &&IpAddr| !slots.iter().any(|slot| slot.got == Some(**address));
+        if claimant.adoption.hold.is_none()
+            && let Some(address) = claimant.adoption.addresses.iter().find(missing).copied()
+        {
+            let why = self.objection(claimant, address);
+            claimant.adoption.refuse(address, why);
         }
         claimant.slots = slots;
     }
@@ -199,6 +215,9 @@ impl<'a> Ledger<'a> {
     /// Gives an object addresses that it shares, then those that are still free: all of the pool of which it has one, or else of the
     /// first that has all that it needs.
     fn fill(&mut self, claimant: &mut Claimant<'a>) {
+        if claimant.adoption.hold.is_some() {
+            return;
+        }
         for at in 0..claimant.slots.len() {
             let Some(is_v4) = claimant.slots[at].open() else { continue };
             let indices = claimant.indices(&self.pools);
@@ -259,16 +278,17 @@ impl<'a> Ledger<'a> {
             return Some(why);
         }
         let drains = self.drains(claimant, address);
+        let keeps = drains || claimant.adoption.addresses.contains(&address);
         let holding: Vec<PoolIndex> = self.pools.holding(address).collect();
         if let Some(first) = holding.first().copied() {
             let named = self.pools.name(first);
             if let Some(asked) = &claimant.from.pool
-                && !drains
+                && !keeps
                 && !holding.iter().any(|index| claimant.pools.contains(index))
             {
                 return Some(format!("{address} is in {named}, not in the pool {asked}"));
             }
-            if !drains && !self.may_have(claimant, address) {
+            if !keeps && !self.may_have(claimant, address) {
                 return Some(format!("{address} is in {named}, which does not admit it"));
             }
             if !drains
@@ -288,7 +308,8 @@ impl<'a> Ledger<'a> {
             (None, Some(owner)) => (owner, "which is older"),
             (None, None) => return None,
         };
-        (owner.name.namespace != claimant.name.namespace).then(|| {
+        let is_shared = || self.share_by_key(claimant, address, owner);
+        (owner.name.namespace != claimant.name.namespace && !is_shared()).then(|| {
             let Owner { kind, name } = owner;
             format!("{address} belongs to {kind} {name}, {why}, and is not shared between namespaces")
         })
@@ -315,6 +336,15 @@ impl<'a> Ledger<'a> {
         };
         self.shares.admit(&claimant.name.namespace, &claimant.share, address)
             || self.owners.get(&address).is_some_and(is_of_namespace) && self.drains(claimant, address)
+            || self.owners.get(&address).is_some_and(|owner| self.share_by_key(claimant, address, owner))
+    }
+
+    /// Whether both have an address by one key though they are of two namespaces: MetalLB lets them, and what it made stays.
+    fn share_by_key(&self, claimant: &Claimant<'_>, address: IpAddr, owner: &Owner<'_>) -> bool {
+        let has_it = claimant.adoption.addresses.contains(&address) || self.drains(claimant, address);
+        let other = self.cluster.services.get(owner.name).filter(|_| owner.kind == Kind::Service);
+        let key = other.and_then(|other| other.load_balancer.as_deref()?.sharing_key.as_deref());
+        has_it && key.is_some() && key == claimant.share.key
     }
 
     /// Whether an object keeps an address whatever the pools are now: it was granted it, which only Claims say.

@@ -102,7 +102,7 @@ impl<'a> Pools<'a> {
 
     /// Returns why nobody gets an address of MetalLB's pools that he does not have; `None`: everybody may.
     pub(super) fn closed(&self) -> Option<String> {
-        let why = self.cluster.pools_closed.as_ref().filter(|_| self.pools.len() > 1)?;
+        let why = &self.cluster.pools_closed.as_ref().filter(|_| self.pools.len() > 1)?.why;
         Some(format!("{why}: nobody gets an address of its pools meanwhile"))
     }
 

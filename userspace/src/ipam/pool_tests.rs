@@ -2,7 +2,9 @@
 
 use super::tests::{cluster, families, gateway, got, got_service, ip, name, object, range, service};
 use super::*;
-use crate::model::cluster::{LabelSelector, Operator, PoolPolicy, PoolScope, PoolSpec, Requirement};
+use crate::model::cluster::{
+    LabelSelector, Operator, PoolPolicy, PoolScope, PoolSpec, PoolsClosed, Requirement,
+};
 use crate::model::{Meta, Possession};
 use std::sync::Arc;
 
@@ -209,7 +211,7 @@ fn nothing_is_taken_from_a_closed_pool_and_nothing_back() {
         ["a/has", "a/new", "a/asks", "a/value"].map(|object| got_service(cluster, object))
     };
     assert_eq!(all(&cluster), ["198.51.100.2", "198.51.100.1", "198.51.100.3", "198.51.100.7"]);
-    cluster.pools_closed = Some("MetalLB runs".into());
+    cluster.pools_closed = Some(PoolsClosed { why: "MetalLB runs".into(), may_run: true });
     assert_eq!(all(&cluster), ["198.51.100.2", "192.0.2.1", "AddressNotAssigned", "AddressNotUsable"]);
     for object in ["a/asks", "a/value"] {
         let problem = problem(&cluster, object);

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::ObjectRef;
 use crate::model::cluster::{
     AddressRange, AddressRequest, ClassSpec, FamilyWish, GatewayListener, LoadBalancerSpec, NamespaceScope,
-    Policy, PoolWish, ServiceSpec,
+    Policy, ServiceSpec,
 };
 use crate::model::object::Meta;
 use std::sync::Arc;
@@ -64,12 +64,7 @@ pub(super) fn service(cluster: &mut Cluster, object: &str, created_secs: i64, ad
     let balancer = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
         field: if addresses.is_empty() { "" } else { "spec.loadBalancerIP" }.into(),
-        given: Vec::new(),
-        families: Vec::new(),
-        from: PoolWish::default(),
-        sharing_key: None,
-        source_ranges: None,
-        affinity: crate::model::Affinity::None,
+        ..LoadBalancerSpec::default()
     };
     let meta = meta(object, created_secs);
     let spec = ServiceSpec { meta, load_balancer: Some(Arc::new(balancer)), ..ServiceSpec::default() };

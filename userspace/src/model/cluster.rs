@@ -8,11 +8,12 @@ use super::kind::Kind;
 pub use super::labels::{LabelSelector, Labels, Operator, Requirement};
 use super::name::Pattern;
 use super::object::{Meta, ObjectName, ObjectRef};
-pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish};
+pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish, PoolsClosed};
 use super::possession::Possession;
 use super::problem::Problem;
 pub use super::service::{
-    Endpoint, EndpointState, FamilyWish, LoadBalancerSpec, ProbeKind, ProbeSpec, ServicePort, ServiceSpec,
+    ClassPolicy, Endpoint, EndpointState, FamilyWish, LoadBalancerSpec, ProbeKind, ProbeSpec, ServicePort,
+    ServiceSpec,
 };
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +46,7 @@ pub struct Cluster {
     /// IPAddressPools of MetalLB.
     pub pools: BTreeMap<ObjectName, Arc<PoolSpec>>,
     /// Why nobody gets an address of those pools that he does not have; `None`: everybody may.
-    pub pools_closed: Option<Arc<str>>,
+    pub pools_closed: Option<PoolsClosed>,
     /// What Claims granted before.
     pub possession: Possession,
     /// What could not be read, by object.
@@ -111,6 +112,8 @@ pub struct Policy {
     pub ingress: IngressPolicy,
     /// Which pools of MetalLB are read.
     pub pools: PoolPolicy,
+    /// Which Services are ours besides those of our own class.
+    pub load_balancers: ClassPolicy,
 }
 
 /// A GatewayClass of ours.

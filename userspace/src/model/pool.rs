@@ -100,6 +100,15 @@ impl PoolPolicy {
     }
 }
 
+/// Why nothing is taken from MetalLB's pools.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolsClosed {
+    /// What is known of MetalLB.
+    pub why: Arc<str>,
+    /// Whether it is there, or may have been there less than a minute ago; otherwise, it is only not known yet since when it is away.
+    pub may_run: bool,
+}
+
 /// An IPAddressPool of MetalLB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PoolSpec {

@@ -34,7 +34,31 @@ pub struct ServicePort {
     pub protocol: Arc<str>,
 }
 
-/// A Service of type LoadBalancer and of our class.
+/// `spec.loadBalancerClass` of Services that are ours, and nobody else's.
+pub const OWN_CLASS: &str = "vestibule.dev/lb";
+
+/// Which Services of type LoadBalancer are ours besides those of [`OWN_CLASS`]. MetalLB may serve them, too.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassPolicy {
+    /// Those of these classes.
+    pub others: Vec<Arc<str>>,
+    /// Those without a class.
+    pub is_default: bool,
+}
+
+impl ClassPolicy {
+    /// Whether any is.
+    pub fn adopts_any(&self) -> bool {
+        self.is_default || !self.others.is_empty()
+    }
+
+    /// Whether those of a class are, `None` being without one.
+    pub fn adopts(&self, class: Option<&str>) -> bool {
+        class.map_or(self.is_default, |class| self.others.iter().any(|other| **other == *class))
+    }
+}
+
+/// A Service of type LoadBalancer that is ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LoadBalancerSpec {
     /// Addresses asked for, as far as readable, in order.
@@ -43,6 +67,10 @@ pub struct LoadBalancerSpec {
     pub field: Arc<str>,
     /// Addresses in `status.loadBalancer.ingress`: a copy of what it was granted.
     pub given: Vec<IpAddr>,
+    /// Whether its class is another one that is ours, too, or none: what its status has may be of MetalLB.
+    pub is_adopted: bool,
+    /// A host name in its status: we write none.
+    pub foreign: Option<Arc<str>>,
     /// Families of which it wants an address each where it asks for none, the primary first; empty: any one.
     pub families: Vec<FamilyWish>,
     /// Where its addresses come from.

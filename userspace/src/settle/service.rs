@@ -1,4 +1,4 @@
-//! Services of class `vestibule.dev/lb`: one TCP binding for each address and port.
+//! Services of class `vestibule.dev/lb`, and those that are adopted: one TCP binding for each address and port.
 
 use super::bindings::{Bid, Binding, Whose};
 use super::precedence::Claimant;
@@ -68,7 +68,11 @@ impl<'a> Balancers<'a> {
         let mut buffer = String::new();
         for (name, service) in &cluster.services {
             let Some(spec) = service.load_balancer.as_deref() else { continue };
-            let addresses = assignment.services.get(name).map_or(&[][..], |own| &own.addresses);
+            let allocation = assignment.services.get(name);
+            if allocation.is_some_and(|own| own.is_held) {
+                continue;
+            }
+            let addresses = allocation.map_or(&[][..], |own| &own.addresses);
             let first = this.ports.len();
             let ports = service.ports.iter().filter(|port| port.is_tcp);
             this.ports.extend(ports.map(|port| {

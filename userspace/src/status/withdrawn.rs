@@ -58,12 +58,15 @@ fn forget(conditions: &mut Value, kind: &str, now: &str) {
     }
 }
 
+/// Whether a status has our condition: we have written it.
+pub fn has_ours(current: &Value) -> bool {
+    elements(current.get("conditions")).iter().any(|condition| text(condition, "type") == OUR_PROGRAMMED)
+}
+
 /// Returns what to write to the status of a Service that is or was of our class: no ingress, and no condition of ours. Of one that has
 /// neither condition nor class of ours, the ingress may be of another implementation.
 pub fn service(current: &Value, is_ours: bool) -> Option<Value> {
-    let conditions = elements(current.get("conditions"));
-    let has_ours = conditions.iter().any(|condition| text(condition, "type") == OUR_PROGRAMMED);
-    if !is_ours && !has_ours {
+    if !is_ours && !has_ours(current) {
         return None;
     }
     let others = merge(current.get("conditions"), [], Judged { generation: 0, now: "" });

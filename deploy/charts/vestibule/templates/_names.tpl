@@ -30,6 +30,13 @@ app.kubernetes.io/component: {{ .component }}
 {{- if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end -}}
 {{- end }}
 
+{{/* Not empty: Services are ours that are not of our own class, so that MetalLB may serve them, too. */}}
+{{- define "vestibule.adopts" -}}
+{{- if or .Values.defaultLoadBalancerClass (without (.Values.loadBalancerClasses | default list) "vestibule.dev/lb") -}}
+true
+{{- end }}
+{{- end }}
+
 {{/* Exactly what `vestibule agent|controller --config` reads, and reads again when it changes. */}}
 {{- define "vestibule.config" -}}
 addresses:
@@ -70,6 +77,10 @@ ingress:
 {{- with .Values.metallb.namespaces }}
 metallb:
   namespaces: {{ toJson . }}
+{{- end }}
+{{- if include "vestibule.adopts" . }}
+loadBalancerClasses: {{ toJson (.Values.loadBalancerClasses | default list) }}
+defaultLoadBalancerClass: {{ .Values.defaultLoadBalancerClass }}
 {{- end }}
 {{- with .Values.listeners }}
 listeners: {{- toYaml . | nindent 2 }}

@@ -16,7 +16,7 @@ use super::health::Failing;
 use super::hold::is_basis;
 use super::kube_event::Note;
 use super::kube_events::Evidence;
-use super::metallb::MetalLb;
+use super::metallb::{MetalLb, Realm};
 use super::queue::Outcome;
 use super::telemetry::Telemetry;
 use super::writes::Spare;
@@ -170,7 +170,7 @@ impl Controller {
         let Content { facts, policy } = self.files.content();
         self.telemetry.configure(&policy.ranges);
         self.core.reads(facts.clone());
-        if self.store.cluster().policy.pools != policy.pools {
+        if Realm::of(&self.store.cluster().policy) != Realm::of(policy) {
             // MetalLB may have run there until now.
             self.metallb = (MetalLb::new(Instant::now()), Instant::now());
         }
@@ -241,7 +241,7 @@ impl Controller {
             nodes: self.agents.nodes(),
             failing,
             node_uids,
-            metallb: self.metallb.0.why(begun),
+            metallb: self.metallb.0.closed(begun),
             now: &now,
         };
         let Summary { problems, in_use, nodes } = self.core.judge(known, begun);

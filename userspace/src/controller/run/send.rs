@@ -6,7 +6,7 @@ use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
 use crate::controller::kube_event::Note;
-use crate::controller::metallb::{self, LOOK};
+use crate::controller::metallb::{self, LOOK, Realm};
 use crate::controller::queue::{Outcome, Write};
 use crate::controller::writes::{self, Told};
 use crate::model::ObjectRef;
@@ -71,17 +71,14 @@ impl Controller {
         });
     }
 
-    /// Looks for MetalLB, where its pools are read.
+    /// Looks for MetalLB, where something of it may be ours.
     fn look_for_metallb(&mut self, now: Instant) {
-        let namespaces = &self.files.content().policy.pools.namespaces;
-        if namespaces.is_empty() {
-            return;
-        }
-        let (client, namespaces) = (self.client.clone(), namespaces.clone());
+        let Some(realm) = Realm::of(&self.files.content().policy) else { return };
+        let client = self.client.clone();
         self.metallb.1 = now + LOOK;
         self.flights.metallb = true;
         self.flights.fly(async move {
-            let look = metallb::look(&client, &namespaces);
+            let look = metallb::look(&client, &realm);
             let found = tokio::time::timeout(REQUEST, look).await;
             Done::MetalLb(found.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
         });

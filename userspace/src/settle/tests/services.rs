@@ -1,7 +1,6 @@
 //! Services of our class.
 
 use super::*;
-use crate::model::cluster::PoolWish;
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use expect_test::expect;
 
@@ -10,12 +9,7 @@ fn balancer(scene: &mut Scene, object: &str, age: i64, addresses: &[&str], ports
     let spec = LoadBalancerSpec {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
         field: if addresses.is_empty() { "" } else { "metadata.annotations[vestibule.dev/addresses]" }.into(),
-        given: Vec::new(),
-        families: Vec::new(),
-        from: PoolWish::default(),
-        sharing_key: None,
-        source_ranges: None,
-        affinity: Affinity::None,
+        ..LoadBalancerSpec::default()
     };
     let service = scene.service(object, &["10.0.0.1", "10.0.0.2 notready"]);
     service.meta.created_secs = age;

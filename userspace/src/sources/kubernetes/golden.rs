@@ -121,7 +121,7 @@ impl Stored {
                 cluster.namespaces.labels.insert(text("name").into(), Arc::new(labels));
             }
             "Service" => {
-                let (spec, _) = fold::service(raw(&object), ProbeSpec::default(), interner);
+                let (spec, _) = fold::service(raw(&object), &fold::Reading::default(), interner);
                 // No samples of EndpointSlices: one endpoint for each port.
                 self.endpoints += 1;
                 let endpoint = |port: &ServicePort| Endpoint {

@@ -108,14 +108,15 @@ impl Store {
     pub fn can_take(&self, policy: &Policy) -> bool {
         let own = &self.tables.cluster.policy;
         own.probe_defaults == policy.probe_defaults
+            && own.load_balancers == policy.load_balancers
             && own.ingress.is_on() == policy.ingress.is_on()
             && own.pools.is_on() == policy.pools.is_on()
     }
 
-    /// Replaces what the chart allows and presets, except for [`Policy::probe_defaults`], with which Services were read.
+    /// Replaces what the chart allows and presets, except for that with which Services were read.
     pub fn set_policy(&mut self, policy: Policy) {
-        let probe_defaults = self.tables.cluster.policy.probe_defaults;
-        let policy = Policy { probe_defaults, ..policy };
+        let Policy { probe_defaults, load_balancers, .. } = self.tables.cluster.policy.clone();
+        let policy = Policy { probe_defaults, load_balancers, ..policy };
         let is_other = self.tables.cluster.policy != policy;
         self.tables.cluster.policy = policy;
         self.is_touched |= is_other;

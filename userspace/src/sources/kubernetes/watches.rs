@@ -7,7 +7,7 @@ use super::interner::Interner;
 use super::source::Source;
 use super::watch::{Event, Sink, Watch, Watched};
 use super::watch_event::{Body, Entry, Mark, Message, StoredStatus, WatchEvent};
-use crate::model::cluster::{Policy, ProbeSpec};
+use crate::model::cluster::Policy;
 use crate::model::{Kind, ObjectName, Problem};
 use futures_util::FutureExt as _;
 use kube::Client;
@@ -44,7 +44,8 @@ pub enum Reads {
 pub(super) struct Start {
     pub(super) client: Client,
     pub(super) outbox: mpsc::Sender<Message>,
-    probe: ProbeSpec,
+    /// With what Services are read.
+    reading: fold::Reading,
     interner: Interner,
 }
 
@@ -52,7 +53,8 @@ impl Start {
     /// What watches need that report to `outbox`.
     pub(super) fn new(options: Options, outbox: mpsc::Sender<Message>) -> Self {
         let Options { client, policy, .. } = options;
-        Self { client, outbox, probe: policy.probe_defaults, interner: Interner::default() }
+        let reading = fold::Reading { probe: policy.probe_defaults, classes: policy.load_balancers };
+        Self { client, outbox, reading, interner: Interner::default() }
     }
 
     /// Starts the watch of a kind.
@@ -63,7 +65,6 @@ impl Start {
         version: &str,
         epoch: u64,
     ) -> AbortHandle {
-        let probe = self.probe;
         match source {
             Source::Definitions | Source::Namespaces => {
                 self.one::<_, false, _>(watches, source, version, epoch, |raw, interner| {
@@ -71,8 +72,9 @@ impl Start {
                 })
             }
             Source::Services => {
+                let reading = self.reading.clone();
                 self.one::<_, true, _>(watches, source, version, epoch, move |raw, interner| {
-                    told(fold::service(raw, probe, interner), Body::Service)
+                    told(fold::service(raw, &reading, interner), Body::Service)
                 })
             }
             Source::EndpointSlices => {

@@ -37,7 +37,7 @@ pub(super) use listener_set::fold as listener_set;
 pub(super) use namespace::fold as namespace;
 pub(super) use pool::fold as pool;
 pub(super) use route::fold as route;
-pub(super) use service::fold as service;
+pub(super) use service::{Reading, fold as service};
 
 use super::api::gateway::Parent;
 use super::api::object::RawMeta;

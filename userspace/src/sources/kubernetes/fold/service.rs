@@ -6,7 +6,10 @@ use super::super::interner::Interner;
 use super::super::probe;
 use super::super::value::{self, Findings, wrong};
 use super::{findings, meta, pool_wish};
-use crate::model::cluster::{FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec};
+use crate::model::cluster::{
+    ClassPolicy, FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec,
+};
+use crate::model::service::OWN_CLASS;
 use crate::model::source_ranges::RANGES_OF_ONE_MAX;
 use crate::model::{Affinity, Kind, Problem, SourceRanges};
 use serde_json::Value;
@@ -14,8 +17,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// `spec.loadBalancerClass` of Services that are ours.
-const CLASS: &str = "vestibule.dev/lb";
 /// Annotations that ask for addresses, the stronger first: a list with commas.
 const ADDRESSES: [&str; 3] =
     ["vestibule.dev/addresses", "metallb.io/loadBalancerIPs", "metallb.universe.tf/loadBalancerIPs"];
@@ -25,10 +26,19 @@ const SHARING_KEY: [&str; 2] = ["metallb.io/allow-shared-ip", "metallb.universe.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 const PROBE: &str = "vestibule.dev/probe";
 
-/// Folds a Service; `defaults` is what its probe annotation does not say.
+/// What is read of Services besides themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in super::super) struct Reading {
+    /// What its probe annotation does not say.
+    pub(in super::super) probe: ProbeSpec,
+    /// Which of them are ours besides those of our own class.
+    pub(in super::super) classes: ClassPolicy,
+}
+
+/// Folds a Service.
 pub(in super::super) fn fold(
     raw: Raw<InSpec<Service>>,
-    defaults: ProbeSpec,
+    reading: &Reading,
     interner: &Interner,
 ) -> (ServiceSpec, Vec<Problem>) {
     let meta = meta(&raw.meta, interner);
@@ -36,7 +46,9 @@ pub(in super::super) fn fold(
     let annotations = &raw.meta.annotations;
     let spec = found.body(raw.body).spec.unwrap_or_default();
     let kind = spec.r#type.as_deref().unwrap_or("ClusterIP");
-    let is_ours = kind == "LoadBalancer" && spec.load_balancer_class.as_deref() == Some(CLASS);
+    let class = spec.load_balancer_class.as_deref();
+    let has_own_class = class == Some(OWN_CLASS);
+    let is_ours = kind == "LoadBalancer" && (has_own_class || reading.classes.adopts(class));
     let service = ServiceSpec {
         is_external_name: kind == "ExternalName",
         load_balancer: is_ours.then(|| {
@@ -44,13 +56,15 @@ pub(in super::super) fn fold(
             Arc::new(LoadBalancerSpec {
                 given,
                 from,
+                is_adopted: !has_own_class,
+                foreign: host_name(&raw.status, interner),
                 ..load_balancer(&spec, annotations, &mut found, interner)
             })
         }),
         ports: ports(spec.ports, &mut found, interner),
         probe: annotations
             .get(PROBE)
-            .and_then(|text| found.check(annotation(PROBE), text, probe::read(text, defaults))),
+            .and_then(|text| found.check(annotation(PROBE), text, probe::read(text, reading.probe))),
         meta,
     };
     (service, found.into_problems())
@@ -96,6 +110,8 @@ fn load_balancer(
         field: interner.of(&field),
         given: Vec::new(),
         from: PoolWish::default(),
+        is_adopted: false,
+        foreign: None,
         sharing_key: SHARING_KEY
             .iter()
             .find_map(|name| annotations.get(*name))
@@ -146,6 +162,13 @@ fn given(status: &Value) -> Vec<IpAddr> {
     let ingress = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
     let address = |entry: &Value| value::address(entry.get("ip")?.as_str()?).ok();
     ingress.into_iter().flatten().filter_map(address).collect()
+}
+
+/// Returns the first host name in its status.
+fn host_name(status: &Value, interner: &Interner) -> Option<Arc<str>> {
+    let ingress = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
+    let mut names = ingress.into_iter().flatten().filter_map(|entry| entry.get("hostname")?.as_str());
+    names.find(|name| !name.is_empty()).map(|name| interner.of(name))
 }
 
 /// The API server writes the families of each Service, both where the policy asks for two, and checks them.

@@ -1,8 +1,9 @@
 use super::super::{endpoint_slice, service};
-use super::{defaults, interner, lines, raw};
-use crate::model::cluster::{EndpointState, ProbeKind};
+use super::{Reading, defaults, interner, lines, raw};
+use crate::model::cluster::{ClassPolicy, EndpointState, ProbeKind};
 use crate::model::{Affinity, SourceRanges};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 const SLICE: &str = r#"
 apiVersion: discovery.k8s.io/v1
@@ -118,7 +119,7 @@ fn load_balancer(spec: &str, annotations: &str) -> String {
 }
 
 fn addresses(text: &str) -> (Vec<IpAddr>, String, Vec<String>) {
-    let (service, problems) = service(raw(text), defaults(), &interner());
+    let (service, problems) = service(raw(text), &defaults(), &interner());
     let ours = service.load_balancer.unwrap();
     (ours.addresses.clone(), ours.field.to_string(), lines(&problems))
 }
@@ -134,9 +135,32 @@ fn only_our_class_makes_a_service_ours() {
         ("loadBalancerClass: vestibule.dev/lb", false),
     ] {
         let text = format!("metadata: {{name: a, namespace: ns}}\nspec: {{{spec}, ports: [{{port: 1}}]}}\n");
-        let (service, _) = service(raw(&text), defaults(), &interner());
+        let (service, _) = service(raw(&text), &defaults(), &interner());
         assert_eq!(service.load_balancer.is_some(), is_ours, "{spec}");
     }
+}
+
+#[test]
+fn services_of_listed_classes_and_without_one_are_adopted() {
+    let reading = |others: &[&str], is_default| {
+        let others = others.iter().map(|name| Arc::from(*name)).collect();
+        Reading { classes: ClassPolicy { others, is_default }, ..Reading::default() }
+    };
+    // Whether it is ours, and adopted.
+    let read = |class: &str, reading: &Reading| {
+        let ingress = "{loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.example}]}}";
+        let text = format!(
+            "metadata: {{name: a, namespace: ns}}\nspec: {{type: LoadBalancer{class}}}\nstatus: {ingress}\n"
+        );
+        let ours = service(raw(&text), reading, &interner()).0.load_balancer?;
+        assert_eq!((ours.given.len(), ours.foreign.as_deref()), (1, Some("lb.example")));
+        Some(ours.is_adopted)
+    };
+    let (own, other) = (", loadBalancerClass: vestibule.dev/lb", ", loadBalancerClass: example.com/metallb");
+    let listed = reading(&["example.com/metallb", "vestibule.dev/lb"], false);
+    assert_eq!([own, other, ""].map(|class| read(class, &listed)), [Some(false), Some(true), None]);
+    let default = reading(&[], true);
+    assert_eq!([own, other, ""].map(|class| read(class, &default)), [Some(false), None, Some(true)]);
 }
 
 #[test]
@@ -181,7 +205,7 @@ fn an_unreadable_address_leaves_the_others() {
 #[test]
 fn source_ranges_are_read_in_both_places() {
     let read = |text: &str| {
-        let (service, problems) = service(raw(text), defaults(), &interner());
+        let (service, problems) = service(raw(text), &defaults(), &interner());
         let ranges = service.load_balancer.unwrap().source_ranges.clone();
         let text = |ranges: SourceRanges| {
             ranges.ranges().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
@@ -223,8 +247,9 @@ fn source_ranges_are_read_in_both_places() {
 
 #[test]
 fn the_affinity_of_a_service_is_read() {
-    let read =
-        |spec: &str| service(raw(&load_balancer(spec, "")), defaults(), &interner()).0.load_balancer.unwrap();
+    let read = |spec: &str| {
+        service(raw(&load_balancer(spec, "")), &defaults(), &interner()).0.load_balancer.unwrap()
+    };
     assert_eq!(read("sessionAffinity: ClientIP").affinity, Affinity::ClientIp);
     assert_eq!([read("").affinity, read("sessionAffinity: None").affinity], [Affinity::None; 2]);
 }
@@ -232,7 +257,7 @@ fn the_affinity_of_a_service_is_read() {
 /// Its status is the copy of what it has, where Claims are lost.
 #[test]
 fn families_and_the_addresses_of_the_status_are_read() {
-    let read = |text: &str| service(raw(text), defaults(), &interner()).0.load_balancer.unwrap();
+    let read = |text: &str| service(raw(text), &defaults(), &interner()).0.load_balancer.unwrap();
     let wishes = |text: &str| -> Vec<(bool, bool)> {
         read(text).families.iter().map(|wish| (wish.is_v4, wish.is_required)).collect()
     };
@@ -251,7 +276,7 @@ fn families_and_the_addresses_of_the_status_are_read() {
 #[test]
 fn ports_keep_their_protocol_and_names() {
     let text = "metadata: {name: a, namespace: ns}\nspec: {type: ExternalName, ports: [{port: 443, name: tls}, {port: 53, protocol: UDP}, {port: 0}]}\n";
-    let (service, problems) = service(raw(text), defaults(), &interner());
+    let (service, problems) = service(raw(text), &defaults(), &interner());
     let ports: Vec<_> = service
         .ports
         .iter()
@@ -271,7 +296,7 @@ fn the_probe_annotation_is_read_and_a_bad_one_leaves_the_charts() {
         let text = format!(
             "metadata: {{name: a, namespace: ns, annotations: {{vestibule.dev/probe: '{text}'}}}}\nspec: {{}}\n"
         );
-        let (service, problems) = service(raw(&text), defaults(), &interner());
+        let (service, problems) = service(raw(&text), &defaults(), &interner());
         (service.probe, lines(&problems))
     };
     assert_eq!(probe("off"), (Some(None), vec![]));

@@ -119,7 +119,7 @@ fn fold_as_everything(object: &Value) {
     assert!(
         route.rules.iter().flatten().all(|backend| backend.port != Some(0) && backend.weight <= 1_000_000)
     );
-    let (service, told) = service(read(object), defaults(), &interner);
+    let (service, told) = service(read(object), &defaults(), &interner);
     problems.push(told);
     assert!(service.ports.iter().all(|port| port.port != 0));
     let (ingress, told) = ingress(read(object), &interner);

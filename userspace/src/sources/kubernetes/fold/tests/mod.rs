@@ -17,8 +17,8 @@ mod garbage;
 
 use super::super::api::object::{Object, Raw};
 use super::super::interner::Interner;
+use super::Reading;
 use crate::model::Problem;
-use crate::model::cluster::ProbeSpec;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -45,6 +45,6 @@ fn interner() -> Interner {
     Interner::default()
 }
 
-fn defaults() -> ProbeSpec {
-    ProbeSpec::default()
+fn defaults() -> Reading {
+    Reading::default()
 }

@@ -91,7 +91,7 @@ fn services_and_gateways_name_a_pool_and_a_key_by_either_prefix() {
     };
     let old = "metallb.universe.tf/address-pool: old";
     let balancer = |annotations: &str| {
-        let (service, _) = service(raw(&text(annotations)), defaults(), &interner());
+        let (service, _) = service(raw(&text(annotations)), &defaults(), &interner());
         service.load_balancer.unwrap()
     };
     let of_service = |annotations: &str| balancer(annotations).from.clone();

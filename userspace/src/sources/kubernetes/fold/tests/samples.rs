@@ -49,7 +49,7 @@ fn folded(object: &Value, interner: &Interner) -> Option<(String, Vec<Problem>)>
         "TCPRoute" => text(super::super::route(Kind::TcpRoute, raw_of(object()), interner)),
         "ReferenceGrant" => text(super::super::grant(raw_of(object()), interner)),
         "Namespace" => text(super::super::namespace(raw_of(object()), interner)),
-        "Service" => text(super::super::service(raw_of(object()), defaults(), interner)),
+        "Service" => text(super::super::service(raw_of(object()), &defaults(), interner)),
         _ => return None,
     })
 }

@@ -1,0 +1,83 @@
+//! Services that are ours without our own class. MetalLB may have served them: what their status has then stays theirs, and while
+//! MetalLB may run they are left alone.
+
+use crate::model::cluster::{LoadBalancerSpec, ServiceSpec};
+use crate::model::{Cluster, ObjectRef, Problem};
+use std::net::IpAddr;
+
+/// How a Service is adopted.
+#[derive(Default)]
+pub(super) struct Adoption {
+    /// Addresses of its status that are to stay: no Claim says so yet.
+    pub(super) addresses: Vec<IpAddr>,
+    /// Why it is left alone: it keeps what it has, and gets nothing.
+    pub(super) hold: Option<Hold>,
+}
+
+/// Why a Service is left alone.
+#[derive(Clone, Debug)]
+pub(super) struct Hold {
+    /// `None`: it has all that it could ask for.
+    pub(super) problem: Option<Problem>,
+}
+
+impl Adoption {
+    /// `given`: what it has by Claims and by its status, as far as it does not ask for another pool.
+    pub(super) fn of(
+        cluster: &Cluster,
+        object: &ObjectRef,
+        service: &ServiceSpec,
+        balancer: &LoadBalancerSpec,
+        given: &[IpAddr],
+    ) -> Self {
+        if !balancer.is_adopted {
+            return Self::default();
+        }
+        let is_granted = cluster.possession.of_object(object).next().is_some();
+        let hold = hold(cluster, service, balancer, is_granted).map(|problem| Hold { problem });
+        let is_wanted = |address: &&IpAddr| balancer.field.is_empty() || balancer.addresses.contains(address);
+        let adopted = given.iter().filter(|_| !is_granted).filter(is_wanted);
+        Self { addresses: adopted.copied().collect(), hold }
+    }
+
+    /// Leaves it alone because an address of its status cannot be its own here.
+    pub(super) fn refuse(&mut self, address: IpAddr, why: Option<String>) {
+        let why = why.unwrap_or_else(|| format!("it asks for no address such as {address}"));
+        let remedy = "add a range that has the address to the chart's values, or take it out of the status, for a new one";
+        let problem = left("status.loadBalancer.ingress", why, remedy).value(address);
+        self.hold = Some(Hold { problem: Some(problem) });
+    }
+}
+
+/// Returns why it is left alone whatever its addresses are.
+fn hold(
+    cluster: &Cluster,
+    service: &ServiceSpec,
+    balancer: &LoadBalancerSpec,
+    is_granted: bool,
+) -> Option<Option<Problem>> {
+    // One that was granted its addresses was so because MetalLB was away.
+    if let Some(closed) = cluster.pools_closed.as_ref().filter(|closed| closed.may_run || !is_granted) {
+        let remedy = "remove MetalLB, or make the Service again with class vestibule.dev/lb";
+        let problem = || left("spec.loadBalancerClass", closed.why.to_string(), remedy);
+        return Some((!is_granted).then(problem));
+    }
+    if is_granted {
+        return None;
+    }
+    if let Some(name) = &balancer.foreign {
+        let remedy = "take it out of the status, for an address of the chart's ranges, or give the Service a class of another \
+                      implementation";
+        let what = "another implementation has written a host name".to_owned();
+        return Some(Some(left("status.loadBalancer.ingress", what, remedy).value(name)));
+    }
+    // Another implementation may serve it, and wrote its status.
+    (!service.ports.iter().any(|port| port.is_tcp)).then(|| {
+        let what = "it has no TCP port, and only TCP is served".to_owned();
+        Some(left("spec.ports", what, "add a TCP port, or serve it by other means"))
+    })
+}
+
+fn left(field: &str, why: String, remedy: &str) -> Problem {
+    Problem::warning(field, format!("{why}: the Service is left as it is"), remedy)
+}
