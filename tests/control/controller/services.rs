@@ -104,6 +104,19 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     let event = &told[0];
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Service")));
     assert!(event["note"].as_str().unwrap().contains("in the ranges"), "no remedy: {event:#}");
+    let failed =
+        "Failed to allocate IP for \"tenant/outside\": metadata.annotations[vestibule.dev/addresses]: ";
+    assert_eq!(event["reason"], "AllocationFailed");
+    assert!(event["note"].as_str().unwrap().starts_with(failed), "{event:#}");
+    // What got its addresses from the former leader is not said again.
+    for (name, address) in [("lb", "192.0.2.9"), ("any", &given)] {
+        let told = events(&scene, name);
+        assert_eq!(told.len(), 1, "{told:#?}");
+        let said = (&told[0]["type"], &told[0]["reason"], &told[0]["note"]);
+        let note = json!(format!("Assigned IP [\"{address}\"]"));
+        assert_eq!(said, (&json!("Normal"), &json!("IPAllocated"), &note));
+        assert_eq!(told[0]["series"], Value::Null, "{told:#?}");
+    }
     assert_eq!(events(&scene, "foreign"), [] as [Value; 0]);
 
     // One that requests none has one of the ranges, and keeps it when another controller leads.
@@ -113,6 +126,11 @@ fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     scene.kubectl().run(&["-n", "tenant", "patch", "service", "lb", "--type=merge", "-p", patch]).unwrap();
     let is_empty = |service: &Value| service["status"] == json!({"loadBalancer": {}});
     scene.wait("our condition to go", ["service", "lb"], is_empty);
+    let cleared = |events: &Value| {
+        let is_of = |event: &&Value| is_told(event, "lb") && event["reason"] == "ClearAssignment";
+        events["items"].as_array().unwrap().iter().any(|event| is_of(&event))
+    };
+    scene.kubectl().wait_for("the Event", &arguments, SOON, cleared).unwrap();
     let foreign = scene.kubectl().get(&["-n", "tenant", "service", "foreign"]).unwrap();
     assert_eq!(foreign["status"], json!({"loadBalancer": {}}));
     assert_eq!(scene.refusals(), [""; 0]);

@@ -125,7 +125,7 @@ impl Core {
 
     /// Begins or ceases to lead: another controller may have written meanwhile, or may do so from now on.
     pub(super) fn lead(&mut self) {
-        self.judge.forget_all();
+        self.judge.lead();
         self.queue.clear();
         self.claims.clear();
         self.won.clear();
@@ -183,6 +183,9 @@ impl Core {
         notes.extend(evidence.stale(&stale));
         notes.extend(evidence.excluded(&excluded));
         self.teller.lasts(notes);
+        for happening in &judged.happenings {
+            self.teller.happened(evidence.allocated(happening));
+        }
         for (object, write) in judged.writes {
             match judged.won.get(&object) {
                 Some(lost) => self.won.insert(object.clone(), lost.clone()),

@@ -1,6 +1,7 @@
 //! Computes what must be written from what is known. Pure, except that it remembers how each object was last
 //! judged, so that one change costs the comparison of one object instead of all.
 
+use super::allocated::{Allocated, Happening};
 use super::claims::Claims;
 use super::health::{self, Failing, Health};
 use super::hold::Hold;
@@ -56,6 +57,8 @@ pub(super) struct Judgement {
     pub(super) won: BTreeMap<ObjectRef, String>,
     /// Addresses in use by Gateways and Services.
     pub(super) in_use: BTreeSet<IpAddr>,
+    /// What happened to the addresses of Services.
+    pub(super) happenings: Vec<Happening>,
     /// When to judge again even if nothing changes.
     pub(super) again: Option<Instant>,
 }
@@ -74,6 +77,7 @@ pub(super) struct Judge {
     given: BTreeMap<ObjectName, (String, Vec<IpAddr>)>,
     health: Health,
     standings: Standings,
+    allocated: Allocated,
 }
 
 /// What an object was judged by, besides its verdict.
@@ -97,12 +101,19 @@ impl Judge {
             given: BTreeMap::new(),
             health: Health::default(),
             standings: Standings::new(),
+            allocated: Allocated::default(),
         }
     }
 
     /// Replaces the content of the files.
     pub(super) fn reads(&mut self, file: Facts) {
         self.file = file;
+    }
+
+    /// Begins or ceases to lead: another controller may have changed everything.
+    pub(super) fn lead(&mut self) {
+        self.forget_all();
+        self.allocated.clear();
     }
 
     /// Forgets all results, so that every object is judged again.
@@ -135,6 +146,7 @@ impl Judge {
         let mut cluster = self.with_given(view);
         cluster.possession = own.possession();
         let assignment = ipam::assign(&cluster);
+        let happenings = self.allocated.changes(&cluster, &assignment.services);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
         let held = held(&assignment);
@@ -142,7 +154,8 @@ impl Judge {
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
         self.standings.begin(view.nodes);
-        let mut round = Round { judge: self, view, claims: own, out: Judgement::default() };
+        let mut round =
+            Round { judge: self, view, claims: own, out: Judgement { happenings, ..Judgement::default() } };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);

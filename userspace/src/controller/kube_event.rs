@@ -178,8 +178,10 @@ impl Teller {
             return Next::Idle;
         }
         let happened = self.happened.iter_mut().map(|(note, state)| (&*note, state));
+        // A thousand Services that got their addresses delay no warning.
+        let (warnings, normal): (Vec<_>, Vec<_>) = happened.partition(|(note, _)| note.is_warning);
         let (mut found, mut later) = (None, None::<Instant>);
-        for (note, state) in happened.chain(&mut self.lasting) {
+        for (note, state) in warnings.into_iter().chain(&mut self.lasting).chain(normal) {
             let State::Waiting { not_before, failures } = *state else { continue };
             let in_flight = self.in_flight.get(&note.regarding.namespace);
             if in_flight.is_some_and(|count| *count >= OF_NAMESPACE) {
@@ -416,5 +418,24 @@ mod tests {
         assert_eq!(told(&mut teller, &mut now).len(), 100);
         let took = now - start;
         assert!(took > Duration::from_secs(9) && took < Duration::from_secs(11), "{took:?}");
+    }
+
+    #[test]
+    fn what_is_only_good_to_know_delays_no_warning() {
+        let (mut teller, now) = (Teller::new(), Instant::now());
+        teller.happened(Note { is_warning: false, ..note("a", "assigned") });
+        teller.lasts([note("b", "wrong")].into());
+        teller.happened(note("c", "edited"));
+        let names: Vec<String> = (0..2)
+            .map(|_| match teller.next(now) {
+                Next::Tell(note, _) => {
+                    teller.told(&note);
+                    note.regarding.name
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(names, ["c", "b"]);
+        assert!(matches!(teller.next(now), Next::Tell(note, 1) if note.regarding.name == "a"));
     }
 }

@@ -1,5 +1,6 @@
 //! What is written as Events: problems of objects, complaints of nodes, backends that nodes see down. Pure.
 
+use super::allocated::Happening;
 use super::claims::Edited;
 use super::health::Failing;
 use super::kube_event::{Note, Regarding};
@@ -52,18 +53,36 @@ impl Evidence<'_> {
 
     fn problem(&self, problem: &Problem) -> Option<Note> {
         let object = problem.object.as_ref()?;
-        let mut text = String::new();
+        let mut text =
+            problem.reason.map(|reason| reason.opening(&object.name.to_string())).unwrap_or_default();
         if !problem.field.is_empty() {
-            text = format!("{}: ", problem.field);
+            text.push_str(&format!("{}: ", problem.field));
         }
         text.push_str(&problem.what);
         if !problem.value.is_empty() {
             text.push_str(&format!(" (value {:?})", problem.value));
         }
         text.push_str(&format!("; {}", problem.remedy));
-        let reason = if problem.is_error() { "Refused" } else { "Doubtful" };
+        let reason = match problem.reason {
+            Some(reason) => reason.text(),
+            None if problem.is_error() => "Refused",
+            None => "Doubtful",
+        };
         let regarding = self.regarding(object);
         Some(Note { regarding, is_warning: true, reason, text, nodes: String::new() })
+    }
+
+    /// Returns the note about a change of a Service's addresses.
+    pub(super) fn allocated(&self, happening: &Happening) -> Note {
+        let Happening { service, reason, text } = happening;
+        let object = ObjectRef { kind: Kind::Service, name: service.clone() };
+        Note {
+            regarding: self.regarding(&object),
+            is_warning: reason.is_warning(),
+            reason: reason.text(),
+            text: text.clone(),
+            nodes: String::new(),
+        }
     }
 
     /// Returns the note that a route has regained what it had lost.
@@ -204,8 +223,8 @@ pub(super) fn won(old: &Value, new: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Meta;
     use crate::model::cluster::{Endpoint, EndpointState, GatewaySpec};
+    use crate::model::{EventReason, Meta};
     use crate::settle::OWNED;
     use crate::status::{Complaint, Held};
     use serde_json::json;
@@ -261,6 +280,38 @@ mod tests {
         let gone = ObjectRef { kind: Kind::Service, name: ObjectName::new("x", "gone") };
         let told = notes(&[Problem::warning("", "x", "y").object(gone)], &Nodes::default(), &[]);
         assert_eq!((told[0].regarding.api_version.as_str(), told[0].regarding.uid.as_str()), ("v1", ""));
+    }
+
+    #[test]
+    fn problems_of_addresses_have_the_reasons_of_metallb() {
+        let service = ObjectRef { kind: Kind::Service, name: ObjectName::new("t", "api") };
+        let problem =
+            Problem::warning("spec.loadBalancerIP", "is used", "ask for another").object(service.clone());
+        let failed = problem.clone().reason(EventReason::AllocationFailed);
+        let invalid = problem.reason(EventReason::LoadBalancerFailed);
+        let notes = notes(&[failed, invalid], &Nodes::default(), &[]);
+        let said: Vec<_> =
+            notes.iter().map(|note| (note.is_warning, note.reason, note.text.as_str())).collect();
+        let text = "spec.loadBalancerIP: is used; ask for another";
+        let expected = [
+            (true, "AllocationFailed", format!("Failed to allocate IP for \"t/api\": {text}")),
+            (true, "LoadBalancerFailed", format!("invalid requested loadbalancer IPs: {text}")),
+        ];
+        assert_eq!(
+            said,
+            expected.each_ref().map(|(warning, reason, text)| (*warning, *reason, text.as_str()))
+        );
+        let cluster = cluster();
+        let ground = Evidence {
+            cluster: &cluster,
+            version: &|_| Some("v1"),
+            nodes: &Nodes::default(),
+            failing: &Failing::new(),
+            node_uids: &BTreeMap::new(),
+        };
+        let (reason, text) = (EventReason::IpAllocated, "Assigned IP".to_owned());
+        let note = ground.allocated(&Happening { service: service.name, reason, text });
+        assert_eq!((note.is_warning, note.reason, note.regarding.kind), (false, "IPAllocated", "Service"));
     }
 
     #[test]

@@ -21,6 +21,8 @@ mod ask;
 pub mod holders;
 /// Reads the Lease once.
 pub mod leader;
+/// What changes of the addresses of Services.
+mod allocated;
 /// Whether MetalLB runs beside us.
 mod metallb;
 /// Which agents are alive. Pure.

@@ -5,7 +5,7 @@ use super::pool::{PoolIndex, Pools};
 use super::share::Share;
 use super::{Allocation, Ledger, POOL_FIELD, is_eligible};
 use crate::model::cluster::{FamilyWish, GatewaySpec, LoadBalancerSpec, PoolWish};
-use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Possession, Problem};
+use crate::model::{Cluster, EventReason, Kind, ObjectName, ObjectRef, Possession, Problem};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -323,11 +323,21 @@ impl<'a> Claimant<'a> {
         }
     }
 
+    /// Returns why a Service has no address of a family that it can do without.
+    fn spare(&self, pools: &Pools<'_>) -> Option<String> {
+        let is_lacking = |slot: &&Slot| slot.got.is_none() && matches!(slot.wish, Wish::Spare { .. });
+        let slot = self.slots.iter().filter(|_| self.kind == Kind::Service).find(is_lacking)?;
+        let family = if slot.open()? { "IPv4" } else { "IPv6" };
+        let home =
+            self.home(pools).map_or_else(|| "any pool".to_owned(), |home| pools.name(home).to_string());
+        Some(format!("no free {family} address in {home}"))
+    }
+
     pub(super) fn allocation(self, ledger: &Ledger<'_>) -> Allocation {
         let addresses: Vec<IpAddr> = self.slots.iter().filter_map(|slot| slot.got).collect();
         if let Some(Hold { problem }) = &self.adoption.hold {
             let problem = problem.clone().map(|problem| problem.object(self.object()));
-            return Allocation { addresses, reason: None, problem, is_held: true };
+            return Allocation { addresses, problem, is_held: true, ..Allocation::default() };
         }
         let lacks_any = self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
         let (reason, problem) = if let Some((value, first)) = self.refused.first() {
@@ -360,6 +370,13 @@ impl<'a> Claimant<'a> {
         } else {
             (None, None)
         };
-        Allocation { addresses, reason, problem, is_held: false }
+        let problem = match (self.kind, reason) {
+            (Kind::Service, Some(_)) => {
+                problem.map(|problem: Problem| problem.reason(EventReason::AllocationFailed))
+            }
+            _ => problem,
+        };
+        let spare = self.spare(&ledger.pools).filter(|_| !addresses.is_empty());
+        Allocation { addresses, reason, problem, spare, is_held: false }
     }
 }

@@ -57,6 +57,8 @@ pub struct Allocation {
     pub reason: Option<&'static str>,
     /// What is missing, and what to do.
     pub problem: Option<Problem>,
+    /// Why a Service has no address of a family that it can do without.
+    pub spare: Option<String>,
     /// It is left alone: its status and its Claims stay as they are.
     pub is_held: bool,
 }

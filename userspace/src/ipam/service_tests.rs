@@ -2,6 +2,7 @@
 
 use super::tests::{DUAL, cluster, families, got_service, ip, name, object as object_ref, range, service};
 use super::*;
+use crate::model::EventReason;
 use crate::model::cluster::ServicePort;
 use std::sync::Arc;
 
@@ -116,4 +117,20 @@ fn services_get_an_address_of_each_family_and_keep_it() {
     cluster.services.retain(|service, _| *service == name("c/six"));
     cluster.policy.ranges = vec![range("2001:db8::-2001:db8::")];
     assert_eq!(got_service(&cluster, "c/six"), "2001:db8::");
+}
+
+#[test]
+fn why_a_service_has_no_address_of_its_second_family() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.1"]);
+    for (object, is_required) in [("a/prefers", false), ("a/requires", true)] {
+        service(&mut cluster, object, 1, &[]);
+        families(&mut cluster, object, &[(true, true), (false, is_required)]);
+    }
+    let services = assign(&cluster).services;
+    let prefers = &services[&name("a/prefers")];
+    assert_eq!(prefers.spare.as_deref(), Some("no free IPv6 address in the ranges of the installation"));
+    assert_eq!(prefers.problem, None);
+    let requires = &services[&name("a/requires")];
+    assert_eq!(requires.spare, None);
+    assert_eq!(requires.problem.as_ref().unwrap().reason, Some(EventReason::AllocationFailed));
 }

@@ -38,11 +38,14 @@ pub mod possession;
 pub mod digest;
 /// What is wrong, where, and what to do about it.
 pub mod problem;
+/// Reasons of Events on Services.
+pub mod event_reason;
 
 pub use claim::{Claim, ClaimSet, Origin, StoredClaim};
 pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
+pub use event_reason::EventReason;
 pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use kind::Kind;
 pub use name::{InvalidName, Pattern, ServerName};

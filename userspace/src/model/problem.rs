@@ -1,5 +1,6 @@
 //! What is wrong, where, and what to do about it.
 
+use super::event_reason::EventReason;
 use super::object::ObjectRef;
 use std::fmt;
 
@@ -29,6 +30,8 @@ pub struct Problem {
     pub remedy: String,
     /// Line in the source, from 1; `None` = not known or not in a file.
     pub line: Option<u32>,
+    /// Reason of the Event about it; `None` = the severity says it.
+    pub reason: Option<EventReason>,
 }
 
 impl Problem {
@@ -42,6 +45,7 @@ impl Problem {
             what: what.into(),
             remedy: remedy.into(),
             line: None,
+            reason: None,
         }
     }
 
@@ -54,6 +58,13 @@ impl Problem {
     #[must_use]
     pub fn object(mut self, object: ObjectRef) -> Self {
         self.object = Some(object);
+        self
+    }
+
+    /// With the reason of its Event.
+    #[must_use]
+    pub fn reason(mut self, reason: EventReason) -> Self {
+        self.reason = Some(reason);
         self
     }
 

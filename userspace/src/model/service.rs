@@ -71,6 +71,8 @@ pub struct LoadBalancerSpec {
     pub is_adopted: bool,
     /// A host name in its status: we write none.
     pub foreign: Option<Arc<str>>,
+    /// Its annotations of MetalLB's old prefix, in order.
+    pub deprecated: Vec<Arc<str>>,
     /// Families of which it wants an address each where it asks for none, the primary first; empty: any one.
     pub families: Vec<FamilyWish>,
     /// Where its addresses come from.

@@ -11,7 +11,7 @@ use crate::model::cluster::{
 };
 use crate::model::service::OWN_CLASS;
 use crate::model::source_ranges::RANGES_OF_ONE_MAX;
-use crate::model::{Affinity, Kind, Problem, SourceRanges};
+use crate::model::{Affinity, EventReason, Kind, Problem, SourceRanges};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,6 +24,8 @@ const ADDRESSES: [&str; 3] =
 const SHARING_KEY: [&str; 2] = ["metallb.io/allow-shared-ip", "metallb.universe.tf/allow-shared-ip"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// What MetalLB's annotations began with in its first releases.
+const OLD_PREFIX: &str = "metallb.universe.tf/";
 const PROBE: &str = "vestibule.dev/probe";
 
 /// What is read of Services besides themselves.
@@ -58,6 +60,7 @@ pub(in super::super) fn fold(
                 from,
                 is_adopted: !has_own_class,
                 foreign: host_name(&raw.status, interner),
+                deprecated: deprecated(annotations, interner),
                 ..load_balancer(&spec, annotations, &mut found, interner)
             })
         }),
@@ -67,7 +70,19 @@ pub(in super::super) fn fold(
             .and_then(|text| found.check(annotation(PROBE), text, probe::read(text, reading.probe))),
         meta,
     };
-    (service, found.into_problems())
+    let mut problems = found.into_problems();
+    // What is wrong with the addresses that it asks for.
+    let field = service.load_balancer.as_ref().map_or("", |balancer| &balancer.field);
+    for problem in problems.iter_mut().filter(|problem| problem.field == field) {
+        problem.reason = Some(EventReason::LoadBalancerFailed);
+    }
+    (service, problems)
+}
+
+/// Returns the annotations of MetalLB's old prefix, but for the one that MetalLB itself wrote.
+fn deprecated(annotations: &BTreeMap<String, String>, interner: &Interner) -> Vec<Arc<str>> {
+    let names = annotations.keys().filter(|name| name.starts_with(OLD_PREFIX));
+    names.filter(|name| !name.ends_with("/ip-allocated-from-pool")).map(|name| interner.of(name)).collect()
 }
 
 fn ports(raw: Option<Vec<RawPort>>, found: &mut Findings, interner: &Interner) -> Vec<ServicePort> {
@@ -112,6 +127,7 @@ fn load_balancer(
         from: PoolWish::default(),
         is_adopted: false,
         foreign: None,
+        deprecated: Vec::new(),
         sharing_key: SHARING_KEY
             .iter()
             .find_map(|name| annotations.get(*name))

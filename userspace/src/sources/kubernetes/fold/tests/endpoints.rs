@@ -1,7 +1,7 @@
 use super::super::{endpoint_slice, service};
 use super::{Reading, defaults, interner, lines, raw};
 use crate::model::cluster::{ClassPolicy, EndpointState, ProbeKind};
-use crate::model::{Affinity, SourceRanges};
+use crate::model::{Affinity, EventReason, SourceRanges};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -191,6 +191,13 @@ fn an_unreadable_address_leaves_the_others() {
     ));
     assert_eq!(found, ["192.0.2.9".parse::<IpAddr>().unwrap()]);
     assert_eq!(problems.len(), 3);
+    let text = load_balancer(
+        "",
+        "metallb.universe.tf/loadBalancerIPs: x, metallb.universe.tf/ip-allocated-from-pool: p",
+    );
+    let (service, found) = service(raw(&text), &defaults(), &interner());
+    assert_eq!(service.load_balancer.unwrap().deprecated, ["metallb.universe.tf/loadBalancerIPs".into()]);
+    assert_eq!(found[0].reason, Some(EventReason::LoadBalancerFailed));
     assert!(
         problems[0]
             .contains("Service ns/api: metadata.annotations[vestibule.dev/addresses]: is not an IP address")
