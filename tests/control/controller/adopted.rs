@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::scene::{Agent, OBJECTS, SOON, Scene};
@@ -81,7 +83,7 @@ fn services_of_metallb_are_adopted_once_it_is_gone() {
     let events = ["-n", "tenant", "events.events.k8s.io"];
     for name in ["has", "listed", "new", "elsewhere"] {
         let waits = |events: &Value| {
-            let why = "MetalLB runs (Pod kmetal-metallb/speaker): the Service is left as it is";
+            let why = "MetalLB runs in namespace kmetal-metallb, or did so less than a minute ago: the Service is left as it is";
             notes(events, name).iter().any(|note| note.contains(why))
         };
         kubectl.wait_for("the Event", &events, SOON, waits).unwrap();
@@ -122,6 +124,8 @@ fn services_of_metallb_are_adopted_once_it_is_gone() {
 
     // MetalLB is back: what was granted stays, and is not touched.
     kubectl.apply(SPEAKER).unwrap();
+    // It is looked for every ten seconds.
+    std::thread::sleep(Duration::from_secs(15));
     service(&scene, "late", None, None);
     let waits = |events: &Value| notes(events, "late").iter().any(|note| note.contains("MetalLB runs"));
     kubectl.wait_for("the Event", &events, SOON, waits).unwrap();

@@ -544,7 +544,11 @@ mod tests {
             };
             this.judge(&view, &mut Claims::default())
         };
-        let held = judged(Some(PoolsClosed { why: "MetalLB runs".into(), may_run: true }));
+        let held = judged(Some(PoolsClosed {
+            why: "MetalLB runs".into(),
+            brief: "MetalLB runs".into(),
+            may_run: true,
+        }));
         assert!(held.writes.is_empty() && held.in_use.len() == 1, "{held:?}");
         let [problem] = held.problems.as_slice() else { panic!("{:?}", held.problems) };
         assert_eq!((problem.object.as_ref(), &*problem.field), (Some(&service), "spec.loadBalancerClass"));

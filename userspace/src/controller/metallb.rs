@@ -27,23 +27,28 @@ pub(super) struct MetalLb {
     last: Instant,
     /// Why it might have been; empty: this controller did not look before.
     what: String,
+    /// Namespace of the Pod that was seen; empty: none.
+    namespace: String,
+    looked: bool,
     is_away: bool,
 }
 
 impl MetalLb {
     /// Nothing is known yet.
     pub(super) fn new(now: Instant) -> Self {
-        Self { last: now, what: String::new(), is_away: false }
+        Self { last: now, what: String::new(), namespace: String::new(), looked: false, is_away: false }
     }
 
     /// Takes the result of [`look`]: a Pod of it, if there is one.
     pub(super) fn looked(&mut self, found: Result<Option<String>, String>, now: Instant) {
-        self.is_away = found == Ok(None);
-        match found {
+        (self.looked, self.is_away) = (true, found == Ok(None));
+        self.what = match &found {
             Ok(None) => return,
-            Ok(Some(pod)) => self.what = format!("runs (Pod {pod})"),
-            Err(error) => self.what = format!("may run (its Pods cannot be listed: {error})"),
-        }
+            Ok(Some(pod)) => format!("runs (Pod {pod})"),
+            Err(error) => format!("may run (its Pods cannot be listed: {error})"),
+        };
+        let pod = found.ok().flatten().unwrap_or_default();
+        self.namespace = pod.split('/').next().unwrap_or_default().to_owned();
         self.last = now;
     }
 
@@ -56,7 +61,17 @@ impl MetalLb {
             (true, what) => format!("less than a minute ago: MetalLB {what}"),
             (false, what) => format!("MetalLB {what}"),
         };
-        Some(PoolsClosed { why: why.into(), may_run: !self.is_away || !self.what.is_empty() })
+        let brief = match (self.what.as_str(), self.namespace.as_str()) {
+            _ if !self.looked => String::new(),
+            ("", _) => why.clone(),
+            (_, "") => "it is not known for a minute yet whether MetalLB runs: its Pods could not be listed"
+                .to_owned(),
+            (_, namespace) => {
+                format!("MetalLB runs in namespace {namespace}, or did so less than a minute ago")
+            }
+        };
+        let may_run = !self.is_away || !self.what.is_empty();
+        Some(PoolsClosed { why: why.into(), brief: brief.into(), may_run })
     }
 }
 
@@ -131,17 +146,21 @@ mod tests {
             "it was never looked for"
         );
         assert_eq!(may_run(&this, 600), Some(true));
+        assert_eq!(*this.closed(at(600)).unwrap().brief, *"", "the answer comes in a moment");
         this.looked(Ok(None), at(1));
         assert_eq!(may_run(&this, 59), Some(false), "this controller has not seen it");
         assert_eq!((why(&this, 59), why(&this, 60)), (unknown, None));
         this.looked(Ok(Some("metallb-system/speaker-x".into())), at(70));
         assert_eq!(why(&this, 700).unwrap(), "MetalLB runs (Pod metallb-system/speaker-x)");
+        let seen = this.closed(at(700)).unwrap().brief;
+        assert_eq!(*seen, *"MetalLB runs in namespace metallb-system, or did so less than a minute ago");
         this.looked(Ok(None), at(80));
         assert_eq!(
             why(&this, 129).unwrap(),
             "less than a minute ago: MetalLB runs (Pod metallb-system/speaker-x)"
         );
         assert_eq!((why(&this, 130), may_run(&this, 129)), (None, Some(true)));
+        assert_eq!(this.closed(at(129)).unwrap().brief, seen, "each Service has one Event of both");
         this.looked(Err("403 Forbidden".into()), at(140));
         assert_eq!(why(&this, 700).unwrap(), "MetalLB may run (its Pods cannot be listed: 403 Forbidden)");
         this.looked(Ok(None), at(700));

@@ -59,8 +59,8 @@ fn hold(
     // One that was granted its addresses was so because MetalLB was away.
     if let Some(closed) = cluster.pools_closed.as_ref().filter(|closed| closed.may_run || !is_granted) {
         let remedy = "remove MetalLB, or make the Service again with class vestibule.dev/lb";
-        let problem = || left("spec.loadBalancerClass", closed.why.to_string(), remedy);
-        return Some((!is_granted).then(problem));
+        let problem = || left("spec.loadBalancerClass", closed.brief.to_string(), remedy);
+        return Some((!is_granted && !closed.brief.is_empty()).then(problem));
     }
     if is_granted {
         return None;

@@ -105,6 +105,8 @@ impl PoolPolicy {
 pub struct PoolsClosed {
     /// What is known of MetalLB.
     pub why: Arc<str>,
+    /// The same without what changes all the time, for Services that wait for it: there may be thousands. Empty: not known yet.
+    pub brief: Arc<str>,
     /// Whether it is there, or may have been there less than a minute ago; otherwise, it is only not known yet since when it is away.
     pub may_run: bool,
 }
