@@ -1,16 +1,20 @@
 use std::fs;
 
 use serde_json::{Value, json};
+use tests::cluster::Kubectl;
 use tests::corpus;
 
-use super::scene::{Agent, OBJECTS, SOON, Scene};
+use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene};
 use crate::chart::rendered::template;
 
 /// A Service that asks for the pool of MetalLB's own example.
 const SERVICE: &str = "
 apiVersion: v1
 kind: Service
-metadata: {name: asks, namespace: tenant, annotations: {metallb.io/address-pool: example}}
+metadata:
+  name: asks
+  namespace: tenant
+  annotations: {metallb.io/address-pool: example, metallb.universe.tf/ip-allocated-from-pool: former}
 spec:
   type: LoadBalancer
   loadBalancerClass: vestibule.dev/lb
@@ -28,12 +32,62 @@ kind: Pod
 metadata: {name: speaker, namespace: metallb-system, labels: {app: metallb, component: speaker}}
 spec: {containers: [{name: speaker, image: none}]}
 ";
+/// kubectl reads what it patches.
+const KUBECTL: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: kubectl, namespace: tenant}
+rules: [{apiGroups: [''], resources: [services, services/status], verbs: [get]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: kubectl, namespace: tenant}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: kubectl}
+subjects: [{kind: ServiceAccount, name: vestibule-controller, namespace: vestibule-system}]
+";
 const READS: &str =
     r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "metallb": {"namespaces": ["metallb-system"]}}"#;
 
 fn notes(events: &Value) -> Vec<&str> {
     let items = events["items"].as_array().map_or(&[][..], Vec::as_slice);
     items.iter().filter_map(|event| event["note"].as_str()).collect()
+}
+
+/// Applies the definition of pools, and waits until they are served.
+fn define_pools(kubectl: &Kubectl, definition: &str) {
+    kubectl.apply(definition).unwrap();
+    kubectl
+        .wait_for("the definition", &["crd", "ipaddresspools.metallb.io"], SOON, |definition| {
+            definition["status"]["conditions"].as_array().is_some_and(|all| {
+                all.iter()
+                    .any(|one| (&one["type"], &one["status"]) == (&json!("Established"), &json!("True")))
+            })
+        })
+        .unwrap();
+}
+
+/// The right to the status is one to metadata, too, but for the admission policy.
+fn the_controller_writes_nothing_else(kubectl: &Kubectl) {
+    let account = format!("--as=system:serviceaccount:{RELEASE}:vestibule-controller");
+    kubectl.apply(KUBECTL).unwrap();
+    let patch = |metadata: Value| {
+        let patch = json!({ "metadata": metadata }).to_string();
+        let service = ["-n", "tenant", "patch", "service", "asks", "--subresource=status", "--type=merge"];
+        kubectl.run(&[&service[..], &["-p", &patch, "--dry-run=server", &account]].concat())
+    };
+    let pool = "metallb.io/ip-allocated-from-pool";
+    for metadata in [
+        json!({"labels": {"x": "y"}}),
+        json!({"finalizers": ["example.com/x"]}),
+        json!({"annotations": {"metallb.io/address-pool": "other"}}),
+        json!({"annotations": {"metallb.io/address-pool": null}}),
+        json!({"annotations": {"example.com/x": "y", pool: "p"}}),
+    ] {
+        let refusal = patch(metadata.clone()).unwrap_err().to_string();
+        assert!(refusal.contains("vestibule-services-by-status-only"), "{metadata}: {refusal}");
+    }
+    patch(json!({"annotations": {pool: "p"}})).unwrap();
+    patch(json!({"annotations": {pool: null}})).unwrap();
 }
 
 #[test]
@@ -48,6 +102,8 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
     let kubectl = scene.kubectl();
     kubectl.apply(OBJECTS).unwrap();
     kubectl.apply(SERVICE).unwrap();
+    // Nothing that the controller does is refused by it.
+    kubectl.apply(&template(&["--show-only=templates/servicewriter.yaml"]).unwrap()).unwrap();
     let _controller = scene.controller("a");
     let _agent = Agent::start(&scene, "n1");
     scene.report("n1", u64::MAX);
@@ -66,15 +122,7 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
         .unwrap();
     let rights = ["--set=metallb.namespaces={metallb-system}", "--show-only=templates/rbac.yaml"];
     kubectl.apply(&template(&rights).unwrap()).unwrap();
-    kubectl.apply(&metallb("metallb.io_ipaddresspools.yaml")).unwrap();
-    kubectl
-        .wait_for("the definition", &["crd", "ipaddresspools.metallb.io"], SOON, |definition| {
-            definition["status"]["conditions"].as_array().is_some_and(|all| {
-                all.iter()
-                    .any(|one| (&one["type"], &one["status"]) == (&json!("Established"), &json!("True")))
-            })
-        })
-        .unwrap();
+    define_pools(kubectl, &metallb("metallb.io_ipaddresspools.yaml"));
     kubectl.apply(&metallb("samples/ipaddresspool_simple.yaml")).unwrap();
     kubectl.apply(SPEAKER).unwrap();
     scene.configure(READS);
@@ -91,6 +139,14 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
     let is_given = |service: &Value| ips(service) == ["192.168.10.0"];
     let service = ["-n", "tenant", "service", "asks"];
     kubectl.wait_for("an address of the pool", &service, 2 * SOON, is_given).unwrap();
+    let of_pool = |service: &Value| {
+        let annotations = &service["metadata"]["annotations"];
+        annotations["metallb.io/ip-allocated-from-pool"] == "example"
+            && annotations["metallb.universe.tf/ip-allocated-from-pool"].is_null()
+            && annotations["metallb.io/address-pool"] == "example"
+    };
+    kubectl.wait_for("its pool", &service, SOON, of_pool).unwrap();
+    the_controller_writes_nothing_else(kubectl);
 
     let counts = json!({"assignedIPv4": 1, "assignedIPv6": 0, "availableIPv4": 260, "availableIPv6": 16});
     let pool = ["-n", "metallb-system", "ipaddresspool", "example"];
@@ -100,6 +156,15 @@ fn a_service_gets_an_address_of_a_metallb_pool_and_keeps_it_when_the_pool_goes()
     // Without the pool's name it has what it had, and an Event says that nobody else would get it.
     kubectl.run(&["-n", "tenant", "annotate", "service", "asks", "metallb.io/address-pool-"]).unwrap();
     wait("was taken out of the installation");
-    assert!(is_given(&kubectl.get(&["-n", "tenant", "service", "asks"]).unwrap()));
+    let asks = kubectl.get(&["-n", "tenant", "service", "asks"]).unwrap();
+    let of_pool = &asks["metadata"]["annotations"]["metallb.io/ip-allocated-from-pool"];
+    assert!(is_given(&asks) && of_pool == "example", "{asks:#}");
+    let patch = r#"{"spec": {"type": "ClusterIP", "loadBalancerClass": null, "allocateLoadBalancerNodePorts": null}}"#;
+    kubectl.run(&["-n", "tenant", "patch", "service", "asks", "--type=merge", "-p", patch]).unwrap();
+    let is_clean = |service: &Value| {
+        service["metadata"]["annotations"]["metallb.io/ip-allocated-from-pool"].is_null()
+            && ips(service).is_empty()
+    };
+    kubectl.wait_for("it gives all back", &service, SOON, is_clean).unwrap();
     assert_eq!(scene.refusals(), [""; 0]);
 }

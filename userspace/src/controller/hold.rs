@@ -98,7 +98,7 @@ impl Hold {
             let Some(current) = stored(object).map(|stored| &stored.status) else { continue };
             if let Some(new) = write {
                 self.keep_counts(cluster, object, current, &mut new.status);
-                if says_nothing_new(&new.status, current) {
+                if new.annotations.is_none() && says_nothing_new(&new.status, current) {
                     *write = None;
                 }
             }
@@ -411,7 +411,7 @@ mod tests {
         let status = |tls: u32, tcp: u32| json!({"listeners": [{"name": "tls", "attachedRoutes": tls}, {"name": "tcp", "attachedRoutes": tcp}]});
         let current = StoredStatus { resource_version: "5".into(), uid: "u".into(), status: status(1, 3) };
         let apply = |new: Value| {
-            let write = |status| Some(Write { status, version: "5".into(), is_urgent: false });
+            let write = |status| Some(Write { status, version: "5".into(), ..Write::default() });
             let mut writes = vec![(gateway.clone(), write(new)), (route("r"), write(json!({})))];
             let mut problems =
                 vec![Problem::warning("", "x", "y").object(route("r")), Problem::warning("", "x", "y")];

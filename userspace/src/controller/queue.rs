@@ -45,10 +45,12 @@ impl Bucket {
 }
 
 /// A write of a status.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Write {
     /// `status` of a merge patch.
     pub(super) status: serde_json::Value,
+    /// `metadata.annotations` of the same patch: the status subresource of core kinds takes them.
+    pub(super) annotations: Option<serde_json::Value>,
     /// The `metadata.resourceVersion` that it was computed for.
     pub(super) version: String,
     /// Sent before others: addresses, which agents wait for.
@@ -228,7 +230,7 @@ mod tests {
     use serde_json::json;
 
     fn write(version: &str, content: u32) -> Write {
-        Write { status: json!({ "x": content }), version: version.to_owned(), is_urgent: false }
+        Write { status: json!({ "x": content }), version: version.to_owned(), ..Write::default() }
     }
 
     fn any(_: &u32) -> bool {

@@ -13,11 +13,12 @@ use super::preempt::Preemption;
 use super::queue::{Outcome, Write};
 use super::writes::{self, short};
 use crate::config::ChartFile;
+use crate::model::cluster::ServiceSpec;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef};
 use crate::settle::ingress_served;
 use crate::sources::chart::{self, Reader};
 use crate::sources::kubernetes::{self, Store, StoredStatus};
-use crate::status::{Nodes, ingress, withdrawn};
+use crate::status::{self, Nodes, ingress, withdrawn};
 use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -224,8 +225,8 @@ fn left<'a>(
         let object = ObjectRef { kind, name: name.clone() };
         let Some(stored) = status(&object) else { return };
         if let Some(status) = desired(stored) {
-            let write = Write { status, version: stored.resource_version.clone(), is_urgent: true };
-            left.push((object, write));
+            let version = stored.resource_version.clone();
+            left.push((object, Write { status, annotations: None, version, is_urgent: true }));
         }
     };
     for (name, gateway) in &cluster.gateways {
@@ -246,26 +247,37 @@ fn left<'a>(
             add(kind, name, &|stored| withdrawn::route(&stored.status, now));
         }
     }
-    for (name, service) in &cluster.services {
-        let balancer = service.load_balancer.as_deref();
-        add(Kind::Service, name, &|stored| {
-            let is_ours = balancer.is_some_and(|own| !own.is_adopted || withdrawn::has_ours(&stored.status));
-            withdrawn::service(&stored.status, is_ours)
-        });
-    }
     for (name, spec) in &cluster.ingress.all {
         if ingress_served(cluster, spec) == Some(true) {
             add(Kind::Ingress, name, &|stored| ingress::left(&stored.status, ours));
         }
     }
+    left.extend(cluster.services.iter().filter_map(|(name, service)| service_left(name, service, status)));
     left
+}
+
+/// The same of a Service.
+fn service_left<'a>(
+    name: &ObjectName,
+    service: &ServiceSpec,
+    status: &dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+) -> Option<(ObjectRef, Write)> {
+    let object = ObjectRef { kind: Kind::Service, name: name.clone() };
+    let stored = status(&object)?;
+    let has_ours = withdrawn::has_ours(&stored.status);
+    let is_ours = service.load_balancer.as_ref().is_some_and(|own| !own.is_adopted || has_ours);
+    let cleared = withdrawn::service(&stored.status, is_ours);
+    let annotations = status::service::annotations(&service.noted, None).filter(|_| is_ours || has_ours);
+    let status = cleared.or_else(|| annotations.is_some().then(|| serde_json::json!({})))?;
+    let version = stored.resource_version.clone();
+    Some((object, Write { status, annotations, version, is_urgent: true }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::cluster::{
-        ClassSpec, GatewaySpec, IngressSpec, ListenerSetSpec, LoadBalancerSpec, ParentRef, ServiceSpec,
+        ClassSpec, GatewaySpec, IngressSpec, ListenerSetSpec, LoadBalancerSpec, ParentRef, PoolNote,
     };
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
@@ -295,6 +307,7 @@ mod tests {
         }
         let ingress = || json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}]}});
         let ours = ServiceSpec {
+            noted: PoolNote { pool: Some("p".into()), has_old: false },
             load_balancer: Some(Arc::new(LoadBalancerSpec::default())),
             ..ServiceSpec::default()
         };
@@ -318,9 +331,12 @@ mod tests {
         let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
         assert_eq!(
             names,
-            ["Gateway ns/a", "ListenerSet ns/g", "Service ns/c", "Service ns/d2", "Ingress ns/e"]
+            ["Gateway ns/a", "ListenerSet ns/g", "Ingress ns/e", "Service ns/c", "Service ns/d2"]
         );
         assert!(left.iter().all(|(_, write)| write.version == "7"));
         assert_eq!(left[0].1.status, json!({"addresses": []}));
+        let annotations: Vec<&Value> =
+            left.iter().filter_map(|(_, write)| write.annotations.as_ref()).collect();
+        assert_eq!(annotations, [&json!({"metallb.io/ip-allocated-from-pool": null})]);
     }
 }

@@ -45,14 +45,18 @@ fn resource(kind: Kind, version: &str) -> ApiResource {
     }
 }
 
-/// Writes a status, provided that the object still has the version it was computed for.
+/// Writes a status, and with it annotations, provided that the object still has the version it was computed for.
 pub(super) async fn status(client: &Client, object: &ObjectRef, version: &str, write: &Write) -> Outcome {
     let resource = resource(object.kind, version);
     let api: Api<DynamicObject> = match object.kind.is_namespaced() {
         true => Api::namespaced_with(client.clone(), &object.name.namespace, &resource),
         false => Api::all_with(client.clone(), &resource),
     };
-    let patch = json!({ "metadata": { "resourceVersion": write.version }, "status": write.status });
+    let mut metadata = json!({ "resourceVersion": write.version });
+    if let Some(annotations) = &write.annotations {
+        metadata["annotations"] = annotations.clone();
+    }
+    let patch = json!({ "metadata": metadata, "status": write.status });
     let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
     match api.patch_status(&object.name.name, &params, &Patch::Merge(&patch)).await {
         Ok(new) => {

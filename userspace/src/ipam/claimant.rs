@@ -333,6 +333,16 @@ impl<'a> Claimant<'a> {
         Some(format!("no free {family} address in {home}"))
     }
 
+    /// Returns the name of MetalLB's pool that an address of a Service is of.
+    fn pool_of(&self, ledger: &Ledger<'_>, address: IpAddr) -> Option<Arc<str>> {
+        let service = ledger.cluster.services.get(self.name).filter(|_| self.kind == Kind::Service)?;
+        let own = self.pools.iter().copied().find(|index| ledger.pools.holds(*index, address));
+        match own.or_else(|| ledger.pools.holding(address).next()) {
+            Some(index) => ledger.pools.metallb_name(index),
+            None => service.noted.pool.clone(),
+        }
+    }
+
     pub(super) fn allocation(self, ledger: &Ledger<'_>) -> Allocation {
         let addresses: Vec<IpAddr> = self.slots.iter().filter_map(|slot| slot.got).collect();
         if let Some(Hold { problem }) = &self.adoption.hold {
@@ -377,6 +387,7 @@ impl<'a> Claimant<'a> {
             _ => problem,
         };
         let spare = self.spare(&ledger.pools).filter(|_| !addresses.is_empty());
-        Allocation { addresses, reason, problem, spare, is_held: false }
+        let pool = addresses.first().and_then(|address| self.pool_of(ledger, *address));
+        Allocation { addresses, reason, problem, spare, pool, is_held: false }
     }
 }

@@ -41,6 +41,7 @@ use pool::{PoolIndex, Pools};
 use share::Shares;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The only type of address that we assign (`spec.addresses[].type`).
 pub const ADDRESS_TYPE: &str = "IPAddress";
@@ -59,6 +60,8 @@ pub struct Allocation {
     pub problem: Option<Problem>,
     /// Why a Service has no address of a family that it can do without.
     pub spare: Option<String>,
+    /// Name of MetalLB's pool that a Service's addresses are of. One that is gone is still the one that they were of.
+    pub pool: Option<Arc<str>>,
     /// It is left alone: its status and its Claims stay as they are.
     pub is_held: bool,
 }

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 
 /// The chart's ranges and MetalLB's pools, in the order in which objects get addresses of them: pools that admit some only, the
 /// chart's ranges, and pools that admit everybody; among pools, by priority and name.
@@ -145,6 +146,11 @@ impl<'a> Pools<'a> {
             None => 1,
             Some(_) => 2,
         }
+    }
+
+    /// Returns the name of a pool of MetalLB.
+    pub(super) fn metallb_name(&self, index: PoolIndex) -> Option<Arc<str>> {
+        self.pools[index].spec.map(|spec| Arc::clone(&spec.meta.name.name))
     }
 
     /// Returns the name of a pool, for problems.

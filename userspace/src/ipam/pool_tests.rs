@@ -274,3 +274,21 @@ fn a_pool_that_holds_addresses_of_another_is_a_problem() {
     ]]
     .assert_eq(&problems.join("\n"));
 }
+
+#[test]
+fn a_service_knows_the_pool_of_its_addresses() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9"]);
+    pool(&mut cluster, "p", &["198.51.100.1-198.51.100.9"], |pool| pool.scope = namespaces(&["a"]));
+    for (object, age, addresses) in [("a/x", 1, &[][..]), ("a/asks", 2, &["198.51.100.5"]), ("b/x", 3, &[])] {
+        service(&mut cluster, object, age, addresses);
+    }
+    let of = |cluster: &Cluster, object: &str| assign(cluster).services[&name(object)].pool.clone();
+    assert_eq!(of(&cluster, "a/x").as_deref(), Some("p"));
+    assert_eq!(of(&cluster, "a/asks").as_deref(), Some("p"));
+    assert_eq!(of(&cluster, "b/x"), None, "the chart's ranges are no pool of MetalLB");
+    grant(&mut cluster, "a/x", "198.51.100.1");
+    cluster.pools.clear();
+    assert_eq!(of(&cluster, "a/x"), None);
+    Arc::make_mut(cluster.services.get_mut(&name("a/x")).unwrap()).noted.pool = Some("p".into());
+    assert_eq!(of(&cluster, "a/x").as_deref(), Some("p"), "it is gone, and the address was of it");
+}

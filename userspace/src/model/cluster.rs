@@ -12,8 +12,8 @@ pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish, P
 use super::possession::Possession;
 use super::problem::Problem;
 pub use super::service::{
-    ClassPolicy, Endpoint, EndpointState, FamilyWish, LoadBalancerSpec, ProbeKind, ProbeSpec, ServicePort,
-    ServiceSpec,
+    ClassPolicy, Endpoint, EndpointState, FamilyWish, LoadBalancerSpec, PoolNote, ProbeKind, ProbeSpec,
+    ServicePort, ServiceSpec,
 };
 use ipnet::IpNet;
 use std::collections::{BTreeMap, BTreeSet};

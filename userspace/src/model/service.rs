@@ -15,10 +15,28 @@ pub struct ServiceSpec {
     pub ports: Vec<ServicePort>,
     /// `spec.type` is ExternalName: it has no endpoints.
     pub is_external_name: bool,
+    /// What its annotations say of the pool of its addresses.
+    pub noted: PoolNote,
     /// What makes it one of ours; `None`: another's or no load balancer.
     pub load_balancer: Option<Arc<LoadBalancerSpec>>,
     /// Annotation `vestibule.dev/probe`, read: `Some(None)` switches probes off; `None`: the chart's probe.
     pub probe: Option<Option<ProbeSpec>>,
+}
+
+/// The pool that a Service's addresses are of, as its annotations say. MetalLB writes them, and so do we.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PoolNote {
+    /// `metallb.io/ip-allocated-from-pool`.
+    pub pool: Option<Arc<str>>,
+    /// Whether there is one with MetalLB's old prefix.
+    pub has_old: bool,
+}
+
+impl PoolNote {
+    /// The annotation.
+    pub const KEY: &str = "metallb.io/ip-allocated-from-pool";
+    /// That of MetalLB's first releases, which it removes.
+    pub const OLD_KEY: &str = "metallb.universe.tf/ip-allocated-from-pool";
 }
 
 /// A port of a Service.

@@ -3,6 +3,7 @@
 use super::condition::{Judged, merge};
 use super::progress::{Progress, programmed};
 use super::{changed, elements, text};
+use crate::model::cluster::PoolNote;
 use crate::model::kind::OUR_PROGRAMMED;
 use crate::model::verdict::{Programmable, ServiceVerdict};
 use serde_json::{Value, json};
@@ -14,6 +15,18 @@ pub fn left(current: &Value) -> Option<Value> {
     let judged = Judged { generation: 0, now: "" };
     let others = Some(merge(current.get("conditions"), [], judged)).filter(|others| *others != json!([]));
     changed(current, [("conditions", others.unwrap_or(Value::Null))])
+}
+
+/// Returns what to write to the annotations of a Service whose addresses are of this pool, or of none; `None`: nothing.
+pub fn annotations(current: &PoolNote, pool: Option<&str>) -> Option<Value> {
+    let mut changes = serde_json::Map::new();
+    if current.pool.as_deref() != pool {
+        changes.insert(PoolNote::KEY.to_owned(), json!(pool));
+    }
+    if current.has_old {
+        changes.insert(PoolNote::OLD_KEY.to_owned(), Value::Null);
+    }
+    (!changes.is_empty()).then_some(Value::Object(changes))
 }
 
 /// Whether a status has all addresses of a verdict in its ingress, with its ports.
@@ -78,5 +91,21 @@ pub(super) fn shown(
         (Programmable::Yes, Progress::Pending | Progress::Missing(_) | Progress::NoAgents) => {
             addresses.filter(|address| is_there(address)).collect()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pool_is_noted_and_the_old_note_goes() {
+        let note = |pool: Option<&str>, has_old| PoolNote { pool: pool.map(Into::into), has_old };
+        let (new, old) = (PoolNote::KEY, PoolNote::OLD_KEY);
+        assert_eq!(annotations(&note(None, false), None), None);
+        assert_eq!(annotations(&note(Some("p"), false), Some("p")), None);
+        assert_eq!(annotations(&note(None, false), Some("p")), Some(json!({new: "p"})));
+        assert_eq!(annotations(&note(Some("p"), true), Some("q")), Some(json!({new: "q", old: null})));
+        assert_eq!(annotations(&note(Some("p"), false), None), Some(json!({new: null})));
     }
 }

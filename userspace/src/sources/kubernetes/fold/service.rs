@@ -7,7 +7,7 @@ use super::super::probe;
 use super::super::value::{self, Findings, wrong};
 use super::{findings, meta, pool_wish};
 use crate::model::cluster::{
-    ClassPolicy, FamilyWish, LoadBalancerSpec, PoolWish, ProbeSpec, ServicePort, ServiceSpec,
+    ClassPolicy, FamilyWish, LoadBalancerSpec, PoolNote, PoolWish, ProbeSpec, ServicePort, ServiceSpec,
 };
 use crate::model::service::OWN_CLASS;
 use crate::model::source_ranges::RANGES_OF_ONE_MAX;
@@ -52,6 +52,10 @@ pub(in super::super) fn fold(
     let has_own_class = class == Some(OWN_CLASS);
     let is_ours = kind == "LoadBalancer" && (has_own_class || reading.classes.adopts(class));
     let service = ServiceSpec {
+        noted: PoolNote {
+            pool: annotations.get(PoolNote::KEY).map(|pool| interner.of(pool)),
+            has_old: annotations.contains_key(PoolNote::OLD_KEY),
+        },
         is_external_name: kind == "ExternalName",
         load_balancer: is_ours.then(|| {
             let (given, from) = (given(&raw.status), pool_wish(&raw.meta, interner));
@@ -82,7 +86,7 @@ pub(in super::super) fn fold(
 /// Returns the annotations of MetalLB's old prefix, but for the one that MetalLB itself wrote.
 fn deprecated(annotations: &BTreeMap<String, String>, interner: &Interner) -> Vec<Arc<str>> {
     let names = annotations.keys().filter(|name| name.starts_with(OLD_PREFIX));
-    names.filter(|name| !name.ends_with("/ip-allocated-from-pool")).map(|name| interner.of(name)).collect()
+    names.filter(|name| **name != PoolNote::OLD_KEY).map(|name| interner.of(name)).collect()
 }
 
 fn ports(raw: Option<Vec<RawPort>>, found: &mut Findings, interner: &Interner) -> Vec<ServicePort> {

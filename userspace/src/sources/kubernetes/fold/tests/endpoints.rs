@@ -196,6 +196,7 @@ fn an_unreadable_address_leaves_the_others() {
         "metallb.universe.tf/loadBalancerIPs: x, metallb.universe.tf/ip-allocated-from-pool: p",
     );
     let (service, found) = service(raw(&text), &defaults(), &interner());
+    assert!(service.noted.has_old && service.noted.pool.is_none());
     assert_eq!(service.load_balancer.unwrap().deprecated, ["metallb.universe.tf/loadBalancerIPs".into()]);
     assert_eq!(found[0].reason, Some(EventReason::LoadBalancerFailed));
     assert!(

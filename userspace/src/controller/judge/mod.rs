@@ -1,13 +1,17 @@
 //! Computes what must be written from what is known. Pure, except that it remembers how each object was last
 //! judged, so that one change costs the comparison of one object instead of all.
 
-use super::allocated::{Allocated, Happening};
-use super::claims::Claims;
-use super::health::{self, Failing, Health};
-use super::hold::Hold;
-use super::queue::Write;
-use super::standing::Standings;
+/// Services.
+mod services;
+
 use crate::compile::{Compiled, compile};
+use crate::controller::allocated::{Allocated, Happening};
+use crate::controller::claims::Claims;
+use crate::controller::health::{self, Failing, Health};
+use crate::controller::hold::Hold;
+use crate::controller::kube_events;
+use crate::controller::queue::Write;
+use crate::controller::standing::Standings;
 use crate::ipam::{self, Assignment};
 use crate::model::cluster::PoolsClosed;
 use crate::model::verdict::Programmable;
@@ -15,7 +19,7 @@ use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdict
 use crate::sources::kubernetes::{Source, StoredStatus};
 use crate::status::{self, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -88,6 +92,8 @@ struct Judged {
     addresses: Vec<IpAddr>,
     /// For a route: its message about failing backends.
     health: Option<String>,
+    /// For a Service: what its annotations are to say.
+    pool: Option<Arc<str>>,
 }
 
 impl Judge {
@@ -149,7 +155,7 @@ impl Judge {
         let happenings = self.allocated.changes(&cluster, &assignment.services);
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
-        let held = held(&assignment);
+        let held = services::held(&assignment);
         let hold = Hold::of(view.unlisted.clone(), held, view.cluster, &claims, own.stored());
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
@@ -159,7 +165,7 @@ impl Judge {
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
-        round.services(&verdicts);
+        round.services(&verdicts, &assignment);
         round.ingresses(&verdicts);
         round.pools(&assignment);
         round.routes(&verdicts);
@@ -195,12 +201,6 @@ impl Judge {
         });
         cluster
     }
-}
-
-/// Returns the Services that are left alone.
-fn held(assignment: &Assignment) -> BTreeSet<ObjectRef> {
-    let held = assignment.services.iter().filter(|(_, allocation)| allocation.is_held);
-    held.map(|(name, _)| ObjectRef { kind: Kind::Service, name: name.clone() }).collect()
 }
 
 struct Round<'r, 'v> {
@@ -251,27 +251,6 @@ impl Round<'_, '_> {
             self.one(object, is_same, judged, |current| {
                 status::listener_set::desired_status(current, verdict, &progress, now)
             });
-        }
-    }
-
-    fn services(&mut self, verdicts: &Verdicts) {
-        for (name, verdict) in &verdicts.services {
-            let object = ObjectRef { kind: Kind::Service, name: name.clone() };
-            let is_same = self.judge.last.services.get(name) == Some(verdict);
-            let shows = |status: &Value| status::service::shows(status, verdict);
-            let progress = self.progress_since(&object, &verdict.programmable, 0, shows);
-            let now = self.view.now;
-            let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
-            self.one(object, is_same, judged, |current| {
-                status::service::desired_status(current, verdict, &progress, now)
-            });
-        }
-        for (name, service) in &self.view.cluster.services {
-            let object = ObjectRef { kind: Kind::Service, name: name.clone() };
-            if service.load_balancer.is_none() && (self.view.status)(&object).is_some() {
-                let is_same = !self.judge.last.services.contains_key(name);
-                self.one(object, is_same, Judged::default(), status::service::left);
-            }
         }
     }
 
@@ -375,19 +354,33 @@ impl Round<'_, '_> {
         judged: Judged,
         desired: impl FnOnce(&Value) -> Option<Value>,
     ) {
+        self.one_with(object, is_same, judged, None, desired);
+    }
+
+    /// The same of one that needs annotations, too.
+    fn one_with(
+        &mut self,
+        object: ObjectRef,
+        is_same: bool,
+        judged: Judged,
+        annotations: Option<Value>,
+        desired: impl FnOnce(&Value) -> Option<Value>,
+    ) {
         self.out.objects.insert(object.clone());
         let Some(stored) = (self.view.status)(&object) else { return };
         let judged = Judged { version: stored.resource_version.clone(), ..judged };
         if is_same && self.judge.judged.get(&object) == Some(&judged) {
             return;
         }
-        let write = desired(&stored.status).map(|status| Write {
+        let status = desired(&stored.status).or_else(|| annotations.is_some().then(|| json!({})));
+        let write = status.map(|status| Write {
             is_urgent: status.get("addresses").is_some(),
             status,
+            annotations,
             version: judged.version.clone(),
         });
         if let Some(write) = &write
-            && let Some(lost) = super::kube_events::won(&stored.status, &write.status)
+            && let Some(lost) = kube_events::won(&stored.status, &write.status)
         {
             self.out.won.insert(object.clone(), lost);
         }
@@ -403,7 +396,6 @@ mod tests {
     use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec};
     use crate::settle::tests::Scene;
     use crate::status::CONTROLLER_NAME;
-    use serde_json::json;
 
     fn object(kind: Kind, name: &str) -> ObjectRef {
         ObjectRef { kind, name: ObjectName::new("ns", name) }
@@ -591,7 +583,7 @@ mod tests {
         let write = Write {
             status: json!({"addresses": [{"type": "IPAddress", "value": "192.0.2.7"}]}),
             version: "5".to_owned(),
-            is_urgent: true,
+            ..Write::default()
         };
         let mut this = Judge::new(Facts::default());
         this.gives(&gateway.name, &write);
