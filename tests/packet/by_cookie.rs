@@ -2,7 +2,7 @@
 
 use common::maps::backend::BACKEND_UNREACHABLE;
 use common::maps::event::Expiry;
-use common::maps::flow::{FLOW_ESTABLISHED, PENDING_CONNECTING};
+use common::maps::flow::{FLOW_BACKEND_ON_TRIAL, FLOW_ESTABLISHED, FLOW_RESET, PENDING_CONNECTING};
 use common::maps::listener::{self, Listener, PROTOCOL_TCP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
@@ -303,6 +303,50 @@ fn a_repeated_syn_moves_on_past_a_run_of_old_connections() {
             assert_eq!(knock(&mut programs, dial), backend);
         }
         crate::setup::forget_all(&mut programs);
+    }
+}
+
+/// The RST of a client whose data was not all kept is challenged, but a client that is gone answers nothing. Its flow, in which
+/// the backend waits for it to go on, was held until `idleTimeout`.
+#[test]
+fn a_client_that_is_gone_after_its_rst_was_challenged_is_asked_once_the_flow_is_open() {
+    tests::skip_without_root!();
+    let mut programs = tcp(Sizes::default(), 1);
+    for family in FAMILIES {
+        for answers in [false, true] {
+            crowd(&mut programs);
+            let client = caller(family).shake(&mut programs);
+            let backend = dialled(&mut programs, client, b"");
+            // Its first segment was lost.
+            assert_dropped(&client.send(&mut programs, 100, &[1; 100]), Reason::HelloBeyond);
+            let outcome = client.give(&mut programs, &client.at(200).rst());
+            assert_eq!(outcome.counted, [(Reason::HelloChallenged, 1)]);
+            backend.accept(&mut programs);
+            let connection = client.flow(&programs).expect("a RST there ends nothing").connection;
+            assert_eq!((connection.state, connection.flags), (FLOW_ESTABLISHED, FLOW_BACKEND_ON_TRIAL));
+            let probe = order(client.dial.tuple(), Reason::ExpireProbe);
+            let outcome = programs.expire(&probe);
+            assert_eq!(outcome.counted, [(Reason::ExpireProbe, 1)]);
+            let [(Device::Client, frame)] = &outcome.emitted[..] else { panic!("{:?}", outcome.emitted) };
+            let asked = Segment::parse(frame).expect("a TCP segment");
+            assert_eq!((asked.flags, asked.seq, asked.ack), (flag::ACK, client.cookie, behind(ISN, 0)));
+            let silence = Expiry { reason: Reason::ExpireTrial as u32, ..probe };
+            if answers {
+                // The RST was a stranger's.
+                let outcome = client.give(&mut programs, &client.at(0));
+                assert_eq!(outcome.counted, [(Reason::ForwardBackend, 1)]);
+                assert_eq!(client.flow(&programs).expect("it goes on").connection.flags, 0);
+                assert_eq!(programs.expire(&silence).verdict, 1);
+            } else {
+                let outcome = programs.expire(&silence);
+                assert_eq!(
+                    (&outcome.counted[..], outcome.emitted.len()),
+                    (&[(Reason::ExpireTrial, 1)][..], 2)
+                );
+                assert_eq!(client.flow(&programs).expect("it lingers").connection.state, FLOW_RESET);
+            }
+            crate::setup::forget_all(&mut programs);
+        }
     }
 }
 

@@ -124,8 +124,7 @@ const _: () = assert!(
 /// the bits of those before it: a flow takes a state by setting bits, and goes back only from [`FLOW_REMOVED`] to
 /// [`FLOW_RESET`].
 pub const FLOW_ESTABLISHED: u8 = 1;
-/// [`Connection::state`] of a [`Flow`]: both ends sent FIN and acknowledged the other's FIN; late packets
-/// still pass.
+/// [`Connection::state`] of a [`Flow`]: both ends sent FIN and acknowledged the other's; late packets still pass.
 pub const FLOW_CLOSED: u8 = 3;
 /// [`Connection::state`] of a [`Flow`]: reset; every packet is answered with RST.
 pub const FLOW_RESET: u8 = 7;
@@ -134,8 +133,7 @@ pub const FLOW_RESET: u8 = 7;
 /// it, it is [`FLOW_RESET`] again.
 pub const FLOW_REMOVED: u8 = 15;
 
-/// [`Connection::flags`]: we acknowledged bytes of the hello that the backend has not acknowledged yet;
-/// `PENDING` holds them.
+/// [`Connection::flags`]: `PENDING` holds bytes of the hello that we acknowledged and the backend has not yet.
 pub const FLOW_UNDELIVERED: u8 = 1;
 /// [`Connection::flags`]: the client repeated a SYN on this flow; the next packet with a valid cookie starts a
 /// new connection.
@@ -143,7 +141,7 @@ pub const FLOW_SYN_SEEN: u8 = 2;
 /// [`Connection::flags`]: the client sent a RST that its backend may not have accepted; the daemon asks the
 /// backend.
 pub const FLOW_CLIENT_ON_TRIAL: u8 = 4;
-/// [`Connection::flags`]: the same for a RST of the backend; the daemon asks the client.
+/// [`Connection::flags`]: the same for a RST of the backend; the daemon asks the client. Also set for [`Pending::challenged`].
 pub const FLOW_BACKEND_ON_TRIAL: u8 = 8;
 /// [`Connection::flags`]: the daemon asked; a segment of the end that was asked clears this flag and the one
 /// of the trial.
@@ -326,8 +324,10 @@ map_struct! {
         pub moves: u8,
         /// Slots of `BUFFERS` for which its source is counted while it waits for its backend; at least 1.
         pub slots: u8,
+        /// 1: a RST of the client was challenged. The flow is on trial from the moment it opens.
+        pub challenged: u8,
         /// Zero.
-        pub reserved: [u8; 8],
+        pub reserved: [u8; 7],
         /// The state of the parser.
         pub parser: Parser,
     }

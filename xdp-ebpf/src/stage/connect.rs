@@ -3,8 +3,8 @@
 
 use common::decide::track;
 use common::maps::flow::{
-    DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_UNDELIVERED, Flow, HELLO_BYTES_MAX, OPTION_SACK,
-    OPTION_TIMESTAMPS, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, WINDOW_SCALE_NONE,
+    DECLINED_SACK, DECLINED_TIMESTAMPS, FLOW_BACKEND_ON_TRIAL, FLOW_UNDELIVERED, Flow, HELLO_BYTES_MAX,
+    OPTION_SACK, OPTION_TIMESTAMPS, PENDING_CONNECTING, PENDING_UNDELIVERED, Pending, WINDOW_SCALE_NONE,
 };
 use common::maps::word::{Agreed, units};
 use common::reason::Reason;
@@ -161,7 +161,9 @@ verified! {
         agree(&received.segment, flow, p);
         let undelivered = p.acked > 0;
         let mut connection = p.connection;
-        connection.flags = if undelivered { FLOW_UNDELIVERED } else { 0 };
+        // The client may be gone: only an answer to a probe shows that it is not.
+        let on_trial = if p.challenged != 0 { FLOW_BACKEND_ON_TRIAL } else { 0 };
+        connection.flags = if undelivered { FLOW_UNDELIVERED } else { 0 } | on_trial;
         match open::open(&mut received.client, flow, &connection, &p.nat, received.now_ns) {
             Opened::Flow => {}
             Opened::Twice => return Err(Exit::drop(Reason::ConnectIgnored)),

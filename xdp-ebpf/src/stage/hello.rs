@@ -58,7 +58,8 @@ pub(crate) fn begin(received: &Received, waiting: &mut Waiting, listener: u32) {
     p.backend_mss = 0;
     p.moves = 0;
     p.slots = 0;
-    p.reserved = [0; 8];
+    p.challenged = 0;
+    p.reserved = [0; 7];
     p.parser = Parser::zeroed();
 }
 
@@ -206,16 +207,21 @@ fn add(
 }
 
 /// Accepts a RST only at the end of what is here or was acknowledged. A client that sent more than was kept has another number:
-/// elsewhere in the window a RST is challenged (RFC 5961 section 3.2), and the answer to that is where we acknowledged.
+/// elsewhere in the window a RST is challenged (RFC 5961 section 3.2), and the answer to that is where we acknowledged. It may
+/// never come: the host is gone, or the RST closed a firewall behind itself. So the client is asked again once its flow is open.
 #[inline(always)]
 fn client_reset(received: &mut Received, waiting: &mut Waiting, expected: u32) -> Exit {
-    let (at, p) = (received.segment.seq, &waiting.pending);
+    let (at, p) = (received.segment.seq, &mut waiting.pending);
     let beyond = at.wrapping_sub(p.isn.wrapping_add(1).wrapping_add(p.acked));
     if !waiting.held || beyond > HELLO_BYTES_MAX as u32 {
         return Exit::drop(Reason::SynStray);
     }
     if beyond != 0 && at != expected {
-        return Exit::sent(Reason::HelloChallenged);
+        p.challenged = 1;
+        return match pending::write_back(received, waiting) {
+            true => Exit::sent(Reason::HelloChallenged),
+            false => Exit::drop(Reason::HelloBeyond),
+        };
     }
     pending::remove_held(received, waiting);
     Exit::drop(Reason::HelloReset)
