@@ -173,3 +173,24 @@ fn passing_over_many_backends_is_no_try() {
         }
     }
 }
+
+/// Sixteen members were looked at, and a client was refused if none of them could be dialled.
+#[test]
+fn the_one_usable_backend_serves_wherever_it_is() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    for only in [0, 39] {
+        with_backends(&mut programs, 40);
+        for family in FAMILIES {
+            for index in (0..40).filter(|&index| index != only) {
+                let flags = [BACKEND_RETIRED, BACKEND_UNREACHABLE][usize::from(index % 2)];
+                flag_backend(&mut programs, backend_id(family, index), flags);
+            }
+            for port in 40_000..40_100 {
+                assert_eq!(picked(&mut programs, family, port), backend_socket(family, only));
+            }
+            flag_backend(&mut programs, backend_id(family, only), BACKEND_RETIRED);
+            assert_refused(&mut programs, family, Reason::PickNone);
+        }
+    }
+}

@@ -24,11 +24,11 @@ pub(crate) fn backend_socket(family: Family, index: u8) -> SocketAddr {
 
 /// Returns the backend's id in [`with_backends`].
 pub(crate) fn backend_id(family: Family, index: u8) -> u32 {
-    let first = if family.is_v4() { 10 } else { 20 };
+    let first = if family.is_v4() { 100 } else { 200 };
     first + u32::from(index)
 }
 
-/// Gives route 1 this many backends of each family, up to ten.
+/// Gives route 1 this many backends of each family, up to a hundred.
 pub(crate) fn with_backends(programs: &mut Programs, count: u8) {
     let mut all = Vec::new();
     let mut neighbours = String::new();

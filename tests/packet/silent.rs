@@ -84,6 +84,40 @@ fn a_backend_that_is_alone_usable_is_asked_until_another_one_is() {
     }
 }
 
+/// Many members between them may not be dialled.
+#[test]
+fn two_silent_backends_take_turns_however_far_apart_they_are() {
+    tests::skip_without_root!();
+    let mut programs = ready();
+    with_backends(&mut programs, 60);
+    for family in FAMILIES {
+        for index in (0..60).filter(|index| index % 30 != 0) {
+            flag_backend(&mut programs, backend_id(family, index), BACKEND_UNREACHABLE);
+        }
+        let client = dial(family).shake(&mut programs);
+        let mut backend = client.ask(&mut programs, &usual_hello());
+        for _ in 0..6 {
+            assert_sent(&repeat(&mut programs, client), Reason::ConnectAgain, &expected_syn(backend));
+            let outcome = repeat(&mut programs, client);
+            let next = Backend::of(&sent(&outcome));
+            assert_sent(&outcome, Reason::ConnectNext, &expected_syn(next));
+            assert_ne!(next.address, backend.address);
+            backend = next;
+        }
+        // Both refuse: that is the end of the round, and of the connection.
+        let outcome = backend.refuse(&mut programs);
+        let other = Backend::of(&sent(&outcome));
+        assert_eq!(outcome.counted, [(Reason::ConnectNext, 1)]);
+        let last = match other.refuse(&mut programs) {
+            outcome if outcome.counted == [(Reason::ConnectNext, 1)] => {
+                Backend::of(&sent(&outcome)).refuse(&mut programs)
+            }
+            outcome => outcome,
+        };
+        assert_sent(&last, Reason::ConnectExhausted, &client.refusal());
+    }
+}
+
 /// In a round with a silent backend, a refusal goes on to the next one. A round in which all refuse is the last.
 #[test]
 fn refusals_of_all_end_it_and_refusals_of_some_do_not() {

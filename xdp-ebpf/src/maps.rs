@@ -4,6 +4,7 @@ use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
+use common::decide::pick::{self, Choice, LOOKS_MAX, Search};
 use common::decide::store::{self, Unstored, unstored};
 use common::decide::tables::Tables;
 use common::decide::{route_key, source_port};
@@ -28,6 +29,7 @@ use common::reason::{REASONS_MAX, Reason};
 use crate::atomic;
 use crate::kernel;
 use crate::scratch::{NextHop, Scratch};
+use crate::verified::looped;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -205,6 +207,18 @@ impl Tables for Maps {
     #[inline(always)]
     fn backend(&self, id: u32, to: &mut Backend) -> bool {
         BACKENDS.get_ptr(&id).is_some_and(|from| copied(from, to))
+    }
+
+    #[inline(always)]
+    fn search(&self, choice: &mut Choice, search: Search) {
+        each_member(choice, search);
+    }
+}
+
+looped! {
+    /// Looks at the next member of a route's table.
+    fn each_member(choice: Choice; search: Search) times LOOKS_MAX, |_round| {
+        pick::look(&Maps, choice, &search)
     }
 }
 

@@ -4,9 +4,6 @@ use crate::maps::address::Port;
 use crate::maps::flow::ClientTuple;
 use crate::maps::route::PICK_ADDRESS;
 
-/// The most members examined in one call of `pick`, those that may not be dialled included.
-pub const LOOKS_MAX: u32 = 16;
-
 /// Returns a hash of the client's address and port, or with [`PICK_ADDRESS`] of the address alone. It is the same on every
 /// node and after every restart.
 #[inline(always)]
@@ -41,8 +38,12 @@ pub const fn slot(hash: u32, slots: u32) -> u32 {
 }
 
 /// Returns the member to try at `attempt`: first the slot's own member, then its successors, round and round.
-/// `members` is not 0.
+/// 0 if there are no `members`.
 #[inline(always)]
 pub const fn member(slot_member: u32, attempt: u32, members: u32) -> u32 {
-    slot_member.wrapping_add(attempt) % members
+    // Without the operator, which panics at 0: the kernel programs must not.
+    match slot_member.wrapping_add(attempt).checked_rem(members) {
+        Some(member) => member,
+        None => 0,
+    }
 }

@@ -1,12 +1,15 @@
 //! Picks a route's backend by Maglev hashing of the client's address and port, or of its address alone, among those of
 //! its address family.
 
-use super::maglev::{self, LOOKS_MAX};
+use super::maglev;
 use super::tables::{Tables, stable};
 use crate::maps::backend::{BACKEND_REFUSING, BACKEND_RETIRED, BACKEND_UNREACHABLE, Backend};
 use crate::maps::flow::ClientTuple;
-use crate::maps::route::{MemberKey, Route, Table};
+use crate::maps::route::{MEMBERS_MAX, MemberKey, Route, Table};
 use crate::reason::Reason;
+
+/// The most members that one search looks at: all of a table.
+pub const LOOKS_MAX: u32 = MEMBERS_MAX as u32;
 
 /// The backend picked for a connection, and the state of the search: the next try continues from here.
 #[repr(C)]
@@ -20,17 +23,26 @@ pub struct Choice {
     pub offset: u16,
     /// 1: a backend of this round was given up because it did not answer, so another round follows.
     pub silent: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// How the last search ended: a value of `MET_*`.
+    met: u8,
     /// The backend; valid once it is picked.
     pub record: Backend,
 }
+
+/// [`Choice::met`]: none of the members that were left may be dialled.
+const MET_NONE: u8 = 0;
+/// [`Choice::met`]: a backend.
+const MET_TAKEN: u8 = 1;
+/// [`Choice::met`]: the client's own member, which refuses.
+const MET_REFUSING: u8 = 2;
+/// [`Choice::met`]: a backend that changed while it was read.
+const MET_CHANGED: u8 = 3;
 
 impl Choice {
     /// Returns a choice for `route` with no backend tried yet.
     #[inline(always)]
     pub const fn of(route: u32) -> Self {
-        Self { route, backend: 0, offset: 0, silent: 0, reserved: 0, record: Backend::zeroed() }
+        Self { route, backend: 0, offset: 0, silent: 0, met: MET_NONE, record: Backend::zeroed() }
     }
 }
 
@@ -76,38 +88,55 @@ fn share(tables: &impl Tables, table: &Table, by: u8, client: &ClientTuple) -> R
 /// Like [`pick`], for a client that hashes to member `first`.
 #[inline(always)]
 pub fn pick_from(tables: &impl Tables, choice: &mut Choice, table: &Table, first: u32) -> Result<(), Reason> {
-    let members = table.members.min(u16::MAX.into());
-    let mut offset = u32::from(choice.offset);
+    let table = Table { members: table.members.min(LOOKS_MAX), ..*table };
     // After a silent one, all members once more, the one tried last included. A product instead of a condition, which the
     // verifier would follow twice.
-    let end = members + offset * u32::from(choice.silent & 1);
-    let (mut look, mut taken) = (0, false);
-    while look < LOOKS_MAX {
-        if offset >= end {
-            return Err(none(choice));
-        }
-        let met = member(tables, choice, table, maglev::member(first, offset, members))?;
-        offset += 1;
-        look += 1;
-        match met {
-            Member::Taken => {
-                taken = true;
-                break;
-            }
-            // Refuses only clients that hash to this member. A client whose own backend is down skips it.
-            Member::Refusing if look == 1 && choice.backend == 0 => return Err(Reason::PickRefused),
-            Member::Refusing | Member::Unusable => {}
-        }
+    let end = table.members + u32::from(choice.offset) * u32::from(choice.silent & 1);
+    choice.met = MET_NONE;
+    tables.search(choice, Search { table, first, end });
+    match choice.met {
+        MET_TAKEN => {}
+        MET_REFUSING => return Err(Reason::PickRefused),
+        MET_CHANGED => return Err(Reason::RouteChanged),
+        _ => return Err(none(choice)),
     }
-    let again = choice.silent != 0;
-    if offset > members {
+    if u32::from(choice.offset) > table.members {
         // The next round has started.
-        offset -= members;
+        choice.offset -= table.members as u16;
         choice.silent = 0;
     }
-    choice.offset = offset as u16;
-    // Where many members in a row are not usable, a silent backend is asked again meanwhile.
-    if taken || again { Ok(()) } else { Err(none(choice)) }
+    Ok(())
+}
+
+/// What is looked for in one call of [`pick_from`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Search {
+    table: Table,
+    /// The member that the client hashes to.
+    first: u32,
+    /// [`Choice::offset`] at the end of the round.
+    end: u32,
+}
+
+/// Looks at the next member. `true`: the search is over.
+#[inline(always)]
+pub fn look(tables: &impl Tables, choice: &mut Choice, search: &Search) -> bool {
+    let offset = u32::from(choice.offset);
+    if offset >= search.end {
+        return true;
+    }
+    // A member that refuses does so only to clients that hash to it. A client whose own backend is down skips it.
+    let own = offset == 0 && choice.backend == 0;
+    choice.offset = choice.offset.wrapping_add(1);
+    let at = maglev::member(search.first, offset, search.table.members);
+    choice.met = match member(tables, choice, &search.table, at) {
+        Ok(Member::Taken) => MET_TAKEN,
+        Ok(Member::Refusing) if own => MET_REFUSING,
+        Ok(Member::Refusing | Member::Unusable) => return false,
+        Err(_) => MET_CHANGED,
+    };
+    true
 }
 
 /// Why a client is refused that has no backend left.

@@ -1,5 +1,6 @@
 //! The tables that decisions read: the kernel's maps, or an image of them in user space.
 
+use super::pick::{self, Choice, LOOKS_MAX, Search};
 use crate::maps::backend::Backend;
 use crate::maps::listener::{Listener, ListenerKey};
 use crate::maps::policy::PolicyKey;
@@ -36,6 +37,16 @@ pub trait Tables {
 
     /// Copies a backend. `false`: there is none, and the content of `to` is undefined.
     fn backend(&self, id: u32, to: &mut Backend) -> bool;
+
+    /// Calls [`pick::look`] until it returns `true`, at most [`LOOKS_MAX`] times. The verifier follows each round of a plain
+    /// loop, so the kernel programs have one of their own.
+    #[inline(always)]
+    fn search(&self, choice: &mut Choice, search: Search)
+    where
+        Self: Sized,
+    {
+        let _ = (0..LOOKS_MAX).find(|_| pick::look(self, choice, &search));
+    }
 }
 
 /// Reads an entry reliably. `look` copies the entry and returns whether there is one.

@@ -12,9 +12,6 @@ use common::reason::Reason;
 use userspace::compile::maglev::{Member, slots, table};
 use userspace::model::{Affinity, BackendSpec, Desired, DesiredListener, DesiredRoute, Pattern, Protocol};
 
-/// The number of members examined in one try.
-const LOOKS: usize = 16;
-
 /// The expected outcome for a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -160,23 +157,14 @@ impl Oracle<'_> {
             return Err(Reason::PickRefused);
         }
         members.rotate_left(own);
-        let mut dialled = Vec::new();
-        let mut passed = 0;
-        for member in members {
+        let takes = |member: &BackendSpec| {
             let socket = SocketAddr::new(member.address, member.port);
             let takes = !member.is_refusing()
                 && !self.unreachable.contains(&member.address)
                 && !self.closed.contains(&socket);
-            if takes {
-                dialled.push(socket);
-                passed = 0;
-            } else {
-                passed += 1;
-            }
-            if passed == LOOKS {
-                break;
-            }
-        }
+            takes.then_some(socket)
+        };
+        let dialled: Vec<_> = members.into_iter().filter_map(takes).collect();
         if dialled.is_empty() { Err(Reason::PickNone) } else { Ok(dialled) }
     }
 }

@@ -59,7 +59,8 @@ impl Planner<'_> {
 }
 
 /// Returns the backends of a family that take new flows. While this node reaches at least one of them, those it does not reach
-/// are left out: `pick` looks only at the first few members that follow a client's own.
+/// are left out: `pick` would look at each of them for nothing. Otherwise the table stays as it is: a device that goes down and
+/// returns changes the table of no route.
 fn of_family(backends: &[(u32, Backend)], is_v4: bool) -> impl Iterator<Item = &(u32, Backend)> {
     let takes = move |backend: &Backend| backend.weight > 0 && backend.address.is_v4() == is_v4;
     let reached = |backend: &Backend| backend.flags & (BACKEND_UNREACHABLE | BACKEND_REFUSING) == 0;

@@ -184,7 +184,7 @@ fn a_changed_way_is_one_write_a_backend() {
     assert!(plan(&second.applied, &desired, &moved).problems.is_empty());
 }
 
-/// `pick` looks at sixteen members: a client was refused whose first sixteen had no route, though the next could serve it.
+/// A connection passes over members without a route one by one.
 #[test]
 fn tables_hold_only_members_that_the_node_reaches_while_there_is_one() {
     let addresses: Vec<String> = (1..=40).map(|last| format!("10.1.0.{last}")).collect();
