@@ -10,6 +10,10 @@ use std::process::Stdio;
 
 const LIST: &str = "tests/guards.txt";
 const STEP: &str = "removing guards";
+/// Where cargo finds the packet tests.
+const PACKETS: &[&str] = &["--package", "tests", "--test", "packet"];
+/// Where cargo finds the daemon's unit tests.
+const DAEMON: &[&str] = &["--package", "userspace", "--lib"];
 /// What the eBPF programs are built from, and the manifests that cargo wants to see beside it.
 const SOURCES: [&str; 8] =
     ["Cargo.toml", "Cargo.lock", ".cargo", "common", "xdp-ebpf", "userspace", "tests", "xtask"];
@@ -18,7 +22,7 @@ const RUNS: usize = 10;
 /// The test that shows whether the kernel takes the programs.
 const LOADS: &str = "load::the_kernel_accepts_both_programs";
 
-/// A guard of the programs.
+/// A guard of the programs or of the daemon.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Guard {
     /// What it guarantees.
@@ -29,8 +33,23 @@ struct Guard {
     code: String,
     /// What remains of the code without the guard.
     without: String,
-    /// Words in the names of the packet tests that may fail without it.
+    /// Words in the names of the tests that may fail without it.
     tests: Vec<String>,
+}
+
+impl Guard {
+    /// Whether it is one of the daemon's. Its unit tests have to be built without it, and run no programs.
+    fn is_of_daemon(&self) -> bool {
+        self.file.starts_with("userspace/")
+    }
+}
+
+/// Tests, built with or without a guard.
+#[derive(Debug)]
+struct Judge {
+    tests: PathBuf,
+    /// The programs that packet tests load; the ones built into them otherwise.
+    object: Option<PathBuf>,
 }
 
 /// Removes every guard whose name contains one of the words; all of them if there is no word.
@@ -43,19 +62,25 @@ pub(crate) fn run(words: &[String]) -> Outcome {
         .collect();
     setup::for_build()?;
     let linker = tools::bpf_linker()?;
-    let tests = packet_tests()?;
+    let own = |which| {
+        build_tests(which, &process::root(), &process::target()).map(|tests| Judge { tests, object: None })
+    };
+    let of_daemon = guards.iter().any(Guard::is_of_daemon).then(|| own(DAEMON)).transpose()?;
+    let of_programs = guards.iter().any(|guard| !guard.is_of_daemon()).then(|| own(PACKETS)).transpose()?;
     let tree = process::target().join("mutants");
     copy_tree(&tree)?;
     let (mut survivors, mut refused) = (Vec::new(), Vec::new());
     for guard in &guards {
-        let object = build_without(guard, &tree, &linker)?;
+        let own = if guard.is_of_daemon() { &of_daemon } else { &of_programs };
+        let Some(own) = own else { continue };
+        let mutant = mutant(guard, own, &tree, &linker)?;
         // Programs that the kernel refuses fail every test, and show nothing.
-        if !failed_of(&tests, Some(&object), &[LOADS.to_owned()], true)?.is_empty() {
+        if mutant.object.is_some() && !failed_of(&mutant, &[LOADS.to_owned()], true)?.is_empty() {
             println!("{}: THE KERNEL REFUSES the programs without it", guard.name);
             refused.push(guard.name.as_str());
             continue;
         }
-        let failed = failing(guard, &tests, &object)?;
+        let failed = failing(guard, own, &mutant)?;
         if failed.is_empty() {
             println!("{}: NO TEST fails in {RUNS} of {RUNS} runs", guard.name);
             survivors.push(guard.name.as_str());
@@ -133,14 +158,26 @@ fn copy_tree(tree: &Path) -> Outcome {
     process::run("copying the sources", &mut command, "check the free space")
 }
 
-/// Builds the programs without the guard, in the copy; returns the object.
-fn build_without(guard: &Guard, tree: &Path, linker: &Path) -> Outcome<PathBuf> {
+/// Builds, in the copy, what judges the guard without it.
+fn mutant(guard: &Guard, own: &Judge, tree: &Path, linker: &Path) -> Outcome<Judge> {
     let file = tree.join(&guard.file);
     let failure = |error: std::io::Error| {
         Failure::new(STEP, format!("{}: {error}", file.display()), format!("see {LIST}"))
     };
     let source = fs::read_to_string(process::root().join(&guard.file)).map_err(failure)?;
     fs::write(&file, without(guard, &source)?).map_err(failure)?;
+    let built = match guard.is_of_daemon() {
+        // Cargo gives what it builds of the copy the names that the tree's own have: they need folders of their own.
+        true => build_tests(DAEMON, tree, &tree.join("target")).map(|tests| Judge { tests, object: None }),
+        false => build_programs(guard, tree, linker)
+            .map(|object| Judge { tests: own.tests.clone(), object: Some(object) }),
+    };
+    fs::write(&file, source).map_err(failure)?;
+    built
+}
+
+/// Builds the programs in the copy; returns the object.
+fn build_programs(guard: &Guard, tree: &Path, linker: &Path) -> Outcome<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = linker.parent().map(Path::to_path_buf).into_iter().chain(env::split_paths(&path));
     let target = tree.join("target");
@@ -155,40 +192,44 @@ fn build_without(guard: &Guard, tree: &Path, linker: &Path) -> Outcome<PathBuf> 
     }
     // What is unused without the guard is only a warning.
     command.stderr(Stdio::null());
-    let built = process::run(
+    process::run(
         &format!("building without the guard `{}`", guard.name),
         &mut command,
         "choose what remains so that it compiles",
-    );
-    fs::write(&file, source).map_err(failure)?;
-    built.map(|()| target.join("bpfel-unknown-none/release/vestibule-ebpf"))
+    )?;
+    Ok(target.join("bpfel-unknown-none/release/vestibule-ebpf"))
 }
 
-/// Builds the packet tests; returns their program. Cargo would cost more than they do, ten times for each guard.
-fn packet_tests() -> Outcome<PathBuf> {
+/// Builds tests of the workspace in this folder; returns their program. Cargo would cost more than they do, ten times for
+/// each guard.
+fn build_tests(which: &[&str], workspace: &Path, target: &Path) -> Outcome<PathBuf> {
     let mut command = process::cargo();
-    command.args(["test", "--no-run", "--quiet", "--package", "tests", "--test", "packet"]);
+    command.args(["test", "--no-run", "--quiet"]).args(which).current_dir(workspace);
+    command.env("CARGO_TARGET_DIR", target);
     command.arg("--message-format=json").stderr(Stdio::inherit());
     let output = command.output().map_err(|error| process::not_run(STEP, &command, &error))?;
     executable(&String::from_utf8_lossy(&output.stdout)).map(PathBuf::from).ok_or_else(|| {
         let reason = format!("{} ended with {}", process::shown(&command), output.status);
-        Failure::new("building the packet tests", reason, "run it by hand")
+        Failure::new("building the tests", reason, "run it by hand")
     })
 }
 
-/// Returns the path of the packet tests in what cargo reports.
+/// Returns the path of the tests in what cargo reports.
 fn executable(messages: &str) -> Option<&str> {
-    let message = messages.lines().find(|line| line.contains(r#""kind":["test"]"#))?;
+    let is_ours =
+        |line: &&str| [r#""kind":["test"]"#, r#""kind":["lib"]"#].iter().any(|kind| line.contains(kind));
+    // A library itself is none: it has no path here.
+    let message = messages.lines().filter(is_ours).find(|line| line.contains(r#""executable":""#))?;
     let (_, path) = message.split_once(r#""executable":""#)?;
     path.split('"').next()
 }
 
-/// Returns the packet tests that fail with the programs in `object` in each of [`RUNS`] runs, and pass with our own.
-fn failing(guard: &Guard, tests: &Path, object: &Path) -> Outcome<Vec<String>> {
-    let first = failed_of(tests, Some(object), &guard.tests, false)?;
-    let mut failed = in_each_run(first, |names| failed_of(tests, Some(object), names, true))?;
+/// Returns the tests that fail without the guard in each of [`RUNS`] runs, and pass with it.
+fn failing(guard: &Guard, own: &Judge, mutant: &Judge) -> Outcome<Vec<String>> {
+    let first = failed_of(mutant, &guard.tests, false)?;
+    let mut failed = in_each_run(first, |names| failed_of(mutant, names, true))?;
     if !failed.is_empty() {
-        let with_guard = failed_of(tests, None, &failed, true)?;
+        let with_guard = failed_of(own, &failed, true)?;
         failed.retain(|name| !with_guard.contains(name));
     }
     Ok(failed)
@@ -211,12 +252,11 @@ fn in_each_run(
     Ok(failed)
 }
 
-/// Runs the tests with these names, or whose names contain one of these words, with the programs in `object` or our own.
-/// Returns those that fail.
-fn failed_of(tests: &Path, object: Option<&Path>, names: &[String], whole: bool) -> Outcome<Vec<String>> {
-    let mut command = process::command(tests);
+/// Runs the tests with these names, or whose names contain one of these words. Returns those that fail.
+fn failed_of(judge: &Judge, names: &[String], whole: bool) -> Outcome<Vec<String>> {
+    let mut command = process::command(&judge.tests);
     command.arg("--quiet").args(whole.then_some("--exact")).args(names).stderr(Stdio::null());
-    match object {
+    match &judge.object {
         Some(object) => command.env("VESTIBULE_EBPF", object),
         None => command.env_remove("VESTIBULE_EBPF"),
     };
@@ -287,9 +327,13 @@ mod tests {
         let text = concat!(
             r#"{"target":{"kind":["bin"],"name":"bench"},"executable":"/t/bench"}"#,
             "\n",
+            r#"{"target":{"kind":["lib"],"name":"tests"},"executable":null}"#,
+            "\n",
             r#"{"target":{"kind":["test"],"name":"packet"},"executable":"/t/packet-1","fresh":true}"#,
         );
         assert_eq!(executable(text), Some("/t/packet-1"));
+        let text = r#"{"target":{"kind":["lib"],"name":"userspace"},"executable":"/t/userspace-1"}"#;
+        assert_eq!(executable(text), Some("/t/userspace-1"));
         assert_eq!(executable(r#"{"reason":"build-finished","success":false}"#), None);
     }
 

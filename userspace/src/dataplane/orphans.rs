@@ -1,7 +1,7 @@
 //! Entries of `NATS` whose connection is gone. The programs remove an entry with the record of its connection, so there
 //! are none, unless a map was changed by hand. Nobody else would ever free their source ports.
 
-use common::maps::flow::{BackendTuple, Reply};
+use common::maps::flow::{BackendTuple, ClientTuple, Reply};
 
 use super::maps::Maps;
 use super::table::TableError;
@@ -16,15 +16,58 @@ pub(super) struct Orphans {
     walked_secs: Option<u32>,
 }
 
+/// The maps that are swept. Packets change them between any two calls.
+pub(super) trait Records {
+    /// Calls `visit` for every entry of `NATS`.
+    fn walk(&self, visit: &mut dyn FnMut(&BackendTuple, &Reply)) -> Result<(), TableError>;
+    /// Returns an entry of `NATS`.
+    fn entry(&self, nat: &BackendTuple) -> Result<Option<Reply>, TableError>;
+    /// Removes an entry of `NATS`. Returns whether it existed.
+    fn remove(&self, nat: &BackendTuple) -> Result<bool, TableError>;
+    /// Whether the record of the client in this map has this generation.
+    fn is_in(&self, map: Map, client: &ClientTuple, generation: u32) -> Result<bool, TableError>;
+}
+
+/// A map with records of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Map {
+    Flows,
+    Hellos,
+    HalfOpens,
+}
+
+impl Records for Maps {
+    fn walk(&self, visit: &mut dyn FnMut(&BackendTuple, &Reply)) -> Result<(), TableError> {
+        self.nats.walk(visit)
+    }
+
+    fn entry(&self, nat: &BackendTuple) -> Result<Option<Reply>, TableError> {
+        self.nats.look_up(nat)
+    }
+
+    fn remove(&self, nat: &BackendTuple) -> Result<bool, TableError> {
+        self.nats.remove(nat)
+    }
+
+    fn is_in(&self, map: Map, client: &ClientTuple, generation: u32) -> Result<bool, TableError> {
+        let found = match map {
+            Map::Flows => self.flows.look_up(client)?.map(|flow| flow.connection),
+            Map::Hellos => self.hellos.look_up(client)?.map(|hello| hello.connection),
+            Map::HalfOpens => self.half_opens.look_up(client)?.map(|half| half.connection),
+        };
+        Ok(found.is_some_and(|connection| connection.generation == generation))
+    }
+}
+
 impl Orphans {
     /// Removes the entries that had no connection at the last call either, and looks for others if it is time to.
     /// Returns the number of removed ones. A program claims an entry just before it stores the connection, so an entry
     /// without a connection is no orphan yet.
-    pub(super) fn sweep(&mut self, maps: &Maps, now: u32) -> Result<u32, TableError> {
+    pub(super) fn sweep(&mut self, maps: &impl Records, now: u32) -> Result<u32, TableError> {
         let mut removed = 0;
         for (nat, reply) in std::mem::take(&mut self.suspects) {
-            if maps.nats.look_up(&nat)? == Some(reply) && !has_connection(maps, &reply)? {
-                removed += u32::from(maps.nats.remove(&nat)?);
+            if maps.entry(&nat)? == Some(reply) && !has_connection(maps, &reply)? {
+                removed += u32::from(maps.remove(&nat)?);
             }
         }
         if self.walked_secs.is_some_and(|walked| now.saturating_sub(walked) < PERIOD_SECS) {
@@ -32,7 +75,7 @@ impl Orphans {
         }
         self.walked_secs = Some(now);
         let mut failed = Ok(());
-        maps.nats.walk(|nat, reply| match has_connection(maps, reply) {
+        maps.walk(&mut |nat, reply| match has_connection(maps, reply) {
             Ok(true) => {}
             Ok(false) => self.suspects.push((*nat, *reply)),
             Err(error) => failed = Err(error),
@@ -42,16 +85,157 @@ impl Orphans {
 }
 
 /// Whether there is a record of the connection that the entry was made for.
-fn has_connection(maps: &Maps, reply: &Reply) -> Result<bool, TableError> {
+fn has_connection(maps: &impl Records, reply: &Reply) -> Result<bool, TableError> {
     let (client, generation) = (reply.tuple(), reply.generation);
-    let is_flow = || {
-        Ok::<_, TableError>(
-            maps.flows.look_up(&client)?.is_some_and(|flow| flow.connection.generation == generation),
-        )
-    };
     // Flows once more at the end: it may have become one meanwhile.
-    Ok(is_flow()?
-        || maps.hellos.look_up(&client)?.is_some_and(|hello| hello.connection.generation == generation)
-        || maps.half_opens.look_up(&client)?.is_some_and(|half| half.connection.generation == generation)
-        || is_flow()?)
+    for map in [Map::Flows, Map::Hellos, Map::HalfOpens, Map::Flows] {
+        if maps.is_in(map, &client, generation)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+    use common::maps::address::{Address, Port};
+
+    const GENERATION: u32 = 7;
+
+    /// What a packet does to the maps.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Step {
+        Claim,
+        Store(Map),
+        Forget(Map),
+        Release,
+        /// Another connection claims the port.
+        ClaimAgain,
+    }
+
+    /// The maps with one port, and what packets do to them at forced points: before each look or removal, the steps due by then.
+    #[derive(Debug, Default)]
+    struct Forced {
+        nats: RefCell<Option<Reply>>,
+        stored: RefCell<Vec<(Map, u32)>>,
+        looks: Cell<usize>,
+        /// Steps, and the look before which each is taken.
+        schedule: Vec<(usize, Step)>,
+    }
+
+    fn client() -> ClientTuple {
+        ClientTuple::tcp(Address::v4([192, 0, 2, 1]), Address::default(), Port::new(1), Port::new(443))
+    }
+
+    impl Forced {
+        fn new(before: &[Step], schedule: &[(usize, Step)]) -> Self {
+            let maps = Self { schedule: schedule.into(), ..Self::default() };
+            before.iter().for_each(|step| maps.take(*step));
+            maps
+        }
+
+        fn take(&self, step: Step) {
+            match step {
+                Step::Claim => *self.nats.borrow_mut() = Some(Reply::to(&client(), GENERATION)),
+                Step::ClaimAgain => *self.nats.borrow_mut() = Some(Reply::to(&client(), GENERATION + 1)),
+                Step::Release => *self.nats.borrow_mut() = None,
+                Step::Store(map) => self.stored.borrow_mut().push((map, GENERATION)),
+                Step::Forget(map) => self.stored.borrow_mut().retain(|(in_map, _)| *in_map != map),
+            }
+        }
+
+        fn look(&self) {
+            let look = self.looks.replace(self.looks.get() + 1);
+            self.schedule.iter().filter(|(at, _)| *at == look).for_each(|(_, step)| self.take(*step));
+        }
+    }
+
+    impl Records for Forced {
+        fn walk(&self, visit: &mut dyn FnMut(&BackendTuple, &Reply)) -> Result<(), TableError> {
+            self.look();
+            let found = *self.nats.borrow();
+            found.iter().for_each(|reply| visit(&BackendTuple::zeroed(), reply));
+            Ok(())
+        }
+
+        fn entry(&self, _: &BackendTuple) -> Result<Option<Reply>, TableError> {
+            self.look();
+            Ok(*self.nats.borrow())
+        }
+
+        fn remove(&self, _: &BackendTuple) -> Result<bool, TableError> {
+            self.look();
+            Ok(self.nats.take().is_some())
+        }
+
+        fn is_in(&self, map: Map, _: &ClientTuple, generation: u32) -> Result<bool, TableError> {
+            self.look();
+            Ok(self.stored.borrow().contains(&(map, generation)))
+        }
+    }
+
+    /// Sweeps twice. Returns how many entries were removed, the entry that is left, and the number of looks at the maps.
+    fn swept(maps: &Forced) -> (u32, Option<u32>, usize) {
+        let mut orphans = Orphans::default();
+        let removed = (0..2).map(|second| orphans.sweep(maps, 1_000 + second).unwrap()).sum();
+        (removed, maps.nats.borrow().map(|reply| reply.generation), maps.looks.get())
+    }
+
+    #[test]
+    fn an_entry_without_a_connection_is_removed_by_the_second_sweep() {
+        let maps = Forced::new(&[Step::Claim], &[]);
+        let mut orphans = Orphans::default();
+        assert_eq!(orphans.sweep(&maps, 1_000).unwrap(), 0);
+        assert!(maps.nats.borrow().is_some());
+        assert_eq!(orphans.sweep(&maps, 1_010).unwrap(), 1);
+        assert!(maps.nats.borrow().is_none());
+        // The next walk is due ten minutes after the last one.
+        maps.take(Step::Claim);
+        assert_eq!([1_020, 1_599].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 0]);
+        assert_eq!([1_600, 1_601].map(|now| orphans.sweep(&maps, now).unwrap()), [0, 1]);
+    }
+
+    /// Its connection is stored at any point from the first look at the entry on: the first sweep may find none, the second does.
+    #[test]
+    fn an_entry_whose_connection_is_stored_after_the_first_look_stays() {
+        for map in [Map::Flows, Map::Hellos, Map::HalfOpens] {
+            let mut late = 0;
+            // The walk, and four looks for the record.
+            for at in 0..=5 {
+                let maps = Forced::new(&[Step::Claim], &[(at, Step::Store(map))]);
+                let (removed, left, looks) = swept(&maps);
+                assert_eq!((removed, left), (0, Some(GENERATION)), "{map:?}, stored before look {at}");
+                late += u32::from(looks > 5);
+            }
+            assert!(late > 0, "{map:?}: no sweep suspected it");
+        }
+    }
+
+    /// A hello or a half-open connection becomes a flow between two looks: it is in one of the maps all the time.
+    #[test]
+    fn a_connection_that_becomes_a_flow_meanwhile_is_no_suspect() {
+        for map in [Map::Hellos, Map::HalfOpens] {
+            for at in 0..=5 {
+                let opens = [(at, Step::Store(Map::Flows)), (at, Step::Forget(map))];
+                let maps = Forced::new(&[Step::Claim, Step::Store(map)], &opens);
+                let mut orphans = Orphans::default();
+                assert_eq!(orphans.sweep(&maps, 1_000).unwrap(), 0);
+                assert_eq!(orphans.suspects, [], "{map:?}, before look {at}");
+            }
+        }
+    }
+
+    /// The suspect's port was released, and is another connection's by the second sweep.
+    #[test]
+    fn an_entry_that_another_connection_claimed_since_stays() {
+        let maps = Forced::new(&[Step::Claim], &[]);
+        let mut orphans = Orphans::default();
+        assert_eq!(orphans.sweep(&maps, 1_000).unwrap(), 0);
+        [Step::Release, Step::ClaimAgain].iter().for_each(|step| maps.take(*step));
+        assert_eq!(orphans.sweep(&maps, 1_010).unwrap(), 0);
+        assert_eq!(*maps.nats.borrow(), Some(Reply::to(&client(), GENERATION + 1)));
+    }
 }
