@@ -1,5 +1,6 @@
 //! SYNs from forged addresses, as many as the machine sends. Nothing is stored for them, and clients connect.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -32,45 +33,50 @@ const DEVICE: &str = "forgers";
 /// Who floods: a namespace of its own, so that the flood goes by no other link.
 struct Forgers {
     tap: Tap,
-    frames: Vec<Vec<u8>>,
+    /// The SYNs of each family, in the order of [`FAMILIES`].
+    frames: [Vec<Vec<u8>>; 2],
     _namespace: Namespace,
 }
 
 impl Forgers {
-    /// Forges SYNs to a port of the VIP.
+    /// Forges SYNs to a port of the VIPs.
     fn new(lab: &Lab, port: u16) -> Self {
         let namespace = Namespace::new("forgers").unwrap();
-        let near = End { namespace: &lab.balancer, device: DEVICE, addresses: &["10.96.0.1/24"] };
-        let far = End { namespace: &namespace, device: UPLINK, addresses: &["10.96.0.2/24"] };
+        let addresses = &["10.96.0.1/24", "fd96::1/64"];
+        let near = End { namespace: &lab.balancer, device: DEVICE, addresses };
+        let far = End { namespace: &namespace, device: UPLINK, addresses: &["10.96.0.2/24", "fd96::2/64"] };
         veth(near, far, 1500).unwrap();
-        // Answers to forged addresses go back to the forgers.
-        lab.balancer.ip("route add 10.98.0.0/16 via 10.96.0.2\n").unwrap();
-        // The daemon serves the devices of default routes.
-        lab.balancer.ip("route add default via 10.96.0.2 metric 500\n").unwrap();
+        let routes = [
+            // Answers to forged addresses go back to the forgers.
+            "route add 10.98.0.0/16 via 10.96.0.2\nroute add fd98::/32 via fd96::2\n",
+            // The daemon serves the devices of default routes.
+            "route add default via 10.96.0.2 metric 500\n",
+        ];
+        lab.balancer.ip(&routes.concat()).unwrap();
         let (to, from) = (lab.balancer.mac(DEVICE).unwrap(), namespace.mac(UPLINK).unwrap());
-        let vip = lab.vip(Family::V4, port);
         // Each SYN has its own source, port and number.
-        let frames = (0..FLOOD).map(|number| {
+        let frame = |family, number: u32| {
             let spread = number.wrapping_mul(2_654_435_761);
-            let source = u32::from(std::net::Ipv4Addr::new(10, 98, 0, 0)) + (spread >> 8 & 0xffff);
-            let source = (std::net::Ipv4Addr::from(source), 1024 + (spread % 60_000) as u16);
-            segment(source.into(), vip)
+            let source = (forged(family, (spread >> 8) as u16), 1024 + (spread % 60_000) as u16);
+            segment(source.into(), lab.vip(family, port))
                 .ethernet(to, from)
                 .syn(spread)
                 .linux_syn_options(1460, spread, 7)
                 .bytes()
-        });
+        };
+        let frames = FAMILIES.map(|family| (0..FLOOD).map(|number| frame(family, number)).collect());
         let tap = Tap::open(&namespace, UPLINK).unwrap();
-        Self { tap, frames: frames.collect(), _namespace: namespace }
+        Self { tap, frames, _namespace: namespace }
     }
 
-    /// Floods while `story` runs. Returns the number of SYNs and their rate too.
-    fn flood<T: Send>(&self, story: impl FnOnce() -> T + Send) -> (T, u64, u64) {
+    /// Floods the family's VIP while `story` runs. Returns the number of SYNs and their rate too.
+    fn flood<T: Send>(&self, family: Family, story: impl FnOnce() -> T + Send) -> (T, u64, u64) {
+        let frames = &self.frames[usize::from(!family.is_v4())];
         let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
         let start = Instant::now();
         let told = std::thread::scope(|scope| {
             scope.spawn(|| {
-                for frame in self.frames.iter().cycle() {
+                for frame in frames.iter().cycle() {
                     if over.load(Ordering::Relaxed) {
                         break;
                     }
@@ -85,8 +91,17 @@ impl Forgers {
         });
         let sent = sent.into_inner();
         let rate = sent * 1_000 / start.elapsed().as_millis().max(1) as u64;
-        println!("{sent} SYNs, {rate} a second");
+        println!("{sent} SYNs, {rate} a second, {family:?}");
         (told, sent, rate)
+    }
+}
+
+/// A forged address.
+fn forged(family: Family, host: u16) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 98, 0, 0)) + u32::from(host)).into(),
+        // Each is a source of its own: a /64.
+        Family::V6 => Ipv6Addr::new(0xfd98, 0, 0, host, 0, 0, 0, 1).into(),
     }
 }
 
@@ -109,12 +124,14 @@ fn a_flood_of_syns_stores_nothing_and_clients_connect() {
     let _turn = turn();
     let (scene, forgers) = scene(&Options::default(), TLS_PORT, "5s");
     let memory = scene.daemon.resident_bytes().unwrap();
-    let ((median, sent, _), moved) =
-        scene.counted(|| forgers.flood(|| scene.lab.client.run(|| reach(&scene))));
-    assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
-    let answered = moved.get("SynAnswered").copied().unwrap_or(0);
-    assert!(answered > sent / 2, "{answered} of {sent} SYNs were answered");
-    assert_eq!(scene.entries()[1], 0, "a SYN is kept");
+    for family in FAMILIES {
+        let ((median, sent, _), moved) =
+            scene.counted(|| forgers.flood(family, || scene.lab.client.run(|| reach(&scene))));
+        assert!(median < Duration::from_millis(100), "median to reach a tenant {median:?}, {moved:?}");
+        let answered = moved.get("SynAnswered").copied().unwrap_or(0);
+        assert!(answered > sent / 2, "{answered} of {sent} SYNs were answered, {family:?}: {moved:?}");
+        assert_eq!(scene.entries()[1], 0, "a SYN is kept");
+    }
     let grown = scene.daemon.resident_bytes().unwrap().saturating_sub(memory);
     assert!(grown < 4 << 20, "the daemon has grown by {grown} bytes");
     scene.assert_nothing_leaks();
@@ -126,6 +143,15 @@ fn clients_far_away_connect_to_a_tcp_listener_during_a_flood_of_syns() {
     tests::skip_without_root!();
     let _turn = turn();
     let (scene, forgers) = scene(&Options { client_delay: DELAY, ..Options::default() }, DIRECT_PORT, "5s");
+    for family in FAMILIES {
+        flood_from_afar(&scene, &forgers, family);
+        // Or the next family's flood would meet a listener that is crowded already.
+        assert!(eventually(Duration::from_secs(30), || scene.entries() == [0; 3]), "{:?}", scene.entries());
+    }
+}
+
+/// Asserts that clients of both families connect while one family's VIP is flooded.
+fn flood_from_afar(scene: &Scene, forgers: &Forgers, family: Family) {
     let times = Mutex::new(Vec::new());
     let connect = |number: &usize| {
         let start = Instant::now();
@@ -139,9 +165,9 @@ fn clients_far_away_connect_to_a_tcp_listener_during_a_flood_of_syns() {
         times.lock().unwrap().push(start.elapsed());
         Ok(())
     };
-    let numbers: Vec<usize> = (0..200).collect();
+    let numbers: Vec<usize> = (0..100).collect();
     let (((), sent, rate), moved) = scene.counted(|| {
-        forgers.flood(|| {
+        forgers.flood(family, || {
             // Until the flood has what it can take.
             std::thread::sleep(Duration::from_millis(500));
             all(&scene.lab, 20, &numbers, connect);
@@ -149,15 +175,14 @@ fn clients_far_away_connect_to_a_tcp_listener_during_a_flood_of_syns() {
     });
     let mut times = times.into_inner().unwrap();
     times.sort();
-    println!("times to reach a tenant: median {:?}, longest {:?}", times[100], times[199]);
+    println!("times to reach a tenant: median {:?}, longest {:?}", times[50], times[99]);
     // Two round trips; a client that had to repeat a SYN would have waited for a second.
-    assert!(times[100] < Duration::from_millis(900), "median {:?}, {moved:?}", times[100]);
+    assert!(times[50] < Duration::from_millis(900), "median {:?}, {moved:?}", times[50]);
     let [answered, passed] =
         ["SynAnswered", "SynForwarded"].map(|reason| moved.get(reason).copied().unwrap_or(0));
     assert!(answered > sent / 2, "{answered} of {sent} SYNs, {rate} a second, were answered: {moved:?}");
     assert!(passed < sent / 10, "{passed} of {sent} SYNs reached backends: {moved:?}");
     assert_eq!(moved.get("ConnectNoPort"), None, "{moved:?}");
-    assert!(eventually(Duration::from_secs(30), || scene.entries() == [0; 3]), "{:?}", scene.entries());
 }
 
 /// The daemon repeats the SYN for a client that waits for the server. It cannot wait for a link address as a packet can, so
@@ -169,7 +194,7 @@ fn a_waiting_client_reaches_a_backend_whose_link_address_is_unknown() {
     let (scene, forgers) = scene(&Options::default(), DIRECT_PORT, "60s");
     let (balancer, device) = (&scene.lab.balancer, scene.lab.tenants[0].name);
     // Half of all half-open slots stay taken for as long as SYNs wait, so clients are answered by cookie.
-    forgers.flood(|| std::thread::sleep(Duration::from_secs(1)));
+    forgers.flood(Family::V4, || std::thread::sleep(Duration::from_secs(1)));
     for family in FAMILIES {
         let (silent, unknown) = (backend(family, 0, 0), backend(family, 0, 1));
         let nobody = format!("neigh replace {silent} lladdr 02:00:5e:00:00:fe dev {device} nud permanent\n");
