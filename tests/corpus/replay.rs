@@ -33,6 +33,11 @@ fn client_hello() {
 }
 
 #[test]
+fn neighbour() {
+    replay("neighbour", fuzz::neighbour::check).unwrap();
+}
+
+#[test]
 fn config_name() {
     replay("config_name", fuzz::config_name::check).unwrap();
 }

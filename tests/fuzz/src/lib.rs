@@ -6,5 +6,7 @@ pub mod oracle;
 pub mod client_hello;
 /// Any bytes as a configured host name.
 pub mod config_name;
+/// Any bytes as a message of ARP or neighbour discovery.
+pub mod neighbour;
 /// Any packets, run through the loaded programs.
 pub mod packets;
