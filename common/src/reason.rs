@@ -158,6 +158,11 @@ reasons! {
     113 AdmitConnecting "admit" "connecting" "the source has as many hellos waiting for the route's backends as it may have; answered with RST";
     114 AdmitSourceRange "admit" "source_range" "the source ranges of the listener or route do not hold the client; answered with RST";
     115 AdmitSynRange "admit" "source_range_syn" "SYN of a client that the source ranges of the listener do not hold; dropped";
+
+    116 NeighbourAnswered "neighbour" "answered" "ARP request or neighbour solicitation for an address that this node announces; answered";
+    117 NeighbourElsewhere "neighbour" "elsewhere" "ARP request or neighbour solicitation for an address that another node announces; dropped";
+    118 NeighbourMalformed "neighbour" "malformed" "ARP request or neighbour solicitation for an address that this node announces, which no host sends; dropped";
+    119 NeighbourConflict "neighbour" "conflict" "another host says that it has an address that this node announces; handed on to the kernel";
 }
 
 #[cfg(test)]

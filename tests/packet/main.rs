@@ -9,6 +9,7 @@ mod reasons;
 mod parse;
 mod backend_options;
 mod vlan;
+mod neighbour;
 mod checksum;
 mod summed;
 mod setup;

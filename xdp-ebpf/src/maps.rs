@@ -9,6 +9,7 @@ use common::decide::store::{self, Unstored, unstored};
 use common::decide::tables::Tables;
 use common::decide::{route_key, source_port};
 use common::maps::address::Address;
+use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::backend::Backend;
 use common::maps::event::{Expiry, RouteCounters};
 use common::maps::flow::{
@@ -81,6 +82,8 @@ pub(crate) static EVICTIONS: RingBuf<Expiry, 262_144> = RingBuf::new();
 #[btf_map]
 pub(crate) static ADDRESSES: HashMap<Address, AddressRole, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
+pub(crate) static ANNOUNCED: HashMap<AnnouncedKey, Announced, 65_536, NO_PREALLOC> = HashMap::new();
+#[btf_map]
 pub(crate) static LISTENERS: HashMap<ListenerKey, Listener, 65_536, NO_PREALLOC> = HashMap::new();
 #[btf_map]
 pub(crate) static ROUTES_EXACT: HashMap<ShortNameKey, NameRoute, 1024, NO_PREALLOC> = HashMap::new();
@@ -141,6 +144,7 @@ macro_rules! hash_access {
 
 hash_access! {
     role ADDRESSES: Address => AddressRole;
+    announced ANNOUNCED: AnnouncedKey => Announced;
     backend BACKENDS: u32 => Backend;
     route_counters ROUTE_COUNTERS: u32 => RouteCounters;
     flow FLOWS: ClientTuple => Flow;

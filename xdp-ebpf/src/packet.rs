@@ -155,6 +155,22 @@ impl Headers {
         }
     }
 
+    /// Returns `N` bytes, from a constant offset on.
+    #[inline(always)]
+    pub(crate) fn part<const N: usize>(&self, at: usize) -> &[u8; N] {
+        debug_assert!(at + N <= self.bytes.len());
+        // SAFETY: in range, since callers pass constants.
+        unsafe { &*self.bytes.as_ptr().add(at).cast() }
+    }
+
+    /// Like [`Self::part`], to be written.
+    #[inline(always)]
+    pub(crate) fn part_mut<const N: usize>(&mut self, at: usize) -> &mut [u8; N] {
+        debug_assert!(at + N <= self.bytes.len());
+        // SAFETY: as in `part`.
+        unsafe { &mut *self.bytes.as_mut_ptr().add(at).cast() }
+    }
+
     /// Reads a byte of the TCP header at a variable offset; the mask keeps it in range.
     #[inline(always)]
     pub(crate) fn tcp_byte(&self, offset: u32) -> u8 {

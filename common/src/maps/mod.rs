@@ -50,6 +50,8 @@ pub mod listener;
 pub mod route;
 /// Which clients are admitted.
 pub mod policy;
+/// Which addresses are announced, on which devices.
+pub mod announced;
 /// Backends.
 pub mod backend;
 /// Connections: waiting hellos, half-open, established, closed.
@@ -95,6 +97,8 @@ pub mod name {
     pub const DRAIN: &str = "DRAIN";
     /// [`super::address::Address`] -> [`super::listener::AddressRole`].
     pub const ADDRESSES: &str = "ADDRESSES";
+    /// [`super::announced::AnnouncedKey`] -> [`super::announced::Announced`].
+    pub const ANNOUNCED: &str = "ANNOUNCED";
     /// [`super::listener::ListenerKey`] -> [`super::listener::Listener`].
     pub const LISTENERS: &str = "LISTENERS";
     /// [`super::route::ShortNameKey`] -> [`super::route::NameRoute`].
@@ -157,7 +161,7 @@ pub mod name {
     pub const AYA_LOGS: &str = "AYA_LOGS";
 
     /// All pinned maps.
-    pub const ALL: [&str; 37] = [
+    pub const ALL: [&str; 38] = [
         ABI,
         SETTINGS,
         COOKIE_KEYS,
@@ -166,6 +170,7 @@ pub mod name {
         IDS,
         DRAIN,
         ADDRESSES,
+        ANNOUNCED,
         LISTENERS,
         ROUTES_EXACT,
         ROUTES_LONG,

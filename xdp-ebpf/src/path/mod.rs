@@ -35,7 +35,7 @@ use crate::scratch::{Cursors, Received, Scratch};
 use crate::segment::hops::FlowHop;
 use crate::segment::{emit, icmp_error};
 use crate::stage::classify::{self, Class, Side};
-use crate::stage::{checksum, options, parse};
+use crate::stage::{checksum, neighbour, options, parse};
 
 /// Handles every packet of every device that we are attached to.
 #[inline(always)]
@@ -74,8 +74,17 @@ fn walk(skb: Skb, s: &mut Scratch) -> Result<Exit, Exit> {
     received.hop = FlowHop::NONE;
     received.known = KNOWN_NOTHING;
     received.class = CLASS_NONE;
-    parse::addresses(skb, received)?;
+    if let Err(exit) = parse::addresses(skb, received) {
+        if parse::is_arp(skb) {
+            neighbour::arp(skb, received)?;
+        }
+        return Err(exit);
+    }
     received.known = KNOWN_ADDRESSES;
+    if parse::is_neighbour_discovery(received) {
+        neighbour::discovery(skb, received, &mut s.draft, &mut s.cursors)?;
+    }
+    let received = &mut s.received;
     classify::role(received)?;
     parse::untag(skb)?;
     let vip = classify::is(&received.segment, ROLE_VIP);

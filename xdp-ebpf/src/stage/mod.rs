@@ -1,6 +1,7 @@
 //! One file per stage, in the order a packet meets them. A stage never calls another stage; `path` calls them.
 
 pub(crate) mod parse;
+pub(crate) mod neighbour;
 pub(crate) mod options;
 pub(crate) mod checksum;
 pub(crate) mod classify;

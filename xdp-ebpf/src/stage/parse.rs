@@ -14,6 +14,7 @@ use crate::scratch::{Cursors, Received};
 use crate::verified::{looped, verified};
 
 const ETH_P_IP: u16 = u16::from_be(EtherType::Ipv4 as u16);
+const ETH_P_ARP: u16 = u16::from_be(EtherType::Arp as u16);
 const ETH_P_IPV6: u16 = u16::from_be(EtherType::Ipv6 as u16);
 
 /// Reads the addresses. On failure the packet leaves as [`Exit::next`], since it is not known yet whether it
@@ -86,6 +87,12 @@ pub(crate) fn untag(skb: Skb) -> Result<(), Exit> {
         return Err(Exit::drop(Reason::EmitFailed));
     }
     Ok(())
+}
+
+/// Whether the packet is an ARP message for this host and the device's own network.
+#[inline(always)]
+pub(crate) fn is_arp(skb: Skb) -> bool {
+    skb.protocol() == ETH_P_ARP && !skb.is_for_another_host() && (!skb.has_vlan() || skb.vlan() == 0)
 }
 
 /// Whether the packet is TCP, by its IP header.

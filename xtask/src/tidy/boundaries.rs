@@ -101,6 +101,8 @@ const BOUNDARIES: &[Boundary] = &[
             "userspace/src/dataplane/",
             // One ioctl.
             "userspace/src/net/ethtool.rs",
+            // A packet socket.
+            "userspace/src/net/frames.rs",
             "tests/src/",
             "xtask/",
         ],
