@@ -15,6 +15,7 @@ mod big_tcp;
 mod loss;
 mod churn;
 mod tcp_listener;
+mod announced;
 mod half_close;
 mod held;
 mod keep_alive;

@@ -51,6 +51,14 @@ pub struct Settings {
     pub flows_per_source: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connecting_per_source: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub l2: Option<L2>,
+}
+
+/// Whether addresses are announced by ARP and neighbour discovery.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct L2 {
+    pub enabled: bool,
 }
 
 #[derive(Clone, Debug, Serialize)]

@@ -10,6 +10,8 @@ mod away;
 mod killed;
 /// The content of maps, with names.
 mod named;
+/// Addresses that are announced.
+mod announced;
 /// Another program changes the maps.
 mod drift;
 /// One agent takes over from another.

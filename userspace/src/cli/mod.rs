@@ -18,6 +18,8 @@ mod explain;
 mod metrics_access;
 /// `vestibule controller`.
 mod controller;
+/// `vestibule vips`.
+mod vips;
 /// `vestibule withdraw`.
 mod withdraw;
 /// `vestibule agent`.
@@ -43,11 +45,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
 use crate::dataplane::pin::{PinError, Pins};
-use crate::model::NodeFacts;
+use crate::model::{Node, NodeFacts};
 use crate::net::sysctl;
 use crate::node::NodeError;
 use crate::node::run::{self, Options};
 use crate::outputs::StartError;
+use crate::outputs::l2::leave_groups;
 use crate::sources;
 
 /// SNI load balancer in the kernel: one VIP for every tenant's TLS server.
@@ -99,6 +102,8 @@ enum Command {
     Routes(Shown),
     /// Show the backends of all routes.
     Backends(Shown),
+    /// Show which addresses this node announces by ARP and neighbour discovery, on which devices.
+    Vips(Shown),
     /// Show connections.
     Flows(Shown),
     /// Show packet counts, by the reason why the packets left the path.
@@ -179,6 +184,7 @@ fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Detach => detach(&pins)?,
         Command::Routes(shown) => routes::show(&pins, shown.output)?,
         Command::Backends(shown) => backends::show(&pins, shown.output)?,
+        Command::Vips(shown) => vips::show(&pins, shown.output)?,
         Command::Flows(shown) => flows::show(&pins, shown.output)?,
         Command::Explain(question) => return explain::show(&question, &pins),
         Command::Trace(asked) => trace::run(&asked, &pins)?,
@@ -229,6 +235,10 @@ fn detach(pins: &Pins) -> Result<()> {
         Err(PinError::Nothing(_)) => return print::line(&"nothing is pinned there; nothing to remove"),
         lock => lock.context("detaching")?,
     };
+    match Node::look() {
+        Ok(network) => leave_groups(pins, &network),
+        Err(error) => eprintln!("devices may still let solicitations of announced addresses pass: {error}"),
+    }
     pins.remove().context("detaching")?;
     drop(writer);
     print::line(&"detached; programs, maps and connections are gone")

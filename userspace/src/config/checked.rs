@@ -1,10 +1,10 @@
 //! Converts the file as written to checked facts. Each object is checked separately.
 
-use super::raw::{RawBackend, RawConfig, RawListener, RawRoute, RawSettings, Text};
+use super::raw::{RawBackend, RawConfig, RawL2, RawListener, RawRoute, RawSettings, Text};
 use super::value::{self, Wrong};
 use crate::model::source_ranges::RANGES_OF_ONE_MAX;
 use crate::model::{
-    BackendSpec, Facts, ListenerSpec, Pattern, Problem, Protocol, RouteSpec, Settings, SourceRanges,
+    BackendSpec, Facts, L2, ListenerSpec, Pattern, Problem, Protocol, RouteSpec, Settings, SourceRanges,
 };
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -109,7 +109,21 @@ impl Check<'_> {
                 .limit("flowsPerSource", raw.flows_per_source, &MAX_FLOWS)
                 .unwrap_or(default.flows_per_source),
             connecting_per_source: self.limit("connectingPerSource", raw.connecting_per_source, &MAX_HELLOS),
+            l2: raw.l2.and_then(|raw| self.l2(&raw)),
         }
+    }
+
+    fn l2(&mut self, raw: &RawL2) -> Option<L2> {
+        let default = L2::default();
+        let l2 = L2 {
+            announce_rate: self
+                .limit("l2.announceRate", raw.announce_rate, &FRAMES)
+                .unwrap_or(default.announce_rate),
+            refresh_rate: self
+                .limit("l2.refreshRate", raw.refresh_rate, &FRAMES)
+                .unwrap_or(default.refresh_rate),
+        };
+        raw.enabled.unwrap_or(false).then_some(l2)
     }
 
     fn source_addresses(&mut self, raw: Vec<Text<'_>>) -> Vec<IpAddr> {
@@ -305,4 +319,5 @@ const IDLE_TIMEOUT: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration
 const HELLO_TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(600);
 const MAX_FLOWS: RangeInclusive<i64> = 1..=16_777_216;
 const MAX_NAMES: RangeInclusive<i64> = 1..=4_194_304;
+const FRAMES: RangeInclusive<i64> = 1..=100_000;
 const MAX_HELLOS: RangeInclusive<i64> = 1..=1_048_576;

@@ -140,7 +140,11 @@ const SAVED_MAX_AGES: std::ops::RangeInclusive<Duration> =
 /// Checks the whole file.
 pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile {
     let mut check = Check { problems };
-    let settings = check.settings(raw.settings.unwrap_or_default());
+    let mut settings = check.settings(raw.settings.unwrap_or_default());
+    if settings.l2.take().is_some() {
+        let what = "is for `vestibule run`: in a cluster, every node would answer for every address";
+        check.problems.push(Problem::error("settings.l2.enabled", what, "remove it").value(true));
+    }
     let facts = check.facts(settings, raw.listeners, raw.routes);
     let addresses = raw.addresses.unwrap_or_default();
     let ranges = check.ranges(&addresses.ranges.unwrap_or_default());
@@ -411,6 +415,16 @@ savedState:
         assert_eq!(file.facts.settings, crate::model::Settings::default());
         let (enabled, _) = parse_chart(&FILE.replace("enabled: false", "enabled: true"));
         assert_eq!(enabled.policy.probe, Some(enabled.policy.probe_defaults));
+    }
+
+    #[test]
+    fn a_cluster_announces_nothing_yet() {
+        let text = FILE.replace("  sourceAddresses: []", "  sourceAddresses: []\n  l2: { enabled: true }");
+        let (file, _) = parse_chart(&text);
+        assert_eq!(file.facts.settings.l2, None);
+        let problems = problems(&text);
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("settings.l2.enabled: is for `vestibule run`"), "{problems:?}");
     }
 
     #[test]

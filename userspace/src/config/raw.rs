@@ -44,6 +44,16 @@ pub(super) struct RawSettings<'a> {
     pub(super) flows_per_route: Option<i64>,
     pub(super) flows_per_source: Option<i64>,
     pub(super) connecting_per_source: Option<i64>,
+    pub(super) l2: Option<RawL2>,
+}
+
+/// `settings.l2`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct RawL2 {
+    pub(super) enabled: Option<bool>,
+    pub(super) announce_rate: Option<i64>,
+    pub(super) refresh_rate: Option<i64>,
 }
 
 /// `listeners[]`.

@@ -35,7 +35,11 @@ pub(super) const SETTINGS: &[(&str, Shape)] = &[
     ("flowsPerRoute", Shape::Whole),
     ("flowsPerSource", Shape::Whole),
     ("connectingPerSource", Shape::Whole),
+    ("l2", Shape::Table(L2)),
 ];
+
+const L2: &[(&str, Shape)] =
+    &[("enabled", Shape::Bool), ("announceRate", Shape::Whole), ("refreshRate", Shape::Whole)];
 
 pub(super) const LISTENER: &[(&str, Shape)] = &[
     ("name", Shape::Text),
@@ -165,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_shape_has_the_fields_of_the_structures() {
-        let file = ["", "/settings", "/listeners/0", "/routes/0", "/routes/0/backends/0"];
+        let file = ["", "/settings", "/settings/l2", "/listeners/0", "/routes/0", "/routes/0/backends/0"];
         agree::<RawConfig<'_>>(&FILE, &file);
         let chart = ["", "/addresses", "/settings", "/probe", "/listeners/0", "/routes/0"];
         agree::<RawChart<'_>>(&CHART, &chart);

@@ -1,6 +1,7 @@
 //! Reads the pinned maps. Works without a running daemon.
 
 use common::decide::route_key;
+use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::event::RouteCounters;
 use common::maps::flow::{ClientTuple, Flow, HalfOpen, Pending};
 use common::maps::name;
@@ -48,6 +49,16 @@ pub fn content(maps: &Maps) -> Result<MapsContent, TableError> {
         labels: all(&maps.labels)?,
         counters: all(&maps.route_counters)?.into_iter().map(|(route, _)| route).collect(),
     })
+}
+
+/// Reads which addresses are announced.
+pub fn announced(pins: &Pins) -> Result<Vec<(AnnouncedKey, Announced)>, LoadError> {
+    load::need_version(pins)?;
+    match Table::open(pins.folder(), name::ANNOUNCED) {
+        // A release that announces nothing made the maps, and runs still.
+        Err(TableError::Missing { .. }) => Ok(Vec::new()),
+        table => Ok(all(&table?)?),
+    }
 }
 
 /// Reads the exact names, short and long.

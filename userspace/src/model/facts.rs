@@ -122,6 +122,23 @@ pub struct Settings {
     pub flows_per_source: u32,
     /// Most hellos of one source that wait for one route's backends; `None`: see [`Settings::source_connecting`].
     pub connecting_per_source: Option<u32>,
+    /// Answers ARP and neighbour discovery for the addresses of listeners; `None`: not at all.
+    pub l2: Option<L2>,
+}
+
+/// How addresses are announced by ARP and neighbour discovery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct L2 {
+    /// Most frames a second and device.
+    pub announce_rate: u32,
+    /// Most frames a second and device that only refresh what is known. Part of [`L2::announce_rate`].
+    pub refresh_rate: u32,
+}
+
+impl Default for L2 {
+    fn default() -> Self {
+        Self { announce_rate: 1_000, refresh_rate: 10 }
+    }
 }
 
 /// A node with fewer routes lets one of them have all flows.
@@ -154,6 +171,7 @@ impl Default for Settings {
             flows_per_route: None,
             flows_per_source: 65_536,
             connecting_per_source: None,
+            l2: None,
         }
     }
 }

@@ -46,7 +46,7 @@ pub use cluster::Cluster;
 pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
 pub use event_reason::EventReason;
-pub use facts::{BackendSpec, Facts, ListenerSpec, Protocol, RouteSpec, Settings};
+pub use facts::{BackendSpec, Facts, L2, ListenerSpec, Protocol, RouteSpec, Settings};
 pub use kind::Kind;
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};

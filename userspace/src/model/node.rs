@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// A device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// As `ip link` shows it.
     pub name: String,
@@ -13,6 +13,10 @@ pub struct Link {
     pub mtu: u32,
     /// Whether packets on it begin with an Ethernet header, as the programs expect. Loopback's do not count.
     pub ethernet: bool,
+    /// Its link address, by which the hosts of its segment reach this node; `None`: they do not ask for it by ARP.
+    pub link_address: Option<[u8; 6]>,
+    /// Whether frames can be sent on it now (`IFF_LOWER_UP`).
+    pub has_carrier: bool,
     /// The number of an XDP program on it: whosever, ours are none.
     pub xdp: Option<u32>,
 }
@@ -24,6 +28,8 @@ pub struct Node {
     pub links: BTreeMap<u32, Link>,
     /// Addresses on its devices.
     pub own: HashSet<IpAddr>,
+    /// Those of them for which the kernel answers ARP and neighbour discovery, with their devices: those with a link address.
+    pub answered: HashSet<(u32, IpAddr)>,
     /// Devices of the default routes, both families.
     pub defaults: BTreeSet<u32>,
     /// Devices of all unicast routes, link-local ones apart: where packets to clients and backends may leave, and so

@@ -66,7 +66,7 @@ mod tests {
     use crate::model::Link;
 
     fn node() -> Node {
-        let link = Link { name: "eth0".into(), mtu: 1500, ethernet: true, xdp: None };
+        let link = Link { name: "eth0".into(), mtu: 1500, ethernet: true, ..Link::default() };
         Node { links: [(3, link)].into(), ..Node::default() }
     }
 

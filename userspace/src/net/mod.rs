@@ -13,6 +13,10 @@ pub mod neighbour;
 pub mod watch;
 /// Programs on devices, attached by classic traffic control.
 pub mod filters;
+/// Membership of devices in multicast groups.
+pub mod groups;
+/// Frames sent as they are.
+pub mod frames;
 /// Offloads of devices.
 pub mod ethtool;
 /// Forwarding and port ranges from `/proc/sys/net`.

@@ -3,7 +3,8 @@
 use std::io;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    ErrorMessage, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -68,7 +69,28 @@ impl Netlink {
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
     ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
-        self.send_all(questions, NLM_F_REQUEST)
+        let answers = self.send_all(questions, NLM_F_REQUEST)?;
+        let object = |answer| match answer {
+            Some(NetlinkPayload::InnerMessage(object)) => Some(object),
+            _ => None,
+        };
+        Ok(answers.into_iter().map(object).collect())
+    }
+
+    /// Has the kernel carry out each message, which must ask for an acknowledgement (`NLM_F_ACK`). Returns what it says to each.
+    pub(super) fn change_all(
+        &mut self,
+        messages: impl IntoIterator<Item = RouteNetlinkMessage>,
+        flags: u16,
+    ) -> Result<Vec<io::Result<()>>, NetError> {
+        let answers = self.send_all(messages, flags)?;
+        let result = |answer| match answer {
+            Some(NetlinkPayload::Error(ErrorMessage { code: Some(code), .. })) => {
+                Err(io::Error::from_raw_os_error(code.get().abs()))
+            }
+            _ => Ok(()),
+        };
+        Ok(answers.into_iter().map(result).collect())
     }
 
     /// Has the kernel create objects. What it refuses is not reported.
@@ -84,7 +106,7 @@ impl Netlink {
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
         flags: u16,
-    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
+    ) -> Result<Vec<Option<NetlinkPayload<RouteNetlinkMessage>>>, NetError> {
         let mut answers = Vec::new();
         let mut questions = questions.into_iter().peekable();
         while questions.peek().is_some() {
@@ -103,9 +125,7 @@ impl Netlink {
                     let place = message.header.sequence_number.wrapping_sub(first) as usize;
                     if let Some(answer) = answers.get_mut(begin + place).filter(|_| place < asked) {
                         missing -= 1;
-                        if let NetlinkPayload::InnerMessage(object) = message.payload {
-                            *answer = Some(object);
-                        }
+                        *answer = Some(message.payload);
                     }
                     Ok(())
                 })?;

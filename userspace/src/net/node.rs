@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkLayerType, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage, LinkXdp};
 use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
@@ -22,7 +22,7 @@ impl Node {
         }
         for object in netlink.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))? {
             if let RouteNetlinkMessage::NewAddress(message) = object {
-                node.own.extend(own_address(&message));
+                node.add(&message);
             }
         }
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -37,6 +37,16 @@ impl Node {
         }
         Ok(node)
     }
+
+    /// Adds an address of a device that is known already.
+    fn add(&mut self, message: &AddressMessage) {
+        let Some(address) = own_address(message) else { return };
+        self.own.insert(address);
+        let device = message.header.index;
+        if self.links.get(&device).is_some_and(|link| link.link_address.is_some()) {
+            self.answered.insert((device, address));
+        }
+    }
 }
 
 fn link(message: &LinkMessage) -> Link {
@@ -44,12 +54,18 @@ fn link(message: &LinkMessage) -> Link {
         name: String::new(),
         mtu: 0,
         ethernet: message.header.link_layer_type == LinkLayerType::Ether,
+        link_address: None,
+        has_carrier: message.header.flags.contains(LinkFlags::LowerUp),
         xdp: None,
     };
+    let speaks_arp = link.ethernet && !message.header.flags.contains(LinkFlags::Noarp);
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Address(address) if speaks_arp => {
+                link.link_address = address.as_slice().try_into().ok();
+            }
             LinkAttribute::Xdp(parts) => {
                 link.xdp = parts.iter().find_map(|part| match part {
                     LinkXdp::ProgId(id) => Some(*id),

@@ -24,6 +24,7 @@ use crate::health::Prober;
 use crate::http_server::Access;
 use crate::metrics::{self, AgentMetrics};
 use crate::model::Change;
+use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
 use crate::outputs::{Pins, StartError};
 use crate::sources::kubernetes;
@@ -101,8 +102,12 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     inputs.learn_zone(&client, &options.identity.node);
     inputs.follow_keys(&client, &options.identity.namespace);
     inputs.follow_file(options.file.as_deref())?;
-    let output =
-        MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false })?;
+    // Announces nothing, and ends what `vestibule run` announced with these pins.
+    let l2 = L2Output::start(pins.clone())?;
+    let served = Some(l2.served());
+    let options_of_maps =
+        maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false, served };
+    let maps = MapsOutput::start(options_of_maps)?;
     let reads = kubernetes::Reads::Claims;
     let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy.clone(), reads });
     let mut sources = Sources::of_cluster(store, chart, options.file.clone());
@@ -113,7 +118,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
         sources,
         chart: Some(source),
         prober: Some(Prober::start()),
-        orders: Orders::new(vec![Box::new(output)]),
+        orders: Orders::new(vec![Box::new(maps), Box::new(l2)]),
         role: Role::new(pins, Some(options.run.clone())),
         state: None,
         cause: Cause::default(),

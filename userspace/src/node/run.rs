@@ -17,6 +17,7 @@ use super::told::Told;
 use crate::metrics::{self, AgentMetrics};
 use crate::model::Change;
 use crate::outputs::Pins;
+use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
 
 /// The limit for the wait at exit for threads that wait for the kernel.
@@ -53,8 +54,10 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     sources.change(Change::Network(network));
     sources.read_file().map_err(|problems| NodeError::File { file: options.config.clone(), problems })?;
     let pins = Pins::new(&options.pins);
-    let output =
-        MapsOutput::start(maps::Options { pins: pins.clone(), unnamed: Choice::Routes, is_strict: true })?;
+    let l2 = L2Output::start(pins.clone())?;
+    let served = Some(l2.served());
+    let options = maps::Options { pins: pins.clone(), unnamed: Choice::Routes, is_strict: true, served };
+    let maps = MapsOutput::start(options)?;
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, false);
     Ok(Node {
@@ -62,7 +65,7 @@ fn node(options: &Options) -> Result<Node, NodeError> {
         sources,
         chart: None,
         prober: None,
-        orders: Orders::new(vec![Box::new(output)]),
+        orders: Orders::new(vec![Box::new(maps), Box::new(l2)]),
         role: Role::new(pins, None),
         state: None,
         cause: Cause::default(),

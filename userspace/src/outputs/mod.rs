@@ -5,6 +5,8 @@
 mod error;
 /// The kernel's maps, and the programs on the node's devices.
 pub(crate) mod maps;
+/// Answers to ARP and neighbour discovery, and announcements.
+pub(crate) mod l2;
 /// An image of the maps in memory.
 #[cfg(test)]
 pub(crate) mod memory;

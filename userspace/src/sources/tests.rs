@@ -2,7 +2,7 @@
 
 use super::file::judge;
 use crate::config;
-use crate::model::NodeFacts;
+use crate::model::{L2, NodeFacts};
 use expect_test::{Expect, expect};
 
 /// A node with the ports that Linux hands out by default.
@@ -250,6 +250,25 @@ settings:
             f.yaml:11: error: settings.maxHello: unknown field; did you mean "maxHellos"?
             f.yaml:12: error: settings.flowsPerRoute: is out of range (value "0"); write a number from 1 to 16777216
             f.yaml:13: error: settings.flowsPerSource: is out of range (value "16777217"); write a number from 1 to 16777216
+        "#]],
+    );
+}
+
+#[test]
+fn addresses_are_announced_only_where_the_settings_enable_it() {
+    let l2 = |written: &str| {
+        let text = format!("{HEAD}settings: {{ l2: {written} }}\nlisteners: {LISTENERS}\nroutes: {TENANT_A}");
+        judge(&text, &node()).0.settings.l2
+    };
+    assert_eq!((l2("null"), l2("{}"), l2("{ enabled: false, refreshRate: 5 }")), (None, None, None));
+    assert_eq!(l2("{ enabled: true }"), Some(L2 { announce_rate: 1_000, refresh_rate: 10 }));
+    let slow = l2("{ enabled: true, announceRate: 50, refreshRate: 1 }");
+    assert_eq!(slow, Some(L2 { announce_rate: 50, refresh_rate: 1 }));
+    check(
+        &format!("{HEAD}settings:\n  l2:\n    enable: true\n    announceRate: 0\n"),
+        expect![[r#"
+            f.yaml:5: error: settings.l2.enable: unknown field; did you mean "enabled"?
+            f.yaml:6: error: settings.l2.announceRate: is out of range (value "0"); write a number from 1 to 100000
         "#]],
     );
 }

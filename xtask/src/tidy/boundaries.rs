@@ -94,6 +94,7 @@ const BOUNDARIES: &[Boundary] = &[
             "xdp-ebpf/src/packet.rs",
             "xdp-ebpf/src/atomic.rs",
             "xdp-ebpf/src/maps.rs",
+            "xdp-ebpf/src/trie_key.rs",
             "xdp-ebpf/src/kernel/",
             // Functions that the verifier checks separately; they must check their pointers for null.
             "xdp-ebpf/src/verified.rs",
@@ -101,8 +102,9 @@ const BOUNDARIES: &[Boundary] = &[
             "userspace/src/dataplane/",
             // One ioctl.
             "userspace/src/net/ethtool.rs",
-            // A packet socket.
+            // A packet socket, and memberships in groups.
             "userspace/src/net/frames.rs",
+            "userspace/src/net/groups.rs",
             "tests/src/",
             "xtask/",
         ],

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn sizes_that_differ_are_noted_and_too_small_ones_are_bad() {
-        let link = |name: &str, mtu| Link { name: name.into(), mtu, ethernet: true, xdp: None };
+        let link = |name: &str, mtu| Link { name: name.into(), mtu, ethernet: true, ..Link::default() };
         let (a, b, c) = (link("eth0", 1500), link("cali1", 1450), link("tun0", 1000));
         assert!(sizes(&[]).is_none());
         assert_eq!(sizes(&[&a, &a]).unwrap().verdict, Verdict::Ok);

@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn only_a_device_that_is_needed_makes_an_exception() {
-        let link = |name: &str| Link { name: name.into(), mtu: 1500, ethernet: true, xdp: None };
+        let link = |name: &str| Link { name: name.into(), mtu: 1500, ethernet: true, ..Link::default() };
         let links = [(2, link("no-such-device2")), (3, link("no-such-device3"))].into();
         let node = Node { links, ..Node::default() };
         let exceptions = |needed: &[u32], attached: &[u32]| -> Vec<String> {

@@ -312,6 +312,11 @@ impl Control {
         Ok(())
     }
 
+    /// Returns the devices that have the program.
+    pub(super) fn attached(&self) -> &BTreeSet<u32> {
+        &self.attached
+    }
+
     /// Returns the names of the devices that have the program, joined by commas.
     pub(super) fn devices(&self) -> String {
         let names: Vec<String> = self.attached.iter().map(|index| self.egress.node().name(*index)).collect();

@@ -113,7 +113,7 @@ mod tests {
     use crate::model::Link;
 
     fn link(name: &str, ethernet: bool) -> Link {
-        Link { name: name.into(), mtu: 1500, ethernet, xdp: None }
+        Link { name: name.into(), mtu: 1500, ethernet, ..Link::default() }
     }
 
     fn node() -> Node {

@@ -218,7 +218,7 @@ mod tests {
     fn node() -> Node {
         let link = |index: u32| {
             let name = format!("d{index}");
-            (index, Link { name, mtu: 1500, ethernet: index < 4, xdp: None })
+            (index, Link { name, mtu: 1500, ethernet: index < 4, ..Link::default() })
         };
         Node { links: (1..5).map(link).collect(), defaults: [1].into(), ..Node::default() }
     }

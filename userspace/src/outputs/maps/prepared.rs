@@ -9,6 +9,7 @@ use crate::dataplane::load::{self, LoadError, Programs};
 use crate::dataplane::pin::{PinError, Pins};
 use crate::dataplane::sizes::Sizes;
 use crate::model::Settings;
+use crate::outputs::l2::ServedSender;
 use crate::outputs::{Order, StartError};
 use crate::plan;
 
@@ -21,6 +22,8 @@ pub(crate) struct Options {
     pub unnamed: Choice,
     /// Refuse a configuration that cannot be carried out completely, instead of doing the rest.
     pub is_strict: bool,
+    /// Where to report what is served; `None`: nobody asks.
+    pub served: Option<ServedSender>,
 }
 
 /// The work done in advance, so that the node waits for nothing once there is the right to write.

@@ -9,6 +9,7 @@ use tracing::{debug, warn};
 
 use super::control::Control;
 use super::prepared::{Options, Prepared};
+use crate::outputs::l2::Served;
 use crate::outputs::{Done, Held, Order, StartError, Word};
 
 /// The interval for looking at what other programs wrote into the maps.
@@ -127,6 +128,13 @@ impl Worker {
                 Prepared::new(&self.options, &order).and_then(|prepared| self.begin(prepared, order))
             }
         };
+        if let Some(served) = &self.options.served {
+            let devices = match &self.stage {
+                Stage::Writing(control) => Some(control.attached().clone()),
+                _ => None,
+            };
+            served.send(Served { number, is_whole: outcome.is_ok(), devices });
+        }
         let (problems, exceptions, devices) = match &self.stage {
             Stage::Writing(control) => (control.problems().to_vec(), control.exceptions(), control.devices()),
             _ => Default::default(),

@@ -1,0 +1,338 @@
+//! The thread that announces. What it wrote to the map, and which groups devices let pass, stays when it ends.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+use tracing::{debug, info, warn};
+
+use super::kernel::Kernel;
+use super::schedule::Schedule;
+use super::wanted::wanted;
+use crate::dataplane::pin::Pins;
+use crate::dataplane::table::TableError;
+use crate::model::{Desired, Node, Problem};
+use crate::outputs::{Done, Held, Order, Word};
+
+/// The longest wait for a task.
+const LOOK: Duration = Duration::from_secs(60);
+/// After this time what could not be done is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A task for the thread.
+#[derive(Debug)]
+pub(super) enum Task {
+    Prepare,
+    Apply(Box<Order>),
+    Served(Served),
+    Release,
+}
+
+/// The answer of the maps' output to an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// The order's number.
+    pub number: u64,
+    /// Whether the order was carried out. Otherwise what was served before still is.
+    pub is_whole: bool,
+    /// Indices of the devices with the program; `None`: not known.
+    pub devices: Option<BTreeSet<u32>>,
+}
+
+/// What is to be announced, as far as it is served.
+#[derive(Debug, Default)]
+struct Target {
+    desired: Arc<Desired>,
+    network: Arc<Node>,
+    devices: BTreeSet<u32>,
+}
+
+/// The state of the thread.
+pub(super) struct Announcer {
+    pins: Pins,
+    tasks: Receiver<Task>,
+    words: UnboundedSender<Word>,
+    /// The last order, and the last answer of the maps' output, until both are there.
+    order: Option<Box<Order>>,
+    served: Option<Served>,
+    /// Devices that had no carrier since their addresses were announced: what was sent there reached nobody.
+    cut_off: BTreeSet<u32>,
+    /// The number of the order that was answered last.
+    number: u64,
+    target: Target,
+    schedule: Schedule,
+    kernel: Option<Kernel>,
+    /// Why the kernel does not hold all of the target, and when to try again.
+    failed: Option<(String, Instant)>,
+}
+
+impl Announcer {
+    /// One that has done nothing yet.
+    pub(super) fn new(pins: Pins, tasks: Receiver<Task>, words: UnboundedSender<Word>) -> Self {
+        let (cut_off, target, schedule) = (BTreeSet::new(), Target::default(), Schedule::default());
+        Self {
+            pins,
+            tasks,
+            words,
+            order: None,
+            served: None,
+            cut_off,
+            number: 0,
+            target,
+            schedule,
+            kernel: None,
+            failed: None,
+        }
+    }
+
+    /// Serves until the other end of the channel is closed.
+    pub(super) fn serve(mut self) {
+        loop {
+            let again = self.failed.as_ref().map(|(_, time)| *time);
+            let due = [self.schedule.due(), again].into_iter().flatten().min();
+            let wait = due.map_or(LOOK, |due| due.saturating_duration_since(Instant::now()));
+            match self.tasks.recv_timeout(wait) {
+                Ok(task) => self.take(task),
+                Err(RecvTimeoutError::Timeout) => self.turn(),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn take(&mut self, task: Task) {
+        match task {
+            Task::Prepare => self.say(Word::Prepared(Ok(()))),
+            Task::Apply(order) => {
+                // Also of orders that are passed over.
+                let links = order.node.network.links.iter();
+                self.cut_off.extend(links.filter(|(_, link)| !link.has_carrier).map(|(device, _)| *device));
+                self.order = Some(order);
+                self.settle();
+            }
+            Task::Served(served) => {
+                self.served = Some(served);
+                self.settle();
+            }
+            Task::Release => {
+                (self.kernel, self.order, self.served, self.failed) = (None, None, None, None);
+                (self.target, self.schedule) = Default::default();
+                self.say(Word::Released);
+            }
+        }
+    }
+
+    /// Carries out the last order once the maps' output has answered it: either of both may come first. Of an order that failed
+    /// there, only the network is followed.
+    fn settle(&mut self) {
+        let (Some(order), Some(served)) = (&self.order, &self.served) else { return };
+        if order.number != served.number {
+            return;
+        }
+        let (Some(order), Some(served)) = (self.order.take(), self.served.take()) else { return };
+        let Order { number, desired, node, begun, .. } = *order;
+        self.number = number;
+        let mut changes = 0;
+        if let Some(devices) = served.devices {
+            if served.is_whole {
+                self.target.desired = desired;
+            }
+            (self.target.network, self.target.devices) = (node.network, devices);
+            changes = self.bring();
+        }
+        self.hold(Done { changes, took: begun.elapsed(), ..Done::default() });
+        self.announce();
+    }
+
+    /// Does what is due.
+    fn turn(&mut self) {
+        if self.failed.as_ref().is_some_and(|(_, time)| *time <= Instant::now()) {
+            let changes = self.bring();
+            self.hold(Done { changes, ..Done::default() });
+        }
+        self.announce();
+    }
+
+    /// Reports what is held. What is missing is a problem, and no failure: what the maps serve is in force without it.
+    fn hold(&self, done: Done) {
+        let problem = |(why, _): &(String, Instant)| {
+            Problem::warning("settings.l2", why.clone(), "fix what it names; it is tried again every second")
+        };
+        let problems = self.failed.iter().map(problem).collect();
+        let (exceptions, devices) = (Vec::new(), String::new());
+        self.say(Word::Holds(Held { number: self.number, outcome: Ok(done), problems, exceptions, devices }));
+    }
+
+    /// Brings the kernel in step with the target. Returns the number of map writes.
+    fn bring(&mut self) -> usize {
+        let (changes, failed) = match self.try_to_bring() {
+            Ok((changes, failed)) => (changes, failed),
+            Err(error) => (0, Some(error.to_string())),
+        };
+        let is_news = failed.as_ref() != self.failed.as_ref().map(|(why, _)| why);
+        if let Some(why) = failed.as_ref().filter(|_| is_news) {
+            warn!(why, "not all addresses are announced; tried again every second");
+        }
+        self.failed = failed.map(|why| (why, Instant::now() + AGAIN));
+        changes
+    }
+
+    fn try_to_bring(&mut self) -> Result<(usize, Option<String>), TableError> {
+        let now = Instant::now();
+        let Target { desired, network, devices } = &self.target;
+        self.schedule.limit(desired.settings.l2.unwrap_or_default());
+        if self.kernel.is_none() {
+            let kernel = Kernel::open(&self.pins)?;
+            kernel.announced().keys().for_each(|on_device| self.schedule.adopt(*on_device, now));
+            self.kernel = Some(kernel);
+        }
+        let Some(kernel) = &mut self.kernel else { return Ok((0, None)) };
+        let wanted = wanted(desired, network, devices);
+        let mut failed = kernel.join(&wanted, network);
+        let (begun, ended) = kernel.differences(&wanted);
+        for on_device in &ended {
+            kernel.remove(on_device)?;
+            self.schedule.end(*on_device);
+        }
+        let mut written = 0;
+        for (on_device, link) in &begun {
+            if let Err(error) = kernel.put(*on_device, *link) {
+                failed = Some(format!("{} addresses are not announced: {error}", begun.len() - written));
+                break;
+            }
+            self.schedule.begin(*on_device, now);
+            written += 1;
+        }
+        if written + ended.len() > 0 {
+            info!(begun = written, ended = ended.len(), "addresses announced by ARP and neighbour discovery");
+        }
+        let returned = returned(&mut self.cut_off, network);
+        let announced = kernel.announced().keys().filter(|(device, _)| returned.contains(device));
+        announced.for_each(|on_device| self.schedule.begin(*on_device, now));
+        Ok((written + ended.len(), failed))
+    }
+
+    /// Sends what is due.
+    fn announce(&mut self) {
+        while let Some(on_device) = self.schedule.take(Instant::now()) {
+            let Some(kernel) = &mut self.kernel else { return };
+            if let Err(error) = kernel.send(on_device) {
+                let (device, address) = on_device;
+                debug!(%error, device, %address, "not announced");
+                self.schedule.begin(on_device, Instant::now() + AGAIN);
+            }
+        }
+    }
+
+    /// Sends a message. If the receiver is gone, no tasks arrive either, and the thread ends.
+    fn say(&self, word: Word) {
+        drop(self.words.send(word));
+    }
+}
+
+/// Returns the devices that have a carrier again, which are not cut off any more.
+fn returned(cut_off: &mut BTreeSet<u32>, network: &Node) -> BTreeSet<u32> {
+    let has_carrier = |device: &u32| network.links.get(device).is_some_and(|link| link.has_carrier);
+    cut_off.retain(|device| network.links.contains_key(device));
+    cut_off.extract_if(.., |device| has_carrier(device)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Link, NodeFacts};
+    use std::path::Path;
+    use std::sync::mpsc;
+    use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+    fn announcer() -> (Announcer, UnboundedReceiver<Word>) {
+        let (_, tasks) = mpsc::channel();
+        let (words, said) = unbounded_channel();
+        (Announcer::new(Pins::new(Path::new("/nowhere")), tasks, words), said)
+    }
+
+    fn order(number: u64, desired: &Arc<Desired>) -> Task {
+        let (desired, node, begun) = (Arc::clone(desired), NodeFacts::default(), Instant::now());
+        Task::Apply(Box::new(Order { number, desired, node, keys: None, is_withdrawn: false, begun }))
+    }
+
+    fn served(number: u64, is_whole: bool) -> Task {
+        Task::Served(Served { number, is_whole, devices: Some([2].into()) })
+    }
+
+    /// The numbers that were answered.
+    fn answered(said: &mut UnboundedReceiver<Word>) -> Vec<u64> {
+        let words = std::iter::from_fn(|| said.try_recv().ok());
+        words.map(|word| if let Word::Holds(held) = word { held.number } else { 0 }).collect()
+    }
+
+    #[test]
+    fn an_order_waits_for_its_own_answer_of_the_maps() {
+        let desired = Arc::new(Desired::default());
+        for tasks in [[order(7, &desired), served(7, true)], [served(7, true), order(7, &desired)]] {
+            let (mut this, mut said) = announcer();
+            this.take(served(6, true));
+            tasks.into_iter().for_each(|task| this.take(task));
+            assert_eq!(answered(&mut said), [7]);
+            assert!(Arc::ptr_eq(&this.target.desired, &desired));
+        }
+        // One that the maps passed over for the next is not carried out.
+        let (mut this, mut said) = announcer();
+        this.take(order(4, &desired));
+        this.take(served(5, true));
+        assert_eq!(answered(&mut said), [0; 0]);
+        this.take(order(5, &desired));
+        assert_eq!(answered(&mut said), [5]);
+    }
+
+    #[test]
+    fn what_the_maps_refused_is_not_announced_and_the_network_is_followed() {
+        let (good, bad) = (Arc::new(Desired::default()), Arc::new(Desired::default()));
+        for tasks in [[order(2, &bad), served(2, false)], [served(2, false), order(2, &bad)]] {
+            let (mut this, mut said) = announcer();
+            [order(1, &good), served(1, true)].into_iter().for_each(|task| this.take(task));
+            this.target.devices.clear();
+            tasks.into_iter().for_each(|task| this.take(task));
+            assert_eq!(answered(&mut said), [1, 2]);
+            assert!(Arc::ptr_eq(&this.target.desired, &good));
+            assert_eq!(this.target.devices, [2].into());
+        }
+    }
+
+    #[test]
+    fn a_failure_is_a_problem_and_is_tried_again() {
+        let (mut this, mut said) = announcer();
+        let desired = Arc::new(Desired::default());
+        [order(1, &desired), served(1, true)].into_iter().for_each(|task| this.take(task));
+        let Ok(Word::Holds(held)) = said.try_recv() else { panic!("no answer") };
+        assert!(held.outcome.is_ok() && held.problems[0].to_string().contains("ANNOUNCED"), "{held:?}");
+        let (_, again) = this.failed.clone().unwrap();
+        this.failed = this.failed.map(|(why, _)| (why, Instant::now()));
+        this.turn();
+        assert_eq!(answered(&mut said), [1]);
+        assert!(this.failed.unwrap().1 > again - AGAIN);
+    }
+
+    /// Also where it was without one only in orders that the maps passed over.
+    #[test]
+    fn a_device_that_has_a_carrier_again_announces_its_addresses() {
+        let node = |has_carrier| Node {
+            links: [(2, Link { has_carrier, ..Link::default() })].into(),
+            ..Node::default()
+        };
+        let (mut this, _said) = announcer();
+        let desired = Arc::new(Desired::default());
+        for (number, has_carrier) in [(1, true), (2, false), (3, true)] {
+            let Task::Apply(mut order) = order(number, &desired) else { panic!("another task") };
+            order.node.network = Arc::new(node(has_carrier));
+            this.take(Task::Apply(order));
+        }
+        assert_eq!(this.cut_off, [2].into());
+        assert_eq!(returned(&mut this.cut_off, &node(false)), [].into());
+        assert_eq!(returned(&mut this.cut_off, &node(true)), [2].into());
+        assert_eq!(returned(&mut this.cut_off, &node(true)), [].into());
+        this.cut_off.insert(3);
+        assert_eq!((returned(&mut this.cut_off, &node(true)), this.cut_off), ([].into(), [].into()), "gone");
+    }
+}

@@ -1,0 +1,82 @@
+//! ARP and neighbour discovery as an output: which addresses the programs answer for, and announcements to the segments. A thread
+//! of its own, so that neither a compile nor a map write delays an announcement.
+
+/// Which addresses are announced on which devices.
+mod wanted;
+/// When announcements are sent.
+mod schedule;
+/// What the kernel holds.
+mod kernel;
+/// The thread that announces.
+mod announcer;
+
+use std::io;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::{Order, Output, Pins, Word, Writer};
+use announcer::{Announcer, Task};
+
+pub(crate) use announcer::Served;
+pub(crate) use kernel::leave_groups;
+
+/// The channel to the thread that announces.
+#[derive(Debug)]
+pub(crate) struct L2Output {
+    tasks: mpsc::Sender<Task>,
+    words: UnboundedReceiver<Word>,
+}
+
+/// Where the maps' output reports which orders it has carried out: an address is announced only once it is served.
+#[derive(Clone, Debug)]
+pub(crate) struct ServedSender(mpsc::Sender<Task>);
+
+impl L2Output {
+    /// Starts the thread. It does not change anything yet.
+    pub(crate) fn start(pins: Pins) -> io::Result<Self> {
+        let (tasks, received) = mpsc::channel();
+        let (words, said) = unbounded_channel();
+        let announcer = Announcer::new(pins, received, words);
+        thread::Builder::new().name("l2".into()).spawn(move || announcer.serve())?;
+        Ok(Self { tasks, words: said })
+    }
+
+    /// Returns where the maps' output is to report.
+    pub(crate) fn served(&self) -> ServedSender {
+        ServedSender(self.tasks.clone())
+    }
+
+    /// Sends a task. If the thread is gone, [`Output::holds`] reports it.
+    fn ask(&self, task: Task) {
+        drop(self.tasks.send(task));
+    }
+}
+
+impl ServedSender {
+    /// Reports the answer to an order.
+    pub(crate) fn send(&self, served: Served) {
+        drop(self.0.send(Task::Served(served)));
+    }
+}
+
+impl Output for L2Output {
+    fn prepare(&mut self, _: Order) {
+        self.ask(Task::Prepare);
+    }
+
+    fn apply(&mut self, _: &Writer, order: Order) {
+        self.ask(Task::Apply(Box::new(order)));
+    }
+
+    fn release(&mut self) {
+        self.ask(Task::Release);
+    }
+
+    fn holds(&mut self, context: &mut Context<'_>) -> Poll<Word> {
+        let gone = || Word::Gone(io::Error::other("the thread that announces addresses is gone").into());
+        self.words.poll_recv(context).map(|word| word.unwrap_or_else(gone))
+    }
+}
