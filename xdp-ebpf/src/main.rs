@@ -17,6 +17,7 @@ mod kernel;
 mod packet;
 mod scratch;
 mod atomic;
+mod trie_key;
 mod maps;
 mod verified;
 mod exit;

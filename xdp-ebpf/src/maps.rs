@@ -1,7 +1,6 @@
 //! All maps, and the only code that accesses them.
 
 use aya_ebpf::bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST};
-use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::decide::pick::{self, Choice, LOOKS_MAX, Search};
@@ -30,25 +29,10 @@ use common::reason::{REASONS_MAX, Reason};
 use crate::atomic;
 use crate::kernel;
 use crate::scratch::{NextHop, Scratch};
+use crate::trie_key::{self, PolicyData, SuffixData};
 use crate::verified::looped;
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
-
-/// The data behind the prefix length of [`SuffixKey`], in the form that aya's LPM key needs.
-#[repr(C)]
-pub(crate) struct SuffixData {
-    listener: [u8; 2],
-    reversed: [u8; 254],
-}
-
-/// The data behind the prefix length of [`PolicyKey`], in the same form.
-#[repr(C)]
-pub(crate) struct PolicyData {
-    policy: [u8; 2],
-    family: u8,
-    reserved: u8,
-    address: [u8; 16],
-}
 
 // The sizes given here suit a small test; the loader sets the real ones from the settings.
 #[btf_map]
@@ -176,9 +160,7 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn wildcard(&self, key: &SuffixKey) -> u32 {
-        let key = core::ptr::from_ref(key).cast::<Key<SuffixData>>();
-        // SAFETY: `SuffixKey` has the layout of `Key<SuffixData>`: a u32 of prefix bits, then 256 bytes.
-        unsafe { ROUTES_WILDCARD.get(&*key).map_or(0, |found| found.route) }
+        ROUTES_WILDCARD.get(trie_key::of_suffix(key)).map_or(0, |found| found.route)
     }
 
     #[inline(always)]
@@ -188,9 +170,7 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn is_within(&self, key: &PolicyKey) -> bool {
-        let key = core::ptr::from_ref(key).cast::<Key<PolicyData>>();
-        // SAFETY: `PolicyKey` has the layout of `Key<PolicyData>`: a u32 of prefix bits, then 20 bytes.
-        unsafe { POLICIES.get(&*key).is_some() }
+        POLICIES.get(trie_key::of_policy(key)).is_some()
     }
 
     #[inline(always)]

@@ -3,8 +3,7 @@
 use std::io;
 
 use netlink_packet_core::{
-    ErrorMessage, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::protocols::NETLINK_ROUTE;
@@ -69,28 +68,7 @@ impl Netlink {
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
     ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
-        let answers = self.send_all(questions, NLM_F_REQUEST)?;
-        let object = |answer| match answer {
-            Some(NetlinkPayload::InnerMessage(object)) => Some(object),
-            _ => None,
-        };
-        Ok(answers.into_iter().map(object).collect())
-    }
-
-    /// Has the kernel carry out each message, which must ask for an acknowledgement (`NLM_F_ACK`). Returns what it says to each.
-    pub(super) fn change_all(
-        &mut self,
-        messages: impl IntoIterator<Item = RouteNetlinkMessage>,
-        flags: u16,
-    ) -> Result<Vec<io::Result<()>>, NetError> {
-        let answers = self.send_all(messages, flags)?;
-        let result = |answer| match answer {
-            Some(NetlinkPayload::Error(ErrorMessage { code: Some(code), .. })) => {
-                Err(io::Error::from_raw_os_error(code.get().abs()))
-            }
-            _ => Ok(()),
-        };
-        Ok(answers.into_iter().map(result).collect())
+        self.send_all(questions, NLM_F_REQUEST)
     }
 
     /// Has the kernel create objects. What it refuses is not reported.
@@ -106,7 +84,7 @@ impl Netlink {
         &mut self,
         questions: impl IntoIterator<Item = RouteNetlinkMessage>,
         flags: u16,
-    ) -> Result<Vec<Option<NetlinkPayload<RouteNetlinkMessage>>>, NetError> {
+    ) -> Result<Vec<Option<RouteNetlinkMessage>>, NetError> {
         let mut answers = Vec::new();
         let mut questions = questions.into_iter().peekable();
         while questions.peek().is_some() {
@@ -125,7 +103,9 @@ impl Netlink {
                     let place = message.header.sequence_number.wrapping_sub(first) as usize;
                     if let Some(answer) = answers.get_mut(begin + place).filter(|_| place < asked) {
                         missing -= 1;
-                        *answer = Some(message.payload);
+                        if let NetlinkPayload::InnerMessage(object) = message.payload {
+                            *answer = Some(object);
+                        }
                     }
                     Ok(())
                 })?;
