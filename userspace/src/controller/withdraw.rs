@@ -265,7 +265,8 @@ fn service_left<'a>(
     let object = ObjectRef { kind: Kind::Service, name: name.clone() };
     let stored = status(&object)?;
     let has_ours = withdrawn::has_ours(&stored.status);
-    let is_ours = service.load_balancer.as_ref().is_some_and(|own| !own.is_adopted || has_ours);
+    // What an adopted one has may be of MetalLB again, which serves it: only our condition and annotation go.
+    let is_ours = service.load_balancer.as_ref().is_some_and(|own| !own.is_adopted);
     let cleared = withdrawn::service(&stored.status, is_ours);
     let annotations = status::service::annotations(&service.noted, None).filter(|_| is_ours || has_ours);
     let status = cleared.or_else(|| annotations.is_some().then(|| serde_json::json!({})))?;
@@ -314,8 +315,10 @@ mod tests {
         cluster.services.insert(object(Kind::Service, "c", ingress()), Arc::new(ours));
         cluster.services.insert(object(Kind::Service, "d", ingress()), Arc::new(ServiceSpec::default()));
         let own = LoadBalancerSpec { is_adopted: true, ..LoadBalancerSpec::default() };
-        let adopted = Arc::new(ServiceSpec { load_balancer: Some(Arc::new(own)), ..ServiceSpec::default() });
-        // MetalLB has written the first one.
+        let noted = PoolNote { pool: Some("q".into()), has_old: false };
+        let adopted =
+            Arc::new(ServiceSpec { noted, load_balancer: Some(Arc::new(own)), ..ServiceSpec::default() });
+        // MetalLB alone has written the first one, and may serve the second one again.
         cluster.services.insert(object(Kind::Service, "d1", ingress()), Arc::clone(&adopted));
         let mut status = ingress();
         status["conditions"] = json!([{"type": "vestibule.dev/Programmed", "status": "True"}]);
@@ -337,6 +340,7 @@ mod tests {
         assert_eq!(left[0].1.status, json!({"addresses": []}));
         let annotations: Vec<&Value> =
             left.iter().filter_map(|(_, write)| write.annotations.as_ref()).collect();
-        assert_eq!(annotations, [&json!({"metallb.io/ip-allocated-from-pool": null})]);
+        assert_eq!(annotations, [&json!({"metallb.io/ip-allocated-from-pool": null}); 2]);
+        assert_eq!(left[4].1.status, json!({"conditions": null}));
     }
 }

@@ -63,8 +63,8 @@ pub fn has_ours(current: &Value) -> bool {
     elements(current.get("conditions")).iter().any(|condition| text(condition, "type") == OUR_PROGRAMMED)
 }
 
-/// Returns what to write to the status of a Service that is or was of our class: no ingress, and no condition of ours. Of one that has
-/// neither condition nor class of ours, the ingress may be of another implementation.
+/// Returns what to write to the status of a Service: no condition of ours, and no ingress if it is of our class. Otherwise the ingress may
+/// be of another implementation.
 pub fn service(current: &Value, is_ours: bool) -> Option<Value> {
     if !is_ours && !has_ours(current) {
         return None;
