@@ -152,5 +152,13 @@ fn sharing_that_metallb_made_stays() {
             cluster.possession.add_address(&object(Kind::Service, service), ip("192.0.2.5"));
         }
         assert_eq!(got(&cluster), ["192.0.2.5", "192.0.2.5", new]);
+        // Neither takes it from the other by what it says later.
+        for key in [None, Some("z".into())] {
+            for object in ["a/api", "b/api"] {
+                let mut cluster = cluster.clone();
+                change(&mut cluster, object, |own| own.sharing_key.clone_from(&key));
+                assert_eq!(got(&cluster)[..2], ["192.0.2.5", "192.0.2.5"], "{object} says {key:?}");
+            }
+        }
     }
 }

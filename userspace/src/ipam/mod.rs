@@ -34,7 +34,7 @@ mod service_tests;
 mod tests;
 
 use crate::model::cluster::GatewaySpec;
-use crate::model::{Cluster, Kind, ObjectName, Problem};
+use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use claimant::{Claimant, Wish, claimants};
 use foldhash::HashMap;
 use pool::{PoolIndex, Pools};
@@ -344,12 +344,23 @@ impl<'a> Ledger<'a> {
             || self.owners.get(&address).is_some_and(|owner| self.share_by_key(claimant, address, owner))
     }
 
-    /// Whether both have an address by one key though they are of two namespaces: MetalLB lets them, and what it made stays.
+    /// Whether both have an address by one key though they are of two namespaces: MetalLB lets them, and what it made stays. Once
+    /// both were granted it, no key that one of them changes takes it from the other.
     fn share_by_key(&self, claimant: &Claimant<'_>, address: IpAddr, owner: &Owner<'_>) -> bool {
-        let has_it = claimant.adoption.addresses.contains(&address) || self.drains(claimant, address);
-        let other = self.cluster.services.get(owner.name).filter(|_| owner.kind == Kind::Service);
-        let key = other.and_then(|other| other.load_balancer.as_deref()?.sharing_key.as_deref());
-        has_it && key.is_some() && key == claimant.share.key
+        let balancer = |kind, name| {
+            let service = self.cluster.services.get(name).filter(|_| kind == Kind::Service)?;
+            service.load_balancer.as_deref()
+        };
+        let own = balancer(claimant.kind, claimant.name);
+        let (Some(own), Some(other)) = (own, balancer(owner.kind, owner.name)) else { return false };
+        let is_granted = self.drains(claimant, address);
+        let has_it = is_granted || claimant.adoption.addresses.contains(&address);
+        let object = || ObjectRef { kind: owner.kind, name: owner.name.clone() };
+        let both_granted = || {
+            let is_adopted = own.is_adopted && other.is_adopted;
+            is_adopted && is_granted && self.cluster.possession.of_object(&object()).any(|had| had == address)
+        };
+        has_it && (own.sharing_key.is_some() && own.sharing_key == other.sharing_key || both_granted())
     }
 
     /// Whether an object keeps an address whatever the pools are now: it was granted it, which only Claims say.
