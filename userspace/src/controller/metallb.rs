@@ -25,30 +25,47 @@ const LABELS: [&str; 2] = [
 pub(super) struct MetalLb {
     /// When it was last there, or might have been.
     last: Instant,
-    /// Why it might have been; empty: this controller did not look before.
+    /// When a Pod of it was seen last.
+    seen: Option<Instant>,
+    /// Why it might have been there; empty: this controller did not look before.
     what: String,
-    /// Namespace of the Pod that was seen; empty: none.
+    /// Namespace of the Pod that was seen within [`REST`] of the last look; empty: none was.
     namespace: String,
     looked: bool,
     is_away: bool,
+    /// Whether it may serve what was granted here: since it was last known to be away, a Pod of it was seen.
+    may_run: bool,
 }
 
 impl MetalLb {
     /// Nothing is known yet.
     pub(super) fn new(now: Instant) -> Self {
-        Self { last: now, what: String::new(), namespace: String::new(), looked: false, is_away: false }
+        let (what, namespace) = (String::new(), String::new());
+        Self { last: now, seen: None, what, namespace, looked: false, is_away: false, may_run: true }
     }
 
     /// Takes the result of [`look`]: a Pod of it, if there is one.
     pub(super) fn looked(&mut self, found: Result<Option<String>, String>, now: Instant) {
+        let is_over = self.seen.is_none_or(|seen| now.saturating_duration_since(seen) >= REST);
+        if is_over && (self.is_away || found == Ok(None)) {
+            self.may_run = false;
+        }
         (self.looked, self.is_away) = (true, found == Ok(None));
-        self.what = match &found {
+        match found {
             Ok(None) => return,
-            Ok(Some(pod)) => format!("runs (Pod {pod})"),
-            Err(error) => format!("may run (its Pods cannot be listed: {error})"),
-        };
-        let pod = found.ok().flatten().unwrap_or_default();
-        self.namespace = pod.split('/').next().unwrap_or_default().to_owned();
+            Ok(Some(pod)) => {
+                self.what = format!("runs (Pod {pod})");
+                self.namespace = pod.split('/').next().unwrap_or_default().to_owned();
+                (self.seen, self.may_run) = (Some(now), true);
+            }
+            Err(error) => {
+                self.what = format!("may run (its Pods cannot be listed: {error})");
+                // One look that fails makes no other Event of each Service that waits.
+                if is_over {
+                    self.namespace.clear();
+                }
+            }
+        }
         self.last = now;
     }
 
@@ -70,8 +87,7 @@ impl MetalLb {
                 format!("MetalLB runs in namespace {namespace}, or did so less than a minute ago")
             }
         };
-        let may_run = !self.is_away || !self.what.is_empty();
-        Some(PoolsClosed { why: why.into(), brief: brief.into(), may_run })
+        Some(PoolsClosed { why: why.into(), brief: brief.into(), may_run: self.may_run })
     }
 }
 
@@ -165,5 +181,40 @@ mod tests {
         assert_eq!(why(&this, 700).unwrap(), "MetalLB may run (its Pods cannot be listed: 403 Forbidden)");
         this.looked(Ok(None), at(700));
         assert_eq!(why(&this, 700), None);
+    }
+
+    #[test]
+    fn a_look_that_fails_says_nothing_of_who_was_away_or_there() {
+        let begun = Instant::now();
+        let at = |secs| begun + Duration::from_secs(secs);
+        let fails = || Err("timeout".to_owned());
+        let mut this = MetalLb::new(begun);
+        let closed =
+            |this: &MetalLb, secs| this.closed(at(secs)).map(|closed| (closed.brief, closed.may_run));
+        this.looked(fails(), at(1));
+        assert!(closed(&this, 1).unwrap().1, "it was never known to be away");
+        this.looked(Ok(None), at(10));
+        this.looked(fails(), at(20));
+        let unknown = "it is not known for a minute yet whether MetalLB runs: its Pods could not be listed";
+        assert_eq!(closed(&this, 20), Some((unknown.into(), false)), "what was granted goes on");
+        this.looked(Ok(Some("m/speaker".into())), at(30));
+        let seen = closed(&this, 30);
+        assert!(seen.as_ref().unwrap().1);
+        for secs in [40, 60, 80] {
+            this.looked(fails(), at(secs));
+            assert_eq!(closed(&this, secs), seen, "after {secs} s");
+            this.looked(Ok(Some("m/speaker".into())), at(secs + 10));
+            assert_eq!(closed(&this, secs + 10), seen);
+        }
+        this.looked(Ok(None), at(100));
+        this.looked(fails(), at(110));
+        assert_eq!(closed(&this, 110), seen, "a Pod was seen less than a minute ago");
+        this.looked(fails(), at(160));
+        assert_eq!(closed(&this, 160), Some((unknown.into(), true)));
+        this.looked(Ok(None), at(170));
+        assert!(!closed(&this, 170).unwrap().1);
+        assert_eq!(closed(&this, 220), None);
+        this.looked(fails(), at(230));
+        assert_eq!(closed(&this, 230), Some((unknown.into(), false)), "nobody saw it come back");
     }
 }
