@@ -126,7 +126,8 @@ fn pods_are_listed_only_where_services_of_metallb_may_be_served() {
     assert_eq!(pods(&["--set=loadBalancerClasses={vestibule.dev/lb}"]), [""; 0]);
     assert_eq!(pods(&["--set=metallb.namespaces={metallb-system}"]), ["Role"]);
     let class = "--set=loadBalancerClasses={example.com/metallb}";
-    assert_eq!(pods(&[class, "--set=metallb.namespaces={metallb-system}"]), ["ClusterRole"]);
+    assert_eq!(pods(&[class]), ["ClusterRole"]);
+    assert_eq!(pods(&[class, "--set=metallb.namespaces={metallb-system}"]), ["Role"]);
     assert_eq!(pods(&["--set=defaultLoadBalancerClass=true"]), ["ClusterRole"]);
     assert!(template(&["--set=loadBalancerClasses={a b}"]).is_err());
 }

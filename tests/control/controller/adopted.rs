@@ -18,7 +18,7 @@ metadata: {name: default, namespace: kmetal-metallb}
 apiVersion: v1
 kind: Pod
 metadata: {name: speaker, namespace: kmetal-metallb, labels: {app: metallb, component: speaker}}
-spec: {containers: [{name: speaker, image: none}]}
+spec: {nodeName: n1, containers: [{name: speaker, image: none}]}
 ";
 const READS: &str = r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "loadBalancerClasses": ["example.com/metallb"],
                         "defaultLoadBalancerClass": true}"#;

@@ -30,7 +30,7 @@ metadata: {name: default, namespace: metallb-system}
 apiVersion: v1
 kind: Pod
 metadata: {name: speaker, namespace: metallb-system, labels: {app: metallb, component: speaker}}
-spec: {containers: [{name: speaker, image: none}]}
+spec: {nodeName: n1, containers: [{name: speaker, image: none}]}
 ";
 /// kubectl reads what it patches.
 const KUBECTL: &str = "

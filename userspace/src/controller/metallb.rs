@@ -19,6 +19,8 @@ const LABELS: [&str; 2] = [
     "app=metallb,component in (controller,speaker)",
     "app.kubernetes.io/name=metallb,app.kubernetes.io/component in (controller,speaker)",
 ];
+/// Those that a node runs or is about to run: one that was only made, or has ended, gives no addresses.
+const FIELDS: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed";
 
 /// What is known of it.
 #[derive(Debug)]
@@ -94,19 +96,19 @@ impl MetalLb {
 /// Where it is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Realm {
-    /// In the namespaces whose pools are read.
+    /// In the namespaces whose pools are read: who may make Pods elsewhere stops nothing.
     Namespaces(Vec<Arc<str>>),
-    /// Everywhere: any MetalLB may serve Services that are not of our own class.
+    /// Everywhere: Services that are not of our own class may be served by a MetalLB that is not known.
     All,
 }
 
 impl Realm {
     /// `None`: nothing of MetalLB's is ours.
     pub(super) fn of(policy: &Policy) -> Option<Self> {
-        if policy.load_balancers.adopts_any() {
-            return Some(Self::All);
+        if policy.pools.is_on() {
+            return Some(Self::Namespaces(policy.pools.namespaces.clone()));
         }
-        policy.pools.is_on().then(|| Self::Namespaces(policy.pools.namespaces.clone()))
+        policy.load_balancers.adopts_any().then_some(Self::All)
     }
 
     fn pods(&self, client: &Client) -> Vec<Api<Pod>> {
@@ -123,7 +125,8 @@ impl Realm {
 pub(super) async fn look(client: &Client, realm: &Realm) -> Result<Option<String>, String> {
     for pods in realm.pods(client) {
         for labels in LABELS {
-            let one = ListParams::default().labels(labels).limit(1);
+            // The cache of the API server answers: otherwise it would read all Pods of the cluster for each look.
+            let one = ListParams::default().match_any().labels(labels).fields(FIELDS).limit(1);
             let found = pods.list_metadata(&one).await.map_err(|error| short(&error))?;
             if let Some(ObjectMeta { namespace, name, .. }) = found.items.first().map(|pod| &pod.metadata) {
                 let text = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -139,13 +142,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_looked_for_everywhere_where_services_are_adopted() {
+    fn it_is_looked_for_everywhere_only_where_its_namespaces_are_not_known() {
         let mut policy = Policy::default();
         assert_eq!(Realm::of(&policy), None);
-        policy.pools.namespaces = vec!["a".into()];
-        assert_eq!(Realm::of(&policy), Some(Realm::Namespaces(vec!["a".into()])));
         policy.load_balancers.others = vec!["example.com/lb".into()];
         assert_eq!(Realm::of(&policy), Some(Realm::All));
+        policy.pools.namespaces = vec!["a".into()];
+        assert_eq!(Realm::of(&policy), Some(Realm::Namespaces(vec!["a".into()])));
+        policy.load_balancers.others.clear();
+        assert_eq!(Realm::of(&policy), Some(Realm::Namespaces(vec!["a".into()])));
     }
 
     #[test]
