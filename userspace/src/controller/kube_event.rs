@@ -47,6 +47,8 @@ pub(super) struct Note {
     pub(super) text: String,
     /// The nodes that see it, when it is written first, such as `nodes a, b`; empty: it is not about nodes.
     pub(super) nodes: String,
+    /// Written after what lasts, even if it is a warning: its object's owner makes as many as he likes.
+    pub(super) goes_last: bool,
 }
 
 impl PartialEq for Note {
@@ -179,7 +181,8 @@ impl Teller {
         }
         let happened = self.happened.iter_mut().map(|(note, state)| (&*note, state));
         // A thousand Services that got their addresses delay no warning.
-        let (warnings, normal): (Vec<_>, Vec<_>) = happened.partition(|(note, _)| note.is_warning);
+        let (warnings, normal): (Vec<_>, Vec<_>) =
+            happened.partition(|(note, _)| note.is_warning && !note.goes_last);
         let (mut found, mut later) = (None, None::<Instant>);
         for (note, state) in warnings.into_iter().chain(&mut self.lasting).chain(normal) {
             let State::Waiting { not_before, failures } = *state else { continue };
@@ -259,7 +262,7 @@ mod tests {
             is_warning: true,
             reason: "Refused",
             text: text.to_owned(),
-            nodes: String::new(),
+            ..Note::default()
         }
     }
 
@@ -422,8 +425,9 @@ mod tests {
 
     #[test]
     fn what_is_only_good_to_know_delays_no_warning() {
-        let (mut teller, now) = (Teller::new(), Instant::now());
+        let (mut teller, mut now) = (Teller::new(), Instant::now());
         teller.happened(Note { is_warning: false, ..note("a", "assigned") });
+        teller.happened(Note { goes_last: true, ..note("d", "deprecated") });
         teller.lasts([note("b", "wrong")].into());
         teller.happened(note("c", "edited"));
         let names: Vec<String> = (0..2)
@@ -436,6 +440,6 @@ mod tests {
             })
             .collect();
         assert_eq!(names, ["c", "b"]);
-        assert!(matches!(teller.next(now), Next::Tell(note, 1) if note.regarding.name == "a"));
+        assert_eq!(told(&mut teller, &mut now), [("assigned".to_owned(), 1), ("deprecated".to_owned(), 1)]);
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn edited(edited: &Edited) -> Note {
         name: edited.name.clone(),
         uid: edited.uid.clone(),
     };
-    Note { regarding, is_warning: true, reason: "PutBack", text, nodes: String::new() }
+    Note { regarding, is_warning: true, reason: "PutBack", text, ..Note::default() }
 }
 
 /// What notes are made from.
@@ -69,7 +69,7 @@ impl Evidence<'_> {
             None => "Doubtful",
         };
         let regarding = self.regarding(object);
-        Some(Note { regarding, is_warning: true, reason, text, nodes: String::new() })
+        Some(Note { regarding, is_warning: true, reason, text, ..Note::default() })
     }
 
     /// Returns the note about a change of a Service's addresses.
@@ -81,7 +81,8 @@ impl Evidence<'_> {
             is_warning: reason.is_warning(),
             reason: reason.text(),
             text: text.clone(),
-            nodes: String::new(),
+            goes_last: true,
+            ..Note::default()
         }
     }
 
@@ -92,7 +93,7 @@ impl Evidence<'_> {
             is_warning: false,
             reason: "Owned",
             text: format!("it owns again all that it asks for; before: {before}"),
-            nodes: String::new(),
+            ..Note::default()
         }
     }
 
@@ -110,7 +111,7 @@ impl Evidence<'_> {
                 is_warning: true,
                 reason: "Stale",
                 text,
-                nodes: String::new(),
+                ..Note::default()
             }
         };
         let classes = self.cluster.classes.keys();
@@ -139,7 +140,14 @@ impl Evidence<'_> {
             let Some(object) = parse(object) else { continue };
             let (regarding, text) = (self.regarding(&object), text.to_owned());
             let nodes = node_names(&nodes);
-            notes.insert(Note { regarding, is_warning: true, reason: "NodeProblem", text, nodes });
+            notes.insert(Note {
+                regarding,
+                is_warning: true,
+                reason: "NodeProblem",
+                text,
+                nodes,
+                ..Note::default()
+            });
         }
     }
 
@@ -152,7 +160,7 @@ impl Evidence<'_> {
             uid: self.node_uids.get(node).cloned().unwrap_or_default(),
         };
         let text = text.to_owned();
-        Note { regarding, is_warning: true, reason: "NodeProblem", text, nodes: String::new() }
+        Note { regarding, is_warning: true, reason: "NodeProblem", text, ..Note::default() }
     }
 
     fn failing(&self, notes: &mut BTreeSet<Note>) {
@@ -170,7 +178,14 @@ impl Evidence<'_> {
                      change annotation vestibule.dev/probe"
                 );
                 let (regarding, nodes) = (self.regarding(&object), node_names(&nodes));
-                notes.insert(Note { regarding, is_warning: true, reason: "BackendFailing", text, nodes });
+                notes.insert(Note {
+                    regarding,
+                    is_warning: true,
+                    reason: "BackendFailing",
+                    text,
+                    nodes,
+                    ..Note::default()
+                });
             }
         }
     }
@@ -312,6 +327,7 @@ mod tests {
         let (reason, text) = (EventReason::IpAllocated, "Assigned IP".to_owned());
         let note = ground.allocated(&Happening { service: service.name, reason, text });
         assert_eq!((note.is_warning, note.reason, note.regarding.kind), (false, "IPAllocated", "Service"));
+        assert!(note.goes_last);
     }
 
     #[test]
