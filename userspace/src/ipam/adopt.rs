@@ -2,7 +2,7 @@
 //! MetalLB may run they are left alone.
 
 use crate::model::cluster::{LoadBalancerSpec, ServiceSpec};
-use crate::model::{Cluster, ObjectRef, Problem};
+use crate::model::{Cluster, EventReason, ObjectRef, Problem};
 use std::net::IpAddr;
 
 /// How a Service is adopted.
@@ -70,6 +70,13 @@ fn hold(
                       implementation";
         let what = "another implementation has written a host name".to_owned();
         return Some(Some(left("status.loadBalancer.ingress", what, remedy).value(name)));
+    }
+    // What it has would go, though nobody can say that it asks for something else.
+    if balancer.is_unreadable && !balancer.given.is_empty() {
+        let what = "not all addresses that it asks for can be read".to_owned();
+        let problem =
+            left(&balancer.field, what, "write IP addresses with commas between them, or remove it");
+        return Some(Some(problem.reason(EventReason::LoadBalancerFailed)));
     }
     // Another implementation may serve it, and wrote its status.
     (!service.ports.iter().any(|port| port.is_tcp)).then(|| {

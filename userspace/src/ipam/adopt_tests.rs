@@ -4,6 +4,7 @@ use super::pool_tests::{ask, pool};
 use super::service_tests::share;
 use super::tests::{cluster, families, got_service, ip, name, object, range, service};
 use super::*;
+use crate::model::EventReason;
 use crate::model::cluster::{LoadBalancerSpec, PoolScope, PoolsClosed, ServicePort};
 use std::sync::Arc;
 
@@ -129,6 +130,26 @@ fn what_cannot_be_ours_is_left_alone() {
     cluster.policy.ranges.push(range("203.0.113.0-203.0.113.9"));
     assert_eq!(got_service(&cluster, "a/elsewhere"), "203.0.113.1");
     assert!(!assign(&cluster).services[&name("a/elsewhere")].is_held);
+}
+
+/// MetalLB left it as it was, too.
+#[test]
+fn who_asks_for_what_cannot_be_read_keeps_what_the_status_has() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9"]);
+    adopted(&mut cluster, "a/has", 1, &["192.0.2.7"], &["192.0.2.5"]);
+    adopted(&mut cluster, "a/new", 2, &["192.0.2.8"], &[]);
+    for object in ["a/has", "a/new"] {
+        change(&mut cluster, object, |own| own.is_unreadable = true);
+    }
+    let allocation = &assign(&cluster).services[&name("a/has")];
+    assert_eq!((&allocation.addresses[..], allocation.is_held), (&[ip("192.0.2.5")][..], true));
+    let problem = allocation.problem.as_ref().unwrap();
+    assert_eq!(problem.reason, Some(EventReason::LoadBalancerFailed));
+    assert!(problem.what.starts_with("not all addresses that it asks for can be read"), "{problem}");
+    assert_eq!(got_service(&cluster, "a/new"), "192.0.2.8", "it has nothing to lose");
+    // One that was granted its addresses has changed its request since.
+    cluster.possession.add_address(&object(Kind::Service, "a/has"), ip("192.0.2.5"));
+    assert_eq!(got_service(&cluster, "a/has"), "192.0.2.7");
 }
 
 /// MetalLB does not bind keys to namespaces; we do.

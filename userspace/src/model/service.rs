@@ -83,6 +83,8 @@ pub struct LoadBalancerSpec {
     pub addresses: Vec<IpAddr>,
     /// Where they are asked for: `metadata.annotations[...]` or `spec.loadBalancerIP`; empty: nowhere.
     pub field: Arc<str>,
+    /// Whether some of what it asks for there cannot be read.
+    pub is_unreadable: bool,
     /// Addresses in `status.loadBalancer.ingress`: a copy of what it was granted.
     pub given: Vec<IpAddr>,
     /// Whether its class is another one that is ours, too, or none: what its status has may be of MetalLB.

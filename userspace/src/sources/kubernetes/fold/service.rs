@@ -113,20 +113,24 @@ fn load_balancer(
     let written = annotated.or_else(|| Some(("spec.loadBalancerIP".to_owned(), alone?)));
     let mut addresses = Vec::new();
     let mut field = String::new();
+    let mut is_unreadable = false;
     if let Some((place, text)) = written {
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let address = found.check(&place, part, value::address(part));
+            is_unreadable |= address.is_none();
             addresses.extend(address.filter(|address| !addresses.contains(address)));
         }
         if text.trim_matches([',', ' ']).is_empty() {
             let remedy = "write one address, or several with commas between them, or remove it";
             found.tell(&place, text, wrong("names no address", remedy));
+            is_unreadable = true;
         }
         field = place;
     }
     LoadBalancerSpec {
         addresses,
         field: interner.of(&field),
+        is_unreadable,
         given: Vec::new(),
         from: PoolWish::default(),
         is_adopted: false,

@@ -121,6 +121,7 @@ fn load_balancer(spec: &str, annotations: &str) -> String {
 fn addresses(text: &str) -> (Vec<IpAddr>, String, Vec<String>) {
     let (service, problems) = service(raw(text), &defaults(), &interner());
     let ours = service.load_balancer.unwrap();
+    assert_eq!(ours.is_unreadable, !problems.is_empty());
     (ours.addresses.clone(), ours.field.to_string(), lines(&problems))
 }
 
