@@ -199,7 +199,8 @@ fn is_taken(granted: &Granted<'_>, protocol: &str, grant: &ClaimGrant) -> bool {
     })
 }
 
-fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
+/// Returns the object that a Claim is of.
+pub(super) fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
     let kind = origin.kind.parse().ok()?;
     Some(ObjectRef { kind, name: ObjectName::new(origin.namespace.as_str(), origin.name.as_str()) })
 }

@@ -3,6 +3,7 @@
 
 use crate::model::cluster::{LoadBalancerSpec, ServiceSpec};
 use crate::model::{Cluster, EventReason, ObjectRef, Problem};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 /// How a Service is adopted.
@@ -12,6 +13,8 @@ pub(super) struct Adoption {
     pub(super) addresses: Vec<IpAddr>,
     /// Why it is left alone: it keeps what it has, and gets nothing.
     pub(super) hold: Option<Hold>,
+    /// What it was granted here goes all the same.
+    pub(super) has_moved: bool,
 }
 
 /// Why a Service is left alone.
@@ -33,11 +36,12 @@ impl Adoption {
         if !balancer.is_adopted {
             return Self::default();
         }
-        let is_granted = cluster.possession.of_object(object).next().is_some();
+        let has_moved = has_moved(cluster, object, balancer);
+        let is_granted = cluster.possession.of_object(object).next().is_some() && !has_moved;
         let hold = hold(cluster, service, balancer, is_granted).map(|problem| Hold { problem });
         let is_wanted = |address: &&IpAddr| balancer.field.is_empty() || balancer.addresses.contains(address);
         let adopted = given.iter().filter(|_| !is_granted).filter(is_wanted);
-        Self { addresses: adopted.copied().collect(), hold }
+        Self { addresses: adopted.copied().collect(), hold, has_moved }
     }
 
     /// Leaves it alone because an address of its status cannot be its own here.
@@ -47,6 +51,16 @@ impl Adoption {
         let problem = left("status.loadBalancer.ingress", why, remedy).value(address);
         self.hold = Some(Hold { problem: Some(problem) });
     }
+}
+
+/// Whether MetalLB, which runs again, has given it another address than it was granted here: agents answer for that one no more.
+pub(super) fn has_moved(cluster: &Cluster, object: &ObjectRef, balancer: &LoadBalancerSpec) -> bool {
+    // Before the first look nothing says that it may run.
+    let may_run = cluster.pools_closed.as_ref().is_some_and(|own| own.may_run && !own.brief.is_empty());
+    let granted: BTreeSet<IpAddr> = cluster.possession.of_object(object).collect();
+    let shown: BTreeSet<IpAddr> = balancer.given.iter().copied().collect();
+    // One of two that is not shown yet is no other one.
+    balancer.is_adopted && may_run && !granted.is_subset(&shown) && !shown.is_subset(&granted)
 }
 
 /// Returns why it is left alone whatever its addresses are.

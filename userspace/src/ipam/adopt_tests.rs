@@ -4,8 +4,8 @@ use super::pool_tests::{ask, pool};
 use super::service_tests::share;
 use super::tests::{cluster, families, got_service, ip, name, object, range, service};
 use super::*;
-use crate::model::EventReason;
 use crate::model::cluster::{LoadBalancerSpec, PoolScope, PoolsClosed, ServicePort};
+use crate::model::{EventReason, Possession};
 use std::sync::Arc;
 
 fn change(cluster: &mut Cluster, object: &str, change: impl FnOnce(&mut LoadBalancerSpec)) {
@@ -91,6 +91,41 @@ fn while_metallb_may_run_only_our_own_class_is_touched() {
     close(&mut cluster, false);
     assert_eq!(left(&cluster, "a/has"), ("192.0.2.1".into(), why("a/has")));
     assert!(!assign(&cluster).services[&name("a/granted")].is_held);
+}
+
+/// Two would answer for the Service, each at another address.
+#[test]
+fn who_has_another_address_of_metallb_by_now_keeps_none_of_ours() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9", "2001:db8::1-2001:db8::9"]);
+    let all = [
+        ("a/moved", &["192.0.2.7"][..], true),
+        ("a/same", &["192.0.2.2"], false),
+        ("a/none", &[], false),
+        ("a/half", &["192.0.2.4"], false),
+    ];
+    for (number, (service, status, _)) in (1..).zip(all) {
+        adopted(&mut cluster, service, number, &[], status);
+        cluster.possession.add_address(&object(Kind::Service, service), ip(&format!("192.0.2.{number}")));
+    }
+    cluster.possession.add_address(&object(Kind::Service, "a/half"), ip("2001:db8::4"));
+    let moved = |cluster: &Cluster| {
+        let services = assign(cluster).services;
+        all.map(|(service, _, _)| services[&name(service)].has_moved)
+    };
+    let got = |cluster: &Cluster| got_service(cluster, "a/moved");
+    assert_eq!((moved(&cluster), got(&cluster)), ([false; 4], "192.0.2.1".into()));
+    close(&mut cluster, false);
+    assert_eq!((moved(&cluster), got(&cluster)), ([false; 4], "192.0.2.1".into()), "it is not there");
+    close(&mut cluster, true);
+    assert_eq!(moved(&cluster), all.map(|(_, _, has_moved)| has_moved));
+    assert!(left(&cluster, "a/moved").1.contains("MetalLB runs"));
+    assert_eq!(got(&cluster), "192.0.2.7");
+    cluster.pools_closed.as_mut().unwrap().brief = "".into();
+    assert_eq!(moved(&cluster), [false; 4], "nobody has looked yet");
+    // Its Claims are gone, and then MetalLB is.
+    cluster.possession = Possession::default();
+    cluster.pools_closed = None;
+    assert_eq!((moved(&cluster), got(&cluster)), ([false; 4], "192.0.2.7".into()));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Gateways and Services that want addresses, and what each of them wants.
 
-use super::adopt::{Adoption, Hold};
+use super::adopt::{self, Adoption, Hold};
 use super::pool::{PoolIndex, Pools};
 use super::share::Share;
 use super::{Allocation, Ledger, POOL_FIELD, is_eligible};
@@ -87,7 +87,10 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
     let services = cluster.services.iter().filter_map(|(name, service)| {
         let balancer = service.load_balancer.as_deref()?;
         let object = ObjectRef { kind: Kind::Service, name: name.clone() };
-        let given = given(cluster, &object, &balancer.given);
+        let given = match adopt::has_moved(cluster, &object, balancer) {
+            true => balancer.given.clone(),
+            false => given(cluster, &object, &balancer.given),
+        };
         let claimant = Claimant::new(object.kind, name, service.meta.created_secs, &balancer.from);
         let claimant = claimant.of_pools(pools, &cluster.possession, given);
         let families = claimant.families(pools);
@@ -347,7 +350,8 @@ impl<'a> Claimant<'a> {
         let addresses: Vec<IpAddr> = self.slots.iter().filter_map(|slot| slot.got).collect();
         if let Some(Hold { problem }) = &self.adoption.hold {
             let problem = problem.clone().map(|problem| problem.object(self.object()));
-            return Allocation { addresses, problem, is_held: true, ..Allocation::default() };
+            let has_moved = self.adoption.has_moved;
+            return Allocation { addresses, problem, is_held: true, has_moved, ..Allocation::default() };
         }
         let lacks_any = self.slots.iter().any(|s| s.got.is_none() && matches!(s.wish, Wish::Any { .. }));
         let (reason, problem) = if let Some((value, first)) = self.refused.first() {
@@ -388,6 +392,6 @@ impl<'a> Claimant<'a> {
         };
         let spare = self.spare(&ledger.pools).filter(|_| !addresses.is_empty());
         let pool = addresses.first().and_then(|address| self.pool_of(ledger, *address));
-        Allocation { addresses, reason, problem, spare, pool, is_held: false }
+        Allocation { addresses, reason, problem, spare, pool, is_held: false, has_moved: false }
     }
 }

@@ -64,6 +64,8 @@ pub struct Allocation {
     pub pool: Option<Arc<str>>,
     /// It is left alone: its status and its Claims stay as they are.
     pub is_held: bool,
+    /// But its Claims go: another implementation has given it other addresses.
+    pub has_moved: bool,
 }
 
 /// How much of a pool is in use.

@@ -156,7 +156,9 @@ impl Judge {
         let facts = Facts { cluster: Some(cluster), ..self.file.clone() };
         let Compiled { problems, verdicts, claims, .. } = compile(&facts);
         let held = services::held(&assignment);
-        let hold = Hold::of(view.unlisted.clone(), held, view.cluster, &claims, own.stored());
+        let has_moved = services::moved(&assignment);
+        let stored = own.stored().filter(|(_, spec)| !has_moved(&spec.origin));
+        let hold = Hold::of(view.unlisted.clone(), held, view.cluster, &claims, stored);
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
         self.standings.begin(view.nodes);
@@ -392,9 +394,11 @@ impl Round<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
     use crate::model::Meta;
     use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec};
     use crate::settle::tests::Scene;
+    use crate::sources::kubernetes::api::claim::SETTLED;
     use crate::status::CONTROLLER_NAME;
 
     fn object(kind: Kind, name: &str) -> ObjectRef {
@@ -548,6 +552,61 @@ mod tests {
         assert_eq!(free.problems, []);
         let [(_, Some(write))] = free.writes.as_slice() else { panic!("{:?}", free.writes) };
         assert_eq!(write.status["loadBalancer"]["ingress"][0]["ip"], "192.0.2.7");
+    }
+
+    /// Agents would answer for the Service at an address that it has no more.
+    #[test]
+    fn claims_go_where_metallb_has_given_another_address_and_stay_otherwise() {
+        let mut scene = Scene::new();
+        scene.service("ns/s", &["10.0.0.1"]).load_balancer = Some(Arc::default());
+        let mut cluster = scene.cluster().clone();
+        let mut gives = |address: &str| {
+            let given = vec![address.parse().unwrap()];
+            let balancer = LoadBalancerSpec { given, is_adopted: true, ..LoadBalancerSpec::default() };
+            let service = cluster.services.get_mut(&ObjectName::new("ns", "s")).unwrap();
+            Arc::make_mut(service).load_balancer = Some(Arc::new(balancer));
+            cluster.clone()
+        };
+        let (had, other) = (gives("192.0.2.7"), gives("192.0.2.9"));
+        let (mut this, mut claims) = (Judge::new(Facts::default()), Claims::default());
+        claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
+        let mut judged = |cluster: &Cluster, may_run: bool| {
+            let runs = || "MetalLB runs".into();
+            let view = View {
+                cluster,
+                status: &|_| None,
+                nodes: &Nodes::default(),
+                bundle: None,
+                failing: &Failing::new(),
+                metallb: may_run.then(|| PoolsClosed { why: runs(), brief: runs(), may_run }),
+                now: "2026-11-21T10:00:00Z",
+                at: Instant::now(),
+                unlisted: BTreeSet::new(),
+            };
+            this.judge(&view, &mut claims);
+            let mut writes = Vec::new();
+            while let Ok((name, write)) = claims.next(Instant::now()) {
+                let version = "1".to_owned();
+                let news = match write {
+                    ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => {
+                        let stored = Stored { spec, version, uid: "u".to_owned(), is_withdrawn: false };
+                        ClaimNews::Put(name.clone(), Box::new(stored))
+                    }
+                    ClaimWrite::Delete { .. } => ClaimNews::Gone(name.clone()),
+                };
+                if name != SETTLED {
+                    writes.push(matches!(news, ClaimNews::Gone(_)));
+                }
+                claims.take(news);
+                claims.ended(&name, ClaimOutcome::Written, Instant::now());
+            }
+            writes
+        };
+        assert_eq!(judged(&had, false), [false], "it is granted");
+        assert_eq!(judged(&had, true), [false; 0]);
+        assert_eq!(judged(&other, true), [true]);
+        assert_eq!(judged(&other, true), [false; 0]);
+        assert_eq!(judged(&other, false), [false], "it is adopted with what it has by now");
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Services: ingress, condition, and the annotation with their pool.
 
 use super::{Judged, Round};
+use crate::controller::hold;
 use crate::ipam::Assignment;
 use crate::model::{Kind, ObjectName, ObjectRef, Verdicts};
+use crate::sources::kubernetes::api::claim::ClaimOrigin;
 use crate::status;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -10,7 +12,18 @@ use std::collections::BTreeSet;
 /// Returns the Services that are left alone.
 pub(super) fn held(assignment: &Assignment) -> BTreeSet<ObjectRef> {
     let held = assignment.services.iter().filter(|(_, allocation)| allocation.is_held);
-    held.map(|(name, _)| ObjectRef { kind: Kind::Service, name: name.clone() }).collect()
+    held.map(|(name, _)| object(name)).collect()
+}
+
+/// Returns whether a Claim is of a Service that is left alone, but keeps no Claim.
+pub(super) fn moved(assignment: &Assignment) -> impl Fn(&ClaimOrigin) -> bool + use<> {
+    let moved = assignment.services.iter().filter(|(_, allocation)| allocation.has_moved);
+    let moved: BTreeSet<ObjectRef> = moved.map(|(name, _)| object(name)).collect();
+    move |origin| !moved.is_empty() && hold::object(origin).is_some_and(|object| moved.contains(&object))
+}
+
+fn object(name: &ObjectName) -> ObjectRef {
+    ObjectRef { kind: Kind::Service, name: name.clone() }
 }
 
 impl Round<'_, '_> {
@@ -20,7 +33,7 @@ impl Round<'_, '_> {
             status::service::annotations(&cluster.services.get(name)?.noted, pool)
         };
         for (name, verdict) in &verdicts.services {
-            let object = ObjectRef { kind: Kind::Service, name: name.clone() };
+            let object = object(name);
             let is_same = self.judge.last.services.get(name) == Some(verdict);
             let shows = |status: &Value| status::service::shows(status, verdict);
             let progress = self.progress_since(&object, &verdict.programmable, 0, shows);
@@ -33,7 +46,7 @@ impl Round<'_, '_> {
             });
         }
         for (name, service) in &cluster.services {
-            let object = ObjectRef { kind: Kind::Service, name: name.clone() };
+            let object = object(name);
             if service.load_balancer.is_none() && (self.view.status)(&object).is_some() {
                 let is_same = !self.judge.last.services.contains_key(name);
                 let annotations = annotations(name, None);
