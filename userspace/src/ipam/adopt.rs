@@ -1,6 +1,7 @@
 //! Services that are ours without our own class. MetalLB may have served them: what their status has then stays theirs, and while
 //! MetalLB may run they are left alone.
 
+use super::pool::Pools;
 use crate::model::cluster::{LoadBalancerSpec, ServiceSpec};
 use crate::model::{Cluster, EventReason, ObjectRef, Problem};
 use std::collections::BTreeSet;
@@ -28,6 +29,7 @@ impl Adoption {
     /// `given`: what it has by Claims and by its status, as far as it does not ask for another pool.
     pub(super) fn of(
         cluster: &Cluster,
+        pools: &Pools<'_>,
         object: &ObjectRef,
         service: &ServiceSpec,
         balancer: &LoadBalancerSpec,
@@ -38,7 +40,10 @@ impl Adoption {
         }
         let has_moved = has_moved(cluster, object, balancer);
         let is_granted = cluster.possession.of_object(object).next().is_some() && !has_moved;
-        let hold = hold(cluster, service, balancer, is_granted).map(|problem| Hold { problem });
+        let is_granted_this = |address| cluster.possession.of_object(object).any(|other| other == address);
+        let is_foreign = |address: &IpAddr| !pools.have(*address) && !is_granted_this(*address);
+        let foreign = balancer.given_by_others.iter().copied().find(is_foreign);
+        let hold = hold(cluster, service, balancer, is_granted, foreign).map(|problem| Hold { problem });
         let is_wanted = |address: &&IpAddr| balancer.field.is_empty() || balancer.addresses.contains(address);
         let adopted = given.iter().filter(|_| !is_granted).filter(is_wanted);
         Self { addresses: adopted.copied().collect(), hold, has_moved }
@@ -63,12 +68,14 @@ pub(super) fn has_moved(cluster: &Cluster, object: &ObjectRef, balancer: &LoadBa
     balancer.is_adopted && may_run && !granted.is_subset(&shown) && !shown.is_subset(&granted)
 }
 
-/// Returns why it is left alone whatever its addresses are.
+/// Returns why it is left alone whatever its addresses are. `foreign`: an address that another implementation has written, and that
+/// cannot be ours.
 fn hold(
     cluster: &Cluster,
     service: &ServiceSpec,
     balancer: &LoadBalancerSpec,
     is_granted: bool,
+    foreign: Option<IpAddr>,
 ) -> Option<Option<Problem>> {
     // One that was granted its addresses was so because MetalLB was away.
     if let Some(closed) = cluster.pools_closed.as_ref().filter(|closed| closed.may_run || !is_granted) {
@@ -76,14 +83,21 @@ fn hold(
         let problem = || left("spec.loadBalancerClass", closed.brief.to_string(), remedy);
         return Some((!is_granted && !closed.brief.is_empty()).then(problem));
     }
-    if is_granted {
-        return None;
-    }
+    // Also one that was granted its addresses: both would write its status for ever.
+    let remedy = "take it out of the status, for an address of the chart's ranges, or give the Service a class of another \
+                  implementation";
     if let Some(name) = &balancer.foreign {
-        let remedy = "take it out of the status, for an address of the chart's ranges, or give the Service a class of another \
-                      implementation";
         let what = "another implementation has written a host name".to_owned();
         return Some(Some(left("status.loadBalancer.ingress", what, remedy).value(name)));
+    }
+    if let Some(address) = foreign {
+        let what = format!(
+            "another implementation has written {address}, and {address} is in none of the address ranges of the installation"
+        );
+        return Some(Some(left("status.loadBalancer.ingress", what, remedy).value(address)));
+    }
+    if is_granted {
+        return None;
     }
     // What it has would go, though nobody can say that it asks for something else.
     if balancer.is_unreadable && !balancer.given.is_empty() {

@@ -21,6 +21,7 @@ fn adopted(cluster: &mut Cluster, object: &str, age: i64, asked: &[&str], status
     service.ports = vec![ServicePort { name: "".into(), port: 443, is_tcp: true, protocol }];
     change(cluster, object, |own| {
         (own.is_adopted, own.given) = (true, status.iter().map(|text| ip(text)).collect());
+        own.given_by_others.clone_from(&own.given);
     });
 }
 
@@ -165,6 +166,41 @@ fn what_cannot_be_ours_is_left_alone() {
     cluster.policy.ranges.push(range("203.0.113.0-203.0.113.9"));
     assert_eq!(got_service(&cluster, "a/elsewhere"), "203.0.113.1");
     assert!(!assign(&cluster).services[&name("a/elsewhere")].is_held);
+}
+
+/// Another implementation and we would write its status for ever.
+#[test]
+fn a_status_that_another_implementation_writes_is_left_to_it() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9"]);
+    let theirs = "another implementation has written 203.0.113.1";
+    for (number, service, status, why) in [
+        (1, "a/theirs", &["203.0.113.1"][..], theirs),
+        (2, "a/both", &["192.0.2.2", "203.0.113.1"], theirs),
+        (3, "a/name", &["192.0.2.3"], "another implementation has written a host name"),
+        (4, "a/ours", &["192.0.2.8"], ""),
+        (5, "a/drains", &["203.0.113.5"], ""),
+    ] {
+        adopted(&mut cluster, service, number, &[], status);
+        let granted = format!("192.0.2.{number}");
+        cluster.possession.add_address(&object(Kind::Service, service), ip(&granted));
+        change(&mut cluster, service, |own| match service {
+            "a/name" => own.foreign = Some("lb.example".into()),
+            // We wrote it before its range was taken away, and it asks for another one by now.
+            "a/drains" => own.given_by_others.clear(),
+            _ => {}
+        });
+        if why.is_empty() {
+            assert!(!assign(&cluster).services[&name(service)].is_held, "{service}");
+            assert_eq!(got_service(&cluster, service), granted);
+            continue;
+        }
+        let (got, problem) = left(&cluster, service);
+        assert_eq!(got, granted, "{service}");
+        assert!(problem.contains(why), "{problem}");
+    }
+    // It asks for one of ours, but that other address would go.
+    adopted(&mut cluster, "a/asks", 6, &["192.0.2.6"], &["203.0.113.6"]);
+    assert!(left(&cluster, "a/asks").1.contains("203.0.113.6 is in none of the address ranges"));
 }
 
 /// MetalLB left it as it was, too.

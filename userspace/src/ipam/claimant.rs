@@ -96,7 +96,7 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
         let families = claimant.families(pools);
         let ports = service.ports.iter().map(|port| (&*port.protocol, port.port)).collect();
         let share = Share { key: balancer.sharing_key.as_deref(), ports };
-        let adoption = Adoption::of(cluster, &object, service, balancer, &claimant.given);
+        let adoption = Adoption::of(cluster, pools, &object, service, balancer, &claimant.given);
         let claimant = Claimant { share, adoption, ..claimant };
         Some(match claimant.adoption.hold {
             Some(_) => claimant.keeping(),

@@ -87,6 +87,8 @@ pub struct LoadBalancerSpec {
     pub is_unreadable: bool,
     /// Addresses in `status.loadBalancer.ingress`: a copy of what it was granted.
     pub given: Vec<IpAddr>,
+    /// Those of them whose entry we did not write.
+    pub given_by_others: Vec<IpAddr>,
     /// Whether its class is another one that is ours, too, or none: what its status has may be of MetalLB.
     pub is_adopted: bool,
     /// A host name in its status: we write none.

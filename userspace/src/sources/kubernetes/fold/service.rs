@@ -58,9 +58,10 @@ pub(in super::super) fn fold(
         },
         is_external_name: kind == "ExternalName",
         load_balancer: is_ours.then(|| {
-            let (given, from) = (given(&raw.status), pool_wish(&raw.meta, interner));
+            let from = pool_wish(&raw.meta, interner);
             Arc::new(LoadBalancerSpec {
-                given,
+                given: given(&raw.status, |_| true),
+                given_by_others: given(&raw.status, |entry| !is_own(entry)),
                 from,
                 is_adopted: !has_own_class,
                 foreign: host_name(&raw.status, interner),
@@ -132,6 +133,7 @@ fn load_balancer(
         field: interner.of(&field),
         is_unreadable,
         given: Vec::new(),
+        given_by_others: Vec::new(),
         from: PoolWish::default(),
         is_adopted: false,
         foreign: None,
@@ -182,10 +184,16 @@ fn source_ranges(
 }
 
 /// Returns the addresses that its status has. The controller wrote them; what it cannot have written is left out.
-fn given(status: &Value) -> Vec<IpAddr> {
+fn given(status: &Value, is_meant: impl Fn(&Value) -> bool) -> Vec<IpAddr> {
     let ingress = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
     let address = |entry: &Value| value::address(entry.get("ip")?.as_str()?).ok();
-    ingress.into_iter().flatten().filter_map(address).collect()
+    ingress.into_iter().flatten().filter(|entry| is_meant(entry)).filter_map(address).collect()
+}
+
+/// Whether an entry is as we write them. MetalLB and most others write no ports, and `VIP`.
+fn is_own(entry: &Value) -> bool {
+    let has_ports = entry.get("ports").and_then(Value::as_array).is_some_and(|ports| !ports.is_empty());
+    has_ports && entry.get("ipMode").and_then(Value::as_str) == Some("Proxy")
 }
 
 /// Returns the first host name in its status.

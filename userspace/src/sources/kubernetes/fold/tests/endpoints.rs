@@ -149,12 +149,15 @@ fn services_of_listed_classes_and_without_one_are_adopted() {
     };
     // Whether it is ours, and adopted.
     let read = |class: &str, reading: &Reading| {
-        let ingress = "{loadBalancer: {ingress: [{ip: 192.0.2.1}, {hostname: lb.example}]}}";
+        let own = "{ip: 192.0.2.2, ipMode: Proxy, ports: [{port: 443, protocol: TCP}]}";
+        let ingress =
+            format!("{{loadBalancer: {{ingress: [{{ip: 192.0.2.1}}, {own}, {{hostname: lb.example}}]}}}}");
         let text = format!(
             "metadata: {{name: a, namespace: ns}}\nspec: {{type: LoadBalancer{class}}}\nstatus: {ingress}\n"
         );
         let ours = service(raw(&text), reading, &interner()).0.load_balancer?;
-        assert_eq!((ours.given.len(), ours.foreign.as_deref()), (1, Some("lb.example")));
+        assert_eq!((ours.given.len(), ours.foreign.as_deref()), (2, Some("lb.example")));
+        assert_eq!(ours.given_by_others, ["192.0.2.1".parse::<IpAddr>().unwrap()]);
         Some(ours.is_adopted)
     };
     let (own, other) = (", loadBalancerClass: vestibule.dev/lb", ", loadBalancerClass: example.com/metallb");
