@@ -72,13 +72,13 @@ pub(super) struct InForce {
     pub claims_version: u64,
 }
 
-/// The last answer of one output.
+/// What one output has answered.
 #[derive(Debug, Default)]
 struct Said {
     /// The last order that it answered.
     number: u64,
-    error: Option<StartError>,
-    done: Done,
+    /// Answers to orders that others have not answered yet.
+    answers: VecDeque<(u64, Result<Done, StartError>)>,
     problems: Vec<Problem>,
     exceptions: Vec<Exception>,
     devices: String,
@@ -197,10 +197,9 @@ impl Orders {
                 (self.silent == 0).then_some(News::Released)
             }
             Word::Holds(held) => {
-                if let Some((_, said)) = self.outputs.get_mut(at) {
-                    *said = Said::of(held);
-                }
-                self.answered().map(News::Outcome)
+                let is_news = self.outputs.get_mut(at).is_some_and(|(_, said)| said.hear(held));
+                // Of an order that is over, an output may say that it holds more by now, or less.
+                self.answered().map(News::Outcome).or(is_news.then_some(News::Drifted(0)))
             }
             Word::Drifted(drifted) => {
                 if let Some((_, said)) = self.outputs.get_mut(at) {
@@ -216,6 +215,10 @@ impl Orders {
     /// Returns the result of the orders that every output has answered.
     fn answered(&mut self) -> Option<Outcome> {
         let number = self.outputs.iter().map(|(_, said)| said.number).min()?;
+        // One that passed over this order, for a later one, says nothing of it: the others will answer that one, too.
+        if self.outputs.iter().any(|(_, said)| said.has_passed_over(number)) {
+            return None;
+        }
         let mut cause = Cause::default();
         let (mut first, mut last) = (None, None);
         while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.number <= number) {
@@ -226,9 +229,9 @@ impl Orders {
         let (ordered, Waiting { desired, claims_version, .. }) = (first?, last?);
         let mut result = Ok(Done::default());
         for (_, said) in &mut self.outputs {
-            result = match (result, said.error.take()) {
-                (Err(error), _) | (Ok(_), Some(error)) => Err(error),
-                (Ok(done), None) => Ok(done.join(take(&mut said.done))),
+            result = match (result, said.take(number)) {
+                (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+                (Ok(done), Ok(other)) => Ok(done.join(other)),
             };
         }
         let before = self.failed.take();
@@ -280,12 +283,128 @@ impl Orders {
 }
 
 impl Said {
-    fn of(held: Held) -> Self {
+    /// Notes an answer. Returns whether it is about an order that was answered before, and reports other problems.
+    fn hear(&mut self, held: Held) -> bool {
         let Held { number, outcome, problems, exceptions, devices } = held;
-        let (done, error) = match outcome {
-            Ok(done) => (done, None),
-            Err(error) => (Done::default(), Some(error)),
+        let is_again = number == self.number;
+        let is_news = is_again && (&self.problems, &self.exceptions) != (&problems, &exceptions);
+        if !is_again {
+            self.answers.push_back((number, outcome));
+        }
+        (self.number, self.problems, self.exceptions, self.devices) = (number, problems, exceptions, devices);
+        is_news
+    }
+
+    /// Whether it has answered a later order than this one, and not this one itself.
+    fn has_passed_over(&self, number: u64) -> bool {
+        let first = self.answers.front().map(|(first, _)| *first);
+        first.is_some_and(|first| first > number)
+    }
+
+    /// Returns what it answered to the orders up to this one: the last answer, with what was done for those before.
+    fn take(&mut self, number: u64) -> Result<Done, StartError> {
+        let mut all = Done::default();
+        let mut last = Ok(());
+        while let Some((_, answer)) = self.answers.pop_front_if(|(other, _)| *other <= number) {
+            last = answer.map(|done| all = take(&mut all).join(done));
+        }
+        last.map(|()| all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outputs::memory::Memory;
+    use crate::outputs::{Pins, Word};
+
+    /// Two outputs with orders 1 and 2, which they have not answered yet.
+    fn ordered() -> (Orders, [Arc<Desired>; 2]) {
+        let outputs = [Memory::default(), Memory::default()];
+        outputs.iter().for_each(|output| output.image().is_slow = true);
+        let mut orders = Orders::new(outputs.map(|output| Box::new(output) as Box<dyn Output>).into());
+        let folder = std::env::temp_dir().join(format!("vestibule-orders-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let pins = Pins::new(&folder);
+        let desired = [Arc::new(Desired::default()), Arc::new(Desired::default())];
+        for (claims_version, desired) in (1..).zip(&desired) {
+            // Another test may have the lock for a moment.
+            let right = std::iter::repeat_with(|| pins.lock()).find_map(Result::ok).unwrap();
+            let (desired, node) = (Arc::clone(desired), NodeFacts::default());
+            let wanted = Wanted { desired, claims_version, node, keys: None, is_withdrawn: false };
+            orders.apply(&right, wanted, Cause::default(), Instant::now());
+        }
+        (orders, desired)
+    }
+
+    fn holds(number: u64, outcome: Result<Done, StartError>) -> Word {
+        let (problems, exceptions, devices) = (Vec::new(), Vec::new(), String::new());
+        Word::Holds(Held { number, outcome, problems, exceptions, devices })
+    }
+
+    fn fails() -> Result<Done, StartError> {
+        Err(StartError::ListenerIds)
+    }
+
+    /// What the loop receives: whether an order was carried out.
+    fn heard(orders: &mut Orders, at: usize, word: Word) -> Option<bool> {
+        match orders.hear(at, word).unwrap() {
+            Some(News::Outcome(outcome)) => Some(outcome.result.is_ok()),
+            Some(_) => panic!("other news"),
+            None => None,
+        }
+    }
+
+    /// The failure of the later order was taken for one of the earlier, and the later one for carried out.
+    #[test]
+    fn an_answer_counts_for_its_own_order_however_far_one_output_is_ahead() {
+        let (mut orders, desired) = ordered();
+        assert_eq!(heard(&mut orders, 0, holds(1, Ok(Done::default()))), None);
+        assert_eq!(heard(&mut orders, 0, holds(2, fails())), None);
+        assert_eq!(heard(&mut orders, 1, holds(1, Ok(Done::default()))), Some(true));
+        assert!(Arc::ptr_eq(&orders.in_force().unwrap().desired, &desired[0]));
+        assert_eq!(heard(&mut orders, 1, holds(2, Ok(Done::default()))), Some(false));
+        assert!(orders.is_to_be_repeated() && orders.in_force().unwrap().claims_version == 1);
+        let (mut orders, _) = ordered();
+        for (at, number, outcome, expected) in [
+            (0, 1, fails(), None),
+            (0, 2, Ok(Done::default()), None),
+            (1, 1, Ok(Done::default()), Some(false)),
+            (1, 2, Ok(Done::default()), Some(true)),
+        ] {
+            assert_eq!(heard(&mut orders, at, holds(number, outcome)), expected, "{at} answers {number}");
+        }
+        assert!(!orders.is_to_be_repeated() && orders.in_force().unwrap().claims_version == 2);
+    }
+
+    #[test]
+    fn an_order_that_one_output_passed_over_is_answered_with_the_next() {
+        let (mut orders, desired) = ordered();
+        assert_eq!(heard(&mut orders, 0, holds(2, Ok(Done { changes: 3, ..Done::default() }))), None);
+        assert_eq!(heard(&mut orders, 1, holds(1, Ok(Done { changes: 4, ..Done::default() }))), None);
+        let News::Outcome(outcome) =
+            orders.hear(1, holds(2, Ok(Done { changes: 5, ..Done::default() }))).unwrap().unwrap()
+        else {
+            panic!("no outcome");
         };
-        Self { number, error, done, problems, exceptions, devices }
+        assert_eq!(outcome.result.unwrap().changes, 12, "what was done for both");
+        assert!(Arc::ptr_eq(&orders.in_force().unwrap().desired, &desired[1]) && !orders.is_waiting());
+    }
+
+    #[test]
+    fn an_output_may_report_other_problems_of_an_order_that_is_over() {
+        let (mut orders, _) = ordered();
+        for at in [0, 1] {
+            heard(&mut orders, at, holds(2, Ok(Done::default())));
+        }
+        let problem = Problem::warning("settings.l2", "is not held", "wait");
+        let again = |problems: Vec<Problem>| {
+            let (exceptions, devices) = (Vec::new(), String::new());
+            Word::Holds(Held { number: 2, outcome: Ok(Done::default()), problems, exceptions, devices })
+        };
+        assert!(matches!(orders.hear(1, again(vec![problem])), Ok(Some(News::Drifted(0)))));
+        assert_eq!(orders.problems().count(), 1);
+        assert!(matches!(orders.hear(1, again(Vec::new())), Ok(Some(News::Drifted(0)))));
+        assert!(matches!(orders.hear(1, again(Vec::new())), Ok(None)));
     }
 }
