@@ -6,6 +6,7 @@ mod load;
 mod scripts;
 mod race;
 mod reasons;
+mod overwritten;
 mod parse;
 mod backend_options;
 mod vlan;

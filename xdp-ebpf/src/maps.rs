@@ -126,10 +126,34 @@ macro_rules! hash_access {
     )* };
 }
 
-hash_access! {
+/// Looks up an entry that the daemon may overwrite meanwhile.
+///
+/// To overwrite an element, the kernel adds another one at the head of its chain, then removes the old one
+/// (`htab_map_update_elem`). A look-up that was past the head by then finds neither. So what was not found is looked up again.
+#[inline(always)]
+fn overwritten<T>(find: impl Fn() -> Option<T>) -> Option<T> {
+    find().or_else(find)
+}
+
+/// [`hash_access`] for maps whose entries the daemon overwrites.
+macro_rules! overwritten_access {
+    ($($find:ident $map:ident: $key:ty => $value:ty;)*) => { $(
+        #[doc = concat!("The entry of `", stringify!($map), "`.")]
+        #[inline(always)]
+        pub(crate) fn $find(key: &$key) -> Option<&'static $value> {
+            // SAFETY: as in `hash_access!`.
+            overwritten(|| $map.get_ptr(key)).map(|p| unsafe { &*p })
+        }
+    )* };
+}
+
+overwritten_access! {
     role ADDRESSES: Address => AddressRole;
     announced ANNOUNCED: AnnouncedKey => Announced;
     backend BACKENDS: u32 => Backend;
+}
+
+hash_access! {
     route_counters ROUTE_COUNTERS: u32 => RouteCounters;
     flow FLOWS: ClientTuple => Flow;
     reply NATS: BackendTuple => Reply;
@@ -145,14 +169,14 @@ pub(crate) struct Maps;
 impl Tables for Maps {
     #[inline(always)]
     fn listener(&self, key: &ListenerKey, to: &mut Listener) -> bool {
-        LISTENERS.get_ptr(key).is_some_and(|from| copied(from, to))
+        overwritten(|| LISTENERS.get_ptr(key)).is_some_and(|from| copied(from, to))
     }
 
     #[inline(always)]
     fn name(&self, key: &NameKey) -> u32 {
         let found = match route_key::is_short(key.short.length) {
-            true => ROUTES_EXACT.get_ptr(&key.short),
-            false => ROUTES_LONG.get_ptr(key),
+            true => overwritten(|| ROUTES_EXACT.get_ptr(&key.short)),
+            false => overwritten(|| ROUTES_LONG.get_ptr(key)),
         };
         // SAFETY: non-null by the lookup; see `hash_access!`.
         found.map_or(0, |found| unsafe { (*found).route })
@@ -165,7 +189,7 @@ impl Tables for Maps {
 
     #[inline(always)]
     fn route(&self, id: u32, to: &mut Route) -> bool {
-        ROUTES.get_ptr(&id).is_some_and(|from| copied(from, to))
+        overwritten(|| ROUTES.get_ptr(&id)).is_some_and(|from| copied(from, to))
     }
 
     #[inline(always)]
@@ -176,7 +200,7 @@ impl Tables for Maps {
     #[inline(always)]
     fn slot(&self, table: u32, slot: u32) -> u32 {
         let key = PageKey { table, page: slot / PAGE_SLOTS as u32 };
-        let Some(page) = MAGLEV.get_ptr(&key) else { return 0 };
+        let Some(page) = overwritten(|| MAGLEV.get_ptr(&key)) else { return 0 };
         // SAFETY: as in `name`.
         let slots = unsafe { &(*page).slots };
         1 + u32::from(slots[(slot & (PAGE_SLOTS as u32 - 1)) as usize])
@@ -185,12 +209,12 @@ impl Tables for Maps {
     #[inline(always)]
     fn member(&self, key: &MemberKey) -> u32 {
         // SAFETY: as in `name`.
-        MEMBERS.get_ptr(key).map_or(0, |id| unsafe { *id })
+        overwritten(|| MEMBERS.get_ptr(key)).map_or(0, |id| unsafe { *id })
     }
 
     #[inline(always)]
     fn backend(&self, id: u32, to: &mut Backend) -> bool {
-        BACKENDS.get_ptr(&id).is_some_and(|from| copied(from, to))
+        overwritten(|| BACKENDS.get_ptr(&id)).is_some_and(|from| copied(from, to))
     }
 
     #[inline(always)]

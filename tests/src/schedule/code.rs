@@ -53,6 +53,8 @@ const PROBE_READ_KERNEL: i32 = 113;
 const ROUNDS_MAX: i32 = 4_000;
 /// Flag of [`UPDATE`]: only if there is no such element.
 const NO_EXIST: i32 = 1;
+/// Flag of [`UPDATE`]: only if there is such an element.
+const EXIST: i32 = 2;
 
 impl Code {
     pub(super) fn put(&mut self, op: u8, to: u8, from: u8, offset: i16, constant: i32) {
@@ -94,11 +96,12 @@ impl Code {
     /// Makes the change; `value` is the map with the value that it inserts.
     pub(super) fn change(&mut self, map: BorrowedFd<'_>, change: &Change, value: Option<BorrowedFd<'_>>) {
         match &change.kind {
-            Kind::Insert(_) => {
+            Kind::Insert(_) | Kind::Replace(_) => {
+                let flags = if matches!(change.kind, Kind::Insert(_)) { NO_EXIST } else { EXIST };
                 self.call(value.expect("it has a value"), &0u32.to_ne_bytes(), LOOK_UP);
                 self.end_if(JUMP_IF_EQUAL, R0, 0);
                 self.put(MOVE_REGISTER, R3, R0, 0, 0);
-                self.put(MOVE, R4, 0, 0, NO_EXIST);
+                self.put(MOVE, R4, 0, 0, flags);
                 self.call(map, &change.key, UPDATE);
                 self.end_if(JUMP_UNLESS_EQUAL, R0, 0);
             }

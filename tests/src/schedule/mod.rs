@@ -11,7 +11,7 @@ use std::io;
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::program::{Pod, Programs};
 
@@ -39,6 +39,8 @@ enum Kind {
     Remove,
     /// The value of an element that there must not be yet.
     Insert(Vec<u8>),
+    /// The value of an element that replaces another one.
+    Replace(Vec<u8>),
     /// No change: of the byte at this offset, these bits must have this value.
     Expect(u16, u8, u8),
 }
@@ -61,6 +63,12 @@ impl Change {
         Self { map, key: bytes_of(key), kind: Kind::Insert(bytes_of(value)) }
     }
 
+    /// Replaces the element of `key` in a hash map, as the daemon does: the kernel adds another element at the head of the chain,
+    /// then removes the old one.
+    pub fn replace<K: Pod, V: Pod>(map: &'static str, key: &K, value: &V) -> Self {
+        Self { map, key: bytes_of(key), kind: Kind::Replace(bytes_of(value)) }
+    }
+
     /// Changes nothing. The changes behind it are made only if there is the element of `key`, and these bits of its byte
     /// `at` bytes from the start have this value: another CPU would look before it acts.
     pub fn expect<K: Pod>(map: &'static str, key: &K, at: usize, bits: u8, value: u8) -> Self {
@@ -72,7 +80,7 @@ impl Change {
 impl Change {
     /// Returns a map with the value to insert: it may be larger than the small program's stack.
     fn value(&self) -> Result<Option<OwnedFd>> {
-        let Kind::Insert(bytes) = &self.kind else { return Ok(None) };
+        let (Kind::Insert(bytes) | Kind::Replace(bytes)) = &self.kind else { return Ok(None) };
         let (key, map) = (0u32, array(bytes.len())?);
         let attr = Element {
             map: map.as_raw_fd(),
@@ -109,6 +117,15 @@ impl Place {
         let key = bytes_of(key);
         // The value is behind the key, at a multiple of eight (kernel: `struct htab_elem`).
         let at = key.len() as isize - 1 - key.len().next_multiple_of(8) as isize;
+        Self { map, key, at }
+    }
+
+    /// The hash of the key of an element of a hash map: each look-up in the element's chain reads it, unless it finds what
+    /// it looks for nearer to the head.
+    pub fn passed<K: Pod>(map: &'static str, key: &K) -> Self {
+        let key = bytes_of(key);
+        // The key is behind the hash, at a multiple of eight.
+        let at = -8 - key.len().next_multiple_of(8) as isize;
         Self { map, key, at }
     }
 }
@@ -175,6 +192,35 @@ impl Programs {
         code.add(told.as_fd(), offset_of!(Told, done));
         let loaded = load(PROG_TYPE_PERF_EVENT, code).context("loading the changes")?;
         Ok(Schedule { told, _stop: stop_at(address, &loaded)? })
+    }
+
+    /// Finds two elements of one chain of a hash map, of which these are keys in the order in which they were inserted. Returns
+    /// the key of the one and of the other that every look-up of the one passes.
+    pub fn chained<K: Pod>(&self, map: &'static str, keys: &[K]) -> Result<(K, K)> {
+        let every = self.looking_up(map, keys)?;
+        for (at, ahead) in keys.iter().enumerate() {
+            let watch = self.behind_access(&Place::passed(map, ahead), 1, &[])?;
+            run(&every)?;
+            // One is the look-up of the element itself.
+            if watch.accesses() < 2 {
+                continue;
+            }
+            for key in &keys[..at] {
+                let before = watch.accesses();
+                run(&self.looking_up(map, std::slice::from_ref(key))?)?;
+                if watch.accesses() > before {
+                    return Ok((*key, *ahead));
+                }
+            }
+        }
+        bail!("{map}: no two of these {} elements are of one chain", keys.len())
+    }
+
+    /// Loads a program that looks up these keys. During the system call for it, the kernel does not run what waits for an access.
+    fn looking_up<K: Pod>(&self, map: &'static str, keys: &[K]) -> Result<OwnedFd> {
+        let mut code = Code::default();
+        keys.iter().for_each(|key| code.call(self.map_fd(map), &bytes_of(key), LOOK_UP));
+        load(PROG_TYPE_SCHED_CLS, code).context("loading the look-ups")
     }
 
     /// Returns the kernel's address of a byte. A program that looks its element up can report it.
