@@ -32,6 +32,7 @@ mod upgrade;
 mod drain;
 mod doctor;
 mod link;
+mod busy;
 mod neighbour;
 mod tls_features;
 mod limits;
