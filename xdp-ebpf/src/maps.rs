@@ -5,8 +5,7 @@ use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, PerCpuArray, RingBuf};
 use aya_ebpf::macros::btf_map;
 use common::decide::pick::{self, Choice, LOOKS_MAX, Search};
 use common::decide::store::{self, Unstored, unstored};
-use common::decide::tables::Tables;
-use common::decide::{route_key, source_port};
+use common::decide::{route_key, source_port, tables::Tables};
 use common::maps::address::Address;
 use common::maps::announced::{Announced, AnnouncedKey};
 use common::maps::backend::Backend;
@@ -26,11 +25,10 @@ use common::maps::trace::{TraceCount, TraceFilter};
 use common::maps::word::{TOLD_GROUPS, Told, Word};
 use common::reason::{REASONS_MAX, Reason};
 
-use crate::atomic;
-use crate::kernel;
 use crate::scratch::{NextHop, Scratch};
 use crate::trie_key::{self, PolicyData, SuffixData};
 use crate::verified::looped;
+use crate::{atomic, kernel};
 
 const NO_PREALLOC: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -110,50 +108,44 @@ pub(crate) static HALF_OPEN_COUNT: Array<u32, { listener::IDS }> = Array::new();
 #[btf_map]
 pub(crate) static CLOSED_RING: Array<Slot, 1024> = Array::new();
 
-/// Makes accessors that return a reference into a hash map.
+/// Makes accessors that return a reference into a hash map, found [`once`] or [`overwritten`].
 ///
-/// Map memory is shared with other CPUs. Each field is read and written on its own, and every reader
-/// tolerates a torn read of two fields. The element of a deleted entry may be reused for another key at once.
-/// So data that decides where bytes go is copied, and looked up again before it is used.
+/// Map memory is shared with other CPUs. Each field is read and written on its own, and every reader tolerates a torn read of
+/// two fields. The element of a deleted entry may be reused for another key at once. So data that decides where bytes go is
+/// copied, and looked up again before it is used.
 macro_rules! hash_access {
-    ($($find:ident $map:ident: $key:ty => $value:ty;)*) => { $(
+    ($look:ident; $($find:ident $map:ident: $key:ty => $value:ty;)*) => { $(
         #[doc = concat!("The entry of `", stringify!($map), "`.")]
         #[inline(always)]
         pub(crate) fn $find(key: &$key) -> Option<&'static mut $value> {
             // SAFETY: non-null by the lookup, and memory of this map until the program ends; see the macro.
-            $map.get_ptr_mut(key).map(|p| unsafe { &mut *p })
+            $look(|| $map.get_ptr_mut(key)).map(|p| unsafe { &mut *p })
         }
     )* };
 }
 
-/// Looks up an entry that the daemon may overwrite meanwhile.
+/// Looks up an entry that only packets make and remove.
+#[inline(always)]
+fn once<T>(find: impl Fn() -> Option<T>) -> Option<T> {
+    find()
+}
+
+/// Looks up an entry that the daemon may be overwriting.
 ///
-/// To overwrite an element, the kernel adds another one at the head of its chain, then removes the old one
-/// (`htab_map_update_elem`). A look-up that was past the head by then finds neither. So what was not found is looked up again.
+/// The kernel adds the new element at the head of the chain, then removes the old one (`htab_map_update_elem`). A look-up that
+/// was past the head by then finds neither, and has to be repeated.
 #[inline(always)]
 fn overwritten<T>(find: impl Fn() -> Option<T>) -> Option<T> {
     find().or_else(find)
 }
 
-/// [`hash_access`] for maps whose entries the daemon overwrites.
-macro_rules! overwritten_access {
-    ($($find:ident $map:ident: $key:ty => $value:ty;)*) => { $(
-        #[doc = concat!("The entry of `", stringify!($map), "`.")]
-        #[inline(always)]
-        pub(crate) fn $find(key: &$key) -> Option<&'static $value> {
-            // SAFETY: as in `hash_access!`.
-            overwritten(|| $map.get_ptr(key)).map(|p| unsafe { &*p })
-        }
-    )* };
-}
-
-overwritten_access! {
+hash_access! { overwritten;
     role ADDRESSES: Address => AddressRole;
     announced ANNOUNCED: AnnouncedKey => Announced;
     backend BACKENDS: u32 => Backend;
 }
 
-hash_access! {
+hash_access! { once;
     route_counters ROUTE_COUNTERS: u32 => RouteCounters;
     flow FLOWS: ClientTuple => Flow;
     reply NATS: BackendTuple => Reply;
