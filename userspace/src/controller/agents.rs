@@ -9,7 +9,7 @@ use crate::status::{Complaint, Held, Nodes};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -21,7 +21,7 @@ pub(super) const LABEL: &str = "app.kubernetes.io/component=agent";
 const PREFIX: &str = "vestibule-agent-";
 /// Time limit of one request for the Leases.
 const LOOK: Duration = Duration::from_secs(5);
-/// After this time without a list of NodeStates, judging starts without them.
+/// After this time without a list of Leases or NodeStates, judging starts without them.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Why it is not known what a node holds.
@@ -175,17 +175,20 @@ impl Agents {
 
     /// Whether enough is known for a judgement.
     pub(super) fn is_known(&self) -> bool {
-        self.liveness.is_known() && (self.is_listed || self.since.elapsed() > PATIENCE)
+        self.since.elapsed() > PATIENCE || self.liveness.is_known() && self.is_listed
     }
 
     /// What the nodes with live agents hold.
     pub(super) fn nodes(&self) -> Nodes {
-        nodes(&self.liveness, &self.states)
+        Nodes { are_unlisted: !self.liveness.is_known(), ..nodes(&self.liveness, &self.states) }
     }
 
-    /// The reports of live agents, by node.
+    /// The reports of live agents, by node; of all agents while it is not known which of them are alive.
     pub(super) fn reports(&self) -> impl Iterator<Item = (&str, &Reported)> {
-        self.liveness.agents().filter_map(|(node, ..)| Some((node, self.states.get(node)?)))
+        let alive: BTreeSet<&str> = self.liveness.agents().map(|(node, ..)| node).collect();
+        let are_unlisted = !self.liveness.is_known();
+        let states = self.states.iter().map(|(node, state)| (node.as_str(), state));
+        states.filter(move |(node, _)| are_unlisted || alive.contains(node))
     }
 
     /// Returns a node whose agent has been silent for this long but whose NodeState still exists.
@@ -298,4 +301,44 @@ fn agent_lease(lease: Lease) -> AgentLease {
 fn reported(state: NodeState) -> Reported {
     let (uid, version) = (state.uid().unwrap_or_default(), state.resource_version().unwrap_or_default());
     Reported { spec: state.spec, uid, version }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of agents whose Leases cannot be listed, for this long by now.
+    fn agents(for_now: Duration) -> Agents {
+        let (latest, _) = watch::channel(Instant::now());
+        let spec = NodeStateSpec { failing: vec!["10.0.0.1:6443".to_owned()], ..NodeStateSpec::default() };
+        let state = Reported { spec, uid: "u".to_owned(), version: "1".to_owned() };
+        Agents {
+            liveness: Liveness::default(),
+            states: BTreeMap::from([("n1".to_owned(), state)]),
+            is_listed: true,
+            stale: [None, None],
+            since: Instant::now().checked_sub(for_now).unwrap(),
+            news: mpsc::channel(1).1,
+            latest,
+            _watches: JoinSet::new(),
+        }
+    }
+
+    #[test]
+    fn leases_that_cannot_be_listed_are_waited_for_as_long_as_other_kinds_and_say_nothing() {
+        assert!(!agents(PATIENCE / 2).is_known());
+        let mut this = agents(2 * PATIENCE);
+        assert!(this.is_known());
+        let nodes = this.nodes();
+        assert!(nodes.are_unlisted && nodes.live.is_empty());
+        let object = crate::model::ObjectRef {
+            kind: crate::model::Kind::Gateway,
+            name: crate::model::ObjectName::new("ns", "g"),
+        };
+        assert_eq!((nodes.progress(&object, 1), nodes.held_everywhere()), (crate::status::Progress::Unknown, 0));
+        // What they reported of backends is all that is known.
+        assert_eq!(this.reports().map(|(node, _)| node).collect::<Vec<_>>(), ["n1"]);
+        this.take_leases(Named::Listed(BTreeMap::new(), String::new()));
+        assert!(!this.nodes().are_unlisted && this.reports().next().is_none());
+    }
 }

@@ -6,7 +6,7 @@ use super::flights::{Done, Flights};
 use super::writes;
 use crate::model::cluster::ClassSpec;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef};
-use crate::sources::kubernetes::Store;
+use crate::sources::kubernetes::{Source, Store};
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,6 +42,10 @@ pub(super) struct ClassFinalizers {
 impl ClassFinalizers {
     /// Sets what must be written, from the objects as they are now.
     pub(super) fn want(&mut self, store: &Store) {
+        if store.unlisted().contains(&Source::Gateways) {
+            // Any class may be in use.
+            return self.wanted.clear();
+        }
         let Some(served) = store.version(Kind::GatewayClass) else { return self.wanted.clear() };
         let change = |(class, finalizers): (Arc<str>, Vec<Arc<str>>)| {
             let object =

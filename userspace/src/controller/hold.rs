@@ -5,7 +5,7 @@
 //! A Claim that waits keeps what it was granted: another one that would get it waits, too.
 
 use super::queue::Write;
-use crate::model::cluster::{ClusterRoute, GatewayListener, ParentRef};
+use crate::model::cluster::{AddressHold, ClusterRoute, GatewayListener, ParentRef};
 use crate::model::{Claim, Cluster, Kind, Meta, ObjectName, ObjectRef, Problem};
 use crate::sources::kubernetes::api::claim::{ClaimGrant, ClaimOrigin, ClaimSpec};
 use crate::sources::kubernetes::{Source, StoredStatus, Waits};
@@ -15,6 +15,18 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Whether nothing can be judged without this source.
 pub(super) fn is_basis(source: Source) -> bool {
     source.waits() == Waits::All
+}
+
+/// Which addresses nobody gets while these sources are not listed.
+pub(super) fn addresses(unlisted: &BTreeSet<Source>) -> AddressHold {
+    let hold = |source: &Source| match source.waits() {
+        Waits::All | Waits::Gateways => AddressHold::All,
+        Waits::Pools => AddressHold::Pools,
+        Waits::ObjectsOf(_) | Waits::Routes(_) | Waits::Parents(_) | Waits::References | Waits::Nothing => {
+            AddressHold::Nothing
+        }
+    };
+    unlisted.iter().map(hold).max().unwrap_or_default()
 }
 
 /// What waits.
@@ -116,8 +128,11 @@ impl Hold {
             for (name, route) in routes {
                 let waits = |source: Source| match source.waits() {
                     Waits::Parents(parents) => route.parents.iter().any(|parent| is_of(parent, parents)),
+                    Waits::Gateways => route.parents.iter().any(leads_to_gateway),
                     Waits::References => leaves_its_namespace(route),
-                    Waits::All | Waits::ObjectsOf(_) | Waits::Routes(_) | Waits::Nothing => false,
+                    Waits::All | Waits::Pools | Waits::ObjectsOf(_) | Waits::Routes(_) | Waits::Nothing => {
+                        false
+                    }
                 };
                 if self.unlisted.iter().copied().any(waits) {
                     self.objects.insert(ObjectRef { kind, name: name.clone() });
@@ -129,7 +144,12 @@ impl Hold {
     /// Objects of kinds that cannot be judged, for what decides about them is not listed.
     fn objects_of(&mut self, cluster: &Cluster) {
         for source in &self.unlisted {
-            if let Waits::ObjectsOf(kind) = source.waits() {
+            let kinds = match source.waits() {
+                Waits::ObjectsOf(kind) => [Some(kind), None],
+                Waits::Gateways => [Some(Kind::Gateway), Some(Kind::ListenerSet)],
+                _ => continue,
+            };
+            for kind in kinds.into_iter().flatten() {
                 let object = |meta: &Meta| ObjectRef { kind, name: meta.name.clone() };
                 self.objects.extend(cluster.metas(kind).map(object));
             }
@@ -175,7 +195,8 @@ impl Hold {
 fn kind(source: Source) -> Option<Kind> {
     match source.waits() {
         Waits::ObjectsOf(kind) | Waits::Routes(kind) | Waits::Parents(kind) => Some(kind),
-        Waits::All | Waits::References | Waits::Nothing => None,
+        Waits::Gateways => Some(Kind::Gateway),
+        Waits::All | Waits::Pools | Waits::References | Waits::Nothing => None,
     }
 }
 
@@ -207,6 +228,11 @@ pub(super) fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
 
 fn is_of(parent: &ParentRef, kind: Kind) -> bool {
     parent.kind.as_deref() == Some(kind.text())
+}
+
+/// Whether a parent is a Gateway, as it is by default, or a ListenerSet, which is attached to one.
+fn leads_to_gateway(parent: &ParentRef) -> bool {
+    parent.kind.is_none() || is_of(parent, Kind::Gateway) || is_of(parent, Kind::ListenerSet)
 }
 
 fn leaves_its_namespace(route: &ClusterRoute) -> bool {
@@ -485,5 +511,46 @@ mod tests {
             let ingress = ObjectRef { kind: Kind::Ingress, name: ObjectName::new("ns", "i") };
             assert!(hold.objects.contains(&ingress), "{unlisted:?}");
         }
+    }
+
+    /// What attaches to a Gateway has its addresses, and a class says whose it is.
+    #[test]
+    fn gateways_and_what_attaches_to_them_wait_for_gateways_and_classes() {
+        let mut cluster = cluster("Gateway", None);
+        let parents = |kind: Option<&str>| {
+            vec![ParentRef { kind: kind.map(Into::into), ..ParentRef::default() }]
+        };
+        let mut add = |name: &str, parents: Vec<ParentRef>| {
+            let name = route(name).name;
+            let meta = Meta { name: name.clone(), ..Meta::default() };
+            let route = ClusterRoute { meta, parents, ..ClusterRoute::default() };
+            cluster.tls_routes.insert(name, Arc::new(route));
+        };
+        add("by-default", parents(None));
+        add("set", parents(Some("ListenerSet")));
+        add("mesh", parents(Some("Service")));
+        let gateway = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "g") };
+        let meta = Meta { name: gateway.name.clone(), ..Meta::default() };
+        cluster.gateways.insert(gateway.name.clone(), Arc::new(GatewaySpec { meta, ..GatewaySpec::default() }));
+        let there = [
+            claim(Kind::Gateway, "unlisted", &[]),
+            claim(Kind::TlsRoute, "set", &["a.example"]),
+            claim(Kind::Service, "s", &["b.example"]),
+        ];
+        let has = stored(&there);
+        let wanted = [claim(Kind::Ingress, "i", &["a.example"]), claim(Kind::Ingress, "j", &["c.example"])];
+        for source in [Source::Gateways, Source::GatewayClasses] {
+            let hold = Hold::of([source].into(), BTreeSet::new(), &cluster, &wanted, has.iter());
+            let ingress = ObjectRef { kind: Kind::Ingress, name: ObjectName::new("ns", "i") };
+            let objects = [gateway.clone(), route("r"), route("by-default"), route("set"), ingress];
+            assert_eq!(hold.objects, BTreeSet::from(objects), "{source:?}");
+            // The name of a route that waits goes to no Ingress, and a Service is not concerned.
+            assert_eq!(hold.claims, [&there[0], &there[1], &wanted[0]].map(name).into(), "{source:?}");
+            assert_eq!(addresses(&[source].into()), AddressHold::All);
+        }
+        let pools = Hold::of([Source::Pools].into(), BTreeSet::new(), &cluster, &wanted, has.iter());
+        assert_eq!((pools.objects, pools.claims), Default::default());
+        assert_eq!(addresses(&[Source::Pools, Source::TcpRoutes].into()), AddressHold::Pools);
+        assert_eq!(addresses(&[Source::TcpRoutes].into()), AddressHold::Nothing);
     }
 }

@@ -99,7 +99,7 @@ impl Standings {
             found => *found == Progress::Everywhere,
         };
         // Of what is not known nothing follows.
-        let is_enough = is_enough || (was && !nodes.unknown.is_empty());
+        let is_enough = is_enough || (was && nodes.knows_less());
         // Until when what was said holds, although this is less.
         let until = match (was, is_enough) {
             (true, true) => {
@@ -200,6 +200,18 @@ mod tests {
         nodes.unknown.clear();
         assert!(is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later)));
         assert!(!is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later + GRACE)));
+    }
+
+    /// As where the right to list Leases is missing.
+    #[test]
+    fn while_leases_cannot_be_listed_what_was_said_stays() {
+        let (mut standings, begun) = (Standings::new(), Instant::now());
+        let nodes = Nodes { are_unlisted: true, ..Nodes::default() };
+        standings.begin(&nodes);
+        for now in [begun, begun + 6 * GRACE] {
+            assert_eq!(standings.progress(&gateway(), Some(9), true, &nodes, now), Progress::Enough);
+            assert_eq!(standings.progress(&gateway(), Some(9), false, &nodes, now), Progress::Unknown);
+        }
     }
 
     fn is_true(progress: &Progress) -> bool {

@@ -122,7 +122,8 @@ async fn withdraw(
         withdrawn.nodes = holds.len();
         let lacks = lacks.into_iter().map(|(node, _)| format!("{node}: its agent has not answered in time"));
         let unknown = nodes.unknown.into_iter().map(|(node, why)| format!("{node}: {why}"));
-        withdrawn.others = lacks.chain(unknown).collect();
+        let unlisted = nodes.are_unlisted.then(|| "all nodes: the agents' Leases cannot be listed".to_owned());
+        withdrawn.others = lacks.chain(unknown).chain(unlisted).collect();
     }
     withdrawn.written = clear(client, store, lease, ours).await?;
     Ok(withdrawn)
@@ -139,7 +140,7 @@ async fn wait_for(
     loop {
         let nodes = agents.nodes();
         let is_held = nodes.live.values().all(|held| held.claims_version >= version);
-        if agents.is_known() && is_held && nodes.unknown.is_empty() || begun.elapsed() >= wait {
+        if agents.is_known() && is_held && !nodes.knows_less() || begun.elapsed() >= wait {
             return Ok(nodes);
         }
         lease.keep().await?;

@@ -49,6 +49,11 @@ impl Adoption {
         Self { addresses: adopted.copied().collect(), hold, has_moved }
     }
 
+    /// Whether nothing of its status stays its own, and nothing leaves it alone.
+    pub(super) fn is_none(&self) -> bool {
+        self.addresses.is_empty() && self.hold.is_none()
+    }
+
     /// Leaves it alone because an address of its status cannot be its own here.
     pub(super) fn refuse(&mut self, address: IpAddr, why: Option<String>) {
         let why = why.unwrap_or_else(|| format!("it asks for no address such as {address}"));

@@ -4,7 +4,7 @@ use super::adopt::{self, Adoption, Hold};
 use super::pool::{PoolIndex, Pools};
 use super::share::Share;
 use super::{Allocation, Ledger, POOL_FIELD, is_eligible};
-use crate::model::cluster::{FamilyWish, GatewaySpec, LoadBalancerSpec, PoolWish};
+use crate::model::cluster::{AddressHold, FamilyWish, GatewaySpec, LoadBalancerSpec, PoolWish};
 use crate::model::{Cluster, EventReason, Kind, ObjectName, ObjectRef, Possession, Problem};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ pub(super) fn claimants<'a>(cluster: &'a Cluster, pools: &Pools<'a>) -> Vec<Clai
             None => service_claim(claimant, balancer, &families),
         })
     });
-    gateways.chain(services).collect()
+    gateways.chain(services).map(|claimant| claimant.while_unknown(cluster, pools)).collect()
 }
 
 /// Returns the addresses that an object has: by Claims, then by its status.
@@ -221,6 +221,61 @@ impl<'a> Claimant<'a> {
         let slot = |address: &IpAddr| Slot { wish: Wish::Exactly(*address), got: None };
         self.slots = self.given.iter().map(slot).collect();
         self
+    }
+
+    /// Keeps to what Claims say that it has while it is not all known who has which addresses: if it would get or lose any, it is left
+    /// alone.
+    fn while_unknown(mut self, cluster: &Cluster, pools: &Pools<'_>) -> Self {
+        let own: Vec<IpAddr> = cluster.possession.of_object(&self.object()).collect();
+        let is_clear = match cluster.address_hold {
+            AddressHold::Nothing => true,
+            AddressHold::Pools => self.asks_for_chart_ranges(cluster, &own),
+            AddressHold::All => false,
+        };
+        if is_clear {
+            return self;
+        }
+        let is_usable = own.iter().all(|address| pools.exclusion(*address).is_none());
+        let has_all = self.adoption.hold.is_none() && self.wants_only(&own) && is_usable;
+        self.given = own;
+        if has_all {
+            return self;
+        }
+        self.adoption.hold = Some(Hold { problem: None });
+        self.refused.clear();
+        self.keeping()
+    }
+
+    /// Whether it wants what it has, and of the rest only addresses of the chart's ranges, by value.
+    fn asks_for_chart_ranges(&self, cluster: &Cluster, own: &[IpAddr]) -> bool {
+        let is_known = |slot: &Slot| match slot.wish {
+            Wish::Exactly(address) => {
+                own.contains(&address) || cluster.policy.ranges.iter().any(|range| range.holds(address))
+            }
+            Wish::Any { .. } | Wish::Spare { .. } => false,
+        };
+        let is_plain = self.from.pool.is_none() && self.refused.is_empty();
+        is_plain && self.adoption.is_none() && self.slots.iter().all(is_known)
+    }
+
+    /// Whether it wants these addresses and no other.
+    fn wants_only(&self, own: &[IpAddr]) -> bool {
+        let mut rest = own.to_vec();
+        let mut takes = |is_it: &dyn Fn(IpAddr) -> bool| {
+            let at = rest.iter().position(|address| is_it(*address));
+            at.map(|at| rest.remove(at)).is_some()
+        };
+        let exact = self.slots.iter().filter_map(|slot| match slot.wish {
+            Wish::Exactly(address) => Some(address),
+            Wish::Any { .. } | Wish::Spare { .. } => None,
+        });
+        let has_exact = exact.into_iter().all(|wanted| takes(&|address| address == wanted));
+        // What a Service does without is in its status.
+        let is_spare = |slot: &Slot| self.kind == Kind::Gateway && !slot.is_needed();
+        let mut open = self.slots.iter().filter_map(|slot| Some((slot.open()?, is_spare(slot))));
+        let has_any =
+            open.all(|(is_v4, is_spare)| takes(&|address| address.is_ipv4() == is_v4) || is_spare);
+        has_exact && has_any && rest.is_empty() && self.refused.is_empty() && self.no_pool.is_none()
     }
 
     /// Finds its pools. Who asks for another pool than before, which it can have, gives back what is not of it.
@@ -372,8 +427,8 @@ impl<'a> Claimant<'a> {
             let (what, remedy) = self.lack(&ledger.pools);
             let problem = Problem::warning(self.field, what, remedy);
             (Some("AddressNotAssigned"), Some(problem.object(self.object())))
-        } else if let Some(first) = addresses.iter().find(|address| !ledger.pools.have(**address)) {
-            let draining = addresses.iter().filter(|address| !ledger.pools.have(**address));
+        } else if let Some(first) = addresses.iter().find(|address| ledger.is_taken_out(**address)) {
+            let draining = addresses.iter().filter(|address| ledger.is_taken_out(**address));
             let draining = draining.map(ToString::to_string).collect::<Vec<_>>().join(" and ");
             let what = format!(
                 "the range of {draining} was taken out of the installation: it keeps what it has, and would not get it again"

@@ -33,7 +33,7 @@ mod service_tests;
 #[cfg(test)]
 mod tests;
 
-use crate::model::cluster::GatewaySpec;
+use crate::model::cluster::{AddressHold, GatewaySpec};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use claimant::{Claimant, Wish, claimants};
 use foldhash::HashMap;
@@ -222,7 +222,7 @@ impl<'a> Ledger<'a> {
     /// Gives an object addresses that it shares, then those that are still free: all of the pool of which it has one, or else of the
     /// first that has all that it needs.
     fn fill(&mut self, claimant: &mut Claimant<'a>) {
-        if claimant.adoption.hold.is_some() {
+        if claimant.adoption.hold.is_some() || self.cluster.address_hold != AddressHold::Nothing {
             return;
         }
         for at in 0..claimant.slots.len() {
@@ -368,6 +368,11 @@ impl<'a> Ledger<'a> {
     /// Whether an object keeps an address whatever the pools are now: it was granted it, which only Claims say.
     fn drains(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
         self.cluster.possession.of_object(&claimant.object()).any(|other| other == address)
+    }
+
+    /// Whether no pool has an address any more, and all of them are known.
+    fn is_taken_out(&self, address: IpAddr) -> bool {
+        self.cluster.address_hold == AddressHold::Nothing && !self.pools.have(address)
     }
 
     fn own(&mut self, claimant: &Claimant<'a>, address: IpAddr) {

@@ -3,7 +3,7 @@
 use super::tests::{cluster, families, gateway, got, got_service, ip, name, object, range, service};
 use super::*;
 use crate::model::cluster::{
-    LabelSelector, Operator, PoolPolicy, PoolScope, PoolSpec, PoolsClosed, Requirement,
+    AddressHold, LabelSelector, Operator, PoolPolicy, PoolScope, PoolSpec, PoolsClosed, Requirement,
 };
 use crate::model::{Meta, Possession};
 use std::sync::Arc;
@@ -291,4 +291,71 @@ fn a_service_knows_the_pool_of_its_addresses() {
     assert_eq!(of(&cluster, "a/x"), None);
     Arc::make_mut(cluster.services.get_mut(&name("a/x")).unwrap()).noted.pool = Some("p".into());
     assert_eq!(of(&cluster, "a/x").as_deref(), Some("p"), "it is gone, and the address was of it");
+}
+
+/// Shows who has what, and who is left alone.
+fn held(cluster: &Cluster, services: &[&str]) -> Vec<String> {
+    let assignment = assign(cluster);
+    let services = services.iter().map(|service| {
+        let allocation = &assignment.services[&name(service)];
+        assert_eq!((allocation.reason, &allocation.problem), (None, &None), "{service}");
+        let addresses: Vec<String> = allocation.addresses.iter().map(ToString::to_string).collect();
+        format!("{}{}", addresses.join(" "), if allocation.is_held { " held" } else { "" })
+    });
+    services.collect()
+}
+
+/// Nobody may be given an address of another pool, and nobody lose what he has.
+#[test]
+fn while_pools_are_unknown_only_the_charts_addresses_are_given_and_by_value_only() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9"]);
+    cluster.policy.pools = PoolPolicy { namespaces: vec![METALLB.into()] };
+    cluster.address_hold = AddressHold::Pools;
+    let all = ["a/has", "a/asks", "a/new", "a/value", "a/other", "a/moves"];
+    let values: [&[&str]; 6] = [&[], &[], &[], &["192.0.2.7"], &["198.51.100.7"], &["198.51.100.5"]];
+    for (age, (object, addresses)) in (0..).zip(all.into_iter().zip(values)) {
+        service(&mut cluster, object, age, addresses);
+    }
+    ask(&mut cluster, "a/asks", Some("p"));
+    for (object, address) in
+        [("a/has", "198.51.100.2"), ("a/asks", "198.51.100.3"), ("a/moves", "198.51.100.4")]
+    {
+        grant(&mut cluster, object, address);
+    }
+    assert_eq!(
+        held(&cluster, &all),
+        ["198.51.100.2", "198.51.100.3 held", " held", "192.0.2.7", " held", "198.51.100.4 held"]
+    );
+    // An implementation beside us may have given it what its status says.
+    let adopted = Arc::make_mut(cluster.services.get_mut(&name("a/new")).unwrap());
+    let balancer = Arc::make_mut(adopted.load_balancer.as_mut().unwrap());
+    (balancer.is_adopted, balancer.given, balancer.given_by_others) =
+        (true, vec![ip("198.51.100.9")], vec![ip("198.51.100.9")]);
+    assert_eq!(held(&cluster, &["a/new"]), [" held"]);
+}
+
+/// Gateways or Services that cannot be listed may have any address that no Claim of another says.
+#[test]
+fn while_it_is_not_known_who_has_what_nobody_gets_an_address_and_nobody_loses_one() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9", "2001:db8::1-2001:db8::9"]);
+    cluster.address_hold = AddressHold::All;
+    let all = ["a/has", "a/new", "a/value", "a/status"];
+    let values: [&[&str]; 4] = [&["192.0.2.2"], &[], &["192.0.2.7"], &[]];
+    for (age, (object, addresses)) in (0..).zip(all.into_iter().zip(values)) {
+        service(&mut cluster, object, age, addresses);
+    }
+    grant(&mut cluster, "a/has", "192.0.2.2");
+    let status = Arc::make_mut(cluster.services.get_mut(&name("a/status")).unwrap());
+    Arc::make_mut(status.load_balancer.as_mut().unwrap()).given = vec![ip("192.0.2.3")];
+    gateway(&mut cluster, "a/gw", 9, &[], &["192.0.2.5"]);
+    cluster.possession.add_address(&object(Kind::Gateway, "a/gw"), ip("192.0.2.5"));
+    gateway(&mut cluster, "a/later", 9, &[], &[]);
+    assert_eq!(held(&cluster, &all), ["192.0.2.2", " held", " held", " held"]);
+    let gateways = assign(&cluster).gateways;
+    let of = |gateway: &str| (gateways[&name(gateway)].addresses.clone(), gateways[&name(gateway)].is_held);
+    assert_eq!(of("a/gw"), (vec![ip("192.0.2.5")], false), "it does without IPv6, as before");
+    assert_eq!(of("a/later"), (vec![], true));
+    // Not even what is configured takes it away meanwhile.
+    cluster.policy.excluded = vec!["192.0.2.0/24".parse().unwrap()];
+    assert_eq!(held(&cluster, &["a/has"]), [" held"]);
 }

@@ -47,10 +47,24 @@ pub struct Cluster {
     pub pools: BTreeMap<ObjectName, Arc<PoolSpec>>,
     /// Why nobody gets an address of those pools that he does not have; `None`: everybody may.
     pub pools_closed: Option<PoolsClosed>,
+    /// Which addresses nobody gets for now.
+    pub address_hold: AddressHold,
     /// What Claims granted before.
     pub possession: Possession,
     /// What could not be read, by object.
     pub problems: Vec<Problem>,
+}
+
+/// Which addresses nobody gets while it is not all known who has which. What Claims say that an object has, it keeps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AddressHold {
+    /// None: all is known.
+    #[default]
+    Nothing,
+    /// MetalLB's pools are not: all but those of the chart's ranges that are asked for by value.
+    Pools,
+    /// All.
+    All,
 }
 
 impl Cluster {

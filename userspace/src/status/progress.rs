@@ -14,6 +14,8 @@ pub struct Nodes {
     pub live: BTreeMap<String, Held>,
     /// Nodes of which it is not known what they hold, and why.
     pub unknown: BTreeMap<String, &'static str>,
+    /// Leases cannot be listed: of no node is it known whether its agent is alive.
+    pub are_unlisted: bool,
 }
 
 /// What the maps of a node hold, as reported by its agent.
@@ -49,6 +51,8 @@ pub enum Progress {
     Missing(Missing),
     /// No agent has a live Lease.
     NoAgents,
+    /// It is not known which agents are alive.
+    Unknown,
 }
 
 /// Nodes that do not hold an object. Of thousands of objects, each may lack hundreds of nodes.
@@ -88,14 +92,22 @@ impl Nodes {
     /// The version of Claims that all nodes hold, without exception; 0: none.
     pub fn held_everywhere(&self) -> u64 {
         let has_exception = |held: &Held| held.complaints.iter().any(|complaint| complaint.missing);
-        if !self.unknown.is_empty() || self.live.values().any(has_exception) {
+        if self.knows_less() || self.live.values().any(has_exception) {
             return 0;
         }
         self.live.values().map(|held| held.claims_version).min().unwrap_or_default()
     }
 
+    /// Whether there may be nodes of which it is not known what they hold: nothing follows from that.
+    pub fn knows_less(&self) -> bool {
+        self.are_unlisted || !self.unknown.is_empty()
+    }
+
     /// Returns which nodes hold an object whose Claims are those up to `version`.
     pub fn progress(&self, object: &ObjectRef, version: u64) -> Progress {
+        if self.are_unlisted {
+            return Progress::Unknown;
+        }
         if self.live.is_empty() && self.unknown.is_empty() {
             return Progress::NoAgents;
         }
@@ -153,6 +165,13 @@ pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progre
             "NoResources",
             "no agent has a live Lease; see whether pods with label app.kubernetes.io/component=agent run, and on \
              which nodes the chart's nodeSelector and tolerations let them"
+                .to_owned(),
+        ),
+        (Programmable::Yes, Progress::Unknown) => (
+            Status::False,
+            "Pending",
+            "it is not known which nodes hold it: the agents' Leases cannot be listed; see whether the controller may list and \
+             watch them, and the API server's log"
                 .to_owned(),
         ),
     };

@@ -8,12 +8,12 @@ use crate::compile::{Compiled, compile};
 use crate::controller::allocated::{Allocated, Happening};
 use crate::controller::claims::Claims;
 use crate::controller::health::{self, Failing, Health};
-use crate::controller::hold::Hold;
+use crate::controller::hold::{self, Hold};
 use crate::controller::kube_events;
 use crate::controller::queue::Write;
 use crate::controller::standing::Standings;
 use crate::ipam::{self, Assignment};
-use crate::model::cluster::PoolsClosed;
+use crate::model::cluster::{AddressHold, PoolsClosed};
 use crate::model::verdict::Programmable;
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::{Source, StoredStatus};
@@ -193,6 +193,7 @@ impl Judge {
     fn with_given(&mut self, view: &View<'_>) -> Cluster {
         let mut cluster = view.cluster.clone();
         cluster.pools_closed.clone_from(&view.metallb);
+        cluster.address_hold = hold::addresses(&view.unlisted);
         self.given.retain(|name, (version, addresses)| {
             let object = ObjectRef { kind: Kind::Gateway, name: name.clone() };
             let is_old = (view.status)(&object).is_some_and(|stored| stored.resource_version == *version);
@@ -280,7 +281,8 @@ impl Round<'_, '_> {
 
     /// While MetalLB may run, it writes their status.
     fn pools(&mut self, assignment: &Assignment) {
-        let is_ours = self.view.metallb.is_none();
+        let is_known = hold::addresses(&self.view.unlisted) == AddressHold::Nothing;
+        let is_ours = self.view.metallb.is_none() && is_known;
         for (name, pool) in assignment.pools.iter().filter(|_| is_ours) {
             let object = ObjectRef { kind: Kind::IpAddressPool, name: name.clone() };
             self.one(object, false, Judged::default(), |current| status::pool::desired_status(current, pool));
@@ -607,6 +609,99 @@ mod tests {
         assert_eq!(judged(&other, true), [true]);
         assert_eq!(judged(&other, true), [false; 0]);
         assert_eq!(judged(&other, false), [false], "it is adopted with what it has by now");
+    }
+
+    /// Carries out what Claims are to be, and returns the origins of those written, with whether they went.
+    fn carry_out(claims: &mut Claims) -> BTreeSet<(String, bool)> {
+        let mut written = BTreeSet::new();
+        while let Ok((name, write)) = claims.next(Instant::now()) {
+            let news = match write {
+                ClaimWrite::Create(spec) | ClaimWrite::Replace(spec, _) => {
+                    written.extend((name != SETTLED).then(|| (spec.origin.name.clone(), false)));
+                    let (version, uid) = ("1".to_owned(), "u".to_owned());
+                    ClaimNews::Put(name.clone(), Box::new(Stored { spec, version, uid, is_withdrawn: false }))
+                }
+                ClaimWrite::Delete { .. } => {
+                    let origin = claims.stored().find(|(other, _)| **other == name);
+                    written.extend(origin.map(|(_, spec)| (spec.origin.name.clone(), true)));
+                    ClaimNews::Gone(name.clone())
+                }
+            };
+            claims.take(news);
+            claims.ended(&name, ClaimOutcome::Written, Instant::now());
+        }
+        written
+    }
+
+    /// They are unknown, not gone: neither names nor addresses of theirs go to others, and what needs none of them goes on.
+    #[test]
+    fn while_gateways_classes_or_pools_are_not_listed_nothing_of_theirs_goes() {
+        let mut scene = Scene::new();
+        scene.gateway("ns/g", 1, "192.0.2.1", &["tls TLS:443"]);
+        scene.tls("ns/r", 1, &["g"], &["a.example"], &["backend:443"]);
+        scene.service("ns/backend", &["10.0.0.1"]);
+        let mut balanced = |service: &str, addresses: &[&str]| {
+            let addresses = addresses.iter().map(|one| one.parse().unwrap()).collect();
+            let balancer = LoadBalancerSpec { addresses, ..LoadBalancerSpec::default() };
+            scene.service(service, &["10.0.0.1"]).load_balancer = Some(Arc::new(balancer));
+        };
+        balanced("ns/has", &["192.0.2.8"]);
+        balanced("ns/goes", &["192.0.2.9"]);
+        let all = scene.cluster().clone();
+        balanced_later(&mut scene);
+        let mut changed = scene.cluster().clone();
+        changed.services.remove(&ObjectName::new("ns", "goes"));
+        let without = |cluster: &Cluster, unlisted: Source| {
+            let mut cluster = cluster.clone();
+            match unlisted {
+                Source::Gateways => cluster.gateways.clear(),
+                Source::GatewayClasses => cluster.classes.clear(),
+                _ => cluster.pools.clear(),
+            }
+            cluster
+        };
+        for (unlisted, new) in [
+            (Source::Gateways, &["goes"][..]),
+            (Source::GatewayClasses, &["goes"]),
+            (Source::Pools, &["by-value", "goes"]),
+        ] {
+            let (mut this, mut claims) = (Judge::new(Facts::default()), Claims::default());
+            claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
+            let mut judged = |cluster: &Cluster, unlisted: &[Source]| {
+                let view = View {
+                    cluster,
+                    status: &|_| None,
+                    nodes: &Nodes::default(),
+                    bundle: None,
+                    failing: &Failing::new(),
+                    metallb: None,
+                    now: "2026-11-21T10:00:00Z",
+                    at: Instant::now(),
+                    unlisted: unlisted.iter().copied().collect(),
+                };
+                this.judge(&view, &mut claims);
+                carry_out(&mut claims)
+            };
+            let origins = |names: &[&str]| -> BTreeSet<(String, bool)> {
+                names.iter().map(|name| ((*name).to_owned(), *name == "goes")).collect()
+            };
+            let first = judged(&all, &[]);
+            assert_eq!(first, ["g", "goes", "has", "r"].map(|name| (name.to_owned(), false)).into());
+            assert_eq!(judged(&without(&changed, unlisted), &[unlisted]), origins(new), "{unlisted:?}");
+            assert_eq!(judged(&without(&changed, unlisted), &[unlisted]), origins(&[]), "{unlisted:?}");
+            // What waited gets what it asks for, and nothing of what the others have.
+            let rest: Vec<&str> =
+                ["any", "by-value"].into_iter().filter(|name| !new.contains(name)).collect();
+            assert_eq!(judged(&changed, &[]), origins(&rest), "{unlisted:?}");
+        }
+    }
+
+    /// Adds Services that ask for any address, and for one of the chart's.
+    fn balanced_later(scene: &mut Scene) {
+        for (service, addresses) in [("ns/any", vec![]), ("ns/by-value", vec!["192.0.2.30".parse().unwrap()])] {
+            let balancer = LoadBalancerSpec { addresses, ..LoadBalancerSpec::default() };
+            scene.service(service, &["10.0.0.1"]).load_balancer = Some(Arc::new(balancer));
+        }
     }
 
     #[test]

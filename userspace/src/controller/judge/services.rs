@@ -9,10 +9,15 @@ use crate::status;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-/// Returns the Services that are left alone.
+/// Returns the Gateways and Services that are left alone.
 pub(super) fn held(assignment: &Assignment) -> BTreeSet<ObjectRef> {
-    let held = assignment.services.iter().filter(|(_, allocation)| allocation.is_held);
-    held.map(|(name, _)| object(name)).collect()
+    let Assignment { gateways, services, .. } = assignment;
+    let all = [(Kind::Gateway, gateways), (Kind::Service, services)];
+    let held = all.into_iter().flat_map(|(kind, all)| {
+        let held = all.iter().filter(|(_, allocation)| allocation.is_held);
+        held.map(move |(name, _)| ObjectRef { kind, name: name.clone() })
+    });
+    held.collect()
 }
 
 /// Returns whether a Claim is of a Service that is left alone, but keeps no Claim.

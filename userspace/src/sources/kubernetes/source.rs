@@ -46,8 +46,12 @@ pub(crate) enum Reader {
 /// What waits while a kind cannot be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waits {
-    /// Everything: which kinds, addresses and parents there are.
+    /// Everything: no Claim can be made without.
     All,
+    /// Status, Events and Claims of Gateways, and of what attaches to them; addresses that nobody has by a Claim yet.
+    Gateways,
+    /// Addresses that nobody has by a Claim yet, but those of the chart's ranges that are asked for by value.
+    Pools,
     /// Status, Events and Claims of objects of this kind.
     ObjectsOf(Kind),
     /// Their Claims; of Gateways, the number of routes on listeners of their protocol.
@@ -101,14 +105,17 @@ const TABLE: [Row; 14] = {
         Row { source, group, plural, served, extent, reader, waits }
     }
     [
-        row(Definitions, "apiextensions.k8s.io", "customresourcedefinitions", Always("v1"), Metadata, Controller, Waits::All),
+        // The kinds that they bring are not listed then, and have rows of their own.
+        row(Definitions, "apiextensions.k8s.io", "customresourcedefinitions", Always("v1"), Metadata, Controller, Waits::Nothing),
+        // Their labels say whose each Claim is.
         row(Namespaces, CORE_GROUP, "namespaces", Always("v1"), Metadata, Controller, Waits::All),
+        // All routes and Ingresses lead to them, and they have addresses.
         row(Services, CORE_GROUP, "services", Always("v1"), Whole, Controller, Waits::All),
         // A slice without the label belongs to no Service. Agents read them themselves.
         row(EndpointSlices, "discovery.k8s.io", "endpointslices", Always("v1"), Labelled("kubernetes.io/service-name"), Reader::All,
             Waits::Nothing),
-        row(GatewayClasses, GATEWAY_GROUP, "gatewayclasses", ByDefinition(&["v1", "v1beta1"]), Whole, Controller, Waits::All),
-        row(Gateways, GATEWAY_GROUP, "gateways", ByDefinition(&["v1", "v1beta1"]), Whole, Controller, Waits::All),
+        row(GatewayClasses, GATEWAY_GROUP, "gatewayclasses", ByDefinition(&["v1", "v1beta1"]), Whole, Controller, Waits::Gateways),
+        row(Gateways, GATEWAY_GROUP, "gateways", ByDefinition(&["v1", "v1beta1"]), Whole, Controller, Waits::Gateways),
         row(ListenerSets, GATEWAY_GROUP, "listenersets", ByDefinition(&["v1"]), Whole, Controller, Waits::Parents(Kind::ListenerSet)),
         row(TlsRoutes, GATEWAY_GROUP, "tlsroutes", ByDefinition(&["v1", "v1alpha3", "v1alpha2"]), Whole, Controller,
             Waits::Routes(Kind::TlsRoute)),
@@ -121,7 +128,7 @@ const TABLE: [Row; 14] = {
             Waits::ObjectsOf(Kind::Ingress)),
         row(Ingresses, INGRESS_GROUP, "ingresses", Always("v1"), Whole, ControllerOfIngresses, Waits::ObjectsOf(Kind::Ingress)),
         // An object would be given an address of another pool.
-        row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::All),
+        row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Pools),
         row(Claims, "vestibule.dev", "claims", Always("v1alpha1"), Whole, Agents, Waits::Nothing),
     ]
 };
