@@ -63,6 +63,7 @@ pub(super) struct RawChart<'a> {
 struct RawAddresses<'a> {
     ranges: Option<Vec<Text<'a>>>,
     shared: Option<Vec<Text<'a>>>,
+    tls_ports: Option<Vec<i64>>,
     excluded: Option<Vec<Text<'a>>>,
 }
 
@@ -111,6 +112,7 @@ pub(super) const CHART: Shape = Shape::Table(&[
 const ADDRESSES: &[(&str, Shape)] = &[
     ("ranges", Shape::List(&Shape::Text)),
     ("shared", Shape::List(&Shape::Text)),
+    ("tlsPorts", Shape::List(&Shape::Whole)),
     ("excluded", Shape::List(&Shape::Text)),
 ];
 
@@ -149,6 +151,7 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let addresses = raw.addresses.unwrap_or_default();
     let ranges = check.ranges(&addresses.ranges.unwrap_or_default());
     let shared = check.shared(&addresses.shared.unwrap_or_default(), &ranges);
+    let tls_ports = check.tls_ports(&addresses.tls_ports.unwrap_or_default());
     let excluded = check
         .list(addresses.excluded.unwrap_or_default(), value::block, |i| format!("addresses.excluded[{i}]"));
     let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
@@ -164,6 +167,7 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let policy = Policy {
         ranges,
         shared,
+        tls_ports,
         excluded,
         probe,
         probe_defaults,
@@ -220,6 +224,21 @@ impl Check<'_> {
             shared.extend(addresses(block));
         }
         shared
+    }
+
+    fn tls_ports(&mut self, raw: &[i64]) -> BTreeSet<u16> {
+        let mut ports = BTreeSet::new();
+        for (i, value) in raw.iter().enumerate() {
+            let wrong = match u16::try_from(*value) {
+                Ok(port) if port > 0 && ports.insert(port) => continue,
+                Ok(port) if port > 0 => ("is there twice", "list each port once"),
+                _ => ("is not a port", "write 1 to 65535"),
+            };
+            let (what, remedy) = wrong;
+            let field = format!("addresses.tlsPorts[{i}]");
+            self.problems.push(Problem::error(field, what, remedy).value(value));
+        }
+        ports
     }
 
     /// Returns the probe of Services without annotation, the annotations' defaults, and the panic percentage.
@@ -478,6 +497,30 @@ savedState:
         assert!(shared("192.0.2.1")[0].contains("is not within a range"));
         for many in ["10.0.0.0/15", "2001:db8::/64", "2001:db8::/96"] {
             assert!(shared(many)[0].contains("more than 65536"), "{many}");
+        }
+    }
+
+    #[test]
+    fn ports_for_tls_alone_are_ports_and_each_is_listed_once() {
+        let read = |text: &str| {
+            let (file, problems) = parse_chart(&format!("addresses: {{tlsPorts: {text}}}\n"));
+            (file.policy.tls_ports, problems.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        assert_eq!(read("[443, 6443]"), ([443, 6443].into(), vec![]));
+        assert_eq!(read("[]"), Default::default());
+        for (text, what) in [
+            ("[443, 0]", "addresses.tlsPorts[1]: is not a port (value \"0\"); write 1 to 65535"),
+            ("[65536]", "addresses.tlsPorts[0]: is not a port (value \"65536\"); write 1 to 65535"),
+            (
+                "[443, 6443, 443]",
+                "addresses.tlsPorts[2]: is there twice (value \"443\"); list each port once",
+            ),
+        ] {
+            let (_, problems) = read(text);
+            assert_eq!(problems, [format!("error: {what}")], "{text}");
+        }
+        for text in ["443", "[https]", "[443.5]"] {
+            assert!(read(text).1[0].contains("addresses.tlsPorts"), "{text}: {:?}", read(text));
         }
     }
 

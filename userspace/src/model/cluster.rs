@@ -114,6 +114,8 @@ pub struct Policy {
     pub ranges: Vec<AddressRange>,
     /// Addresses that several namespaces may share.
     pub shared: BTreeSet<IpAddr>,
+    /// Ports of those that take TLS only: one TCP listener would close them to everybody else.
+    pub tls_ports: BTreeSet<u16>,
     /// Never usable: ranges of nodes, pods and Services.
     pub excluded: Vec<IpNet>,
     /// Probe of every backend Service without annotation.

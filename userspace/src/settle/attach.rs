@@ -4,6 +4,7 @@ use super::listener::{Listener, Parents, Refusal, parent_kind};
 use super::pattern::intersection;
 use crate::model::cluster::{ClusterRoute, NamespaceScope, ParentRef};
 use crate::model::{Cluster, Kind, Pattern};
+use std::net::SocketAddr;
 
 /// A route's relation to one of its parents.
 pub(super) struct Attachment<'a> {
@@ -14,6 +15,10 @@ pub(super) struct Attachment<'a> {
     pub(super) refusal: Option<Refusal>,
     /// Names, or addresses and ports, that belong to other objects, with their owners.
     pub(super) losses: Vec<super::own::Loss<'a>>,
+    /// Addresses and ports that take TLS only.
+    pub(super) tls_only: Vec<SocketAddr>,
+    /// Whether it has anything of what it asks for.
+    pub(super) has_some: bool,
 }
 
 /// Returns the patterns that a route requests; a single `None` if it has no hostnames and takes every name.
@@ -61,7 +66,14 @@ pub(super) fn attach<'a>(
         let what = format!("no listener of {} {} that would take it is accepted", parent.kind, parent.name);
         refusal = Some(Refusal::new("NotAllowedByListeners", what));
     }
-    Some(Attachment { reference, listeners, refusal, losses: Vec::new() })
+    Some(Attachment {
+        reference,
+        listeners,
+        refusal,
+        losses: Vec::new(),
+        tls_only: Vec::new(),
+        has_some: false,
+    })
 }
 
 /// A route for which listeners are searched.

@@ -2,7 +2,7 @@
 //! binding has as many owners as it has names.
 
 use super::precedence::Claimant;
-use crate::model::{Possession, Protocol};
+use crate::model::{Cluster, Protocol};
 use foldhash::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
@@ -51,6 +51,16 @@ pub(super) enum Outcome {
     Lost(usize),
     /// The maps have no room for this binding.
     Full(SocketAddr),
+    /// This binding is of a shared address, on a port that takes TLS only.
+    TlsOnly(SocketAddr),
+}
+
+/// Returns the message about a binding that takes TLS only.
+pub(super) fn tls_only(at: SocketAddr) -> String {
+    format!(
+        "{at} takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another \
+         port, or an address of its own"
+    )
 }
 
 /// The most bindings and addresses that the maps have room for.
@@ -69,23 +79,37 @@ impl Default for Most {
 }
 
 /// Opens as many bindings as the maps have room for. Namespaces that have a binding come before those that do not. Calls `told`
-/// with the outcome of each claim, in the order of precedence.
+/// with the outcome of each claim, in the order of precedence. What the chart reserves for TLS holds for objects, and not for the
+/// static file, which is the operator's too.
 pub(super) fn open<'a>(
     mut claims: Vec<Bid<'a>>,
-    possession: &Possession,
+    cluster: &Cluster,
     most: Most,
     mut told: impl FnMut(Whose, Outcome),
 ) -> Vec<Binding<'a>> {
     // The sort is stable, so claims of one object keep their order: equal objects result in equal bindings.
     let is_new = |claim: &Bid<'a>| {
-        let has = |namespace| possession.has_binding(namespace, claim.at, claim.protocol);
+        let has = |namespace| cluster.possession.has_binding(namespace, claim.at, claim.protocol);
         claim.claimant.namespace().is_some_and(|namespace| !has(namespace))
     };
     claims.sort_by_key(|claim| (is_new(claim), claim.claimant));
     let mut bindings: Vec<Binding<'a>> = Vec::new();
     let mut places: HashMap<SocketAddr, usize> = HashMap::default();
     let mut addresses: HashSet<IpAddr> = HashSet::default();
+    let policy = &cluster.policy;
+    let is_tls_only = |claim: &Bid<'a>| {
+        let at = claim.at;
+        let is_object = claim.claimant.namespace().is_some();
+        is_object
+            && claim.protocol != Protocol::Tls
+            && policy.tls_ports.contains(&at.port())
+            && policy.shared.contains(&at.ip())
+    };
     for claim in claims {
+        if is_tls_only(&claim) {
+            told(claim.whose, Outcome::TlsOnly(claim.at));
+            continue;
+        }
         let outcome = match places.get(&claim.at) {
             Some(place) => {
                 let is_shared =
@@ -112,7 +136,7 @@ pub(super) fn open<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Kind, ObjectName};
+    use crate::model::{Kind, ObjectName, Possession};
     use Protocol::{Tcp, Tls};
 
     fn won(claims: &[(Claimant<'_>, &str, Protocol)]) -> Vec<bool> {
@@ -131,7 +155,7 @@ mod tests {
             })
             .collect();
         let mut won = vec![false; claims.len()];
-        open(claims, &Possession::default(), most, |whose, outcome| {
+        open(claims, &Cluster::default(), most, |whose, outcome| {
             let Whose::Listener(place) = whose else { panic!("{whose:?}") };
             won[place] = matches!(outcome, Outcome::Own(_));
         });
@@ -156,7 +180,8 @@ mod tests {
             whose: Whose::Listener(n),
         };
         let mut outcomes = Vec::new();
-        open(vec![bid(0, 9, Tls), bid(1, 1, Tcp)], &possession, Most::default(), |whose, outcome| {
+        let cluster = Cluster { possession, ..Cluster::default() };
+        open(vec![bid(0, 9, Tls), bid(1, 1, Tcp)], &cluster, Most::default(), |whose, outcome| {
             outcomes.push((whose, outcome));
         });
         assert_eq!(outcomes, [(Whose::Listener(0), Outcome::Own(0)), (Whose::Listener(1), Outcome::Lost(0))]);

@@ -145,7 +145,7 @@ impl Emitter<'_, '_> {
     /// Returns the claim of a listener itself; `None`: it asks for nothing that could be served.
     fn listener(&self, at: usize, names: Vec<Grant>) -> Option<Claim> {
         let listener = &self.parents.listeners[at];
-        let refusals = self.refusals(&listener.lost, &listener.full);
+        let refusals = self.refusals(&listener.lost, &listener.full, &listener.tls_only);
         if listener.bindings.is_empty() && refusals.is_empty() {
             return None;
         }
@@ -228,21 +228,22 @@ impl Emitter<'_, '_> {
             names: loss.written.cloned(),
             why: loss.owner.map_or(Why::Reserved, |owner| Why::Lost(owner.origin())),
         };
-        let mut refusals: Vec<Refusal> = self.routes.losses(route).filter(is_here).map(refusal).collect();
+        let losses = self.routes.losses(route).filter(is_here).map(refusal);
+        let mut refusals: Vec<Refusal> = losses.chain(listener.tls_only.iter().map(reserved)).collect();
         // A route may attach to a listener by several references.
         refusals.sort();
         refusals.dedup();
         refusals
     }
 
-    /// Returns bindings that others have, and those that there is no room for.
-    fn refusals(&self, lost: &[usize], full: &[SocketAddr]) -> Vec<Refusal> {
+    /// Returns bindings that others have, those that there is no room for, and those that take TLS only.
+    fn refusals(&self, lost: &[usize], full: &[SocketAddr], tls_only: &[SocketAddr]) -> Vec<Refusal> {
         let of_others = lost.iter().map(|binding| {
             let Binding { at, owner, .. } = &self.bindings[*binding];
             Refusal { at: *at, names: None, why: Why::Lost(owner.origin()) }
         });
         let without_room = full.iter().map(|at| Refusal { at: *at, names: None, why: Why::NoRoom });
-        of_others.chain(without_room).collect()
+        of_others.chain(without_room).chain(tls_only.iter().map(reserved)).collect()
     }
 
     fn port(&self, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
@@ -258,7 +259,7 @@ impl Emitter<'_, '_> {
             port: port.port.port,
             protocol: Protocol::Tcp,
             matches: Vec::new(),
-            refusals: self.refusals(&port.lost, &port.full),
+            refusals: self.refusals(&port.lost, &port.full, &port.tls_only),
             route: Some(self.unique(Arc::clone(&port.label))),
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
@@ -325,6 +326,11 @@ impl Emitter<'_, '_> {
     fn unique(&self, name: Arc<str>) -> Arc<str> {
         label::unique(self.file, name)
     }
+}
+
+/// Returns the refusal of a binding that takes TLS only.
+fn reserved(at: &SocketAddr) -> Refusal {
+    Refusal { at: *at, names: None, why: Why::Reserved }
 }
 
 /// Returns which addresses a Service of our class asks for.

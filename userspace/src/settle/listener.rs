@@ -64,6 +64,8 @@ pub(super) struct Listener<'a> {
     pub(super) lost: Vec<usize>,
     /// Bindings that the maps have no room for.
     pub(super) full: Vec<SocketAddr>,
+    /// Bindings that take TLS only.
+    pub(super) tls_only: Vec<SocketAddr>,
     pub(super) attached_routes: u32,
     /// The last route that was counted in `attached_routes`, plus one.
     pub(super) counted: usize,
@@ -318,6 +320,7 @@ fn judged(parent: usize, spec: &GatewayListener) -> Listener<'_> {
         bindings: Vec::new(),
         lost: Vec::new(),
         full: Vec::new(),
+        tls_only: Vec::new(),
         attached_routes: 0,
         counted: 0,
     }

@@ -95,19 +95,22 @@ pub fn settle<'a>(
     let mut ingresses = Ingresses::new(cluster, file, &references);
     let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
-    let bindings =
-        bindings::open(bids(file, &parents, &balancers), &cluster.possession, most, |whose, outcome| match (
-            whose, outcome,
-        ) {
+    let bindings = bindings::open(bids(file, &parents, &balancers), cluster, most, |whose, outcome| {
+        match (whose, outcome) {
             (Whose::File(at), Outcome::Own(place) | Outcome::Lost(place)) => file_doors[at].push(place),
             (Whose::File(_), Outcome::Full(binding)) => file_full.push(binding),
+            // The file is the operator's, as the ports are.
+            (Whose::File(_), Outcome::TlsOnly(_)) => {}
             (Whose::Listener(at), Outcome::Own(place)) => parents.listeners[at].bindings.push(place),
             (Whose::Listener(at), Outcome::Lost(place)) => parents.listeners[at].lost.push(place),
             (Whose::Listener(at), Outcome::Full(binding)) => parents.listeners[at].full.push(binding),
+            (Whose::Listener(at), Outcome::TlsOnly(binding)) => parents.listeners[at].tls_only.push(binding),
             (Whose::ServicePort(at), Outcome::Own(place)) => balancers.ports[at].bindings.push(place),
             (Whose::ServicePort(at), Outcome::Lost(place)) => balancers.ports[at].lost.push(place),
             (Whose::ServicePort(at), Outcome::Full(binding)) => balancers.ports[at].full.push(binding),
-        });
+            (Whose::ServicePort(at), Outcome::TlsOnly(binding)) => balancers.ports[at].tls_only.push(binding),
+        }
+    });
     let first_route = file.routes.len();
     let possession = &cluster.possession;
     let field = Field {
@@ -278,9 +281,11 @@ fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, ingresses: &mut In
     ingresses.candidates(file_doors, first_rule, first_attachment, &mut candidates);
     let ownership = Ownership { targets: &targets, parents, isolation: &isolation, bindings, possession };
     let names = Names::settle(candidates, &ownership, |attachment, loss| {
-        match attachment.checked_sub(first_attachment) {
-            Some(rule) => ingresses.rules[rule].losses.push(loss),
-            None => routes.attachments[attachment].losses.push(loss),
+        match (attachment.checked_sub(first_attachment), loss) {
+            (Some(rule), Some(loss)) => ingresses.rules[rule].losses.push(loss),
+            (None, Some(loss)) => routes.attachments[attachment].losses.push(loss),
+            (None, None) => routes.attachments[attachment].has_some = true,
+            (Some(_), None) => {}
         }
     });
     for entry in names.entries() {

@@ -100,12 +100,12 @@ struct Held<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Settles the owner of each name and binding. Calls `loss` for each candidate that does not get what it
-    /// requested.
+    /// Settles the owner of each name and binding. Calls `outcome` for each candidate of an attachment, with what it lost; `None`: it
+    /// has what it requested.
     pub(super) fn settle(
         candidates: Vec<Candidate<'a>>,
         ownership: &Ownership<'_, 'a>,
-        mut loss: impl FnMut(usize, Loss<'a>),
+        mut outcome: impl FnMut(usize, Option<Loss<'a>>),
     ) -> Self {
         let places = HashMap::with_capacity(candidates.len());
         let mut this = Self { held: Vec::with_capacity(candidates.len()), candidates, places };
@@ -117,11 +117,11 @@ impl<'a> Names<'a> {
             }
             let lost = |owner| Loss { binding: candidate.binding, written: candidate.written, owner };
             match place.map(|place| this.held[place].lead) {
-                None => loss(candidate.attachment, lost(None)),
+                None => outcome(candidate.attachment, Some(lost(None))),
                 Some(Lead::To { target, .. }) if target != candidate.target => {
-                    loss(candidate.attachment, lost(Some(ownership.targets[target])));
+                    outcome(candidate.attachment, Some(lost(Some(ownership.targets[target]))));
                 }
-                Some(_) => {}
+                Some(_) => outcome(candidate.attachment, None),
             }
         }
         for site in ownership.isolation.sites(ownership.parents) {

@@ -1,7 +1,7 @@
 //! Conditions of GatewayClasses, Gateways, ListenerSets and their listeners, named exactly as in the Gateway
 //! API.
 
-use super::bindings::Binding;
+use super::bindings::{Binding, tls_only};
 use super::listener::{Listener, Parent, Parents, Refusal, invalid_listeners};
 use super::{OWNED, no, no_room, yes};
 use crate::ipam::{Allocation, Assignment};
@@ -166,7 +166,8 @@ impl Judge<'_> {
         let mut conditions = vec![accepted, conflicted, resolved];
         let lost = self.lost(listener);
         if let Some(what) = &lost {
-            conditions.push(no(OWNED, "OwnedByOther", &**what));
+            let reason = if listener.lost.is_empty() { "Reserved" } else { "OwnedByOther" };
+            conditions.push(no(OWNED, reason, &**what));
         }
         let unprogrammable = match (refused, lost) {
             (Some(conflict), _) if listener.conflict.is_some() => {
@@ -189,13 +190,13 @@ impl Judge<'_> {
         }
     }
 
-    /// Describes the bindings that belong to other objects.
+    /// Describes the bindings that belong to other objects, and those that take TLS only.
     fn lost(&self, listener: &Listener<'_>) -> Option<String> {
         let told = listener.lost.iter().map(|binding| {
             let binding = &self.bindings[*binding];
             format!("{} belongs to {}", binding.at, binding.owner)
         });
-        let told: Vec<String> = told.collect();
+        let told: Vec<String> = told.chain(listener.tls_only.iter().copied().map(tls_only)).collect();
         (!told.is_empty()).then(|| told.join("; "))
     }
 
@@ -232,6 +233,10 @@ fn unserved(own: &[Listener<'_>]) -> Option<&'static str> {
         None
     } else if own.iter().any(|listener| !listener.lost.is_empty()) {
         Some("other objects have the addresses and ports of all its listeners")
+    } else if own.iter().any(|listener| !listener.tls_only.is_empty()) {
+        Some(
+            "its listeners ask for TCP where addresses.tlsPorts of the chart's values lets shared addresses take TLS only",
+        )
     } else {
         Some("no kind of route can attach to any of its listeners")
     }

@@ -1,7 +1,7 @@
 //! Routes: what they attach to, what they request, and their conditions.
 
 use super::attach::{self, Attachment};
-use super::bindings::Binding;
+use super::bindings::{self, Binding};
 use super::isolation::Isolation;
 use super::listener::Parents;
 use super::own::{Candidate, Loss, NONE};
@@ -104,6 +104,7 @@ impl<'a> Routes<'a> {
                         owner: Some(bindings[*binding].owner),
                     };
                     attachment.losses.extend(listener.lost.iter().map(lost));
+                    attachment.tls_only.extend(&listener.tls_only);
                     for written in attach::wishes(route.spec) {
                         let own = listener.spec.hostname.as_ref();
                         let Some(pattern) = intersection(own, written) else { continue };
@@ -175,9 +176,13 @@ fn is_route(claimant: Claimant<'_>) -> bool {
 }
 
 fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, bindings: &[Binding<'_>]) -> Vec<Condition> {
-    let accepted = match &attachment.refusal {
-        None => yes("Accepted", "Accepted", "accepted"),
-        Some(refusal) => no("Accepted", refusal.reason, &*refusal.message),
+    let lost = lost(attachment, bindings);
+    let accepted = match (&attachment.refusal, &lost) {
+        (Some(refusal), _) => no("Accepted", refusal.reason, &*refusal.message),
+        (None, Some((reason, what))) if has_nothing(route.kind, attachment) => {
+            no("Accepted", reason, format!("nothing is left of what it asks for: {what}"))
+        }
+        (None, _) => yes("Accepted", "Accepted", "accepted"),
     };
     let faults = &route.resolved.faults;
     let resolved = match faults.first() {
@@ -199,12 +204,33 @@ fn conditions(route: &Route<'_>, attachment: &Attachment<'_>, bindings: &[Bindin
         let what = format!("Dropped Rule: only the first of {} rules is used", route.spec.rules.len());
         conditions.push(yes("PartiallyInvalid", "UnsupportedValue", what));
     }
-    if !attachment.losses.is_empty() {
-        let reserved = attachment.losses.iter().all(|loss| loss.owner.is_none());
-        let reason = if reserved { "Reserved" } else { "OwnedByOther" };
-        conditions.push(no(OWNED, reason, told(&attachment.losses, bindings)));
+    if let Some((reason, what)) = lost {
+        conditions.push(no(OWNED, reason, what));
     }
     conditions
+}
+
+/// Returns what an attachment has not of what it asks for: the reason of conditions, and the message.
+fn lost(attachment: &Attachment<'_>, bindings: &[Binding<'_>]) -> Option<(&'static str, String)> {
+    let Attachment { losses, tls_only, .. } = attachment;
+    if losses.is_empty() && tls_only.is_empty() {
+        return None;
+    }
+    let is_reserved = losses.iter().all(|loss| loss.owner.is_none());
+    let of_others = (!losses.is_empty()).then(|| told(losses, bindings));
+    let mut ports = tls_only.clone();
+    ports.sort_unstable();
+    ports.dedup();
+    let all: Vec<String> = of_others.into_iter().chain(ports.into_iter().map(bindings::tls_only)).collect();
+    Some((if is_reserved { "Reserved" } else { "OwnedByOther" }, all.join("; ")))
+}
+
+/// Whether nothing is left to a route of what it asks for, so that its parent does not accept it. Of the TCPRoutes of one listener the
+/// Gateway API lets one have it and accepts all.
+fn has_nothing(kind: Kind, attachment: &Attachment<'_>) -> bool {
+    let is_accepted =
+        kind == Kind::TcpRoute && attachment.losses.iter().any(|loss| loss.owner.is_some_and(is_route));
+    !attachment.has_some && !is_accepted
 }
 
 /// Describes losses for people: each name once, with all its bindings.

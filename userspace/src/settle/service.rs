@@ -1,6 +1,6 @@
 //! Services of class `vestibule.dev/lb`, and those that are adopted: one TCP binding for each address and port.
 
-use super::bindings::{Bid, Binding, Whose};
+use super::bindings::{Bid, Binding, Whose, tls_only};
 use super::precedence::Claimant;
 use super::{label, left_out, no, no_room};
 use crate::ipam::Assignment;
@@ -25,6 +25,8 @@ pub(super) struct Port<'a> {
     pub(super) lost: Vec<usize>,
     /// Bindings that the maps have no room for.
     pub(super) full: Vec<SocketAddr>,
+    /// Bindings that take TLS only.
+    pub(super) tls_only: Vec<SocketAddr>,
     /// The maps have no room for its route.
     pub(super) left_out: bool,
 }
@@ -85,6 +87,7 @@ impl<'a> Balancers<'a> {
                     bindings: Vec::new(),
                     lost: Vec::new(),
                     full: Vec::new(),
+                    tls_only: Vec::new(),
                     left_out: false,
                 }
             }));
@@ -162,6 +165,10 @@ impl Balancer<'_> {
             tell(problem.value(port.port.port));
         }
         for port in ports {
+            if let Some(at) = port.tls_only.first() {
+                let remedy = "choose another port or address, or take the port out of addresses.tlsPorts";
+                tell(Problem::warning("spec.ports", tls_only(*at), remedy).value(port.port.port));
+            }
             let Some(what) = no_room(&port.full) else { continue };
             tell(Problem::warning("spec.ports", what, "delete what is not needed").value(port.port.port));
         }
@@ -195,9 +202,13 @@ impl Balancer<'_> {
         } else if let Some(port) = ports.iter().find(|port| port.left_out) {
             Programmable::No(no("Programmed", "NoResources", left_out(&port.label)))
         } else if addresses.is_empty() {
-            let reason = match ports.iter().any(|port| !port.lost.is_empty()) {
-                true => "OwnedByOther",
-                false => "Invalid",
+            let is_any = |of: fn(&Port<'_>) -> bool| ports.iter().any(of);
+            let reason = if is_any(|port| !port.lost.is_empty()) {
+                "OwnedByOther"
+            } else if is_any(|port| !port.tls_only.is_empty()) {
+                "Reserved"
+            } else {
+                "Invalid"
             };
             let what = problems.first().map_or("the Service has no ports", |problem| &*problem.what);
             Programmable::No(no("Programmed", reason, what))

@@ -42,6 +42,9 @@ true
 addresses:
   ranges: {{ toJson .Values.addresses.ranges }}
   shared: {{ toJson .Values.addresses.shared }}
+  {{- with .Values.addresses.tlsPorts }}
+  tlsPorts: {{ toJson . }}
+  {{- end }}
   excluded: {{ toJson .Values.addresses.excluded }}
 devices: {{ toJson .Values.devices }}
 settings:

@@ -43,7 +43,7 @@ fn the_more_specific_pattern_as_written_has_a_name() {
     expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/less"].assert_eq(&scene.bindings());
     scene.tls("a/most", 3, &["g"], &["x.example.com"], &[]);
     expect!["192.0.2.1:443 Tls x.example.com -> tlsroute/a/most"].assert_eq(&scene.bindings());
-    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+    expect!["Accepted=False/OwnedByOther ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tls_conditions("a/less"));
 }
 
@@ -57,7 +57,7 @@ fn a_narrow_listener_wins_no_name_from_another_gateways_route() {
     scene.tls("a/wide", 9, &["g"], &["*.a.example.com"], &[]);
     expect!["192.0.2.50:443 Tls *.a.example.com -> tlsroute/a/wide, x.a.example.com -> tlsroute/a/wide"]
         .assert_eq(&scene.bindings());
-    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+    expect!["Accepted=False/OwnedByOther ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tls_conditions("c/narrow"));
     // Equal as written: the older route has all of it.
     scene.tls("a/wide", 9, &["g"], &["*.com"], &[]);
@@ -199,7 +199,8 @@ fn names_of_the_clusters_own_api_server_are_nobodys() {
         192.0.2.1:444 Tls"#]]
     .assert_eq(&scene.bindings());
     for object in ["a/all", "a/some", "a/left", "a/one"] {
-        let expected = "Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved";
+        let accepted = if object == "a/some" { "Accepted" } else { "Accepted=False/Reserved" };
+        let expected = format!("{accepted} ResolvedRefs vestibule.dev/Owned=False/Reserved");
         assert_eq!(scene.tls_conditions(object), expected, "{object}");
     }
     expect![[r#"
@@ -245,7 +246,7 @@ fn a_listener_that_has_no_door_at_all_is_not_programmed() {
         Accepted ResolvedRefs Programmed=False/Invalid sets=0 [192.0.2.1]
           tcp: Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther routes=1 kinds=TCPRoute Programmed=False/PortUnavailable"#]]
     .assert_eq(&scene.gateway_conditions("a/young"));
-    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+    expect!["Accepted=False/OwnedByOther ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
         .assert_eq(&scene.tcp_conditions("a/t"));
 }
 
@@ -287,4 +288,96 @@ fn where_the_maps_are_full_the_oldest_are_served() {
         .assert_eq(&scene.bindings());
     expect![[r#"warning: TLSRoute b/second: settings.maxNames: tlsroute/b/second is not served: the maps are full, and older objects come first (value "3"); raise it"#]]
         .assert_eq(&scene.problems());
+}
+
+/// One tenant's TCP listener would close the port to all others.
+#[test]
+fn where_shared_addresses_take_tls_only_no_tcp_listener_gets_a_port() {
+    let mut scene = Scene::new();
+    scene.cluster().policy.shared = [ip(SHARED)].into();
+    scene.cluster().policy.tls_ports = [443].into();
+    scene.gateway("a/tcp", 1, &format!("{SHARED} 192.0.2.1"), &["l TCP:443", "other TCP:9000"]);
+    scene.gateway("a/only", 1, SHARED, &["l TCP:443"]);
+    scene.gateway("b/tls", 2, SHARED, &["l TLS:443"]);
+    scene.tcp("a/t", 1, &["tcp#l"], &[]);
+    scene.tcp("a/lost", 1, &["only"], &[]);
+    scene.tls("b/r", 3, &["tls"], &["x.example.com"], &[]);
+    expect![[r#"
+        192.0.2.1:443 Tcp -> tcproute/a/t
+        192.0.2.1:9000 Tcp -> gateway/a/tcp
+        192.0.2.50:443 Tls x.example.com -> tlsroute/b/r
+        192.0.2.50:9000 Tcp -> gateway/a/tcp"#]]
+    .assert_eq(&scene.bindings());
+    expect![[r#"
+        Accepted ResolvedRefs programmable sets=0 [192.0.2.50 192.0.2.1]
+          l: Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved routes=1 kinds=TCPRoute
+          other: Accepted ResolvedRefs routes=0 kinds=TCPRoute"#]]
+    .assert_eq(&scene.gateway_conditions("a/tcp"));
+    expect![[r#"
+        Accepted ResolvedRefs Programmed=False/Invalid sets=0 [192.0.2.50]
+          l: Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved routes=1 kinds=TCPRoute Programmed=False/PortUnavailable"#]]
+    .assert_eq(&scene.gateway_conditions("a/only"));
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/Reserved"]
+        .assert_eq(&scene.tcp_conditions("a/t"));
+    expect!["Accepted=False/Reserved ResolvedRefs vestibule.dev/Owned=False/Reserved"]
+        .assert_eq(&scene.tcp_conditions("a/lost"));
+    expect![[r#"
+        warning: Gateway a/only: spec.listeners[0].port: 192.0.2.50:443 takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another port, or an address of its own (value "443"); choose another port or address
+        warning: Gateway a/tcp: spec.listeners[0].port: 192.0.2.50:443 takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another port, or an address of its own (value "443"); choose another port or address"#]].assert_eq(&scene.problems());
+    let claims = scene.compiled().claims;
+    let refusals = |object: &str| -> Vec<_> {
+        let is_of = |claim: &&Claim| claim.origin.object().is_some_and(|own| own.name == name(object));
+        claims.iter().filter(is_of).flat_map(|claim| claim.refusals.clone()).collect()
+    };
+    let refused =
+        claim::Refusal { at: "192.0.2.50:443".parse().unwrap(), names: None, why: claim::Why::Reserved };
+    assert_eq!([refusals("a/lost"), refusals("a/only")].concat(), [refused.clone(), refused]);
+    // It is the operator's, as the setting is.
+    scene.file_listener("file", Protocol::Tcp, &[SHARED], 443, None);
+    assert!(scene.bindings().contains("192.0.2.50:443 Tcp"), "{}", scene.bindings());
+}
+
+/// What was granted before the operator said so is not allowed any more.
+#[test]
+fn who_has_a_port_on_tcp_loses_it_where_it_takes_tls_only() {
+    let mut scene = Scene::new();
+    scene.cluster().policy.shared = [ip(SHARED)].into();
+    scene.gateway("a/g", 1, SHARED, &["l TCP:443"]);
+    scene.gateway("b/g", 2, SHARED, &["l TLS:443"]);
+    scene.tcp("a/t", 1, &["g"], &[]);
+    scene.tls("b/r", 3, &["g"], &["x.example.com"], &[]);
+    let Compiled { claims, .. } = scene.compiled();
+    scene.cluster().possession = claim::possession(&claims);
+    assert_eq!(scene.bindings(), "192.0.2.50:443 Tcp -> tcproute/a/t");
+    scene.cluster().policy.tls_ports = [443].into();
+    assert_eq!(scene.bindings(), "192.0.2.50:443 Tls x.example.com -> tlsroute/b/r");
+}
+
+/// The Gateway API lets both be accepted, and says nothing of names that Gateways of two namespaces share. Of the TCPRoutes of one
+/// listener it asks for that (upstream's test TCPRouteMultipleRoutesAttachment).
+#[test]
+fn a_route_with_nothing_left_is_not_accepted_there() {
+    let mut scene = shared();
+    scene.gateway("a/own", 1, "192.0.2.1", &["l TLS:443", "tcp TCP:9000"]);
+    scene.tls("b/old", 1, &["g"], &["x.example.com"], &[]);
+    scene.tls("a/all", 2, &["g", "own"], &["x.example.com"], &[]);
+    expect![[r#"
+        Accepted=False/OwnedByOther ResolvedRefs vestibule.dev/Owned=False/OwnedByOther
+        Accepted ResolvedRefs"#]]
+    .assert_eq(&scene.tls_conditions("a/all"));
+    scene.tls("a/all", 2, &["g"], &["x.example.com", "y.example.com"], &[]);
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tls_conditions("a/all"));
+    // One that names its parent twice has lost nothing.
+    scene.tls("a/all", 2, &["own", "own#l"], &["y.example.com"], &[]);
+    expect![[r#"
+        Accepted ResolvedRefs
+        Accepted ResolvedRefs"#]]
+    .assert_eq(&scene.tls_conditions("a/all"));
+    scene.tcp("a/first", 1, &["own"], &[]);
+    scene.tcp("a/second", 2, &["own"], &[]);
+    expect!["Accepted ResolvedRefs vestibule.dev/Owned=False/OwnedByOther"]
+        .assert_eq(&scene.tcp_conditions("a/second"));
+    let verdict = scene.compiled().verdicts;
+    assert_eq!(verdict.gateways[&name("a/own")].listeners[1].attached_routes, 2);
 }

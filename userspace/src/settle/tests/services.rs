@@ -158,3 +158,17 @@ fn claims_say_which_addresses_they_ask_for() {
         Service a/values {"values":["192.0.2.5"]}"#]]
     .assert_eq(&said.join("\n"));
 }
+
+#[test]
+fn a_service_gets_no_port_of_a_shared_address_that_takes_tls_only() {
+    let mut scene = Scene::new();
+    scene.cluster().policy.shared = [ip("192.0.2.1")].into();
+    scene.cluster().policy.tls_ports = [443].into();
+    balancer(&mut scene, "a/lb", 1, &["192.0.2.1"], &["TCP:443", "TCP:8132"]);
+    balancer(&mut scene, "a/none", 1, &["192.0.2.1"], &["TCP:443"]);
+    assert_eq!(verdict(&scene, "a/lb"), "[192.0.2.1] [8132] programmable");
+    assert_eq!(verdict(&scene, "a/none"), "[] [] Programmed=False/Reserved");
+    expect![[r#"
+        warning: Service a/lb: spec.ports: 192.0.2.1:443 takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another port, or an address of its own (value "443"); choose another port or address, or take the port out of addresses.tlsPorts
+        warning: Service a/none: spec.ports: 192.0.2.1:443 takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another port, or an address of its own (value "443"); choose another port or address, or take the port out of addresses.tlsPorts"#]].assert_eq(&scene.problems());
+}
