@@ -182,6 +182,19 @@ impl Controller {
         Some(text)
     }
 
+    /// Asks for this path until the response is as expected, and returns it.
+    pub(crate) fn wait_for_answer(&self, path: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let begun = Instant::now();
+        loop {
+            let answer = self.ask(path);
+            match answer {
+                Some(answer) if wanted(&answer) => return answer,
+                answer => assert!(begun.elapsed() < SOON, "{answer:?}"),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     pub(crate) fn leads(&self) -> bool {
         self.ask("/metrics").is_some_and(|text| text.lines().any(|line| line == "vestibule_leader 1"))
     }

@@ -45,7 +45,7 @@ metadata: {name: kubectl, namespace: tenant}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: kubectl}
 subjects: [{kind: ServiceAccount, name: vestibule-controller, namespace: vestibule-system}]
 ";
-const READS: &str =
+pub(super) const READS: &str =
     r#"{"addresses": {"ranges": ["192.0.2.0/28"]}, "metallb": {"namespaces": ["metallb-system"]}}"#;
 
 fn notes(events: &Value) -> Vec<&str> {
@@ -54,7 +54,7 @@ fn notes(events: &Value) -> Vec<&str> {
 }
 
 /// Applies the definition of pools, and waits until they are served.
-fn define_pools(kubectl: &Kubectl, definition: &str) {
+pub(super) fn define_pools(kubectl: &Kubectl, definition: &str) {
     kubectl.apply(definition).unwrap();
     kubectl
         .wait_for("the definition", &["crd", "ipaddresspools.metallb.io"], SOON, |definition| {

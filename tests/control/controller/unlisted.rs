@@ -1,6 +1,11 @@
-use serde_json::{Value, json};
+use std::fs;
 
-use super::scene::{OBJECTS, SOON, Scene};
+use serde_json::{Value, json};
+use tests::cluster::Kubectl;
+use tests::corpus;
+
+use super::pools::{READS, define_pools};
+use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, is};
 
 const SERVICE: &str = "
 apiVersion: v1
@@ -33,6 +38,42 @@ spec:
   rules: [{backendRefs: [{name: api, port: 443}]}]
 ";
 
+/// Services with addresses of the chart's: one that asks for any, and one by value.
+const BALANCED: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: any, namespace: tenant}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  ports: [{port: 8443, protocol: TCP}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: by-value, namespace: tenant, annotations: {vestibule.dev/addresses: 192.0.2.9}}
+spec:
+  type: LoadBalancer
+  loadBalancerClass: vestibule.dev/lb
+  ports: [{port: 8443, protocol: TCP}]
+";
+
+/// Replaces what the controller may list of the Gateway API.
+fn readable(kubectl: &Kubectl, resources: &[&str]) {
+    let role = kubectl.get(&["clusterrole", "vestibule-controller"]).unwrap();
+    let reads = |rule: &Value| {
+        rule["verbs"] == json!(["list", "watch"]) && rule["apiGroups"] == json!(["gateway.networking.k8s.io"])
+    };
+    let place = role["rules"].as_array().unwrap().iter().position(reads).unwrap();
+    let path = format!("/rules/{place}/resources");
+    let patch = json!([{"op": "replace", "path": path, "value": resources}]).to_string();
+    kubectl.run(&["patch", "clusterrole", "vestibule-controller", "--type=json", "-p", &patch]).unwrap();
+}
+
+/// Waits until an origin has what it asks for.
+fn wait_for_claim(kubectl: &Kubectl, origin: &str) -> Value {
+    kubectl.wait_for(origin, &["claims"], SOON, |claims| versions(claims, origin).len() == 1).unwrap()
+}
+
 /// Versions of the Claims of an origin that have what they ask for.
 fn versions(claims: &Value, origin: &str) -> Vec<String> {
     let items = claims["items"].as_array().map_or(&[][..], Vec::as_slice);
@@ -49,17 +90,6 @@ fn a_kind_that_may_not_be_listed_holds_back_only_what_needs_it() {
     let kubectl = scene.kubectl();
     kubectl.apply(OBJECTS).unwrap();
     kubectl.apply(SERVICE).unwrap();
-    let readable = |resources: &[&str]| {
-        let role = kubectl.get(&["clusterrole", "vestibule-controller"]).unwrap();
-        let reads = |rule: &Value| {
-            rule["verbs"] == json!(["list", "watch"])
-                && rule["apiGroups"] == json!(["gateway.networking.k8s.io"])
-        };
-        let place = role["rules"].as_array().unwrap().iter().position(reads).unwrap();
-        let path = format!("/rules/{place}/resources");
-        let patch = json!([{"op": "replace", "path": path, "value": resources}]).to_string();
-        kubectl.run(&["patch", "clusterrole", "vestibule-controller", "--type=json", "-p", &patch]).unwrap();
-    };
     let wait = |what: &str, wanted: &dyn Fn(&Value) -> bool| {
         kubectl.wait_for(what, &["claims"], SOON, wanted).unwrap()
     };
@@ -71,7 +101,7 @@ fn a_kind_that_may_not_be_listed_holds_back_only_what_needs_it() {
     first.end();
 
     let mut kinds = vec!["gatewayclasses", "gateways", "listenersets", "tlsroutes", "referencegrants"];
-    readable(&kinds);
+    readable(kubectl, &kinds);
     let controller = scene.controller("b");
     kubectl.apply(LATE).unwrap();
     // It is gone, but nobody may know.
@@ -83,7 +113,104 @@ fn a_kind_that_may_not_be_listed_holds_back_only_what_needs_it() {
     assert!(ready.starts_with("HTTP/1.0 200") && ready.contains("stale: tcproutes: 403"), "{ready}");
 
     kinds.push("tcproutes");
-    readable(&kinds);
+    readable(kubectl, &kinds);
     wait("the Claim to go", &|claims| versions(claims, "port").is_empty());
     scene.wait("counted again", ["gateway", "ports"], |gateway| !counted(gateway));
+}
+
+/// Only `Programmed` needs the agents' Leases.
+#[test]
+fn leases_that_may_not_be_listed_hold_back_no_claim_and_leave_conditions_alone() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(SERVICE).unwrap();
+    let _agent = Agent::start(&scene, "n1");
+    scene.report("n1", u64::MAX);
+    let programmed = |gateway: &Value| is(gateway, "Programmed", "True", "Programmed");
+    let first = scene.controller("a");
+    scene.wait("programmed", ["gateway", "gw"], programmed);
+    first.end();
+
+    let role = kubectl.get(&["-n", RELEASE, "role", "vestibule-controller"]).unwrap();
+    let lists = |rule: &Value| rule["resources"] == json!(["leases"]) && rule["verbs"][1] == "list";
+    let at = role["rules"].as_array().unwrap().iter().position(lists).unwrap();
+    let path = format!("/rules/{at}/verbs");
+    let patch = json!([{"op": "replace", "path": path, "value": ["create"]}]).to_string();
+    kubectl
+        .run(&["-n", RELEASE, "patch", "role", "vestibule-controller", "--type=json", "-p", &patch])
+        .unwrap();
+    let controller = scene.controller("b");
+    kubectl.apply(LATE).unwrap();
+    kubectl.apply(BALANCED).unwrap();
+    for origin in ["late", "any"] {
+        wait_for_claim(kubectl, origin);
+    }
+    let gateway = kubectl.get(&["-n", "tenant", "gateway", "gw"]).unwrap();
+    assert!(programmed(&gateway), "{gateway:#}");
+    let ready = controller.ask("/readyz").unwrap();
+    assert!(ready.starts_with("HTTP/1.0 200") && ready.contains("stale: leases: 403"), "{ready}");
+}
+
+/// Its own kind is optional, and most tenants need no pool of it.
+#[test]
+fn pools_that_may_not_be_listed_hold_back_only_addresses_that_may_be_of_them() {
+    let Some(folder) = corpus::folder() else {
+        return eprintln!(
+            "SKIPPED: no definitions of MetalLB; set VESTIBULE_FIXTURES to the folder that holds crds/"
+        );
+    };
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(SERVICE).unwrap();
+    let controller = scene.controller("a");
+    let has_address = |gateway: &Value| gateway["status"]["addresses"][0]["value"].is_string();
+    let gateway = scene.wait("an address", ["gateway", "gw"], has_address);
+    let before = gateway["status"]["addresses"].clone();
+    let definition = folder.join("crds/metallb/metallb.io_ipaddresspools.yaml");
+    define_pools(kubectl, &fs::read_to_string(definition).unwrap());
+    // The chart would grant the right to list them.
+    scene.configure(READS);
+    controller.wait_for_answer("/readyz", |ready| ready.contains("stale: ipaddresspools: 403"));
+    kubectl.apply(LATE).unwrap();
+    kubectl.apply(BALANCED).unwrap();
+    for origin in ["late", "by-value"] {
+        wait_for_claim(kubectl, origin);
+    }
+    let claims = kubectl.get(&["claims"]).unwrap();
+    assert_eq!(versions(&claims, "any"), [""; 0], "it may be one of a pool");
+    let gateway = kubectl.get(&["-n", "tenant", "gateway", "gw"]).unwrap();
+    assert_eq!(gateway["status"]["addresses"], before);
+}
+
+#[test]
+fn gateways_that_may_not_be_listed_stop_no_service_and_lose_nothing() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(SERVICE).unwrap();
+    kubectl.apply(LATE).unwrap();
+    kubectl.apply(BALANCED).unwrap();
+    let finalizers = |class: &Value| class["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
+    let first = scene.controller("a");
+    for origin in ["gw", "late", "any", "by-value"] {
+        wait_for_claim(kubectl, origin);
+    }
+    kubectl
+        .wait_for("the finalizer", &["gatewayclass", "vestibule"], SOON, |class| finalizers(class) == 1)
+        .unwrap();
+    let claims = kubectl.get(&["claims"]).unwrap();
+    let before = ["gw", "late", "any"].map(|origin| versions(&claims, origin));
+    first.end();
+
+    readable(kubectl, &["gatewayclasses", "listenersets", "tlsroutes", "tcproutes", "referencegrants"]);
+    let _controller = scene.controller("b");
+    // What a Service gives up, it has no more.
+    kubectl.run(&["-n", "tenant", "delete", "service", "by-value"]).unwrap();
+    let gone = |claims: &Value| versions(claims, "by-value").is_empty();
+    let claims = kubectl.wait_for("the Claim to go", &["claims"], SOON, gone).unwrap();
+    assert_eq!(["gw", "late", "any"].map(|origin| versions(&claims, origin)), before);
+    let class = kubectl.get(&["gatewayclass", "vestibule"]).unwrap();
+    assert_eq!(finalizers(&class), 1, "Gateways use it, as far as anybody knows");
 }

@@ -9,10 +9,9 @@ use anyhow::{Context, Result};
 use tracing::warn;
 
 use super::metrics_access::MetricsAccess;
-use super::print;
 use crate::config;
 use crate::controller::keys::Schedule;
-use crate::controller::{self, ControllerError, Options};
+use crate::controller::{self, Options};
 
 /// The arguments.
 #[derive(Debug, clap::Args)]
@@ -67,11 +66,6 @@ pub(super) fn run(asked: Args) -> Result<ExitCode> {
         let (every, least) = (options.keys.rotation, Schedule::LEAST);
         warn!(?every, "cookies are good for up to {least:?}, keys for less: slow clients are refused");
     }
-    match controller::run(&options) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(ControllerError::Problems { file, problems }) => {
-            Ok(print::refused(&file, &problems, "nothing was written"))
-        }
-        Err(error) => Err(error.into()),
-    }
+    controller::run(&options)?;
+    Ok(ExitCode::SUCCESS)
 }

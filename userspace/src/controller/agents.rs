@@ -10,6 +10,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -191,10 +192,13 @@ impl Agents {
         states.filter(move |(node, _)| are_unlisted || alive.contains(node))
     }
 
-    /// Returns a node whose agent has been silent for this long but whose NodeState still exists.
-    pub(super) fn gone(&self, silence: Duration) -> Option<(&str, &Reported)> {
-        let is_gone = |node: &str| self.liveness.is_silent_for(node, silence);
-        self.states.iter().find(|(node, _)| is_gone(node)).map(|(node, state)| (node.as_str(), state))
+    /// Returns the next node, in the order of names, after this one, whose agent has been silent for this long but whose NodeState still
+    /// exists: one that cannot be removed keeps no other.
+    pub(super) fn gone(&self, silence: Duration, after: &str) -> Option<(&str, &Reported)> {
+        let later = self.states.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
+        let mut all = later.chain(self.states.range::<str, _>((Bound::Unbounded, Bound::Included(after))));
+        let found = all.find(|(node, _)| self.liveness.is_silent_for(node, silence));
+        found.map(|(node, state)| (node.as_str(), state))
     }
 }
 
@@ -324,6 +328,30 @@ mod tests {
         }
     }
 
+    /// A finalizer or a webhook may keep one for ever.
+    #[test]
+    fn nodes_that_are_gone_are_removed_in_turn() {
+        let mut this = agents(Duration::ZERO);
+        let state = this.states["n1"].clone();
+        this.states.extend(["n2", "n3"].map(|node| (node.to_owned(), state.clone())));
+        let silence = Duration::from_secs(10);
+        let begun = Instant::now();
+        this.liveness.listed(BTreeMap::new(), begun);
+        assert!(this.gone(silence, "").is_none(), "they were not looked for as long");
+        this.liveness.listed(BTreeMap::new(), begun + silence);
+        let mut asked = vec![String::new()];
+        for _ in 0..4 {
+            let node = this.gone(silence, &asked[asked.len() - 1]).unwrap().0.to_owned();
+            asked.push(node);
+        }
+        assert_eq!(asked[1..], ["n1", "n2", "n3", "n1"]);
+        this.states.retain(|node, _| node == "n2");
+        assert_eq!(this.gone(silence, "n2").unwrap().0, "n2");
+        let alive = AgentLease { holder: "x".to_owned(), ..AgentLease::default() };
+        this.liveness.put("n2".to_owned(), alive, begun + silence);
+        assert!(this.gone(silence, "").is_none());
+    }
+
     #[test]
     fn leases_that_cannot_be_listed_are_waited_for_as_long_as_other_kinds_and_say_nothing() {
         assert!(!agents(PATIENCE / 2).is_known());
@@ -335,7 +363,10 @@ mod tests {
             kind: crate::model::Kind::Gateway,
             name: crate::model::ObjectName::new("ns", "g"),
         };
-        assert_eq!((nodes.progress(&object, 1), nodes.held_everywhere()), (crate::status::Progress::Unknown, 0));
+        assert_eq!(
+            (nodes.progress(&object, 1), nodes.held_everywhere()),
+            (crate::status::Progress::Unknown, 0)
+        );
         // What they reported of backends is all that is known.
         assert_eq!(this.reports().map(|(node, _)| node).collect::<Vec<_>>(), ["n1"]);
         this.take_leases(Named::Listed(BTreeMap::new(), String::new()));

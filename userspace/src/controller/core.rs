@@ -11,6 +11,7 @@ use super::kube_events::{self, Evidence};
 use super::lag::Lag;
 use super::lanes::Lanes;
 use super::queue::{self, Outcome, Queue, Write};
+use super::since::{STALE, Since};
 use super::writes::Told;
 use crate::model::cluster::PoolsClosed;
 use crate::model::{Cluster, Facts, Kind, ObjectRef, Problem};
@@ -22,8 +23,6 @@ use std::time::{Duration, Instant};
 
 /// Minimum pause between two judgements, so that changes that arrive together are judged together.
 const PAUSE: Duration = Duration::from_millis(50);
-/// After this time, an Event says that a source cannot be followed.
-const STALE: Duration = Duration::from_secs(60);
 
 /// All that is known.
 pub(super) struct Known<'a> {
@@ -43,6 +42,8 @@ pub(super) struct Known<'a> {
     pub(super) nodes: Nodes,
     /// Backends that live nodes see down.
     pub(super) failing: Failing,
+    /// What agents cannot follow: node, and source with the reason.
+    pub(super) stale_nodes: Vec<(String, String)>,
     /// `metadata.uid` of NodeStates, by node.
     pub(super) node_uids: BTreeMap<String, String>,
     /// Why nothing is taken from MetalLB's pools.
@@ -85,6 +86,8 @@ pub(super) struct Core {
     queue: Queue<ObjectRef>,
     lanes: Lanes,
     teller: Teller,
+    /// What agents cannot follow: node and source.
+    stale_nodes: Since<(String, String)>,
     /// What each route regains with its waiting write.
     won: BTreeMap<ObjectRef, String>,
     /// Whether something changed since the last judgement.
@@ -105,6 +108,7 @@ impl Core {
             queue: Queue::new(),
             lanes: Lanes::default(),
             teller: Teller::new(),
+            stale_nodes: Since::default(),
             won: BTreeMap::new(),
             is_touched: true,
             rest_until: now,
@@ -161,7 +165,7 @@ impl Core {
     pub(super) fn judge(&mut self, known: Known<'_>, at: Instant) -> Summary {
         self.is_touched = false;
         let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
-        let Known { failing, node_uids, metallb, now, .. } = known;
+        let Known { failing, stale_nodes, node_uids, metallb, now, .. } = known;
         self.history.judge(&mut nodes);
         let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, at);
         let status = |object: &ObjectRef| status(object);
@@ -178,10 +182,14 @@ impl Core {
         };
         let judged = self.judge.judge(&view, &mut self.claims);
         let (stale, young): (Vec<_>, Vec<_>) = stale.into_iter().partition(|stale| stale.since + STALE <= at);
+        self.stale_nodes.note(stale_nodes.into_iter().map(by_source), at);
+        let (stale_nodes, young_nodes): (Vec<_>, Vec<_>) =
+            self.stale_nodes.all().partition(|(_, since, _)| *since + STALE <= at);
         let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };
         let mut notes = evidence.notes(&judged.problems);
         notes.extend(evidence.stale(&stale));
         notes.extend(evidence.excluded(&excluded));
+        notes.extend(stale_nodes.iter().map(|((node, _), _, line)| evidence.stale_node(node, line)));
         self.teller.lasts(notes);
         for happening in &judged.happenings {
             self.teller.happened(evidence.allocated(happening));
@@ -193,7 +201,9 @@ impl Core {
             };
             self.queue.want(&object, write);
         }
-        let said = young.iter().map(|stale| stale.since + STALE);
+        let young =
+            young.iter().map(|stale| stale.since).chain(young_nodes.iter().map(|(_, since, _)| *since));
+        let said = young.map(|since| since + STALE);
         self.again = said.chain(judged.again).chain(excludes_again).min();
         self.queue.forget(|object| !judged.objects.contains(object));
         self.won.retain(|object, _| judged.objects.contains(object));
@@ -271,5 +281,61 @@ impl Core {
     /// Something happened, of which an Event is to be written.
     pub(super) fn happened(&mut self, note: Note) {
         self.teller.happened(note);
+    }
+}
+
+/// Returns what an agent cannot follow by node and source, with what it says of it: `services: 403 Forbidden`.
+fn by_source((node, line): (String, String)) -> ((String, String), String) {
+    let source = line.split(':').next().unwrap_or_default().to_owned();
+    ((node, source), line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::cluster::ClassSpec;
+    use std::sync::Arc;
+
+    /// Returns the notes that are written when this cannot be followed, after so much time.
+    fn notes(core: &mut Core, since: Instant, at: Instant) -> Vec<(&'static str, String)> {
+        let mut cluster = Cluster::default();
+        cluster.classes.insert("c".into(), Arc::new(ClassSpec::default()));
+        let known = Known {
+            cluster: &cluster,
+            status: &|_| None,
+            version: &|_| Some("v1"),
+            bundle: None,
+            unlisted: BTreeSet::new(),
+            stale: vec![Stale { source: "leases", since, why: "403".to_owned() }],
+            nodes: Nodes::default(),
+            failing: Failing::new(),
+            stale_nodes: vec![("n1".to_owned(), "claims: 403 Forbidden".to_owned())],
+            node_uids: BTreeMap::new(),
+            metallb: None,
+            now: "2026-11-21T10:00:00Z",
+        };
+        core.judge(known, at);
+        let mut told = Vec::new();
+        while let Ok(request) = core.next(at) {
+            if let Request::Event(note, _) = request {
+                told.push((note.regarding.kind, note.text));
+            }
+        }
+        told.sort_unstable();
+        told
+    }
+
+    /// One that lasts for a moment, as when the API server restarts, would be an Event of each node.
+    #[test]
+    fn what_controller_and_agents_cannot_follow_for_a_minute_is_an_event() {
+        let begun = Instant::now();
+        let mut core = Core::new(Facts::default(), begun);
+        assert_eq!(notes(&mut core, begun, begun), []);
+        assert_eq!(core.next_due(), Some(begun + STALE));
+        let told = notes(&mut core, begun, begun + STALE);
+        let [(class, own), (node, of_node)] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((*class, *node), ("GatewayClass", "NodeState"));
+        assert!(own.starts_with("the controller cannot follow leases: 403; "), "{own}");
+        assert!(of_node.starts_with("its agent cannot follow claims: 403 Forbidden; "), "{of_node}");
     }
 }

@@ -19,10 +19,12 @@ pub(super) struct Files {
     /// The static file, if there is one.
     more: Option<Watched>,
     content: Content,
+    /// Whether they were right at any time.
+    is_known: bool,
 }
 
 /// What the files say together.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     /// Settings, listeners and routes.
     pub(super) facts: Facts,
@@ -42,15 +44,21 @@ struct Watched {
 type Refused = (PathBuf, Vec<Problem>);
 
 impl Files {
-    /// Reads the files. At start, a refused one is an error.
-    pub(super) fn read(chart: PathBuf, more: Option<PathBuf>) -> Result<Self, Refused> {
+    /// Reads the files. If one is refused, nothing is known before it is right.
+    pub(super) fn read(chart: PathBuf, more: Option<PathBuf>) -> Self {
         // Made before they are read, so that no change falls in between.
         let (chart, more) = (Watched::new(chart), more.map(Watched::new));
-        let content = Content::read(&chart.path, more.as_ref().map(|more| &*more.path))?;
-        Ok(Self { chart, more, content })
+        let mut this = Self { chart, more, content: Content::default(), is_known: false };
+        this.read_again();
+        this
     }
 
-    /// What they say.
+    /// Whether they were right at any time.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// What they say, or said before one was refused; nothing, if none of it was right yet.
     pub(super) fn content(&self) -> &Content {
         &self.content
     }
@@ -60,18 +68,20 @@ impl Files {
     pub(super) fn changed(&mut self) -> bool {
         let looked = [Some(&mut self.chart), self.more.as_mut()]
             .map(|file| file.is_some_and(|file| file.watch.look()));
-        if looked == [false; 2] {
-            return false;
-        }
+        looked != [false; 2] && self.read_again()
+    }
+
+    /// Returns whether they say something else now.
+    fn read_again(&mut self) -> bool {
         let read = Content::read(&self.chart.path, self.more.as_ref().map(|more| &*more.path));
         for file in [Some(&mut self.chart), self.more.as_mut()].into_iter().flatten() {
-            file.note(read.as_ref().err());
+            file.note(read.as_ref().err(), self.is_known);
         }
         match read {
             Ok(content) => {
-                info!("the configuration files were read again");
-                let is_other = content != self.content;
-                self.content = content;
+                info!("the configuration files were read");
+                let is_other = !self.is_known || content != self.content;
+                (self.content, self.is_known) = (content, true);
                 is_other
             }
             Err(_) => false,
@@ -79,9 +89,9 @@ impl Files {
     }
 
     /// Which files are refused, by the name of their option, and why: what they said before is in effect.
-    pub(super) fn refused(&self) -> impl Iterator<Item = (String, String)> {
+    pub(super) fn refused(&self) -> impl Iterator<Item = (&'static str, String)> {
         let files = [("config", Some(&self.chart)), ("file", self.more.as_ref())];
-        files.into_iter().filter_map(|(name, file)| Some((name.to_owned(), file?.refused.clone()?)))
+        files.into_iter().filter_map(|(name, file)| Some((name, file?.refused.clone()?)))
     }
 }
 
@@ -107,8 +117,8 @@ impl Watched {
         Self { watch: FileWatch::new(Some(path.clone())), path, refused: None }
     }
 
-    /// Notes whether it is refused, and says why once.
-    fn note(&mut self, refused: Option<&Refused>) {
+    /// Notes whether it is refused, and says why once. `is_known`: it was right before.
+    fn note(&mut self, refused: Option<&Refused>, is_known: bool) {
         let problems = refused.filter(|(path, _)| *path == self.path).map(|(_, problems)| problems);
         let Some(first) = problems.and_then(|problems| problems.first()) else {
             self.refused = None;
@@ -117,7 +127,9 @@ impl Watched {
         let name = self.path.display().to_string();
         self.refused = Some(first.in_file(&name).to_string());
         problems.into_iter().flatten().take(LOGGED).for_each(|problem| warn!("{}", problem.in_file(&name)));
-        warn!(file = name, "is refused; what it said before stays");
+        let what =
+            if is_known { "what it said before stays" } else { "nothing is written before it is right" };
+        warn!(file = name, "is refused; {what}");
     }
 }
 
@@ -161,14 +173,14 @@ mod tests {
         let folder = Folder::new("static");
         let chart = folder.write("chart", "{}\n");
         let path = folder.write("static", &text("a"));
-        let mut files = Files::read(chart.clone(), Some(path.clone())).unwrap();
+        let mut files = Files::read(chart.clone(), Some(path.clone()));
         let listener = |files: &Files| files.content().facts.listeners[0].name.to_string();
         assert_eq!(listener(&files), "a");
         assert!(!files.changed());
         folder.write("static", "listeners: 7");
         assert!(!files.changed());
         let refused: Vec<_> = files.refused().collect();
-        assert!(matches!(&*refused, [(name, _)] if name == "file"), "{refused:?}");
+        assert!(matches!(&*refused, [("file", _)]), "{refused:?}");
         // The chart's change waits for the static file: both are one configuration.
         folder.write("chart", "addresses: {ranges: [192.0.2.0/24]}\n");
         assert!(!files.changed());
@@ -178,14 +190,14 @@ mod tests {
         assert_eq!(files.refused().count(), 0);
         fs::remove_file(&path).unwrap();
         assert!(!files.changed());
-        assert!(Files::read(chart, Some(path)).is_err());
+        assert!(!Files::read(chart, Some(path)).is_known());
     }
 
     #[test]
     fn a_changed_chart_file_is_read_and_a_bad_one_changes_nothing() {
         let folder = Folder::new("chart");
         let path = folder.write("chart", "addresses: {ranges: [192.0.2.0/24]}\n");
-        let mut files = Files::read(path.clone(), None).unwrap();
+        let mut files = Files::read(path.clone(), None);
         let first = files.content().clone();
         folder.write("chart", "addresses: {ranges: [192.0.2.0/2x]}\n");
         assert!(!files.changed());
@@ -201,7 +213,22 @@ mod tests {
         assert_eq!((files.content().policy.ranges.len(), files.refused().count()), (2, 0));
         folder.write("chart", "# the same\naddresses: {ranges: [192.0.2.0/24, 198.51.100.0/24]}\n");
         assert!(!files.changed(), "it says the same");
-        folder.write("chart", "broken: [");
-        assert!(Files::read(path, None).is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_bad_at_start_is_read_once_it_is_right() {
+        let folder = Folder::new("start");
+        let path = folder.write("chart", "addresses: {tlsPorts: [0]}\n");
+        let mut files = Files::read(path, None);
+        assert!(!files.is_known() && files.content() == &Content::default());
+        let refused: Vec<_> = files.refused().collect();
+        let [("config", why)] = refused.as_slice() else { panic!("{refused:?}") };
+        for part in ["chart:1: error: ", "addresses.tlsPorts[0]: is not a port", "write 1 to 65535"] {
+            assert!(why.contains(part), "{why}");
+        }
+        // One that says nothing is right, too.
+        folder.write("chart", "{}\n");
+        assert!(files.changed() && files.is_known() && files.refused().count() == 0);
+        assert!(!files.changed());
     }
 }

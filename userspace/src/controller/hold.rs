@@ -517,9 +517,8 @@ mod tests {
     #[test]
     fn gateways_and_what_attaches_to_them_wait_for_gateways_and_classes() {
         let mut cluster = cluster("Gateway", None);
-        let parents = |kind: Option<&str>| {
-            vec![ParentRef { kind: kind.map(Into::into), ..ParentRef::default() }]
-        };
+        let parents =
+            |kind: Option<&str>| vec![ParentRef { kind: kind.map(Into::into), ..ParentRef::default() }];
         let mut add = |name: &str, parents: Vec<ParentRef>| {
             let name = route(name).name;
             let meta = Meta { name: name.clone(), ..Meta::default() };
@@ -531,7 +530,9 @@ mod tests {
         add("mesh", parents(Some("Service")));
         let gateway = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("ns", "g") };
         let meta = Meta { name: gateway.name.clone(), ..Meta::default() };
-        cluster.gateways.insert(gateway.name.clone(), Arc::new(GatewaySpec { meta, ..GatewaySpec::default() }));
+        cluster
+            .gateways
+            .insert(gateway.name.clone(), Arc::new(GatewaySpec { meta, ..GatewaySpec::default() }));
         let there = [
             claim(Kind::Gateway, "unlisted", &[]),
             claim(Kind::TlsRoute, "set", &["a.example"]),

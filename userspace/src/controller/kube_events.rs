@@ -7,6 +7,7 @@ use super::kube_event::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use crate::sources::kubernetes::Stale;
+use crate::sources::kubernetes::api::claim::SETTLED;
 use crate::status::{Nodes, node_names};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +21,18 @@ pub(super) fn edited(edited: &Edited) -> Note {
         "another client has {what} it, and it is written again: only the controller writes Claims; change the object that it is of, and \
          set the chart's claimsByControllerOnly, so that nobody else may"
     );
-    let regarding = Regarding {
+    let regarding = of_claim(&edited.name, &edited.uid);
+    Note { regarding, is_warning: true, reason: "PutBack", text, ..Note::default() }
+}
+
+fn of_claim(name: &str, uid: &str) -> Regarding {
+    Regarding {
         api_version: "vestibule.dev/v1alpha1".to_owned(),
         kind: "Claim",
         namespace: String::new(),
-        name: edited.name.clone(),
-        uid: edited.uid.clone(),
-    };
-    Note { regarding, is_warning: true, reason: "PutBack", text, ..Note::default() }
+        name: name.to_owned(),
+        uid: uid.to_owned(),
+    }
 }
 
 /// What notes are made from.
@@ -97,25 +102,42 @@ impl Evidence<'_> {
         }
     }
 
-    /// Returns the notes about sources that the controller cannot follow, on the classes that it serves.
+    /// Returns the notes about what the controller cannot follow, on the classes that it serves; without any, on the Claim that says
+    /// that all are written.
     pub(super) fn stale(&self, stale: &[Stale]) -> Vec<Note> {
-        let note = |class: &Arc<str>, stale: &Stale| {
-            let object = ObjectRef { kind: Kind::GatewayClass, name: ObjectName::new("", Arc::clone(class)) };
+        let note = |regarding: &Regarding, stale: &Stale| {
             let Stale { source, why, .. } = stale;
-            let text = format!(
-                "the controller cannot follow {source}: {why}; what they said last stays in force; see whether it may list \
-                 and watch them, and the API server's log"
-            );
-            Note {
-                regarding: self.regarding(&object),
-                is_warning: true,
-                reason: "Stale",
-                text,
-                ..Note::default()
-            }
+            let text = match *source {
+                "config" | "file" => {
+                    format!("the controller's file is refused: {why}; what it said before stays in force")
+                }
+                _ => format!(
+                    "the controller cannot follow {source}: {why}; what they said last stays in force; see whether it may list \
+                     and watch them, and the API server's log"
+                ),
+            };
+            Note { regarding: regarding.clone(), is_warning: true, reason: "Stale", text, ..Note::default() }
         };
-        let classes = self.cluster.classes.keys();
-        classes.flat_map(|class| stale.iter().map(move |stale| note(class, stale))).collect()
+        let class = |class: &Arc<str>| {
+            self.regarding(&ObjectRef {
+                kind: Kind::GatewayClass,
+                name: ObjectName::new("", Arc::clone(class)),
+            })
+        };
+        let mut about: Vec<Regarding> = self.cluster.classes.keys().map(class).collect();
+        if about.is_empty() {
+            about.push(of_claim(SETTLED, ""));
+        }
+        about.iter().flat_map(|regarding| stale.iter().map(move |stale| note(regarding, stale))).collect()
+    }
+
+    /// Returns the note about a source that an agent cannot follow: `services: 403 Forbidden`.
+    pub(super) fn stale_node(&self, node: &str, line: &str) -> Note {
+        let text = format!(
+            "its agent cannot follow {line}; what it said last serves on; see the agent's log, and whether it may list and \
+             watch them"
+        );
+        self.of_node(node, &text)
     }
 
     /// Returns the notes about nodes that are not waited for.
@@ -354,6 +376,16 @@ mod tests {
             note.text
         );
         assert_eq!(ground.stale(&[]), []);
+        let of = |source| Stale { source, since: std::time::Instant::now(), why: "x:1: y; z".into() };
+        let [note] = ground.stale(&[of("config")]).try_into().unwrap();
+        assert_eq!(
+            note.text,
+            "the controller's file is refused: x:1: y; z; what it said before stays in force"
+        );
+        // A cluster without the Gateway API has no class.
+        let ground = Evidence { cluster: &Cluster::default(), ..ground };
+        let [note] = ground.stale(&[of("leases")]).try_into().unwrap();
+        assert_eq!((note.regarding.kind, note.regarding.name.as_str()), ("Claim", SETTLED));
     }
 
     #[test]

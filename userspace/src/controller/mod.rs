@@ -71,6 +71,8 @@ pub mod keys;
 mod writes;
 /// What waits for a kind that cannot be listed. Pure.
 mod hold;
+/// Since when something cannot be followed. Pure.
+mod since;
 /// Readiness, liveness, metrics.
 mod telemetry;
 /// The core in a simulated cluster.
@@ -82,7 +84,6 @@ mod run;
 pub mod withdraw;
 
 use crate::http_server::Access;
-use crate::model::Problem;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -113,14 +114,6 @@ pub struct Options {
 /// Why the controller does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
-    /// A file is refused.
-    #[error("{} is refused", file.display())]
-    Problems {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        problems: Vec<Problem>,
-    },
     /// It runs neither in a pod nor with a KUBECONFIG.
     #[error("the address of the API server is not known: {0}")]
     Where(#[from] kube::config::InferConfigError),

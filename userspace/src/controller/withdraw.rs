@@ -122,7 +122,8 @@ async fn withdraw(
         withdrawn.nodes = holds.len();
         let lacks = lacks.into_iter().map(|(node, _)| format!("{node}: its agent has not answered in time"));
         let unknown = nodes.unknown.into_iter().map(|(node, why)| format!("{node}: {why}"));
-        let unlisted = nodes.are_unlisted.then(|| "all nodes: the agents' Leases cannot be listed".to_owned());
+        let unlisted =
+            nodes.are_unlisted.then(|| "all nodes: the agents' Leases cannot be listed".to_owned());
         withdrawn.others = lacks.chain(unknown).chain(unlisted).collect();
     }
     withdrawn.written = clear(client, store, lease, ours).await?;

@@ -4,7 +4,7 @@ use super::adopt::{self, Adoption, Hold};
 use super::pool::{PoolIndex, Pools};
 use super::share::Share;
 use super::{Allocation, Ledger, POOL_FIELD, is_eligible};
-use crate::model::cluster::{AddressHold, FamilyWish, GatewaySpec, LoadBalancerSpec, PoolWish};
+use crate::model::cluster::{FamilyWish, GatewaySpec, LoadBalancerSpec, PoolWish};
 use crate::model::{Cluster, EventReason, Kind, ObjectName, ObjectRef, Possession, Problem};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) struct Claimant<'a> {
     /// Pools of which it may get what it does not ask for by value, in order.
     pub(super) pools: Vec<PoolIndex>,
     /// Why it gets nothing of the pool that it asks for.
-    no_pool: Option<String>,
+    pub(super) no_pool: Option<String>,
     /// What of its status stays its own.
     pub(super) adoption: Adoption,
 }
@@ -217,65 +217,10 @@ impl<'a> Claimant<'a> {
     }
 
     /// Wants what it has, and nothing else.
-    fn keeping(mut self) -> Self {
+    pub(super) fn keeping(mut self) -> Self {
         let slot = |address: &IpAddr| Slot { wish: Wish::Exactly(*address), got: None };
         self.slots = self.given.iter().map(slot).collect();
         self
-    }
-
-    /// Keeps to what Claims say that it has while it is not all known who has which addresses: if it would get or lose any, it is left
-    /// alone.
-    fn while_unknown(mut self, cluster: &Cluster, pools: &Pools<'_>) -> Self {
-        let own: Vec<IpAddr> = cluster.possession.of_object(&self.object()).collect();
-        let is_clear = match cluster.address_hold {
-            AddressHold::Nothing => true,
-            AddressHold::Pools => self.asks_for_chart_ranges(cluster, &own),
-            AddressHold::All => false,
-        };
-        if is_clear {
-            return self;
-        }
-        let is_usable = own.iter().all(|address| pools.exclusion(*address).is_none());
-        let has_all = self.adoption.hold.is_none() && self.wants_only(&own) && is_usable;
-        self.given = own;
-        if has_all {
-            return self;
-        }
-        self.adoption.hold = Some(Hold { problem: None });
-        self.refused.clear();
-        self.keeping()
-    }
-
-    /// Whether it wants what it has, and of the rest only addresses of the chart's ranges, by value.
-    fn asks_for_chart_ranges(&self, cluster: &Cluster, own: &[IpAddr]) -> bool {
-        let is_known = |slot: &Slot| match slot.wish {
-            Wish::Exactly(address) => {
-                own.contains(&address) || cluster.policy.ranges.iter().any(|range| range.holds(address))
-            }
-            Wish::Any { .. } | Wish::Spare { .. } => false,
-        };
-        let is_plain = self.from.pool.is_none() && self.refused.is_empty();
-        is_plain && self.adoption.is_none() && self.slots.iter().all(is_known)
-    }
-
-    /// Whether it wants these addresses and no other.
-    fn wants_only(&self, own: &[IpAddr]) -> bool {
-        let mut rest = own.to_vec();
-        let mut takes = |is_it: &dyn Fn(IpAddr) -> bool| {
-            let at = rest.iter().position(|address| is_it(*address));
-            at.map(|at| rest.remove(at)).is_some()
-        };
-        let exact = self.slots.iter().filter_map(|slot| match slot.wish {
-            Wish::Exactly(address) => Some(address),
-            Wish::Any { .. } | Wish::Spare { .. } => None,
-        });
-        let has_exact = exact.into_iter().all(|wanted| takes(&|address| address == wanted));
-        // What a Service does without is in its status.
-        let is_spare = |slot: &Slot| self.kind == Kind::Gateway && !slot.is_needed();
-        let mut open = self.slots.iter().filter_map(|slot| Some((slot.open()?, is_spare(slot))));
-        let has_any =
-            open.all(|(is_v4, is_spare)| takes(&|address| address.is_ipv4() == is_v4) || is_spare);
-        has_exact && has_any && rest.is_empty() && self.refused.is_empty() && self.no_pool.is_none()
     }
 
     /// Finds its pools. Who asks for another pool than before, which it can have, gives back what is not of it.

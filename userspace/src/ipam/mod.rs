@@ -22,6 +22,8 @@ mod count;
 mod pool;
 /// Services that share an address by a key.
 mod share;
+/// While not all objects and pools are known.
+mod unknown;
 #[cfg(test)]
 mod adopt_tests;
 #[cfg(test)]

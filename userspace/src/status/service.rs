@@ -88,9 +88,10 @@ pub(super) fn shown(
     match (programmable, progress) {
         (Programmable::No(_), _) => Vec::new(),
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => addresses.collect(),
-        (Programmable::Yes, Progress::Pending | Progress::Missing(_) | Progress::NoAgents | Progress::Unknown) => {
-            addresses.filter(|address| is_there(address)).collect()
-        }
+        (
+            Programmable::Yes,
+            Progress::Pending | Progress::Missing(_) | Progress::NoAgents | Progress::Unknown,
+        ) => addresses.filter(|address| is_there(address)).collect(),
     }
 }
 

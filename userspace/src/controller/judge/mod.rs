@@ -698,7 +698,8 @@ mod tests {
 
     /// Adds Services that ask for any address, and for one of the chart's.
     fn balanced_later(scene: &mut Scene) {
-        for (service, addresses) in [("ns/any", vec![]), ("ns/by-value", vec!["192.0.2.30".parse().unwrap()])] {
+        for (service, addresses) in [("ns/any", vec![]), ("ns/by-value", vec!["192.0.2.30".parse().unwrap()])]
+        {
             let balancer = LoadBalancerSpec { addresses, ..LoadBalancerSpec::default() };
             scene.service(service, &["10.0.0.1"]).load_balancer = Some(Arc::new(balancer));
         }

@@ -18,6 +18,7 @@ use super::kube_event::Note;
 use super::kube_events::Evidence;
 use super::metallb::{MetalLb, Realm};
 use super::queue::Outcome;
+use super::since::Since;
 use super::telemetry::Telemetry;
 use super::writes::Spare;
 use super::{ControllerError, Options};
@@ -25,27 +26,28 @@ use crate::admin;
 use crate::http_server;
 use crate::model::cluster::Policy;
 use crate::model::{Kind, ObjectRef};
-use crate::sources::kubernetes::{self, Store};
+use crate::sources::kubernetes::{self, Stale, Store};
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tracing::{info, warn};
 
 /// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
 /// After this time, kinds that have not been listed yet are not waited for: some may be refused.
 const LISTS: Duration = Duration::from_secs(15);
+/// For how long a controller whose files are refused from the start leaves the Lease to others, whose files may have been right before.
+const DEFERS: Duration = Duration::from_secs(30);
 /// Maximum time between two looks at the Secret.
 const KEYS: Duration = Duration::from_secs(60);
 
 /// Runs until SIGTERM or SIGINT, then releases the Lease.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
-    let files = Files::read(options.config.clone(), options.file.clone())
-        .map_err(|(file, problems)| ControllerError::Problems { file, problems })?;
+    let files = Files::read(options.config.clone(), options.file.clone());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(serve(options, files))
 }
@@ -63,7 +65,9 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     let identity = format!("{}_{}", options.pod, std::process::id());
     let (election, leads) = Election::new(client.clone(), &options.namespace, identity);
     let (stop, stopped) = oneshot::channel();
-    let election = tokio::spawn(election.run(stopped));
+    let configured = Arc::new(Notify::new());
+    let defers = if files.is_known() { Duration::ZERO } else { DEFERS };
+    let election = tokio::spawn(run_for_election(election, stopped, defers, Arc::clone(&configured)));
     let mut controller = Controller {
         agents: Agents::start(&client, &options.namespace),
         store: follow(&client, &files.content().policy),
@@ -80,8 +84,11 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         flights: Flights::default(),
         keys_due: Instant::now(),
         node_due: Instant::now(),
+        forgotten: String::new(),
+        configured: Arc::clone(&configured),
         metallb: (MetalLb::new(Instant::now()), Instant::now()),
         spare: None,
+        stale: Since::default(),
         telemetry,
     };
     loop {
@@ -107,6 +114,21 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     Ok(())
 }
 
+/// Acquires and renews the Lease; after this time, or once the files are right.
+async fn run_for_election(
+    election: Election,
+    mut stopped: oneshot::Receiver<()>,
+    defers: Duration,
+    configured: Arc<Notify>,
+) {
+    tokio::select! {
+        () = configured.notified() => {}
+        () = tokio::time::sleep(defers) => {}
+        _ = &mut stopped => return,
+    }
+    election.run(stopped).await;
+}
+
 /// Follows the origins.
 fn follow(client: &Client, policy: &Policy) -> Store {
     let (client, policy) = (client.clone(), policy.clone());
@@ -130,9 +152,15 @@ struct Controller {
     flights: Flights,
     keys_due: Instant,
     node_due: Instant,
+    /// The node whose NodeState was removed last.
+    forgotten: String,
+    /// The files are right for the first time.
+    configured: Arc<Notify>,
     /// Whether MetalLB runs, and when to look again.
     metallb: (MetalLb, Instant),
     spare: Spare,
+    /// What besides objects cannot be followed.
+    stale: Since<&'static str>,
     telemetry: Arc<Telemetry>,
 }
 
@@ -151,10 +179,17 @@ impl Controller {
                 self.configure();
             }
         }
+        if self.stale.note(self.own_stale(), now) {
+            self.core.touch();
+        }
         let missing = self.missing();
         self.telemetry.beats(missing.clone(), self.stale(), self.core.waiting());
         let mut wake = now + TICK;
-        if !is_leading || !missing.is_empty() {
+        if !is_leading {
+            return wake;
+        }
+        wake = wake.min(self.send_keys(now));
+        if !missing.is_empty() {
             return wake;
         }
         if self.core.is_due(now) {
@@ -167,6 +202,7 @@ impl Controller {
 
     /// Puts what the files say now into effect.
     fn configure(&mut self) {
+        self.configured.notify_one();
         let Content { facts, policy } = self.files.content();
         self.telemetry.configure(&policy.ranges);
         self.core.reads(facts.clone());
@@ -195,15 +231,25 @@ impl Controller {
     /// What cannot be followed at present, and why.
     fn stale(&self) -> BTreeMap<String, String> {
         let stored = self.store.stale().into_iter().map(|stale| (stale.source.to_owned(), stale.why));
+        let own = self.stale.all().map(|(source, _, why)| ((*source).to_owned(), why.to_owned()));
+        stored.chain(own).collect()
+    }
+
+    /// The same besides objects: agents, Claims and files.
+    fn own_stale(&self) -> Vec<(&'static str, String)> {
         let claims = self.claim_watch.stale().or(self.core.claims.pruned()).map(|why| ("claims", why));
-        let own = self.agents.stale().chain(claims);
-        let own = own.map(|(source, why)| (source.to_owned(), why.to_owned()));
-        stored.chain(own).chain(self.files.refused()).collect()
+        let watched = self.agents.stale().chain(claims).map(|(source, why)| (source, why.to_owned()));
+        watched.chain(self.files.refused()).collect()
     }
 
     /// What is not known yet but needed for a judgement.
     fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
+        if !self.files.is_known() {
+            missing.extend(
+                self.files.refused().map(|(_, why)| format!("nothing is written before it is right: {why}")),
+            );
+        }
         let unlisted = self.store.unlisted();
         // One that cannot be listed is reported as stale, and holds back what needs it.
         let is_overdue = self.began.elapsed() > LISTS;
@@ -224,22 +270,25 @@ impl Controller {
     fn judge(&mut self, begun: Instant) {
         let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let store = &self.store;
-        let (mut failing, mut node_uids) = (Failing::new(), BTreeMap::new());
+        let (mut failing, mut node_uids, mut stale_nodes) = (Failing::new(), BTreeMap::new(), Vec::new());
         for (node, report) in self.agents.reports() {
+            stale_nodes.extend(report.spec.stale.iter().map(|line| (node.to_owned(), line.clone())));
             node_uids.insert(node.to_owned(), report.uid.clone());
             for backend in report.spec.failing.iter().filter_map(|text| text.parse().ok()) {
                 failing.entry(backend).or_default().push(node.to_owned());
             }
         }
+        let own = self.stale.all().map(|(source, since, why)| Stale { source, since, why: why.to_owned() });
         let known = Known {
             cluster: store.cluster(),
             status: &|object| store.status(object),
             version: &|kind| store.version(kind),
             bundle: store.bundle(),
             unlisted: store.unlisted(),
-            stale: store.stale(),
+            stale: store.stale().into_iter().chain(own).collect(),
             nodes: self.agents.nodes(),
             failing,
+            stale_nodes,
             node_uids,
             metallb: self.metallb.0.closed(begun),
             now: &now,

@@ -29,16 +29,21 @@ impl Controller {
             }
         }
         self.class_finalizers.send(&self.client, &mut self.flights, now);
-        if !self.flights.keys && now >= self.keys_due {
-            self.keep_keys(now);
-        }
         if !self.flights.node && now >= self.node_due {
             self.forget_node(now);
         }
         if !self.flights.metallb && now >= self.metallb.1 {
             self.look_for_metallb(now);
         }
-        if self.flights.keys { wake } else { wake.min(self.keys_due) }
+        wake
+    }
+
+    /// Keeps the keys, which need nothing that is read, if it is time to. Returns when to call it again.
+    pub(super) fn send_keys(&mut self, now: Instant) -> Instant {
+        if !self.flights.keys && now >= self.keys_due {
+            self.keep_keys(now);
+        }
+        if self.flights.keys { now + TICK } else { self.keys_due }
     }
 
     fn send_claim(&mut self, name: String, write: ClaimWrite) {
@@ -86,17 +91,22 @@ impl Controller {
 
     /// Removes the NodeState of a node that is gone, if there is one.
     fn forget_node(&mut self, now: Instant) {
-        let Some((node, state)) = self.agents.gone(self.options.forget_nodes_after) else { return };
+        let gone = self.agents.gone(self.options.forget_nodes_after, &self.forgotten);
+        let Some((node, state)) = gone else { return };
         let (client, node) = (self.client.clone(), node.to_owned());
         let (uid, version) = (state.uid.clone(), state.version.clone());
+        self.forgotten.clone_from(&node);
         // The watch reports the removal a moment later, and a finalizer may delay it.
         self.node_due = now + TICK;
         self.flights.node = true;
         self.flights.fly(async move {
             let deletion = writes::forget_node(&client, &node, &uid, &version);
-            if let Ok(Err(error)) = tokio::time::timeout(REQUEST, deletion).await {
-                warn!(node, "the NodeState of a node that is gone stays: {}", writes::short(&error));
-            }
+            let why = match tokio::time::timeout(REQUEST, deletion).await {
+                Ok(Ok(())) => return Done::Node,
+                Ok(Err(error)) => writes::short(&error),
+                Err(_) => "the API server does not answer".to_owned(),
+            };
+            warn!(node, "the NodeState of a node that is gone stays: {why}");
             Done::Node
         });
     }

@@ -10,8 +10,7 @@ mod nodes;
 /// Stories, and what is expected of them.
 mod stories;
 
-use super::claim_store::ClaimNews;
-use super::claim_store::ClaimOutcome;
+use super::claim_store::{ClaimNews, ClaimOutcome};
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
 use crate::model::{Cluster, Facts, ObjectRef};
@@ -287,6 +286,7 @@ impl Simulation {
             stale: Vec::new(),
             nodes,
             failing: BTreeMap::new(),
+            stale_nodes: Vec::new(),
             node_uids: BTreeMap::new(),
             metallb: None,
             now: "2026-11-28T10:00:00Z",
