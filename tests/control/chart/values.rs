@@ -37,6 +37,7 @@ fn values_that_cannot_be_meant_are_refused_with_their_place() {
         ("addresses.ranges={192.0.2.0/33}", "at '/addresses/ranges/0'"),
         ("addresses.ranges={api.example.com}", "at '/addresses/ranges/0'"),
         ("addresses.shared={192.0.2.1-192.0.2.3}", "at '/addresses/shared/0'"),
+        ("addresses.tlsPorts={443,65536}", "at '/addresses/tlsPorts/1'"),
         ("devices={longer-than-fifteen}", "at '/devices/0'"),
         ("image.digest=sha256:12", "at '/image/digest'"),
         ("image.tag=a b", "at '/image/tag'"),
@@ -65,7 +66,7 @@ fn the_binary_reads_what_the_chart_writes() {
         r#"--set-json=routes=[{"name":"r","listeners":["a"],"hostnames":["a.example"],"backends":[{"address":"10.0.0.1","port":6443,"weight":1}]}]"#,
     ];
     let odd = [
-        "--set=addresses.ranges={192.0.2.0/26,198.51.100.7},addresses.shared={192.0.2.8/30}",
+        "--set=addresses.ranges={192.0.2.0/26,198.51.100.7},addresses.shared={192.0.2.8/30},addresses.tlsPorts={443,6443}",
         "--set=addresses.excluded={10.0.0.0/8,2001:db8:1::/48},devices={eth0,bond0.100}",
         "--set=settings.sourceAddresses={192.0.2.9,2001:db8::9},settings.idleTimeout=90m,probe.enabled=true",
         "--set=probe.type=tls,probe.interval=2s,probe.timeout=500ms",
@@ -79,6 +80,7 @@ fn the_binary_reads_what_the_chart_writes() {
     assert_eq!(read.devices.iter().map(|name| &**name).collect::<Vec<_>>(), ["eth0", "bond0.100"]);
     assert_eq!(read.policy.ranges.len(), 2);
     assert_eq!(read.policy.excluded.len(), 2);
+    assert_eq!(read.policy.tls_ports, [443, 6443].into());
     assert_eq!(read.facts.settings.idle_timeout.as_secs(), 5400);
     assert_eq!(read.policy.probe, Some(read.policy.probe_defaults));
     let (read, _) = config::parse_chart(&file(EVERYTHING));
