@@ -6,7 +6,7 @@
 use super::claim_flights::{ClaimFlights, When};
 use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
-use crate::model::claim::possession;
+use crate::model::claim::{note_address, possession};
 use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
@@ -180,7 +180,11 @@ impl Claims {
             let name = ObjectName::new(origin.namespace.as_str(), origin.name.as_str());
             let Ok(kind) = origin.kind.parse() else { continue };
             stored.spec.granted().iter().for_each(|grant| grant.note(kind, &name, &mut possession));
-            if let Some(pool) = &stored.spec.address.pool {
+            stored
+                .spec
+                .kept_addresses()
+                .for_each(|address| note_address(kind, &name, address, &mut possession));
+            if let Some(pool) = stored.spec.noted_pool() {
                 possession.note_pool(ObjectRef { kind, name }, pool);
             }
         }
@@ -367,7 +371,9 @@ mod tests {
     use super::*;
     use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, FLIGHTS};
     use crate::controller::claim_mark::QUIET;
-    use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted};
+    use crate::model::claim::{
+        AddressWish, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why,
+    };
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
 
@@ -383,7 +389,7 @@ mod tests {
             uid: "u".into(),
             tenant: Some("a".into()),
             port,
-            protocol: Protocol::Tcp,
+            protocol: Protocol::Tcp.into(),
             matches: Vec::new(),
             route: None,
             grants: vec![grant],
@@ -508,7 +514,10 @@ mod tests {
     #[test]
     fn what_the_api_server_prunes_is_tried_again_by_one_claim_until_that_is_kept() {
         let asks = |name: &str, port| Claim {
-            address: AddressWish::Values(vec!["192.0.2.1".parse().unwrap()]),
+            address: AddressWish::Own(OwnAddresses {
+                values: vec!["192.0.2.1".parse().unwrap()],
+                ..OwnAddresses::default()
+            }),
             ..claim(name, port)
         };
         let all = || vec![asks("x", 443), asks("y", 443), asks("z", 443)];
@@ -597,6 +606,47 @@ mod tests {
         assert_eq!(scene.claims.possession(), before);
         scene.claims.want(vec![], BTreeSet::new(), "t3");
         assert_eq!(scene.claims.possession(), Possession::default());
+    }
+
+    /// A Service with UDP ports alone: its status has no address, and its Claims no grant.
+    #[test]
+    fn what_asks_for_a_protocol_that_is_not_served_has_its_address_after_a_restart() {
+        let mut scene = Scene::new();
+        scene.list();
+        let refusal = |at: &str, why| Refusal::whole(at.parse().unwrap(), why);
+        let kept = refusal("192.0.2.1:53", Why::Refused("only TCP is served".into()));
+        let refusals = vec![Refusal { address: None, ..kept.clone() }, kept];
+        let (protocol, part) = (AskedProtocol::Udp, "53/UDP".into());
+        let udp = Claim { protocol, part, grants: Vec::new(), refusals, ..claim("x", 53) };
+        // What is refused to who asks for TCP is another's.
+        let refusals = vec![refusal("192.0.2.9:443", Why::Reserved)];
+        let tcp = Claim { grants: Vec::new(), refusals, ..claim("y", 443) };
+        scene.claims.want(vec![udp, tcp], BTreeSet::new(), "t1");
+        assert_eq!(scene.send(true), [2, 0, 0]);
+        let had = scene.claims.possession();
+        let has = |address: &str| had.has_address("a", address.parse().unwrap());
+        assert!(has("192.0.2.1") && !has("192.0.2.9"), "{had:?}");
+        scene.claims = Claims::default();
+        scene.list();
+        assert_eq!(scene.claims.possession(), had);
+    }
+
+    /// An address that is named need not be of the pool, so it does not stay for the pool's sake.
+    #[test]
+    fn a_pool_is_noted_only_where_no_address_is_named() {
+        for (values, pool) in [(vec![], Some("p")), (vec!["192.0.2.1".parse().unwrap()], None)] {
+            let mut scene = Scene::new();
+            scene.list();
+            let own = OwnAddresses { values, pool: Some("p".into()), ..OwnAddresses::default() };
+            let asks = Claim { address: AddressWish::Own(own), ..claim("x", 443) };
+            scene.claims.want(vec![asks], BTreeSet::new(), "t1");
+            scene.send(true);
+            let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
+            assert_eq!(scene.claims.possession().pool_of(&object), pool);
+            scene.claims = Claims::default();
+            scene.list();
+            assert_eq!(scene.claims.possession().pool_of(&object), pool, "after a restart");
+        }
     }
 
     /// A list that comes late: what was settled without it took no account of who has what.

@@ -287,7 +287,7 @@ mod tests {
             uid: "u".into(),
             tenant: Some("ns".into()),
             port: 443,
-            protocol: Protocol::Tls,
+            protocol: Protocol::Tls.into(),
             matches: Vec::new(),
             route: None,
             grants: names.iter().map(grant).chain([binding]).collect(),
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(hold.objects, BTreeSet::from([route("third"), route("young")]));
         assert!(!hold.claims.contains(&name(&wanted[0])) && hold.claims.len() == 3, "{:?}", hold.claims);
         // With another protocol, the whole address and port is another's.
-        let tcp = Claim { protocol: Protocol::Tcp, ..claim(Kind::Service, "s", &[]) };
+        let tcp = Claim { protocol: Protocol::Tcp.into(), ..claim(Kind::Service, "s", &[]) };
         let hold = Hold::of(
             [Source::ListenerSets].into(),
             BTreeSet::new(),
@@ -466,7 +466,7 @@ mod tests {
     fn a_tcp_listener_without_a_route_that_waits_goes_to_no_other_one() {
         let tcp = |claim: Claim| {
             let grants = claim.grants.into_iter().map(|grant| Grant { protocol: Protocol::Tcp, ..grant });
-            Claim { protocol: Protocol::Tcp, grants: grants.collect(), ..claim }
+            Claim { protocol: Protocol::Tcp.into(), grants: grants.collect(), ..claim }
         };
         let (set, gateway) = (tcp(claim(Kind::ListenerSet, "s", &[])), tcp(claim(Kind::Gateway, "g", &[])));
         let has = stored(std::slice::from_ref(&set));

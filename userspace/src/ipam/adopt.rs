@@ -105,7 +105,7 @@ fn hold(
         return None;
     }
     // What it has would go, though nobody can say that it asks for something else.
-    if balancer.is_unreadable && !balancer.given.is_empty() {
+    if !balancer.unreadable.is_empty() && !balancer.given.is_empty() {
         let what = "not all addresses that it asks for can be read".to_owned();
         let problem =
             left(&balancer.field, what, "write IP addresses with commas between them, or remove it");

@@ -210,7 +210,7 @@ fn who_asks_for_what_cannot_be_read_keeps_what_the_status_has() {
     adopted(&mut cluster, "a/has", 1, &["192.0.2.7"], &["192.0.2.5"]);
     adopted(&mut cluster, "a/new", 2, &["192.0.2.8"], &[]);
     for object in ["a/has", "a/new"] {
-        change(&mut cluster, object, |own| own.is_unreadable = true);
+        change(&mut cluster, object, |own| own.unreadable = vec!["x".into()]);
     }
     let allocation = &assign(&cluster).services[&name("a/has")];
     assert_eq!((&allocation.addresses[..], allocation.is_held), (&[ip("192.0.2.5")][..], true));

@@ -93,8 +93,8 @@ pub struct Claim {
     pub address: AddressWish,
     /// The port that it asks for.
     pub port: u16,
-    /// What is spoken there.
-    pub protocol: Protocol,
+    /// What is to be spoken there.
+    pub protocol: AskedProtocol,
     /// The names that it asks for, as written, in order; empty: all.
     pub matches: Vec<Pattern>,
     /// What maps and metrics call the route that it leads to: claims of one origin that lead to the same backends share it.
@@ -112,26 +112,84 @@ pub struct Claim {
     pub affinity: Affinity,
 }
 
+/// What a claim asks to be spoken at its port. Not all of it is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedProtocol {
+    /// As [`Protocol::Tls`].
+    Tls,
+    /// As [`Protocol::Tcp`].
+    Tcp,
+    /// Not served.
+    Udp,
+    /// Not served.
+    Sctp,
+}
+
+impl AskedProtocol {
+    const ALL: [Self; 4] = [Self::Tls, Self::Tcp, Self::Udp, Self::Sctp];
+
+    /// As Services, Gateways and Claims write it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Tls => "TLS",
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
+    /// Reads what [`AskedProtocol::text`] returns.
+    pub fn of_text(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|asked| asked.text() == text)
+    }
+
+    /// What may be granted of it; `None`: nothing, for it is not served.
+    pub fn served(self) -> Option<Protocol> {
+        match self {
+            Self::Tls => Some(Protocol::Tls),
+            Self::Tcp => Some(Protocol::Tcp),
+            Self::Udp | Self::Sctp => None,
+        }
+    }
+}
+
+impl From<Protocol> for AskedProtocol {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tls => Self::Tls,
+            Protocol::Tcp => Self::Tcp,
+        }
+    }
+}
+
 /// Which addresses a claim asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AddressWish {
-    /// These.
-    Values(Vec<IpAddr>),
-    /// Any.
-    Any {
-        /// One of each of these families; empty: of each that there is.
-        families: Vec<FamilyWish>,
-        /// Of this pool; `None`: of any.
-        pool: Option<Arc<str>>,
-    },
+    /// Of its own.
+    Own(OwnAddresses),
     /// Those of this Gateway.
     OfGateway(ObjectName),
 }
 
 impl Default for AddressWish {
     fn default() -> Self {
-        Self::Any { families: Vec::new(), pool: None }
+        Self::Own(OwnAddresses::default())
     }
+}
+
+/// Addresses that a claim asks for, and shares with nobody but by a key. It asks for any if it names none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnAddresses {
+    /// These.
+    pub values: Vec<IpAddr>,
+    /// What it names besides and is no address, as written.
+    pub unreadable: Vec<Arc<str>>,
+    /// Any one of each of these families; empty: of each that there is.
+    pub families: Vec<FamilyWish>,
+    /// Of this pool; `None`: of any.
+    pub pool: Option<Arc<str>>,
+    /// Services of its namespace that have the same key may have the same addresses.
+    pub sharing_key: Option<Arc<str>>,
 }
 
 /// The backends of a claim.
@@ -186,9 +244,7 @@ impl Grant {
     pub fn note(&self, kind: Kind, name: &ObjectName, possession: &mut Possession) {
         let namespace = &name.namespace;
         // Others answer at a Gateway's addresses.
-        if matches!(kind, Kind::Gateway | Kind::Service) {
-            possession.add_address(&ObjectRef { kind, name: name.clone() }, self.at.ip());
-        }
+        note_address(kind, name, self.at.ip(), possession);
         match &self.what {
             // A listener's names lead nowhere.
             Granted::Names(_) if matches!(kind, Kind::Gateway | Kind::ListenerSet) => {}
@@ -204,25 +260,54 @@ pub fn possession<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Possession
     let mut possession = Possession::default();
     for claim in claims {
         if let Some(object) = claim.origin.object() {
-            let ObjectRef { kind, name } = object;
-            claim.grants.iter().for_each(|grant| grant.note(kind, &name, &mut possession));
-            if let AddressWish::Any { pool: Some(pool), .. } = &claim.address {
-                possession.note_pool(ObjectRef { kind, name }, pool);
+            let ObjectRef { kind, name } = &object;
+            claim.grants.iter().for_each(|grant| grant.note(*kind, name, &mut possession));
+            claim.kept_addresses().for_each(|address| note_address(*kind, name, address, &mut possession));
+            // Addresses that are named may be of any pool.
+            if let AddressWish::Own(OwnAddresses { values, pool: Some(pool), .. }) = &claim.address
+                && values.is_empty()
+            {
+                possession.note_pool(object, pool);
             }
         }
     }
     possession
 }
 
+impl Claim {
+    /// Returns the addresses that its origin has and does not answer on, since it asks for a protocol that is not served: nobody
+    /// else gets them.
+    fn kept_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let refusals = self.refusals.iter().filter(|_| self.protocol.served().is_none());
+        refusals.filter_map(|refusal| refusal.address)
+    }
+}
+
+/// Notes that an object has an address. Others than Gateways and Services have none of their own.
+pub fn note_address(kind: Kind, name: &ObjectName, address: IpAddr, possession: &mut Possession) {
+    if matches!(kind, Kind::Gateway | Kind::Service) {
+        possession.add_address(&ObjectRef { kind, name: name.clone() }, address);
+    }
+}
+
 /// Something that a claim asked for and has not.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refusal {
-    /// Address and port.
-    pub at: SocketAddr,
+    /// The address; `None`: it has none.
+    pub address: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
     /// The names as written; `None`: the address and port as a whole.
     pub names: Option<Pattern>,
     /// Why it has not.
     pub why: Why,
+}
+
+impl Refusal {
+    /// A refusal of an address and port as a whole.
+    pub fn whole(at: SocketAddr, why: Why) -> Self {
+        Self { address: Some(at.ip()), port: at.port(), names: None, why }
+    }
 }
 
 /// Why a claim has not what it asked for.
@@ -232,8 +317,10 @@ pub enum Why {
     Lost(Origin),
     /// Nobody may have it.
     Reserved,
-    /// The maps have no room for it.
+    /// The maps have no room for it. What was granted of it stays granted.
     NoRoom,
+    /// It cannot be had, or is not served: for people.
+    Refused(Arc<str>),
 }
 
 /// What of an address and port a claim has.

@@ -83,8 +83,8 @@ pub struct LoadBalancerSpec {
     pub addresses: Vec<IpAddr>,
     /// Where they are asked for: `metadata.annotations[...]` or `spec.loadBalancerIP`; empty: nowhere.
     pub field: Arc<str>,
-    /// Whether some of what it asks for there cannot be read.
-    pub is_unreadable: bool,
+    /// What it asks for there and cannot be read, as written.
+    pub unreadable: Vec<Arc<str>>,
     /// Addresses in `status.loadBalancer.ingress`: a copy of what it was granted.
     pub given: Vec<IpAddr>,
     /// Those of them whose entry we did not write.

@@ -6,13 +6,13 @@ use super::listener::{Listener, Parents};
 use super::own::{Entry, Lead, Loss, Names};
 use super::references::port_of;
 use super::route::{Route, Routes};
-use super::service::{Balancers, Port};
-use super::{attach, label, tenant};
-use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why};
-use crate::model::cluster::{ClusterRoute, ServiceSpec};
-use crate::model::{
-    Affinity, Claim, Cluster, Desired, Kind, Meta, ObjectName, Origin, Pattern, Protocol, ServerName,
+use super::service::{Balancer, Balancers, Port};
+use super::{attach, label, service, tenant, wish};
+use crate::model::claim::{
+    AddressWish, AskedProtocol, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why,
 };
+use crate::model::cluster::{ClusterRoute, ServicePort};
+use crate::model::{Affinity, Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
 use foldhash::{HashMap, HashMapExt};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -55,8 +55,12 @@ impl Emitter<'_, '_> {
         for (at, route) in self.routes.all.iter().enumerate() {
             self.route(at, route, &mut owners.routes, &mut claims);
         }
-        for (port, grants) in self.balancers.ports.iter().zip(owners.ports) {
-            claims.push(self.port(port, grants));
+        for balancer in &self.balancers.all {
+            for at in balancer.ports.clone() {
+                let grants = std::mem::take(&mut owners.ports[at]);
+                claims.push(self.port(balancer, &self.balancers.ports[at], grants));
+            }
+            claims.extend(balancer.unserved().filter_map(|port| self.unserved_port(balancer, port)));
         }
         for rule in &self.ingresses.rules {
             claims.extend(self.ingresses.listeners.iter().map(|listener| self.ingress(rule, *listener)));
@@ -104,7 +108,7 @@ impl Emitter<'_, '_> {
             claims.push(Claim {
                 origin: Origin::File { what: "listener", name },
                 port: listener.port,
-                protocol: listener.protocol,
+                protocol: listener.protocol.into(),
                 grants: own.iter().map(|binding| self.grant(*binding, Granted::Binding)).collect(),
                 ..Self::of_file()
             });
@@ -131,7 +135,7 @@ impl Emitter<'_, '_> {
             tenant: None,
             address: AddressWish::default(),
             port: 0,
-            protocol: Protocol::Tls,
+            protocol: Protocol::Tls.into(),
             matches: Vec::new(),
             route: None,
             grants: Vec::new(),
@@ -142,29 +146,37 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Returns the claim of a listener itself; `None`: it asks for nothing that could be served.
+    /// Returns the claim of a listener itself; `None`: it asks for nothing that could be served, and for no protocol that only is not.
     fn listener(&self, at: usize, names: Vec<Grant>) -> Option<Claim> {
         let listener = &self.parents.listeners[at];
-        let refusals = self.refusals(&listener.lost, &listener.full, &listener.tls_only);
+        let parent = &self.parents.all[listener.parent];
+        let gateway = &self.parents.all[self.parents.gateway_of(at)];
+        let (protocol, refusals) = match listener.protocol {
+            Some(protocol) => (protocol.into(), self.refusals(&listener.lost, &listener.full, &listener.tls_only)),
+            None => {
+                let protocol = unserved(&listener.spec.protocol)?;
+                let refusal = listener.refusal.as_ref()?;
+                (protocol, refused(&gateway.addresses, listener.spec.port, &refusal.message))
+            }
+        };
         if listener.bindings.is_empty() && refusals.is_empty() {
             return None;
         }
-        let parent = &self.parents.all[listener.parent];
-        let gateway = &self.parents.all[self.parents.gateway_of(at)];
         let own = listener.bindings.iter().map(|binding| self.grant(*binding, Granted::Binding));
+        let route = || self.unique(label::object(&mut String::new(), Kind::Gateway, gateway.name));
         Some(Claim {
             origin: parent.claimant.origin(),
             part: Arc::clone(&listener.spec.name),
             uid: Arc::clone(&parent.meta.uid),
             tenant: self.tenant(parent.meta),
             address: match parent.kind {
-                Kind::Gateway => self.gateway_wish(parent.name),
+                Kind::Gateway => wish::gateway(self.cluster.gateways.get(parent.name).map(|spec| &**spec)),
                 _ => AddressWish::OfGateway(gateway.name.clone()),
             },
             port: listener.spec.port,
-            protocol: listener.protocol?,
+            protocol,
             matches: listener.spec.hostname.iter().cloned().collect(),
-            route: Some(self.unique(label::object(&mut String::new(), Kind::Gateway, gateway.name))),
+            route: listener.protocol.map(|_| route()),
             grants: own.chain(names).collect(),
             refusals,
             backends: ClaimBackends::None,
@@ -200,7 +212,7 @@ impl Emitter<'_, '_> {
                     self.parents.all[self.parents.gateway_of(place)].name.clone(),
                 ),
                 port: listener.spec.port,
-                protocol,
+                protocol: protocol.into(),
                 matches: attach::wishes(route.spec).flatten().cloned().collect(),
                 route: Some(Arc::clone(&label)),
                 grants,
@@ -223,12 +235,7 @@ impl Emitter<'_, '_> {
         let is_here = |loss: &&Loss<'_>| {
             listener.bindings.contains(&loss.binding) || listener.lost.contains(&loss.binding)
         };
-        let refusal = |loss: &Loss<'_>| Refusal {
-            at: self.bindings[loss.binding].at,
-            names: loss.written.cloned(),
-            why: loss.owner.map_or(Why::Reserved, |owner| Why::Lost(owner.origin())),
-        };
-        let losses = self.routes.losses(route).filter(is_here).map(refusal);
+        let losses = self.routes.losses(route).filter(is_here).map(|loss| self.refusal(loss));
         let mut refusals: Vec<Refusal> = losses.chain(listener.tls_only.iter().map(reserved)).collect();
         // A route may attach to a listener by several references.
         refusals.sort();
@@ -236,30 +243,37 @@ impl Emitter<'_, '_> {
         refusals
     }
 
+    fn refusal(&self, loss: &Loss<'_>) -> Refusal {
+        let why = loss.owner.map_or(Why::Reserved, |owner| Why::Lost(owner.origin()));
+        Refusal { names: loss.written.cloned(), ..Refusal::whole(self.bindings[loss.binding].at, why) }
+    }
+
     /// Returns bindings that others have, those that there is no room for, and those that take TLS only.
     fn refusals(&self, lost: &[usize], full: &[SocketAddr], tls_only: &[SocketAddr]) -> Vec<Refusal> {
         let of_others = lost.iter().map(|binding| {
             let Binding { at, owner, .. } = &self.bindings[*binding];
-            Refusal { at: *at, names: None, why: Why::Lost(owner.origin()) }
+            Refusal::whole(*at, Why::Lost(owner.origin()))
         });
-        let without_room = full.iter().map(|at| Refusal { at: *at, names: None, why: Why::NoRoom });
+        let without_room = full.iter().map(|at| Refusal::whole(*at, Why::NoRoom));
         of_others.chain(without_room).chain(tls_only.iter().map(reserved)).collect()
     }
 
-    fn port(&self, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
+    fn port(&self, balancer: &Balancer<'_>, port: &Port<'_>, grants: Vec<Grant>) -> Claim {
         let service = port_of(port.name.clone(), port.service, port.port, &self.cluster.policy);
         let backend = ClaimBackend { weight: 1, service: Some(service) };
         let binding = |grant: &Grant| Grant { what: Granted::Binding, ..grant.clone() };
+        let mut refusals = self.refusals(&port.lost, &port.full, &port.tls_only);
+        refusals.extend(balancer.refusal.into_iter().flat_map(|why| refused(&[], port.port.port, why)));
         Claim {
             origin: port.claimant().origin(),
             part: port.port.port.to_string().into(),
             uid: Arc::clone(&port.service.meta.uid),
             tenant: self.tenant(&port.service.meta),
-            address: service_wish(port.service),
+            address: wish::service(port.service),
             port: port.port.port,
-            protocol: Protocol::Tcp,
+            protocol: Protocol::Tcp.into(),
             matches: Vec::new(),
-            refusals: self.refusals(&port.lost, &port.full, &port.tls_only),
+            refusals,
             route: Some(self.unique(Arc::clone(&port.label))),
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
@@ -268,17 +282,36 @@ impl Emitter<'_, '_> {
         }
     }
 
+    /// Returns the claim of a port that is not served: part `443/UDP`. It says that the Service has its addresses, too.
+    fn unserved_port(&self, balancer: &Balancer<'_>, port: &ServicePort) -> Option<Claim> {
+        let protocol = unserved(&port.protocol)?;
+        let mut refusals = refused(balancer.addresses, port.port, &service::only_tcp(port));
+        refusals.extend(balancer.refusal.into_iter().flat_map(|why| refused(&[], port.port, why)));
+        Some(Claim {
+            origin: balancer.claimant().origin(),
+            part: format!("{}/{}", port.port, protocol.text()).into(),
+            uid: Arc::clone(&balancer.service.meta.uid),
+            tenant: self.tenant(&balancer.service.meta),
+            address: wish::service(balancer.service),
+            port: port.port,
+            protocol,
+            matches: Vec::new(),
+            refusals,
+            route: None,
+            grants: Vec::new(),
+            backends: ClaimBackends::None,
+            source_ranges: None,
+            affinity: Affinity::None,
+        })
+    }
+
     /// Returns the claim of an Ingress's host at a listener of the chart: part `HOST/LISTENER`.
     fn ingress(&self, rule: &Rule<'_>, at: usize) -> Claim {
         let (listener, doors) = (&self.file.listeners[at], &self.file_doors[at]);
         let host = &rule.spec.host;
         let grants = rule.bindings.iter().filter(|binding| doors.contains(binding));
-        let refusal = |loss: &Loss<'_>| Refusal {
-            at: self.bindings[loss.binding].at,
-            names: loss.written.cloned(),
-            why: loss.owner.map_or(Why::Reserved, |owner| Why::Lost(owner.origin())),
-        };
-        let refusals = rule.losses.iter().filter(|loss| doors.contains(&loss.binding)).map(refusal);
+        let losses = rule.losses.iter().filter(|loss| doors.contains(&loss.binding));
+        let refusals = losses.map(|loss| self.refusal(loss));
         let server_name = match host {
             Pattern::Exact(name) => Some(name.clone()),
             Pattern::OneLabel(_) | Pattern::Wildcard(_) => None,
@@ -288,9 +321,9 @@ impl Emitter<'_, '_> {
             part: format!("{host}/{}", listener.name).into(),
             uid: Arc::clone(&rule.ingress.meta.uid),
             tenant: self.tenant(&rule.ingress.meta),
-            address: AddressWish::Values(listener.addresses.clone()),
+            address: wish::listener(&listener.addresses),
             port: listener.port,
-            protocol: listener.protocol,
+            protocol: listener.protocol.into(),
             matches: vec![host.clone()],
             route: Some(self.unique(Arc::clone(&rule.label))),
             grants: grants.map(|binding| self.grant(*binding, Granted::Names(host.clone()))).collect(),
@@ -299,17 +332,6 @@ impl Emitter<'_, '_> {
             source_ranges: None,
             affinity: Affinity::None,
         }
-    }
-
-    /// Returns which addresses a Gateway asks for: values that are no addresses are reported elsewhere.
-    fn gateway_wish(&self, name: &ObjectName) -> AddressWish {
-        let gateway = self.cluster.gateways.get(name);
-        let values = gateway.into_iter().flat_map(|gateway| &gateway.addresses);
-        let values: Vec<IpAddr> = values.filter_map(|request| request.value.as_ref()?.parse().ok()).collect();
-        if !values.is_empty() {
-            return AddressWish::Values(values);
-        }
-        AddressWish::Any { families: Vec::new(), pool: gateway.and_then(|gateway| gateway.from.pool.clone()) }
     }
 
     /// Returns the target of the first route of the cluster, and that of the first port of a Service.
@@ -330,18 +352,21 @@ impl Emitter<'_, '_> {
 
 /// Returns the refusal of a binding that takes TLS only.
 fn reserved(at: &SocketAddr) -> Refusal {
-    Refusal { at: *at, names: None, why: Why::Reserved }
+    Refusal::whole(*at, Why::Reserved)
 }
 
-/// Returns which addresses a Service of our class asks for.
-fn service_wish(service: &ServiceSpec) -> AddressWish {
-    match service.load_balancer.as_deref() {
-        Some(balancer) if balancer.addresses.is_empty() => {
-            AddressWish::Any { families: balancer.families.clone(), pool: balancer.from.pool.clone() }
-        }
-        Some(balancer) => AddressWish::Values(balancer.addresses.clone()),
-        None => AddressWish::default(),
+/// Returns a protocol that is not served, which claims may ask for all the same.
+fn unserved(text: &str) -> Option<AskedProtocol> {
+    AskedProtocol::of_text(text).filter(|asked| asked.served().is_none())
+}
+
+/// Returns the refusals of a port at these addresses, or, without any, of the port.
+fn refused(addresses: &[IpAddr], port: u16, why: &str) -> Vec<Refusal> {
+    let why = || Why::Refused(why.into());
+    if addresses.is_empty() {
+        return vec![Refusal { address: None, port, names: None, why: why() }];
     }
+    addresses.iter().map(|address| Refusal::whole(SocketAddr::new(*address, port), why())).collect()
 }
 
 /// Returns the server name in a probe's TLS hello: the first in order of the route's exact names.

@@ -16,6 +16,8 @@ mod grant;
 mod isolation;
 /// Names of routes.
 mod label;
+/// Which addresses origins ask for.
+mod wish;
 /// Whose an object is.
 mod tenant;
 /// Our Gateways and ListenerSets with their listeners.

@@ -48,19 +48,37 @@ impl<'a> Port<'a> {
 }
 
 /// A Service of our class.
-struct Balancer<'a> {
+pub(super) struct Balancer<'a> {
     name: &'a ObjectName,
     spec: &'a LoadBalancerSpec,
-    service: &'a ServiceSpec,
-    addresses: &'a [IpAddr],
+    pub(super) service: &'a ServiceSpec,
+    pub(super) addresses: &'a [IpAddr],
+    /// Why it has not all addresses that it asks for.
+    pub(super) refusal: Option<&'a str>,
     /// Indices of its ports.
-    ports: Range<usize>,
+    pub(super) ports: Range<usize>,
+}
+
+impl<'a> Balancer<'a> {
+    /// Returns its ports that are not served.
+    pub(super) fn unserved(&self) -> impl Iterator<Item = &'a ServicePort> + use<'a> {
+        self.service.ports.iter().filter(|port| !port.is_tcp)
+    }
+
+    pub(super) fn claimant(&self) -> Claimant<'a> {
+        Claimant::object(Kind::Service, &self.service.meta)
+    }
+}
+
+/// Returns what is said of a port that is not served.
+pub(super) fn only_tcp(port: &ServicePort) -> String {
+    format!("port {} is {}: only TCP is served", port.port, port.protocol)
 }
 
 /// All Services of our class.
 #[derive(Default)]
 pub(super) struct Balancers<'a> {
-    all: Vec<Balancer<'a>>,
+    pub(super) all: Vec<Balancer<'a>>,
     pub(super) ports: Vec<Port<'a>>,
 }
 
@@ -92,7 +110,9 @@ impl<'a> Balancers<'a> {
                 }
             }));
             let ports = first..this.ports.len();
-            this.all.push(Balancer { name, spec, service, addresses, ports });
+            let refused = allocation.filter(|own| own.reason.is_some());
+            let refusal = refused.and_then(|own| own.problem.as_ref()).map(|problem| &*problem.what);
+            this.all.push(Balancer { name, spec, service, addresses, refusal, ports });
         }
         this
     }
@@ -100,7 +120,7 @@ impl<'a> Balancers<'a> {
     /// Adds what these Services ask for of addresses and ports.
     pub(super) fn bids(&self, bids: &mut Vec<Bid<'a>>) {
         for balancer in &self.all {
-            let claimant = Claimant::object(Kind::Service, &balancer.service.meta);
+            let claimant = balancer.claimant();
             for place in balancer.ports.clone() {
                 let port = self.ports[place].port.port;
                 let at = balancer.addresses.iter().map(|address| SocketAddr::new(*address, port));
@@ -148,12 +168,9 @@ impl Balancer<'_> {
             tell(Problem::warning("spec.loadBalancerSourceRanges", what, remedy));
         }
         for (at, port) in self.service.ports.iter().enumerate().filter(|(_, port)| !port.is_tcp) {
-            let what = format!("port {} is {}: only TCP is served", port.port, port.protocol);
             let field = format!("spec.ports[{at}].protocol");
-            tell(
-                Problem::warning(field, what, "remove the port, or serve it by other means")
-                    .value(&port.protocol),
-            );
+            let remedy = "remove the port, or serve it by other means";
+            tell(Problem::warning(field, only_tcp(port), remedy).value(&port.protocol));
         }
         for port in ports.iter().filter(|port| !port.lost.is_empty()) {
             let told = port.lost.iter().map(|binding| {

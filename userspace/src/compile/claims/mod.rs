@@ -16,10 +16,12 @@ mod tests;
 use super::Compiled;
 use super::part::FilePart;
 use crate::ipam;
+use crate::model::claim::{ClaimBackends, Granted, Refusal, Why};
 use crate::model::cluster::Endpoint;
 use crate::model::{Claim, ClaimSet, Cluster, NodeFacts, ObjectName, StoredClaim};
 use crate::settle::{self, Most};
 use build::Built;
+use foldhash::HashSet;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,12 +61,37 @@ fn compile_at_most(part: &FilePart, cluster: &Cluster, node: &NodeFacts, most: M
     let file = &part.desired;
     let assignment = ipam::assign(cluster);
     let mut settled = settle::settle(file, cluster, &assignment, most);
-    let claims = std::mem::take(&mut settled.claims);
+    let mut claims = std::mem::take(&mut settled.claims);
     let built = build::build(&claims, &file.settings, Ground::of(cluster, node));
+    mark_left_out(&mut claims, &built.left_out);
     let mut problems = part.problems.clone();
     let verdicts = settled.verdicts(&built.left_out, &mut problems);
     problems.extend(built.problems);
     Compiled { desired: built.desired, problems, verdicts, probes: built.probes, claims }
+}
+
+/// Adds to claims that lead to these routes that the maps have no room for what they were granted. They keep it: nobody else gets it.
+fn mark_left_out(claims: &mut [Claim], left_out: &[Arc<str>]) {
+    if left_out.is_empty() {
+        return;
+    }
+    let left_out: HashSet<&str> = left_out.iter().map(|route| &**route).collect();
+    let leads_there = |claim: &&mut Claim| {
+        let is_left_out = claim.route.as_deref().is_some_and(|route| left_out.contains(route));
+        is_left_out && claim.backends != ClaimBackends::None
+    };
+    for claim in claims.iter_mut().filter(leads_there) {
+        for grant in &claim.grants {
+            let names = match &grant.what {
+                Granted::Names(pattern) => Some(pattern.clone()),
+                Granted::Binding | Granted::Rest => None,
+            };
+            let refusal = Refusal { names, ..Refusal::whole(grant.at, Why::NoRoom) };
+            if !claim.refusals.contains(&refusal) {
+                claim.refusals.push(refusal);
+            }
+        }
+    }
 }
 
 /// Compiles stored claims together with the compiled file. Both may be of different moments: what the file has, it has; of claims

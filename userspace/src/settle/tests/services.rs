@@ -1,6 +1,7 @@
 //! Services of our class.
 
 use super::*;
+use crate::model::claim::possession;
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use expect_test::expect;
 
@@ -140,9 +141,24 @@ fn claims_say_which_addresses_they_ask_for() {
     scene.tls("b/route", 4, &["ListenerSet set"], &["x.example.com"], &["a/s:443"]);
     balancer(&mut scene, "a/values", 5, &["192.0.2.5"], &["TCP:443"]);
     balancer(&mut scene, "a/free", 6, &[], &["TCP:443"]);
-    let service = Arc::make_mut(scene.cluster().services.get_mut(&name("a/free")).unwrap());
-    let wish = |is_v4| FamilyWish { is_v4, is_required: true };
-    Arc::make_mut(service.load_balancer.as_mut().unwrap()).families = vec![wish(false), wish(true)];
+    balancer(&mut scene, "a/wrong", 7, &[], &["TCP:443"]);
+    let mut edit = |object: &str, change: &dyn Fn(&mut LoadBalancerSpec)| {
+        let service = Arc::make_mut(scene.cluster().services.get_mut(&name(object)).unwrap());
+        change(Arc::make_mut(service.load_balancer.as_mut().unwrap()));
+    };
+    let wish = |is_v4, is_required| FamilyWish { is_v4, is_required };
+    let families = vec![wish(false, true), wish(true, false)];
+    edit("a/free", &|own| own.families.clone_from(&families));
+    // Who names addresses asks for no others.
+    edit("a/values", &|own| {
+        own.families.clone_from(&families);
+        own.from.pool = Some("p".into());
+        own.sharing_key = Some("k".into());
+    });
+    edit("a/wrong", &|own| {
+        own.families.clone_from(&families);
+        own.unreadable = vec!["192.0.2".into()];
+    });
     let spec = |claim: &Claim| {
         let origin = ClaimOrigin::of(claim)?;
         let address = serde_json::to_value(ClaimSpec::of(origin, claim, "").address).unwrap();
@@ -154,8 +170,9 @@ fn claims_say_which_addresses_they_ask_for() {
         Gateway a/asks {"values":["192.0.2.1","2001:db8::1"]}
         ListenerSet b/set {"gateway":"a/asks"}
         TLSRoute b/route {"gateway":"a/asks"}
-        Service a/free {"families":["IPv6","IPv4"]}
-        Service a/values {"values":["192.0.2.5"]}"#]]
+        Service a/free {"families":["IPv6","IPv4"],"spareFamilies":["IPv4"]}
+        Service a/values {"pool":"p","sharingKey":"k","values":["192.0.2.5"]}
+        Service a/wrong {"unreadable":["192.0.2"]}"#]]
     .assert_eq(&said.join("\n"));
 }
 
@@ -171,4 +188,62 @@ fn a_service_gets_no_port_of_a_shared_address_that_takes_tls_only() {
     expect![[r#"
         warning: Service a/lb: spec.ports: 192.0.2.1:443 takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another port, or an address of its own (value "443"); choose another port or address, or take the port out of addresses.tlsPorts
         warning: Service a/none: spec.ports: 192.0.2.1:443 takes TLS only: the address is shared, and addresses.tlsPorts of the chart's values names the port; use TLS, another port, or an address of its own (value "443"); choose another port or address, or take the port out of addresses.tlsPorts"#]].assert_eq(&scene.problems());
+}
+
+/// `kind name part protocol grants refusals`.
+fn said(claims: &[Claim]) -> String {
+    let line = |claim: &Claim| {
+        let spec = ClaimSpec::of(ClaimOrigin::of(claim)?, claim, "");
+        let refusals = serde_json::to_value(&spec.refusals).unwrap();
+        let origin = format!("{} {}/{}", spec.origin.kind, spec.origin.namespace, spec.origin.name);
+        Some(format!("{origin} {} {} {} {refusals}", spec.origin.part, spec.protocol, spec.granted))
+    };
+    claims.iter().filter_map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The Claim says why it is not served, and that its origin has the address: the status of a Service does not show it.
+#[test]
+fn what_asks_for_a_protocol_that_is_not_served_has_claims_and_keeps_its_address() {
+    let mut scene = Scene::new();
+    scene.gateway("a/g", 4, "192.0.2.6", &["tls TLS:443", "dns UDP:53", "web HTTP:80"]);
+    balancer(&mut scene, "a/udp", 9, &["192.0.2.3"], &["UDP:443", "SCTP:443", "X:443"]);
+    balancer(&mut scene, "a/both", 2, &["192.0.2.4"], &["UDP:443", "TCP:443"]);
+    let before = scene.compiled();
+    expect![[r#"
+        Gateway a/g tls TLS 1 []
+        Gateway a/g dns UDP 0 [{"address":"192.0.2.6","message":"protocol UDP is not served: use TLS with mode Passthrough, or TCP","port":53,"reason":"Refused"}]
+        Service a/both 443 TCP 2 []
+        Service a/both 443/UDP UDP 0 [{"address":"192.0.2.4","message":"port 443 is UDP: only TCP is served","port":443,"reason":"Refused"}]
+        Service a/udp 443/UDP UDP 0 [{"address":"192.0.2.3","message":"port 443 is UDP: only TCP is served","port":443,"reason":"Refused"}]
+        Service a/udp 443/SCTP SCTP 0 [{"address":"192.0.2.3","message":"port 443 is SCTP: only TCP is served","port":443,"reason":"Refused"}]"#]].assert_eq(&said(&before.claims));
+    assert!(before.desired.routes.iter().all(|route| &*route.name == "service/a/both:443"));
+
+    // The controller restarts, and an older object of another namespace asks for it.
+    balancer(&mut scene, "b/old", 1, &["192.0.2.3"], &["TCP:443"]);
+    assert_eq!(verdict(&scene, "b/old"), "[192.0.2.3] [443] programmable", "nobody is known to have it");
+    scene.cluster().possession = possession(&before.claims);
+    assert_eq!(verdict(&scene, "b/old"), "[] [] Programmed=False/Invalid");
+    assert!(
+        scene.problems().contains("192.0.2.3 belongs to Service a/udp, which has it"),
+        "{}",
+        scene.problems()
+    );
+    // A Gateway keeps its address by such a listener alone, too.
+    let dns: Vec<Claim> = before.claims.iter().filter(|claim| &*claim.part == "dns").cloned().collect();
+    balancer(&mut scene, "b/old", 1, &["192.0.2.6"], &["TCP:443"]);
+    scene.cluster().possession = possession(&dns);
+    assert_eq!(verdict(&scene, "b/old"), "[] [] Programmed=False/Invalid");
+}
+
+#[test]
+fn what_a_service_is_refused_of_addresses_is_in_its_claims() {
+    let mut scene = Scene::new();
+    balancer(&mut scene, "a/none", 1, &["198.51.100.1"], &["TCP:443", "UDP:53"]);
+    balancer(&mut scene, "a/some", 2, &["192.0.2.4", "198.51.100.2"], &["TCP:443"]);
+    balancer(&mut scene, "a/all", 3, &["192.0.2.5"], &["TCP:443"]);
+    expect![[r#"
+        Service a/all 443 TCP 2 []
+        Service a/none 443 TCP 0 [{"address":"","message":"198.51.100.1 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]
+        Service a/none 53/UDP UDP 0 [{"address":"","message":"port 53 is UDP: only TCP is served","port":53,"reason":"Refused"},{"address":"","message":"198.51.100.1 is in none of the address ranges of the installation","port":53,"reason":"Refused"}]
+        Service a/some 443 TCP 2 [{"address":"","message":"198.51.100.2 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]"#]].assert_eq(&said(&scene.compiled().claims));
 }

@@ -121,7 +121,7 @@ mod tests {
             uid: "".into(),
             tenant: None,
             port: 443,
-            protocol: Protocol::Tls,
+            protocol: Protocol::Tls.into(),
             matches: Vec::new(),
             route: None,
             grants: Vec::new(),

@@ -98,7 +98,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
         uid: "".into(),
         tenant: Some("ns".into()),
         port: 443,
-        protocol: Protocol::Tcp,
+        protocol: Protocol::Tcp.into(),
         matches: Vec::new(),
         route: Some(format!("service/{name}:443").into()),
         grants: vec![grant(Granted::Binding), grant(Granted::Rest)],

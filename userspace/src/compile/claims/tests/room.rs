@@ -3,6 +3,7 @@
 use super::super::compile_at_most;
 use super::*;
 use crate::compile::part::FilePart;
+use crate::model::claim::Why;
 use crate::settle::Most;
 use crate::settle::tests::conditions::programmable;
 
@@ -30,7 +31,8 @@ fn a_gateway_whose_route_is_left_out_is_not_programmed_and_others_are() {
     scene.service("c/lb", &["10.0.0.2"]).load_balancer = Some(Arc::new(balancer));
     Arc::make_mut(scene.cluster().services.get_mut(&name("c/lb")).unwrap()).meta.created_secs = 9;
     let all = ["Gateway a/gw", "Gateway b/gw", "Gateway c/gw", "Service c/lb"];
-    assert_eq!(programmable(&scene.compiled()), all);
+    let before = scene.compiled();
+    assert_eq!(programmable(&before), all);
 
     scene.facts.settings.max_names = 2;
     let compiled = scene.compiled();
@@ -44,6 +46,20 @@ fn a_gateway_whose_route_is_left_out_is_not_programmed_and_others_are() {
     assert_eq!(told(&compiled, "TLSRoute c/r").len(), 1);
     let service = &compiled.verdicts.services[&name("c/lb")].programmable;
     assert!(matches!(service, Programmable::No(no) if no.reason == "NoResources"), "{service:?}");
+    // Their Claims say so, too, and keep what they were granted: nobody else gets it.
+    let without_room = |claim: &Claim| claim.refusals.iter().filter(|own| own.why == Why::NoRoom).count();
+    for (old, new) in before.claims.iter().zip(&compiled.claims) {
+        let origin = new.origin.object().unwrap().to_string();
+        let refused = if ["TLSRoute c/r", "Service c/lb"].contains(&&*origin) { 1 } else { 0 };
+        assert_eq!(
+            (&new.grants, without_room(new), without_room(old)),
+            (&old.grants, refused, 0),
+            "{origin}"
+        );
+    }
+    let names: Vec<_> =
+        compiled.claims.iter().flat_map(|claim| &claim.refusals).map(|own| &own.names).collect();
+    assert_eq!(names, [&Some(pattern("c.example.com")), &None]);
 }
 
 #[test]

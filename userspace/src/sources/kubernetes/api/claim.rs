@@ -1,22 +1,20 @@
 //! `Claim`: what an origin asks, and what it was granted. The CRD in `deploy/` is generated from these types.
 
-use super::super::value::{self, Wrong, wrong};
+pub use super::claim_address::ClaimAddress;
 pub use super::claim_backend::{ClaimBackend, ClaimProbe, ClaimService};
+pub use super::claim_grant::{ClaimGrant, ClaimRefusal};
+pub(in super::super) use super::claim_grant::{REMEDY, protocol};
 use crate::model;
-use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted, Refusal, Why};
-use crate::model::cluster::FamilyWish;
-use crate::model::{Affinity, Origin, Pattern, Protocol};
+use crate::model::claim::{ClaimBackends, Grant};
+use crate::model::{Affinity, Origin, Pattern};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 
-/// What to do about a Claim that cannot be read: nobody but the controller writes it.
-pub(in super::super) const REMEDY: &str =
-    "run agents and controller of one release; the controller writes the Claim again when it is deleted";
 /// [`ClaimSpec::session_affinity`].
 pub(in super::super) const CLIENT_IP: &str = "ClientIP";
 /// Key of [`ClaimSpec::policy`]: a list of CIDRs.
@@ -49,6 +47,9 @@ pub const WITHDRAWN: &str = "vestibule.dev/withdrawn";
     printcolumn = r#"{"name":"Refused","type":"integer","jsonPath":".spec.refused"}"#,
     printcolumn = r#"{"name":"Tenant","type":"string","priority":1,"jsonPath":".spec.tenant"}"#,
     printcolumn = r#"{"name":"Part","type":"string","priority":1,"jsonPath":".spec.origin.part"}"#,
+    printcolumn = r#"{"name":"Address","type":"string","priority":1,"jsonPath":".spec.grants[0].address"}"#,
+    printcolumn = r#"{"name":"Names","type":"string","priority":1,"jsonPath":".spec.matches"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".spec.refusals[0].reason"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -61,14 +62,25 @@ pub struct ClaimSpec {
     /// The addresses that it asks for.
     #[serde(default)]
     pub address: ClaimAddress,
-    /// `TLS` or `TCP`.
+    /// `TLS`, `TCP`, `UDP` or `SCTP`. Nothing is granted of the last two.
     pub protocol: String,
     /// The port that it asks for.
     pub port: i32,
+    /// The pool of which it asks for any port instead. Nothing is asked so as yet: an agent admits no connection to such a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port_pool: Option<String>,
     /// The server names that it asks for, as written: `a.example.com`, `*.example.com`, or `*.example.com (one label)`;
     /// empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<String>,
+    /// CIDRs of the clients that it asks for them for; empty: all. Unlike a policy, it leaves other clients to others. Nothing is
+    /// asked so as yet: an agent admits no connection to such a claim.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub client_ranges: Vec<String>,
+    /// Of two that ask for the same, the one with the larger number comes first. Absent: the one of the older origin, then of the
+    /// first by kind, namespace and name. Nothing is asked so as yet: an agent admits no connection to such a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub precedence: Option<i64>,
     /// What maps and metrics call the route that it leads to; claims of one origin that lead to the same backends share it.
     #[serde(default)]
     pub route: String,
@@ -118,58 +130,6 @@ pub struct ClaimOrigin {
     pub part: String,
 }
 
-/// Addresses that a claim asks for: `values`, or those of `gateway`, or any.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClaimAddress {
-    /// IP addresses.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub values: Vec<String>,
-    /// The families of which it asks for any address each, `IPv4` or `IPv6`, the primary first; empty: of each that there is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub families: Vec<String>,
-    /// The pool that it asks for them; absent: any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pool: Option<String>,
-    /// A Gateway that others share: `namespace/name`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gateway: Option<String>,
-}
-
-/// Something that a claim has.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClaimGrant {
-    /// IP address.
-    pub address: String,
-    /// Port.
-    pub port: i32,
-    /// Server names: `a.example.com`, `*.example.com`, `*.example.com (one label)`, or `*` for all that nobody else has. Absent:
-    /// to answer at the address and port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub names: Option<String>,
-    /// Since when it has it, in RFC 3339, UTC.
-    pub since: String,
-}
-
-/// Something that a claim asked for and has not.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct ClaimRefusal {
-    /// IP address.
-    pub address: String,
-    /// Port.
-    pub port: i32,
-    /// Server names as written; absent: the address and port as a whole.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub names: Option<String>,
-    /// `Lost` (another has it), `Reserved` (nobody may have it) or `NoRoom` (the maps are full).
-    pub reason: String,
-    /// Who has it: `TLSRoute namespace/name`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-}
-
 impl Claim {
     /// Its definition, as the API server takes it. As JSON, whose objects have their keys sorted.
     pub fn definition() -> serde_json::Result<serde_json::Value> {
@@ -194,13 +154,12 @@ impl ClaimSpec {
         Self {
             tenant: claim.tenant.as_deref().unwrap_or_default().to_owned(),
             address: ClaimAddress::of(&claim.address),
-            protocol: match claim.protocol {
-                Protocol::Tls => "TLS",
-                Protocol::Tcp => "TCP",
-            }
-            .to_owned(),
+            protocol: claim.protocol.text().to_owned(),
             port: claim.port.into(),
+            port_pool: None,
             matches: claim.matches.iter().map(Pattern::to_string).collect(),
+            client_ranges: Vec::new(),
+            precedence: None,
             route: claim.route.as_deref().unwrap_or_default().to_owned(),
             backends,
             probe_server_name,
@@ -228,7 +187,8 @@ impl ClaimSpec {
             && self.grants.iter().zip(&other.grants).all(is_same)
             && self.origin == other.origin
             && (&self.tenant, &self.address) == (&other.tenant, &other.address)
-            && (&self.protocol, self.port) == (&other.protocol, other.port)
+            && (&self.protocol, self.port, &self.port_pool) == (&other.protocol, other.port, &other.port_pool)
+            && (&self.client_ranges, self.precedence) == (&other.client_ranges, other.precedence)
             && (&self.matches, &self.route, &self.backends) == (&other.matches, &other.route, &other.backends)
             && (&self.probe_server_name, &self.policy) == (&other.probe_server_name, &other.policy)
             && self.session_affinity == other.session_affinity
@@ -253,8 +213,11 @@ impl ClaimSpec {
         self.grants.iter().all(|grant| before.grants.iter().any(|old| old.key() == grant.key()))
     }
 
-    /// Takes over since when the claim has had what it has, as the object says so far.
+    /// Takes over since when the claim has had what it has, as the object says so far. An origin that was made again begins again.
     pub fn keep_since(&mut self, before: &Self) {
+        if self.origin.uid != before.origin.uid {
+            return;
+        }
         for grant in &mut self.grants {
             if let Some(old) = before.grants.iter().find(|old| old.key() == grant.key()) {
                 grant.since.clone_from(&old.since);
@@ -304,96 +267,37 @@ impl ClaimOrigin {
     }
 }
 
-impl ClaimAddress {
-    fn of(wish: &AddressWish) -> Self {
-        let family = |wish: &FamilyWish| if wish.is_v4 { "IPv4" } else { "IPv6" }.to_owned();
-        match wish {
-            AddressWish::Values(values) => {
-                Self { values: values.iter().map(ToString::to_string).collect(), ..Self::default() }
-            }
-            AddressWish::Any { families, pool } => Self {
-                families: families.iter().map(family).collect(),
-                pool: pool.as_deref().map(str::to_owned),
-                ..Self::default()
-            },
-            AddressWish::OfGateway(gateway) => Self { gateway: Some(gateway.to_string()), ..Self::default() },
-        }
-    }
-}
-
 impl ClaimSpec {
     /// Returns what was granted, as far as it can be read.
     pub fn granted(&self) -> Vec<Grant> {
         let Ok(protocol) = protocol(&self.protocol) else { return Vec::new() };
         self.grants.iter().filter_map(|grant| grant.read(protocol).ok()).collect()
     }
-}
 
-/// Reads a protocol.
-pub(in super::super) fn protocol(text: &str) -> Result<Protocol, Wrong> {
-    match text {
-        "TLS" => Ok(Protocol::Tls),
-        "TCP" => Ok(Protocol::Tcp),
-        _ => Err(wrong("is no protocol that is served", REMEDY)),
-    }
-}
-
-/// Reads a pattern as [`Pattern`] is written.
-fn pattern(text: &str) -> Result<Pattern, Wrong> {
-    let Some(text) = text.strip_suffix(Pattern::ONE_LABEL) else { return value::pattern(text) };
-    match value::pattern(text)? {
-        Pattern::Wildcard(suffix) => Ok(Pattern::OneLabel(suffix)),
-        Pattern::Exact(_) | Pattern::OneLabel(_) => Err(wrong("has no `*.` and so is of no label", REMEDY)),
-    }
-}
-
-impl ClaimGrant {
-    /// Reads it back.
-    pub(in super::super) fn read(&self, protocol: Protocol) -> Result<Grant, Wrong> {
-        let (address, port) = (value::address(&self.address)?, value::port(self.port.into())?);
-        let what = match self.names.as_deref() {
-            None => Granted::Binding,
-            Some("*") => Granted::Rest,
-            Some(names) => Granted::Names(pattern(names)?),
-        };
-        Ok(Grant { at: SocketAddr::new(address, port), protocol, what })
+    /// Returns the addresses that its origin has and does not answer on, since it asks for a protocol that is not served.
+    pub fn kept_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let is_unserved = protocol(&self.protocol).is_ok_and(|asked| asked.served().is_none());
+        self.refusals.iter().filter(move |_| is_unserved).filter_map(|refusal| refusal.address.parse().ok())
     }
 
-    fn of(grant: &Grant, now: &str) -> Self {
-        let names = match &grant.what {
-            Granted::Binding => None,
-            Granted::Rest => Some("*".to_owned()),
-            Granted::Names(pattern) => Some(pattern.to_string()),
-        };
-        Self {
-            address: grant.at.ip().to_string(),
-            port: grant.at.port().into(),
-            names,
-            since: now.to_owned(),
+    /// Returns the pool that it asked for when it was granted what it has. Addresses that are named may be of any pool.
+    pub fn noted_pool(&self) -> Option<&str> {
+        self.address.pool.as_deref().filter(|_| self.address.values.is_empty())
+    }
+
+    /// Returns what it asks for that this release does not know how to serve, by field, as written: to ignore it would serve more than
+    /// was granted.
+    pub(in super::super) fn unserved(&self) -> Vec<(&'static str, String)> {
+        let mut unserved = Vec::new();
+        unserved.extend(self.port_pool.iter().map(|pool| ("spec.portPool", pool.clone())));
+        unserved.extend(self.client_ranges.first().map(|range| ("spec.clientRanges", range.clone())));
+        unserved.extend(self.precedence.map(|number| ("spec.precedence", number.to_string())));
+        for grant in &self.grants {
+            let range = grant.client_ranges.first();
+            unserved.extend(range.map(|range| ("spec.grants.clientRanges", range.clone())));
+            unserved.extend(grant.precedence.map(|number| ("spec.grants.precedence", number.to_string())));
         }
-    }
-
-    /// What is granted, without since when.
-    fn key(&self) -> (&str, i32, Option<&str>) {
-        (&self.address, self.port, self.names.as_deref())
-    }
-}
-
-impl ClaimRefusal {
-    fn of(refusal: &Refusal) -> Self {
-        let (reason, owner) = match &refusal.why {
-            Why::Lost(owner) => ("Lost", Some(owner.to_string())),
-            Why::Reserved => ("Reserved", None),
-            Why::NoRoom => ("NoRoom", None),
-        };
-        let at: SocketAddr = refusal.at;
-        Self {
-            address: at.ip().to_string(),
-            port: at.port().into(),
-            names: refusal.names.as_ref().map(Pattern::to_string),
-            reason: reason.to_owned(),
-            owner,
-        }
+        unserved
     }
 }
 
@@ -440,6 +344,7 @@ mod tests {
             port: 443,
             names: Some(names.to_owned()),
             since: since.to_owned(),
+            ..ClaimGrant::default()
         };
         let before =
             ClaimSpec { grants: vec![grant("a", "t1"), grant("gone", "t1")], ..ClaimSpec::default() };
@@ -449,13 +354,41 @@ mod tests {
         assert_eq!(now.grants, [grant("a", "t1"), grant("new", "t2")]);
     }
 
+    /// Another object of the same name had what this one asks for now.
     #[test]
-    fn patterns_are_read_as_they_are_written() {
-        let name = |text| model::ServerName::new(text).unwrap();
-        for kind in [Pattern::Exact, Pattern::OneLabel, Pattern::Wildcard] {
-            let written = kind(name("a.example.com"));
-            assert_eq!(pattern(&written.to_string()).unwrap(), written);
+    fn what_the_former_object_of_a_name_was_granted_keeps_no_time() {
+        let grant = |since: &str| ClaimGrant { since: since.to_owned(), ..ClaimGrant::default() };
+        let spec = |uid: &str, since: &str| ClaimSpec {
+            origin: ClaimOrigin { uid: uid.to_owned(), ..ClaimOrigin::default() },
+            grants: vec![grant(since)],
+            ..ClaimSpec::default()
+        };
+        for (uid, since) in [("u1", "t1"), ("u2", "t2")] {
+            let mut now = spec(uid, "t2");
+            now.keep_since(&spec("u1", "t1"));
+            assert_eq!(now.grants, [grant(since)], "{uid}");
         }
-        assert!(pattern("a.example.com (one label)").is_err() && pattern(" (one label)").is_err());
+    }
+
+    /// What differs is written again, also where another client has written it.
+    #[test]
+    fn claims_differ_in_each_thing_that_they_ask_for() {
+        let all: [fn(&mut ClaimSpec); 8] = [
+            |spec| spec.address.sharing_key = Some("k".to_owned()),
+            |spec| spec.address.unreadable = vec!["x".to_owned()],
+            |spec| spec.address.spare_families = vec!["IPv6".to_owned()],
+            |spec| spec.port_pool = Some("p".to_owned()),
+            |spec| spec.client_ranges = vec!["192.0.2.0/24".to_owned()],
+            |spec| spec.precedence = Some(1),
+            |spec| spec.grants[0].client_ranges = vec!["192.0.2.0/24".to_owned()],
+            |spec| spec.grants[0].precedence = Some(1),
+        ];
+        let before = ClaimSpec { grants: vec![ClaimGrant::default()], ..ClaimSpec::default() };
+        assert!(before.is_same(&before.clone()));
+        for (at, change) in all.iter().enumerate() {
+            let mut now = before.clone();
+            change(&mut now);
+            assert!(!now.is_same(&before), "{at}");
+        }
     }
 }

@@ -2,6 +2,10 @@
 
 /// `Claim`: what an origin asks, and what it was granted.
 pub mod claim;
+/// Addresses that a Claim asks for.
+mod claim_address;
+/// What a Claim was granted and refused.
+mod claim_grant;
 /// Where a Claim leads.
 mod claim_backend;
 /// `NodeState`: what one agent says of its node.

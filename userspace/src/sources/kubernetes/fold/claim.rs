@@ -39,11 +39,16 @@ fn read(
     found: &mut Findings,
     interner: &Interner,
 ) -> Option<Claim> {
+    let unserved = spec.unserved();
     let origin = spec.origin;
     let kind = origin.kind.parse::<Kind>().map_err(|()| wrong("is no kind that claims", REMEDY));
     let kind = found.check(field("spec.origin.kind"), &origin.kind, kind)?;
     let protocol = found.check(field("spec.protocol"), &spec.protocol, protocol(&spec.protocol))?;
-    let port = found.check(field("spec.port"), spec.port, value::port(spec.port.into()))?;
+    // A port of a pool need not be one yet.
+    let port = match spec.port_pool {
+        Some(_) => value::port(spec.port.into()).unwrap_or_default(),
+        None => found.check(field("spec.port"), spec.port, value::port(spec.port.into()))?,
+    };
     let server_name = spec
         .probe_server_name
         .and_then(|text| found.check(field("spec.probeServerName"), &text, value::server_name(&text)));
@@ -64,6 +69,15 @@ fn read(
             references = Arc::default();
         }
     }
+    let is_refused = !unserved.is_empty();
+    for (name, value) in unserved {
+        found.tell(
+            field(name),
+            value,
+            wrong("is not known to this release: no connection is admitted", REMEDY),
+        );
+        references = Arc::default();
+    }
     let backends = match kind {
         Kind::Gateway | Kind::ListenerSet => ClaimBackends::None,
         _ => ClaimBackends::Services { references, server_name },
@@ -81,7 +95,11 @@ fn read(
         matches: Vec::new(),
         address: AddressWish::default(),
         refusals: Vec::new(),
-        route: (!spec.route.is_empty()).then(|| interner.of(&spec.route)),
+        route: (!spec.route.is_empty()).then(|| match is_refused {
+            false => interner.of(&spec.route),
+            // Another claim of the route may lead to its backends.
+            true => interner.of(&format!("{} (refused)", spec.route)),
+        }),
         grants,
         backends,
         source_ranges: ranges,

@@ -27,6 +27,9 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 /// What MetalLB's annotations began with in its first releases.
 const OLD_PREFIX: &str = "metallb.universe.tf/";
 const PROBE: &str = "vestibule.dev/probe";
+/// How much of what is no address is kept: Claims show it.
+const UNREADABLE_MAX: usize = 8;
+const UNREADABLE_CHARS_MAX: usize = 64;
 
 /// What is read of Services besides themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -114,24 +117,26 @@ fn load_balancer(
     let written = annotated.or_else(|| Some(("spec.loadBalancerIP".to_owned(), alone?)));
     let mut addresses = Vec::new();
     let mut field = String::new();
-    let mut is_unreadable = false;
+    let mut unreadable: Vec<Arc<str>> = Vec::new();
     if let Some((place, text)) = written {
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let address = found.check(&place, part, value::address(part));
-            is_unreadable |= address.is_none();
+            if address.is_none() && unreadable.len() < UNREADABLE_MAX {
+                unreadable.push(start_of(part));
+            }
             addresses.extend(address.filter(|address| !addresses.contains(address)));
         }
         if text.trim_matches([',', ' ']).is_empty() {
             let remedy = "write one address, or several with commas between them, or remove it";
             found.tell(&place, text, wrong("names no address", remedy));
-            is_unreadable = true;
+            unreadable.push(start_of(text));
         }
         field = place;
     }
     LoadBalancerSpec {
         addresses,
         field: interner.of(&field),
-        is_unreadable,
+        unreadable,
         given: Vec::new(),
         given_by_others: Vec::new(),
         from: PoolWish::default(),
@@ -150,6 +155,10 @@ fn load_balancer(
             _ => Affinity::None,
         },
     }
+}
+
+fn start_of(text: &str) -> Arc<str> {
+    text.chars().take(UNREADABLE_CHARS_MAX).collect::<String>().into()
 }
 
 /// Returns whose connections it admits. What cannot be read admits nobody.

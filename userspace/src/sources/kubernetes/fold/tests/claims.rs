@@ -1,6 +1,6 @@
 use super::super::claim;
 use super::{interner, lines, raw_of};
-use crate::model::claim::{ClaimBackends, Granted};
+use crate::model::claim::{AskedProtocol, ClaimBackends, Granted};
 use crate::model::{Affinity, Origin, Pattern};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -109,6 +109,76 @@ fn a_claim_with_a_policy_that_is_not_enforced_leads_nowhere_and_the_policy_is_na
         assert!(references.is_empty(), "{references:?}");
         let lines = lines(&problems).join("\n");
         assert!(lines.contains(&format!("Claim tlsroute-a-b-1: spec.policy.{said}")), "{lines}");
+    }
+}
+
+/// Returns what is said of a Claim that leads nowhere since this release does not know all that it asks for: to ignore it would serve
+/// other clients, or another port, than was granted.
+fn leads_nowhere(change: impl Fn(&mut Value)) -> String {
+    let mut object = object();
+    change(&mut object);
+    let (stored, problems) = claim(raw_of(object), &interner());
+    let claim = stored.unwrap().claim;
+    let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
+    assert!(references.is_empty(), "{references:?}");
+    assert_eq!(claim.grants.len(), 2, "nobody else gets it");
+    assert_eq!(
+        claim.route.as_deref(),
+        Some("tlsroute/a/b (refused)"),
+        "nor do its names lead where others do"
+    );
+    lines(&problems).join("\n")
+}
+
+#[test]
+fn a_claim_to_a_port_of_a_pool_leads_nowhere_and_that_is_named() {
+    for port in [0, 443] {
+        let said = leads_nowhere(|object| {
+            object["spec"]["portPool"] = json!("p");
+            object["spec"]["port"] = json!(port);
+        });
+        assert!(said.contains("Claim tlsroute-a-b-1: spec.portPool: is not known to this release"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_claim_for_some_clients_leads_nowhere_and_that_is_named() {
+    let ranges = json!(["192.0.2.0/24"]);
+    let said = leads_nowhere(|object| object["spec"]["clientRanges"] = ranges.clone());
+    assert!(
+        said.contains("spec.clientRanges: is not known to this release") && said.contains("192.0.2.0/24"),
+        "{said}"
+    );
+    let said = leads_nowhere(|object| object["spec"]["grants"][1]["clientRanges"] = ranges.clone());
+    assert!(said.contains("spec.grants.clientRanges: is not known to this release"), "{said}");
+}
+
+#[test]
+fn a_claim_with_a_precedence_leads_nowhere_and_that_is_named() {
+    let said = leads_nowhere(|object| object["spec"]["precedence"] = json!(0));
+    assert!(said.contains("spec.precedence: is not known to this release"), "{said}");
+    let said = leads_nowhere(|object| object["spec"]["grants"][0]["precedence"] = json!(-1));
+    assert!(said.contains("spec.grants.precedence: is not known to this release"), "{said}");
+}
+
+/// It is no node's problem: the Service says so.
+#[test]
+fn a_claim_to_a_protocol_that_is_not_served_is_read_and_has_nothing() {
+    for (text, protocol) in [("UDP", AskedProtocol::Udp), ("SCTP", AskedProtocol::Sctp)] {
+        let mut object = object();
+        object["spec"]["protocol"] = json!(text);
+        let (stored, problems) = claim(raw_of(object.clone()), &interner());
+        assert_eq!(stored.unwrap().claim.grants, [], "a later release may grant it");
+        assert!(
+            lines(&problems).join("\n").contains("a protocol that this release does not serve"),
+            "{problems:?}"
+        );
+        object["spec"]["grants"] = json!([]);
+        object["spec"]["refusals"] =
+            json!([{"address": "", "port": 53, "reason": "Refused", "message": "m"}]);
+        let (stored, problems) = claim(raw_of(object), &interner());
+        assert_eq!((stored.unwrap().claim.protocol, problems), (protocol, Vec::new()));
     }
 }
 

@@ -121,7 +121,7 @@ fn load_balancer(spec: &str, annotations: &str) -> String {
 fn addresses(text: &str) -> (Vec<IpAddr>, String, Vec<String>) {
     let (service, problems) = service(raw(text), &defaults(), &interner());
     let ours = service.load_balancer.unwrap();
-    assert_eq!(ours.is_unreadable, !problems.is_empty());
+    assert_eq!(!ours.unreadable.is_empty(), !problems.is_empty());
     (ours.addresses.clone(), ours.field.to_string(), lines(&problems))
 }
 
@@ -195,6 +195,10 @@ fn an_unreadable_address_leaves_the_others() {
     ));
     assert_eq!(found, ["192.0.2.9".parse::<IpAddr>().unwrap()]);
     assert_eq!(problems.len(), 3);
+    let long = load_balancer("", &format!("vestibule.dev/addresses: 'x, {}'", "y".repeat(300)));
+    let unreadable =
+        service(raw(&long), &defaults(), &interner()).0.load_balancer.unwrap().unreadable.clone();
+    assert_eq!(unreadable, ["x".into(), "y".repeat(64).into()], "Claims show them");
     let text = load_balancer(
         "",
         "metallb.universe.tf/loadBalancerIPs: x, metallb.universe.tf/ip-allocated-from-pool: p",
