@@ -14,6 +14,8 @@ pub(in super::super) struct Service {
     pub(in super::super) load_balancer_ip: Option<String>,
     pub(in super::super) load_balancer_source_ranges: Option<Vec<Value>>,
     pub(in super::super) session_affinity: Option<String>,
+    pub(in super::super) session_affinity_config: Option<Value>,
+    pub(in super::super) external_traffic_policy: Option<String>,
     pub(in super::super) ip_families: Option<Vec<String>>,
     pub(in super::super) ip_family_policy: Option<String>,
 }

@@ -27,6 +27,8 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 /// What MetalLB's annotations began with in its first releases.
 const OLD_PREFIX: &str = "metallb.universe.tf/";
 const PROBE: &str = "vestibule.dev/probe";
+/// What the API server writes into `spec.sessionAffinityConfig` where nobody says anything.
+const AFFINITY_SECS: i64 = 10_800;
 /// How much of what is no address is kept: Claims show it.
 const UNREADABLE_MAX: usize = 8;
 const UNREADABLE_CHARS_MAX: usize = 64;
@@ -133,6 +135,7 @@ fn load_balancer(
         }
         field = place;
     }
+    report_not_kept(spec, found);
     LoadBalancerSpec {
         addresses,
         field: interner.of(&field),
@@ -159,6 +162,22 @@ fn load_balancer(
 
 fn start_of(text: &str) -> Arc<str> {
     text.chars().take(UNREADABLE_CHARS_MAX).collect::<String>().into()
+}
+
+/// Reports what it asks of the delivery and is not kept. It is served all the same.
+fn report_not_kept(spec: &Service, found: &mut Findings) {
+    if let Some(policy @ "Local") = spec.external_traffic_policy.as_deref() {
+        let what = "is not kept: any ready pod is used, and backends see the node's address";
+        let remedy = "write Cluster, which is what it gets, or serve it by other means";
+        found.tell("spec.externalTrafficPolicy", policy, wrong(what, remedy));
+    }
+    let config = spec.session_affinity_config.as_ref();
+    let timeout = config.and_then(|config| config.pointer("/clientIP/timeoutSeconds")?.as_i64());
+    if let Some(timeout) = timeout.filter(|timeout| *timeout != AFFINITY_SECS) {
+        let what = "is not kept: affinity lasts as long as the set of backends";
+        let remedy = "remove it, or serve the Service by other means";
+        found.tell("spec.sessionAffinityConfig.clientIP.timeoutSeconds", timeout, wrong(what, remedy));
+    }
 }
 
 /// Returns whose connections it admits. What cannot be read admits nobody.

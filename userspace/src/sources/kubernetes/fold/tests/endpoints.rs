@@ -270,6 +270,42 @@ fn the_affinity_of_a_service_is_read() {
     assert_eq!([read("").affinity, read("sessionAffinity: None").affinity], [Affinity::None; 2]);
 }
 
+/// It is served all the same, as without them.
+#[test]
+fn what_a_service_asks_of_the_delivery_and_is_not_kept_is_named() {
+    let read = |spec: &str| {
+        let (service, problems) = service(raw(&load_balancer(spec, "")), &defaults(), &interner());
+        assert!(service.load_balancer.is_some());
+        lines(&problems)
+    };
+    let timeout = |seconds: &str| {
+        read(&format!(
+            "sessionAffinity: ClientIP, sessionAffinityConfig: {{clientIP: {{timeoutSeconds: {seconds}}}}}"
+        ))
+    };
+    assert_eq!(
+        read("externalTrafficPolicy: Local"),
+        [
+            "warning: Service ns/api: spec.externalTrafficPolicy: is not kept: any ready pod is used, and backends see the \
+             node's address (value \"Local\"); write Cluster, which is what it gets, or serve it by other means"
+        ]
+    );
+    assert_eq!(
+        timeout("60"),
+        [
+            "warning: Service ns/api: spec.sessionAffinityConfig.clientIP.timeoutSeconds: is not kept: affinity lasts as \
+             long as the set of backends (value \"60\"); remove it, or serve the Service by other means"
+        ]
+    );
+    // The API server writes these where nobody says anything.
+    assert_eq!(read("externalTrafficPolicy: Cluster").len() + timeout("10800").len(), 0);
+    assert_eq!(read("sessionAffinityConfig: null, externalTrafficPolicy: null"), [""; 0]);
+    // Of Services that are not ours nothing is said.
+    let others =
+        load_balancer("externalTrafficPolicy: Local", "").replace("vestibule.dev/lb", "example.com/lb");
+    assert_eq!(service(raw(&others), &defaults(), &interner()).1, []);
+}
+
 /// Its status is the copy of what it has, where Claims are lost.
 #[test]
 fn families_and_the_addresses_of_the_status_are_read() {
