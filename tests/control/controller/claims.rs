@@ -1,8 +1,9 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::scene::{Agent, OBJECTS, SOON, Scene, is};
+use crate::chart::rendered::template;
 
 /// A route of the Gateway's namespace, and one of another namespace for the same name, which comes later.
 const ROUTES: &str = "
@@ -94,6 +95,12 @@ fn what_is_asked_and_granted_stands_in_claims_and_what_others_write_is_undone() 
         shown.lines().next().is_some_and(|line| line.contains("ORIGIN") && line.contains("GRANTED")),
         "{shown}"
     );
+    let shown = kubectl.run(&["get", "claims", "-o", "wide"]).unwrap();
+    let row = |origin: &str| shown.lines().find(|line| line.contains(origin)).unwrap();
+    let headings = ["ADDRESS", "NAMES", "REASON"];
+    assert!(headings.iter().all(|heading| row("ORIGIN").contains(heading)), "{shown}");
+    assert!(row(" first ").contains(r#"192.0.2.1   ["a.example","*.b.example"]"#), "{shown}");
+    assert!(row(" second ").contains(r#"["a.example"]"#) && row(" second ").contains("Lost"), "{shown}");
 
     // Nobody can be kept from it where the admission policy is absent.
     let name = first["metadata"]["name"].as_str().unwrap().to_owned();
@@ -129,6 +136,50 @@ fn what_is_asked_and_granted_stands_in_claims_and_what_others_write_is_undone() 
     });
     let same = versions(&claims).iter().filter(|one| before.contains(one)).count();
     assert_eq!(same, 2, "the Gateway's, and the mark: {before:?} {claims:#}");
+    assert_eq!(scene.refusals(), [""; 0]);
+}
+
+/// The administrator, who may do everything else, is refused, and nothing that the controller does is.
+#[test]
+fn nobody_but_the_controller_writes_claims_where_the_policy_is_there() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(ROUTES).unwrap();
+    kubectl.apply(&template(&["--show-only=templates/claimwriter.yaml"]).unwrap()).unwrap();
+    let origin = json!({"kind": "TLSRoute", "namespace": "tenant", "name": "x", "uid": "u", "part": "0"});
+    let spec = json!({"origin": origin, "tenant": "thief", "protocol": "TLS", "port": 443, "granted": 0, "refused": 0});
+    let own = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "Claim", "metadata": {"name": "own"}, "spec": spec});
+    let create = || kubectl.feed(&["create", "--dry-run=server", "-f", "-"], &own.to_string());
+    // A policy is in force a moment after it was created.
+    let begun = Instant::now();
+    while create().is_ok() {
+        assert!(begun.elapsed() < SOON, "an administrator may create a Claim");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let is_refusal = |result: anyhow::Result<String>| {
+        let refusal = result.unwrap_err().to_string();
+        let parts = ["vestibule-claims-by-controller-only", "written by vestibule-controller alone"];
+        assert!(parts.iter().all(|part| refusal.contains(part)), "{refusal}");
+    };
+    is_refusal(create());
+
+    let _controller = scene.controller("a");
+    let claims = wait(&scene, "the controller's claims", |claims| {
+        ["gw", "first", "second"].iter().all(|origin| of(claims, origin).len() == 1)
+            && !of(claims, "second")[0]["spec"]["refusals"].is_null()
+    });
+    let name = of(&claims, "first")[0]["metadata"]["name"].as_str().unwrap();
+    let stolen = json!({"spec": {"tenant": "thief"}}).to_string();
+    is_refusal(kubectl.run(&["patch", "claim", name, "--type=merge", "-p", &stolen]));
+    is_refusal(kubectl.run(&["delete", "claim", name]));
+    is_refusal(kubectl.run(&["delete", "claims", "--all"]));
+    // The controller deletes one, and changes one.
+    kubectl.run(&["-n", "tenant", "delete", "tlsroute", "first"]).unwrap();
+    wait(&scene, "the name to pass on", |claims| {
+        of(claims, "first").is_empty()
+            && of(claims, "second").first().is_some_and(|one| granted(one).len() == 1)
+    });
     assert_eq!(scene.refusals(), [""; 0]);
 }
 
@@ -187,7 +238,7 @@ fn a_definition_of_another_release_is_reported_and_causes_no_stream_of_writes() 
             .all(|origin| of(claims, origin)[0]["spec"]["address"] == json!({"gateway": "tenant/gw"}))
     });
     assert_eq!(granted(of(&claims, "gw")[0]), ["binding 192.0.2.1:443"]);
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while is_stale() {
         assert!(begun.elapsed() < SOON, "{}", controller.log());
         std::thread::sleep(Duration::from_millis(200));
