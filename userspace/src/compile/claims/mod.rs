@@ -16,7 +16,7 @@ mod tests;
 use super::Compiled;
 use super::part::FilePart;
 use crate::ipam;
-use crate::model::claim::{ClaimBackends, Granted, Refusal, Why};
+use crate::model::claim::{Granted, Refusal, Why};
 use crate::model::cluster::Endpoint;
 use crate::model::{Claim, ClaimSet, Cluster, NodeFacts, ObjectName, StoredClaim};
 use crate::settle::{self, Most};
@@ -76,10 +76,8 @@ fn mark_left_out(claims: &mut [Claim], left_out: &[Arc<str>]) {
         return;
     }
     let left_out: HashSet<&str> = left_out.iter().map(|route| &**route).collect();
-    let leads_there = |claim: &&mut Claim| {
-        let is_left_out = claim.route.as_deref().is_some_and(|route| left_out.contains(route));
-        is_left_out && claim.backends != ClaimBackends::None
-    };
+    let leads_there =
+        |claim: &&mut Claim| claim.route.as_deref().is_some_and(|route| left_out.contains(route));
     for claim in claims.iter_mut().filter(leads_there) {
         for grant in &claim.grants {
             let names = match &grant.what {
