@@ -29,6 +29,8 @@ pub struct Compiler {
     file: Option<FilePart>,
     desired: Arc<Desired>,
     problems: Vec<Problem>,
+    /// What was granted to objects and is not in `desired`, each with its object.
+    left_out: Arc<[Problem]>,
     /// The number of `problems` before the warnings about the file.
     of_objects: usize,
     probes: Probes,
@@ -77,6 +79,7 @@ impl Compiler {
             file: None,
             desired: Arc::default(),
             problems: Vec::new(),
+            left_out: Arc::default(),
             of_objects: 0,
             probes: Probes::new(),
             due: Due { is_whole: true, ..Due::default() },
@@ -181,6 +184,7 @@ impl Compiler {
         self.desired = Arc::new(built.desired);
         self.of_objects = built.problems.len();
         self.problems = built.problems;
+        self.left_out = built.unserved.into();
         self.probes = built.probes;
         self.warn(true);
         Step::Whole
@@ -245,6 +249,12 @@ impl Compiler {
     /// Returns errors and warnings, in the order of the sources; without line numbers.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
+    }
+
+    /// Returns what was granted to objects and is not in [`Compiler::desired`], each with its object: the maps have no room for it, or
+    /// others have it on this node.
+    pub fn left_out(&self) -> &Arc<[Problem]> {
+        &self.left_out
     }
 
     /// Returns the backends to be probed.

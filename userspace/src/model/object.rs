@@ -38,6 +38,13 @@ pub struct ObjectRef {
     pub name: ObjectName,
 }
 
+impl ObjectRef {
+    /// Its name in NodeStates: `Gateway/namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.kind, self.name)
+    }
+}
+
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name)

@@ -148,6 +148,11 @@ impl Sources {
         objects
     }
 
+    /// Returns whose Claims are not served as they were written, as NodeStates name it, and why.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, &Problem)> {
+        self.store.iter().flat_map(Store::unread)
+    }
+
     /// The facts about the node.
     pub(super) fn node(&self) -> &NodeFacts {
         self.compiler.node()

@@ -17,6 +17,8 @@ pub(super) struct Wanted {
     pub desired: Arc<Desired>,
     /// Every Claim up to this version is in it.
     pub claims_version: u64,
+    /// What of these Claims is not in it, each with its object.
+    pub left_out: Arc<[Problem]>,
     /// The node where they should find it.
     pub node: NodeFacts,
     /// Keys for signing cookies.
@@ -48,6 +50,7 @@ struct Waiting {
     ordered: Instant,
     desired: Arc<Desired>,
     claims_version: u64,
+    left_out: Arc<[Problem]>,
 }
 
 /// The result of an order, or of several that were answered together.
@@ -70,6 +73,8 @@ pub(super) struct InForce {
     pub desired: Arc<Desired>,
     /// Every Claim up to this version is in it.
     pub claims_version: u64,
+    /// What of these Claims is not in it, each with its object.
+    pub left_out: Arc<[Problem]>,
 }
 
 /// What one output has answered.
@@ -162,6 +167,7 @@ impl Orders {
             (Some((refused, _)), Some(in_force)) if Arc::ptr_eq(refused, &wanted.desired) => {
                 wanted.desired = Arc::clone(&in_force.desired);
                 wanted.claims_version = in_force.claims_version;
+                wanted.left_out = Arc::clone(&in_force.left_out);
             }
             _ => self.refused = None,
         }
@@ -172,6 +178,7 @@ impl Orders {
             ordered: Instant::now(),
             desired: wanted.desired,
             claims_version: wanted.claims_version,
+            left_out: wanted.left_out,
         });
         self.outputs.iter_mut().for_each(|(output, _)| output.apply(right, order.clone()));
     }
@@ -226,7 +233,7 @@ impl Orders {
             first.get_or_insert(waiting.ordered);
             last = Some(waiting);
         }
-        let (ordered, Waiting { desired, claims_version, .. }) = (first?, last?);
+        let (ordered, Waiting { desired, claims_version, left_out, .. }) = (first?, last?);
         let mut result = Ok(Done::default());
         for (_, said) in &mut self.outputs {
             result = match (result, said.take(number)) {
@@ -237,7 +244,7 @@ impl Orders {
         let before = self.failed.take();
         match &result {
             Ok(_) => {
-                self.in_force = Some(InForce { desired, claims_version });
+                self.in_force = Some(InForce { desired, claims_version, left_out });
             }
             Err(error @ StartError::Problems(_)) => self.refused = Some((desired, error.to_string())),
             Err(error) => self.failed = Some(error.to_string()),
@@ -331,7 +338,8 @@ mod tests {
             // Another test may have the lock for a moment.
             let right = std::iter::repeat_with(|| pins.lock()).find_map(Result::ok).unwrap();
             let (desired, node) = (Arc::clone(desired), NodeFacts::default());
-            let wanted = Wanted { desired, claims_version, node, keys: None, is_withdrawn: false };
+            let left_out = Arc::default();
+            let wanted = Wanted { desired, claims_version, left_out, node, keys: None, is_withdrawn: false };
             orders.apply(&right, wanted, Cause::default(), Instant::now());
         }
         (orders, desired)

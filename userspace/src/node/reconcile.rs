@@ -192,6 +192,7 @@ impl Node {
         Some(Wanted {
             desired: Arc::clone(&state.desired),
             claims_version: state.claims_version,
+            left_out: Arc::clone(&state.left_out),
             node: self.sources.node().clone(),
             keys: self.keys.clone(),
             is_withdrawn: self.sources.is_withdrawn(),

@@ -1,6 +1,6 @@
 //! What this node reports to the API server, to probes and to scrapers.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,11 +19,12 @@ use super::told::{Told, View};
 use crate::admin;
 use crate::http_server::{self, Access};
 use crate::metrics::{AgentMetrics, observe, set_all};
-use crate::model::{ObjectRef, Problem};
+use crate::model::Problem;
 use crate::outputs::Done;
 use crate::plan::Part;
 use crate::sources::kubernetes::Stale;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
+use crate::sources::kubernetes::api::node_state::NodeStateSpec;
 
 /// The most exceptions that `/readyz` lists.
 const EXCEPTIONS_MAX: usize = 20;
@@ -196,48 +197,58 @@ impl Telemetry {
         if let Some(in_force) = orders.in_force() {
             self.metrics.served.set(&in_force.desired);
         }
-        let trouble = orders.trouble();
-        let remedy = "see the agent's log; it tries again and what was in force stays";
-        let failed = trouble.map(|what| Problem::error("", what.clone(), remedy));
+        let failed = failed(orders);
         let of_objects = state.into_iter().flat_map(|state| &state.problems);
-        let unheld = orders.exceptions().map(|exception| &exception.problem);
+        let unheld = orders.exceptions().map(|exception| &exception.problem).chain(left_out(orders));
         let of_node = sources.problems().chain(orders.problems()).chain(&failed).chain(unheld.clone());
-        // The controller itself detects problems of objects, but not those of the file.
-        let others = sources.problems().chain(orders.problems()).chain(&failed);
-        let own: Vec<&Problem> =
-            others.chain(of_objects.clone().filter(|problem| problem.object.is_none())).collect();
-        let exceptions = exceptions(sources, orders);
-        set_all(
-            &self.metrics.problems,
-            "kind",
-            &by_kind(of_node.chain(of_objects)),
-            &mut self.gauges.problems,
-        );
-        let unheld =
-            unheld.take(EXCEPTIONS_MAX).map(|problem| format!("{}; {}", problem.what, problem.remedy));
-        let unheld: Vec<String> = unheld.collect();
+        let counts = by_kind(of_node.chain(of_objects));
+        set_all(&self.metrics.problems, "kind", &counts, &mut self.gauges.problems);
+        let unread = sources.unread().map(|(_, problem)| problem);
+        let unheld: Vec<String> = unheld.chain(unread).take(EXCEPTIONS_MAX).map(line).collect();
         self.view(|view| {
-            view.trouble = trouble.cloned();
+            view.trouble = orders.trouble().cloned();
             view.exceptions = unheld;
         });
-        let (Some((client, identity)), Some(failing)) = (&self.api, sources.failing()) else { return };
+        let Some((client, identity)) = &self.api else { return };
         if !sources.is_complete() && self.reporter.is_none() {
             return;
         }
-        let reporter = self.reporter.get_or_insert_with(|| Reporter::start(client, identity));
-        let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
-        let stale = lines(&sources.stale());
-        let report = LeaseReport { claims_version, config: sources.chart_hash().to_owned() };
-        reporter.tell(
-            report,
-            Saying { identity, stale, failing, exceptions: &exceptions, problems: &own }.spec(),
-        );
+        let Some((report, said)) = report(known, identity) else { return };
+        self.reporter.get_or_insert_with(|| Reporter::start(client, identity)).tell(report, said);
     }
 }
 
-/// Returns what the node does not hold, with the objects concerned; without one: the node holds nothing.
-fn exceptions<'a>(sources: &Sources, orders: &'a Orders) -> Vec<(Option<ObjectRef>, &'a Problem)> {
-    let mut all = Vec::new();
+/// Returns what is reported of the state in effect to the API server; `None`: there is no cluster.
+pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseReport, NodeStateSpec)> {
+    let Known { sources, state, orders } = known;
+    let failing = sources.failing()?;
+    let failed = failed(orders);
+    // The controller itself detects problems of objects, but not those of the file.
+    let of_file = state.into_iter().flat_map(|state| &state.problems);
+    let of_file = of_file.filter(|problem| problem.object.is_none());
+    let own: Vec<&Problem> =
+        sources.problems().chain(orders.problems()).chain(&failed).chain(of_file).collect();
+    let exceptions = exceptions(sources, orders);
+    let stale = lines(&sources.stale());
+    let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
+    let report = LeaseReport { claims_version, config: sources.chart_hash().to_owned() };
+    Some((report, Saying { identity, stale, failing, exceptions: &exceptions, problems: &own }.spec()))
+}
+
+/// Returns why the outputs do not hold what they should.
+fn failed(orders: &Orders) -> Option<Problem> {
+    let remedy = "see the agent's log; it tries again and what was in force stays";
+    orders.trouble().map(|what| Problem::error("", what.clone(), remedy))
+}
+
+/// Returns what of the Claims in effect is not served.
+fn left_out(orders: &Orders) -> impl Iterator<Item = &Problem> + Clone {
+    orders.in_force().into_iter().flat_map(|in_force| &*in_force.left_out)
+}
+
+/// Returns what the node does not hold, with the objects concerned, as NodeStates name them; without one: the node holds nothing.
+fn exceptions<'a>(sources: &'a Sources, orders: &'a Orders) -> Vec<(Option<String>, &'a Problem)> {
+    let (mut all, mut of_objects) = (Vec::new(), BTreeMap::new());
     let (mut listeners, mut routes) = (HashMap::new(), HashMap::new());
     for exception in orders.exceptions() {
         match &exception.part {
@@ -255,9 +266,22 @@ fn exceptions<'a>(sources: &Sources, orders: &'a Orders) -> Vec<(Option<ObjectRe
     }
     if !listeners.is_empty() || !routes.is_empty() {
         let objects = sources.objects_of(&listeners, &routes);
-        all.extend(objects.into_iter().map(|(object, problem)| (Some(object), problem)));
+        of_objects.extend(objects.into_iter().map(|(object, problem)| (object.key(), problem)));
     }
+    let left_out = left_out(orders).filter_map(|problem| Some((problem.object.as_ref()?.key(), problem)));
+    // Of one object, one is enough.
+    for (object, problem) in left_out.chain(sources.unread().map(|(key, problem)| (key.to_owned(), problem)))
+    {
+        of_objects.entry(object).or_insert(problem);
+    }
+    all.extend(of_objects.into_iter().map(|(object, problem)| (Some(object), problem)));
     all
+}
+
+fn line(problem: &Problem) -> String {
+    let object = problem.object.as_ref().map_or(String::new(), |object| format!("{object}: "));
+    let field = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
+    format!("{object}{field}{}; {}", problem.what, problem.remedy)
 }
 
 fn lines(stale: &[Stale]) -> Vec<String> {

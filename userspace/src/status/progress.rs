@@ -85,7 +85,7 @@ impl From<Vec<(String, Option<String>)>> for Missing {
 
 /// Returns the name of an object in NodeStates.
 pub fn key(object: &ObjectRef) -> String {
-    format!("{}/{}", object.kind, object.name)
+    object.key()
 }
 
 impl Nodes {

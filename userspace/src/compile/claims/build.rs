@@ -5,13 +5,14 @@ use super::super::file::sorted;
 use super::Ground;
 use super::backends::{Endpoints, Resolved};
 use super::probing;
-use crate::model::claim::{ClaimBackends, Granted};
+use crate::model::claim::{ClaimBackends, Grant, Granted};
 use crate::model::{
     Affinity, BackendSpec, Claim, Desired, DesiredListener, DesiredRoute, Origin, Pattern, Probes, Problem,
     Protocol, ServerName, Settings, SourceRanges,
 };
 use crate::settle;
-use foldhash::{HashMap, HashMapExt, HashSet, HashSetExt};
+use foldhash::{HashMap, HashMapExt};
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -22,6 +23,8 @@ pub(in crate::compile) struct Built {
     pub(in crate::compile) probes: Probes,
     /// Routes that the maps have no room for.
     pub(super) left_out: Vec<Arc<str>>,
+    /// What was granted to objects and is not in `desired`, each with its object.
+    pub(in crate::compile) unserved: Vec<Problem>,
     /// What is wrong with backends, and what the maps have no room for.
     pub(in crate::compile) problems: Vec<Problem>,
 }
@@ -51,6 +54,9 @@ struct Lead<'c> {
     is_used: bool,
 }
 
+/// The route, by index, that each name leads to, by binding.
+type Names<'c> = HashMap<(usize, &'c Pattern), usize>;
+
 /// What leads where, by binding and route.
 #[derive(Default)]
 struct Leads<'c> {
@@ -64,8 +70,8 @@ pub(super) fn build<'c>(
     settings: &Settings,
     ground: Ground<'_>,
 ) -> Built {
-    let leads = Leads::new(claims);
     let mut built = Built::default();
+    let leads = Leads::new(claims, &mut built.unserved);
     let services = Endpoints::new(ground, leads.bindings.iter().map(|binding| binding.at));
     let mut routes = Vec::with_capacity(leads.routes.len());
     for (index, lead) in leads.routes.iter().enumerate().filter(|(_, lead)| lead.is_used) {
@@ -110,11 +116,11 @@ impl Binding<'_> {
 }
 
 impl<'c> Leads<'c> {
-    fn new(claims: impl IntoIterator<Item = &'c Claim>) -> Self {
+    fn new(claims: impl IntoIterator<Item = &'c Claim>, unserved: &mut Vec<Problem>) -> Self {
         let mut this = Self::default();
         let mut bindings: HashMap<SocketAddr, usize> = HashMap::new();
         let mut routes: HashMap<&str, usize> = HashMap::new();
-        let mut names: HashSet<(usize, &Pattern)> = HashSet::new();
+        let mut names = Names::new();
         for claim in claims {
             let route = claim.route.as_ref().map(|name| {
                 *routes.entry(&**name).or_insert_with(|| {
@@ -132,37 +138,67 @@ impl<'c> Leads<'c> {
                 })
             });
             // A route of the file has a name that the controller took for free. It will give the object's another.
-            if route.is_some_and(|route| is_of_another_source(this.routes[route].origin, &claim.origin)) {
+            if let Some(first) = route.filter(|route| this.is_of_another_source(*route, claim)) {
+                let Lead { name, origin, .. } = &this.routes[first];
+                unserved.extend(unserved_of(claim, &format!("the route name {name}"), origin));
                 continue;
             }
+            let mut lost = None;
             for grant in &claim.grants {
                 let binding = *bindings.entry(grant.at).or_insert_with(|| {
                     let (at, protocol, origin) = (grant.at, grant.protocol, &claim.origin);
                     this.bindings.push(Binding { at, protocol, origin, rest: None, refusing: None });
                     this.bindings.len() - 1
                 });
-                if this.bindings[binding].protocol != grant.protocol {
-                    continue;
-                }
-                match (&grant.what, route) {
-                    (_, None) => {}
-                    (Granted::Binding, Some(route)) => {
-                        this.bindings[binding].refusing.get_or_insert(route);
-                    }
-                    (Granted::Rest, Some(route)) => {
-                        this.bindings[binding].rest.get_or_insert(route);
-                    }
-                    (Granted::Names(pattern), Some(route)) if names.insert((binding, pattern)) => {
-                        this.routes[route].names.push((binding, pattern.clone()));
-                    }
-                    (Granted::Names(_), Some(_)) => {}
-                }
+                let holder = this.grant(binding, grant, route, &mut names);
+                lost = lost.or(holder.map(|holder| (grant, holder)));
             }
+            // One for each claim is enough: of its object, only one is reported.
+            unserved.extend(lost.and_then(|(grant, holder)| unserved_of(claim, &text(grant), holder)));
         }
         let to: Vec<usize> = this.bindings.iter().filter_map(Binding::route).collect();
         to.into_iter().for_each(|route| this.routes[route].is_used = true);
         this.routes.iter_mut().for_each(|route| route.is_used |= !route.names.is_empty());
         this
+    }
+
+    /// Whether one of a route, by index, and a claim is of the static file, and the other an object's.
+    fn is_of_another_source(&self, route: usize, claim: &Claim) -> bool {
+        is_of_another_source(self.routes[route].origin, &claim.origin)
+    }
+
+    /// Notes what was granted at a binding to a claim that leads to a route. Returns who has it, if the claim has not: on this node alone,
+    /// for the controller knows nothing of the static file.
+    fn grant(
+        &mut self,
+        binding: usize,
+        grant: &'c Grant,
+        route: Option<usize>,
+        names: &mut Names<'c>,
+    ) -> Option<&'c Origin> {
+        let at = &mut self.bindings[binding];
+        if at.protocol != grant.protocol {
+            return Some(at.origin);
+        }
+        let route = route?;
+        let holder = match &grant.what {
+            Granted::Binding => {
+                at.refusing.get_or_insert(route);
+                return None;
+            }
+            Granted::Rest => *at.rest.get_or_insert(route),
+            Granted::Names(pattern) => match names.entry((binding, pattern)) {
+                Entry::Occupied(held) => *held.get(),
+                Entry::Vacant(free) => {
+                    self.routes[route].names.push((binding, pattern.clone()));
+                    *free.insert(route)
+                }
+            },
+        };
+        let (own, holder) = (&self.routes[route], &self.routes[holder]);
+        // What only refuses connections loses nothing where others take them.
+        let leads = !matches!(own.backends, ClaimBackends::None);
+        (leads && is_of_another_source(own.origin, holder.origin)).then_some(holder.origin)
     }
 
     /// Returns the backends of a route, and the server name of their probes.
@@ -214,6 +250,24 @@ impl<'c> Leads<'c> {
         });
         backends
     }
+}
+
+/// Returns what was granted, for people.
+fn text(grant: &Grant) -> String {
+    match &grant.what {
+        Granted::Names(pattern) => format!("{pattern} at {}", grant.at),
+        Granted::Binding | Granted::Rest => grant.at.to_string(),
+    }
+}
+
+/// Returns what is wrong with a claim of an object that has not what it was granted, because of `holder`.
+fn unserved_of(claim: &Claim, what: &str, holder: &Origin) -> Option<Problem> {
+    let remedy = match holder {
+        Origin::File { .. } => "change the static file of this node, or the object",
+        Origin::Object { .. } => "see who has it in `kubectl get claims`; the controller settles that",
+    };
+    let what = format!("is not served on this node: {holder} has {what}");
+    Some(Problem::warning("", what, remedy).object(claim.origin.object()?))
 }
 
 /// Whether one is of the static file, and the other an object.
@@ -281,7 +335,11 @@ fn fitting<T, U>(
             false => Problem::warning("settings.maxNames", what, "raise it").value(names_max),
         };
         built.problems.push(match lead_of(place).origin.object() {
-            Some(object) => problem.object(object),
+            Some(object) => {
+                let problem = problem.object(object);
+                built.unserved.push(problem.clone());
+                problem
+            }
             None => problem,
         });
     }

@@ -9,5 +9,7 @@ mod chart;
 mod cluster;
 /// Answers of the outputs.
 mod outputs;
+/// What the node does not hold of its Claims.
+mod unheld;
 /// The writer of the maps.
 mod hands;

@@ -1,8 +1,8 @@
 //! Claims, as far as they are known to be whole.
 
 use super::api::claim::SETTLED;
-use super::watch_event::Mark;
-use crate::model::StoredClaim;
+use super::watch_event::{Mark, ReadClaim};
+use crate::model::{ObjectRef, Problem, StoredClaim};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,11 +10,22 @@ use std::time::Instant;
 /// Claims by name.
 type Claims = BTreeMap<Arc<str>, StoredClaim>;
 
+/// A Claim that is not served as it was written: something of it cannot be read.
+#[derive(Debug)]
+struct Unread {
+    /// Whose it is, as in NodeStates; `None`: that was never known.
+    origin: Option<Arc<str>>,
+    /// The first that cannot be read.
+    problem: Problem,
+}
+
 /// All Claims. What is reported while [`SETTLED`] is not there may be any part of them, and is not served: what was known before is.
 #[derive(Debug)]
 pub(super) struct ClaimTable {
     /// What was reported.
     reported: Claims,
+    /// Those of which something cannot be read.
+    unread: BTreeMap<Arc<str>, Unread>,
     /// The newest version that was reported.
     version: u64,
     /// What was known when the mark went, and its version.
@@ -28,21 +39,44 @@ pub(super) struct ClaimTable {
 impl Default for ClaimTable {
     fn default() -> Self {
         let unmarked_since = Some(Instant::now());
-        Self { reported: Claims::new(), version: 0, kept: None, unmarked_since, is_withdrawn: false }
+        let (reported, unread) = (Claims::new(), BTreeMap::new());
+        Self { reported, unread, version: 0, kept: None, unmarked_since, is_withdrawn: false }
     }
 }
 
 impl ClaimTable {
-    /// New or changed. Whether it says anything new.
-    pub(super) fn put(&mut self, name: &Arc<str>, claim: Option<StoredClaim>) -> bool {
+    /// New or changed; and what of it cannot be read, if anything. Whether it says anything new.
+    pub(super) fn put(&mut self, name: &Arc<str>, read: ReadClaim, wrong: Option<Problem>) -> bool {
+        self.note_unread(name, read.origin, wrong);
         // One that cannot be read stays what it was.
-        let Some(claim) = claim else { return false };
+        let Some(claim) = read.claim else { return false };
         self.version = self.version.max(claim.version);
         if self.reported.get(name) == Some(&claim) {
             return false;
         }
         self.reported.insert(Arc::clone(name), claim);
         self.is_marked()
+    }
+
+    /// Notes what of a Claim cannot be read.
+    fn note_unread(&mut self, name: &Arc<str>, origin: Option<Arc<str>>, wrong: Option<Problem>) {
+        let Some(problem) = wrong else {
+            self.unread.remove(name);
+            return;
+        };
+        let former = || self.unread.get(name).and_then(|unread| unread.origin.clone());
+        let of_stored = || {
+            let object = self.reported.get(name).and_then(|stored| stored.claim.origin.object());
+            object.as_ref().map(ObjectRef::key).map(Arc::from)
+        };
+        let origin = origin.or_else(of_stored).or_else(former);
+        self.unread.insert(Arc::clone(name), Unread { origin, problem });
+    }
+
+    /// Returns whose Claims are not served as they were written, as in NodeStates, and why. Those of an unknown origin are not
+    /// among them.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, &Problem)> {
+        self.unread.values().filter_map(|unread| Some((&**unread.origin.as_ref()?, &unread.problem)))
     }
 
     /// The mark is there. Whether it says anything new.
@@ -69,6 +103,7 @@ impl ClaimTable {
             }
             return true;
         }
+        self.unread.remove(name);
         self.reported.remove(name).is_some() && self.is_marked()
     }
 
@@ -112,11 +147,11 @@ impl ClaimTable {
 mod tests {
     use super::*;
     use crate::model::claim::{AddressWish, ClaimBackends};
-    use crate::model::{Claim, Origin, Protocol};
+    use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
 
-    fn claim(version: u64) -> Option<StoredClaim> {
+    fn claim(version: u64) -> ReadClaim {
         let claim = Claim {
-            origin: Origin::File { what: "route", name: "x".into() },
+            origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: ObjectName::new("ns", "x") },
             part: "".into(),
             uid: "".into(),
             tenant: None,
@@ -131,7 +166,7 @@ mod tests {
             source_ranges: None,
             affinity: crate::model::Affinity::None,
         };
-        Some(StoredClaim { version, claim: Arc::new(claim) })
+        ReadClaim { claim: Some(StoredClaim { version, claim: Arc::new(claim) }), origin: None }
     }
 
     fn known(table: &ClaimTable) -> Vec<&str> {
@@ -141,16 +176,43 @@ mod tests {
     #[test]
     fn claims_are_known_when_the_mark_is_there() {
         let mut table = ClaimTable::default();
-        assert!(!table.put(&"a".into(), claim(7)) && !table.is_known());
+        assert!(!table.put(&"a".into(), claim(7), None) && !table.is_known());
         assert!(table.mark(Mark::default()) && table.is_known());
         assert_eq!((known(&table), table.version()), (vec!["a"], 7));
-        assert!(!table.put(&"a".into(), claim(7)), "nothing new");
-        assert!(table.put(&"b".into(), claim(9)));
+        assert!(!table.put(&"a".into(), claim(7), None), "nothing new");
+        assert!(table.put(&"b".into(), claim(9), None));
         assert_eq!(table.version(), 9);
-        assert!(!table.put(&"b".into(), None), "one that cannot be read stays what it was");
+        assert!(
+            !table.put(&"b".into(), ReadClaim::default(), None),
+            "one that cannot be read stays what it was"
+        );
         assert_eq!(known(&table), ["a", "b"]);
         assert!(table.take_away("a"));
         assert_eq!((known(&table), table.version()), (vec!["b"], 9));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_known_with_its_origin_until_it_is_read() {
+        let mut table = ClaimTable::default();
+        table.mark(Mark::default());
+        let wrong = || Some(Problem::warning("spec", "is no such thing", "look"));
+        let origins = |table: &ClaimTable| -> Vec<String> {
+            table.unread().map(|(origin, _)| origin.to_owned()).collect()
+        };
+        table.put(&"a".into(), ReadClaim::default(), wrong());
+        assert_eq!(origins(&table), [""; 0], "of an unknown origin");
+        let of = |origin: &str| ReadClaim { claim: None, origin: Some(origin.into()) };
+        table.put(&"a".into(), of("Later/ns/y"), wrong());
+        assert_eq!(origins(&table), ["Later/ns/y"]);
+        table.put(&"a".into(), ReadClaim::default(), wrong());
+        assert_eq!(origins(&table), ["Later/ns/y"], "what was known of it before");
+        table.put(&"b".into(), claim(1), None);
+        table.put(&"b".into(), ReadClaim::default(), wrong());
+        assert_eq!(origins(&table), ["Later/ns/y", "Service/ns/x"], "what the stored Claim says");
+        table.put(&"b".into(), claim(2), None);
+        assert_eq!(origins(&table), ["Later/ns/y"]);
+        table.take_away("a");
+        assert_eq!(origins(&table), [""; 0]);
     }
 
     /// All Claims, or their definition, are deleted. The mark goes first: it is the first in order.
@@ -158,7 +220,7 @@ mod tests {
     fn what_goes_after_the_mark_is_served_on_until_the_mark_is_back() {
         let mut table = ClaimTable::default();
         for name in ["a", "b"] {
-            table.put(&name.into(), claim(5));
+            table.put(&name.into(), claim(5), None);
         }
         table.mark(Mark::default());
         let names: Vec<Arc<str>> = table.names().collect();
@@ -168,7 +230,7 @@ mod tests {
         }
         assert!(table.is_known() && table.unmarked_since().is_some());
         assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
-        assert!(!table.put(&"b".into(), claim(8)));
+        assert!(!table.put(&"b".into(), claim(8), None));
         assert_eq!((known(&table), table.version()), (vec!["a", "b"], 5));
         assert!(table.mark(Mark::default()));
         assert_eq!((known(&table), table.version()), (vec!["b"], 8));
@@ -178,7 +240,7 @@ mod tests {
     #[test]
     fn what_the_mark_says_is_news_and_is_kept_while_it_is_missing() {
         let mut table = ClaimTable::default();
-        table.put(&"a".into(), claim(5));
+        table.put(&"a".into(), claim(5), None);
         let mark = |version, is_withdrawn| Mark { version, is_withdrawn };
         assert!(table.mark(mark(6, false)) && !table.is_withdrawn());
         assert_eq!(table.version(), 6);

@@ -6,12 +6,12 @@ use super::fold;
 use super::interner::Interner;
 use super::source::Source;
 use super::store::Store;
-use super::watch_event::{Body, Entry, Mark, Message, Slice, WatchEvent};
+use super::watch_event::{Body, Entry, Mark, Message, ReadClaim, Slice, WatchEvent};
 use super::watches::Reads;
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, Policy};
 use crate::model::{Claim, Kind, ObjectName, Origin, Protocol, StoredClaim};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -56,6 +56,28 @@ impl Script {
     pub(crate) fn list_some(&self, services: &[(&str, [u8; 4])]) {
         let claims: Vec<Claim> = services.iter().map(|(name, address)| claim(name, *address)).collect();
         self.tell(Source::Claims, WatchEvent::Listed(entries(&claims).collect()));
+    }
+
+    /// A Claim is written as `change` makes it: that of Service `ns/NAME` at this address.
+    pub(crate) fn put_service(
+        &self,
+        (name, address): (&str, [u8; 4]),
+        version: u64,
+        change: impl FnOnce(&mut Value),
+    ) {
+        let (name, mut object) = object(&claim(name, address), version).unwrap();
+        change(&mut object);
+        let Object(raw) = serde_json::from_value::<Object<InSpec<ClaimSpec>, false>>(object).unwrap();
+        let (read, problems) = fold::claim(raw, &Interner::default());
+        let entry =
+            Entry { name: ObjectName::new("", name), body: Body::Claim(read), problems, status: None };
+        self.tell(Source::Claims, WatchEvent::Put(Box::new(entry)));
+    }
+
+    /// The Claim of Service `ns/NAME` is deleted.
+    pub(crate) fn drop_service(&self, name: &str) {
+        let (name, _) = object(&claim(name, [0; 4]), 1).unwrap();
+        self.tell(Source::Claims, WatchEvent::Gone(ObjectName::new("", name)));
     }
 
     /// The controller's mark is written again.
@@ -113,7 +135,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
 fn entries(claims: &[Claim]) -> impl Iterator<Item = Entry> {
     stored(claims, 1).into_iter().map(|(name, claim)| Entry {
         name: ObjectName::new("", name),
-        body: Body::Claim(Some(claim)),
+        body: Body::Claim(ReadClaim { claim: Some(claim), origin: None }),
         problems: Vec::new(),
         status: None,
     })
@@ -123,15 +145,20 @@ fn entries(claims: &[Claim]) -> impl Iterator<Item = Entry> {
 pub(crate) fn stored(claims: &[Claim], version: u64) -> BTreeMap<Arc<str>, StoredClaim> {
     let interner = Interner::default();
     let one = |claim: &Claim| {
-        let origin = ClaimOrigin::of(claim)?;
-        let name = origin.object_name();
-        let spec = ClaimSpec::of(origin, claim, "2026-11-26T00:00:00Z");
-        let object =
-            json!({"metadata": {"name": name, "resourceVersion": version.to_string()}, "spec": spec});
+        let (name, object) = object(claim, version)?;
         let Object(raw) = serde_json::from_value::<Object<InSpec<ClaimSpec>, false>>(object).unwrap();
-        let (stored, problems) = fold::claim(raw, &interner);
+        let (read, problems) = fold::claim(raw, &interner);
         assert_eq!(problems, [], "{claim:?}");
-        Some((name.into(), stored?))
+        Some((name.into(), read.claim?))
     };
     claims.iter().filter_map(one).collect()
+}
+
+/// The name of a Claim, and the Claim as the controller writes it.
+fn object(claim: &Claim, version: u64) -> Option<(String, Value)> {
+    let origin = ClaimOrigin::of(claim)?;
+    let name = origin.object_name();
+    let spec = ClaimSpec::of(origin, claim, "2026-11-26T00:00:00Z");
+    let metadata = json!({"name": name, "resourceVersion": version.to_string()});
+    Some((name, json!({"metadata": metadata, "spec": spec})))
 }

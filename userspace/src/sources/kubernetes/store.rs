@@ -7,7 +7,7 @@ use super::tables::Tables;
 use super::watch_event::{Message, StoredStatus, WatchEvent};
 use super::watches::{Options, Reads, Start};
 use crate::model::cluster::Policy;
-use crate::model::{Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places};
+use crate::model::{Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places, Problem};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -187,6 +187,11 @@ impl Store {
     /// Every Claim up to this version of the API server is in [`Store::claim_set`]; 0: none is known.
     pub fn claims_version(&self) -> u64 {
         self.tables.claims.version()
+    }
+
+    /// Returns whose Claims are not served as they were written, because something of them cannot be read, and what: `TLSRoute/ns/name`.
+    pub fn unread(&self) -> impl Iterator<Item = (&str, &Problem)> {
+        self.tables.claims.unread()
     }
 
     /// Whether Vestibule is withdrawn from the cluster.

@@ -24,6 +24,7 @@ impl Tables {
     /// A new or changed object. Whether it says anything new; what slices say shows in [`Tables::settle`].
     pub(super) fn put(&mut self, source: Source, entry: Entry) -> bool {
         let Entry { name, body, problems, status } = entry;
+        let first = problems.first().cloned();
         let mut changed = self.put_problems(source, &name, problems);
         changed |= self.put_status(source, &name, status);
         let cluster = &mut self.cluster;
@@ -45,7 +46,7 @@ impl Tables {
             Body::IngressClass(false) => cluster.ingress.classes.remove(&name.name),
             Body::Ingress(spec) => put(&mut cluster.ingress.all, name, spec),
             Body::Pool(spec) => put(&mut cluster.pools, name, spec),
-            Body::Claim(claim) => self.claims.put(&name.name, claim),
+            Body::Claim(read) => self.claims.put(&name.name, read, first),
             Body::Mark(mark) => self.claims.mark(mark),
         };
         changed

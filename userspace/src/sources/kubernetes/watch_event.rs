@@ -73,10 +73,18 @@ pub(super) enum Body {
     IngressClass(bool),
     Ingress(Arc<IngressSpec>),
     Pool(Arc<PoolSpec>),
-    /// `None`: it cannot be read.
-    Claim(Option<StoredClaim>),
+    Claim(ReadClaim),
     /// The Claim that marks that all are written.
     Mark(Mark),
+}
+
+/// A Claim, as far as it can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ReadClaim {
+    /// `None`: it cannot be read.
+    pub(super) claim: Option<StoredClaim>,
+    /// Whose it is, as in NodeStates, if something of it cannot be read; `None`: nor can that.
+    pub(super) origin: Option<Arc<str>>,
 }
 
 /// What the mark says that all Claims are written.

@@ -1,9 +1,10 @@
 //! Claim: what the controller wrote, back to what it meant.
 
-use super::super::api::claim::{self, ClaimProbe, ClaimSpec, REMEDY, protocol};
+use super::super::api::claim::{self, ClaimOrigin, ClaimProbe, ClaimSpec, REMEDY, protocol};
 use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
+use super::super::watch_event::ReadClaim;
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim};
@@ -12,11 +13,11 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// `None`: it cannot be read. A grant that cannot be read is left out.
-pub(in super::super) fn fold(
-    raw: Raw<InSpec<ClaimSpec>>,
-    interner: &Interner,
-) -> (Option<StoredClaim>, Vec<Problem>) {
+/// The most bytes of a name in Kubernetes.
+const NAME_BYTES_MAX: usize = 253;
+
+/// A grant that cannot be read is left out. Whatever is found, the node does not hold the Claim as it was written.
+pub(in super::super) fn fold(raw: Raw<InSpec<ClaimSpec>>, interner: &Interner) -> (ReadClaim, Vec<Problem>) {
     let mut found = Findings::of(None);
     let name = raw.meta.name.unwrap_or_default();
     let field = |field: &str| format!("Claim {name}: {field}");
@@ -26,11 +27,20 @@ pub(in super::super) fn fold(
     let spec =
         raw.body.map_err(|error| wrong(format!("does not have the shape of its kind: {error}"), REMEDY));
     let spec = found.check(field("spec"), "", spec).and_then(|body| body.spec);
+    let origin = spec.as_ref().and_then(|spec| key(&spec.origin));
     let claim = version.zip(spec).and_then(|(version, spec)| {
         let claim = Arc::new(read(spec, field, &mut found, interner)?);
         Some(StoredClaim { version, claim })
     });
-    (claim, found.into_problems())
+    let problems = found.into_problems();
+    (ReadClaim { claim, origin: origin.filter(|_| !problems.is_empty()) }, problems)
+}
+
+/// Returns what NodeStates call an origin. Its kind may be one that this release does not know.
+fn key(origin: &ClaimOrigin) -> Option<Arc<str>> {
+    let ClaimOrigin { kind, namespace, name, .. } = origin;
+    let is_name = |text: &String| !text.is_empty() && text.len() <= NAME_BYTES_MAX;
+    [kind, namespace, name].into_iter().all(is_name).then(|| format!("{kind}/{namespace}/{name}").into())
 }
 
 fn read(
@@ -63,7 +73,7 @@ fn read(
     for (name, value) in &spec.policy {
         let read = match &**name {
             claim::SOURCE_RANGES => source_ranges(value).map(|read| ranges = Some(read)),
-            _ => Err(wrong("is not enforced by this release: no connection is admitted", REMEDY)),
+            _ => Err(not_enforced()),
         };
         if found.check(field(&format!("spec.policy.{name}")), value, read).is_none() {
             references = Arc::default();
@@ -76,6 +86,14 @@ fn read(
             value,
             wrong("is not known to this release: no connection is admitted", REMEDY),
         );
+        references = Arc::default();
+    }
+    let affinity = match spec.session_affinity.as_deref() {
+        None => Some(Affinity::None),
+        Some(claim::CLIENT_IP) => Some(Affinity::ClientIp),
+        Some(other) => found.check(field("spec.sessionAffinity"), other, Err(not_enforced())),
+    };
+    if affinity.is_none() {
         references = Arc::default();
     }
     let backends = match kind {
@@ -103,12 +121,13 @@ fn read(
         grants,
         backends,
         source_ranges: ranges,
-        // What a later release may write besides is served as if it were absent: it admits nobody more.
-        affinity: match spec.session_affinity.as_deref() {
-            Some(claim::CLIENT_IP) => Affinity::ClientIp,
-            _ => Affinity::None,
-        },
+        affinity: affinity.unwrap_or_default(),
     })
+}
+
+/// What a later release may ask for: to admit no client is better than to admit all, or to another backend.
+fn not_enforced() -> Wrong {
+    wrong("is not enforced by this release: no connection is admitted", REMEDY)
 }
 
 fn source_ranges(value: &Value) -> Result<SourceRanges, Wrong> {
@@ -134,7 +153,10 @@ fn reference(
         port: interner.of(&service.port_name),
         probe: service.probe.and_then(|own| found.check(field("spec.backends"), &own.kind, probe(&own))),
     });
-    ClaimBackend { weight: u32::try_from(backend.weight).unwrap_or_default(), service }
+    let weight =
+        u32::try_from(backend.weight).map_err(|_| wrong("is no share: it gets no connection", REMEDY));
+    let weight = found.check(field("spec.backends.weight"), backend.weight, weight);
+    ClaimBackend { weight: weight.unwrap_or_default(), service }
 }
 
 fn probe(probe: &ClaimProbe) -> Result<ProbeSpec, Wrong> {
