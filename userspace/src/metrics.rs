@@ -23,13 +23,52 @@ use crate::dataplane::load::LoadError;
 use crate::dataplane::maps::Maps;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
-use crate::model::Desired;
+use crate::dataplane::sizes::Sizes;
+use crate::dataplane::swept::{Found, Swept};
+use crate::model::{Desired, Pattern};
 
 /// The most routes that have metrics of their own. The others are summed up as [`OTHERS`].
 const ROUTES_MAX: usize = 10_000;
 
-/// The label of routes beyond [`ROUTES_MAX`], and of all routes if metrics per route are switched off.
+/// The most routes of a node that have metrics of their own without being asked for: on 500 nodes, each is 1,500 series.
+const FEW_ROUTES: usize = 200;
+
+/// The label of routes beyond [`ROUTES_MAX`], and of all routes if they have no metrics of their own.
 const OTHERS: &str = "(others)";
+
+/// Whether each route has metrics of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PerRoute {
+    /// If there are few.
+    #[default]
+    Auto,
+    /// Yes.
+    Always,
+    /// No.
+    Never,
+}
+
+impl PerRoute {
+    /// Returns how many of a number of routes have metrics of their own.
+    fn most(self, routes: usize) -> usize {
+        match self {
+            Self::Auto if routes > FEW_ROUTES => 0,
+            Self::Auto | Self::Always => ROUTES_MAX,
+            Self::Never => 0,
+        }
+    }
+
+    /// Returns numbers by route, of a node with this number of routes, with the sum of those that have no metrics of their own.
+    pub fn some(self, routes: usize, mut by_route: BTreeMap<String, i64>) -> BTreeMap<String, i64> {
+        let most = self.most(routes);
+        if by_route.len() > most {
+            let own = by_route.iter().nth(most).map(|(route, _)| route.clone()).unwrap_or_default();
+            let others = by_route.split_off(&own);
+            by_route.insert(OTHERS.to_owned(), others.into_values().sum());
+        }
+        by_route
+    }
+}
 
 /// One label and its value.
 pub type Label = [(&'static str, String); 1];
@@ -106,11 +145,15 @@ pub struct AgentMetrics {
     pub apply_seconds: Histogram,
     /// Whose each route is.
     pub served: Served,
+    /// Whether each route has metrics of its own.
+    pub per_route: PerRoute,
+    /// What sweeps through all connections found.
+    pub swept: Swept,
 }
 
 impl AgentMetrics {
     /// Registers all of these, and the metrics read from the maps in `pins`.
-    pub fn register(registry: &mut Registry, pins: &Pins, per_route: bool) -> Self {
+    pub fn register(registry: &mut Registry, pins: &Pins, per_route: PerRoute) -> Self {
         let this = Self {
             writer: Gauge::default(),
             stale: Gauges::default(),
@@ -122,6 +165,8 @@ impl AgentMetrics {
             compile_seconds: seconds(),
             apply_seconds: seconds(),
             served: Served::default(),
+            per_route,
+            swept: Swept::default(),
         };
         registry.register("writer", "Whether this process writes the node's maps", this.writer.clone());
         let help = "Whether what this source says may be old: the API server is away or refuses";
@@ -141,8 +186,8 @@ impl AgentMetrics {
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         let help = "From the desired state to the last map write";
         registry.register("apply_seconds", help, this.apply_seconds.clone());
-        let served = this.served.clone();
-        registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route, served }));
+        let (served, swept) = (this.served.clone(), this.swept.clone());
+        registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route, served, swept }));
         this
     }
 }
@@ -168,12 +213,13 @@ pub fn observe(histogram: &Histogram, time: Duration) {
     histogram.observe(time.as_secs_f64());
 }
 
-/// The programs' counts, read from the pinned maps at each scrape.
+/// The programs' counts, read from the pinned maps at each scrape, but for what grows with connections: that is what sweeps found.
 #[derive(Debug)]
 struct FromMaps {
     pins: Pins,
-    per_route: bool,
+    per_route: PerRoute,
     served: Served,
+    swept: Swept,
 }
 
 /// The values read by one scrape.
@@ -188,31 +234,58 @@ struct Reading {
 impl FromMaps {
     fn read(&self) -> Result<Reading, LoadError> {
         let maps = read::open(&self.pins)?;
-        let routes = if self.per_route { ROUTES_MAX } else { 0 };
-        let names = maps.routes_exact.count()? + maps.routes_long.count()?;
-        let gauges = vec![
-            ("flows", "Connections in the flow table", maps.flows.count()?),
-            ("flows_capacity", "Connections that the flow table takes", u64::from(maps.flows.capacity())),
-            ("hellos", "Connections whose ClientHello is held", maps.hellos.count()?),
-            ("hellos_capacity", "ClientHellos that can be held", u64::from(maps.hellos.capacity())),
-            ("names", "Server names in the maps, without wildcards of any depth", names),
-            ("names_capacity", "Server names that the maps take", u64::from(maps.routes_exact.capacity())),
-        ];
-        Ok(Reading { reasons: read::reasons(&self.pins)?, routes: counted(&maps, routes)?, gauges })
+        let sizes = Sizes {
+            flows: maps.flows.capacity(),
+            names: maps.routes_exact.capacity(),
+            hellos: maps.hellos.capacity(),
+        };
+        Ok(Reading {
+            reasons: read::reasons(&self.pins)?,
+            routes: counted(&maps, self.per_route)?,
+            gauges: gauges(sizes, self.swept.get(), &self.served.get()),
+        })
     }
 }
 
+/// Returns gauges: name, help, value. Gets no map, so that a scrape counts nothing in them.
+fn gauges(sizes: Sizes, swept: Option<Found>, served: &Desired) -> Vec<(&'static str, &'static str, u64)> {
+    let mut gauges = vec![
+        ("flows_capacity", "Connections that the flow table takes", u64::from(sizes.flows)),
+        ("hellos_capacity", "ClientHellos that can be held", u64::from(sizes.hellos)),
+        ("names_capacity", "Server names that the maps take", u64::from(sizes.names)),
+    ];
+    // Only the process that writes the maps sweeps, and knows what they hold.
+    let Some(Found { flows, hellos, refusing }) = swept else { return gauges };
+    let is_exact = |(_, pattern): &&(usize, Pattern)| !matches!(pattern, Pattern::Wildcard(_));
+    let names = served.routes.iter().map(|route| route.names.iter().filter(is_exact).count()).sum::<usize>();
+    gauges.extend([
+        ("flows", "Connections in the flow table, as of the last sweep through it, some 10 s ago at most", flows),
+        ("hellos", "Connections whose ClientHello is held, as of the last sweep, a second ago", hellos),
+        ("names", "Server names in the maps, without wildcards of any depth", names as u64),
+        (
+            "routes_refusing",
+            "Routes of which more than one connection in 20 was refused, in each of the last two intervals of 150 s",
+            refusing,
+        ),
+    ]);
+    gauges
+}
+
 /// Sums counters by route name. In the order of ids, so that the same routes always have their own metrics.
-fn counted(maps: &Maps, most: usize) -> Result<BTreeMap<String, RouteCounters>, LoadError> {
+fn counted(maps: &Maps, per_route: PerRoute) -> Result<BTreeMap<String, RouteCounters>, LoadError> {
+    let mut counters = read::route_counters(maps)?;
+    counters.sort_by_key(|(id, _)| *id);
+    let most = per_route.most(counters.len());
     let mut names: HashMap<u32, String> = HashMap::new();
+    if most == 0 {
+        return Ok(by_name(&counters, &names, most));
+    }
     maps.labels.walk(|key, label| {
         if key.kind == LABEL_ROUTE {
             let text = label.text.get(..usize::from(label.length)).unwrap_or(&label.text);
             names.insert(key.id, String::from_utf8_lossy(text).into_owned());
         }
     })?;
-    let mut counters = read::route_counters(maps)?;
-    counters.sort_by_key(|(id, _)| *id);
     Ok(by_name(&counters, &names, most))
 }
 
@@ -277,13 +350,14 @@ fn count_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{DesiredRoute, ServerName};
     use std::path::Path;
 
     #[test]
     fn names_follow_the_conventions_and_no_map_is_no_failure() {
         let mut registry = registry();
         let pins = Pins::new(Path::new("/sys/fs/bpf/vestibule_no_such_folder"));
-        let metrics = AgentMetrics::register(&mut registry, &pins, true);
+        let metrics = AgentMetrics::register(&mut registry, &pins, PerRoute::Auto);
         metrics.writer.set(1);
         metrics.map_writes.get_or_create(&[("map", "ROUTES".into())]).inc_by(3);
         observe(&metrics.compile_seconds, Duration::from_millis(3));
@@ -307,6 +381,49 @@ mod tests {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");
         }
         assert!(!text.contains("Gateway"), "removed objects are not reported:\n{text}");
+    }
+
+    /// A scrape that walked through the flows took as long as there are flows, on each node.
+    #[test]
+    fn a_scrape_says_what_the_last_sweep_found() {
+        let sizes = Sizes { flows: 100, names: 10, hellos: 7 };
+        let name = |name: &str| ServerName::new(name).unwrap();
+        let names = vec![
+            (0, Pattern::Exact(name("a.example"))),
+            (0, Pattern::OneLabel(name("a.example"))),
+            (0, Pattern::Wildcard(name("a.example"))),
+        ];
+        let route = DesiredRoute { name: "r".into(), names: names.into(), ..DesiredRoute::default() };
+        let routes = vec![Arc::new(route)].into_iter().collect();
+        let served = Desired { routes, ..Desired::default() };
+        let said = |swept| -> BTreeMap<&str, u64> {
+            gauges(sizes, swept, &served).into_iter().map(|(name, _, value)| (name, value)).collect()
+        };
+        let capacities = [("flows_capacity", 100), ("hellos_capacity", 7), ("names_capacity", 10)];
+        assert_eq!(said(None), capacities.into(), "what is not known is not 0");
+        let found = Found { flows: 42, hellos: 3, refusing: 1 };
+        let all = [("flows", 42), ("hellos", 3), ("names", 2), ("routes_refusing", 1)];
+        assert_eq!(said(Some(found)), all.into_iter().chain(capacities).collect());
+    }
+
+    #[test]
+    fn routes_have_metrics_of_their_own_where_they_are_few_or_that_is_asked_for() {
+        let numbers = |routes: i64| (0..routes).map(|at| (format!("r{at:05}"), at)).collect();
+        for (per_route, routes, own) in [
+            (PerRoute::Auto, 200, 200),
+            (PerRoute::Auto, 201, 0),
+            (PerRoute::Always, 201, 201),
+            (PerRoute::Always, 10_001, 10_000),
+            (PerRoute::Never, 1, 0),
+        ] {
+            let some = per_route.some(routes, numbers(routes as i64));
+            let others = some.len() - own;
+            assert_eq!(others, usize::from(own < routes), "{per_route:?} {routes}");
+            assert_eq!(some.values().sum::<i64>(), (0..routes as i64).sum::<i64>(), "{per_route:?} {routes}");
+            assert_eq!(some.contains_key(OTHERS), own < routes);
+        }
+        assert_eq!(PerRoute::Never.some(5, BTreeMap::new()), BTreeMap::new(), "none fails");
+        assert_eq!(PerRoute::Auto.some(201, [("a".to_owned(), 2)].into()), [(OTHERS.to_owned(), 2)].into());
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::ArgAction;
 
 use super::metrics_access::MetricsAccess;
 use super::print;
 use super::probe::SOCKET;
+use crate::metrics;
 use crate::node::agent::{self, Options};
 use crate::node::{Identity, NodeError};
 
@@ -43,9 +43,19 @@ pub(super) struct Args {
     metrics_port: u16,
     #[command(flatten)]
     access: MetricsAccess,
-    /// Whether each route has metrics of its own.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
-    metrics_per_route: bool,
+    /// Whether each route has metrics of its own. `auto`: where there are 200 routes at most. Otherwise they are summed up.
+    #[arg(long, value_name = "auto|true|false", value_enum, default_value_t = PerRoute::Auto)]
+    metrics_per_route: PerRoute,
+}
+
+/// [`metrics::PerRoute`], as a flag.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum PerRoute {
+    Auto,
+    #[value(name = "true")]
+    Always,
+    #[value(name = "false")]
+    Never,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -61,7 +71,11 @@ pub(super) fn run(asked: Args, pins: PathBuf) -> Result<ExitCode> {
         admin: asked.socket,
         metrics_port: asked.metrics_port,
         metrics_access: asked.access.into(),
-        metrics_per_route: asked.metrics_per_route,
+        metrics_per_route: match asked.metrics_per_route {
+            PerRoute::Auto => metrics::PerRoute::Auto,
+            PerRoute::Always => metrics::PerRoute::Always,
+            PerRoute::Never => metrics::PerRoute::Never,
+        },
         daemon_set: asked.daemon_set,
         identity: Identity {
             node: variable("NODE_NAME")?,

@@ -22,6 +22,7 @@ use super::pin::{Pins, program};
 use super::read::{now_ns, now_secs};
 use super::request::{ends, expiry, of_flow, of_held, of_record, packet};
 use super::sources;
+use super::swept::Found;
 use super::syscall;
 use super::table::TableError;
 use super::trials::Trials;
@@ -67,8 +68,8 @@ pub struct Expirer {
     held: Held,
     orphans: Orphans,
     lingering: Lingering,
-    /// Flows at the last check of all, those that are over included.
-    found: u64,
+    /// What the last sweeps found.
+    found: Found,
     /// Backends whose SYN was not sent, because their link address is not known.
     unresolved: Vec<IpAddr>,
 }
@@ -91,7 +92,7 @@ impl Expirer {
     pub fn open(pins: &Pins, ifindex: u32) -> Result<Self, ExpireError> {
         let program =
             syscall::open_pinned(&pins.programs().join(program::EXPIRE)).map_err(ExpireError::Open)?;
-        Ok(Self {
+        let mut this = Self {
             maps: Maps::open(pins)?,
             program,
             ifindex,
@@ -99,14 +100,22 @@ impl Expirer {
             held: Held::default(),
             orphans: Orphans::default(),
             lingering: Lingering::default(),
-            found: 0,
+            found: Found::default(),
             unresolved: Vec::new(),
-        })
+        };
+        // Until all are looked at.
+        this.found.flows = this.flows()?;
+        Ok(this)
     }
 
     /// The maps that this uses.
     pub fn maps(&self) -> &Maps {
         &self.maps
+    }
+
+    /// What the last sweeps found.
+    pub fn found(&self) -> Found {
+        self.found
     }
 
     /// Sets the device for runs, one of ours.
@@ -202,8 +211,9 @@ impl Expirer {
     /// trials. Run every second.
     pub fn sweep_waiting(&mut self, settings: &Settings) -> Result<Ended, ExpireError> {
         let now = now_ns();
-        let (mut hellos, mut syns, mut half_opens) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut hellos, mut syns, mut half_opens, mut waiting) = (Vec::new(), Vec::new(), Vec::new(), 0);
         self.maps.hellos.walk(|client, hello| {
+            waiting += 1;
             if hello_is_due(hello, now, settings) {
                 hellos.push(of_record(client, &hello.connection, Reason::ExpireHello));
             } else if syn_is_due(hello, now) {
@@ -215,6 +225,7 @@ impl Expirer {
                 half_opens.push(of_record(client, &half_open.connection, Reason::ExpireHalfOpen));
             }
         })?;
+        self.found.hellos = waiting;
         for syn in &syns {
             if self.request(syn)? == EXPIRE_UNRESOLVED {
                 let hello = self.maps.hellos.look_up(&syn.client)?;
@@ -279,8 +290,7 @@ impl Expirer {
         let now = now_secs();
         let (mut idle, mut closed, mut stuck) = (Vec::new(), Vec::new(), Vec::new());
         let mut crowd = self.crowd()?;
-        let (trials, held) = (&mut self.trials, &mut self.held);
-        let mut found = 0;
+        let (trials, held, mut found) = (&mut self.trials, &mut self.held, 0);
         held.begin();
         self.maps.flows.walk(|client, flow| {
             found += 1;
@@ -301,7 +311,7 @@ impl Expirer {
             }
         })?;
         held.end();
-        self.found = found;
+        self.found.flows = found;
         let (flows, closed) = (self.run_all(&idle)?, self.run_all(&closed)?);
         for (client, flow) in &stuck {
             self.ask_both(client, flow, false)?;
@@ -319,7 +329,7 @@ impl Expirer {
     /// Whether the map of flows is so full that all flows are to be checked every second.
     pub fn is_crowded(&self) -> Result<bool, ExpireError> {
         // Adding up the counters of all routes takes time.
-        Ok(crowd::may_be_crowded(self.found, self.maps.flows.capacity()) && self.crowd()?.is_crowded())
+        Ok(crowd::may_be_crowded(self.found.flows, self.maps.flows.capacity()) && self.crowd()?.is_crowded())
     }
 
     /// Returns how crowded the map of flows is.

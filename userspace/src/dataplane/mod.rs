@@ -24,6 +24,8 @@ pub mod read;
 pub mod evictions;
 /// Ends connections where no packet triggers it.
 pub mod expire;
+/// What sweeps found, for scrapes.
+pub mod swept;
 /// What the program `expire` is given.
 mod request;
 /// Time limits.

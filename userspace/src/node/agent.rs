@@ -22,7 +22,7 @@ use super::told::Told;
 use crate::admin::bind_socket;
 use crate::health::Prober;
 use crate::http_server::Access;
-use crate::metrics::{self, AgentMetrics};
+use crate::metrics::{self, AgentMetrics, PerRoute};
 use crate::model::Change;
 use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
@@ -52,7 +52,7 @@ pub struct Options {
     /// Where that port is served, and for whom.
     pub metrics_access: Access,
     /// Whether each route has metrics of its own.
-    pub metrics_per_route: bool,
+    pub metrics_per_route: PerRoute,
     /// The DaemonSet of whose pod it is; `None`: of none, and what it leaves takes new connections.
     pub daemon_set: Option<String>,
     /// Its identity.
@@ -89,6 +89,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     source.keep_sizes(&pins, &mut chart)?;
     let mut registry = metrics::registry();
     let metrics = AgentMetrics::register(&mut registry, &pins, options.metrics_per_route);
+    let swept = metrics.swept.clone();
     let mut telemetry = Telemetry::new(Told::new(registry, metrics.served.clone()), metrics);
     let bound = bind_socket(&options.admin);
     telemetry.answer(bound.map_err(|source| NodeError::Path { path: options.admin.clone(), source })?);
@@ -106,7 +107,7 @@ async fn node(options: &Options) -> Result<Node, NodeError> {
     let l2 = L2Output::start(pins.clone())?;
     let served = Some(l2.served());
     let options_of_maps =
-        maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false, served };
+        maps::Options { pins: pins.clone(), unnamed: Choice::Routed, is_strict: false, served, swept };
     let maps = MapsOutput::start(options_of_maps)?;
     let reads = kubernetes::Reads::Claims;
     let store = kubernetes::Store::start(kubernetes::Options { client, policy: chart.policy.clone(), reads });

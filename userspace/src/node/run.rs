@@ -14,7 +14,7 @@ use super::role::Role;
 use super::saving::Saving;
 use super::telemetry::Telemetry;
 use super::told::Told;
-use crate::metrics::{self, AgentMetrics};
+use crate::metrics::{self, AgentMetrics, PerRoute};
 use crate::model::Change;
 use crate::outputs::Pins;
 use crate::outputs::l2::L2Output;
@@ -56,10 +56,12 @@ fn node(options: &Options) -> Result<Node, NodeError> {
     let pins = Pins::new(&options.pins);
     let l2 = L2Output::start(pins.clone())?;
     let served = Some(l2.served());
-    let options = maps::Options { pins: pins.clone(), unnamed: Choice::Routes, is_strict: true, served };
-    let maps = MapsOutput::start(options)?;
     let mut registry = metrics::registry();
-    let metrics = AgentMetrics::register(&mut registry, &pins, false);
+    let metrics = AgentMetrics::register(&mut registry, &pins, PerRoute::Never);
+    let swept = metrics.swept.clone();
+    let options =
+        maps::Options { pins: pins.clone(), unnamed: Choice::Routes, is_strict: true, served, swept };
+    let maps = MapsOutput::start(options)?;
     Ok(Node {
         inputs,
         sources,

@@ -187,7 +187,9 @@ impl Telemetry {
     pub(super) fn note_failing(&mut self, known: Known<'_>) {
         let is_none = known.sources.failing().is_none_or(|failing| failing.is_empty());
         let state = known.state.filter(|_| !is_none);
+        let routes = state.map_or(0, |state| state.desired.routes.len());
         let failing = state.map(State::failing_by_route).unwrap_or_default();
+        let failing = self.metrics.per_route.some(routes, failing);
         set_all(&self.metrics.failing, "route", &failing, &mut self.gauges.failing);
     }
 

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::admin::Asked;
 use crate::config::ChartFile;
-use crate::metrics::{self, AgentMetrics};
+use crate::metrics::{self, AgentMetrics, PerRoute};
 use crate::node::error::NodeError;
 use crate::node::facts::Sources;
 use crate::node::inputs::{Input, Inputs};
@@ -89,7 +89,7 @@ impl Scene {
     pub(super) fn new(folder: &Folder, sources: Sources, outputs: &[&Memory], meets: bool) -> Self {
         let pins = Pins::new(&folder.0);
         let mut registry = metrics::registry();
-        let metrics = AgentMetrics::register(&mut registry, &pins, false);
+        let metrics = AgentMetrics::register(&mut registry, &pins, PerRoute::Never);
         let telemetry = Telemetry::new(Told::new(registry, metrics.served.clone()), metrics);
         let inputs = Inputs::new();
         let outputs = outputs.iter().map(|output| Box::new((*output).clone()) as Box<dyn Output>);

@@ -14,7 +14,7 @@ use super::checks::{
 };
 use super::complaints::Complaints;
 use super::egress::Egress;
-use super::prepared::{Prepared, sizes};
+use super::prepared::{Options, Prepared, sizes};
 use super::reaper::{self, Ended, Freed, Reaper};
 use crate::dataplane::apply::apply;
 use crate::dataplane::attach;
@@ -53,7 +53,8 @@ const LOOPBACK: u32 = 1;
 
 impl Control {
     /// Adopts what is pinned or creates it, then continues from the maps. Needs the right to write.
-    pub(super) fn begin(pins: &Pins, prepared: Prepared, order: Order) -> Result<Self, StartError> {
+    pub(super) fn begin(options: &Options, prepared: Prepared, order: Order) -> Result<Self, StartError> {
+        let pins = &options.pins;
         let Prepared { is_strict, mut egress, programs } = prepared;
         let mut programs = match programs {
             Some(programs) => programs,
@@ -64,7 +65,7 @@ impl Control {
         maps.make_cookie_keys()?;
         maps.make_port_cursors()?;
         let applied = Applied::from_maps(read::content(&maps)?);
-        let mut reaper = Reaper::start(pins, LOOPBACK)?;
+        let mut reaper = Reaper::start(pins, LOOPBACK, options.swept.clone())?;
         reaper.end_removed(reaper::left(&applied))?;
         if !Arc::ptr_eq(egress.node(), &order.node.network) {
             egress.look_again(Arc::clone(&order.node.network));

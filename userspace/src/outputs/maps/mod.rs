@@ -17,6 +17,10 @@ mod drift;
 mod checks;
 /// The thread that ends connections.
 mod reaper;
+/// What that thread does to the kernel.
+mod ender;
+/// Routes that refuse connections.
+mod refusing;
 /// Ids of removed listeners.
 mod resting;
 /// The thread that writes.

@@ -8,6 +8,7 @@ use super::egress::Egress;
 use crate::dataplane::load::{self, LoadError, Programs};
 use crate::dataplane::pin::{PinError, Pins};
 use crate::dataplane::sizes::Sizes;
+use crate::dataplane::swept::Swept;
 use crate::model::Settings;
 use crate::outputs::l2::ServedSender;
 use crate::outputs::{Order, StartError};
@@ -24,6 +25,8 @@ pub(crate) struct Options {
     pub is_strict: bool,
     /// Where to report what is served; `None`: nobody asks.
     pub served: Option<ServedSender>,
+    /// Where to say what sweeps through all connections found.
+    pub swept: Swept,
 }
 
 /// The work done in advance, so that the node waits for nothing once there is the right to write.

@@ -13,13 +13,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
+use super::ender::Ender;
+use super::refusing::{INTERVAL_SECS, Refusing};
 use super::resting::Resting;
-use crate::dataplane::apply::apply;
 use crate::dataplane::evictions::Evictions;
 use crate::dataplane::expire::{self, ExpireError, Expirer};
 use crate::dataplane::maps::settle;
 use crate::dataplane::pin::Pins;
-use crate::dataplane::read;
+use crate::dataplane::swept::{Found, Swept};
 use crate::net::neighbour;
 use crate::outputs::error::ReaperGone;
 use crate::plan::{Applied, Census, Change, Selector};
@@ -94,7 +95,7 @@ pub(super) struct Reaper {
 
 impl Reaper {
     /// Starts the thread.
-    pub(super) fn start(pins: &Pins, ifindex: u32) -> Result<Self, std::io::Error> {
+    pub(super) fn start(pins: &Pins, ifindex: u32, swept: Swept) -> Result<Self, std::io::Error> {
         let expirer = Expirer::open(pins, ifindex).map_err(std::io::Error::other)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let evictions = {
@@ -103,7 +104,7 @@ impl Reaper {
         };
         let (orders, received) = unbounded_channel();
         let (sender, freed) = mpsc::channel();
-        let duty = Duty { expirer, again: Vec::new(), freed: sender, tick: 0 };
+        let duty = Duty::new(expirer, sender, swept);
         let thread = thread::Builder::new()
             .name("reaper".into())
             .spawn(move || runtime.block_on(duty.serve(received, evictions)))?;
@@ -181,14 +182,29 @@ struct Again {
     is_complete: bool,
 }
 
-struct Duty {
-    expirer: Expirer,
+struct Duty<E> {
+    expirer: E,
     again: Vec<Again>,
     freed: mpsc::Sender<Freed>,
     tick: u32,
+    refusing: Refusing,
+    /// The number of routes that refuse connections.
+    refuse: u64,
+    /// Where to say what sweeps found.
+    swept: Swept,
 }
 
-impl Duty {
+impl<E> Drop for Duty<E> {
+    fn drop(&mut self) {
+        self.swept.set(None);
+    }
+}
+
+impl<E: Ender> Duty<E> {
+    fn new(expirer: E, freed: mpsc::Sender<Freed>, swept: Swept) -> Self {
+        Self { expirer, again: Vec::new(), freed, tick: 0, refusing: Refusing::default(), refuse: 0, swept }
+    }
+
     async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
         let mut second = interval(Duration::from_secs(1));
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -254,7 +270,7 @@ impl Duty {
         let Ended { retire, selector, later, freed } = ended;
         if !retire.is_empty() {
             settle();
-            if let Err(error) = apply(self.expirer.maps(), &retire) {
+            if let Err(error) = self.expirer.write(&retire) {
                 warn!(%error, "backends that are gone are not marked; nothing leads to them any more");
             }
         }
@@ -265,7 +281,7 @@ impl Duty {
 
     /// Returns the generation of the next connection; `None`: it cannot be read.
     fn next_generation(&self) -> Option<u32> {
-        let next = read::next_generation(self.expirer.maps());
+        let next = self.expirer.next_generation();
         next.inspect_err(|error| warn!(%error, "the generation of the next connection is not known")).ok()
     }
 
@@ -288,7 +304,7 @@ impl Duty {
                 self.audit(&census, generation);
             }
             let is_complete = self.reset(&selector) && is_complete;
-            if let Err(error) = apply(self.expirer.maps(), &later) {
+            if let Err(error) = self.expirer.write(&later) {
                 warn!(%error, "what nothing leads to any more is still there, and is deleted again");
                 self.again.push(Again { due: due(), later, freed, is_complete, ..Again::default() });
                 continue;
@@ -304,8 +320,8 @@ impl Duty {
     }
 
     fn sweep(&mut self) {
-        let settings = match self.expirer.maps().settings.look_up(&0) {
-            Ok(settings) => settings.unwrap_or_default(),
+        let settings = match self.expirer.settings() {
+            Ok(settings) => settings,
             Err(error) => return warn!(%error, "no settings"),
         };
         report("time limit", self.expirer.sweep_waiting(&settings));
@@ -317,6 +333,13 @@ impl Duty {
         if is_time || self.is_crowded() {
             report("time limit", self.expirer.sweep_flows(&settings));
         }
+        if self.tick.is_multiple_of(INTERVAL_SECS) {
+            match self.expirer.route_counters() {
+                Ok(counters) => self.refuse = self.refusing.look(&counters),
+                Err(error) => warn!(%error, "which routes refuse connections is not known"),
+            }
+        }
+        self.swept.set(Some(Found { refusing: self.refuse, ..self.expirer.found() }));
     }
 
     fn is_crowded(&self) -> bool {
@@ -377,7 +400,14 @@ fn report(why: &str, ended: Result<expire::Ended, ExpireError>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use common::maps::event::RouteCounters;
+    use common::maps::flow::{ClientTuple, Connection};
+    use common::maps::settings::Settings;
+
     use super::*;
+    use crate::dataplane::table::TableError;
 
     /// An audit ended connections to backends that a reload right after the start had added.
     #[test]
@@ -397,5 +427,124 @@ mod tests {
             is_older(7, 0xc000_0000, Some(0xc000_0010))
                 && is_older(0xbfff_ffff, 0xc000_0000, Some(0xc000_0010))
         );
+    }
+
+    /// Connections that are looked at only if the test wants it.
+    #[derive(Default)]
+    struct Fake {
+        fails: bool,
+        found: Found,
+        flow_sweeps: u32,
+        counters: RouteCounters,
+    }
+
+    impl Fake {
+        fn ended(&self) -> Result<expire::Ended, ExpireError> {
+            if self.fails { Err(ExpireError::Busy) } else { Ok(expire::Ended::default()) }
+        }
+    }
+
+    impl Ender for Fake {
+        fn set_device(&mut self, _: u32) {}
+
+        fn run(&self, _: &Expiry) -> Result<bool, ExpireError> {
+            Ok(false)
+        }
+
+        fn reset(
+            &mut self,
+            _: &Selector,
+            _: impl Fn(u32, u32) -> bool,
+        ) -> Result<expire::Ended, ExpireError> {
+            self.ended()
+        }
+
+        fn reset_where(
+            &mut self,
+            _: impl Fn(&ClientTuple, &Connection) -> Option<Reason>,
+        ) -> Result<expire::Ended, ExpireError> {
+            self.ended()
+        }
+
+        fn sweep_waiting(&mut self, _: &Settings) -> Result<expire::Ended, ExpireError> {
+            self.ended()
+        }
+
+        fn sweep_flows(&mut self, _: &Settings) -> Result<expire::Ended, ExpireError> {
+            self.flow_sweeps += 1;
+            self.ended()
+        }
+
+        fn is_crowded(&self) -> Result<bool, ExpireError> {
+            Ok(false)
+        }
+
+        fn found(&self) -> Found {
+            self.found
+        }
+
+        fn take_unresolved(&mut self) -> Vec<IpAddr> {
+            Vec::new()
+        }
+
+        fn write(&self, _: &[Change]) -> Result<(), TableError> {
+            Ok(())
+        }
+
+        fn next_generation(&self) -> Result<u32, TableError> {
+            Ok(1)
+        }
+
+        fn settings(&self) -> Result<Settings, TableError> {
+            Ok(Settings { idle_timeout_secs: 3_600, ..Settings::default() })
+        }
+
+        fn route_counters(&self) -> Result<Vec<(u32, RouteCounters)>, TableError> {
+            Ok(vec![(1, self.counters)])
+        }
+    }
+
+    /// What refers to it was not found, and would belong to the listener that has the id next.
+    #[test]
+    fn ids_of_listeners_are_not_free_after_an_unsuccessful_walk() {
+        for (first, second) in [(true, true), (false, true), (true, false), (false, false)] {
+            let (sender, freed) = mpsc::channel();
+            let mut duty = Duty::new(Fake::default(), sender, Swept::default());
+            let listeners = BTreeSet::from([7]);
+            let selector = Selector { listeners: listeners.clone(), ..Selector::default() };
+            let gone = Freed { listeners, policies: BTreeSet::from([3]) };
+            duty.expirer.fails = !first;
+            duty.end(Ended { selector, freed: vec![gone], ..Ended::default() });
+            duty.again.iter_mut().for_each(|again| again.due = None);
+            duty.expirer.fails = !second;
+            duty.repeat();
+            let freed = freed.try_recv().unwrap();
+            assert_eq!(freed.policies, BTreeSet::from([3]), "their ranges are deleted in any case");
+            assert_eq!(freed.listeners.contains(&7), first && second, "{first} {second}");
+        }
+    }
+
+    /// A scrape reads this, and walks through nothing itself.
+    #[test]
+    fn what_sweeps_find_is_published_until_they_end() {
+        let (swept, (sender, _freed)) = (Swept::default(), mpsc::channel());
+        let mut duty = Duty::new(Fake::default(), sender, swept.clone());
+        assert_eq!(swept.get(), None);
+        for found in [Found { flows: 5, hellos: 7, refusing: 0 }, Found { flows: 6, hellos: 0, refusing: 0 }]
+        {
+            duty.expirer.found = found;
+            duty.sweep();
+            assert_eq!(swept.get(), Some(found));
+        }
+        for _ in 3..3 * INTERVAL_SECS {
+            duty.expirer.counters.refused += 1;
+            duty.sweep();
+        }
+        assert_eq!(swept.get().unwrap().refusing, 0, "not before the second interval is over");
+        duty.sweep();
+        assert_eq!(swept.get().unwrap().refusing, 1);
+        assert_eq!(duty.expirer.flow_sweeps, 3 * INTERVAL_SECS / FLOWS_EVERY_SECS);
+        drop(duty);
+        assert_eq!(swept.get(), None);
     }
 }

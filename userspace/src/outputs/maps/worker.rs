@@ -145,7 +145,7 @@ impl Worker {
     fn begin(&mut self, prepared: Prepared, order: Order) -> Result<Done, StartError> {
         let (pins, begun) = (&self.options.pins, order.begun);
         let is_fresh = !pins.holds_maps();
-        match Control::begin(pins, prepared, order) {
+        match Control::begin(&self.options, prepared, order) {
             Ok(control) => {
                 self.stage = Stage::Writing(Box::new(control));
                 Ok(Done { took: begun.elapsed(), ..Default::default() })

@@ -1,0 +1,30 @@
+//! What the last sweeps found, for scrapes: these walk through no map that grows with connections.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What sweeps found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Flows, those that are over included.
+    pub flows: u64,
+    /// Connections whose ClientHello is held.
+    pub hellos: u64,
+    /// Routes that refuse connections.
+    pub refusing: u64,
+}
+
+/// What the thread that sweeps found last, shared with scrapes.
+#[derive(Clone, Debug, Default)]
+pub struct Swept(Arc<Mutex<Option<Found>>>);
+
+impl Swept {
+    /// Sets what was found; `None`: this process does not sweep any more.
+    pub fn set(&self, found: Option<Found>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = found;
+    }
+
+    /// Returns what was found last; `None`: this process does not sweep.
+    pub fn get(&self) -> Option<Found> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
