@@ -6,6 +6,7 @@ use super::claims::Claims;
 use super::health::Failing;
 use super::history::History;
 use super::judge::{Judge, View};
+use super::keys::{self, Spare};
 use super::kube_event::{self, Note, Teller};
 use super::kube_events::{self, Evidence};
 use super::lag::Lag;
@@ -68,6 +69,8 @@ pub(super) enum Request {
     Claim(String, Box<ClaimWrite>),
     /// With this count.
     Event(Note, u32),
+    /// A look at the Secret, and the change that is due.
+    Keys(Spare),
 }
 
 /// Its result.
@@ -75,6 +78,8 @@ pub(super) enum Done {
     Status(ObjectRef, Write, Outcome),
     Claim(String, ClaimOutcome),
     Event(Note, Told),
+    /// What is known of the spare key now.
+    Keys(Result<Spare, String>),
 }
 
 /// What the controller remembers, decides and wants written.
@@ -88,6 +93,7 @@ pub(super) struct Core {
     teller: Teller,
     /// What agents cannot follow: node and source.
     stale_nodes: Since<(String, String)>,
+    keys: keys::Looks,
     /// What each route regains with its waiting write.
     won: BTreeMap<ObjectRef, String>,
     /// Whether something changed since the last judgement.
@@ -99,7 +105,7 @@ pub(super) struct Core {
 
 impl Core {
     /// Of what the files say.
-    pub(super) fn new(files: Facts, now: Instant) -> Self {
+    pub(super) fn new(files: Facts, keys: keys::Schedule, now: Instant) -> Self {
         Self {
             claims: Claims::default(),
             judge: Judge::new(files),
@@ -109,6 +115,7 @@ impl Core {
             lanes: Lanes::default(),
             teller: Teller::new(),
             stale_nodes: Since::default(),
+            keys: keys::Looks::new(keys),
             won: BTreeMap::new(),
             is_touched: true,
             rest_until: now,
@@ -133,6 +140,7 @@ impl Core {
         self.queue.clear();
         self.claims.clear();
         self.won.clear();
+        self.keys.lead();
         self.touch();
     }
 
@@ -216,10 +224,20 @@ impl Core {
         self.rest_until = now + PAUSE.max(took);
     }
 
+    /// Begins to keep the keys, if it is time to; otherwise, when to ask again.
+    pub(super) fn next_keys(&mut self, now: Instant) -> Result<Spare, Option<Instant>> {
+        self.keys.next(now)
+    }
+
     /// Returns the next request to send; otherwise, when to ask again.
     pub(super) fn next(&mut self, now: Instant) -> Result<Request, Option<Instant>> {
         let mut wake: Option<Instant> = None;
         let mut ask_at = |at: Option<Instant>| wake = wake.into_iter().chain(at).min();
+        // First, so that keys change on time however many statuses wait, and whatever delays their writes.
+        match self.next_keys(now) {
+            Ok(spare) => return Ok(Request::Keys(spare)),
+            Err(at) => ask_at(at),
+        }
         match self.queue.next(now, |object| self.lanes.have_room(object)) {
             queue::Next::Send(object, write) => {
                 self.lanes.take(&object);
@@ -273,6 +291,10 @@ impl Core {
                     Told::Yes => self.teller.told(&note),
                     told => self.teller.failed(&note, told == Told::Failed, now),
                 }
+                None
+            }
+            Done::Keys(kept) => {
+                self.keys.ended(kept.ok(), now);
                 None
             }
         }

@@ -1,17 +1,15 @@
-//! Requests to the API server that are in flight: statuses, Claims, Events, and one look at the keys, one removal of a NodeState, one
+//! Requests to the API server that are in flight: what [`Core::next`](super::core::Core::next) returned, and one removal of a NodeState, one
 //! GatewayClass and one look for MetalLB at a time.
 
 use super::core;
-use super::writes::Spare;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::pin::Pin;
 
 /// The result of a request.
 pub(super) enum Done {
-    /// Of a request that [`Core::next`](super::core::Core::next) returned.
+    /// Of a request of the core.
     Core(core::Done),
-    Keys(Result<Spare, String>),
     Node,
     /// A GatewayClass's finalizers.
     Class,
@@ -23,8 +21,6 @@ pub(super) enum Done {
 #[derive(Default)]
 pub(super) struct Flights {
     requests: FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>,
-    /// Whether the keys are being looked at.
-    pub(super) keys: bool,
     /// Whether a NodeState is being removed.
     pub(super) node: bool,
     /// Whether finalizers are being written.

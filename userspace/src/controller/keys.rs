@@ -5,7 +5,12 @@
 //! replaced first, and becomes current only after every agent has had time to see it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// Maximum time between two looks at the Secret.
+const LOOK: Duration = Duration::from_secs(60);
+/// How long to wait after a look that failed.
+const FAILURE_WAIT: Duration = Duration::from_secs(5);
 
 /// Name of the Secret, in the controller's namespace.
 pub const SECRET: &str = "vestibule-keys";
@@ -121,6 +126,73 @@ impl Keys {
         next.cookies[spare] = random();
         next.is_spare_new = true;
         Some(next)
+    }
+}
+
+/// The new spare key that agents need time to see, and since when this process has known it.
+pub(super) type Spare = Option<([u8; 16], Instant)>;
+
+/// Returns the keys to write in place of those that were read, if any (`None`: there are none), and what is known of the spare key until
+/// they are written. `now` is the time of day, `at` the same time.
+pub(super) fn change(
+    read: Option<&Keys>,
+    schedule: Schedule,
+    spare: Spare,
+    (now, at): (u64, Instant),
+    random: impl FnMut() -> [u8; 16],
+) -> (Option<Keys>, Spare) {
+    let Some(keys) = read else { return (Some(Keys::new(now, random)), None) };
+    let key = keys.cookies[1 - keys.current];
+    let known = spare.filter(|(other, _)| *other == key && keys.is_spare_new);
+    let (_, since) = known.unwrap_or((key, at));
+    let spare = keys.is_spare_new.then_some((key, since));
+    (keys.next(schedule, now, at.saturating_duration_since(since), random), spare)
+}
+
+/// Returns what is known of the spare key of keys that were written.
+pub(super) fn written(keys: &Keys, at: Instant) -> Spare {
+    keys.is_spare_new.then(|| (keys.cookies[1 - keys.current], at))
+}
+
+/// When the Secret is looked at: one look at a time, and no other request delays it.
+#[derive(Debug)]
+pub(super) struct Looks {
+    pause: Duration,
+    is_in_flight: bool,
+    /// `None`: at once.
+    due: Option<Instant>,
+    spare: Spare,
+}
+
+impl Looks {
+    pub(super) fn new(schedule: Schedule) -> Self {
+        Self { pause: LOOK.min(schedule.spread / 2), is_in_flight: false, due: None, spare: None }
+    }
+
+    /// Begins or ceases to lead: another controller may have changed the keys.
+    pub(super) fn lead(&mut self) {
+        (self.due, self.spare) = (None, None);
+    }
+
+    /// Begins a look if one is due, with what is known of the spare key; otherwise, when to ask again.
+    pub(super) fn next(&mut self, now: Instant) -> Result<Spare, Option<Instant>> {
+        match self.due {
+            _ if self.is_in_flight => Err(None),
+            Some(due) if now < due => Err(Some(due)),
+            _ => {
+                (self.is_in_flight, self.due) = (true, Some(now + self.pause));
+                Ok(self.spare)
+            }
+        }
+    }
+
+    /// A look has ended; `None`: it failed.
+    pub(super) fn ended(&mut self, spare: Option<Spare>, now: Instant) {
+        self.is_in_flight = false;
+        match spare {
+            Some(spare) => self.spare = spare,
+            None => self.due = Some(now + FAILURE_WAIT),
+        }
     }
 }
 

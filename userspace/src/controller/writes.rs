@@ -1,7 +1,7 @@
 //! What the controller sends to the API server, one request each. Nothing here decides what to send.
 
 use super::claim_store::{ClaimOutcome, ClaimWrite};
-use super::keys::{Keys, SECRET, Schedule};
+use super::keys::{self, Keys, SECRET, Schedule, Spare};
 use super::kube_event::Note;
 use super::queue::{Outcome, Write};
 use crate::model::{Kind, ObjectRef};
@@ -244,9 +244,6 @@ fn new_event(note: &Note, namespace: &str, instance: &str, now: MicroTime) -> Ev
     }
 }
 
-/// The new spare key that agents need time to see, and since when this process has known it.
-pub(super) type Spare = Option<([u8; 16], Instant)>;
-
 /// Creates the Secret, or changes the keys that are to be rotated.
 pub(super) async fn keys(
     client: &Client,
@@ -262,16 +259,7 @@ pub(super) async fn keys(
         Keys::read(|name| data.get(name).map(|value| value.0.as_slice()))
     });
     let random = Randomness::open().map_err(|error| format!("no random numbers: {error}"))?;
-    let (next, spare) = match &read {
-        None => (Some(Keys::new(now, random.keys())), None),
-        Some(keys) => {
-            let key = keys.cookies[1 - keys.current];
-            let known = spare.filter(|(other, _)| *other == key && keys.is_spare_new);
-            let (_, since) = known.unwrap_or((key, Instant::now()));
-            let spare = keys.is_spare_new.then_some((key, since));
-            (keys.next(schedule, now, since.elapsed(), random.keys()), spare)
-        }
-    };
+    let (next, spare) = keys::change(read.as_ref(), schedule, spare, (now, Instant::now()), random.keys());
     let Some(next) = next else { return Ok(spare) };
     let mut secret = stored.clone().unwrap_or_else(|| new_secret(namespace));
     let data = next.data().into_iter().map(|(name, value)| (name.to_owned(), ByteString(value)));
@@ -294,8 +282,7 @@ pub(super) async fn keys(
             );
         }
     }
-    let key = next.cookies[1 - next.current];
-    Ok(next.is_spare_new.then(|| (key, Instant::now())))
+    Ok(keys::written(&next, Instant::now()))
 }
 
 fn new_secret(namespace: &str) -> Secret {

@@ -20,7 +20,6 @@ use super::metallb::{MetalLb, Realm};
 use super::queue::Outcome;
 use super::since::Since;
 use super::telemetry::Telemetry;
-use super::writes::Spare;
 use super::{ControllerError, Options};
 use crate::admin;
 use crate::http_server;
@@ -42,8 +41,6 @@ const TICK: Duration = Duration::from_secs(5);
 const LISTS: Duration = Duration::from_secs(15);
 /// For how long a controller whose files are refused from the start leaves the Lease to others, whose files may have been right before.
 const DEFERS: Duration = Duration::from_secs(30);
-/// Maximum time between two looks at the Secret.
-const KEYS: Duration = Duration::from_secs(60);
 
 /// Runs until SIGTERM or SIGINT, then releases the Lease.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
@@ -73,7 +70,7 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         store: follow(&client, &files.content().policy),
         claim_watch: ClaimWatch::start(&client),
         class_finalizers: ClassFinalizers::default(),
-        core: Core::new(files.content().facts.clone(), Instant::now()),
+        core: Core::new(files.content().facts.clone(), options.keys, Instant::now()),
         files,
         looked: Instant::now(),
         client,
@@ -82,12 +79,10 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         was_leading: false,
         began: Instant::now(),
         flights: Flights::default(),
-        keys_due: Instant::now(),
         node_due: Instant::now(),
         forgotten: String::new(),
         configured: Arc::clone(&configured),
         metallb: (MetalLb::new(Instant::now()), Instant::now()),
-        spare: None,
         stale: Since::default(),
         telemetry,
     };
@@ -150,7 +145,6 @@ struct Controller {
     was_leading: bool,
     began: Instant,
     flights: Flights,
-    keys_due: Instant,
     node_due: Instant,
     /// The node whose NodeState was removed last.
     forgotten: String,
@@ -158,7 +152,6 @@ struct Controller {
     configured: Arc<Notify>,
     /// Whether MetalLB runs, and when to look again.
     metallb: (MetalLb, Instant),
-    spare: Spare,
     /// What besides objects cannot be followed.
     stale: Since<&'static str>,
     telemetry: Arc<Telemetry>,
@@ -223,9 +216,7 @@ impl Controller {
         self.was_leading = leads;
         self.telemetry.leads(leads);
         self.core.lead();
-        self.keys_due = now;
         self.metallb = (MetalLb::new(now), now);
-        self.spare = None;
     }
 
     /// What cannot be followed at present, and why.
@@ -332,21 +323,12 @@ impl Controller {
                         };
                         self.telemetry.wrote("Claim", text);
                     }
-                    core::Done::Event(..) => {}
+                    core::Done::Keys(Err(error)) => warn!("keys cannot be kept: {error}"),
+                    core::Done::Keys(Ok(_)) | core::Done::Event(..) => {}
                 }
                 if let Some((object, lost)) = self.core.done(done, now) {
                     let note = self.won(&object, &lost);
                     self.core.happened(note);
-                }
-            }
-            Done::Keys(kept) => {
-                self.flights.keys = false;
-                match kept {
-                    Ok(spare) => self.spare = spare,
-                    Err(error) => {
-                        warn!("keys cannot be kept: {error}");
-                        self.keys_due = now + TICK;
-                    }
                 }
             }
             Done::Node => self.flights.node = false,

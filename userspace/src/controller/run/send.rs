@@ -1,10 +1,11 @@
-//! Sends requests: statuses, Claims and Events beside each other, keys and removals of NodeStates one at a time each.
+//! Sends requests: those of the core beside each other, and removals of NodeStates one at a time.
 
-use super::{Controller, KEYS, TICK};
+use super::{Controller, TICK};
 use crate::controller::claim_store::{ClaimOutcome, ClaimWrite};
 use crate::controller::core::{self, Request};
 use crate::controller::election::REQUEST;
 use crate::controller::flights::Done;
+use crate::controller::keys::Spare;
 use crate::controller::kube_event::Note;
 use crate::controller::metallb::{self, LOOK, Realm};
 use crate::controller::queue::{Outcome, Write};
@@ -22,6 +23,7 @@ impl Controller {
                 Ok(Request::Status(object, write)) => self.send_status(object, write),
                 Ok(Request::Claim(name, write)) => self.send_claim(name, *write),
                 Ok(Request::Event(note, count)) => self.send_event(note, count),
+                Ok(Request::Keys(spare)) => self.keep_keys(spare),
                 Err(at) => {
                     wake = wake.min(at.unwrap_or(wake));
                     break;
@@ -40,10 +42,11 @@ impl Controller {
 
     /// Keeps the keys, which need nothing that is read, if it is time to. Returns when to call it again.
     pub(super) fn send_keys(&mut self, now: Instant) -> Instant {
-        if !self.flights.keys && now >= self.keys_due {
-            self.keep_keys(now);
+        match self.core.next_keys(now) {
+            Ok(spare) => self.keep_keys(spare),
+            Err(at) => return at.unwrap_or(now + TICK),
         }
-        if self.flights.keys { now + TICK } else { self.keys_due }
+        now + TICK
     }
 
     fn send_claim(&mut self, name: String, write: ClaimWrite) {
@@ -64,15 +67,14 @@ impl Controller {
         });
     }
 
-    fn keep_keys(&mut self, now: Instant) {
-        self.flights.keys = true;
-        self.keys_due = now + KEYS.min(self.options.keys.spread / 2);
+    fn keep_keys(&mut self, spare: Spare) {
         let (client, namespace) = (self.client.clone(), self.options.namespace.clone());
-        let (schedule, spare) = (self.options.keys, self.spare);
+        let schedule = self.options.keys;
         self.flights.fly(async move {
             let keys = writes::keys(&client, &namespace, schedule, spare);
             let answer = tokio::time::timeout(REQUEST, keys).await;
-            Done::Keys(answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned())))
+            let kept = answer.unwrap_or_else(|_| Err("the API server does not answer".to_owned()));
+            Done::Core(core::Done::Keys(kept))
         });
     }
 

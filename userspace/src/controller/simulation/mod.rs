@@ -7,9 +7,16 @@ mod dice;
 mod server;
 /// The nodes and their Leases.
 mod nodes;
+/// What is played, and what is seen of it.
+mod options;
+/// What was said stays.
+mod stays;
+/// The Secret.
+mod secret;
 /// Stories, and what is expected of them.
 mod stories;
 
+use super::agents::Reported;
 use super::claim_store::{ClaimNews, ClaimOutcome};
 use super::core::{Core, Done, Known, Request};
 use super::liveness::Liveness;
@@ -17,7 +24,10 @@ use crate::model::{Cluster, Facts, ObjectRef};
 use crate::sources::kubernetes::StoredStatus;
 use dice::Dice;
 use nodes::Nodes;
+use options::{Hangs, Misses, Options, Seen, percentile};
+use secret::{SCHEDULE, Secret};
 use server::Server;
+use stays::{Missed, Said};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::{Duration, Instant};
@@ -48,49 +58,16 @@ enum Event {
     LeaseSeen(usize),
     /// A node dies.
     Death(usize),
+    /// A node joins, which holds nothing yet.
+    Join,
+    /// Nodes begin to report that they do not hold some routes.
+    Miss(usize),
+    /// They hold them again.
+    Regain,
     /// Another controller begins to lead.
     Restart,
     /// The controller's loop wakes up.
     Wake,
-}
-
-/// How large the cluster is, and what happens in it.
-#[derive(Clone, Debug)]
-struct Options {
-    seed: u64,
-    nodes: usize,
-    namespaces: usize,
-    routes: usize,
-    /// Changes a second, after all routes were programmed for the first time.
-    changes: f64,
-    /// For how long.
-    lasts: Duration,
-    /// How long a judgement takes.
-    judging: Duration,
-    /// A namespace whose status writes hang.
-    hangs: Option<usize>,
-    /// A node dies after this time.
-    dies: Option<Duration>,
-    /// Other controllers begin to lead after each such time.
-    restarts: Option<Duration>,
-}
-
-/// What was seen.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Until all routes were programmed for the first time.
-    first: Duration,
-    /// From a change until the route says that this generation is programmed, in order; without those of the hanging namespace.
-    delays: Vec<Duration>,
-    /// The same while a dead node's Lease lived.
-    delays_with_dead: Vec<Duration>,
-    /// Routes that were changed and never said so, of namespaces that do not hang.
-    open: usize,
-    /// Status writes and Claim writes for each change.
-    writes: (f64, f64),
-    judgements: usize,
-    /// Of judging, in real time.
-    judged: Duration,
 }
 
 /// A cluster.
@@ -112,7 +89,13 @@ struct Simulation {
     requests: BTreeMap<u64, Request>,
     /// When each route was changed that has not said yet that it is programmed.
     changed: BTreeMap<ObjectRef, Instant>,
-    died: Option<Instant>,
+    /// Until when a node is dead whose Lease lives, or one has joined that does not hold everything yet.
+    absent_until: Instant,
+    /// NodeStates, by node.
+    states: BTreeMap<String, Reported>,
+    missed: Option<Missed>,
+    said: Said,
+    secret: Secret,
     seen: Seen,
     /// The controller is judging until then.
     busy_until: Instant,
@@ -128,7 +111,7 @@ impl Simulation {
             now: begun,
             events: BinaryHeap::new(),
             count: 0,
-            core: Core::new(Facts::default(), begun),
+            core: Core::new(Facts::default(), SCHEDULE, begun),
             liveness: Liveness::default(),
             cluster: server.cluster.clone(),
             statuses: server.statuses.clone(),
@@ -136,7 +119,11 @@ impl Simulation {
             server,
             requests: BTreeMap::new(),
             changed: BTreeMap::new(),
-            died: None,
+            absent_until: begun,
+            states: BTreeMap::new(),
+            missed: None,
+            said: Said::default(),
+            secret: Secret::new(begun + SETTLED),
             seen: Seen::default(),
             busy_until: begun,
             dice,
@@ -181,7 +168,10 @@ impl Simulation {
     fn happens(&mut self, event: Event) {
         match event {
             Event::Change => {
-                let routes = self.server.change(&mut self.dice, |route| !self.changed.contains_key(route));
+                let is_missed =
+                    |route: &_| self.missed.as_ref().is_some_and(|missed| missed.routes.contains(route));
+                let may = |route: &_| !self.changed.contains_key(route) && !is_missed(route);
+                let routes = self.server.change(&mut self.dice, may);
                 for route in routes {
                     self.changed.insert(route.clone(), self.now);
                     self.at(self.now + WATCH, Event::ObjectSeen(route));
@@ -219,8 +209,11 @@ impl Simulation {
             }
             Event::Death(node) => {
                 self.nodes.die(node);
-                self.died = Some(self.now);
+                self.absent_until = self.absent_until.max(self.now + Duration::from_secs(60));
             }
+            Event::Join => self.join(),
+            Event::Miss(nodes) => self.miss(nodes),
+            Event::Regain => self.regain(),
             Event::Restart => {
                 self.restart();
                 if let Some(pause) = self.options.restarts {
@@ -236,12 +229,12 @@ impl Simulation {
         for number in self.requests.keys().copied().collect::<Vec<_>>() {
             self.ended(number);
         }
-        self.core = Core::new(Facts::default(), self.now);
+        self.core = Core::new(Facts::default(), SCHEDULE, self.now);
         self.core.lead();
         let version = self.server.version();
         self.core.take_claims(ClaimNews::Listed(self.server.claims.clone(), version));
         self.liveness = Liveness::default();
-        let leases = (0..self.options.nodes).map(|node| self.nodes.lease(node)).collect();
+        let leases = (0..self.nodes.count()).map(|node| self.nodes.lease(node)).collect();
         self.liveness.listed(leases, self.now);
         self.cluster = self.server.cluster.clone();
         self.statuses = self.server.statuses.clone();
@@ -275,7 +268,7 @@ impl Simulation {
     }
 
     fn judge(&mut self) {
-        let nodes = super::agents::nodes(&self.liveness, &BTreeMap::new());
+        let nodes = super::agents::nodes(&self.liveness, &self.states);
         let statuses = &self.statuses;
         let known = Known {
             cluster: &self.cluster,
@@ -318,6 +311,7 @@ impl Simulation {
             Request::Status(object, write) => {
                 let outcome = self.server.write_status(&object, &write);
                 self.at(self.now + WATCH, Event::ObjectSeen(object.clone()));
+                self.note_said(&object);
                 self.note_programmed(&object);
                 Done::Status(object, write, outcome)
             }
@@ -335,6 +329,7 @@ impl Simulation {
                 )
             }
             Request::Event(note, _) => Done::Event(note, super::writes::Told::Yes),
+            Request::Keys(spare) => Done::Keys(Ok(self.secret.keep(spare, self.now, &mut self.dice))),
         };
         self.core.done(done, self.now);
         self.wake();
@@ -346,15 +341,14 @@ impl Simulation {
         }
         let Some(since) = self.changed.remove(object) else { return };
         let holders = self.nodes.holders(self.server.claims_version(object));
-        let few = (self.options.nodes / 20).max(1);
-        assert!(holders + few >= self.options.nodes, "{object} is programmed on {holders} nodes only");
+        assert!(holders + self.few() >= self.nodes.count(), "{object} is programmed on {holders} nodes only");
         if since == self.begun || self.server.hangs(object) {
             return;
         }
         let delay = self.now - since;
-        match self.died {
-            Some(died) if self.now < died + Duration::from_secs(60) => self.seen.delays_with_dead.push(delay),
-            _ => self.seen.delays.push(delay),
+        match since < self.absent_until {
+            true => self.seen.delays_with_absent.push(delay),
+            false => self.seen.delays.push(delay),
         }
     }
 
@@ -378,6 +372,13 @@ impl Simulation {
         if let Some(pause) = self.options.restarts {
             self.at(self.now + pause, Event::Restart);
         }
+        if let Some(pause) = self.options.joins {
+            self.at(self.now + pause, Event::Join);
+        }
+        if let Some(Misses { nodes, after, lasts }) = self.options.misses {
+            self.at(self.now + after, Event::Miss(nodes));
+            self.at(self.now + after + lasts, Event::Regain);
+        }
         self.at(self.now, Event::Change);
         self.run(changing + self.options.lasts, |_| false);
         let changes = self.options.lasts.as_secs_f64() * self.options.changes;
@@ -388,13 +389,8 @@ impl Simulation {
         let is_late = |(route, since): &(&ObjectRef, &Instant)| **since < late && !self.server.hangs(route);
         self.seen.open = self.changed.iter().filter(is_late).count();
         self.seen.delays.sort();
-        self.seen.delays_with_dead.sort();
+        self.seen.delays_with_absent.sort();
+        self.look_back();
         self.seen
     }
-}
-
-/// The delay that this share of all does not exceed.
-fn percentile(sorted: &[Duration], share: f64) -> Duration {
-    let at = ((sorted.len() as f64 * share).ceil() as usize).saturating_sub(1);
-    sorted.get(at).copied().unwrap_or_default()
 }

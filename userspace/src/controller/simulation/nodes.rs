@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 /// From a write until a node's maps hold it.
 const HOLDS: (Duration, Duration) = (Duration::from_millis(30), Duration::from_millis(400));
 
+/// From when a node joins until its maps hold everything.
+const JOINS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(12));
+
 /// The nodes.
 pub(super) struct Nodes {
     all: Vec<Node>,
@@ -34,6 +37,25 @@ impl Nodes {
             is_dead: false,
         };
         Self { all: (0..count).map(node).collect() }
+    }
+
+    /// How many there are, dead ones too.
+    pub(super) fn count(&self) -> usize {
+        self.all.len()
+    }
+
+    /// A node joins. It renews its Lease at once, and will hold the Claims up to this version at the time that is returned.
+    pub(super) fn join(&mut self, version: u64, now: Instant, dice: &mut Dice) -> Instant {
+        let at = now + dice.between(JOINS.0, JOINS.1);
+        self.all.push(Node {
+            renewals: Renewals::new(now.into()),
+            coming: [(at, version)].into(),
+            holds: 0,
+            renewed: 0,
+            reported: 0,
+            is_dead: false,
+        });
+        at
     }
 
     /// The first renewal is due then.
@@ -85,7 +107,7 @@ impl Nodes {
             duration: Duration::from_secs(40),
             report: Some(report),
         };
-        (format!("n{number:03}"), lease)
+        (name(number), lease)
     }
 
     /// Returns how many nodes hold all Claims up to this version.
@@ -96,4 +118,9 @@ impl Nodes {
     pub(super) fn die(&mut self, number: usize) {
         self.all[number].is_dead = true;
     }
+}
+
+/// The name of a node.
+pub(super) fn name(number: usize) -> String {
+    format!("n{number:03}")
 }

@@ -1,7 +1,7 @@
 use super::super::claim_store::{ClaimWrite, Stored};
 use super::super::queue::{Outcome, Write};
-use super::Options;
 use super::dice::Dice;
+use super::options::{Hangs, Options};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Pattern};
 use crate::settle::tests::{Scene, namespace};
 use crate::sources::kubernetes::StoredStatus;
@@ -22,7 +22,7 @@ pub(super) struct Server {
     namespaces: usize,
     /// The number of the next route that is created.
     next: usize,
-    hangs: Option<Arc<str>>,
+    hangs: Hangs,
     /// Who has each name of the shared Gateway: the name of its Claim.
     owners: BTreeMap<String, String>,
     /// Who asks for each name.
@@ -47,7 +47,7 @@ impl Server {
             counts: (0, 0),
             namespaces: options.namespaces,
             next: 0,
-            hangs: options.hangs.map(|number| format!("t{number}").into()),
+            hangs: options.hangs,
             owners: BTreeMap::new(),
             asked: BTreeMap::new(),
         };
@@ -84,7 +84,11 @@ impl Server {
 
     /// Whether writes of the object's status hang.
     pub(super) fn hangs(&self, object: &ObjectRef) -> bool {
-        self.hangs.as_ref() == Some(&object.name.namespace)
+        match self.hangs {
+            Hangs::Nothing => false,
+            Hangs::Namespace(number) => *object.name.namespace == format!("t{number}"),
+            Hangs::Everything => true,
+        }
     }
 
     fn create(&mut self) -> ObjectRef {
@@ -169,10 +173,29 @@ impl Server {
 
     /// Whether an object says that it is programmed as it is now.
     pub(super) fn says_programmed(&self, object: &ObjectRef) -> bool {
-        let Some(route) = self.cluster.tls_routes.get(&object.name) else { return false };
+        let Some(generation) = self.generation(object) else { return false };
         self.statuses
             .get(object)
-            .is_some_and(|stored| status::is_programmed(&stored.status, object.kind, route.meta.generation))
+            .is_some_and(|stored| status::is_programmed(&stored.status, object.kind, generation))
+    }
+
+    /// The generation of a route or Gateway.
+    pub(super) fn generation(&self, object: &ObjectRef) -> Option<i64> {
+        match object.kind {
+            Kind::TlsRoute => self.cluster.tls_routes.get(&object.name).map(|route| route.meta.generation),
+            Kind::Gateway => self.cluster.gateways.get(&object.name).map(|gateway| gateway.meta.generation),
+            _ => None,
+        }
+    }
+
+    /// Whether an object's status says that it is refused, or that others have all that it asks for.
+    pub(super) fn is_refused(&self, object: &ObjectRef) -> bool {
+        let Some(stored) = self.statuses.get(object) else { return false };
+        let path = if object.kind == Kind::TlsRoute { "/parents/0/conditions" } else { "/conditions" };
+        let conditions = stored.status.pointer(path).and_then(Value::as_array).into_iter().flatten();
+        conditions.into_iter().any(|one| {
+            one["type"] == "Accepted" && one["status"] == "False" || one["reason"] == "NothingGranted"
+        })
     }
 
     /// Returns the version of the newest Claim of a route.
