@@ -413,6 +413,21 @@ mod tests {
         assert_eq!((told[1].regarding.kind, told[1].regarding.uid.as_str()), ("NodeState", "u-n1"));
     }
 
+    /// Its condition stays, and so does not name it.
+    #[test]
+    fn a_node_that_does_not_hold_an_object_is_named_there() {
+        let complaint =
+            Complaint { object: Some("Gateway/ns/gw".to_owned()), missing: true, text: "full".to_owned() };
+        let mut nodes = Nodes::default();
+        for node in ["n1", "n2", "n3"] {
+            nodes.live.insert(node.to_owned(), Held::default());
+        }
+        nodes.live.get_mut("n2").unwrap().complaints.push(complaint);
+        let told = notes(&[], &nodes, &[]);
+        let [note] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((note.regarding.kind, note.text().as_str()), ("Gateway", "on node n2: full"));
+    }
+
     #[test]
     fn a_backend_that_is_down_is_told_on_its_service_with_the_nodes_that_see_it_so() {
         let told =

@@ -165,7 +165,7 @@ impl Standing {
 mod tests {
     use super::*;
     use crate::model::{Kind, ObjectName};
-    use crate::status::Held;
+    use crate::status::{Complaint, Held, key};
 
     fn gateway() -> ObjectRef {
         ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "g") }
@@ -315,5 +315,70 @@ mod tests {
         };
         assert_eq!(again(1), Some(now + GRACE));
         assert_eq!(again(0), None);
+    }
+
+    /// Nodes that hold the Claims, the first of which report that they do not hold an object all the same; `None`: anything.
+    fn complaining(all: usize, first: usize, object: Option<&ObjectRef>) -> Nodes {
+        let mut nodes = nodes(all, 0);
+        for held in nodes.live.values_mut().take(first) {
+            let text = "its entry cannot be written".to_owned();
+            held.complaints.push(Complaint { object: object.map(key), missing: true, text });
+        }
+        nodes
+    }
+
+    /// What is said of the Gateway, programmed until then, at these seconds.
+    fn said_of(nodes: &Nodes, seconds: &[u64]) -> Vec<Progress> {
+        let (mut standings, begun, mut was) = (Standings::new(), Instant::now(), true);
+        let said = seconds.iter().map(|second| {
+            standings.begin(nodes);
+            let now = begun + Duration::from_secs(*second);
+            let progress = standings.progress(&gateway(), Some(9), was, nodes, now);
+            was = is_true(&progress);
+            progress
+        });
+        said.collect()
+    }
+
+    #[test]
+    fn what_a_node_reports_missing_takes_nothing_back_within_the_allowance() {
+        for object in [Some(&gateway()), None] {
+            let nodes = complaining(3, 1, object);
+            assert_eq!(said_of(&nodes, &[0, 10, 60]), [Progress::Enough, Progress::Enough, Progress::Enough]);
+            // New objects wait for it, and not for ever.
+            assert_eq!(nodes.held_everywhere(), 0);
+            let (mut standings, begun) = (Standings::new(), Instant::now());
+            let mut at = |second| {
+                let now = begun + Duration::from_secs(second);
+                standings.progress(&gateway(), Some(9), false, &nodes, now)
+            };
+            assert!(!is_true(&at(0)) && !is_true(&at(9)));
+            assert_eq!(at(10), Progress::Enough);
+        }
+        let nodes = complaining(100, 5, Some(&gateway()));
+        assert_eq!(said_of(&nodes, &[0, 60]), [Progress::Enough, Progress::Enough], "one of twenty");
+    }
+
+    #[test]
+    fn what_more_nodes_report_missing_is_not_programmed_after_ten_seconds_and_they_are_named() {
+        for (all, first) in [(3, 2), (1, 1), (100, 6)] {
+            for object in [Some(&gateway()), None] {
+                let said = said_of(&complaining(all, first, object), &[0, 9, 10]);
+                assert_eq!(said[..2], [Progress::Enough, Progress::Enough], "{first} of {all}");
+                let Progress::Missing(missing) = &said[2] else { panic!("{first} of {all}: {:?}", said[2]) };
+                assert_eq!(missing.count, first);
+                let why = Some("its entry cannot be written".to_owned());
+                assert_eq!(missing.named[0], ("n0".to_owned(), why));
+            }
+        }
+    }
+
+    #[test]
+    fn what_nodes_report_missing_of_another_object_counts_for_that_one_only() {
+        let other = ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "other") };
+        assert_eq!(
+            said_of(&complaining(3, 3, Some(&other)), &[0, 60]),
+            [Progress::Everywhere, Progress::Everywhere]
+        );
     }
 }
