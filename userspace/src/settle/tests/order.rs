@@ -7,7 +7,7 @@ use super::*;
 use crate::ipam;
 use crate::model::claim::Granted;
 use proptest::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// `+.example.com` is one label before the suffix.
 const NAMES: [&str; 10] = [
@@ -22,15 +22,55 @@ const NAMES: [&str; 10] = [
     "+.a.example.com",
     "+.com",
 ];
+/// Those that an Ingress may have: `*.` is one label there.
+const HOSTS: [usize; 6] = [3, 4, 5, 7, 8, 9];
+/// Ports of Gateways, and one that only Services have.
+const PORTS: [u16; 3] = [443, 9000, 8443];
+/// The address of the chart's listener on which Ingresses are served.
+const OF_INGRESSES: &str = "192.0.2.200";
 pub(super) const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
 /// An object to be added to the scene.
 #[derive(Clone, Debug)]
 pub(super) enum Object {
-    Gateway { namespace: usize, age: i64, address: usize, hosts: Vec<Option<usize>>, tcp: bool },
-    Set { namespace: usize, age: i64, of: usize, host: usize },
-    Tls { namespace: usize, age: i64, of: usize, hosts: Vec<usize>, weight: u8 },
-    Tcp { namespace: usize, age: i64, of: usize },
+    Gateway {
+        namespace: usize,
+        age: i64,
+        address: usize,
+        hosts: Vec<Option<usize>>,
+        tcp: bool,
+    },
+    Set {
+        namespace: usize,
+        age: i64,
+        of: usize,
+        host: usize,
+    },
+    Tls {
+        namespace: usize,
+        age: i64,
+        of: usize,
+        hosts: Vec<usize>,
+        weight: u8,
+    },
+    Tcp {
+        namespace: usize,
+        age: i64,
+        of: usize,
+    },
+    /// Of our class: it contends for addresses and ports with Gateways and other Services.
+    Service {
+        namespace: usize,
+        age: i64,
+        address: usize,
+        ports: Vec<usize>,
+    },
+    /// It contends for names with other Ingresses.
+    Ingress {
+        namespace: usize,
+        age: i64,
+        hosts: Vec<usize>,
+    },
 }
 
 impl Object {
@@ -40,7 +80,9 @@ impl Object {
             Self::Gateway { namespace, .. }
             | Self::Set { namespace, .. }
             | Self::Tls { namespace, .. }
-            | Self::Tcp { namespace, .. } => *namespace,
+            | Self::Tcp { namespace, .. }
+            | Self::Service { namespace, .. }
+            | Self::Ingress { namespace, .. } => *namespace,
         }
     }
 }
@@ -69,7 +111,24 @@ pub(super) fn object() -> impl Strategy<Value = Object> {
         age,
         of,
     });
-    prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp]
+    let service = (0..3_usize, 0..4_i64, 0..3_usize, prop::collection::vec(0..PORTS.len(), 1..3))
+        .prop_map(|(namespace, age, address, ports)| Object::Service { namespace, age, address, ports });
+    let ingress = (0..3_usize, 0..4_i64, prop::collection::vec(0..HOSTS.len(), 1..4))
+        .prop_map(|(namespace, age, hosts)| Object::Ingress { namespace, age, hosts });
+    prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp, 1 => service, 2 => ingress]
+}
+
+/// The Gateway that an object refers to by this number.
+pub(super) fn gateway(objects: &[Object], of: usize) -> String {
+    let gateways: Vec<(usize, usize)> = (0..)
+        .zip(objects)
+        .filter_map(|(at, object)| match object {
+            Object::Gateway { namespace, .. } => Some((at, *namespace)),
+            _ => None,
+        })
+        .collect();
+    let found = gateways.get(of % gateways.len().max(1));
+    found.map_or("a/none".to_owned(), |(at, namespace)| format!("{}/o{at}", NAMESPACES[*namespace]))
 }
 
 /// Builds the scene by adding its objects in this order. An object is named by its index in `objects`, so
@@ -78,15 +137,10 @@ pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
     let mut scene = Scene::new();
     scene.cluster().policy.shared = [ip("192.0.2.1")].into();
     scene.service("a/s", &["10.0.0.1", "10.0.0.2 draining"]);
-    let gateways: Vec<usize> =
-        (0..objects.len()).filter(|at| matches!(objects[*at], Object::Gateway { .. })).collect();
-    let parent = |of: usize| {
-        let at = gateways.get(of % gateways.len().max(1)).copied();
-        at.map_or("a/none".to_owned(), |at| match &objects[at] {
-            Object::Gateway { namespace, .. } => format!("{}/o{at}", NAMESPACES[*namespace]),
-            _ => "a/none".to_owned(),
-        })
-    };
+    scene.file_listener("https", Protocol::Tls, &[OF_INGRESSES], 443, None);
+    scene.cluster().policy.ingress.listeners = vec!["https".into()];
+    scene.cluster().ingress.classes.insert("ours".into());
+    let parent = |of: usize| gateway(objects, of);
     for at in order {
         let own = |namespace: &usize| format!("{}/o{at}", NAMESPACES[*namespace]);
         match &objects[*at] {
@@ -118,6 +172,37 @@ pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
             }
             Object::Tcp { namespace, age, of } => {
                 scene.tcp(&own(namespace), *age, &[&parent(*of)], &["s:443"])
+            }
+            Object::Service { namespace, age, address, ports } => {
+                let service = scene.service(&own(namespace), &["10.0.0.3"]);
+                service.meta.created_secs = *age;
+                let ports: BTreeSet<u16> = ports.iter().map(|port| PORTS[*port]).collect();
+                let port = |port: u16| ServicePort {
+                    name: format!("p{port}").into(),
+                    port,
+                    is_tcp: true,
+                    protocol: "TCP".into(),
+                };
+                service.ports = ports.into_iter().map(port).collect();
+                let addresses = vec![ip(&format!("192.0.2.{}", address + 1))];
+                service.load_balancer =
+                    Some(Arc::new(LoadBalancerSpec { addresses, ..LoadBalancerSpec::default() }));
+            }
+            Object::Ingress { namespace, age, hosts } => {
+                let hosts: BTreeSet<&str> = hosts.iter().map(|host| NAMES[HOSTS[*host]]).collect();
+                let rule = |(at, host): (usize, &str)| IngressRule {
+                    at,
+                    host: pattern(host),
+                    service: "s".into(),
+                    port: IngressPort::Number(443),
+                };
+                let spec = IngressSpec {
+                    meta: meta(&own(namespace), *age),
+                    class: Some("ours".into()),
+                    is_passthrough: false,
+                    rules: hosts.into_iter().enumerate().map(rule).collect(),
+                };
+                scene.cluster().ingress.all.insert(name(&own(namespace)), Arc::new(spec));
             }
         }
     }
@@ -296,6 +381,10 @@ proptest! {
         let scene = scene(&objects, &order);
         let Compiled { desired, verdicts, .. } = scene.compiled();
         for (binding, listener) in desired.listeners.iter().enumerate().filter(|(_, l)| l.protocol == Protocol::Tls) {
+            // The chart's listener has the Ingresses.
+            if listener.addresses[0] == ip(OF_INGRESSES) {
+                continue;
+            }
             let wishes = wishes(scene.facts.cluster.as_ref().unwrap(), &verdicts, listener.addresses[0]);
             for host in ["x.example.com", "x.a.example.com", "z.x.a.example.com", "y.example.com", "y.a.example.com", "example.com", "x.org", "net"] {
                 let found = looked_up(&desired, binding, host).filter(|route| !route.starts_with("gateway/"));

@@ -1,6 +1,6 @@
 //! Between namespaces, possession comes before age: nobody loses what it has by what another namespace does.
 
-use super::order::{NAMESPACES, Object, object, scene};
+use super::order::{NAMESPACES, Object, gateway, object, scene};
 use super::*;
 use crate::model::claim::{ClaimBackends, Granted, possession};
 use crate::sources::kubernetes::script::stored;
@@ -17,7 +17,9 @@ fn after(mut scene: Scene, before: &[Claim]) -> Compiled {
 fn holders(claims: &[Claim]) -> BTreeMap<String, BTreeSet<(String, String)>> {
     let mut holders: BTreeMap<String, BTreeSet<(String, String)>> = BTreeMap::new();
     for claim in claims {
-        let namespace = claim.origin.object().unwrap().name.namespace.to_string();
+        // The static file's listeners are nobody's.
+        let Some(object) = claim.origin.object() else { continue };
+        let namespace = object.name.namespace.to_string();
         for grant in &claim.grants {
             // Several may answer at an address and port where the protocol is TLS.
             let key = match &grant.what {
@@ -105,7 +107,6 @@ proptest! {
             let order: Vec<usize> = there.iter().copied().collect();
             let now = after(scene(&objects, &order), &before).claims;
             let changed = NAMESPACES[objects[at].namespace()];
-            let is_parent = matches!(objects[at], Object::Gateway { .. } | Object::Set { .. });
             let (old, new) = (holders(&before), holders(&now));
             for (key, old) in &old {
                 let Some(new) = new.get(key) else { continue };
@@ -113,8 +114,14 @@ proptest! {
                     let is_kept = new.iter().any(|(other, _)| other == namespace);
                     let is_own = changed == namespace;
                     // Listeners of a Gateway, and those that other Gateways of its namespace have, decide who may have what.
-                    let is_of_gateway = is_parent && part.contains(&format!("/{changed}/"))
-                        || matches!(objects[at], Object::Set { .. });
+                    let is_of_gateway = match &objects[at] {
+                        Object::Gateway { .. } => part.contains(&format!("/{changed}/")),
+                        Object::Set { of, .. } => {
+                            part.starts_with(&format!("0/Gateway/{}/", gateway(&objects, *of)))
+                                || part.starts_with(&format!("0/ListenerSet/{changed}/o{at}/"))
+                        }
+                        _ => false,
+                    };
                     prop_assert!(is_kept || is_own || is_of_gateway, "{key}: {old:?} -> {new:?} by {:?}", objects[at]);
                 }
             }
