@@ -50,6 +50,7 @@ fn values_that_cannot_be_meant_are_refused_with_their_place() {
         ("ingress.adopt[0].passthrough=All", "at '/ingress/adopt/0': missing property 'class'"),
         ("logFormat=xml", "at '/logFormat'"),
         ("metrics.port=65536", "at '/metrics/port'"),
+        ("metrics.perRoute=some", "at '/metrics/perRoute'"),
         ("tolerations[0].operator=Maybe", "at '/tolerations/0/operator'"),
         ("privileged=true", "additional properties 'privileged' not allowed"),
         ("metrics.port=0,podMonitor.enabled=true", "podMonitor.enabled needs metrics.port"),

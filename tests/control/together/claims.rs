@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tests::skip_without_root;
 
-use crate::agent::scene::{Agent, CONFIG, Scene, slice, until};
+use crate::agent::scene::{Agent, CONFIG, NODE, SOON, Scene, slice, until};
 
 /// The definition of Claims, as the API server has it.
 const DEFINITION: &str = "claims.vestibule.dev";
@@ -39,6 +39,44 @@ fn an_agent_before_its_controller_waits_and_one_without_it_goes_on() {
     let _next = scene.controller("next", &[]);
     until("the new route", &[&agent], || scene.backends().len() == 2);
     assert!(scene.refusals().is_empty(), "{:?}", scene.refusals());
+}
+
+/// As a controller of a later release may write it. The version that the node reports passes the Claim's nevertheless.
+#[test]
+fn a_node_does_not_hold_a_claim_with_a_policy_that_it_does_not_know() {
+    skip_without_root!();
+    let scene = Scene::bare(CONFIG, &[]);
+    scene.tenant("a", "10.99.1.1");
+    scene.tenant("b", "10.99.1.2");
+    let controller = scene.controller("leader", &[]);
+    let agent = scene.agent("first");
+    until("the routes are in the maps", &[&agent], || scene.backends().len() == 2);
+    until("it is ready", &[&agent], || agent.is_ready());
+    controller.end();
+    let claims = scene.kubectl().get(&["claims"]).unwrap();
+    let is_of_a = |claim: &&Value| {
+        let origin = &claim["spec"]["origin"];
+        (&origin["kind"], &origin["name"]) == (&json!("TLSRoute"), &json!("a"))
+    };
+    let name = claims["items"].as_array().unwrap().iter().find(is_of_a).unwrap()["metadata"]["name"].clone();
+    let patch = json!({"spec": {"policy": {"limits": {"flows": 7}}}}).to_string();
+    scene.kubectl().run(&["patch", "claim", name.as_str().unwrap(), "--type=merge", "-p", &patch]).unwrap();
+    let unheld = |state: &Value| {
+        let problems = state["spec"]["problems"].as_array();
+        let problem = problems.filter(|problems| problems.len() == 1).map(|problems| &problems[0]);
+        problem.is_some_and(|problem| {
+            (&problem["object"], &problem["missing"]) == (&json!("TLSRoute/tenant/a"), &json!(true))
+                && problem["field"].as_str().unwrap().ends_with("spec.policy.limits")
+        })
+    };
+    scene.kubectl().wait_for("the exception", &["nodestate", NODE], SOON, unheld).unwrap();
+    assert_eq!(scene.backends(), ["tlsroute/tenant/b 10.99.1.2:6443"], "no connection is admitted to it");
+
+    // The controller of this release puts it back.
+    let _next = scene.controller("next", &[]);
+    let is_well = |state: &Value| state["spec"].get("problems").is_none();
+    scene.kubectl().wait_for("the end of it", &["nodestate", NODE], SOON, is_well).unwrap();
+    until("it is served again", &[&agent], || scene.backends().len() == 2);
 }
 
 /// Who deletes all Claims, or their definition, takes no tenant out of service: what was known is served until the controller
