@@ -209,7 +209,8 @@ impl Simulation {
             }
             Event::Death(node) => {
                 self.nodes.die(node);
-                self.absent_until = self.absent_until.max(self.now + Duration::from_secs(60));
+                // Its Lease is valid for 40 s after it was renewed last.
+                self.absent_until = self.absent_until.max(self.now + Duration::from_secs(45));
             }
             Event::Join => self.join(),
             Event::Miss(nodes) => self.miss(nodes),

@@ -24,7 +24,6 @@ const NAMES: [&str; 10] = [
 ];
 /// Those that an Ingress may have: `*.` is one label there.
 const HOSTS: [usize; 6] = [3, 4, 5, 7, 8, 9];
-/// Ports of Gateways, and one that only Services have.
 const PORTS: [u16; 3] = [443, 9000, 8443];
 /// The address of the chart's listener on which Ingresses are served.
 const OF_INGRESSES: &str = "192.0.2.200";
@@ -174,19 +173,8 @@ pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
                 scene.tcp(&own(namespace), *age, &[&parent(*of)], &["s:443"])
             }
             Object::Service { namespace, age, address, ports } => {
-                let service = scene.service(&own(namespace), &["10.0.0.3"]);
-                service.meta.created_secs = *age;
-                let ports: BTreeSet<u16> = ports.iter().map(|port| PORTS[*port]).collect();
-                let port = |port: u16| ServicePort {
-                    name: format!("p{port}").into(),
-                    port,
-                    is_tcp: true,
-                    protocol: "TCP".into(),
-                };
-                service.ports = ports.into_iter().map(port).collect();
-                let addresses = vec![ip(&format!("192.0.2.{}", address + 1))];
-                service.load_balancer =
-                    Some(Arc::new(LoadBalancerSpec { addresses, ..LoadBalancerSpec::default() }));
+                let address = ip(&format!("192.0.2.{}", address + 1));
+                balancer(&mut scene, &own(namespace), *age, address, ports);
             }
             Object::Ingress { namespace, age, hosts } => {
                 let hosts: BTreeSet<&str> = hosts.iter().map(|host| NAMES[HOSTS[*host]]).collect();
@@ -207,6 +195,22 @@ pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
         }
     }
     scene
+}
+
+/// Adds a Service of our class with these ports.
+fn balancer(scene: &mut Scene, object: &str, age: i64, address: IpAddr, ports: &[usize]) {
+    let service = scene.service(object, &["10.0.0.3"]);
+    service.meta.created_secs = age;
+    let ports: BTreeSet<u16> = ports.iter().map(|port| PORTS[*port]).collect();
+    let port = |port: u16| ServicePort {
+        name: format!("p{port}").into(),
+        port,
+        is_tcp: true,
+        protocol: "TCP".into(),
+    };
+    service.ports = ports.into_iter().map(port).collect();
+    let spec = LoadBalancerSpec { addresses: vec![address], ..LoadBalancerSpec::default() };
+    service.load_balancer = Some(Arc::new(spec));
 }
 
 /// Returns the route of a name on a binding, looked up as in the data plane.
