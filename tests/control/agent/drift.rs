@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use common::maps::backend::Backend;
 use common::maps::name;
+use common::maps::route::{NameRoute, ShortNameKey};
 use serde_json::Value;
-use tests::pinned::{pinned_entries, remove_pinned};
+use tests::pinned::{clear_pinned, insert_pinned, pinned_entries, remove_pinned};
 use tests::skip_without_root;
 use tests::stop::Stop;
 
-use super::scene::{NODE, RELEASE, Scene, until};
+use super::scene::{CONFIG, NODE, RELEASE, Scene, until};
 
 /// A walk each ten seconds finds it, and for ten seconds what was said is not taken back.
 const LONG: Duration = Duration::from_secs(60);
@@ -62,6 +63,50 @@ fn a_route_whose_elements_are_taken_away_is_not_programmed_and_the_node_says_why
         assert!(!said.contains("TLSRoute tenant/b"), "{said}");
     });
     wait("a", "True");
+    until("nothing is reported any more", &[&agent], || {
+        scene.kubectl().get(&["nodestate", NODE]).unwrap()["spec"].get("problems").is_none()
+    });
+}
+
+/// Another program has filled a map: what is missing there cannot be written again until there is room.
+#[test]
+fn a_route_whose_name_cannot_be_written_is_not_programmed_until_it_can() {
+    skip_without_root!();
+    let mut scene = Scene::bare(&CONFIG.replace("40000", "64"), &[]);
+    scene.settle();
+    scene.tenant("a", "10.99.1.1");
+    let agent = scene.agent("first");
+    until("the route is in the maps", &[&agent], || scene.backends().len() == 1);
+    wait_for(&scene, "a", "True");
+
+    let names = scene.pins.path().join(name::ROUTES_EXACT);
+    let [(own, value)] = pinned_entries::<ShortNameKey, NameRoute>(&names).unwrap()[..] else {
+        panic!("the route has one name")
+    };
+    let mut others = (0_u32..).map(|number| {
+        let mut other = own;
+        other.name[..4].copy_from_slice(&number.to_be_bytes());
+        other
+    });
+    while insert_pinned(&names, others.next().unwrap(), value).is_ok() {}
+    remove_pinned::<ShortNameKey, NameRoute>(&names, own).unwrap();
+    insert_pinned(&names, others.next().unwrap(), value).unwrap();
+    let lost = |state: &Value| {
+        let problems = state["spec"]["problems"].as_array().cloned().unwrap_or_default();
+        problems.iter().any(|one| one["object"] == "TLSRoute/tenant/a" && one["missing"] == true)
+    };
+    scene.kubectl().wait_for("the node's exception", &["nodestate", NODE], LONG, lost).unwrap();
+    let message = wait_for(&scene, "a", "False");
+    assert!(message.contains(NODE), "{message}");
+    let is_there = || {
+        let all = pinned_entries::<ShortNameKey, NameRoute>(&names).unwrap();
+        all.iter().any(|(key, _)| key.name == own.name)
+    };
+    assert!(!is_there(), "it cannot be written");
+
+    clear_pinned::<ShortNameKey, NameRoute>(&names).unwrap();
+    wait_for(&scene, "a", "True");
+    assert!(is_there());
     until("nothing is reported any more", &[&agent], || {
         scene.kubectl().get(&["nodestate", NODE]).unwrap()["spec"].get("problems").is_none()
     });
