@@ -1,10 +1,16 @@
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tests::clients::ask;
+use tests::server::{Server, Speech};
 use tests::skip_without_root;
+use tests::tls::{self, Authority};
 
 use crate::agent::scene::{Agent, CONFIG, NODE, SOON, Scene, slice, until};
+use crate::held::Held;
 
 /// The definition of Claims, as the API server has it.
 const DEFINITION: &str = "claims.vestibule.dev";
@@ -92,6 +98,15 @@ fn claims_and_their_definition_are_deleted_while_tenants_are_served() {
     let agent = scene.agent("first");
     until("the routes are in the maps", &[&agent], || scene.backends().len() == 3);
     until("it is ready", &[&agent], || agent.is_ready());
+    let authority = Authority::new("a").unwrap();
+    let config = authority.server_config(&authority.server(&["a.example.com"]).unwrap()).unwrap();
+    let backend: SocketAddr = "10.99.1.1:6443".parse().unwrap();
+    let _server = Server::start(&scene.outside, backend, "one", Speech::Tls(config)).unwrap();
+    let (client, vip) = (authority.client_config(None).unwrap(), "192.0.2.5:443".parse().unwrap());
+    let connect = || scene.outside.run(|| tls::connect(vip, Arc::clone(&client), "a.example.com"));
+    until("the tenant is served", &[&agent], || connect().is_ok());
+    let mut held = Held::new(connect().unwrap());
+    let served = AtomicU32::new(0);
     let definition: Value = scene.kubectl().get(&["crd", DEFINITION]).unwrap();
     let (ends, least) = (AtomicBool::new(false), std::sync::Mutex::new(3));
     std::thread::scope(|threads| {
@@ -105,10 +120,20 @@ fn claims_and_their_definition_are_deleted_while_tenants_are_served() {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
+        // Clients come all the time.
+        let clients = threads.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let said = connect().and_then(ask);
+                assert!(said.as_ref().is_ok_and(|said| said == "one -"), "a client was not served: {said:?}");
+                served.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             scene.kubectl().run(&["delete", "claims", "--all"]).unwrap();
             until("they are written again", &[&agent], || is_settled(&scene));
             until("it is ready again", &[&agent], || agent.is_ready());
+            held.holds();
 
             scene.kubectl().run(&["delete", "crd", DEFINITION]).unwrap();
             until("the agent says so", &[&agent], || lack(&agent).contains("stale: claims"));
@@ -116,6 +141,9 @@ fn claims_and_their_definition_are_deleted_while_tenants_are_served() {
             scene.tenant("d", "10.99.1.4");
             std::thread::sleep(Duration::from_secs(2));
             assert_eq!(scene.backends().len(), 3);
+            held.holds();
+            let before = served.load(Ordering::Relaxed);
+            until("clients go on to come", &[&agent], || served.load(Ordering::Relaxed) > before + 10);
             let spec = json!({"apiVersion": definition["apiVersion"], "kind": definition["kind"],
                 "metadata": {"name": DEFINITION}, "spec": definition["spec"]});
             scene.kubectl().apply(&spec.to_string()).unwrap();
@@ -123,7 +151,9 @@ fn claims_and_their_definition_are_deleted_while_tenants_are_served() {
             until("it is ready at last", &[&agent], || agent.is_ready());
         }));
         ends.store(true, Ordering::Relaxed);
+        clients.join().unwrap();
         done.unwrap();
     });
+    held.holds();
     assert_eq!(*least.lock().unwrap(), 3, "a tenant was out of service for a moment");
 }

@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn what_controller_and_agents_cannot_follow_for_a_minute_is_an_event() {
         let begun = Instant::now();
-        let mut core = Core::new(Facts::default(), begun);
+        let mut core = Core::new(Facts::default(), keys::Schedule::default(), begun);
         assert_eq!(notes(&mut core, begun, begun), []);
         assert_eq!(core.next_due(), Some(begun + STALE));
         let told = notes(&mut core, begun, begun + STALE);

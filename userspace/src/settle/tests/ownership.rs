@@ -329,8 +329,7 @@ fn where_shared_addresses_take_tls_only_no_tcp_listener_gets_a_port() {
         let is_of = |claim: &&Claim| claim.origin.object().is_some_and(|own| own.name == name(object));
         claims.iter().filter(is_of).flat_map(|claim| claim.refusals.clone()).collect()
     };
-    let refused =
-        claim::Refusal { at: "192.0.2.50:443".parse().unwrap(), names: None, why: claim::Why::Reserved };
+    let refused = claim::Refusal::whole("192.0.2.50:443".parse().unwrap(), claim::Why::Reserved);
     assert_eq!([refusals("a/lost"), refusals("a/only")].concat(), [refused.clone(), refused]);
     // It is the operator's, as the setting is.
     scene.file_listener("file", Protocol::Tcp, &[SHARED], 443, None);

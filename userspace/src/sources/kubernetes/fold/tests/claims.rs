@@ -128,7 +128,7 @@ fn leads_nowhere(change: impl Fn(&mut Value)) -> String {
     let mut object = object();
     change(&mut object);
     let (stored, problems) = claim(raw_of(object), &interner());
-    let claim = stored.unwrap().claim;
+    let claim = stored.claim.unwrap().claim;
     let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
     assert!(references.is_empty(), "{references:?}");
     assert_eq!(claim.grants.len(), 2, "nobody else gets it");
@@ -179,7 +179,7 @@ fn a_claim_to_a_protocol_that_is_not_served_is_read_and_has_nothing() {
         let mut object = object();
         object["spec"]["protocol"] = json!(text);
         let (stored, problems) = claim(raw_of(object.clone()), &interner());
-        assert_eq!(stored.unwrap().claim.grants, [], "a later release may grant it");
+        assert_eq!(stored.claim.unwrap().claim.grants, [], "a later release may grant it");
         assert!(
             lines(&problems).join("\n").contains("a protocol that this release does not serve"),
             "{problems:?}"
@@ -188,7 +188,7 @@ fn a_claim_to_a_protocol_that_is_not_served_is_read_and_has_nothing() {
         object["spec"]["refusals"] =
             json!([{"address": "", "port": 53, "reason": "Refused", "message": "m"}]);
         let (stored, problems) = claim(raw_of(object), &interner());
-        assert_eq!((stored.unwrap().claim.protocol, problems), (protocol, Vec::new()));
+        assert_eq!((stored.claim.unwrap().claim.protocol, problems), (protocol, Vec::new()));
     }
 }
 
