@@ -226,14 +226,14 @@ fn agents_first_then_controllers_and_back() {
 }
 
 #[test]
-fn controllers_first_then_agents() {
+fn controllers_first_then_agents_and_back() {
     skip_without_root!();
     let Some((mut upgrade, old_controller, old_agent)) = installed() else { return };
     let before = upgrade.gateway();
     let refused = upgrade.while_clients_come(|| {
         let scene = &upgrade.scene;
         upgrade.upgrade();
-        let _controller = scene.controller("new-controller", &[]);
+        let controller = scene.controller("new-controller", &[]);
         old_controller.end();
         // Nobody knows what an agent of the other report version holds: conditions stay as they are.
         scene.tenant("b", "10.99.2.1");
@@ -253,7 +253,25 @@ fn controllers_first_then_agents() {
         let route = ["-n", "tenant", "tlsroute", "b"];
         scene.kubectl().wait_for("the route is programmed", &route, SOON, is_programmed).unwrap();
         is_as_before(&upgrade, &before);
-        scene.refusals()
+        let refused = scene.refusals();
+
+        // Back: first the agent, while a controller leads that may not read Claims any more.
+        upgrade.helm(&["rollback", "vestibule", "1"]);
+        let old_agent = upgrade.agent(&upgrade.old(), "old-agent-again");
+        until("the old agent writes", &[&agent, &old_agent], || {
+            old_agent.is_ready() && old_agent.metric("vestibule_writer") == Some(1.0)
+        });
+        agent.end();
+        assert!(["a", "b"].into_iter().all(|tenant| upgrade.serves(tenant)));
+        std::thread::sleep(QUIET);
+        is_as_before(&upgrade, &before);
+        let _old_controller = scene.controller_of(&upgrade.old(), "old-controller-again", &[]);
+        controller.end();
+        scene.tenant("c", "10.99.3.1");
+        until("a route by the previous release", &[&old_agent], || upgrade.serves("c"));
+        upgrade.programmed();
+        assert!(["a", "b"].into_iter().all(|tenant| upgrade.serves(tenant)));
+        refused
     });
     upgrade.held.holds();
     assert!(refused.is_empty(), "{refused:?}");
