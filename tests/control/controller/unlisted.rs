@@ -214,3 +214,26 @@ fn gateways_that_may_not_be_listed_stop_no_service_and_lose_nothing() {
     let class = kubectl.get(&["gatewayclass", "vestibule"]).unwrap();
     assert_eq!(finalizers(&class), 1, "Gateways use it, as far as anybody knows");
 }
+
+/// The chart's file says that Ingresses are served, and a release before it gave no right to read them.
+#[test]
+fn ingresses_that_may_not_be_listed_hold_back_no_route() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    let listener = json!({"name": "https", "addresses": ["192.0.2.9"], "port": 443, "protocol": "TLS"});
+    let config = json!({"addresses": {"ranges": ["192.0.2.0/28"]}, "listeners": [listener],
+        "ingress": {"listeners": ["https"]}});
+    scene.configure(&config.to_string());
+    for object in [OBJECTS, SERVICE, LATE] {
+        kubectl.apply(object).unwrap();
+    }
+    let controller = scene.controller("a");
+    let granted = |claims: &Value| ["port", "late"].iter().all(|origin| versions(claims, origin).len() == 1);
+    kubectl.wait_for("the routes' Claims", &["claims"], SOON, granted).unwrap();
+    // Written last: all Claims are there, and agents take them.
+    kubectl.wait_for("the mark", &["claim", "0-settled"], SOON, |_| true).unwrap();
+    let accepted = |gateway: &Value| is(gateway, "Accepted", "True", "Accepted");
+    scene.wait("accepted", ["gateway", "gw"], accepted);
+    let ready = controller.ask("/readyz").unwrap();
+    assert!(ready.starts_with("HTTP/1.0 200") && ready.contains("stale: ingresses: 403"), "{ready}");
+}
