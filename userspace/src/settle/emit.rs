@@ -152,7 +152,9 @@ impl Emitter<'_, '_> {
         let parent = &self.parents.all[listener.parent];
         let gateway = &self.parents.all[self.parents.gateway_of(at)];
         let (protocol, refusals) = match listener.protocol {
-            Some(protocol) => (protocol.into(), self.refusals(&listener.lost, &listener.full, &listener.tls_only)),
+            Some(protocol) => {
+                (protocol.into(), self.refusals(&listener.lost, &listener.full, &listener.tls_only))
+            }
             None => {
                 let protocol = unserved(&listener.spec.protocol)?;
                 let refusal = listener.refusal.as_ref()?;
