@@ -208,9 +208,10 @@ mod tests {
         let (mut standings, begun) = (Standings::new(), Instant::now());
         let nodes = Nodes { are_unlisted: true, ..Nodes::default() };
         standings.begin(&nodes);
-        for now in [begun, begun + 6 * GRACE] {
-            assert_eq!(standings.progress(&gateway(), Some(9), true, &nodes, now), Progress::Enough);
-            assert_eq!(standings.progress(&gateway(), Some(9), false, &nodes, now), Progress::Unknown);
+        for (was, said) in [(true, Progress::Enough), (false, Progress::Unknown)] {
+            for now in [begun, begun + 6 * GRACE] {
+                assert_eq!(standings.progress(&gateway(), Some(9), was, &nodes, now), said);
+            }
         }
     }
 
