@@ -73,6 +73,32 @@ fn a_free_slot_that_its_last_client_took_again_is_left() {
     }
 }
 
+/// Both CPUs saw the lock free, and the other one has it now.
+#[test]
+fn a_slot_that_another_cpu_locks_first_is_left() {
+    tests::skip_without_root!();
+    let lock = offset_of!(Buffer, locked);
+    for family in FAMILIES {
+        let mut programs = small(2);
+        let (other, _) = first(&mut programs, family, SLOT);
+        remove_hello(&mut programs, other.dial.tuple());
+        set(&mut programs, other.dial.tuple(), BUFFER_FREE);
+        let before: Buffer = programs.element(name::BUFFERS, SLOT);
+        let client = dial(family).host(far(family, 3, 1)).shake(&mut programs);
+        let locked = [Change::write(name::BUFFERS, &SLOT, lock, &1_u32)];
+        let schedule = programs
+            .behind_access(&Place::new(name::BUFFERS, &SLOT, lock), 1, &locked)
+            .expect("a hardware breakpoint");
+        let outcome = client.send(&mut programs, 0, &usual_hello()[..300]);
+        assert!(schedule.happened());
+        drop(schedule);
+        assert_dropped(&outcome, Reason::HelloBuffered);
+        assert_ne!(client.waiting(&programs).expect("it waits").buffers[0], SLOT);
+        let after: Buffer = programs.element(name::BUFFERS, SLOT);
+        assert_eq!((after.locked, after.owner, after.index), (1, before.owner, before.index));
+    }
+}
+
 /// The hello that had the slot is gone, and another client's takes it for the same part.
 #[test]
 fn a_slot_that_another_client_took_for_the_same_part_is_left() {

@@ -88,11 +88,8 @@ fn read(
         );
         references = Arc::default();
     }
-    let affinity = match spec.session_affinity.as_deref() {
-        None => Some(Affinity::None),
-        Some(claim::CLIENT_IP) => Some(Affinity::ClientIp),
-        Some(other) => found.check(field("spec.sessionAffinity"), other, Err(not_enforced())),
-    };
+    let asked = spec.session_affinity.as_deref();
+    let affinity = found.check(field("spec.sessionAffinity"), asked.unwrap_or_default(), affinity(asked));
     if affinity.is_none() {
         references = Arc::default();
     }
@@ -128,6 +125,14 @@ fn read(
 /// What a later release may ask for: to admit no client is better than to admit all, or to another backend.
 fn not_enforced() -> Wrong {
     wrong("is not enforced by this release: no connection is admitted", REMEDY)
+}
+
+fn affinity(text: Option<&str>) -> Result<Affinity, Wrong> {
+    match text {
+        None => Ok(Affinity::None),
+        Some(claim::CLIENT_IP) => Ok(Affinity::ClientIp),
+        Some(_) => Err(not_enforced()),
+    }
 }
 
 fn source_ranges(value: &Value) -> Result<SourceRanges, Wrong> {
