@@ -6,12 +6,17 @@
 use super::claim_flights::{ClaimFlights, When};
 use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
-use crate::model::claim::{note_address, possession};
+use crate::model::claim::{AskedProtocol, note_address, possession};
 use crate::model::{self, ObjectName, ObjectRef, Possession};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
+
+/// Whether agents serve what it asks for. Those of the release before cannot read the others, and may never report their versions.
+fn is_served(spec: &ClaimSpec) -> bool {
+    AskedProtocol::of_text(&spec.protocol).is_some_and(|asked| asked.served().is_some())
+}
 
 /// Why Claims do not say all that they should.
 const PRUNED: &str = "the API server takes out part of what is written: the definition of Claims is of another release; apply those of this one, \
@@ -193,7 +198,8 @@ impl Claims {
 
     /// The newest version of all.
     pub(super) fn newest(&self) -> u64 {
-        let versions = self.stored.iter().flatten().filter_map(|(_, stored)| stored.version.parse().ok());
+        let served = self.stored.iter().flatten().filter(|(_, stored)| is_served(&stored.spec));
+        let versions = served.filter_map(|(_, stored)| stored.version.parse().ok());
         versions.max().unwrap_or_default()
     }
 
@@ -210,7 +216,8 @@ impl Claims {
         let version = |name: &String| {
             let (stored, (_, wanted)) = (stored.get(name)?, self.wanted.get(name)?);
             let is_written = stored.spec.is_same(wanted) || self.is_as_it_can_be(name);
-            is_written.then(|| stored.version.parse().ok())?
+            let least = || Some(self.mark.least());
+            is_written.then(|| if is_served(wanted) { stored.version.parse().ok() } else { least() })?
         };
         names.iter().try_fold(self.mark.least(), |newest: u64, name| Some(newest.max(version(name)?)))
     }
@@ -352,6 +359,11 @@ impl Claims {
             }
             _ => false,
         }
+    }
+
+    /// Whether agents serve what it asks for. Those of the release before cannot read the others, and may never report their versions.
+    fn is_served(spec: &ClaimSpec) -> bool {
+        AskedProtocol::of_text(&spec.protocol).is_some_and(|asked| asked.served().is_some())
     }
 
     /// Why Claims do not say all that they should; `None`: they do, as far as they are written.
@@ -799,6 +811,27 @@ mod tests {
         assert_eq!(scene.claims.version_of(&object("x")), None);
         scene.send(true);
         assert!(scene.claims.version_of(&object("x")) > Some(newest));
+    }
+
+    /// Agents of the release before cannot read such a Claim, and report no version of it.
+    #[test]
+    fn no_node_has_to_hold_a_claim_to_a_protocol_that_is_not_served() {
+        let mut scene = Scene::new();
+        scene.list();
+        let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };
+        let unserved = Claim {
+            part: "53/UDP".into(),
+            protocol: AskedProtocol::Udp,
+            grants: Vec::new(),
+            ..claim("x", 53)
+        };
+        scene.claims.want(vec![claim("x", 443)], BTreeSet::new(), "t1");
+        scene.send(true);
+        let before = (scene.claims.version_of(&object), scene.claims.newest());
+        scene.claims.want(vec![claim("x", 443), unserved], BTreeSet::new(), "t1");
+        assert_eq!(scene.claims.version_of(&object), None, "it is to be written all the same");
+        assert_eq!(scene.send(true), [1, 0, 0]);
+        assert_eq!((scene.claims.version_of(&object), scene.claims.newest()), before);
     }
 
     /// What changes hands is given before it is taken: at no time it is nobody's.

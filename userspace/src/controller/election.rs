@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use std::time::{Duration, Instant};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 /// Name of the Lease.
@@ -16,7 +16,7 @@ pub(super) const NAME: &str = "vestibule-controller";
 /// Time limit of one request: well below [`MARGIN`].
 pub(super) const REQUEST: Duration = MARGIN.saturating_sub(Duration::from_secs(1));
 
-/// Competes for the Lease until `stop`, then releases it.
+/// Competes for the Lease.
 pub(super) struct Election {
     api: Api<Lease>,
     candidate: Candidate,
@@ -39,8 +39,9 @@ impl Election {
         (Self { api, candidate, acquired: None, told, trouble: None }, leads)
     }
 
-    /// Acquires or renews the Lease every [`PERIOD`] until `stop`.
-    pub(super) async fn run(mut self, mut stop: oneshot::Receiver<()>) {
+    /// Acquires or renews the Lease every [`PERIOD`] until `end`, then releases it.
+    pub(super) async fn run(&mut self, end: impl Future<Output = ()>) {
+        let mut end = std::pin::pin!(end);
         loop {
             let outcome = tokio::time::timeout(REQUEST, self.round()).await;
             let trouble = match outcome {
@@ -56,12 +57,16 @@ impl Election {
             self.tell();
             tokio::select! {
                 () = tokio::time::sleep(PERIOD) => {}
-                _ = &mut stop => break,
+                () = &mut end => break,
             }
         }
+        // Before another controller may lead.
+        self.candidate.rest();
+        self.tell();
         if let Ok(Err(error)) = tokio::time::timeout(REQUEST, self.give_back()).await {
             warn!(lease = NAME, "the leader's Lease was not given back: {}", short(&error));
         }
+        self.candidate.refused();
     }
 
     fn tell(&self) {

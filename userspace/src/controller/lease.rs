@@ -114,6 +114,11 @@ impl Candidate {
         self.seen = Seen::Nothing;
     }
 
+    /// Does not lead any more, though it may hold the Lease.
+    pub(super) fn rest(&mut self) {
+        self.held = None;
+    }
+
     /// Until when this candidate may write; `None`: it does not lead.
     pub(super) fn leads_until(&self) -> Option<Instant> {
         self.held.map(|sent| sent + (DURATION - MARGIN))

@@ -3,7 +3,8 @@
 use super::tests::{cluster, families, gateway, got, got_service, ip, name, object, range, service};
 use super::*;
 use crate::model::cluster::{
-    AddressHold, LabelSelector, Operator, PoolPolicy, PoolScope, PoolSpec, PoolsClosed, Requirement,
+    AddressHold, FamilyWish, LabelSelector, Operator, PoolPolicy, PoolScope, PoolSpec, PoolsClosed,
+    Requirement,
 };
 use crate::model::{Meta, Possession};
 use std::sync::Arc;
@@ -332,6 +333,28 @@ fn while_pools_are_unknown_only_the_charts_addresses_are_given_and_by_value_only
     (balancer.is_adopted, balancer.given, balancer.given_by_others) =
         (true, vec![ip("198.51.100.9")], vec![ip("198.51.100.9")]);
     assert_eq!(held(&cluster, &["a/new"]), [" held"]);
+    // Nor is one given to another that asks for it by value, though it may be of the chart's ranges.
+    let adopted = Arc::make_mut(cluster.services.get_mut(&name("a/new")).unwrap());
+    let balancer = Arc::make_mut(adopted.load_balancer.as_mut().unwrap());
+    (balancer.given, balancer.given_by_others) = (vec![ip("192.0.2.8")], vec![ip("192.0.2.8")]);
+    service(&mut cluster, "b/asks", 0, &["192.0.2.8"]);
+    assert_eq!(got_service(&cluster, "b/asks"), "AddressNotUsable");
+    assert_eq!(held(&cluster, &["a/new"]), ["192.0.2.8 held"]);
+}
+
+/// A change of its source ranges waited, too.
+#[test]
+fn while_pools_are_unknown_a_service_goes_on_without_the_family_that_it_does_without() {
+    let mut cluster = cluster(&["192.0.2.1-192.0.2.9", "2001:db8::1-2001:db8::9"]);
+    cluster.policy.pools = PoolPolicy { namespaces: vec![METALLB.into()] };
+    cluster.address_hold = AddressHold::Pools;
+    service(&mut cluster, "a/x", 1, &[]);
+    grant(&mut cluster, "a/x", "192.0.2.2");
+    let prefers = Arc::make_mut(cluster.services.get_mut(&name("a/x")).unwrap());
+    let family = |is_v4, is_required| FamilyWish { is_v4, is_required };
+    Arc::make_mut(prefers.load_balancer.as_mut().unwrap()).families =
+        vec![family(true, true), family(false, false)];
+    assert_eq!(held(&cluster, &["a/x"]), ["192.0.2.2"], "and gets none of the other meanwhile");
 }
 
 /// Gateways or Services that cannot be listed may have any address that no Claim of another says.
@@ -350,7 +373,7 @@ fn while_it_is_not_known_who_has_what_nobody_gets_an_address_and_nobody_loses_on
     gateway(&mut cluster, "a/gw", 9, &[], &["192.0.2.5"]);
     cluster.possession.add_address(&object(Kind::Gateway, "a/gw"), ip("192.0.2.5"));
     gateway(&mut cluster, "a/later", 9, &[], &[]);
-    assert_eq!(held(&cluster, &all), ["192.0.2.2", " held", " held", " held"]);
+    assert_eq!(held(&cluster, &all), ["192.0.2.2", " held", " held", "192.0.2.3 held"]);
     let gateways = assign(&cluster).gateways;
     let of = |gateway: &str| (gateways[&name(gateway)].addresses.clone(), gateways[&name(gateway)].is_held);
     assert_eq!(of("a/gw"), (vec![ip("192.0.2.5")], false), "it does without IPv6, as before");

@@ -3,8 +3,8 @@
 use super::adopt::Hold;
 use super::claimant::{Claimant, Slot, Wish};
 use super::pool::Pools;
+use crate::model::Cluster;
 use crate::model::cluster::AddressHold;
-use crate::model::{Cluster, Kind};
 use std::net::IpAddr;
 
 impl Claimant<'_> {
@@ -21,11 +21,17 @@ impl Claimant<'_> {
             return self;
         }
         let is_usable = own.iter().all(|address| pools.exclusion(*address).is_none());
-        let has_all = self.adoption.hold.is_none() && self.wants_only(&own) && is_usable;
-        self.given = own;
-        if has_all {
+        if self.adoption.hold.is_none() && self.wants_only(&own) && is_usable {
+            // What it has not and can do without may be another one's.
+            let has = |is_v4| own.iter().any(|address| address.is_ipv4() == is_v4);
+            self.slots.retain(|slot| slot.is_needed() || slot.open().is_none_or(has));
+            self.given = own;
             return self;
         }
+        // What only its status shows is no other one's either.
+        let of_status = self.given.iter().copied().filter(|address| !own.contains(address));
+        self.given = own.iter().copied().chain(of_status).collect();
+        // Why it is left alone besides may be wrong, too.
         self.adoption.hold = Some(Hold { problem: None });
         self.refused.clear();
         self.keeping()
@@ -55,9 +61,7 @@ impl Claimant<'_> {
             Wish::Any { .. } | Wish::Spare { .. } => None,
         });
         let has_exact = exact.into_iter().all(|wanted| takes(&|address| address == wanted));
-        // What a Service does without is in its status.
-        let is_spare = |slot: &Slot| self.kind == Kind::Gateway && !slot.is_needed();
-        let mut open = self.slots.iter().filter_map(|slot| Some((slot.open()?, is_spare(slot))));
+        let mut open = self.slots.iter().filter_map(|slot| Some((slot.open()?, !slot.is_needed())));
         let has_any = open.all(|(is_v4, is_spare)| takes(&|address| address.is_ipv4() == is_v4) || is_spare);
         has_exact && has_any && rest.is_empty() && self.refused.is_empty() && self.no_pool.is_none()
     }

@@ -265,7 +265,9 @@ impl Emitter<'_, '_> {
         let backend = ClaimBackend { weight: 1, service: Some(service) };
         let binding = |grant: &Grant| Grant { what: Granted::Binding, ..grant.clone() };
         let mut refusals = self.refusals(&port.lost, &port.full, &port.tls_only);
-        refusals.extend(balancer.refusal.into_iter().flat_map(|why| refused(&[], port.port.port, why)));
+        refusals.extend(
+            balancer.refusal.as_deref().into_iter().flat_map(|why| refused(&[], port.port.port, why)),
+        );
         Claim {
             origin: port.claimant().origin(),
             part: port.port.port.to_string().into(),
@@ -288,7 +290,7 @@ impl Emitter<'_, '_> {
     fn unserved_port(&self, balancer: &Balancer<'_>, port: &ServicePort) -> Option<Claim> {
         let protocol = unserved(&port.protocol)?;
         let mut refusals = refused(balancer.addresses, port.port, &service::only_tcp(port));
-        refusals.extend(balancer.refusal.into_iter().flat_map(|why| refused(&[], port.port, why)));
+        refusals.extend(balancer.refusal.as_deref().into_iter().flat_map(|why| refused(&[], port.port, why)));
         Some(Claim {
             origin: balancer.claimant().origin(),
             part: format!("{}/{}", port.port, protocol.text()).into(),

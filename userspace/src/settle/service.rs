@@ -54,7 +54,7 @@ pub(super) struct Balancer<'a> {
     pub(super) service: &'a ServiceSpec,
     pub(super) addresses: &'a [IpAddr],
     /// Why it has not all addresses that it asks for.
-    pub(super) refusal: Option<&'a str>,
+    pub(super) refusal: Option<String>,
     /// Indices of its ports.
     pub(super) ports: Range<usize>,
 }
@@ -111,7 +111,12 @@ impl<'a> Balancers<'a> {
             }));
             let ports = first..this.ports.len();
             let refused = allocation.filter(|own| own.reason.is_some());
-            let refusal = refused.and_then(|own| own.problem.as_ref()).map(|problem| &*problem.what);
+            let what = refused.and_then(|own| own.problem.as_ref()).map(|problem| &*problem.what);
+            // Claims do not change with what is known of MetalLB from one look to the next.
+            let refusal = what.map(|what| match &cluster.pools_closed {
+                Some(closed) => what.replace(&*closed.why, "MetalLB may run"),
+                None => what.to_owned(),
+            });
             this.all.push(Balancer { name, spec, service, addresses, refusal, ports });
         }
         this

@@ -1,5 +1,7 @@
 //! The controller's loop: collects what is known, judges it, and sends what follows.
 
+/// When it competes for the Lease.
+mod turns;
 /// Sends requests.
 mod send;
 
@@ -32,15 +34,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tracing::{info, warn};
 
 /// Maximum time between two rounds of the loop.
 const TICK: Duration = Duration::from_secs(5);
 /// After this time, kinds that have not been listed yet are not waited for: some may be refused.
 const LISTS: Duration = Duration::from_secs(15);
-/// For how long a controller whose files are refused from the start leaves the Lease to others, whose files may have been right before.
-const DEFERS: Duration = Duration::from_secs(30);
 
 /// Runs until SIGTERM or SIGINT, then releases the Lease.
 pub fn run(options: &Options) -> Result<(), ControllerError> {
@@ -62,9 +62,8 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     let identity = format!("{}_{}", options.pod, std::process::id());
     let (election, leads) = Election::new(client.clone(), &options.namespace, identity);
     let (stop, stopped) = oneshot::channel();
-    let configured = Arc::new(Notify::new());
-    let defers = if files.is_known() { Duration::ZERO } else { DEFERS };
-    let election = tokio::spawn(run_for_election(election, stopped, defers, Arc::clone(&configured)));
+    let (configured, is_known) = watch::channel(files.is_known());
+    let election = tokio::spawn(turns::campaign(election, stopped, is_known));
     let mut controller = Controller {
         agents: Agents::start(&client, &options.namespace),
         store: follow(&client, &files.content().policy),
@@ -81,7 +80,7 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
         flights: Flights::default(),
         node_due: Instant::now(),
         forgotten: String::new(),
-        configured: Arc::clone(&configured),
+        configured,
         metallb: (MetalLb::new(Instant::now()), Instant::now()),
         stale: Since::default(),
         telemetry,
@@ -109,21 +108,6 @@ async fn serve(options: &Options, files: Files) -> Result<(), ControllerError> {
     Ok(())
 }
 
-/// Acquires and renews the Lease; after this time, or once the files are right.
-async fn run_for_election(
-    election: Election,
-    mut stopped: oneshot::Receiver<()>,
-    defers: Duration,
-    configured: Arc<Notify>,
-) {
-    tokio::select! {
-        () = configured.notified() => {}
-        () = tokio::time::sleep(defers) => {}
-        _ = &mut stopped => return,
-    }
-    election.run(stopped).await;
-}
-
 /// Follows the origins.
 fn follow(client: &Client, policy: &Policy) -> Store {
     let (client, policy) = (client.clone(), policy.clone());
@@ -148,8 +132,8 @@ struct Controller {
     node_due: Instant,
     /// The node whose NodeState was removed last.
     forgotten: String,
-    /// The files are right for the first time.
-    configured: Arc<Notify>,
+    /// Whether the files were right once.
+    configured: watch::Sender<bool>,
     /// Whether MetalLB runs, and when to look again.
     metallb: (MetalLb, Instant),
     /// What besides objects cannot be followed.
@@ -195,7 +179,7 @@ impl Controller {
 
     /// Puts what the files say now into effect.
     fn configure(&mut self) {
-        self.configured.notify_one();
+        self.configured.send_replace(true);
         let Content { facts, policy } = self.files.content();
         self.telemetry.configure(&policy.ranges);
         self.core.reads(facts.clone());

@@ -48,9 +48,10 @@ impl ClaimTable {
     /// New or changed; and what of it cannot be read, if anything. Whether it says anything new.
     pub(super) fn put(&mut self, name: &Arc<str>, read: ReadClaim, wrong: Option<Problem>) -> bool {
         self.note_unread(name, read.origin, wrong);
-        // One that cannot be read stays what it was.
-        let Some(claim) = read.claim else { return false };
-        self.version = self.version.max(claim.version);
+        let is_newer = read.version > Some(self.version);
+        self.version = self.version.max(read.version.unwrap_or_default());
+        // One that cannot be read stays what it was. That it is not held is an exception, and not that nothing newer is.
+        let Some(claim) = read.claim else { return is_newer && self.is_marked() };
         if self.reported.get(name) == Some(&claim) {
             return false;
         }
@@ -166,7 +167,8 @@ mod tests {
             source_ranges: None,
             affinity: crate::model::Affinity::None,
         };
-        ReadClaim { claim: Some(StoredClaim { version, claim: Arc::new(claim) }), origin: None }
+        let claim = Some(StoredClaim { version, claim: Arc::new(claim) });
+        ReadClaim { version: Some(version), claim, origin: None }
     }
 
     fn known(table: &ClaimTable) -> Vec<&str> {
@@ -201,7 +203,7 @@ mod tests {
         };
         table.put(&"a".into(), ReadClaim::default(), wrong());
         assert_eq!(origins(&table), [""; 0], "of an unknown origin");
-        let of = |origin: &str| ReadClaim { claim: None, origin: Some(origin.into()) };
+        let of = |origin: &str| ReadClaim { origin: Some(origin.into()), ..ReadClaim::default() };
         table.put(&"a".into(), of("Later/ns/y"), wrong());
         assert_eq!(origins(&table), ["Later/ns/y"]);
         table.put(&"a".into(), ReadClaim::default(), wrong());
@@ -213,6 +215,19 @@ mod tests {
         assert_eq!(origins(&table), ["Later/ns/y"]);
         table.take_away("a");
         assert_eq!(origins(&table), [""; 0]);
+    }
+
+    /// While the newest Claim was one that cannot be read, the node seemed to be behind with all that was written before.
+    #[test]
+    fn what_cannot_be_read_counts_as_seen() {
+        let mut table = ClaimTable::default();
+        table.mark(Mark::default());
+        table.put(&"a".into(), claim(7), None);
+        let unread = ReadClaim { version: Some(9), ..ReadClaim::default() };
+        let wrong = || Some(Problem::warning("spec", "is no such thing", "look"));
+        assert!(table.put(&"b".into(), unread.clone(), wrong()));
+        assert_eq!((known(&table), table.version()), (vec!["a"], 9));
+        assert!(!table.put(&"b".into(), unread, wrong()), "nothing new");
     }
 
     /// All Claims, or their definition, are deleted. The mark goes first: it is the first in order.

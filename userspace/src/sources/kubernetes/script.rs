@@ -135,7 +135,7 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
 fn entries(claims: &[Claim]) -> impl Iterator<Item = Entry> {
     stored(claims, 1).into_iter().map(|(name, claim)| Entry {
         name: ObjectName::new("", name),
-        body: Body::Claim(ReadClaim { claim: Some(claim), origin: None }),
+        body: Body::Claim(ReadClaim { version: Some(claim.version), claim: Some(claim), origin: None }),
         problems: Vec::new(),
         status: None,
     })

@@ -81,6 +81,8 @@ pub(super) enum Body {
 /// A Claim, as far as it can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReadClaim {
+    /// `metadata.resourceVersion`; `None`: it is no number.
+    pub(super) version: Option<u64>,
     /// `None`: it cannot be read.
     pub(super) claim: Option<StoredClaim>,
     /// Whose it is, as in NodeStates, if something of it cannot be read; `None`: nor can that.

@@ -7,7 +7,8 @@ use super::super::value::{self, Findings, Wrong, wrong};
 use super::super::watch_event::ReadClaim;
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim};
+use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim, digest};
+use common::maps::route::LABEL_BYTES_MAX;
 use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
@@ -33,7 +34,7 @@ pub(in super::super) fn fold(raw: Raw<InSpec<ClaimSpec>>, interner: &Interner) -
         Some(StoredClaim { version, claim })
     });
     let problems = found.into_problems();
-    (ReadClaim { claim, origin: origin.filter(|_| !problems.is_empty()) }, problems)
+    (ReadClaim { version, claim, origin: origin.filter(|_| !problems.is_empty()) }, problems)
 }
 
 /// Returns what NodeStates call an origin. Its kind may be one that this release does not know.
@@ -70,27 +71,25 @@ fn read(
     let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
     let mut references: Arc<[ClaimBackend]> = references.collect();
     let mut ranges = None;
+    let mut is_refused = !unserved.is_empty();
     for (name, value) in &spec.policy {
         let read = match &**name {
             claim::SOURCE_RANGES => source_ranges(value).map(|read| ranges = Some(read)),
             _ => Err(not_enforced()),
         };
-        if found.check(field(&format!("spec.policy.{name}")), value, read).is_none() {
-            references = Arc::default();
-        }
+        is_refused |= found.check(field(&format!("spec.policy.{name}")), value, read).is_none();
     }
-    let is_refused = !unserved.is_empty();
     for (name, value) in unserved {
         found.tell(
             field(name),
             value,
             wrong("is not known to this release: no connection is admitted", REMEDY),
         );
-        references = Arc::default();
     }
     let asked = spec.session_affinity.as_deref();
     let affinity = found.check(field("spec.sessionAffinity"), asked.unwrap_or_default(), affinity(asked));
-    if affinity.is_none() {
+    is_refused |= affinity.is_none();
+    if is_refused {
         references = Arc::default();
     }
     let backends = match kind {
@@ -113,7 +112,7 @@ fn read(
         route: (!spec.route.is_empty()).then(|| match is_refused {
             false => interner.of(&spec.route),
             // Another claim of the route may lead to its backends.
-            true => interner.of(&format!("{} (refused)", spec.route)),
+            true => interner.of(&refused(&spec.route)),
         }),
         grants,
         backends,
@@ -125,6 +124,17 @@ fn read(
 /// What a later release may ask for: to admit no client is better than to admit all, or to another backend.
 fn not_enforced() -> Wrong {
     wrong("is not enforced by this release: no connection is admitted", REMEDY)
+}
+
+/// Returns what the route of a Claim is called that is not served as it was written. A name in maps has a bound, and cut off it would
+/// be another route's.
+fn refused(route: &str) -> String {
+    const MARK: &str = " (refused)";
+    if route.len() + MARK.len() <= LABEL_BYTES_MAX {
+        return format!("{route}{MARK}");
+    }
+    let hash = format!("~{:016x}{MARK}", digest::of(&["refused", route]));
+    format!("{}{hash}", &route[..route.floor_char_boundary(LABEL_BYTES_MAX - hash.len())])
 }
 
 fn affinity(text: Option<&str>) -> Result<Affinity, Wrong> {

@@ -2,6 +2,7 @@ use super::super::claim;
 use super::{interner, lines, raw_of};
 use crate::model::claim::{AskedProtocol, ClaimBackends, Granted};
 use crate::model::{Affinity, Origin, Pattern};
+use common::maps::route::LABEL_BYTES_MAX;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -117,6 +118,8 @@ fn a_claim_with_a_policy_that_is_not_enforced_leads_nowhere_and_the_policy_is_na
         assert_eq!(claim.grants.len(), 2, "nobody else gets it");
         let ClaimBackends::Services { references, .. } = &claim.backends else { panic!("{claim:?}") };
         assert!(references.is_empty(), "{references:?}");
+        let route = claim.route.as_deref();
+        assert_eq!(route, Some("tlsroute/a/b (refused)"), "nor do its names lead where others do");
         let lines = lines(&problems).join("\n");
         assert!(lines.contains(&format!("Claim tlsroute-a-b-1: spec.{said}")), "{lines}");
     }
@@ -138,6 +141,18 @@ fn leads_nowhere(change: impl Fn(&mut Value)) -> String {
         "nor do its names lead where others do"
     );
     lines(&problems).join("\n")
+}
+
+/// Cut off in the maps, its name was that of the route that is served.
+#[test]
+fn a_refused_route_has_a_name_of_its_own_however_long_the_routes_is() {
+    let named = |route: &str| {
+        let mut object = object();
+        (object["spec"]["portPool"], object["spec"]["route"]) = (json!("p"), json!(route));
+        claim(raw_of(object), &interner()).0.claim.unwrap().claim.route.clone().unwrap()
+    };
+    let [one, other] = ["x", "y"].map(|last| named(&("r".repeat(LABEL_BYTES_MAX - 1) + last)));
+    assert!(one.len() == LABEL_BYTES_MAX && one != other && one.ends_with(" (refused)"), "{one} {other}");
 }
 
 #[test]
