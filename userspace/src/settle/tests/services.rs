@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::model::claim::possession;
+use crate::model::cluster::{AddressRange, PoolPolicy, PoolSpec, PoolsClosed};
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec};
 use expect_test::expect;
 
@@ -246,4 +247,28 @@ fn what_a_service_is_refused_of_addresses_is_in_its_claims() {
         Service a/none 443 TCP 0 [{"address":"","message":"198.51.100.1 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]
         Service a/none 53/UDP UDP 0 [{"address":"","message":"port 53 is UDP: only TCP is served","port":53,"reason":"Refused"},{"address":"","message":"198.51.100.1 is in none of the address ranges of the installation","port":53,"reason":"Refused"}]
         Service a/some 443 TCP 2 [{"address":"","message":"198.51.100.2 is in none of the address ranges of the installation","port":443,"reason":"Refused"}]"#]].assert_eq(&said(&scene.compiled().claims));
+}
+
+/// Each look for MetalLB finds other Pods, and each write of a Claim reaches every agent.
+#[test]
+fn what_is_found_of_metallb_changes_no_claim() {
+    let mut scene = Scene::new();
+    let (first, last) = (ip("198.51.100.1"), ip("198.51.100.9"));
+    let meta = Meta { name: name("metallb-system/p"), ..Meta::default() };
+    let ranges = vec![AddressRange { first, last }];
+    let pool = PoolSpec { meta, ranges, is_automatic: true, ..PoolSpec::default() };
+    let namespaces = vec!["metallb-system".into()];
+    scene.cluster().policy.pools = PoolPolicy { namespaces };
+    scene.cluster().pools.insert(name("metallb-system/p"), pool.into());
+    balancer(&mut scene, "a/asks", 1, &["198.51.100.1"], &["TCP:443"]);
+    let mut claims = |why: &str| {
+        scene.cluster().pools_closed =
+            Some(PoolsClosed { why: why.into(), brief: why.into(), may_run: true });
+        (said(&scene.compiled().claims), scene.problems())
+    };
+    let (one, other) =
+        (claims("MetalLB runs (Pod metallb-system/x)"), claims("less than a minute ago: MetalLB ran"));
+    assert!(one.0.contains("MetalLB may run: nobody gets an address of its pools meanwhile"), "{}", one.0);
+    assert_eq!(one.0, other.0);
+    assert_ne!(one.1, other.1);
 }
