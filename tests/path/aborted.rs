@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use tests::addresses::{FAMILIES, Family, TLS_PORT, server_name};
 use tests::config::DIRECT_PORT;
 use tests::hello::hello;
@@ -75,6 +76,26 @@ fn a_client_that_aborts_while_its_backend_is_gone_is_forgotten_within_a_minute()
     assert!(are_on_trial(&moved), "{moved:?}");
     let ((), moved) = scene.counted(|| scene.assert_empty_within(FORGOTTEN));
     assert_eq!(moved.get("ExpireTrial"), Some(&4), "three probes without an answer: {moved:?}");
+}
+
+/// The probes are the daemon's: without it nothing ends, and the next one takes up what is on trial.
+#[test]
+fn a_trial_waits_while_the_daemon_is_dead() {
+    tests::skip_without_root!();
+    let mut scene = Scene::echo();
+    let streams = all(&scene);
+    lose(&scene, "meta l4proto tcp");
+    scene.daemon.end(Signal::SIGKILL).unwrap();
+    let abort = || streams.into_iter().for_each(|stream| abort(stream, 30_000));
+    let are_on_trial = |moved: &BTreeMap<String, u64>| moved.get("ForwardTrial") >= Some(&4);
+    let ((), moved) = scene.counted_until(abort, are_on_trial);
+    assert!(are_on_trial(&moved), "{moved:?}");
+    // Longer than three probes take.
+    let ((), moved) = scene.counted(|| std::thread::sleep(Duration::from_secs(6)));
+    assert!(moved.keys().all(|reason| !reason.starts_with("Expire")), "{moved:?}");
+    scene.daemon.launch(&scene.lab.balancer).unwrap();
+    let ((), moved) = scene.counted(|| scene.assert_empty_within(FORGOTTEN));
+    assert_eq!(moved.get("ExpireTrial"), Some(&4), "{moved:?}");
 }
 
 /// Its data is lost and its RST is not: the backend answers with a challenge ACK (RFC 5961), which the client resets.

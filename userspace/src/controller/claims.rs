@@ -361,11 +361,6 @@ impl Claims {
         }
     }
 
-    /// Whether agents serve what it asks for. Those of the release before cannot read the others, and may never report their versions.
-    fn is_served(spec: &ClaimSpec) -> bool {
-        AskedProtocol::of_text(&spec.protocol).is_some_and(|asked| asked.served().is_some())
-    }
-
     /// Why Claims do not say all that they should; `None`: they do, as far as they are written.
     pub(super) fn pruned(&self) -> Option<&'static str> {
         self.flights.prunes().then_some(PRUNED)
