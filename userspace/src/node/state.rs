@@ -14,14 +14,17 @@ use crate::sources::kubernetes::api::node_state::{
 };
 use crate::status::cut;
 
-/// The most problems that a node reports. Of further ones it reports only the number, and so of failing backends.
-const PROBLEMS_MAX: usize = node_state::PROBLEMS_MAX - 2;
+/// The most problems that a node reports. Of further ones it reports only the number, and so of what the maps have no room for, and of
+/// failing backends.
+const PROBLEMS_MAX: usize = node_state::PROBLEMS_MAX - 3;
 /// The most bytes that a node reports, as JSON, so that 500 nodes with problems do not fill the API server's memory.
 const BYTES_MAX: usize = 32 << 10;
 /// Those for the numbers of what is not listed.
-const NUMBERS_BYTES: usize = 512;
+const NUMBERS_BYTES: usize = 768;
 /// The most bytes of sources that cannot be followed, and of failing backends: they leave room for each other.
 const LIST_BYTES_MAX: usize = 8 << 10;
+/// The bytes that problems leave to failing backends.
+const FAILING_BYTES: usize = 4 << 10;
 
 /// The last compiled state.
 #[derive(Clone, Debug)]
@@ -77,8 +80,10 @@ pub(super) struct Saying<'a> {
     pub stale: Vec<String>,
     /// Backends that fail their probes.
     pub failing: &'a BTreeSet<SocketAddr>,
-    /// What the node does not hold, as NodeStates name it, or `None` for all of it, and why.
+    /// What the outputs refused, another source has or cannot be read, as NodeStates name it, or `None` for all of it, and why.
     pub exceptions: &'a [(Option<String>, &'a Problem)],
+    /// Other objects of which the maps have no room for something.
+    pub left_out: &'a [(String, &'a Problem)],
     /// What else this node cannot do. The controller itself detects problems of objects.
     pub problems: &'a [&'a Problem],
 }
@@ -93,31 +98,48 @@ impl Saying<'_> {
             ..NodeStateSpec::default()
         };
         let mut room = BYTES_MAX.saturating_sub(bytes(&spec) + NUMBERS_BYTES);
+        let failing = self.failing.iter().take(FAILING_MAX).map(ToString::to_string);
+        let kept = failing.clone().map(|one| bytes(&one)).sum::<usize>().min(FAILING_BYTES).min(room);
+        room -= kept;
         let unheld =
             self.exceptions.iter().map(|(object, problem)| node_problem(object.clone(), problem, true));
         spec.problems = some(unheld.take(PROBLEMS_MAX), &mut room, BYTES_MAX);
-        let listed = spec.problems.len();
         // Of what is not listed it is not known what is held.
-        let missing = listed < self.exceptions.len();
+        let missing = spec.problems.len() < self.exceptions.len();
+        // What is left out for want of room has its verdict from the controller, too: what of it has no room here is only counted.
+        let left_out = if missing { Vec::new() } else { self.some_left_out(&spec.problems, &mut room) };
+        let uncounted = if missing { 0 } else { self.left_out.len() - left_out.len() };
+        spec.problems.extend(left_out);
         let stale = self.stale.iter().take(STALE_MAX).map(|why| short(why));
         spec.stale = some(stale, &mut room, LIST_BYTES_MAX);
-        let failing = self.failing.iter().take(FAILING_MAX).map(ToString::to_string);
+        room += kept;
         spec.failing = some(failing, &mut room, LIST_BYTES_MAX);
         // Some texts of exceptions are those of problems, too.
         let told: HashSet<_> = self.exceptions.iter().map(|(_, problem)| text(problem)).collect();
         let others: Vec<&&Problem> =
             self.problems.iter().filter(|problem| !told.contains(&text(problem))).collect();
-        let all = self.exceptions.len() + others.len();
+        let all = self.exceptions.len() + self.left_out.len() + others.len();
         if !missing {
             let key = |problem: &Problem| problem.object.as_ref().map(ObjectRef::key);
             let others = others.into_iter().map(|problem| node_problem(key(problem), problem, false));
-            spec.problems.extend(some(others.take(PROBLEMS_MAX - listed), &mut room, BYTES_MAX));
+            let most = PROBLEMS_MAX - spec.problems.len();
+            spec.problems.extend(some(others.take(most), &mut room, BYTES_MAX));
         }
-        if let Some(more) = all.checked_sub(spec.problems.len()).filter(|more| *more > 0) {
+        if let Some(more) = all.checked_sub(spec.problems.len() + uncounted).filter(|more| *more > 0) {
             spec.problems.push(NodeProblem {
                 missing,
                 message: format!("and {more} more like these"),
                 remedy: "see the agent's log".into(),
+                ..NodeProblem::default()
+            });
+        }
+        if uncounted > 0 {
+            spec.problems.push(NodeProblem {
+                message: format!(
+                    "{uncounted} more objects are not served than are listed: there is no room for them"
+                ),
+                remedy: "raise settings.maxNames, or use fewer source ranges; the agent's log names them"
+                    .into(),
                 ..NodeProblem::default()
             });
         }
@@ -129,6 +151,25 @@ impl Saying<'_> {
             });
         }
         spec
+    }
+
+    /// Returns as many of the objects that are left out as there is room for behind these problems: without remedies, if otherwise some
+    /// had to be omitted.
+    fn some_left_out(&self, before: &[NodeProblem], room: &mut usize) -> Vec<NodeProblem> {
+        let listed = |has_remedy: bool, room: &mut usize| {
+            let all = self.left_out.iter().map(|(object, problem)| {
+                let listed = node_problem(Some(object.clone()), problem, true);
+                if has_remedy { listed } else { NodeProblem { remedy: String::new(), ..listed } }
+            });
+            some(all.take(PROBLEMS_MAX - before.len()), room, BYTES_MAX)
+        };
+        let mut rest = *room;
+        let whole = listed(true, &mut rest);
+        if whole.len() == self.left_out.len() {
+            *room = rest;
+            return whole;
+        }
+        listed(false, room)
     }
 }
 
@@ -198,6 +239,7 @@ mod tests {
             stale: vec!["services: gone".into()],
             failing: &["[2001:db8::1]:6443".parse().unwrap()].into(),
             exceptions: &[],
+            left_out: &[],
             problems: &problems.iter().collect::<Vec<_>>(),
         }
         .spec();
@@ -212,6 +254,7 @@ mod tests {
             stale: vec![],
             failing: &none,
             exceptions: &[],
+            left_out: &[],
             problems: &[&long; 20],
         };
         let spec = saying.spec();
@@ -224,8 +267,14 @@ mod tests {
         let exceptions: Vec<_> = unheld.iter().cycle().take(PROBLEMS_MAX + 1).cloned().collect();
         for (count, last) in [(PROBLEMS_MAX, false), (PROBLEMS_MAX + 1, true)] {
             let exceptions = &exceptions[..count];
-            let saying =
-                Saying { identity: &identity, stale: vec![], failing: &none, exceptions, problems: &[&long] };
+            let saying = Saying {
+                identity: &identity,
+                stale: vec![],
+                failing: &none,
+                exceptions,
+                left_out: &[],
+                problems: &[&long],
+            };
             let spec = saying.spec();
             let objects: Vec<_> =
                 spec.problems[..2].iter().map(|problem| problem.object.as_deref()).collect();
@@ -233,7 +282,7 @@ mod tests {
             assert!(spec.problems[..PROBLEMS_MAX].iter().all(|problem| problem.missing));
             assert_eq!(spec.problems[PROBLEMS_MAX].missing, last);
         }
-        assert_eq!(by_kind(problems.iter())["Gateway"], 102);
+        assert_eq!(by_kind(problems.iter())["Gateway"], 101);
         assert_eq!(by_kind([Problem::error("", "", "")].iter())["Node"], 1);
     }
 
@@ -248,6 +297,7 @@ mod tests {
             stale: vec!["x".repeat(9_999); 99],
             failing: &failing,
             exceptions: &[],
+            left_out: &[],
             problems: &[],
         };
         let spec = saying.spec();
@@ -270,21 +320,62 @@ mod tests {
             // Escaped, it takes twice the room.
             let long = Problem::warning("f", "\"".repeat(length), "do");
             let other = Problem { what: "x".repeat(length), ..long.clone() };
-            for (exceptions, problems) in [(0, 0), (3, 3), (300, 0), (0, 300), (300, 300)] {
+            for (exceptions, left_out, problems) in
+                [(0, 0, 0), (3, 0, 3), (300, 0, 0), (0, 0, 300), (300, 0, 300), (0, 300, 300), (3, 300, 3)]
+            {
                 let saying = Saying {
                     identity: &identity,
                     stale: vec!["s".repeat(length); 99],
                     failing: &failing,
                     exceptions: &vec![(Some("Gateway/a/b".to_owned()), &long); exceptions],
+                    left_out: &vec![("TLSRoute/a/b".to_owned(), &long); left_out],
                     problems: &vec![&other; problems],
                 };
                 let spec = saying.spec();
                 let bytes = serde_json::to_vec(&spec).unwrap().len();
-                assert!(bytes <= 32 << 10, "{length}, {exceptions}, {problems}: {bytes} bytes");
-                let unheld = spec.problems.iter().filter(|problem| problem.object.is_some()).count();
+                assert!(bytes <= 32 << 10, "{length}, {exceptions}, {left_out}, {problems}: {bytes} bytes");
+                assert!(spec.problems.len() <= node_state::PROBLEMS_MAX);
+                assert!(spec.failing.len() >= 80, "problems leave room for them: {}", spec.failing.len());
+                let is_unheld = |problem: &&NodeProblem| problem.object.as_deref() == Some("Gateway/a/b");
+                let unheld = spec.problems.iter().filter(is_unheld).count();
                 let of_all = spec.problems.iter().any(|problem| problem.missing && problem.object.is_none());
                 assert!(unheld <= exceptions && of_all == (unheld < exceptions), "{spec:?}");
                 assert!(exceptions == 0 || unheld > 2, "what is not held comes first");
+            }
+        }
+    }
+
+    /// As where one tenant has more routes than there is room for: `Programmed` of all objects turned `False`.
+    #[test]
+    fn of_very_many_routes_without_room_the_rest_is_counted_and_says_nothing_of_other_objects() {
+        let identity = Identity { node: "n".into(), pod: "p".into(), namespace: "s".into() };
+        let none = BTreeSet::new();
+        for (routes, name, whole) in [(20, 1, true), (120, 1, false), (120, 200, false)] {
+            let what = format!("{} is not served", "x".repeat(name));
+            let problem = Problem::warning("settings.maxNames", what, "raise it");
+            let left_out: Vec<_> = (0..routes).map(|at| (format!("TLSRoute/t/r{at:03}"), &problem)).collect();
+            let (lost, other) = (Problem::error("", "lost", "do"), Problem::error("", "other", "do"));
+            let spec = Saying {
+                identity: &identity,
+                stale: vec![],
+                failing: &none,
+                exceptions: &[(Some("Gateway/a/b".to_owned()), &lost)],
+                left_out: &left_out,
+                problems: &[&other],
+            }
+            .spec();
+            let said = &spec.problems;
+            assert!(said.iter().all(|one| !one.missing || one.object.is_some()), "{said:?}");
+            assert_eq!(said[0].object.as_deref(), Some("Gateway/a/b"), "they come after it");
+            let of_routes =
+                |one: &&NodeProblem| one.object.as_ref().is_some_and(|key| key.starts_with("TLSRoute/"));
+            let listed: Vec<_> = said.iter().filter(of_routes).collect();
+            assert!(listed.iter().all(|one| one.missing && one.remedy.is_empty() != whole), "{listed:?}");
+            assert!(listed.len() >= 70.min(routes), "{}", listed.len());
+            let rest = format!("{} more objects are not served", routes - listed.len());
+            assert_eq!(said.iter().any(|one| one.message.starts_with(&rest)), !whole, "{said:?}");
+            if whole {
+                assert_eq!((listed.len(), &*said.last().unwrap().message), (routes, "other"));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What this node reports to the API server, to probes and to scrapers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,7 +19,7 @@ use super::told::{Told, View};
 use crate::admin;
 use crate::http_server::{self, Access};
 use crate::metrics::{AgentMetrics, observe, set_all};
-use crate::model::Problem;
+use crate::model::{ObjectRef, Problem};
 use crate::outputs::Done;
 use crate::plan::Part;
 use crate::sources::kubernetes::Stale;
@@ -195,16 +195,12 @@ impl Telemetry {
 
     /// Reports the state in effect. For the writer only.
     pub(super) fn tell(&mut self, known: Known<'_>) {
-        let Known { sources, state, orders } = known;
+        let Known { sources, orders, .. } = known;
         if let Some(in_force) = orders.in_force() {
             self.metrics.served.set(&in_force.desired);
         }
-        let failed = failed(orders);
-        let of_objects = state.into_iter().flat_map(|state| &state.problems);
+        set_all(&self.metrics.problems, "kind", &counts(known), &mut self.gauges.problems);
         let unheld = orders.exceptions().map(|exception| &exception.problem).chain(left_out(orders));
-        let of_node = sources.problems().chain(orders.problems()).chain(&failed).chain(unheld.clone());
-        let counts = by_kind(of_node.chain(of_objects));
-        set_all(&self.metrics.problems, "kind", &counts, &mut self.gauges.problems);
         let unread = sources.unread().map(|(_, problem)| problem);
         let unheld: Vec<String> = unheld.chain(unread).take(EXCEPTIONS_MAX).map(line).collect();
         self.view(|view| {
@@ -220,6 +216,16 @@ impl Telemetry {
     }
 }
 
+/// Returns the number of problems by kind of object.
+pub(super) fn counts(known: Known<'_>) -> BTreeMap<String, i64> {
+    let Known { sources, state, orders } = known;
+    let failed = failed(orders);
+    let unheld = orders.exceptions().map(|exception| &exception.problem);
+    let taken = left_out(orders).filter(|problem| !lacks_room(problem));
+    let of_node = sources.problems().chain(orders.problems()).chain(&failed).chain(unheld).chain(taken);
+    by_kind(of_node.chain(state.into_iter().flat_map(|state| &state.problems)))
+}
+
 /// Returns what is reported of the state in effect to the API server; `None`: there is no cluster.
 pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseReport, NodeStateSpec)> {
     let Known { sources, state, orders } = known;
@@ -231,10 +237,13 @@ pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseRepo
     let own: Vec<&Problem> =
         sources.problems().chain(orders.problems()).chain(&failed).chain(of_file).collect();
     let exceptions = exceptions(sources, orders);
+    let left_out = left_out_objects(orders, &exceptions);
     let stale = lines(&sources.stale());
     let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
     let report = LeaseReport { claims_version, config: sources.chart_hash().to_owned() };
-    Some((report, Saying { identity, stale, failing, exceptions: &exceptions, problems: &own }.spec()))
+    let saying =
+        Saying { identity, stale, failing, exceptions: &exceptions, left_out: &left_out, problems: &own };
+    Some((report, saying.spec()))
 }
 
 /// Returns why the outputs do not hold what they should.
@@ -248,7 +257,31 @@ fn left_out(orders: &Orders) -> impl Iterator<Item = &Problem> + Clone {
     orders.in_force().into_iter().flat_map(|in_force| &*in_force.left_out)
 }
 
-/// Returns what the node does not hold, with the objects concerned, as NodeStates name them; without one: the node holds nothing.
+/// Whether something is left out because the maps have no room for it: that names what to change, and is among the problems of objects,
+/// too. What another source has is not.
+fn lacks_room(left_out: &Problem) -> bool {
+    !left_out.field.is_empty()
+}
+
+/// Returns what the maps have no room for, by object as NodeStates name it, but for objects that exceptions name.
+fn left_out_objects<'a>(
+    orders: &'a Orders,
+    exceptions: &[(Option<String>, &Problem)],
+) -> Vec<(String, &'a Problem)> {
+    let named: HashSet<&str> = exceptions.iter().filter_map(|(object, _)| object.as_deref()).collect();
+    let mut of_objects = BTreeMap::new();
+    for problem in left_out(orders).filter(|problem| lacks_room(problem)) {
+        if let Some(object) = problem.object.as_ref().map(ObjectRef::key)
+            && !named.contains(&*object)
+        {
+            of_objects.entry(object).or_insert(problem);
+        }
+    }
+    of_objects.into_iter().collect()
+}
+
+/// Returns what the outputs refused, what another source has and what cannot be read, with the objects concerned, as NodeStates name them; without one: the node
+/// holds nothing.
 fn exceptions<'a>(sources: &'a Sources, orders: &'a Orders) -> Vec<(Option<String>, &'a Problem)> {
     let (mut all, mut of_objects) = (Vec::new(), BTreeMap::new());
     let (mut listeners, mut routes) = (HashMap::new(), HashMap::new());
@@ -270,10 +303,10 @@ fn exceptions<'a>(sources: &'a Sources, orders: &'a Orders) -> Vec<(Option<Strin
         let objects = sources.objects_of(&listeners, &routes);
         of_objects.extend(objects.into_iter().map(|(object, problem)| (object.key(), problem)));
     }
-    let left_out = left_out(orders).filter_map(|problem| Some((problem.object.as_ref()?.key(), problem)));
+    let taken = left_out(orders).filter(|problem| !lacks_room(problem));
+    let taken = taken.filter_map(|problem| Some((problem.object.as_ref()?.key(), problem)));
     // Of one object, one is enough.
-    for (object, problem) in left_out.chain(sources.unread().map(|(key, problem)| (key.to_owned(), problem)))
-    {
+    for (object, problem) in taken.chain(sources.unread().map(|(key, problem)| (key.to_owned(), problem))) {
         of_objects.entry(object).or_insert(problem);
     }
     all.extend(of_objects.into_iter().map(|(object, problem)| (Some(object), problem)));

@@ -10,7 +10,7 @@ use crate::node::Identity;
 use crate::node::facts::Sources;
 use crate::node::orders::{Cause, Orders, Wanted};
 use crate::node::state::State;
-use crate::node::telemetry::{Known, report};
+use crate::node::telemetry::{Known, counts, report};
 use crate::outputs::memory::Memory;
 use crate::outputs::{Pins, Writer};
 use crate::sources::kubernetes::api::node_state::NodeProblem;
@@ -151,6 +151,8 @@ async fn a_route_that_the_maps_have_no_room_for_is_not_held_until_they_have() {
     assert_eq!(agent.unheld(), (1, vec!["Service/ns/b".to_owned()]));
     let (_, problems) = agent.said();
     assert!(problems[0].message.contains("the maps are full"), "{problems:?}");
+    let known = Known { sources: &agent.sources, state: agent.state.as_ref(), orders: &agent.orders };
+    assert_eq!(counts(known), [("Service".to_owned(), 1)].into(), "it is one problem");
     // Endpoints alone change nothing of it.
     cluster.put_endpoints("a", &[1]);
     agent.turn().await;
@@ -195,6 +197,8 @@ async fn a_claim_that_the_static_file_takes_from_is_not_held_until_the_file_give
         assert_eq!(agent.unheld(), (1, vec!["Service/ns/a".to_owned()]), "{said}");
         let (_, problems) = agent.said();
         assert!(problems[0].message.contains(said), "{said}: {problems:?}");
+        let known = Known { sources: &agent.sources, state: agent.state.as_ref(), orders: &agent.orders };
+        assert_eq!(counts(known).get("Service"), Some(&1), "{said}");
         agent.folder.write(&[]);
         agent.sources.read_file().unwrap();
         agent.sources.compile(&mut agent.state);
