@@ -2,6 +2,7 @@
 //! with what the node could not do. Both belong to the Node and go with it. Each write has the resourceVersion it is based on, so a
 //! late write changes nothing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -21,7 +22,7 @@ use tracing::{debug, warn};
 use super::identity::Identity;
 use super::renewals::Renewals;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
-use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
+use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::chance;
 
 /// How long a Lease is valid, in seconds: so long after its last renewal the controller counts the node.
@@ -48,45 +49,74 @@ impl WriteError {
         matches!(self, Self::Refused(error)
             if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
     }
+
+    /// The API server has not written it.
+    fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused(error) if matches!(&**error, kube::Error::Api(status) if status.code < 500))
+    }
 }
+
+/// What the node holds, and what it could not do: of the former, the latter may take something back.
+#[derive(Clone, Debug, Default)]
+struct Said {
+    report: LeaseReport,
+    state: Option<Arc<NodeStateSpec>>,
+}
+
+impl Said {
+    /// Returns what the Lease may say, where a NodeState was written last and the Lease has a version of Claims: no higher one before the
+    /// NodeState takes back what of it the node does not hold. `None`: what the NodeState says is not known.
+    fn sayable(&self, written: Option<&NodeStateSpec>, former: u64) -> LeaseReport {
+        let mut report = self.report.clone();
+        let takes_back = |one: &&NodeProblem| one.missing;
+        let is_written = |one: &NodeProblem| {
+            let mut before = written.into_iter().flat_map(|written| &written.problems).filter(takes_back);
+            before.any(|before| before.object.is_none() || before.object == one.object)
+        };
+        let problems = self.state.iter().flat_map(|state| &state.problems);
+        if !problems.filter(takes_back).all(is_written) {
+            report.claims_version = report.claims_version.min(former);
+        }
+        report
+    }
+}
+
+/// The NodeState as it was written last; `None`: it may be another one.
+type Written = Option<Arc<NodeStateSpec>>;
 
 /// Writes until it is dropped: the Lease from the start, the state once there is one.
 #[derive(Debug)]
 pub struct Reporter {
-    reports: watch::Sender<LeaseReport>,
-    states: watch::Sender<Option<NodeStateSpec>>,
+    said: watch::Sender<Said>,
     tasks: JoinSet<()>,
 }
 
 impl Reporter {
     /// Starts to write. Needs a tokio runtime.
     pub fn start(client: &Client, identity: &Identity) -> Self {
-        let (reports, reported) = watch::channel(LeaseReport::default());
-        let (states, received) = watch::channel(None);
+        let (said, heard) = watch::channel(Said::default());
+        let (write, written) = watch::channel(Written::None);
         let mut tasks = JoinSet::new();
         let leases = Known::new(
             Api::namespaced(client.clone(), &identity.namespace),
             format!("vestibule-agent-{}", identity.node),
             Owner::new(client, &identity.node),
         );
-        tasks.spawn(renew(leases, identity.clone(), reported));
+        tasks.spawn(renew(leases, identity.clone(), heard.clone(), written));
         let states_of =
             Known::new(Api::all(client.clone()), identity.node.clone(), Owner::new(client, &identity.node));
-        tasks.spawn(tell(states_of, received));
-        Self { reports, states, tasks }
+        tasks.spawn(tell(states_of, heard, write));
+        Self { said, tasks }
     }
 
     /// Sets what the node holds, and what it could not do.
     pub fn tell(&self, report: LeaseReport, state: NodeStateSpec) {
-        self.reports.send_if_modified(|before| {
-            let is_new = *before != report;
-            *before = report;
-            is_new
-        });
-        self.states.send_if_modified(|before| {
-            let is_new = before.as_ref() != Some(&state);
-            if is_new {
-                *before = Some(state);
+        self.said.send_if_modified(|before| {
+            let is_same_state = before.state.as_deref() == Some(&state);
+            let is_new = before.report != report || !is_same_state;
+            before.report = report;
+            if !is_same_state {
+                before.state = Some(Arc::new(state));
             }
             is_new
         });
@@ -191,25 +221,49 @@ async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, 
     timeout(ANSWER, request).await.map_err(|_| WriteError::Silent)?.map_err(|e| Box::new(e).into())
 }
 
-async fn renew(mut known: Known<Lease>, identity: Identity, mut reports: watch::Receiver<LeaseReport>) {
+async fn renew(
+    mut known: Known<Lease>,
+    identity: Identity,
+    mut said: watch::Receiver<Said>,
+    mut written: watch::Receiver<Written>,
+) {
     let mut renewals = Renewals::new(Instant::now());
     loop {
-        tokio::select! {
-            changed = reports.changed() => match changed {
-                Ok(()) => renewals.changed(Instant::now(), chance()),
-                Err(_) => return,
-            },
+        let changed = tokio::select! {
+            changed = said.changed() => changed,
+            changed = written.changed() => changed,
             () = sleep_until(renewals.next) => {
-                let (report, now) = (reports.borrow_and_update().clone(), Timestamp::now());
-                let written = known.write(|before| lease(before, &identity, &report, now)).await;
-                if let Err(error) = &written {
+                let (now, saying) = (Timestamp::now(), said.borrow_and_update().clone());
+                let state = written.borrow_and_update().clone();
+                let renewed = known.write(|before| {
+                    let former = before.and_then(reported).map_or(0, |report| report.claims_version);
+                    lease(before, &identity, &saying.sayable(state.as_deref(), former), now)
+                });
+                let renewed = renewed.await;
+                if let Err(error) = &renewed {
                     warn!(%error, lease = known.name, "the Lease is not renewed");
                     known.object = None;
                 }
-                renewals.written(Instant::now(), written.is_ok());
+                renewals.written(Instant::now(), renewed.is_ok());
+                continue;
             }
+        };
+        if changed.is_err() {
+            return;
+        }
+        // Without a Lease, one is due anyway.
+        let is_news = known.object.as_ref().and_then(reported).is_some_and(|before| {
+            said.borrow().sayable(written.borrow().as_deref(), before.claims_version) != before
+        });
+        if is_news {
+            renewals.changed(Instant::now(), chance());
         }
     }
+}
+
+/// Returns what a Lease says.
+fn reported(lease: &Lease) -> Option<LeaseReport> {
+    LeaseReport::read(lease.metadata.annotations.as_ref()?)
 }
 
 /// Returns the renewed Lease. Keeps what others wrote into it.
@@ -238,27 +292,32 @@ fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now:
     lease
 }
 
-async fn tell(mut known: Known<NodeState>, mut wanted: watch::Receiver<Option<NodeStateSpec>>) {
+async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, written: watch::Sender<Written>) {
     let mut pause = STATE_GAP;
     loop {
-        let Some(state) = wanted.borrow_and_update().clone() else {
-            if wanted.changed().await.is_err() {
-                return;
+        let state = said.borrow_and_update().state.clone();
+        if let Some(state) = state.filter(|state| written.borrow().as_ref() != Some(state)) {
+            // While it is being written, and without an answer, it is not known what the API server has.
+            let before = written.send_replace(None);
+            match write_state(&mut known, &state).await {
+                Ok(()) => {
+                    pause = STATE_GAP;
+                    written.send_replace(Some(state));
+                }
+                Err(error) => {
+                    warn!(%error, "what this node could not do cannot be published");
+                    if error.is_refused() {
+                        written.send_replace(before);
+                    }
+                    known.object = None;
+                    sleep(pause).await;
+                    pause = (2 * pause).min(RETRY_MAX);
+                    continue;
+                }
             }
-            continue;
-        };
-        match write_state(&mut known, &state).await {
-            Ok(()) => pause = STATE_GAP,
-            Err(error) => {
-                warn!(%error, "what this node could not do cannot be published");
-                known.object = None;
-                sleep(pause).await;
-                pause = (2 * pause).min(RETRY_MAX);
-                continue;
-            }
+            sleep(STATE_GAP).await;
         }
-        sleep(STATE_GAP).await;
-        if wanted.changed().await.is_err() {
+        if said.changed().await.is_err() {
             return;
         }
     }
@@ -284,6 +343,12 @@ fn node_state(before: Option<&NodeState>, node: &str, state: &NodeStateSpec) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use axum::extract::State;
+    use axum::http::StatusCode;
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn identity(pod: &str) -> Identity {
@@ -320,5 +385,143 @@ mod tests {
         before.metadata.resource_version = Some("7".into());
         let next = node_state(Some(&before), "node1", &state);
         assert_eq!((next.metadata.resource_version.as_deref(), &next.spec), (Some("7"), &state));
+    }
+
+    fn unheld(objects: &[Option<&str>]) -> NodeStateSpec {
+        let unheld = objects.iter().map(|object| NodeProblem {
+            object: object.map(str::to_owned),
+            missing: true,
+            ..NodeProblem::default()
+        });
+        NodeStateSpec { problems: unheld.collect(), ..NodeStateSpec::default() }
+    }
+
+    #[test]
+    fn a_lease_says_no_more_than_the_node_state_has_taken_back() {
+        for (state, written, said) in [
+            (Some(unheld(&[])), None, 9),
+            (Some(unheld(&[Some("a")])), None, 5),
+            (Some(unheld(&[Some("a")])), Some(unheld(&[])), 5),
+            (Some(unheld(&[None])), Some(unheld(&[Some("a")])), 5),
+            (Some(unheld(&[Some("a"), Some("b")])), Some(unheld(&[Some("a")])), 5),
+            (Some(unheld(&[Some("a")])), Some(unheld(&[Some("b"), Some("a")])), 9),
+            (Some(unheld(&[Some("a")])), Some(unheld(&[None])), 9),
+            (None, None, 9),
+        ] {
+            let report = LeaseReport { claims_version: 9, config: "c".into() };
+            let now = Said { report, state: state.clone().map(Arc::new) };
+            let sayable = now.sayable(written.as_ref(), 5);
+            assert_eq!((sayable.claims_version, &*sayable.config), (said, "c"), "{state:?} {written:?}");
+            assert_eq!(now.sayable(written.as_ref(), 12).claims_version, 9, "less may always be said");
+        }
+        let mut problem = unheld(&[Some("a")]);
+        problem.problems[0].missing = false;
+        let report = LeaseReport { claims_version: 9, config: String::new() };
+        let now = Said { report: report.clone(), state: Some(Arc::new(problem.clone())) };
+        assert_eq!(now.sayable(None, 5), report, "it takes nothing back");
+        let now = Said { report, state: Some(Arc::new(unheld(&[Some("a")]))) };
+        assert_eq!(now.sayable(Some(&problem), 5).claims_version, 5, "nothing was taken back before");
+    }
+
+    /// What was written to an API server: the version of each Lease, and the objects that NodeStates take back.
+    #[derive(Clone, Default)]
+    struct Server(Arc<Mutex<(Vec<String>, Option<StatusCode>)>>);
+
+    impl Server {
+        fn client(&self) -> Client {
+            let router = axum::Router::new().fallback(answered).with_state(self.clone());
+            Client::new(router, "default")
+        }
+
+        fn refuse_states(&self, code: Option<StatusCode>) {
+            self.0.lock().unwrap().1 = code;
+        }
+
+        fn written(&self) -> Vec<String> {
+            std::mem::take(&mut self.0.lock().unwrap().0)
+        }
+    }
+
+    async fn answered(
+        State(Server(server)): State<Server>,
+        method: axum::http::Method,
+        uri: axum::http::Uri,
+        body: axum::body::Bytes,
+    ) -> (StatusCode, String) {
+        let refusal = |code: StatusCode| {
+            let reason = if code == StatusCode::NOT_FOUND { "NotFound" } else { "InternalError" };
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(),
+                                "message": "", "reason": reason});
+            (code, status.to_string())
+        };
+        if method == axum::http::Method::GET {
+            return refusal(StatusCode::NOT_FOUND);
+        }
+        let mut object: Value = serde_json::from_slice(&body).unwrap();
+        let mut server = server.lock().unwrap();
+        if uri.path().contains("/nodestates") {
+            if let Some(code) = server.1 {
+                return refusal(code);
+            }
+            let state: NodeState = serde_json::from_value(object.clone()).unwrap();
+            let unheld = state.spec.problems.into_iter().filter_map(|problem| problem.object);
+            server.0.push(format!("without {}", unheld.collect::<Vec<_>>().join(" ")));
+        } else {
+            let lease: Lease = serde_json::from_value(object.clone()).unwrap();
+            server.0.push(reported(&lease).unwrap().claims_version.to_string());
+        }
+        object["metadata"]["resourceVersion"] = "1".into();
+        (StatusCode::OK, object.to_string())
+    }
+
+    /// The controller said `Programmed` of what the node had just said, in the other object, that it does not hold.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_waits_for_the_node_state_and_is_renewed_meanwhile() {
+        let server = Server::default();
+        let reporter = Reporter::start(&server.client(), &identity("a"));
+        let tell = |claims_version, objects: &[Option<&str>]| {
+            reporter.tell(LeaseReport { claims_version, config: String::new() }, unheld(objects));
+        };
+        let wait = |seconds| sleep(Duration::from_secs(seconds));
+        tell(7, &[]);
+        wait(5).await;
+        let mut first = server.written();
+        first.sort();
+        assert_eq!(first, ["7", "without "]);
+        server.refuse_states(Some(StatusCode::INTERNAL_SERVER_ERROR));
+        tell(8, &[Some("x")]);
+        wait(60).await;
+        let meanwhile = server.written();
+        assert!(meanwhile.len() >= 5 && meanwhile.iter().all(|said| said == "7"), "{meanwhile:?}");
+        server.refuse_states(None);
+        wait(20).await;
+        let after: Vec<_> = server.written().into_iter().skip_while(|said| said == "7").collect();
+        assert_eq!(after[..2], ["without x", "8"], "{after:?}");
+        tell(9, &[Some("x")]);
+        wait(3).await;
+        assert_eq!(server.written(), ["9"], "that is taken back already");
+        tell(10, &[Some("x"), Some("y")]);
+        wait(5).await;
+        assert_eq!(server.written(), ["without x y", "10"]);
+        // Without knowing whether that was written, it is not known what is taken back.
+        server.refuse_states(Some(StatusCode::GATEWAY_TIMEOUT));
+        tell(11, &[]);
+        wait(4).await;
+        assert_eq!(server.written(), ["11"]);
+        tell(12, &[Some("x")]);
+        wait(15).await;
+        let meanwhile = server.written();
+        assert!(!meanwhile.is_empty() && meanwhile.iter().all(|said| said == "11"), "{meanwhile:?}");
+        server.refuse_states(None);
+        wait(20).await;
+        let after: Vec<_> = server.written().into_iter().skip_while(|said| said == "11").collect();
+        assert_eq!(after[..2], ["without x", "12"], "{after:?}");
+        // What was refused was not written.
+        server.refuse_states(Some(StatusCode::FORBIDDEN));
+        tell(13, &[]);
+        wait(4).await;
+        tell(14, &[Some("x")]);
+        wait(4).await;
+        assert_eq!(server.written().last().unwrap(), "14");
     }
 }
