@@ -9,8 +9,8 @@ pub struct Found {
     pub flows: u64,
     /// Connections whose ClientHello is held.
     pub hellos: u64,
-    /// Routes that refuse connections.
-    pub refusing: u64,
+    /// Routes that refuse connections; `None`: not known yet.
+    pub refusing: Option<u64>,
 }
 
 /// What the thread that sweeps found last, shared with scrapes.

@@ -186,10 +186,11 @@ impl Telemetry {
     /// Updates the metric of failing backends. Also for a process that does not write.
     pub(super) fn note_failing(&mut self, known: Known<'_>) {
         let is_none = known.sources.failing().is_none_or(|failing| failing.is_empty());
+        if let Some(state) = known.state {
+            self.metrics.own.note(state.desired.routes.len());
+        }
         let state = known.state.filter(|_| !is_none);
-        let routes = state.map_or(0, |state| state.desired.routes.len());
-        let failing = state.map(State::failing_by_route).unwrap_or_default();
-        let failing = self.metrics.per_route.some(routes, failing);
+        let failing = self.metrics.own.some(state.map(State::failing_by_route).unwrap_or_default());
         set_all(&self.metrics.failing, "route", &failing, &mut self.gauges.failing);
     }
 

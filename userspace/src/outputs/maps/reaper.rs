@@ -188,8 +188,8 @@ struct Duty<E> {
     freed: mpsc::Sender<Freed>,
     tick: u32,
     refusing: Refusing,
-    /// The number of routes that refuse connections.
-    refuse: u64,
+    /// The number of routes that refuse connections, once it is known.
+    refuse: Option<u64>,
     /// Where to say what sweeps found.
     swept: Swept,
 }
@@ -202,7 +202,7 @@ impl<E> Drop for Duty<E> {
 
 impl<E: Ender> Duty<E> {
     fn new(expirer: E, freed: mpsc::Sender<Freed>, swept: Swept) -> Self {
-        Self { expirer, again: Vec::new(), freed, tick: 0, refusing: Refusing::default(), refuse: 0, swept }
+        Self { expirer, again: vec![], freed, tick: 0, refusing: Refusing::default(), refuse: None, swept }
     }
 
     async fn serve(mut self, mut orders: UnboundedReceiver<Order>, mut evictions: Evictions) {
@@ -333,7 +333,7 @@ impl<E: Ender> Duty<E> {
         if is_time || self.is_crowded() {
             report("time limit", self.expirer.sweep_flows(&settings));
         }
-        if self.tick.is_multiple_of(INTERVAL_SECS) {
+        if self.tick % INTERVAL_SECS == 1 {
             match self.expirer.route_counters() {
                 Ok(counters) => self.refuse = self.refusing.look(&counters),
                 Err(error) => warn!(%error, "which routes refuse connections is not known"),
@@ -530,20 +530,21 @@ mod tests {
         let (swept, (sender, _freed)) = (Swept::default(), mpsc::channel());
         let mut duty = Duty::new(Fake::default(), sender, swept.clone());
         assert_eq!(swept.get(), None);
-        for found in [Found { flows: 5, hellos: 7, refusing: 0 }, Found { flows: 6, hellos: 0, refusing: 0 }]
-        {
+        duty.expirer.counters.refused = 1_000;
+        for (flows, hellos) in [(5, 7), (6, 0)] {
+            let found = Found { flows, hellos, refusing: None };
             duty.expirer.found = found;
             duty.sweep();
             assert_eq!(swept.get(), Some(found));
         }
-        for _ in 3..3 * INTERVAL_SECS {
+        for _ in 2..2 * INTERVAL_SECS {
             duty.expirer.counters.refused += 1;
             duty.sweep();
         }
-        assert_eq!(swept.get().unwrap().refusing, 0, "not before the second interval is over");
+        assert_eq!(swept.get().unwrap().refusing, None, "not before the second interval is over");
         duty.sweep();
-        assert_eq!(swept.get().unwrap().refusing, 1);
-        assert_eq!(duty.expirer.flow_sweeps, 3 * INTERVAL_SECS / FLOWS_EVERY_SECS);
+        assert_eq!(swept.get().unwrap().refusing, Some(1));
+        assert_eq!(duty.expirer.flow_sweeps, 2 * INTERVAL_SECS / FLOWS_EVERY_SECS);
         drop(duty);
         assert_eq!(swept.get(), None);
     }

@@ -13,14 +13,15 @@ const ONE_IN: u64 = 20;
 pub(super) struct Refusing {
     /// Connected and refused connections of each route when it was last looked at.
     before: HashMap<u32, (u64, u64)>,
-    /// The routes that refused in the last interval.
-    refused: HashSet<u32>,
+    /// The routes that refused in the last interval; `None`: none is over yet.
+    refused: Option<HashSet<u32>>,
+    has_looked: bool,
 }
 
 impl Refusing {
-    /// Looks at the counters at the end of an interval. Returns the number of routes that refused in it and in the one before: of many
-    /// routes, one or another has a bad moment at any time.
-    pub(super) fn look(&mut self, counters: &[(u32, RouteCounters)]) -> u64 {
+    /// Looks at the counters at the end of an interval. The first time, it only begins. Returns the number of routes that refused
+    /// in it and in the one before, once there are two: of many routes, one or another has a bad moment at any time.
+    pub(super) fn look(&mut self, counters: &[(u32, RouteCounters)]) -> Option<u64> {
         let refuses = |(id, now): &&(u32, RouteCounters)| {
             self.before.get(id).is_some_and(|(connected, refused)| {
                 let refused = now.refused.saturating_sub(*refused);
@@ -28,10 +29,11 @@ impl Refusing {
             })
         };
         let refused: HashSet<u32> = counters.iter().filter(refuses).map(|(id, _)| *id).collect();
-        let again = refused.intersection(&self.refused).count();
-        self.refused = refused;
+        let again = self.refused.as_ref().map(|before| refused.intersection(before).count() as u64);
+        self.refused = self.has_looked.then_some(refused);
+        self.has_looked = true;
         self.before = counters.iter().map(|(id, now)| (*id, (now.connected, now.refused))).collect();
-        again as u64
+        again
     }
 }
 
@@ -44,16 +46,16 @@ mod tests {
         let mut refusing = Refusing::default();
         let mut counters = [(1, RouteCounters::zeroed()), (2, RouteCounters::zeroed())];
         counters[0].1.refused = 1_000;
-        assert_eq!(refusing.look(&counters), 0, "what was before is not known");
+        assert_eq!(refusing.look(&counters), None, "what was before is not known");
         // Connections of both routes in each interval, the refused ones of them; and what is counted.
         for (connected, refused, count) in [
-            ([0, 0], [0, 0], 0),
-            ([9, 95], [1, 5], 0),
-            ([9, 94], [1, 6], 1),
-            ([0, 94], [3, 6], 2),
-            ([7, 94], [0, 6], 1),
-            ([0, 0], [5, 0], 0),
-            ([0, 0], [5, 9], 1),
+            ([9, 95], [1, 5], None),
+            ([9, 94], [1, 6], Some(1)),
+            ([0, 94], [3, 6], Some(2)),
+            ([7, 94], [0, 6], Some(1)),
+            ([0, 0], [5, 0], Some(0)),
+            ([0, 0], [5, 9], Some(1)),
+            ([0, 0], [0, 0], Some(0)),
         ] {
             for (at, (_, counters)) in counters.iter_mut().enumerate() {
                 counters.connected += connected[at];

@@ -1,13 +1,12 @@
 //! `/metrics`: the metrics and their names, following the conventions of Prometheus. Labels are bounded: they
 //! never contain a server name sent by a client or a client's address.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use common::maps::event::RouteCounters;
-use common::maps::route::LABEL_ROUTE;
 use common::reason::Reason;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
@@ -20,55 +19,16 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 use crate::dataplane::load::LoadError;
-use crate::dataplane::maps::Maps;
 use crate::dataplane::pin::Pins;
 use crate::dataplane::read;
 use crate::dataplane::sizes::Sizes;
 use crate::dataplane::swept::{Found, Swept};
 use crate::model::{Desired, Pattern};
 
-/// The most routes that have metrics of their own. The others are summed up as [`OTHERS`].
-const ROUTES_MAX: usize = 10_000;
+mod routes;
 
-/// The most routes of a node that have metrics of their own without being asked for: on 500 nodes, each is 1,500 series.
-const FEW_ROUTES: usize = 200;
-
-/// The label of routes beyond [`ROUTES_MAX`], and of all routes if they have no metrics of their own.
-const OTHERS: &str = "(others)";
-
-/// Whether each route has metrics of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PerRoute {
-    /// If there are few.
-    #[default]
-    Auto,
-    /// Yes.
-    Always,
-    /// No.
-    Never,
-}
-
-impl PerRoute {
-    /// Returns how many of a number of routes have metrics of their own.
-    fn most(self, routes: usize) -> usize {
-        match self {
-            Self::Auto if routes > FEW_ROUTES => 0,
-            Self::Auto | Self::Always => ROUTES_MAX,
-            Self::Never => 0,
-        }
-    }
-
-    /// Returns numbers by route, of a node with this number of routes, with the sum of those that have no metrics of their own.
-    pub fn some(self, routes: usize, mut by_route: BTreeMap<String, i64>) -> BTreeMap<String, i64> {
-        let most = self.most(routes);
-        if by_route.len() > most {
-            let own = by_route.iter().nth(most).map(|(route, _)| route.clone()).unwrap_or_default();
-            let others = by_route.split_off(&own);
-            by_route.insert(OTHERS.to_owned(), others.into_values().sum());
-        }
-        by_route
-    }
-}
+use routes::Others;
+pub use routes::{OwnSeries, PerRoute};
 
 /// One label and its value.
 pub type Label = [(&'static str, String); 1];
@@ -146,7 +106,7 @@ pub struct AgentMetrics {
     /// Whose each route is.
     pub served: Served,
     /// Whether each route has metrics of its own.
-    pub per_route: PerRoute,
+    pub own: OwnSeries,
     /// What sweeps through all connections found.
     pub swept: Swept,
 }
@@ -165,7 +125,7 @@ impl AgentMetrics {
             compile_seconds: seconds(),
             apply_seconds: seconds(),
             served: Served::default(),
-            per_route,
+            own: OwnSeries::new(per_route),
             swept: Swept::default(),
         };
         registry.register("writer", "Whether this process writes the node's maps", this.writer.clone());
@@ -186,8 +146,9 @@ impl AgentMetrics {
         registry.register("compile_seconds", help, this.compile_seconds.clone());
         let help = "From the desired state to the last map write";
         registry.register("apply_seconds", help, this.apply_seconds.clone());
-        let (served, swept) = (this.served.clone(), this.swept.clone());
-        registry.register_collector(Box::new(FromMaps { pins: pins.clone(), per_route, served, swept }));
+        let (own, served, swept) = (this.own.clone(), this.served.clone(), this.swept.clone());
+        let (pins, others) = (pins.clone(), Mutex::default());
+        registry.register_collector(Box::new(FromMaps { pins, own, others, served, swept }));
         this
     }
 }
@@ -217,7 +178,8 @@ pub fn observe(histogram: &Histogram, time: Duration) {
 #[derive(Debug)]
 struct FromMaps {
     pins: Pins,
-    per_route: PerRoute,
+    own: OwnSeries,
+    others: Mutex<Others>,
     served: Served,
     swept: Swept,
 }
@@ -241,7 +203,7 @@ impl FromMaps {
         };
         Ok(Reading {
             reasons: read::reasons(&self.pins)?,
-            routes: counted(&maps, self.per_route)?,
+            routes: self.others.lock().unwrap_or_else(PoisonError::into_inner).counted(&maps, &self.own)?,
             gauges: gauges(sizes, self.swept.get(), &self.served.get()),
         })
     }
@@ -259,50 +221,17 @@ fn gauges(sizes: Sizes, swept: Option<Found>, served: &Desired) -> Vec<(&'static
     let is_exact = |(_, pattern): &&(usize, Pattern)| !matches!(pattern, Pattern::Wildcard(_));
     let names = served.routes.iter().map(|route| route.names.iter().filter(is_exact).count()).sum::<usize>();
     gauges.extend([
-        ("flows", "Connections in the flow table, as of the last sweep through it, some 10 s ago at most", flows),
+        (
+            "flows",
+            "Connections in the flow table, as of the last sweep through it, some 10 s ago at most",
+            flows,
+        ),
         ("hellos", "Connections whose ClientHello is held, as of the last sweep, a second ago", hellos),
         ("names", "Server names in the maps, without wildcards of any depth", names as u64),
-        (
-            "routes_refusing",
-            "Routes of which more than one connection in 20 was refused, in each of the last two intervals of 150 s",
-            refusing,
-        ),
     ]);
+    let help = "Routes of which more than one connection in 20 was refused, in each of the last two intervals of 150 s";
+    gauges.extend(refusing.map(|refusing| ("routes_refusing", help, refusing)));
     gauges
-}
-
-/// Sums counters by route name. In the order of ids, so that the same routes always have their own metrics.
-fn counted(maps: &Maps, per_route: PerRoute) -> Result<BTreeMap<String, RouteCounters>, LoadError> {
-    let mut counters = read::route_counters(maps)?;
-    counters.sort_by_key(|(id, _)| *id);
-    let most = per_route.most(counters.len());
-    let mut names: HashMap<u32, String> = HashMap::new();
-    if most == 0 {
-        return Ok(by_name(&counters, &names, most));
-    }
-    maps.labels.walk(|key, label| {
-        if key.kind == LABEL_ROUTE {
-            let text = label.text.get(..usize::from(label.length)).unwrap_or(&label.text);
-            names.insert(key.id, String::from_utf8_lossy(text).into_owned());
-        }
-    })?;
-    Ok(by_name(&counters, &names, most))
-}
-
-fn by_name(
-    counters: &[(u32, RouteCounters)],
-    names: &HashMap<u32, String>,
-    most: usize,
-) -> BTreeMap<String, RouteCounters> {
-    let mut sums: BTreeMap<String, RouteCounters> = BTreeMap::new();
-    for (id, counted) in counters {
-        let own = names.get(id).filter(|_| sums.len() < most).cloned();
-        let sum = sums.entry(own.unwrap_or_else(|| OTHERS.into())).or_insert_with(RouteCounters::zeroed);
-        sum.connected += counted.connected;
-        sum.refused += counted.refused;
-        sum.retried += counted.retried;
-    }
-    sums
 }
 
 impl Collector for FromMaps {
@@ -401,40 +330,14 @@ mod tests {
         };
         let capacities = [("flows_capacity", 100), ("hellos_capacity", 7), ("names_capacity", 10)];
         assert_eq!(said(None), capacities.into(), "what is not known is not 0");
-        let found = Found { flows: 42, hellos: 3, refusing: 1 };
-        let all = [("flows", 42), ("hellos", 3), ("names", 2), ("routes_refusing", 1)];
-        assert_eq!(said(Some(found)), all.into_iter().chain(capacities).collect());
-    }
-
-    #[test]
-    fn routes_have_metrics_of_their_own_where_they_are_few_or_that_is_asked_for() {
-        let numbers = |routes: i64| (0..routes).map(|at| (format!("r{at:05}"), at)).collect();
-        for (per_route, routes, own) in [
-            (PerRoute::Auto, 200, 200),
-            (PerRoute::Auto, 201, 0),
-            (PerRoute::Always, 201, 201),
-            (PerRoute::Always, 10_001, 10_000),
-            (PerRoute::Never, 1, 0),
-        ] {
-            let some = per_route.some(routes, numbers(routes as i64));
-            let others = some.len() - own;
-            assert_eq!(others, usize::from(own < routes), "{per_route:?} {routes}");
-            assert_eq!(some.values().sum::<i64>(), (0..routes as i64).sum::<i64>(), "{per_route:?} {routes}");
-            assert_eq!(some.contains_key(OTHERS), own < routes);
-        }
-        assert_eq!(PerRoute::Never.some(5, BTreeMap::new()), BTreeMap::new(), "none fails");
-        assert_eq!(PerRoute::Auto.some(201, [("a".to_owned(), 2)].into()), [(OTHERS.to_owned(), 2)].into());
-    }
-
-    #[test]
-    fn routes_beyond_the_bound_are_summed_up() {
-        let counted = |connected| RouteCounters { connected, ..RouteCounters::zeroed() };
-        let counters: Vec<_> = (1..=4).map(|id| (id, counted(u64::from(id)))).collect();
-        let names = (1..=4).map(|id| (id, format!("r{id}"))).collect();
-        let sums = by_name(&counters, &names, 2);
-        let told: Vec<_> = sums.iter().map(|(name, sum)| (name.as_str(), sum.connected)).collect();
-        assert_eq!(told, [(OTHERS, 7), ("r1", 1), ("r2", 2)]);
-        assert_eq!(by_name(&counters, &names, 0)[OTHERS].connected, 10);
-        assert_eq!(by_name(&counters, &HashMap::new(), 9)[OTHERS].connected, 10);
+        let found = Found { flows: 42, hellos: 3, refusing: None };
+        let all: BTreeMap<_, _> =
+            [("flows", 42), ("hellos", 3), ("names", 2)].into_iter().chain(capacities).collect();
+        assert_eq!(said(Some(found)), all, "which routes refuse is not known yet");
+        let refusing = [("routes_refusing", 1)];
+        assert_eq!(
+            said(Some(Found { refusing: Some(1), ..found })),
+            all.into_iter().chain(refusing).collect()
+        );
     }
 }
