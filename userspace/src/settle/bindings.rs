@@ -17,7 +17,7 @@ pub const ADDRESSES_MAX: usize = 65_536 - 1024;
 pub(super) struct Binding<'a> {
     pub(super) at: SocketAddr,
     pub(super) protocol: Protocol,
-    /// The claimant that opened it.
+    /// The first of those that have it, and not always the one that opened it: it is the same when all is settled again, and they all had it before.
     pub(super) owner: Claimant<'a>,
 }
 
@@ -114,7 +114,13 @@ pub(super) fn open<'a>(
             Some(place) => {
                 let is_shared =
                     bindings[*place].protocol == claim.protocol && claim.protocol == Protocol::Tls;
-                if is_shared { Outcome::Own(*place) } else { Outcome::Lost(*place) }
+                if is_shared {
+                    let owner = &mut bindings[*place].owner;
+                    *owner = claim.claimant.min(*owner);
+                    Outcome::Own(*place)
+                } else {
+                    Outcome::Lost(*place)
+                }
             }
             None => {
                 let is_new = !addresses.contains(&claim.at.ip());

@@ -1,5 +1,5 @@
 //! When a controller competes for the leader's Lease. One whose files have never been right writes nothing but keys, so it comes after
-//! others, and only for a minute at a time: one whose files were right before gets the Lease, whoever was first.
+//! others, and only for a minute at a time: one whose files were right before gets the Lease, even if it was not first.
 
 use crate::controller::election::Election;
 use std::time::Duration;

@@ -113,9 +113,10 @@ proptest! {
                 for (namespace, part) in old {
                     let is_kept = new.iter().any(|(other, _)| other == namespace);
                     let is_own = changed == namespace;
-                    // Listeners of a Gateway, and those that other Gateways of its namespace have, decide who may have what.
+                    // Listeners of a Gateway decide who may have what, and so do those of other Gateways of its namespace and its
+                    // Services: within a namespace, the oldest has the port.
                     let is_of_gateway = match &objects[at] {
-                        Object::Gateway { .. } => part.contains(&format!("/{changed}/")),
+                        Object::Gateway { .. } | Object::Service { .. } => part.contains(&format!("/{changed}/")),
                         Object::Set { of, .. } => {
                             part.starts_with(&format!("0/Gateway/{}/", gateway(&objects, *of)))
                                 || part.starts_with(&format!("0/ListenerSet/{changed}/o{at}/"))
