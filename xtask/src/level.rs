@@ -30,7 +30,7 @@ pub(crate) const SIMULATION: &str = "simulation";
 pub(crate) const FLEET: &str = "fleet";
 
 /// How long a level may take in CI before it counts as hanging.
-const CI_LIMIT: &str = "20m";
+const CI_LIMIT: &str = "26m";
 /// The same for the slow level.
 const SLOW_LIMIT: &str = "3h";
 
