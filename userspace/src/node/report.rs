@@ -64,25 +64,31 @@ struct Said {
 }
 
 impl Said {
-    /// Returns what the Lease may say, where a NodeState was written last and the Lease has a version of Claims: no higher one before the
-    /// NodeState takes back what of it the node does not hold. `None`: what the NodeState says is not known.
-    fn sayable(&self, written: Option<&NodeStateSpec>, former: u64) -> LeaseReport {
+    /// Returns what the Lease may say, where a NodeState was written last and the Lease has a version of Claims: before the NodeState takes
+    /// back what the node does not hold, no higher one than it did so for.
+    fn sayable(&self, written: &Written, former: u64) -> LeaseReport {
         let mut report = self.report.clone();
         let takes_back = |one: &&NodeProblem| one.missing;
         let is_written = |one: &NodeProblem| {
-            let mut before = written.into_iter().flat_map(|written| &written.problems).filter(takes_back);
+            let mut before = written.state.iter().flat_map(|state| &state.problems).filter(takes_back);
             before.any(|before| before.object.is_none() || before.object == one.object)
         };
         let problems = self.state.iter().flat_map(|state| &state.problems);
         if !problems.filter(takes_back).all(is_written) {
-            report.claims_version = report.claims_version.min(former);
+            report.claims_version = report.claims_version.min(former.max(written.claims_version));
         }
         report
     }
 }
 
-/// The NodeState as it was written last; `None`: it may be another one.
-type Written = Option<Arc<NodeStateSpec>>;
+/// The NodeState as it was written last.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    /// `None`: it may be another one.
+    state: Option<Arc<NodeStateSpec>>,
+    /// Of every Claim up to this version it says what the node does not hold, and so does another one that was written since.
+    claims_version: u64,
+}
 
 /// Writes until it is dropped: the Lease from the start, the state once there is one.
 #[derive(Debug)]
@@ -95,7 +101,7 @@ impl Reporter {
     /// Starts to write. Needs a tokio runtime.
     pub fn start(client: &Client, identity: &Identity) -> Self {
         let (said, heard) = watch::channel(Said::default());
-        let (write, written) = watch::channel(Written::None);
+        let (write, written) = watch::channel(Written::default());
         let mut tasks = JoinSet::new();
         let leases = Known::new(
             Api::namespaced(client.clone(), &identity.namespace),
@@ -231,13 +237,14 @@ async fn renew(
     loop {
         let changed = tokio::select! {
             changed = said.changed() => changed,
-            changed = written.changed() => changed,
+            // Once NodeStates are written no more, the Lease is renewed all the same.
+            Ok(()) = written.changed() => Ok(()),
             () = sleep_until(renewals.next) => {
                 let (now, saying) = (Timestamp::now(), said.borrow_and_update().clone());
                 let state = written.borrow_and_update().clone();
                 let renewed = known.write(|before| {
                     let former = before.and_then(reported).map_or(0, |report| report.claims_version);
-                    lease(before, &identity, &saying.sayable(state.as_deref(), former), now)
+                    lease(before, &identity, &saying.sayable(&state, former), now)
                 });
                 let renewed = renewed.await;
                 if let Err(error) = &renewed {
@@ -252,9 +259,10 @@ async fn renew(
             return;
         }
         // Without a Lease, one is due anyway.
-        let is_news = known.object.as_ref().and_then(reported).is_some_and(|before| {
-            said.borrow().sayable(written.borrow().as_deref(), before.claims_version) != before
-        });
+        let is_news =
+            known.object.as_ref().and_then(reported).is_some_and(|before| {
+                said.borrow().sayable(&written.borrow(), before.claims_version) != before
+            });
         if is_news {
             renewals.changed(Instant::now(), chance());
         }
@@ -295,14 +303,17 @@ fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now:
 async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, written: watch::Sender<Written>) {
     let mut pause = STATE_GAP;
     loop {
-        let state = said.borrow_and_update().state.clone();
-        if let Some(state) = state.filter(|state| written.borrow().as_ref() != Some(state)) {
+        let Said { report, state } = said.borrow_and_update().clone();
+        let is_new = |state: &Arc<NodeStateSpec>| written.borrow().state.as_ref() != Some(state);
+        if let Some(state) = state.filter(is_new) {
             // While it is being written, and without an answer, it is not known what the API server has.
-            let before = written.send_replace(None);
+            let before = written.borrow().clone();
+            written.send_replace(Written { state: None, ..before.clone() });
             match write_state(&mut known, &state).await {
                 Ok(()) => {
                     pause = STATE_GAP;
-                    written.send_replace(Some(state));
+                    let claims_version = report.claims_version;
+                    written.send_replace(Written { state: Some(state), claims_version });
                 }
                 Err(error) => {
                     warn!(%error, "what this node could not do cannot be published");
@@ -410,17 +421,40 @@ mod tests {
         ] {
             let report = LeaseReport { claims_version: 9, config: "c".into() };
             let now = Said { report, state: state.clone().map(Arc::new) };
-            let sayable = now.sayable(written.as_ref(), 5);
+            let written = Written { state: written.map(Arc::new), claims_version: 3 };
+            let sayable = now.sayable(&written, 5);
             assert_eq!((sayable.claims_version, &*sayable.config), (said, "c"), "{state:?} {written:?}");
-            assert_eq!(now.sayable(written.as_ref(), 12).claims_version, 9, "less may always be said");
+            assert_eq!(now.sayable(&written, 12).claims_version, 9, "less may always be said");
         }
         let mut problem = unheld(&[Some("a")]);
         problem.problems[0].missing = false;
         let report = LeaseReport { claims_version: 9, config: String::new() };
         let now = Said { report: report.clone(), state: Some(Arc::new(problem.clone())) };
-        assert_eq!(now.sayable(None, 5), report, "it takes nothing back");
+        assert_eq!(now.sayable(&Written::default(), 5), report, "it takes nothing back");
         let now = Said { report, state: Some(Arc::new(unheld(&[Some("a")]))) };
-        assert_eq!(now.sayable(Some(&problem), 5).claims_version, 5, "nothing was taken back before");
+        let problem = of_version(problem, 3);
+        assert_eq!(now.sayable(&problem, 5).claims_version, 5, "nothing was taken back before");
+        let other = of_version(unheld(&[Some("b")]), 7);
+        assert_eq!(now.sayable(&other, 5).claims_version, 7, "all of what it had by then");
+    }
+
+    fn of_version(state: NodeStateSpec, claims_version: u64) -> Written {
+        Written { state: Some(state.into()), claims_version }
+    }
+
+    /// It seemed to be behind with all Claims, and with it all nodes that have no room for the same.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_lacks_something_else_all_the_time_goes_on_to_say_what_it_holds() {
+        let server = Server::default();
+        let reporter = Reporter::start(&server.client(), &identity("a"));
+        for claims_version in 1..=100 {
+            let object = format!("x{claims_version}");
+            reporter.tell(LeaseReport { claims_version, config: String::new() }, unheld(&[Some(&object)]));
+            sleep(Duration::from_millis(700)).await;
+        }
+        let written = server.written();
+        let versions: Vec<u64> = written.iter().filter_map(|said| said.parse().ok()).collect();
+        assert!(versions.last() > Some(&80), "{written:?}");
     }
 
     /// What was written to an API server: the version of each Lease, and the objects that NodeStates take back.
@@ -490,7 +524,8 @@ mod tests {
         assert_eq!(first, ["7", "without "]);
         server.refuse_states(Some(StatusCode::INTERNAL_SERVER_ERROR));
         tell(8, &[Some("x")]);
-        wait(60).await;
+        // Not when a renewal and a retry are due at once.
+        wait(61).await;
         let meanwhile = server.written();
         assert!(meanwhile.len() >= 5 && meanwhile.iter().all(|said| said == "7"), "{meanwhile:?}");
         server.refuse_states(None);

@@ -50,7 +50,7 @@ impl ClaimTable {
         self.note_unread(name, read.origin, wrong);
         let is_newer = read.version > Some(self.version);
         self.version = self.version.max(read.version.unwrap_or_default());
-        // One that cannot be read stays what it was. That it is not held is an exception, and not that nothing newer is.
+        // One that cannot be read stays what it was. That it is not held is an exception, if its origin is known; newer ones may be held.
         let Some(claim) = read.claim else { return is_newer && self.is_marked() };
         if self.reported.get(name) == Some(&claim) {
             return false;
