@@ -18,7 +18,9 @@ pub(super) fn paths(tree: &Tree) -> Vec<String> {
         for (index, line) in text.lines().enumerate() {
             let apart = |c: char| c.is_whitespace() || "`()[]<>|\"';,".contains(c);
             for word in line.replace(", ", " ").split(|c| apart(c) && c != ',').flat_map(spelled_out) {
-                let word = word.trim_end_matches(['.', ':', ',', '/', '*']);
+                // A test is named behind its file.
+                let word =
+                    word.split("::").next().unwrap_or(&word).trim_end_matches(['.', ':', ',', '/', '*']);
                 let below_root = word.split_once('/').is_some_and(|(first, _)| folders.contains(first));
                 let source = [".rs", ".toml"].iter().any(|end| word.ends_with(end) && word.len() > end.len());
                 let plain =
@@ -32,6 +34,36 @@ pub(super) fn paths(tree: &Tree) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Checks that every test which a document names as `file.rs::test` is one.
+pub(super) fn tests_named(tree: &Tree) -> Vec<String> {
+    let mut problems = Vec::new();
+    for document in DOCUMENTS {
+        let lines = tree.text(document).into_iter().flat_map(str::lines).enumerate();
+        for (index, word) in lines.flat_map(|(index, line)| line.split('`').map(move |word| (index, word))) {
+            let Some((file, test)) = word.split_once(".rs::") else { continue };
+            if !is_test(tree, &format!("{file}.rs"), test) {
+                problems.push(format!("{document}:{}: {file}.rs has no test {test}", index + 1));
+            }
+        }
+    }
+    problems
+}
+
+/// Whether the file whose path ends like this has a function of this name, with an attribute that makes it a test, or in a macro
+/// that does.
+fn is_test(tree: &Tree, path: &str, test: &str) -> bool {
+    let end = format!("/{path}");
+    let declared = format!("fn {test}(");
+    tree.files.iter().filter(|file| file.path == path || file.path.ends_with(&end)).any(|file| {
+        let lines: Vec<&str> = file.text.lines().map(str::trim).collect();
+        let at = lines.iter().position(|line| line.trim_start_matches("async ").starts_with(&declared));
+        at.is_some_and(|at| {
+            let attributes = lines[..at].iter().rev().take_while(|line| line.starts_with("#["));
+            attributes.into_iter().any(|line| line.contains("test"))
+        })
+    })
 }
 
 /// Expands `a/{b,c}.rs` to two paths.
@@ -100,6 +132,21 @@ mod tests {
             [""; 0]
         );
         assert_eq!(paths(&documents("`common/sources/`, {plan,order}.rs")).len(), 2);
+    }
+
+    #[test]
+    fn a_name_that_is_no_test_is_found() {
+        let files = [
+            (
+                "ARCHITECTURE.md",
+                "| a rule | `plan/order.rs::it_holds`, `order.rs::it_waits` |\n`order.rs::helper`",
+            ),
+            (
+                "userspace/src/plan/order.rs",
+                "    #[test]\n    fn it_holds() {\n    fn helper() {\n#[tokio::test]\nasync fn it_waits() {",
+            ),
+        ];
+        assert_eq!(tests_named(&Tree::of(&files)), ["ARCHITECTURE.md:2: order.rs has no test helper"]);
     }
 
     #[test]

@@ -65,6 +65,7 @@ fn check(tree: &Tree) -> Vec<String> {
         files::places,
         documents::paths,
         documents::maps,
+        documents::tests_named,
         prose::words,
         reasons::reached,
         manifests::licences,
