@@ -2,7 +2,7 @@
 
 use super::pool_tests::{ask, pool};
 use super::service_tests::share;
-use super::tests::{cluster, families, gateway, ip, name, object as object_ref, service};
+use super::tests::{cluster, families, gateway, ip, name, object as object_ref, range, service};
 use super::*;
 use crate::model::Possession;
 use proptest::prelude::*;
@@ -15,12 +15,14 @@ const RANGES: [&[&str]; 3] = [
     &["192.0.2.3-192.0.2.6", "2001:db8::12-2001:db8::15"],
     &["192.0.2.5-192.0.2.5"],
 ];
-/// Pools, by name, with the namespaces that they admit.
-const POOLS: [&[(&str, &str, &[&str])]; 4] = [
+/// A pool: its name, addresses, the namespaces that it admits, and whether these may share an address.
+type PoolSample = (&'static str, &'static str, &'static [&'static str], bool);
+const POOLS: [&[PoolSample]; 5] = [
     &[],
-    &[("p", "198.51.100.1-198.51.100.3", &["a"]), ("q", "192.0.2.4-192.0.2.8", &[])],
-    &[("p", "198.51.100.2-198.51.100.4", &["b", "c"])],
-    &[("q", "2001:db8::13-2001:db8::18", &["b"]), ("p", "192.0.2.5-192.0.2.6", &["a"])],
+    &[("p", "198.51.100.1-198.51.100.3", &["a"], false), ("q", "192.0.2.4-192.0.2.8", &[], false)],
+    &[("p", "198.51.100.2-198.51.100.4", &["b", "c"], true)],
+    &[("q", "2001:db8::13-2001:db8::18", &["b"], false), ("p", "192.0.2.5-192.0.2.6", &["a"], true)],
+    &[("q", "192.0.2.5-192.0.2.5", &[], true), ("p", "198.51.100.1-198.51.100.3", &[], true)],
 ];
 /// Addresses that objects ask for by value; `-` is one without value, and the last may be shared.
 const ASKED: [&str; 6] = ["192.0.2.1", "192.0.2.3", "192.0.2.5", "2001:db8::12", "-", "192.0.2.4"];
@@ -76,13 +78,40 @@ fn own(object: usize) -> String {
     format!("{}/o{object}", NAMESPACES[object % NAMESPACES.len()])
 }
 
+/// The port of an object that shares: the last object has one that others have, too.
+fn port(object: usize) -> u16 {
+    [1, 2, 3, 4, 1, 2][object]
+}
+
 impl Scene {
+    /// Whether an object that shares an address of others, of other namespaces too, may: its pool says so, all of them say the key, and
+    /// nobody else had its port there.
+    fn may_cross(&self, before: &Self, object: usize, address: IpAddr) -> bool {
+        let of_pool = |(_, ends, _, crosses): &PoolSample| range(ends).holds(address).then_some(*crosses);
+        let mut pools = POOLS[self.pools].iter().filter_map(of_pool).peekable();
+        let says_so = pools.peek().is_some() && pools.all(|crosses| crosses);
+        let in_ranges = RANGES[self.ranges].iter().any(|ends| range(ends).holds(address));
+        let wanted = &self.objects[&object];
+        let others = before.has.iter().filter(|(other, has)| {
+            **other != object
+                && has.contains(&address)
+                && self.has.get(other).is_some_and(|has| has.contains(&address))
+        });
+        let fits = |other: &usize| self.objects[other].shares && port(*other) != port(object);
+        says_so
+            && !in_ranges
+            && wanted.is_service
+            && wanted.shares
+            && others.into_iter().all(|(other, _)| fits(other))
+    }
+
     /// As the API server has it: requests in specs, what was assigned in Claims, of Gateways also in status.
     fn assign(&self) -> BTreeMap<usize, Vec<IpAddr>> {
         let mut cluster = cluster(RANGES[self.ranges]);
         cluster.policy.shared = [ip(ASKED[5])].into();
-        for (named, range, namespaces) in POOLS[self.pools] {
+        for (named, range, namespaces, crosses) in POOLS[self.pools] {
             pool(&mut cluster, named, &[range], |pool| {
+                pool.shares_across_namespaces = *crosses;
                 pool.scope.namespaces = namespaces.iter().map(|name| Arc::from(*name)).collect();
             });
         }
@@ -102,7 +131,7 @@ impl Scene {
                 }
                 if *shares {
                     // Some have a port that others have, too.
-                    share(&mut cluster, &own(*object), "k", &[1 + *object as u16 / 5]);
+                    share(&mut cluster, &own(*object), "k", &[port(*object)]);
                 }
                 ask(&mut cluster, &own(*object), pool.map(|pool| ["p", "q"][pool]));
             } else {
@@ -175,8 +204,14 @@ proptest! {
                     namespaces.entry(*address).or_default().insert(NAMESPACES[object % NAMESPACES.len()]);
                 }
             }
-            for (address, of) in namespaces {
-                prop_assert!(of.len() == 1 || address == shared, "{address} is of {of:?} after {step:?}");
+            for (address, of) in namespaces.into_iter().filter(|(address, of)| of.len() > 1 && *address != shared) {
+                let had = |object: &usize| before.has.get(object).is_some_and(|has| has.contains(&address));
+                for object in scene.has.iter().filter(|(_, has)| has.contains(&address)).map(|(object, _)| object) {
+                    prop_assert!(
+                        had(object) || scene.may_cross(&before, *object, address),
+                        "{address} is of {of:?} after {step:?}: {} has it, too", own(*object)
+                    );
+                }
             }
             for (object, addresses) in &before.has {
                 if changed == Some(*object) {

@@ -16,6 +16,8 @@
 mod adopt;
 /// Gateways and Services that want addresses, and what each of them wants.
 mod claimant;
+/// Addresses that objects of several namespaces have.
+mod crossing;
 /// Which addresses of a range go only to who asks for them by value, and how many are left.
 mod count;
 /// Which addresses may be assigned at all, of which pool, and the next free one.
@@ -38,9 +40,10 @@ mod tests;
 use crate::model::cluster::{AddressHold, GatewaySpec};
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
 use claimant::{Claimant, Wish, claimants};
+use crossing::crossing;
 use foldhash::HashMap;
 use pool::{PoolIndex, Pools};
-use share::Shares;
+use share::{Share, Shares};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -109,8 +112,9 @@ pub fn assign(cluster: &Cluster) -> Assignment {
     let mut claimants = claimants(cluster, &pools);
     claimants.sort_by_key(|claimant| (claimant.created_secs, claimant.kind, claimant.name));
     let holders = holders(&claimants, cluster);
+    let crossing = crossing(&claimants, cluster, &pools);
     let (owners, shares) = (HashMap::default(), Shares::default());
-    let mut ledger = Ledger { pools, cluster, holders, owners, shares };
+    let mut ledger = Ledger { pools, cluster, holders, crossing, owners, shares };
     for claimant in &mut claimants {
         ledger.settle(claimant);
     }
@@ -169,6 +173,8 @@ struct Ledger<'a> {
     cluster: &'a Cluster,
     /// Those that had an address before, and still want it.
     holders: HashMap<IpAddr, Owner<'a>>,
+    /// Those that had an address which several namespaces may share.
+    crossing: HashMap<IpAddr, Vec<(ObjectRef, Share<'a>)>>,
     owners: HashMap<IpAddr, Owner<'a>>,
     shares: Shares<'a>,
 }
@@ -205,7 +211,7 @@ impl<'a> Ledger<'a> {
                 && (!self.owners.contains_key(address) || self.keeps_shared(claimant, *address))
                 && self
                     .holder(claimant, *address)
-                    .is_none_or(|holder| self.share_by_key(claimant, *address, holder));
+                    .is_none_or(|holder| self.share_with(claimant, *address, holder));
             if usable && !self.cluster.policy.shared.contains(address) {
                 slot.got = Some(*address);
                 self.own(claimant, *address);
@@ -312,16 +318,20 @@ impl<'a> Ledger<'a> {
         if self.cluster.policy.shared.contains(&address) {
             return None;
         }
+        let objection = |kind: Kind, name: &ObjectName, why: &str| {
+            format!("{address} belongs to {kind} {name}, {why}, and is not shared between namespaces")
+        };
+        if let Some((kind, name)) = self.stranger(claimant, address) {
+            return Some(objection(kind, name, "which has it"));
+        }
         let (owner, why) = match (self.holder(claimant, address), self.owners.get(&address)) {
             (Some(holder), _) => (holder, "which has it"),
             (None, Some(owner)) => (owner, "which is older"),
             (None, None) => return None,
         };
-        let is_shared = || self.share_by_key(claimant, address, owner);
-        (owner.name.namespace != claimant.name.namespace && !is_shared()).then(|| {
-            let Owner { kind, name } = owner;
-            format!("{address} belongs to {kind} {name}, {why}, and is not shared between namespaces")
-        })
+        let is_shared = || self.share_with(claimant, address, owner);
+        (owner.name.namespace != claimant.name.namespace && !is_shared())
+            .then(|| objection(owner.kind, owner.name, why))
     }
 
     /// Returns the object of another namespace that has an address, unless one of the claimant's own has it too.
@@ -335,36 +345,6 @@ impl<'a> Ledger<'a> {
     /// Whether a pool has an address and admits an object.
     fn may_have(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
         self.pools.holding(address).any(|index| self.pools.admits(index, claimant.name, claimant.from))
-    }
-
-    /// Whether an object keeps an address that another one has, too: they share it, or it was granted it when they did. Where both have
-    /// a port then, the older one answers there.
-    fn keeps_shared(&self, claimant: &Claimant<'_>, address: IpAddr) -> bool {
-        let is_of_namespace = |owner: &Owner<'_>| {
-            owner.name.namespace == claimant.name.namespace && claimant.share.key.is_some()
-        };
-        self.shares.admit(&claimant.name.namespace, &claimant.share, address)
-            || self.owners.get(&address).is_some_and(is_of_namespace) && self.drains(claimant, address)
-            || self.owners.get(&address).is_some_and(|owner| self.share_by_key(claimant, address, owner))
-    }
-
-    /// Whether both have an address by one key though they are of two namespaces: MetalLB lets them, and what it made stays. Once
-    /// both were granted it, no key that one of them changes takes it from the other.
-    fn share_by_key(&self, claimant: &Claimant<'_>, address: IpAddr, owner: &Owner<'_>) -> bool {
-        let balancer = |kind, name| {
-            let service = self.cluster.services.get(name).filter(|_| kind == Kind::Service)?;
-            service.load_balancer.as_deref()
-        };
-        let own = balancer(claimant.kind, claimant.name);
-        let (Some(own), Some(other)) = (own, balancer(owner.kind, owner.name)) else { return false };
-        let is_granted = self.drains(claimant, address);
-        let has_it = is_granted || claimant.adoption.addresses.contains(&address);
-        let object = || ObjectRef { kind: owner.kind, name: owner.name.clone() };
-        let both_granted = || {
-            let is_adopted = own.is_adopted && other.is_adopted;
-            is_adopted && is_granted && self.cluster.possession.of_object(&object()).any(|had| had == address)
-        };
-        has_it && (own.sharing_key.is_some() && own.sharing_key == other.sharing_key || both_granted())
     }
 
     /// Whether an object keeps an address whatever the pools are now: it was granted it, which only Claims say.
@@ -381,7 +361,8 @@ impl<'a> Ledger<'a> {
         self.owners.entry(address).or_insert(Owner { kind: claimant.kind, name: claimant.name });
         // Those that the chart shares go only to who asks for them by value.
         if !self.cluster.policy.shared.contains(&address) {
-            self.shares.note(&claimant.name.namespace, &claimant.share, address);
+            let crosses = self.pools.share_across_namespaces(address);
+            self.shares.note(&claimant.name.namespace, &claimant.share, address, crosses);
         }
     }
 }

@@ -93,6 +93,12 @@ impl<'a> Pools<'a> {
         self.holding(address).next().is_some()
     }
 
+    /// Whether Services of several namespaces may share an address: every pool that has it says so.
+    pub(super) fn share_across_namespaces(&self, address: IpAddr) -> bool {
+        let says_so = |index: PoolIndex| self.pools[index].spec.is_some_and(|s| s.shares_across_namespaces);
+        self.have(address) && self.holding(address).all(says_so)
+    }
+
     /// Whether an object may ask a pool for an address by value.
     pub(super) fn admits(&self, index: PoolIndex, object: &ObjectName, wish: &PoolWish) -> bool {
         let scope: Option<&PoolScope> = self.pools[index].spec.map(|spec| &spec.scope);

@@ -1,6 +1,9 @@
 //! Addresses of Services that ask for none.
 
-use super::tests::{DUAL, cluster, families, got_service, ip, name, object as object_ref, range, service};
+use super::pool_tests::pool;
+use super::tests::{
+    DUAL, cluster, families, gateway, got_service, ip, name, object as object_ref, range, service,
+};
 use super::*;
 use crate::model::EventReason;
 use crate::model::cluster::ServicePort;
@@ -79,6 +82,100 @@ fn services_of_a_namespace_with_one_key_and_other_ports_share_an_address() {
     let service = Arc::make_mut(cluster.services.get_mut(&name("a/last")).unwrap());
     Arc::make_mut(service.load_balancer.as_mut().unwrap()).sharing_key = None;
     assert_eq!(got_service(&cluster, "a/last"), "192.0.2.6");
+}
+
+/// A pool says that Services of several namespaces may share its addresses.
+#[test]
+fn services_of_several_namespaces_share_an_address_where_its_pool_says_so() {
+    let mut cluster = cluster(&[]);
+    let across = |cluster: &mut Cluster, says_so| {
+        pool(cluster, "p", &["192.0.2.1-192.0.2.9"], |pool| pool.shares_across_namespaces = says_so);
+    };
+    across(&mut cluster, true);
+    sharing(&mut cluster, "a/api", 1, "k", &[6443]);
+    sharing(&mut cluster, "b/konnectivity", 2, "k", &[8132]);
+    sharing(&mut cluster, "c/same-port", 3, "k", &[6443]);
+    sharing(&mut cluster, "c/other-key", 4, "l", &[8133]);
+    service(&mut cluster, "c/none", 5, &[]);
+    let all = ["a/api", "b/konnectivity", "c/same-port", "c/other-key", "c/none"];
+    let got = |cluster: &Cluster| all.map(|object| got_service(cluster, object).replace("192.0.2.", "."));
+    assert_eq!(got(&cluster), [".1", ".1", ".2", ".3", ".4"]);
+    for object in all {
+        let address = ip(&got_service(&cluster, object));
+        cluster.possession.add_address(&object_ref(Kind::Service, object), address);
+    }
+    // An older one that asks for it by value shares it if it has other ports than all who have it, whatever their age.
+    let by_value = |cluster: &mut Cluster, ports: &[u16]| {
+        service(cluster, "d/old", 0, &["192.0.2.1"]);
+        share(cluster, "d/old", "k", ports);
+        got_service(cluster, "d/old")
+    };
+    assert_eq!(by_value(&mut cluster, &[9000]), "192.0.2.1");
+    assert_eq!(by_value(&mut cluster, &[8132]), "AddressNotUsable");
+    assert_eq!(got(&cluster), [".1", ".1", ".2", ".3", ".4"]);
+    cluster.services.remove(&name("d/old"));
+    // Neither the pool nor a key that another one gives up takes it from anybody.
+    across(&mut cluster, false);
+    assert_eq!(got(&cluster), [".1", ".1", ".2", ".3", ".4"]);
+    share(&mut cluster, "a/api", "m", &[6443]);
+    assert_eq!(got(&cluster)[..2], [".1", ".1"]);
+    assert_eq!(by_value(&mut cluster, &[9000]), "AddressNotUsable");
+}
+
+/// Found by random histories: who asks for it by value without the key comes into no address that namespaces share.
+#[test]
+fn nobody_without_the_key_comes_into_an_address_that_namespaces_share() {
+    let refused = "192.0.2.1 belongs to Service a/one, which has it, and is not shared between namespaces";
+    for is_granted in [true, false] {
+        let mut cluster = cluster(&[]);
+        pool(&mut cluster, "p", &["192.0.2.1-192.0.2.1"], |pool| pool.shares_across_namespaces = true);
+        for (object, port) in [("a/one", 1), ("b/two", 2)] {
+            service(&mut cluster, object, 1, &["192.0.2.1"]);
+            share(&mut cluster, object, "k", &[port]);
+        }
+        // A Gateway has no key. The address is that of its own namespace, too.
+        gateway(&mut cluster, "b/g", 3, &["192.0.2.1"], &[]);
+        if is_granted {
+            for object in ["a/one", "b/two"] {
+                cluster.possession.add_address(&object_ref(Kind::Service, object), ip("192.0.2.1"));
+            }
+        }
+        let assigned = assign(&cluster);
+        assert_eq!(assigned.services[&name("b/two")].addresses, [ip("192.0.2.1")], "{is_granted}");
+        let gateway = &assigned.gateways[&name("b/g")];
+        assert_eq!(gateway.addresses, [] as [IpAddr; 0], "{is_granted}");
+        let problem = gateway.problem.as_ref().unwrap().to_string();
+        assert!(problem.contains(refused), "{is_granted}: {problem}");
+    }
+    // One that was there before keeps further namespaces out: it has not agreed.
+    let mut cluster = cluster(&[]);
+    pool(&mut cluster, "p", &["192.0.2.1-192.0.2.1"], |pool| pool.shares_across_namespaces = true);
+    sharing(&mut cluster, "a/one", 1, "k", &[1]);
+    gateway(&mut cluster, "a/g", 2, &["192.0.2.1"], &[]);
+    sharing(&mut cluster, "b/two", 3, "k", &[2]);
+    assert_eq!(got_service(&cluster, "b/two"), "AddressNotAssigned");
+    for (kind, object) in [(Kind::Service, "a/one"), (Kind::Gateway, "a/g")] {
+        cluster.possession.add_address(&object_ref(kind, object), ip("192.0.2.1"));
+    }
+    service(&mut cluster, "b/two", 0, &["192.0.2.1"]);
+    share(&mut cluster, "b/two", "k", &[2]);
+    assert_eq!(got_service(&cluster, "b/two"), "AddressNotUsable");
+    assert_eq!(got_service(&cluster, "a/one"), "192.0.2.1");
+}
+
+/// All Claims are lost: statuses show who shared it.
+#[test]
+fn an_address_that_namespaces_share_stays_theirs_where_claims_say_nothing() {
+    let mut cluster = cluster(&[]);
+    pool(&mut cluster, "p", &["192.0.2.1-192.0.2.9"], |pool| pool.shares_across_namespaces = true);
+    for (object, age, ports) in [("a/one", 2, &[1]), ("b/two", 1, &[2]), ("c/three", 3, &[2])] {
+        sharing(&mut cluster, object, age, "k", ports);
+        let service = Arc::make_mut(cluster.services.get_mut(&name(object)).unwrap());
+        Arc::make_mut(service.load_balancer.as_mut().unwrap()).given = vec![ip("192.0.2.5")];
+    }
+    let got = ["a/one", "b/two", "c/three"].map(|object| got_service(&cluster, object));
+    // Two claim one port: neither of them is believed to be the one that shares.
+    assert_eq!(got[0], "192.0.2.5");
 }
 
 /// Services that ask for none get addresses of the families that they are of, and keep them as Gateways do.

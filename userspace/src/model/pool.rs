@@ -126,6 +126,9 @@ pub struct PoolSpec {
     pub priority: u32,
     /// `spec.serviceAllocation`: whom it admits.
     pub scope: PoolScope,
+    /// Annotation `vestibule.dev/share-across-namespaces`: whether Services of several namespaces may share an address of it by a
+    /// key, and not only those of one.
+    pub shares_across_namespaces: bool,
 }
 
 /// Whom a pool admits: everybody, where all are empty.

@@ -10,7 +10,10 @@ use crate::model::cluster::{AddressRange, PoolScope, PoolSpec};
 use crate::model::pool::InvalidRange;
 use crate::model::{Kind, Problem};
 use ipnet::IpNet;
+use std::collections::BTreeMap;
 
+/// Whether Services of several namespaces may share addresses of the pool by a key.
+const SHARE_ACROSS: &str = "vestibule.dev/share-across-namespaces";
 /// What to do about a selector that cannot be read.
 const UNREADABLE: &str = "write In, NotIn, Exists or DoesNotExist; until then it selects nothing";
 
@@ -36,9 +39,18 @@ pub(in super::super) fn fold(raw: Raw<InSpec<AddressPool>>, interner: &Interner)
         leaves_out_ends: spec.avoid_buggy_ips.unwrap_or(false),
         priority: priority(allocation.priority, &mut found),
         scope: scope(&allocation, &mut found, interner),
+        shares_across_namespaces: shares_across(&raw.meta.annotations, &mut found),
         meta,
     };
     (pool, found.into_problems())
+}
+
+/// What cannot be read lets nobody share more than MetalLB's own pools do without it.
+fn shares_across(annotations: &BTreeMap<String, String>, found: &mut Findings) -> bool {
+    let Some(text) = annotations.get(SHARE_ACROSS) else { return false };
+    let read = text.parse().map_err(|_| wrong("is neither true nor false", "write \"true\" or \"false\""));
+    let field = format!("metadata.annotations[{SHARE_ACROSS}]");
+    found.check(&field, text, read).unwrap_or(false)
 }
 
 /// MetalLB takes 0 for the last.

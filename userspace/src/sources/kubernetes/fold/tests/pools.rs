@@ -55,6 +55,21 @@ fn a_pool_is_for_all_and_last_unless_it_says_otherwise() {
     assert_eq!((last.priority, lines(&problems)), (u32::MAX, Vec::new()));
 }
 
+#[test]
+fn a_pool_lets_namespaces_share_its_addresses_only_where_it_says_true() {
+    let read = |value: &str| {
+        let annotation = format!("annotations: {{vestibule.dev/share-across-namespaces: \"{value}\"}}");
+        let text =
+            format!("metadata: {{name: p, namespace: m, {annotation}}}\nspec: {{addresses: [192.0.2.0/28]}}");
+        let (pool, problems) = pool(raw(&text), &interner());
+        (pool.shares_across_namespaces, lines(&problems))
+    };
+    assert_eq!([read("true"), read("false")], [(true, Vec::new()), (false, Vec::new())]);
+    let (shares, problems) = read("yes");
+    assert!(!shares);
+    expect![[r#"warning: IPAddressPool m/p: metadata.annotations[vestibule.dev/share-across-namespaces]: is neither true nor false (value "yes"); write "true" or "false""#]].assert_eq(&problems.join("\n"));
+}
+
 /// What says whom a pool is for never admits everybody because it cannot be read.
 #[test]
 fn what_cannot_be_read_of_a_pool_is_left_out_and_reported() {
