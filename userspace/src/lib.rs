@@ -8,6 +8,8 @@ pub mod sources;
 pub mod config;
 /// Checked types: server names, listeners, routes, problems.
 pub mod model;
+/// Kinds of objects that ask for names at listeners of the chart: one module and one line each. Pure.
+pub(crate) mod origins;
 /// Settles who owns what: from objects to claims with grants, and to verdicts on each object. Pure.
 pub mod settle;
 /// Compiles claims, endpoints and facts of the node to the desired state of the data plane. Pure.

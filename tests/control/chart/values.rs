@@ -85,11 +85,11 @@ fn the_binary_reads_what_the_chart_writes() {
     assert_eq!(read.facts.settings.idle_timeout.as_secs(), 5400);
     assert_eq!(read.policy.probe, Some(read.policy.probe_defaults));
     let (read, _) = config::parse_chart(&file(EVERYTHING));
-    assert!(read.policy.ingress.is_on() && *read.policy.ingress.adopt[0].class == *"nginx");
+    assert_eq!(*config::IngressPolicy::of(&read.policy).unwrap().adopt[0].class, *"nginx");
     let load_balancers = &read.policy.load_balancers;
     assert!(load_balancers.is_default && load_balancers.others == ["example.com/metallb".into()]);
     let (read, _) = config::parse_chart(&file(&with_file));
-    assert!(!read.policy.ingress.is_on());
+    assert!(config::IngressPolicy::of(&read.policy).is_none());
     assert_eq!((read.facts.listeners.len(), read.facts.routes.len()), (1, 1));
 }
 

@@ -8,7 +8,7 @@ use super::value::{self, Wrong, wrong};
 use crate::model::cluster::{AddressRange, ClassPolicy, Policy, PoolPolicy, ProbeKind, ProbeSpec};
 use crate::model::pool::InvalidRange;
 use crate::model::service::OWN_CLASS;
-use crate::model::{Facts, Problem};
+use crate::model::{Facts, Opaques, Problem};
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -157,7 +157,10 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
     let (probe, probe_defaults, panic_percent) = check.probe(raw.probe.unwrap_or_default());
     let devices = check.list(raw.devices.unwrap_or_default(), device, |i| format!("devices[{i}]"));
     let saved_max_age = check.saved_max_age(raw.saved_state.unwrap_or_default()).unwrap_or(SAVED_MAX_AGE);
-    let ingress = check.ingress(raw.ingress.unwrap_or_default(), &facts.listeners);
+    let mut origins = Opaques::default();
+    if let Some(raw) = raw.ingress {
+        origins.set(check.ingress(raw, &facts.listeners));
+    }
     let namespaces = raw.metallb.unwrap_or_default().namespaces.unwrap_or_default();
     let namespaces = check.list(namespaces, namespace, |i| format!("metallb.namespaces[{i}]"));
     let pools = PoolPolicy { namespaces };
@@ -172,7 +175,7 @@ pub(super) fn chart(raw: RawChart<'_>, problems: &mut Vec<Problem>) -> ChartFile
         probe,
         probe_defaults,
         panic_percent,
-        ingress,
+        origins,
         pools,
         load_balancers,
     };

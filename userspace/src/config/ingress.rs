@@ -3,8 +3,8 @@
 use super::checked::Check;
 use super::raw::Text;
 use super::shape::Shape;
-use crate::model::cluster::{AdoptedClass, IngressPolicy};
 use crate::model::{ListenerSpec, Problem, Protocol};
+use crate::origins::ingress::{AdoptedClass, IngressPolicy};
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -83,6 +83,7 @@ impl Check<'_> {
 #[cfg(test)]
 mod tests {
     use super::super::parse_chart;
+    use super::IngressPolicy;
 
     #[test]
     fn ingresses_are_served_on_tls_listeners_of_the_file() {
@@ -92,11 +93,11 @@ mod tests {
         );
         let (file, problems) = parse_chart(&text);
         assert_eq!(problems, []);
-        let ingress = &file.policy.ingress;
-        assert!(ingress.is_on() && *ingress.listeners[0] == *"a");
+        let ingress = IngressPolicy::of(&file.policy).unwrap();
+        assert_eq!(*ingress.listeners[0], *"a");
         let adopted = |at: usize| (ingress.adopt[at].is_annotated_only, ingress.adopt[at].writes_status);
         assert_eq!((adopted(0), adopted(1)), ((true, false), (false, true)));
-        assert!(!parse_chart(listeners).0.policy.ingress.is_on());
+        assert!(IngressPolicy::of(&parse_chart(listeners).0.policy).is_none());
         let wrong = format!(
             "{listeners}ingress:\n  listeners: [t, gone, a, a]\n  adopt: [{{class: x, passthrough: Some}}, {{passthrough: All}}, {{class: y}}, {{class: y}}]\n"
         );

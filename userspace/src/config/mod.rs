@@ -20,6 +20,7 @@ mod cluster;
 /// `ingress` of the chart's file.
 mod ingress;
 
+pub use crate::origins::ingress::{AdoptedClass, IngressPolicy};
 pub use cluster::{ChartFile, SAVED_MAX_AGE};
 pub use outline::Outline;
 

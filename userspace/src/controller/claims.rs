@@ -8,6 +8,7 @@ use super::claim_mark::ClaimMark;
 use super::claim_store::{ClaimNews, ClaimOutcome, ClaimWrite, Stored};
 use crate::model::claim::{AskedProtocol, note_address, possession};
 use crate::model::{self, ObjectName, ObjectRef, Possession};
+use crate::origins;
 use crate::sources::kubernetes::api::claim::{ClaimOrigin, ClaimSpec, SETTLED};
 use foldhash::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,7 +184,7 @@ impl Claims {
         for (_, stored) in self.stored.iter().flatten().filter(|(name, _)| is_as_written(name)) {
             let origin = &stored.spec.origin;
             let name = ObjectName::new(origin.namespace.as_str(), origin.name.as_str());
-            let Ok(kind) = origin.kind.parse() else { continue };
+            let Some(kind) = origins::kind(&origin.kind) else { continue };
             stored.spec.granted().iter().for_each(|grant| grant.note(kind, &name, &mut possession));
             stored
                 .spec

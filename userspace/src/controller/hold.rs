@@ -7,6 +7,7 @@
 use super::queue::Write;
 use crate::model::cluster::{AddressHold, ClusterRoute, GatewayListener, ParentRef};
 use crate::model::{Claim, Cluster, Kind, Meta, ObjectName, ObjectRef, Problem};
+use crate::origins;
 use crate::sources::kubernetes::api::claim::{ClaimGrant, ClaimOrigin, ClaimSpec};
 use crate::sources::kubernetes::{Source, StoredStatus, Waits};
 use serde_json::Value;
@@ -222,7 +223,7 @@ fn is_taken(granted: &Granted<'_>, protocol: &str, grant: &ClaimGrant) -> bool {
 
 /// Returns the object that a Claim is of.
 pub(super) fn object(origin: &ClaimOrigin) -> Option<ObjectRef> {
-    let kind = origin.kind.parse().ok()?;
+    let kind = origins::kind(&origin.kind)?;
     Some(ObjectRef { kind, name: ObjectName::new(origin.namespace.as_str(), origin.name.as_str()) })
 }
 
@@ -263,8 +264,8 @@ fn is_named(entry: &Value, name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted as Has};
-    use crate::model::cluster::{BackendRef, GatewaySpec, IngressSpec};
-    use crate::model::{Origin, Pattern, Protocol, ServerName};
+    use crate::model::cluster::{BackendRef, GatewaySpec};
+    use crate::model::{Opaque, Origin, OriginObject, Pattern, Protocol, ServerName};
     use serde_json::json;
     use std::sync::Arc;
 
@@ -491,25 +492,24 @@ mod tests {
         assert_eq!(hold.claims, BTreeSet::from([name(&set)]));
     }
 
-    /// Without their classes it is not known which Ingresses are ours.
+    /// Without one of the kinds that are read for an origin it may not be known which of its objects are ours.
     #[test]
-    fn ingresses_wait_for_their_classes() {
-        let mut cluster = Cluster::default();
-        let name_of = ObjectName::new("ns", "i");
-        let meta = Meta { name: name_of.clone(), ..Meta::default() };
-        cluster.ingress.all.insert(name_of, Arc::new(IngressSpec { meta, ..IngressSpec::default() }));
-        let has =
-            stored(&[claim(Kind::Ingress, "i", &["a.example"]), claim(Kind::TlsRoute, "r", &["b.example"])]);
-        for unlisted in [Source::IngressClasses, Source::Ingresses] {
-            // It is settled as if there were no Ingress, and another would get its name.
+    fn objects_of_an_origin_wait_for_every_kind_that_is_read_for_it() {
+        for row in origins::all().flat_map(|origin| origin.watched()) {
+            let kind = row.of;
+            let mut cluster = Cluster::default();
+            let waiting = ObjectRef { kind, name: ObjectName::new("ns", "i") };
+            let meta = Meta { name: waiting.name.clone(), ..Meta::default() };
+            cluster.origins.put(kind.resource(), OriginObject { meta, says: Opaque::new(()) });
+            let has = stored(&[claim(kind, "i", &["a.example"]), claim(Kind::TlsRoute, "r", &["b.example"])]);
+            // It is settled as if there were no such object, and another would get its name.
             let wanted =
                 [claim(Kind::TlsRoute, "r", &["b.example"]), claim(Kind::TlsRoute, "x", &["a.example"])];
-            let hold = Hold::of([unlisted].into(), BTreeSet::new(), &cluster, &wanted, has.iter());
-            let held =
-                [claim(Kind::Ingress, "i", &[]), claim(Kind::TlsRoute, "x", &[])].map(|claim| name(&claim));
-            assert_eq!(hold.claims, BTreeSet::from(held), "{unlisted:?}");
-            let ingress = ObjectRef { kind: Kind::Ingress, name: ObjectName::new("ns", "i") };
-            assert!(hold.objects.contains(&ingress), "{unlisted:?}");
+            let unlisted = [Source::Origin(row)].into();
+            let hold = Hold::of(unlisted, BTreeSet::new(), &cluster, &wanted, has.iter());
+            let held = [claim(kind, "i", &[]), claim(Kind::TlsRoute, "x", &[])].map(|claim| name(&claim));
+            assert_eq!(hold.claims, BTreeSet::from(held), "{row:?}");
+            assert!(hold.objects.contains(&waiting), "{row:?}");
         }
     }
 
@@ -539,13 +539,14 @@ mod tests {
             claim(Kind::Service, "s", &["b.example"]),
         ];
         let has = stored(&there);
-        let wanted = [claim(Kind::Ingress, "i", &["a.example"]), claim(Kind::Ingress, "j", &["c.example"])];
+        let kind = origins::TABLE[0].kind();
+        let wanted = [claim(kind, "i", &["a.example"]), claim(kind, "j", &["c.example"])];
         for source in [Source::Gateways, Source::GatewayClasses] {
             let hold = Hold::of([source].into(), BTreeSet::new(), &cluster, &wanted, has.iter());
-            let ingress = ObjectRef { kind: Kind::Ingress, name: ObjectName::new("ns", "i") };
-            let objects = [gateway.clone(), route("r"), route("by-default"), route("set"), ingress];
+            let asking = ObjectRef { kind, name: ObjectName::new("ns", "i") };
+            let objects = [gateway.clone(), route("r"), route("by-default"), route("set"), asking];
             assert_eq!(hold.objects, BTreeSet::from(objects), "{source:?}");
-            // The name of a route that waits goes to no Ingress, and a Service is not concerned.
+            // The name of a route that waits goes to no object of an origin, and a Service is not concerned.
             assert_eq!(hold.claims, [&there[0], &there[1], &wanted[0]].map(name).into(), "{source:?}");
             assert_eq!(addresses(&[source].into()), AddressHold::All);
         }

@@ -6,6 +6,7 @@ use super::health::Failing;
 use super::kube_event::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
+use crate::origins;
 use crate::sources::kubernetes::Stale;
 use crate::sources::kubernetes::api::claim::SETTLED;
 use crate::status::{Nodes, node_names};
@@ -227,7 +228,7 @@ impl Evidence<'_> {
 /// Parses `Gateway/namespace/name`, the form in which NodeStates name objects.
 fn parse(text: &str) -> Option<ObjectRef> {
     let (kind, name) = text.split_once('/')?;
-    let kind = kind.parse().ok()?;
+    let kind = origins::kind(kind)?;
     let (namespace, name) = name.split_once('/').unwrap_or(("", name));
     (!name.is_empty() && !name.contains('/'))
         .then(|| ObjectRef { kind, name: ObjectName::new(namespace, name) })

@@ -15,10 +15,10 @@ use super::writes::{self, short};
 use crate::config::ChartFile;
 use crate::model::cluster::ServiceSpec;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef};
-use crate::settle::ingress_served;
+use crate::origins;
 use crate::sources::chart::{self, Reader};
 use crate::sources::kubernetes::{self, Store, StoredStatus};
-use crate::status::{self, Nodes, ingress, withdrawn};
+use crate::status::{self, Nodes, withdrawn};
 use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -48,7 +48,7 @@ pub struct Options {
     pub pod: String,
     /// Namespace of the release, with the Leases.
     pub namespace: String,
-    /// The chart's file, which says which Ingresses are served and where.
+    /// The chart's file, which says which origins are served and where.
     pub config: PathBuf,
     /// How long to wait for nodes.
     pub wait: Duration,
@@ -76,7 +76,7 @@ async fn serve(options: &Options) -> Result<Withdrawn, ControllerError> {
         .map_err(|error| ControllerError::Client(Box::new(error)))?;
     let chart = chart::load(&options.config, Reader::Controller).unwrap_or_else(|problems| {
         let why = problems.first().map(ToString::to_string).unwrap_or_default();
-        warn!(file = %options.config.display(), why, "is not read: the status of Ingresses stays");
+        warn!(file = %options.config.display(), why, "is not read: the status of objects at its listeners stays");
         ChartFile::default()
     });
     let (policy, reads) = (chart.policy, kubernetes::Reads::Origins);
@@ -249,9 +249,11 @@ fn left<'a>(
             add(kind, name, &|stored| withdrawn::route(&stored.status, now));
         }
     }
-    for (name, spec) in &cluster.ingress.all {
-        if ingress_served(cluster, spec) == Some(true) {
-            add(Kind::Ingress, name, &|stored| ingress::left(&stored.status, ours));
+    for origin in origins::all() {
+        for (name, object) in cluster.origins.of(origin.kind().resource()) {
+            let cleared =
+                |stored: &StoredStatus| origin.withdrawn(cluster, object, &stored.status, ours, now);
+            add(origin.kind(), name, &cleared);
         }
     }
     left.extend(cluster.services.iter().filter_map(|(name, service)| service_left(name, service, status)));
@@ -280,7 +282,7 @@ fn service_left<'a>(
 mod tests {
     use super::*;
     use crate::model::cluster::{
-        ClassSpec, GatewaySpec, IngressSpec, ListenerSetSpec, LoadBalancerSpec, ParentRef, PoolNote,
+        ClassSpec, GatewaySpec, ListenerSetSpec, LoadBalancerSpec, ParentRef, PoolNote,
     };
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
@@ -325,18 +327,16 @@ mod tests {
         let mut status = ingress();
         status["conditions"] = json!([{"type": "vestibule.dev/Programmed", "status": "True"}]);
         cluster.services.insert(object(Kind::Service, "d2", status), adopted);
-        for (name, class) in [("e", "ours"), ("f", "theirs")] {
-            let spec = IngressSpec { class: Some(class.into()), ..IngressSpec::default() };
-            cluster.ingress.all.insert(object(Kind::Ingress, name, ingress()), Arc::new(spec));
-        }
-        cluster.ingress.classes.insert("ours".into());
+        let programmed = json!({"conditions": [{"type": "vestibule.dev/Programmed", "status": "True"}]});
+        let sample = object(origins::tests::KIND, "e", programmed);
+        origins::tests::put_sample(&mut cluster, sample, "a.example");
         let status = |object: &ObjectRef| statuses.get(object);
         let listeners = BTreeSet::from(["192.0.2.2".parse().unwrap()]);
         let left = left(&cluster, &status, &listeners, "now");
         let names: Vec<String> = left.iter().map(|(object, _)| object.to_string()).collect();
         assert_eq!(
             names,
-            ["Gateway ns/a", "ListenerSet ns/g", "Ingress ns/e", "Service ns/c", "Service ns/d2"]
+            ["Gateway ns/a", "ListenerSet ns/g", "Sample ns/e", "Service ns/c", "Service ns/d2"]
         );
         assert!(left.iter().all(|(_, write)| write.version == "7"));
         assert_eq!(left[0].1.status, json!({"addresses": []}));

@@ -1,13 +1,12 @@
 //! What Kubernetes objects say, folded to what decisions need. Values are checked by the source: what it could not read
 //! is left out and reported as a [`Problem`].
 
-pub use super::ingress::{
-    AdoptedClass, IngressObjects, IngressPolicy, IngressPort, IngressRule, IngressSpec,
-};
 use super::kind::Kind;
 pub use super::labels::{LabelSelector, Labels, Operator, Requirement};
 use super::name::Pattern;
 use super::object::{Meta, ObjectName, ObjectRef};
+use super::opaque::Opaques;
+use super::origin_objects::OriginObjects;
 pub use super::pool::{AddressRange, PoolPolicy, PoolScope, PoolSpec, PoolWish, PoolsClosed};
 use super::possession::Possession;
 use super::problem::Problem;
@@ -35,8 +34,8 @@ pub struct Cluster {
     pub tls_routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
     /// All TCPRoutes.
     pub tcp_routes: BTreeMap<ObjectName, Arc<ClusterRoute>>,
-    /// Ingresses and their classes.
-    pub ingress: IngressObjects,
+    /// Objects that the origins of the table read.
+    pub origins: OriginObjects,
     /// What is known of namespaces.
     pub namespaces: Namespaces,
     /// All Services.
@@ -73,12 +72,12 @@ impl Cluster {
         match kind {
             Kind::Gateway => Box::new(self.gateways.values().map(|one| &one.meta)),
             Kind::GatewayClass => Box::new(self.classes.values().map(|one| &one.meta)),
-            Kind::Ingress => Box::new(self.ingress.all.values().map(|one| &one.meta)),
             Kind::IpAddressPool => Box::new(self.pools.values().map(|one| &one.meta)),
             Kind::ListenerSet => Box::new(self.listener_sets.values().map(|one| &one.meta)),
             Kind::Service => Box::new(self.services.values().map(|one| &one.meta)),
             Kind::TcpRoute => Box::new(self.tcp_routes.values().map(|one| &one.meta)),
             Kind::TlsRoute => Box::new(self.tls_routes.values().map(|one| &one.meta)),
+            Kind::Origin(row) => Box::new(self.origins.of(row.resource).map(|(_, one)| &one.meta)),
         }
     }
 
@@ -88,12 +87,12 @@ impl Cluster {
         Some(match object.kind {
             Kind::Gateway => &self.gateways.get(name)?.meta,
             Kind::GatewayClass => &self.classes.get(&name.name)?.meta,
-            Kind::Ingress => &self.ingress.all.get(name)?.meta,
             Kind::IpAddressPool => &self.pools.get(name)?.meta,
             Kind::ListenerSet => &self.listener_sets.get(name)?.meta,
             Kind::Service => &self.services.get(name)?.meta,
             Kind::TcpRoute => &self.tcp_routes.get(name)?.meta,
             Kind::TlsRoute => &self.tls_routes.get(name)?.meta,
+            Kind::Origin(row) => &self.origins.get(row.resource, name)?.meta,
         })
     }
 }
@@ -124,8 +123,8 @@ pub struct Policy {
     pub probe_defaults: ProbeSpec,
     /// Percentage of a Service's backends that may be taken out of new picks; when more fail, none is.
     pub panic_percent: u8,
-    /// Which Ingresses are served, and where.
-    pub ingress: IngressPolicy,
+    /// What it says to the origins of the table; one that nothing is said to is not served.
+    pub origins: Opaques,
     /// Which pools of MetalLB are read.
     pub pools: PoolPolicy,
     /// Which Services are ours besides those of our own class.

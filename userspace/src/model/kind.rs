@@ -1,25 +1,24 @@
-//! The kinds of objects that ask for something: one row a kind.
+//! The kinds of objects that ask for something: one row a kind. Those of the table of origins bring their rows themselves.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// API group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
-/// API group of Ingresses.
-pub const INGRESS_GROUP: &str = "networking.k8s.io";
 /// API group of MetalLB's kinds.
 pub const METALLB_GROUP: &str = "metallb.io";
 /// API group of Services: core.
 pub const CORE_GROUP: &str = "";
 
-/// A kind of object that facts are read from. The order decides between objects of the same age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A kind of object that facts are read from. The order, that of their names whatever their case, decides between objects of the same
+/// age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `gateway.networking.k8s.io`
     Gateway,
     /// `gateway.networking.k8s.io`
     GatewayClass,
-    /// `networking.k8s.io`
-    Ingress,
     /// `metallb.io`
     IpAddressPool,
     /// `gateway.networking.k8s.io`
@@ -30,6 +29,8 @@ pub enum Kind {
     TcpRoute,
     /// `gateway.networking.k8s.io`
     TlsRoute,
+    /// Of the table of origins ([`crate::origins`]).
+    Origin(&'static KindRow),
 }
 
 /// Where an object's status says that all nodes hold it.
@@ -48,29 +49,63 @@ pub enum Says {
 /// Our own condition, of kinds for which the Gateway API has none.
 pub const OUR_PROGRAMMED: &str = "vestibule.dev/Programmed";
 
-struct Row {
-    kind: Kind,
-    text: &'static str,
-    group: &'static str,
-    plural: &'static str,
-    is_namespaced: bool,
-    programmed: Says,
+/// Our own condition. It is False if another object has an address and port, or a name.
+pub const OWNED: &str = "vestibule.dev/Owned";
+
+/// What the API calls all objects of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Resource {
+    /// Its API group; empty: core.
+    pub group: &'static str,
+    /// Such as `services`.
+    pub plural: &'static str,
+}
+
+/// What there is to know of a kind.
+pub struct KindRow {
+    /// As in `kind:` of a manifest, and in Claims: no two kinds have the same.
+    pub text: &'static str,
+    /// What the API calls its objects.
+    pub resource: Resource,
+    /// Whether its objects have a namespace.
+    pub is_namespaced: bool,
+    /// Where its status says that all nodes hold the object.
+    pub programmed: Says,
+}
+
+impl PartialEq for KindRow {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for KindRow {}
+
+impl Hash for KindRow {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text.hash(state);
+    }
+}
+
+impl fmt::Debug for KindRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text)
+    }
 }
 
 /// In the order of [`Kind`].
 #[rustfmt::skip]
-const TABLE: [Row; 8] = {
+static TABLE: [(Kind, KindRow); 7] = {
     use Kind::*;
-    use Says::{Addresses, Condition, Nowhere, ParentCondition};
+    use Says::{Condition, Nowhere, ParentCondition};
     const fn row(
         kind: Kind, text: &'static str, group: &'static str, plural: &'static str, is_namespaced: bool, programmed: Says,
-    ) -> Row {
-        Row { kind, text, group, plural, is_namespaced, programmed }
+    ) -> (Kind, KindRow) {
+        (kind, KindRow { text, resource: Resource { group, plural }, is_namespaced, programmed })
     }
     [
         row(Gateway, "Gateway", GATEWAY_GROUP, "gateways", true, Condition("Programmed")),
         row(GatewayClass, "GatewayClass", GATEWAY_GROUP, "gatewayclasses", false, Nowhere),
-        row(Ingress, "Ingress", INGRESS_GROUP, "ingresses", true, Addresses),
         row(IpAddressPool, "IPAddressPool", METALLB_GROUP, "ipaddresspools", true, Nowhere),
         row(ListenerSet, "ListenerSet", GATEWAY_GROUP, "listenersets", true, Condition("Programmed")),
         row(Service, "Service", CORE_GROUP, "services", true, Condition(OUR_PROGRAMMED)),
@@ -80,13 +115,27 @@ const TABLE: [Row; 8] = {
 };
 
 impl Kind {
-    /// All of them, in order.
-    pub fn all() -> impl Iterator<Item = Self> {
-        TABLE.iter().map(|row| row.kind)
+    /// All but those of the table of origins, in order.
+    pub fn own() -> impl Iterator<Item = Self> {
+        TABLE.iter().map(|(kind, _)| *kind)
     }
 
-    fn row(self) -> &'static Row {
-        &TABLE[self as usize]
+    /// Its index in the table, or the row that its origin brings.
+    fn at(self) -> Result<usize, &'static KindRow> {
+        Ok(match self {
+            Self::Gateway => 0,
+            Self::GatewayClass => 1,
+            Self::IpAddressPool => 2,
+            Self::ListenerSet => 3,
+            Self::Service => 4,
+            Self::TcpRoute => 5,
+            Self::TlsRoute => 6,
+            Self::Origin(row) => return Err(row),
+        })
+    }
+
+    fn row(self) -> &'static KindRow {
+        self.at().map_or_else(|row| row, |at| &TABLE[at].1)
     }
 
     /// As in `kind:` of a manifest.
@@ -94,14 +143,19 @@ impl Kind {
         self.row().text
     }
 
+    /// What the API calls its objects.
+    pub fn resource(self) -> Resource {
+        self.row().resource
+    }
+
     /// Its API group; empty: core.
     pub fn group(self) -> &'static str {
-        self.row().group
+        self.resource().group
     }
 
     /// What the API calls all objects of the kind.
     pub fn plural(self) -> &'static str {
-        self.row().plural
+        self.resource().plural
     }
 
     /// Whether its objects have a namespace.
@@ -115,12 +169,19 @@ impl Kind {
     }
 }
 
-impl std::str::FromStr for Kind {
-    type Err = ();
+impl Ord for Kind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if let (Ok(own), Ok(other)) = (self.at(), other.at()) {
+            return own.cmp(&other);
+        }
+        let letters = |kind: &Self| kind.text().bytes().map(|byte| byte.to_ascii_lowercase());
+        letters(self).cmp(letters(other))
+    }
+}
 
-    /// Reads what [`Kind::text`] returns.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        Self::all().find(|kind| kind.text() == text).ok_or(())
+impl PartialOrd for Kind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
@@ -136,12 +197,21 @@ mod tests {
 
     #[test]
     fn each_kind_finds_its_own_row() {
-        for (at, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.kind as usize, at);
-            assert_eq!(row.text.parse(), Ok(row.kind));
-            assert!(row.plural.starts_with(&row.text.to_ascii_lowercase()), "{}", row.plural);
+        for (at, (kind, row)) in TABLE.iter().enumerate() {
+            assert_eq!((kind.at(), kind.text()), (Ok(at), row.text));
+            assert!(row.resource.plural.starts_with(&row.text.to_ascii_lowercase()), "{}", row.text);
         }
-        assert!(Kind::all().is_sorted());
-        assert_eq!("Pod".parse::<Kind>(), Err(()));
+    }
+
+    /// Claims of objects of the same age were granted in this order: it must not change with where a kind has its row.
+    #[test]
+    fn kinds_are_in_the_order_of_their_names_wherever_their_rows_are() {
+        let lower = |kind: &Kind| kind.text().to_ascii_lowercase();
+        assert!(Kind::own().is_sorted_by_key(|kind| lower(&kind)));
+        let mut kinds: Vec<Kind> = crate::origins::kinds().collect();
+        kinds.sort();
+        assert!(kinds.is_sorted_by_key(lower), "{kinds:?}");
+        kinds.dedup_by_key(|kind| lower(kind));
+        assert_eq!(kinds.len(), crate::origins::kinds().count(), "two kinds have the same name");
     }
 }

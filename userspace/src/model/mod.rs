@@ -26,8 +26,10 @@ pub mod labels;
 pub mod source_ranges;
 /// Pools of addresses: what they hold, and whom they admit.
 pub mod pool;
-/// Ingresses, and which of them are served.
-pub mod ingress;
+/// Values whose type their origin alone knows.
+pub mod opaque;
+/// Objects of the kinds in the table of origins.
+pub mod origin_objects;
 /// What an origin asks, and what it was granted.
 pub mod claim;
 /// What becomes of each Kubernetes object.
@@ -47,10 +49,12 @@ pub use delta::{Change, Delta, Places};
 pub use desired::{Desired, DesiredListener, DesiredRoute, Probe, ProbeChange, Probes};
 pub use event_reason::EventReason;
 pub use facts::{BackendSpec, Facts, L2, ListenerSpec, Protocol, RouteSpec, Settings};
-pub use kind::Kind;
+pub use kind::{Kind, KindRow, Resource};
 pub use name::{InvalidName, Pattern, ServerName};
 pub use node::{Link, Node, NodeFacts};
 pub use object::{Meta, ObjectName, ObjectRef, TENANT};
+pub use opaque::{Opaque, Opaques};
+pub use origin_objects::{OriginObject, OriginObjects};
 pub use possession::Possession;
 pub use problem::{Problem, Severity};
 pub use service::Affinity;

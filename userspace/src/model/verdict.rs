@@ -3,6 +3,7 @@
 use super::cluster::{GroupKind, ParentRef};
 use super::kind::Kind;
 use super::object::{ObjectName, ObjectRef};
+use super::opaque::Opaque;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -55,8 +56,8 @@ pub struct Verdicts {
     pub tcp_routes: BTreeMap<ObjectName, RouteVerdict>,
     /// Services of our class.
     pub services: BTreeMap<ObjectName, ServiceVerdict>,
-    /// Ingresses that are served.
-    pub ingresses: BTreeMap<ObjectName, IngressVerdict>,
+    /// Objects that the origins of the table serve.
+    pub origins: BTreeMap<ObjectRef, OriginVerdict>,
 }
 
 impl Verdicts {
@@ -66,13 +67,13 @@ impl Verdicts {
         match object.kind {
             Kind::Gateway => self.gateways.contains_key(name),
             Kind::GatewayClass => self.classes.contains_key(&name.name),
-            Kind::Ingress => self.ingresses.contains_key(name),
             // Whose they are, the chart says.
             Kind::IpAddressPool => false,
             Kind::ListenerSet => self.listener_sets.contains_key(name),
             Kind::Service => self.services.contains_key(name),
             Kind::TcpRoute => self.tcp_routes.contains_key(name),
             Kind::TlsRoute => self.tls_routes.contains_key(name),
+            Kind::Origin(_) => self.origins.contains_key(object),
         }
     }
 }
@@ -174,15 +175,17 @@ pub struct ServiceVerdict {
     pub programmable: Programmable,
 }
 
-/// An Ingress that is served.
+/// An object that an origin of the table serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IngressVerdict {
-    /// The addresses for `status.loadBalancer.ingress` once programmed, in order.
+pub struct OriginVerdict {
+    /// `metadata.generation` that was judged; 0: its status names none.
+    pub generation: i64,
+    /// The addresses where it has something, in order.
     pub addresses: Vec<IpAddr>,
-    /// Served ports, for `ingress[].ports`.
+    /// The ports, in order.
     pub ports: Vec<u16>,
-    /// Ingress appears once every node holds its claims; never with `No`.
+    /// Whether all nodes must hold it.
     pub programmable: Programmable,
-    /// Whether we write the status; otherwise another controller does.
-    pub writes_status: bool,
+    /// The rest, of a type of its origin.
+    pub says: Opaque,
 }

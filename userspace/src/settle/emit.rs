@@ -1,7 +1,7 @@
 //! Claims from settled ownership.
 
+use super::asks::{Asks, Wanted};
 use super::bindings::Binding;
-use super::ingress::{Ingresses, Rule};
 use super::listener::{Listener, Parents};
 use super::own::{Entry, Lead, Loss, Names};
 use super::references::port_of;
@@ -13,6 +13,7 @@ use crate::model::claim::{
 };
 use crate::model::cluster::{ClusterRoute, ServicePort};
 use crate::model::{Affinity, Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
+use crate::origins::Ask;
 use foldhash::{HashMap, HashMapExt};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub(super) struct Emitter<'e, 'a> {
     pub(super) parents: &'e Parents<'a>,
     pub(super) routes: &'e Routes<'a>,
     pub(super) balancers: &'e Balancers<'a>,
-    pub(super) ingresses: &'e Ingresses<'a>,
+    pub(super) asks: &'e Asks<'a>,
     pub(super) cluster: &'e Cluster,
 }
 
@@ -62,15 +63,15 @@ impl Emitter<'_, '_> {
             }
             claims.extend(balancer.unserved().filter_map(|port| self.unserved_port(balancer, port)));
         }
-        for rule in &self.ingresses.rules {
-            claims.extend(self.ingresses.listeners.iter().map(|listener| self.ingress(rule, *listener)));
+        for wanted in &self.asks.all {
+            claims.extend(wanted.listeners.iter().map(|listener| self.ask(wanted, *listener)));
         }
         claims
     }
 
     fn owners(&self) -> Owners {
         let (first_route, first_port) = self.firsts();
-        let first_rule = first_port + self.balancers.ports.len();
+        let first_ask = first_port + self.balancers.ports.len();
         let mut owners = Owners {
             file_routes: vec![Vec::new(); first_route],
             routes: HashMap::with_capacity(self.routes.all.len()),
@@ -83,8 +84,8 @@ impl Emitter<'_, '_> {
             match lead {
                 Lead::Refused { listener } => owners.listeners[listener].push(grant),
                 Lead::To { target, .. } if target < first_route => owners.file_routes[target].push(grant),
-                // A rule knows its bindings.
-                Lead::To { target, .. } if target >= first_rule => {}
+                // An ask knows its bindings.
+                Lead::To { target, .. } if target >= first_ask => {}
                 Lead::To { target, .. } if target >= first_port => {
                     owners.ports[target - first_port].push(grant);
                 }
@@ -309,30 +310,32 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// Returns the claim of an Ingress's host at a listener of the chart: part `HOST/LISTENER`.
-    fn ingress(&self, rule: &Rule<'_>, at: usize) -> Claim {
+    /// Returns the claim of an ask at a listener of the chart: part `PART/LISTENER`.
+    fn ask(&self, wanted: &Wanted<'_>, at: usize) -> Claim {
         let (listener, doors) = (&self.file.listeners[at], &self.file_doors[at]);
-        let host = &rule.spec.host;
-        let grants = rule.bindings.iter().filter(|binding| doors.contains(binding));
-        let losses = rule.losses.iter().filter(|loss| doors.contains(&loss.binding));
+        let Ask { part, pattern, backend, .. } = &wanted.ask;
+        let grants = wanted.bindings.iter().filter(|binding| doors.contains(binding));
+        let losses = wanted.losses.iter().filter(|loss| doors.contains(&loss.binding));
         let refusals = losses.map(|loss| self.refusal(loss));
-        let server_name = match host {
+        let server_name = match pattern {
             Pattern::Exact(name) => Some(name.clone()),
             Pattern::OneLabel(_) | Pattern::Wildcard(_) => None,
         };
         Claim {
-            origin: rule.claimant().origin(),
-            part: format!("{host}/{}", listener.name).into(),
-            uid: Arc::clone(&rule.ingress.meta.uid),
-            tenant: self.tenant(&rule.ingress.meta),
+            origin: wanted.claimant().origin(),
+            part: format!("{part}/{}", listener.name).into(),
+            uid: Arc::clone(&wanted.object.meta.uid),
+            tenant: self.tenant(&wanted.object.meta),
             address: wish::listener(&listener.addresses),
             port: listener.port,
             protocol: listener.protocol.into(),
-            matches: vec![host.clone()],
-            route: Some(self.unique(Arc::clone(&rule.label))),
-            grants: grants.map(|binding| self.grant(*binding, Granted::Names(host.clone()))).collect(),
+            matches: vec![Pattern::clone(pattern)],
+            route: Some(self.unique(Arc::clone(&wanted.label))),
+            grants: grants
+                .map(|binding| self.grant(*binding, Granted::Names(Pattern::clone(pattern))))
+                .collect(),
             refusals: refusals.collect(),
-            backends: ClaimBackends::Services { references: [rule.backend.clone()].into(), server_name },
+            backends: ClaimBackends::Services { references: [backend.clone()].into(), server_name },
             source_ranges: None,
             affinity: Affinity::None,
         }
@@ -361,7 +364,7 @@ fn reserved(at: &SocketAddr) -> Refusal {
 
 /// Returns a protocol that is not served, which claims may ask for all the same.
 fn unserved(text: &str) -> Option<AskedProtocol> {
-    AskedProtocol::of_text(text).filter(|asked| asked.served().is_none())
+    AskedProtocol::of_text(text).filter(|wanted| wanted.served().is_none())
 }
 
 /// Returns the refusals of a port at these addresses, or, without any, of the port.

@@ -1,7 +1,8 @@
 //! Leaves out problems of objects that are not ours, so that no Event is written on them.
 
-use crate::model::cluster::{ClusterRoute, IngressRule, IngressSpec};
+use crate::model::cluster::ClusterRoute;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem, Verdicts};
+use crate::origins::{self, Origin};
 use foldhash::HashSet;
 use std::sync::Arc;
 
@@ -20,19 +21,18 @@ pub(super) fn without(cluster: &Cluster, verdicts: &Verdicts) -> Vec<Problem> {
     cluster.problems.iter().filter(ours).cloned().collect()
 }
 
-/// Returns the Services that routes of ours refer to.
+/// Returns the Services that routes of ours and objects of origins refer to.
 fn backends_of(cluster: &Cluster, verdicts: &Verdicts) -> HashSet<ObjectName> {
     let tls = cluster.tls_routes.iter().filter(|(name, _)| verdicts.tls_routes.contains_key(*name));
     let tcp = cluster.tcp_routes.iter().filter(|(name, _)| verdicts.tcp_routes.contains_key(*name));
-    let ingresses = cluster.ingress.all.iter().filter(|(name, _)| verdicts.ingresses.contains_key(*name));
-    let of_ingress = |(name, ingress): (&ObjectName, &Arc<IngressSpec>)| {
-        let service = |rule: &IngressRule| ObjectName {
-            namespace: Arc::clone(&name.namespace),
-            name: Arc::clone(&rule.service),
-        };
-        ingress.rules.iter().map(service).collect::<Vec<_>>()
+    let of_origin = |origin: &'static dyn Origin| {
+        let kind = origin.kind();
+        let ours = cluster.origins.of(kind.resource()).filter(move |(name, _)| {
+            verdicts.origins.contains_key(&ObjectRef { kind, name: ObjectName::clone(name) })
+        });
+        ours.flat_map(move |(_, object)| origin.services(object))
     };
-    tls.chain(tcp).flat_map(referred).chain(ingresses.flat_map(of_ingress)).collect()
+    tls.chain(tcp).flat_map(referred).chain(origins::all().flat_map(of_origin)).collect()
 }
 
 fn referred((name, route): (&ObjectName, &Arc<ClusterRoute>)) -> Vec<ObjectName> {

@@ -9,12 +9,16 @@ const HASH_BYTES: usize = 17;
 
 /// `tlsroute/ns/name`, `tcproute/ns/name`, `gateway/ns/name`.
 pub(super) fn object(buffer: &mut String, kind: Kind, name: &ObjectName) -> Arc<str> {
+    object_name(buffer, kind, name);
+    fitting(buffer)
+}
+
+fn object_name(buffer: &mut String, kind: Kind, name: &ObjectName) {
     buffer.clear();
     buffer.extend(kind.text().chars().map(|character| character.to_ascii_lowercase()));
     for part in ["/", &name.namespace, "/", &name.name] {
         buffer.push_str(part);
     }
-    fitting(buffer)
 }
 
 /// `service/ns/name:port`.
@@ -26,15 +30,13 @@ pub(super) fn service(buffer: &mut String, name: &ObjectName, port: u16) -> Arc<
     fitting(buffer)
 }
 
-/// `ingress/ns/name:host`.
-pub(super) fn ingress(buffer: &mut String, name: &ObjectName, host: &Pattern) -> Arc<str> {
+/// `kind/ns/name:part`.
+pub(super) fn ask(buffer: &mut String, kind: Kind, name: &ObjectName, part: &str) -> Arc<str> {
     // Names of one label are written as in the object.
-    let host = host.to_string();
-    let host = host.strip_suffix(Pattern::ONE_LABEL).unwrap_or(&host);
-    buffer.clear();
-    for part in ["ingress/", &name.namespace, "/", &name.name, ":", host] {
-        buffer.push_str(part);
-    }
+    let part = part.strip_suffix(Pattern::ONE_LABEL).unwrap_or(part);
+    object_name(buffer, kind, name);
+    buffer.push(':');
+    buffer.push_str(part);
     fitting(buffer)
 }
 

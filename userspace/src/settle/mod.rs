@@ -30,26 +30,26 @@ mod parent;
 mod pattern;
 /// Precedence of claimants.
 mod precedence;
-/// Backend references of routes: which Services they lead to, and what is wrong with them.
-mod references;
+/// Backend references: which Services they lead to, and what is wrong with them.
+pub(crate) mod references;
 /// Routes: what they attach to, what they request, and their conditions.
 mod route;
 /// Services of our class.
 mod service;
-/// Ingresses that are served.
-mod ingress;
+/// What objects of the table of origins ask for.
+mod asks;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use crate::model::kind::OWNED;
 pub use bindings::{ADDRESSES_MAX, BINDINGS_MAX, Most};
-pub(crate) use ingress::served as ingress_served;
 
 use crate::ipam::{self, Assignment};
 use crate::model::verdict::{Condition, Status};
 use crate::model::{Claim, Cluster, Desired, Kind, Possession, Problem, Verdicts};
+use asks::Asks;
 use bindings::{Bid, Binding, Outcome, Whose};
 use foldhash::HashSet;
-use ingress::Ingresses;
 use isolation::Isolation;
 use listener::Parents;
 use own::{Candidate, Lead, NONE, Names, Ownership};
@@ -60,8 +60,6 @@ use service::Balancers;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Type of our own condition. It is False if another object has an address and port, or a name.
-pub const OWNED: &str = "vestibule.dev/Owned";
 /// `status.supportedFeatures` of a GatewayClass, sorted: the features that the upstream test suite has
 /// proven.
 pub const SUPPORTED_FEATURES: [&str; 4] = ["Gateway", "ReferenceGrant", "TCPRoute", "TLSRoute"];
@@ -75,7 +73,7 @@ pub struct Settled<'a> {
     parents: Parents<'a>,
     balancers: Balancers<'a>,
     routes: Routes<'a>,
-    ingresses: Ingresses<'a>,
+    asks: Asks<'a>,
     bindings: Vec<Binding<'a>>,
     names: Names<'a>,
     /// Bindings of the static file that the maps have no room for.
@@ -94,7 +92,7 @@ pub fn settle<'a>(
     let mut balancers = Balancers::new(cluster, assignment);
     let references = References::new(cluster);
     let mut routes = Routes::new(cluster, &mut parents, &references);
-    let mut ingresses = Ingresses::new(cluster, file, &references);
+    let mut asks = Asks::new(cluster, file, &references);
     let mut file_full = Vec::new();
     let mut file_doors = vec![Vec::new(); file.listeners.len()];
     let bindings = bindings::open(bids(file, &parents, &balancers), cluster, most, |whose, outcome| {
@@ -123,7 +121,7 @@ pub fn settle<'a>(
         bindings: &bindings,
         possession,
     };
-    let names = owners(&field, &mut routes, &mut ingresses);
+    let names = owners(&field, &mut routes, &mut asks);
     let emitter = emit::Emitter {
         file,
         file_doors: &file_doors,
@@ -132,7 +130,7 @@ pub fn settle<'a>(
         parents: &parents,
         routes: &routes,
         balancers: &balancers,
-        ingresses: &ingresses,
+        asks: &asks,
         cluster,
     };
     let claims = emitter.claims();
@@ -143,7 +141,7 @@ pub fn settle<'a>(
         parents,
         balancers,
         routes,
-        ingresses,
+        asks,
         bindings,
         names,
         file_full,
@@ -177,7 +175,7 @@ impl Settled<'_> {
             tls_routes: self.routes.verdicts(Kind::TlsRoute, bindings, problems).collect(),
             tcp_routes: self.routes.verdicts(Kind::TcpRoute, bindings, problems).collect(),
             services: self.balancers.verdicts(self.assignment, bindings, problems),
-            ingresses: self.ingresses.verdicts(bindings, problems),
+            origins: self.asks.verdicts(self.cluster, bindings, problems),
         };
         tenant::report(self.cluster, &verdicts, problems);
         ipam::report(self.cluster, problems);
@@ -192,7 +190,7 @@ impl Settled<'_> {
             return;
         }
         let left_out: HashSet<&str> = left_out.iter().map(|route| &**route).collect();
-        self.ingresses.note_left_out(&left_out);
+        self.asks.note_left_out(&left_out);
         for port in &mut self.balancers.ports {
             port.left_out = left_out.contains(&*port.label);
         }
@@ -239,7 +237,7 @@ fn bids<'a>(file: &'a Desired, parents: &Parents<'a>, balancers: &Balancers<'a>)
     bids
 }
 
-/// What claims compete with, besides routes and Ingresses.
+/// What claims compete with, besides routes and asks.
 struct Field<'f, 'a> {
     file: &'a Desired,
     file_doors: &'f [Vec<usize>],
@@ -250,8 +248,8 @@ struct Field<'f, 'a> {
 }
 
 /// Decides who has which name and which TCP binding. The targets are the file's routes, the cluster's routes, ports of Services,
-/// then rules of Ingresses.
-fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, ingresses: &mut Ingresses<'a>) -> Names<'a> {
+/// then asks.
+fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, asks: &mut Asks<'a>) -> Names<'a> {
     let Field { file, file_doors, parents, balancers, bindings, possession } = *field;
     let mut targets: Vec<Claimant<'a>> = Vec::new();
     targets.extend(file.routes.iter().map(|route| Claimant::File { what: "route", name: &route.name }));
@@ -259,8 +257,8 @@ fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, ingresses: &mut In
     targets.extend(routes.claimants());
     let first_port = targets.len();
     targets.extend(balancers.ports.iter().map(service::Port::claimant));
-    let first_rule = targets.len();
-    targets.extend(ingresses.rules.iter().map(ingress::Rule::claimant));
+    let first_ask = targets.len();
+    targets.extend(asks.all.iter().map(asks::Wanted::claimant));
     let mut candidates: Vec<Candidate<'a>> = Vec::with_capacity(2 * targets.len());
     for (target, route) in file.routes.iter().enumerate() {
         let names = route
@@ -280,11 +278,11 @@ fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, ingresses: &mut In
     let isolation = Isolation::new(parents);
     routes.candidates(parents, bindings, &isolation, first_route, &mut candidates);
     let first_attachment = routes.attachments.len();
-    ingresses.candidates(file_doors, first_rule, first_attachment, &mut candidates);
+    asks.candidates(file_doors, first_ask, first_attachment, &mut candidates);
     let ownership = Ownership { targets: &targets, parents, isolation: &isolation, bindings, possession };
     let names = Names::settle(candidates, &ownership, |attachment, loss| {
         match (attachment.checked_sub(first_attachment), loss) {
-            (Some(rule), Some(loss)) => ingresses.rules[rule].losses.push(loss),
+            (Some(ask), Some(loss)) => asks.all[ask].losses.push(loss),
             (None, Some(loss)) => routes.attachments[attachment].losses.push(loss),
             (None, None) => routes.attachments[attachment].has_some = true,
             (Some(_), None) => {}
@@ -292,9 +290,9 @@ fn owners<'a>(field: &Field<'_, 'a>, routes: &mut Routes<'a>, ingresses: &mut In
     });
     for entry in names.entries() {
         if let Lead::To { target, .. } = entry.lead
-            && let Some(rule) = target.checked_sub(first_rule)
+            && let Some(ask) = target.checked_sub(first_ask)
         {
-            ingresses.rules[rule].bindings.push(entry.binding);
+            asks.all[ask].bindings.push(entry.binding);
         }
     }
     names

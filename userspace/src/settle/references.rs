@@ -1,4 +1,4 @@
-//! Backend references of routes: which Services they lead to, and what is wrong with them.
+//! Backend references: which Services they lead to, and what is wrong with them.
 
 use super::grant::Grants;
 use crate::model::claim::{ClaimBackend, ServicePortRef};
@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 /// Why a reference leads nowhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(crate) struct Fault {
     /// The reason for `ResolvedRefs`.
-    pub(super) reason: &'static str,
+    pub(crate) reason: &'static str,
     /// Which reference, and what is wrong with it.
-    pub(super) what: String,
+    pub(crate) what: String,
 }
 
 /// The result of resolving a route's references.
@@ -25,7 +25,7 @@ pub(super) struct Resolved {
 }
 
 /// Everything that references are resolved by.
-pub(super) struct References<'a> {
+pub(crate) struct References<'a> {
     cluster: &'a Cluster,
     grants: Grants<'a>,
 }
@@ -48,7 +48,7 @@ impl<'a> References<'a> {
     }
 
     /// Finds the Service and port that a reference means.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         kind: Kind,
         from: &Arc<str>,

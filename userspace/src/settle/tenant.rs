@@ -1,7 +1,8 @@
 //! Whose an object is: an identity that several claims share, and that limits will be counted by. It begins with the namespace; the
 //! namespace's label may replace that, and an object's own label only refines it, so that no tenant can be another.
 
-use crate::model::{Cluster, Kind, Meta, ObjectRef, Problem, TENANT, Verdicts};
+use crate::model::{Cluster, Meta, ObjectRef, Problem, TENANT, Verdicts};
+use crate::origins;
 use std::sync::Arc;
 
 /// The most bytes of a tenant: those of a label's value.
@@ -18,7 +19,7 @@ pub(super) fn of(cluster: &Cluster, meta: &Meta) -> Arc<str> {
 
 /// Reports labels of objects of ours that cannot be used.
 pub(super) fn report(cluster: &Cluster, verdicts: &Verdicts, problems: &mut Vec<Problem>) {
-    let all = Kind::all().flat_map(|kind| cluster.metas(kind).map(move |meta| (kind, meta)));
+    let all = origins::kinds().flat_map(|kind| cluster.metas(kind).map(move |meta| (kind, meta)));
     for (kind, meta) in all {
         let Some(part) = &meta.tenant else { continue };
         let base = base(cluster, meta);

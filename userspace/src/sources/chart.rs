@@ -3,6 +3,7 @@
 use super::file;
 use crate::config::{self, ChartFile};
 use crate::model::Problem;
+use crate::origins::{self, Origin};
 use std::path::Path;
 
 /// Who reads the chart's file.
@@ -10,7 +11,7 @@ use std::path::Path;
 pub enum Reader {
     /// The controller: everything in it must be right.
     Controller,
-    /// An agent, which assigns no address and reads no Ingress: what is wrong with them is for the controller to say.
+    /// An agent, which assigns no address and reads no origin: what is wrong with them is for the controller to say.
     Agent,
 }
 
@@ -29,7 +30,9 @@ pub fn read(path: &Path) -> Result<String, Vec<Problem>> {
 pub fn parse(text: &str, reader: Reader) -> Result<ChartFile, Vec<Problem>> {
     let (chart, mut problems) = config::parse_chart(text);
     if reader == Reader::Agent {
-        problems.retain(|problem| !["addresses.", "ingress."].iter().any(|of| problem.field.starts_with(of)));
+        let sections = || origins::all().map(Origin::section).chain(["addresses"]);
+        let section = |problem: &Problem| problem.field.split_once('.').map_or("", |(of, _)| of).to_owned();
+        problems.retain(|problem| !sections().any(|of| of == section(problem)));
     }
     if problems.iter().any(Problem::is_error) {
         config::locate(text, &mut problems);
@@ -49,6 +52,9 @@ mod tests {
         let text = "addresses: {ranges: [127.0.0.1]}\n";
         let problems = parse(text, Reader::Controller).unwrap_err();
         assert_eq!(problems[0].field, "addresses.ranges[0]");
+        assert!(parse(text, Reader::Agent).is_ok());
+        let text = "ingress: {listeners: [none]}\n";
+        assert_eq!(parse(text, Reader::Controller).unwrap_err()[0].field, "ingress.listeners[0]");
         assert!(parse(text, Reader::Agent).is_ok());
         for text in ["addresses: {ranges: [127.0.0.1]}\ndevices: [a/b]\n", "addresses: [\n", "adresses: {}\n"]
         {

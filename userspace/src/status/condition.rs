@@ -2,9 +2,8 @@
 
 use super::{CONTROLLER_NAME, elements, text};
 use crate::model::Kind;
-use crate::model::kind::{OUR_PROGRAMMED, Says};
+use crate::model::kind::{OUR_PROGRAMMED, OWNED, Says};
 use crate::model::verdict::{Condition, Status};
-use crate::settle::OWNED;
 use serde_json::{Map, Value, json};
 
 /// Types of the Gateway API that its controller writes. One that is no longer judged is removed.
@@ -30,16 +29,16 @@ const MESSAGE_BYTES_MAX: usize = 32_768;
 
 /// The context of judging one object.
 #[derive(Clone, Copy)]
-pub(super) struct Judged<'a> {
+pub(crate) struct Judged<'a> {
     /// `observedGeneration`; 0: the kind has none.
-    pub(super) generation: i64,
+    pub(crate) generation: i64,
     /// RFC 3339, UTC.
-    pub(super) now: &'a str,
+    pub(crate) now: &'a str,
 }
 
 /// Returns `current` with `ours` merged in. If conditions of others leave too little room, our least
 /// important ones are left out. An unchanged condition keeps its position and its `lastTransitionTime`.
-pub(super) fn merge<'c>(
+pub(crate) fn merge<'c>(
     current: Option<&Value>,
     ours: impl IntoIterator<Item = &'c Condition>,
     judged: Judged<'_>,

@@ -2,11 +2,11 @@
 //! and the time are arguments. `None` means that nothing needs to be written.
 
 /// Conditions, merged by type.
-mod condition;
+pub(crate) mod condition;
 /// Listeners of Gateways and ListenerSets.
 mod listener;
 /// Which nodes hold an object.
-mod progress;
+pub(crate) mod progress;
 /// GatewayClass.
 pub mod class;
 /// Gateway.
@@ -17,8 +17,8 @@ pub mod listener_set;
 pub mod route;
 /// Service.
 pub mod service;
-/// Ingress.
-pub mod ingress;
+/// `status.loadBalancer`.
+pub(crate) mod balancer;
 /// IPAddressPool.
 pub mod pool;
 /// What is taken out when Vestibule leaves the cluster.
@@ -35,7 +35,10 @@ use serde_json::{Map, Value};
 pub const CONTROLLER_NAME: &str = "vestibule.dev/gateway-controller";
 
 /// Returns those of `fields` that differ from `current`, as the `status` of a merge patch.
-fn changed(current: &Value, fields: impl IntoIterator<Item = (&'static str, Value)>) -> Option<Value> {
+pub(crate) fn changed(
+    current: &Value,
+    fields: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Option<Value> {
     let differs = |(name, value): &(&str, Value)| current.get(name).unwrap_or(&Value::Null) != value;
     let changed: Map<String, Value> =
         fields.into_iter().filter(differs).map(|(name, value)| (name.to_owned(), value)).collect();
@@ -43,11 +46,11 @@ fn changed(current: &Value, fields: impl IntoIterator<Item = (&'static str, Valu
 }
 
 /// Returns the elements of a list that may be absent.
-fn elements(list: Option<&Value>) -> &[Value] {
+pub(crate) fn elements(list: Option<&Value>) -> &[Value] {
     list.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-fn text<'a>(object: &'a Value, field: &str) -> &'a str {
+pub(crate) fn text<'a>(object: &'a Value, field: &str) -> &'a str {
     object.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -148,7 +148,7 @@ fn missing_on<'a>(
 }
 
 /// Returns the condition `Programmed`, with `kind` as its type.
-pub(super) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
+pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
         (Programmable::Yes, Progress::Pending) => {

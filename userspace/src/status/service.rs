@@ -2,12 +2,11 @@
 
 use super::condition::{Judged, merge};
 use super::progress::{Progress, programmed};
-use super::{changed, elements, text};
+use super::{balancer, changed, elements, text};
 use crate::model::cluster::PoolNote;
 use crate::model::kind::OUR_PROGRAMMED;
-use crate::model::verdict::{Programmable, ServiceVerdict};
+use crate::model::verdict::ServiceVerdict;
 use serde_json::{Value, json};
-use std::net::IpAddr;
 
 /// Returns what to write to the status of a Service that is not of our class any more: our condition goes. The API
 /// server itself removes the ingress where the type is another.
@@ -57,7 +56,7 @@ pub fn desired_status(
     let judged = Judged { generation: 0, now };
     let programmed = programmed(OUR_PROGRAMMED, &verdict.programmable, progress);
     let old = elements(current.pointer("/loadBalancer/ingress"));
-    let shown = shown(current, &verdict.addresses, &verdict.programmable, progress);
+    let shown = balancer::shown(current, &verdict.addresses, &verdict.programmable, progress);
     let ports: Vec<Value> =
         verdict.ports.iter().map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
     let ingress: Vec<Value> = shown
@@ -73,26 +72,6 @@ pub fn desired_status(
     };
     let conditions = merge(current.get("conditions"), [&programmed], judged);
     changed(current, [("loadBalancer", balancer), ("conditions", conditions)])
-}
-
-/// Returns which addresses the ingress has: all once the object is programmed, before that those that it has already.
-pub(super) fn shown(
-    current: &Value,
-    addresses: &[IpAddr],
-    programmable: &Programmable,
-    progress: &Progress,
-) -> Vec<String> {
-    let old = elements(current.pointer("/loadBalancer/ingress"));
-    let is_there = |address: &str| old.iter().any(|entry| text(entry, "ip") == address);
-    let addresses = addresses.iter().map(ToString::to_string);
-    match (programmable, progress) {
-        (Programmable::No(_), _) => Vec::new(),
-        (Programmable::Yes, Progress::Everywhere | Progress::Enough) => addresses.collect(),
-        (
-            Programmable::Yes,
-            Progress::Pending | Progress::Missing(_) | Progress::NoAgents | Progress::Unknown,
-        ) => addresses.filter(|address| is_there(address)).collect(),
-    }
 }
 
 #[cfg(test)]

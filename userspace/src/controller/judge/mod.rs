@@ -1,6 +1,8 @@
 //! Computes what must be written from what is known. Pure, except that it remembers how each object was last
 //! judged, so that one change costs the comparison of one object instead of all.
 
+/// Objects of the table of origins.
+mod origins;
 /// Services.
 mod services;
 
@@ -168,7 +170,7 @@ impl Judge {
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
         round.services(&verdicts, &assignment);
-        round.ingresses(&verdicts);
+        round.origins(&verdicts);
         round.pools(&assignment);
         round.routes(&verdicts);
         let mut out = round.out;
@@ -254,28 +256,6 @@ impl Round<'_, '_> {
             self.one(object, is_same, judged, |current| {
                 status::listener_set::desired_status(current, verdict, &progress, now)
             });
-        }
-    }
-
-    fn ingresses(&mut self, verdicts: &Verdicts) {
-        for (name, verdict) in &verdicts.ingresses {
-            let object = ObjectRef { kind: Kind::Ingress, name: name.clone() };
-            let is_same = self.judge.last.ingresses.get(name) == Some(verdict);
-            let shows = |status: &Value| status::ingress::shows(status, verdict);
-            let progress = self.progress_since(&object, &verdict.programmable, 0, shows);
-            let judged = Judged { progress: Some(progress.clone()), ..Judged::default() };
-            self.one(object, is_same, judged, |current| {
-                status::ingress::desired_status(current, verdict, &progress)
-            });
-        }
-        let listeners = self.judge.file.listeners.iter();
-        let ours: BTreeSet<IpAddr> = listeners.flat_map(|listener| listener.addresses.clone()).collect();
-        for name in
-            self.view.cluster.ingress.all.keys().filter(|name| !verdicts.ingresses.contains_key(*name))
-        {
-            let object = ObjectRef { kind: Kind::Ingress, name: name.clone() };
-            let is_same = !self.judge.last.ingresses.contains_key(name);
-            self.one(object, is_same, Judged::default(), |current| status::ingress::left(current, &ours));
         }
     }
 

@@ -14,13 +14,10 @@ mod possession;
 mod services;
 /// Conditions in a short notation.
 mod notation;
-/// Ingresses on listeners of the chart.
-mod ingress;
 
 pub(crate) use crate::compile::{Compiled, compile};
 pub(crate) use crate::model::{cluster::*, verdict::*, *};
-pub(crate) use notation::conditions;
-use notation::programmed;
+pub(crate) use notation::{conditions, programmed};
 pub(crate) use std::{net::IpAddr, sync::Arc};
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -40,7 +37,7 @@ pub(crate) fn pattern(text: &str) -> Pattern {
     wildcard.or(one_label).unwrap_or_else(|| Pattern::Exact(name(text)))
 }
 
-fn meta(object: &str, created_secs: i64) -> Meta {
+pub(crate) fn meta(object: &str, created_secs: i64) -> Meta {
     Meta { name: name(object), generation: 7, created_secs, ..Meta::default() }
 }
 

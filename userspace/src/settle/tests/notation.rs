@@ -14,7 +14,7 @@ pub(crate) fn conditions(all: &[Condition]) -> String {
     told.collect::<Vec<_>>().join(" ")
 }
 
-pub(super) fn programmed(programmable: &Programmable) -> String {
+pub(crate) fn programmed(programmable: &Programmable) -> String {
     match programmable {
         Programmable::Yes => "programmable".to_owned(),
         Programmable::No(condition) => conditions(std::slice::from_ref(condition)),

@@ -6,6 +6,7 @@ use super::super::{Most, settle};
 use super::*;
 use crate::ipam;
 use crate::model::claim::Granted;
+use crate::origins::tests as origins;
 use proptest::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 
@@ -22,11 +23,11 @@ const NAMES: [&str; 10] = [
     "+.a.example.com",
     "+.com",
 ];
-/// Those that an Ingress may have: `*.` is one label there.
+/// Those that an object of an origin asks for.
 const HOSTS: [usize; 6] = [3, 4, 5, 7, 8, 9];
 const PORTS: [u16; 3] = [443, 9000, 8443];
-/// The address of the chart's listener on which Ingresses are served.
-const OF_INGRESSES: &str = "192.0.2.200";
+/// The address of the chart's listener on which origins are served.
+const OF_ORIGINS: &str = "192.0.2.200";
 pub(super) const NAMESPACES: [&str; 3] = ["a", "b", "c"];
 
 /// An object to be added to the scene.
@@ -64,8 +65,8 @@ pub(super) enum Object {
         address: usize,
         ports: Vec<usize>,
     },
-    /// It contends for names with other Ingresses.
-    Ingress {
+    /// Of the table of origins: it contends for names with others of its kind.
+    Asking {
         namespace: usize,
         age: i64,
         hosts: Vec<usize>,
@@ -81,7 +82,7 @@ impl Object {
             | Self::Tls { namespace, .. }
             | Self::Tcp { namespace, .. }
             | Self::Service { namespace, .. }
-            | Self::Ingress { namespace, .. } => *namespace,
+            | Self::Asking { namespace, .. } => *namespace,
         }
     }
 }
@@ -113,7 +114,7 @@ pub(super) fn object() -> impl Strategy<Value = Object> {
     let service = (0..3_usize, 0..4_i64, 0..3_usize, prop::collection::vec(0..PORTS.len(), 1..3))
         .prop_map(|(namespace, age, address, ports)| Object::Service { namespace, age, address, ports });
     let ingress = (0..3_usize, 0..4_i64, prop::collection::vec(0..HOSTS.len(), 1..4))
-        .prop_map(|(namespace, age, hosts)| Object::Ingress { namespace, age, hosts });
+        .prop_map(|(namespace, age, hosts)| Object::Asking { namespace, age, hosts });
     prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp, 1 => service, 2 => ingress]
 }
 
@@ -136,9 +137,8 @@ pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
     let mut scene = Scene::new();
     scene.cluster().policy.shared = [ip("192.0.2.1")].into();
     scene.service("a/s", &["10.0.0.1", "10.0.0.2 draining"]);
-    scene.file_listener("https", Protocol::Tls, &[OF_INGRESSES], 443, None);
-    scene.cluster().policy.ingress.listeners = vec!["https".into()];
-    scene.cluster().ingress.classes.insert("ours".into());
+    scene.file_listener("https", Protocol::Tls, &[OF_ORIGINS], 443, None);
+    origins::serve(scene.cluster(), &["https"]);
     let parent = |of: usize| gateway(objects, of);
     for at in order {
         let own = |namespace: &usize| format!("{}/o{at}", NAMESPACES[*namespace]);
@@ -176,21 +176,11 @@ pub(super) fn scene(objects: &[Object], order: &[usize]) -> Scene {
                 let address = ip(&format!("192.0.2.{}", address + 1));
                 balancer(&mut scene, &own(namespace), *age, address, ports);
             }
-            Object::Ingress { namespace, age, hosts } => {
+            Object::Asking { namespace, age, hosts } => {
                 let hosts: BTreeSet<&str> = hosts.iter().map(|host| NAMES[HOSTS[*host]]).collect();
-                let rule = |(at, host): (usize, &str)| IngressRule {
-                    at,
-                    host: pattern(host),
-                    service: "s".into(),
-                    port: IngressPort::Number(443),
-                };
-                let spec = IngressSpec {
-                    meta: meta(&own(namespace), *age),
-                    class: Some("ours".into()),
-                    is_passthrough: false,
-                    rules: hosts.into_iter().enumerate().map(rule).collect(),
-                };
-                scene.cluster().ingress.all.insert(name(&own(namespace)), Arc::new(spec));
+                let rules: Vec<String> = hosts.into_iter().map(|host| format!("{host} s")).collect();
+                let rules: Vec<&str> = rules.iter().map(String::as_str).collect();
+                origins::put(scene.cluster(), meta(&own(namespace), *age), &rules);
             }
         }
     }
@@ -385,8 +375,8 @@ proptest! {
         let scene = scene(&objects, &order);
         let Compiled { desired, verdicts, .. } = scene.compiled();
         for (binding, listener) in desired.listeners.iter().enumerate().filter(|(_, l)| l.protocol == Protocol::Tls) {
-            // The chart's listener has the Ingresses.
-            if listener.addresses[0] == ip(OF_INGRESSES) {
+            // The chart's listener has what origins ask for.
+            if listener.addresses[0] == ip(OF_ORIGINS) {
                 continue;
             }
             let wishes = wishes(scene.facts.cluster.as_ref().unwrap(), &verdicts, listener.addresses[0]);

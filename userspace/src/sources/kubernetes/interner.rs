@@ -7,7 +7,7 @@ type Set<T> = HashSet<T, foldhash::fast::RandomState>;
 
 /// Texts in use; shared by all watches.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Interner(Arc<Mutex<Known>>);
+pub(crate) struct Interner(Arc<Mutex<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
@@ -22,7 +22,7 @@ const FEW: usize = 4096;
 
 impl Interner {
     /// The one copy of a text.
-    pub(super) fn of(&self, text: &str) -> Arc<str> {
+    pub(crate) fn of(&self, text: &str) -> Arc<str> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.texts.get(text) {
             return Arc::clone(known);
@@ -34,12 +34,12 @@ impl Interner {
     }
 
     /// The one copy of a text that may not be there.
-    pub(super) fn of_option(&self, text: Option<String>) -> Option<Arc<str>> {
+    pub(crate) fn of_option(&self, text: Option<String>) -> Option<Arc<str>> {
         text.map(|text| self.of(&text))
     }
 
     /// The one copy of a list of texts.
-    pub(super) fn list<'a>(&self, texts: impl Iterator<Item = &'a str>) -> Arc<[Arc<str>]> {
+    pub(crate) fn list<'a>(&self, texts: impl Iterator<Item = &'a str>) -> Arc<[Arc<str>]> {
         let texts: Vec<Arc<str>> = texts.map(|text| self.of(text)).collect();
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.lists.get(&*texts) {

@@ -8,18 +8,20 @@
 
 /// Objects as they come over the wire.
 pub mod api;
+/// How a kind comes into the cluster, and what is watched of it.
+pub(crate) mod served;
 /// What is watched.
 mod source;
 /// What a watch asks the API server for.
 mod target;
 /// Single values of objects.
-mod value;
+pub(crate) mod value;
 /// One copy of each text that many objects share.
-mod interner;
+pub(crate) mod interner;
 /// The annotation that says how endpoints are probed.
 mod probe;
 /// From an object to what decisions need of it.
-mod fold;
+pub(crate) mod fold;
 /// How long to wait.
 mod retry;
 /// Why a watch ended.

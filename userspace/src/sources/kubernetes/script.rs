@@ -7,10 +7,11 @@ use super::interner::Interner;
 use super::source::Source;
 use super::store::Store;
 use super::watch_event::{Body, Entry, Mark, Message, ReadClaim, Slice, WatchEvent};
-use super::watches::Reads;
+use super::watches::{self, Reads};
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, Policy};
 use crate::model::{Claim, Kind, ObjectName, Origin, Protocol, StoredClaim};
+use crate::origins::WatchRow;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +29,24 @@ impl Script {
     pub(crate) fn begin() -> (Self, Store) {
         let (outbox, inbox) = channel(1024);
         (Self { outbox }, Store::new(inbox, Policy::default(), Reads::Claims))
+    }
+
+    /// The same to the store of a controller.
+    pub(crate) fn of_controller(policy: Policy) -> (Self, Store) {
+        let (outbox, inbox) = channel(1024);
+        (Self { outbox }, Store::new(inbox, policy, Reads::Origins))
+    }
+
+    /// These are all objects of a kind that is read for an origin, as the API server has them.
+    pub(crate) fn list_origin(&self, row: &'static WatchRow, objects: &[Value]) {
+        let (source, interner) = (Source::Origin(row), Interner::default());
+        let entry = |object: &Value| {
+            let Object(raw) = serde_json::from_value::<Object<Value, true>>(object.clone()).unwrap();
+            let (meta, status) = (raw.meta.clone(), raw.status.clone());
+            let folded = watches::origin(row, raw, &interner);
+            watches::entry(source, fold::name(&meta, &interner), meta, status, folded)
+        };
+        self.tell(source, WatchEvent::Listed(objects.iter().map(entry).collect()));
     }
 
     fn tell(&self, source: Source, news: WatchEvent) {

@@ -1,10 +1,12 @@
-//! What is read of the cluster: one row a kind of object. Watches, discovery, what waits for a kind that cannot be listed, and the rights
-//! that the chart grants follow from it.
+//! What is read of the cluster: one row a kind of object, here or in the table of origins. Watches, discovery, what waits for a kind that
+//! cannot be listed, and the rights that the chart grants follow from it.
 
+use super::served::{Extent, Served};
 use super::target::Target;
-use crate::model::Kind;
 use crate::model::cluster::Policy;
-use crate::model::kind::{CORE_GROUP, GATEWAY_GROUP, INGRESS_GROUP, METALLB_GROUP};
+use crate::model::kind::{CORE_GROUP, GATEWAY_GROUP, METALLB_GROUP};
+use crate::model::{Kind, Resource};
+use crate::origins::{self, WatchRow};
 
 /// A kind of object that is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,8 +22,8 @@ pub(crate) enum Source {
     TlsRoutes,
     TcpRoutes,
     ReferenceGrants,
-    IngressClasses,
-    Ingresses,
+    /// What an origin of the table reads.
+    Origin(&'static WatchRow),
     /// IPAddressPools of MetalLB.
     Pools,
     /// What was settled.
@@ -33,8 +35,8 @@ pub(crate) enum Source {
 pub(crate) enum Reader {
     /// The controller, of whose origins claims are made.
     Controller,
-    /// The controller, where the chart says that Ingresses are served.
-    ControllerOfIngresses,
+    /// The controller, where the chart says that the origin is served.
+    ControllerOfOrigin,
     /// The controller, where the chart says whose pools are read.
     ControllerOfPools,
     /// Agents.
@@ -64,52 +66,34 @@ pub(crate) enum Waits {
     Nothing,
 }
 
-/// How a kind comes into the cluster.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Served {
-    /// Every cluster has it, in this version.
-    Always(&'static str),
-    /// A CRD of others brings it; versions that we read, the preferred first.
-    ByDefinition(&'static [&'static str]),
-}
-
-/// What is watched of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
-    Whole,
-    Metadata,
-    /// Objects with this label alone.
-    Labelled(&'static str),
-}
-
+#[derive(Clone, Copy)]
 struct Row {
     source: Source,
-    group: &'static str,
-    plural: &'static str,
+    resource: Resource,
     served: Served,
     extent: Extent,
     reader: Reader,
     waits: Waits,
 }
 
-/// In the order of [`Source`]. How an object is folded is in `watches.rs`, where it is kept in `tables.rs`.
+/// All but those of origins. How an object is folded is in `watches.rs`, where it is kept in `tables.rs`.
 #[rustfmt::skip]
-const TABLE: [Row; 14] = {
+const TABLE: [Row; 12] = {
     use Extent::{Labelled, Metadata, Whole};
-    use Reader::{Agents, Controller, ControllerOfIngresses, ControllerOfPools};
+    use Reader::{Agents, Controller, ControllerOfPools};
     use Served::{Always, ByDefinition};
     use Source::*;
     const fn row(
         source: Source, group: &'static str, plural: &'static str, served: Served, extent: Extent, reader: Reader, waits: Waits,
     ) -> Row {
-        Row { source, group, plural, served, extent, reader, waits }
+        Row { source, resource: Resource { group, plural }, served, extent, reader, waits }
     }
     [
         // The kinds that they bring are not listed then, and have rows of their own.
         row(Definitions, "apiextensions.k8s.io", "customresourcedefinitions", Always("v1"), Metadata, Controller, Waits::Nothing),
         // Their labels say whose each Claim is.
         row(Namespaces, CORE_GROUP, "namespaces", Always("v1"), Metadata, Controller, Waits::All),
-        // All routes and Ingresses lead to them, and they have addresses.
+        // All routes and objects of origins lead to them, and they have addresses.
         row(Services, CORE_GROUP, "services", Always("v1"), Whole, Controller, Waits::All),
         // A slice without the label belongs to no Service. Agents read them themselves.
         row(EndpointSlices, "discovery.k8s.io", "endpointslices", Always("v1"), Labelled("kubernetes.io/service-name"), Reader::All,
@@ -123,10 +107,6 @@ const TABLE: [Row; 14] = {
             Waits::Routes(Kind::TcpRoute)),
         row(ReferenceGrants, GATEWAY_GROUP, "referencegrants", ByDefinition(&["v1", "v1beta1"]), Whole, Controller,
             Waits::References),
-        // Without the classes it is not known which Ingresses are ours.
-        row(IngressClasses, INGRESS_GROUP, "ingressclasses", Always("v1"), Whole, ControllerOfIngresses,
-            Waits::ObjectsOf(Kind::Ingress)),
-        row(Ingresses, INGRESS_GROUP, "ingresses", Always("v1"), Whole, ControllerOfIngresses, Waits::ObjectsOf(Kind::Ingress)),
         // An object would be given an address of another pool.
         row(Pools, METALLB_GROUP, "ipaddresspools", ByDefinition(&["v1beta1"]), Whole, ControllerOfPools, Waits::Pools),
         row(Claims, "vestibule.dev", "claims", Always("v1alpha1"), Whole, Agents, Waits::Nothing),
@@ -134,13 +114,26 @@ const TABLE: [Row; 14] = {
 };
 
 impl Source {
-    /// All of them, in order.
+    /// All of them.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        TABLE.iter().map(|row| row.source)
+        let of_origins = origins::all().flat_map(|origin| origin.watched());
+        TABLE.iter().map(|row| row.source).chain(of_origins.map(Self::Origin))
     }
 
-    fn row(self) -> &'static Row {
-        &TABLE[self as usize]
+    fn row(self) -> Row {
+        let own = TABLE.iter().find(|row| row.source == self);
+        match (self, own) {
+            (Self::Origin(watched), _) => Row {
+                source: self,
+                resource: watched.resource,
+                served: watched.served,
+                extent: watched.extent,
+                reader: Reader::ControllerOfOrigin,
+                waits: Waits::ObjectsOf(watched.of),
+            },
+            (_, Some(row)) => *row,
+            (_, None) => unreachable!("each source has its row"),
+        }
     }
 
     /// The source of objects of a kind.
@@ -150,8 +143,13 @@ impl Source {
 
     /// The kind of its objects, of those that ask for something.
     pub(super) fn kind(self) -> Option<Kind> {
-        let row = self.row();
-        Kind::all().find(|kind| (kind.group(), kind.plural()) == (row.group, row.plural))
+        match self {
+            Self::Origin(watched) => watched.asks().then_some(watched.of),
+            _ => {
+                let resource = self.row().resource;
+                Kind::own().find(|kind| kind.resource() == resource)
+            }
+        }
     }
 
     /// What agents read.
@@ -161,18 +159,20 @@ impl Source {
 
     /// What the controller reads.
     pub(super) fn of_controller(policy: &Policy) -> impl Iterator<Item = Self> {
-        let (reads_ingresses, reads_pools) = (policy.ingress.is_on(), policy.pools.is_on());
-        Self::all().filter(move |source| match source.row().reader {
+        let reads_pools = policy.pools.is_on();
+        let own = TABLE.iter().filter(move |row| match row.reader {
             Reader::Controller | Reader::All => true,
-            Reader::ControllerOfIngresses => reads_ingresses,
             Reader::ControllerOfPools => reads_pools,
-            Reader::Agents => false,
-        })
+            Reader::ControllerOfOrigin | Reader::Agents => false,
+        });
+        let origins = origins::all().filter(|origin| origin.is_on(policy));
+        let of_origins = origins.flat_map(|origin| origin.watched()).map(Self::Origin);
+        own.map(|row| row.source).chain(of_origins)
     }
 
     /// The plural by which the API knows it.
     pub(crate) fn text(self) -> &'static str {
-        self.row().plural
+        self.row().resource.plural
     }
 
     /// What waits while it cannot be listed.
@@ -198,15 +198,15 @@ impl Source {
 
     /// Name of the CRD that brings it.
     pub(super) fn definition(self) -> String {
-        let Row { group, plural, .. } = self.row();
+        let Resource { group, plural } = self.row().resource;
         format!("{plural}.{group}")
     }
 
     /// Where the API serves it, in this version; one that every cluster has, in its own.
     pub(super) fn path(self, version: &str) -> String {
-        let Row { group, plural, .. } = self.row();
+        let Resource { group, plural } = self.row().resource;
         let version = self.fixed_version().unwrap_or(version);
-        match *group {
+        match group {
             CORE_GROUP => format!("/api/{version}/{plural}"),
             group => format!("/apis/{group}/{version}/{plural}"),
         }
@@ -236,10 +236,9 @@ mod tests {
 
     #[test]
     fn each_source_finds_its_own_row_and_each_kind_its_source() {
-        for (at, row) in TABLE.iter().enumerate() {
-            assert_eq!(row.source as usize, at);
-        }
-        for kind in Kind::all() {
+        assert!(Source::all().all(|source| source.row().source == source));
+        assert!(TABLE.is_sorted_by_key(|row| row.source));
+        for kind in origins::kinds() {
             assert_eq!(Source::of(kind).and_then(Source::kind), Some(kind));
         }
         assert_eq!(Source::Gateways.definition(), "gateways.gateway.networking.k8s.io");
@@ -261,30 +260,34 @@ mod tests {
     #[test]
     fn the_rights_in_the_chart_are_up_to_date() {
         let reads = |sources: Vec<Source>| {
-            let resources = sources.into_iter().map(|source| (source.row().group, source.text().to_owned()));
+            let resources =
+                sources.into_iter().map(|source| (source.row().resource.group, source.text().to_owned()));
             rules(resources, &["list", "watch"])
         };
         let of = |reader: Reader| Source::all().filter(move |source| source.row().reader == reader).collect();
         let writes = |reader: Reader| {
             let is_read = |kind: &Kind| Source::of(*kind).is_some_and(|source| source.row().reader == reader);
-            let kinds = Kind::all().filter(is_read);
+            let kinds = Kind::own().filter(is_read);
             rules(kinds.map(|kind| (kind.group(), format!("{}/status", kind.plural()))), &["patch"])
         };
-        let rights = json!({
+        let mut rights = json!({
             "agent": {"reads": reads(Source::of_agents().collect())},
             "controller": {
                 "reads": reads(Source::of_controller(&Policy::default()).collect()),
                 "writes": writes(Reader::Controller),
-            },
-            "ingress": {
-                "reads": reads(of(Reader::ControllerOfIngresses)),
-                "writes": writes(Reader::ControllerOfIngresses),
             },
             "pools": {
                 "reads": reads(of(Reader::ControllerOfPools)),
                 "writes": writes(Reader::ControllerOfPools),
             },
         });
+        for origin in origins::TABLE {
+            let kind = origin.kind();
+            rights[origin.section()] = json!({
+                "reads": reads(origin.watched().iter().map(Source::Origin).collect()),
+                "writes": rules([(kind.group(), format!("{}/status", kind.plural()))].into_iter(), &["patch"]),
+            });
+        }
         let path = format!("{}/../deploy/charts/vestibule/files/rights.yaml", env!("CARGO_MANIFEST_DIR"));
         let text = serde_saphyr::to_string(&rights).unwrap();
         if std::env::var_os("VESTIBULE_BLESS").is_some() {

@@ -8,6 +8,7 @@ use super::watch_event::{Message, StoredStatus, WatchEvent};
 use super::watches::{Options, Reads, Start};
 use crate::model::cluster::Policy;
 use crate::model::{Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places, Problem};
+use crate::origins;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -109,7 +110,7 @@ impl Store {
         let own = &self.tables.cluster.policy;
         own.probe_defaults == policy.probe_defaults
             && own.load_balancers == policy.load_balancers
-            && own.ingress.is_on() == policy.ingress.is_on()
+            && origins::all().all(|origin| origin.is_on(own) == origin.is_on(policy))
             && own.pools.is_on() == policy.pools.is_on()
     }
 

@@ -42,9 +42,11 @@ impl Tables {
                 self.slices.put(name, slice);
                 false
             }
-            Body::IngressClass(true) => cluster.ingress.classes.insert(name.name),
-            Body::IngressClass(false) => cluster.ingress.classes.remove(&name.name),
-            Body::Ingress(spec) => put(&mut cluster.ingress.all, name, spec),
+            Body::Origin(Some(object)) => match source {
+                Source::Origin(watched) => cluster.origins.put(watched.resource, object),
+                _ => false,
+            },
+            Body::Origin(None) => self.table(source).is_some_and(|table| table.remove(&name)),
             Body::Pool(spec) => put(&mut cluster.pools, name, spec),
             Body::Claim(read) => self.claims.put(&name.name, read, first),
             Body::Mark(mark) => self.claims.mark(mark),
@@ -131,8 +133,7 @@ impl Tables {
             Source::Namespaces => &mut cluster.namespaces.labels,
             Source::Services => &mut cluster.services,
             Source::EndpointSlices => &mut self.slices,
-            Source::IngressClasses => &mut cluster.ingress.classes,
-            Source::Ingresses => &mut cluster.ingress.all,
+            Source::Origin(watched) => cluster.origins.table(watched.resource)?,
             Source::Pools => &mut cluster.pools,
             Source::Claims => &mut self.claims,
         })
@@ -196,16 +197,6 @@ impl<V> Table for BTreeMap<Arc<str>, V> {
 
     fn names(&self) -> Vec<ObjectName> {
         self.keys().map(without_namespace).collect()
-    }
-}
-
-impl Table for BTreeSet<Arc<str>> {
-    fn remove(&mut self, name: &ObjectName) -> bool {
-        BTreeSet::remove(self, &name.name)
-    }
-
-    fn names(&self) -> Vec<ObjectName> {
-        self.iter().map(without_namespace).collect()
     }
 }
 

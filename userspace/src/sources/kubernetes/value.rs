@@ -14,29 +14,29 @@ const VALUE_CHARS_MAX: usize = 253;
 
 /// What is wrong with a value, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wrong {
-    pub(super) what: String,
-    pub(super) remedy: &'static str,
+pub(crate) struct Wrong {
+    pub(crate) what: String,
+    pub(crate) remedy: &'static str,
 }
 
-pub(super) fn wrong(what: impl Into<String>, remedy: &'static str) -> Wrong {
+pub(crate) fn wrong(what: impl Into<String>, remedy: &'static str) -> Wrong {
     Wrong { what: what.into(), remedy }
 }
 
 /// Collects what is wrong with one object.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     object: Option<ObjectRef>,
     problems: Vec<Problem>,
 }
 
 impl Findings {
-    pub(super) fn of(object: Option<ObjectRef>) -> Self {
+    pub(crate) fn of(object: Option<ObjectRef>) -> Self {
         Self { object, problems: Vec::new() }
     }
 
     /// A value that cannot be used. The rest of the object is.
-    pub(super) fn tell(&mut self, field: impl fmt::Display, value: impl fmt::Display, wrong: Wrong) {
+    pub(crate) fn tell(&mut self, field: impl fmt::Display, value: impl fmt::Display, wrong: Wrong) {
         if self.problems.len() >= PROBLEMS_MAX {
             return;
         }
@@ -47,7 +47,7 @@ impl Findings {
     }
 
     /// The value, or `None` and a problem.
-    pub(super) fn check<T>(
+    pub(crate) fn check<T>(
         &mut self,
         field: impl fmt::Display,
         value: impl fmt::Display,
@@ -63,7 +63,7 @@ impl Findings {
     }
 
     /// An object that is not shaped as its kind: it is treated as empty.
-    pub(super) fn body<B: Default>(&mut self, body: Result<B, String>) -> B {
+    pub(crate) fn body<B: Default>(&mut self, body: Result<B, String>) -> B {
         body.unwrap_or_else(|error| {
             let what = format!("does not have the shape of its kind: {error}");
             self.tell("spec", "", wrong(what, "write it as its CRD says; until then it is taken as empty"));
@@ -71,13 +71,13 @@ impl Findings {
         })
     }
 
-    pub(super) fn into_problems(self) -> Vec<Problem> {
+    pub(crate) fn into_problems(self) -> Vec<Problem> {
         self.problems
     }
 }
 
 /// A TCP port.
-pub(super) fn port(number: i64) -> Result<u16, Wrong> {
+pub(crate) fn port(number: i64) -> Result<u16, Wrong> {
     match u16::try_from(number) {
         Ok(port) if port != 0 => Ok(port),
         _ => Err(wrong("is not a TCP port", "write a number from 1 to 65535")),
@@ -85,7 +85,7 @@ pub(super) fn port(number: i64) -> Result<u16, Wrong> {
 }
 
 /// An address that packets can be sent to: unicast, not loopback, not link-local IPv6, and IPv4 never in IPv6 form.
-pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
+pub(crate) fn address(text: &str) -> Result<IpAddr, Wrong> {
     const WRITE: &str =
         "write an IPv4 or IPv6 address, such as 192.0.2.1 or 2001:db8::1, without prefix length or port";
     let Ok(address) = text.parse::<IpAddr>() else { return Err(wrong("is not an IP address", WRITE)) };
@@ -107,7 +107,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, Wrong> {
 }
 
 /// A network and its prefix length. Bits behind the prefix do not matter.
-pub(super) fn network(text: &str) -> Result<IpNet, Wrong> {
+pub(crate) fn network(text: &str) -> Result<IpNet, Wrong> {
     const WRITE: &str = "write a network and its prefix length, such as 192.0.2.0/24 or 2001:db8::/32";
     let Ok(network) = text.parse::<IpNet>() else { return Err(wrong("is not a CIDR", WRITE)) };
     match network {
@@ -119,7 +119,7 @@ pub(super) fn network(text: &str) -> Result<IpNet, Wrong> {
 }
 
 /// What a route or listener matches: a server name, or `*.` and one.
-pub(super) fn pattern(text: &str) -> Result<Pattern, Wrong> {
+pub(crate) fn pattern(text: &str) -> Result<Pattern, Wrong> {
     if let Some(suffix) = text.strip_prefix("*.") {
         let suffix = server_name(suffix)?;
         // A label and its dot precede it.
@@ -138,7 +138,7 @@ pub(super) fn pattern(text: &str) -> Result<Pattern, Wrong> {
 }
 
 /// A server name.
-pub(super) fn server_name(text: &str) -> Result<ServerName, Wrong> {
+pub(crate) fn server_name(text: &str) -> Result<ServerName, Wrong> {
     ServerName::new(text).map_err(|error| {
         let remedy = match error {
             InvalidName::Rule(NameError::Address) => {

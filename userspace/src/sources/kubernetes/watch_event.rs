@@ -2,10 +2,9 @@
 
 use super::source::Source;
 use crate::model::cluster::{
-    ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, IngressSpec, Labels, ListenerSetSpec,
-    PoolSpec, ServiceSpec,
+    ClassSpec, ClusterRoute, Endpoint, GatewaySpec, GrantSpec, Labels, ListenerSetSpec, PoolSpec, ServiceSpec,
 };
-use crate::model::{ObjectName, Problem, StoredClaim};
+use crate::model::{ObjectName, OriginObject, Problem, StoredClaim};
 use std::sync::Arc;
 
 /// One report of a watch.
@@ -69,9 +68,8 @@ pub(super) enum Body {
     Namespace(Arc<Labels>),
     Service(Arc<ServiceSpec>),
     Slice(Slice),
-    /// Whether it is of our controller.
-    IngressClass(bool),
-    Ingress(Arc<IngressSpec>),
+    /// Of what an origin reads; `None`: it is none of ours.
+    Origin(Option<OriginObject>),
     Pool(Arc<PoolSpec>),
     Claim(ReadClaim),
     /// The Claim that marks that all are written.

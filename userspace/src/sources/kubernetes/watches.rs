@@ -1,14 +1,15 @@
 //! Which watches run, and what each folds.
 
 use super::api::claim::{SETTLED, WITHDRAWN};
-use super::api::object::{Object, Raw};
+use super::api::object::{Object, Raw, RawMeta};
 use super::fold;
 use super::interner::Interner;
 use super::source::Source;
 use super::watch::{Event, Sink, Watch, Watched};
 use super::watch_event::{Body, Entry, Mark, Message, StoredStatus, WatchEvent};
 use crate::model::cluster::Policy;
-use crate::model::{Kind, ObjectName, Problem};
+use crate::model::{Kind, ObjectName, OriginObject, Problem};
+use crate::origins::{Fetched, WatchRow};
 use futures_util::FutureExt as _;
 use kube::Client;
 use serde::de::DeserializeOwned;
@@ -109,12 +110,13 @@ impl Start {
                     told(fold::grant(raw, interner), Body::Grant)
                 })
             }
-            Source::IngressClasses => {
-                self.one::<_, false, _>(watches, source, version, epoch, |raw, _| fold::ingress_class(raw))
+            Source::Origin(watched) => {
+                let fold = |raw: Raw<Value>, interner: &Interner| origin(watched, raw, interner);
+                match watched.asks() {
+                    true => self.one::<_, true, _>(watches, source, version, epoch, fold),
+                    false => self.one::<_, false, _>(watches, source, version, epoch, fold),
+                }
             }
-            Source::Ingresses => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
-                told(fold::ingress(raw, interner), Body::Ingress)
-            }),
             Source::Pools => self.one::<_, true, _>(watches, source, version, epoch, |raw, interner| {
                 told(fold::pool(raw, interner), Body::Pool)
             }),
@@ -188,6 +190,14 @@ fn told<T>((spec, problems): (T, Vec<Problem>), body: impl Fn(Arc<T>) -> Body) -
     (body(Arc::new(spec)), problems)
 }
 
+/// Folds an object of an origin.
+pub(super) fn origin(watched: &WatchRow, raw: Raw<Value>, interner: &Interner) -> (Body, Vec<Problem>) {
+    let meta = fold::meta(&raw.meta, interner);
+    let (annotations, body) = (&raw.meta.annotations, raw.body.unwrap_or_default());
+    let (says, problems) = (watched.fold)(Fetched { meta: &meta, annotations, body }, interner);
+    (Body::Origin(says.map(|says| OriginObject { meta, says })), problems)
+}
+
 /// How the types of the conditions begin that only we write.
 const OUR_PREFIX: &str = "vestibule.dev/";
 
@@ -214,33 +224,36 @@ impl<F> Folding<F> {
     where
         F: Fn(Raw<B>, &Interner) -> (Body, Vec<Problem>),
     {
-        let name = fold::name(&raw.meta, &self.interner);
         let (meta, status) = (raw.meta.clone(), raw.status.clone());
-        let (body, problems) = (self.fold)(raw, &self.interner);
-        let is_ours = match &body {
-            Body::Class(class) => class.is_some(),
-            // One that was ours keeps our condition until it is taken away.
-            Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
-            Body::Slice(_)
-            | Body::Namespace(_)
-            | Body::Grant(_)
-            | Body::IngressClass(_)
-            | Body::Claim(_)
-            | Body::Mark(_) => false,
-            Body::Ingress(_)
-            | Body::Pool(_)
-            | Body::Gateway(_)
-            | Body::ListenerSet(_)
-            | Body::TlsRoute(_)
-            | Body::TcpRoute(_) => true,
-        };
-        let status = is_ours.then(|| StoredStatus {
-            resource_version: meta.resource_version.unwrap_or_default(),
-            uid: meta.uid.unwrap_or_default(),
-            status,
-        });
-        Entry { name, body, problems, status }
+        let folded = (self.fold)(raw, &self.interner);
+        entry(self.source, fold::name(&meta, &self.interner), meta, status, folded)
     }
+}
+
+/// Returns an object with its status, where it is one of ours.
+pub(super) fn entry(
+    source: Source,
+    name: ObjectName,
+    meta: RawMeta,
+    status: Value,
+    (body, problems): (Body, Vec<Problem>),
+) -> Entry {
+    let is_ours = match &body {
+        Body::Class(class) => class.is_some(),
+        // One that was ours keeps our condition until it is taken away.
+        Body::Service(service) => service.load_balancer.is_some() || has_our_condition(&status),
+        Body::Slice(_) | Body::Namespace(_) | Body::Grant(_) | Body::Claim(_) | Body::Mark(_) => false,
+        Body::Origin(object) => object.is_some() && source.kind().is_some(),
+        Body::Pool(_) | Body::Gateway(_) | Body::ListenerSet(_) | Body::TlsRoute(_) | Body::TcpRoute(_) => {
+            true
+        }
+    };
+    let status = is_ours.then(|| StoredStatus {
+        resource_version: meta.resource_version.unwrap_or_default(),
+        uid: meta.uid.unwrap_or_default(),
+        status,
+    });
+    Entry { name, body, problems, status }
 }
 
 impl<B, F, const STATUS: bool> Sink<Object<B, STATUS>> for Folding<F>

@@ -10,8 +10,6 @@ mod claim_grant;
 mod claim_backend;
 /// `NodeState`: what one agent says of its node.
 pub mod node_state;
-/// Ingress and IngressClass.
-pub(super) mod networking;
 /// `metallb.io/v1beta1`.
 pub(super) mod metallb;
 /// What an agent reports in its Lease.

@@ -3,6 +3,7 @@
 //! An object that is not shaped as expected must not end a watch, so its body is read separately from its metadata: a body that is
 //! wrong becomes a problem of the object. Nothing is required, and null is the same as absent.
 
+use crate::origins::reads_annotation;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -37,19 +38,13 @@ pub(in super::super) struct RawMeta {
     pub(in super::super) annotations: BTreeMap<String, String>,
 }
 
-/// Beginnings of the annotations that are read. Others can be large: `kubectl apply` keeps whole objects in one.
-const ANNOTATIONS: [&str; 11] = [
+/// Beginnings of the annotations that are read, besides those of origins. Others can be large: `kubectl apply` keeps whole objects in one.
+const ANNOTATIONS: [&str; 5] = [
     "vestibule.dev/",
     "metallb.io/",
     "metallb.universe.tf/",
     "service.beta.kubernetes.io/load-balancer-",
     "gateway.networking.k8s.io/bundle-",
-    "kubernetes.io/ingress.class",
-    "haproxy.org/",
-    "haproxy-ingress.github.io/",
-    "nginx.ingress.kubernetes.io/ssl-passthrough",
-    "ingress.kubernetes.io/",
-    "ingress.cilium.io/tls-passthrough",
 ];
 
 /// An object with (`STATUS`) or without its status.
@@ -122,7 +117,7 @@ impl<'de> Visitor<'de> for OfInterest {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut kept = BTreeMap::new();
         while let Some(name) = map.next_key::<String>()? {
-            if ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix)) {
+            if ANNOTATIONS.iter().any(|prefix| name.starts_with(prefix)) || reads_annotation(&name) {
                 kept.insert(name, map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;

@@ -8,6 +8,7 @@ use super::super::watch_event::ReadClaim;
 use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim, digest};
+use crate::origins;
 use common::maps::route::LABEL_BYTES_MAX;
 use ipnet::IpNet;
 use k8s_openapi::jiff::Timestamp;
@@ -52,7 +53,7 @@ fn read(
 ) -> Option<Claim> {
     let unserved = spec.unserved();
     let origin = spec.origin;
-    let kind = origin.kind.parse::<Kind>().map_err(|()| wrong("is no kind that claims", REMEDY));
+    let kind = origins::kind(&origin.kind).ok_or_else(|| wrong("is no kind that claims", REMEDY));
     let kind = found.check(field("spec.origin.kind"), &origin.kind, kind)?;
     let protocol = found.check(field("spec.protocol"), &spec.protocol, protocol(&spec.protocol))?;
     // A port of a pool need not be one yet.

@@ -20,8 +20,6 @@ mod namespace;
 mod service;
 /// EndpointSlice.
 mod endpoint_slice;
-/// Ingress and IngressClass.
-mod ingress;
 /// IPAddressPool.
 mod pool;
 /// Label selectors.
@@ -32,7 +30,6 @@ pub(super) use class::fold as class;
 pub(super) use endpoint_slice::fold as endpoint_slice;
 pub(super) use gateway::fold as gateway;
 pub(super) use grant::fold as grant;
-pub(super) use ingress::{class as ingress_class, fold as ingress};
 pub(super) use listener_set::fold as listener_set;
 pub(super) use namespace::fold as namespace;
 pub(super) use pool::fold as pool;
@@ -113,4 +110,4 @@ fn group_kind(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

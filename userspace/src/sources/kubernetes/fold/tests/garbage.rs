@@ -2,10 +2,10 @@
 //! number of problems is bounded.
 
 use super::super::super::api::object::Object;
-use super::super::{class, endpoint_slice, gateway, grant, ingress, listener_set, namespace, route, service};
-use super::{defaults, interner};
-use crate::model::cluster::IngressPort;
+use super::super::{class, endpoint_slice, gateway, grant, listener_set, namespace, route, service};
+use super::{defaults, fold_origin, interner};
 use crate::model::{Kind, Problem};
+use crate::origins;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -71,7 +71,7 @@ fn spec() -> impl Strategy<Value = Value> {
     })
 }
 
-fn object() -> impl Strategy<Value = Value> {
+pub(crate) fn object() -> impl Strategy<Value = Value> {
     let meta = (text(), text(), text(), text(), number(), text());
     let slice = (text(), list(text()), number());
     (meta, slice, spec()).prop_map(|((name, namespace, created, probe, generation, label), (family, addresses, port), spec)| {
@@ -85,7 +85,7 @@ fn object() -> impl Strategy<Value = Value> {
 }
 
 /// A value somewhere in the object is replaced by one of another type.
-fn broken() -> impl Strategy<Value = Value> {
+pub(crate) fn broken() -> impl Strategy<Value = Value> {
     let other =
         prop_oneof![Just(json!(7)), Just(json!("x")), Just(json!([])), Just(json!({})), Just(json!(true))];
     const FIELDS: [&str; 6] = ["spec", "status", "endpoints", "ports", "addressType", "strange"];
@@ -122,9 +122,8 @@ fn fold_as_everything(object: &Value) {
     let (service, told) = service(read(object), &defaults(), &interner);
     problems.push(told);
     assert!(service.ports.iter().all(|port| port.port != 0));
-    let (ingress, told) = ingress(read(object), &interner);
-    problems.push(told);
-    assert!(ingress.rules.iter().all(|rule| rule.port != IngressPort::Number(0)));
+    let of_origins = origins::all().flat_map(|origin| origin.watched());
+    problems.extend(of_origins.map(|row| fold_origin(row, object).1));
     let (slice, told) = endpoint_slice(read(object), &interner);
     problems.push(told);
     for endpoint in slice.endpoints.iter() {

@@ -8,22 +8,23 @@ mod endpoints;
 mod gateways;
 /// Claims.
 mod claims;
-/// Ingresses and their classes.
-mod ingress;
 /// IPAddressPools, and who asks for one.
 mod pools;
 /// Garbage.
-mod garbage;
+pub(crate) mod garbage;
 
 use super::super::api::object::{Object, Raw};
 use super::super::interner::Interner;
+use super::super::watch_event::Body;
+use super::super::watches;
 use super::Reading;
-use crate::model::Problem;
+use crate::model::{OriginObject, Problem};
+use crate::origins::WatchRow;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// Objects of a YAML text, as JSON, each as the API server sends it.
-fn yaml(text: &str) -> Vec<Value> {
+pub(crate) fn yaml(text: &str) -> Vec<Value> {
     let all: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
     all.into_iter().filter(|object| !object.is_null()).collect()
 }
@@ -37,7 +38,7 @@ fn raw_of<B: DeserializeOwned>(object: Value) -> Raw<B> {
 }
 
 /// Problems as people read them.
-fn lines(problems: &[Problem]) -> Vec<String> {
+pub(crate) fn lines(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(Problem::to_string).collect()
 }
 
@@ -47,4 +48,12 @@ fn interner() -> Interner {
 
 fn defaults() -> Reading {
     Reading::default()
+}
+
+/// Folds an object that is read for an origin, as a watch does.
+pub(crate) fn fold_origin(row: &WatchRow, object: &Value) -> (Option<OriginObject>, Vec<Problem>) {
+    match watches::origin(row, raw_of(object.clone()), &interner()) {
+        (Body::Origin(object), problems) => (object, problems),
+        (other, _) => panic!("{other:?}"),
+    }
 }

@@ -1,18 +1,8 @@
 //! Ingresses, folded to what decisions need, and which of them are served.
 
-use super::name::Pattern;
-use super::object::{Meta, ObjectName};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::model::cluster::Policy;
+use crate::model::{Cluster, Pattern};
 use std::sync::Arc;
-
-/// Ingresses and their classes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IngressObjects {
-    /// IngressClasses of our controller name.
-    pub classes: BTreeSet<Arc<str>>,
-    /// All Ingresses, those of other classes too.
-    pub all: BTreeMap<ObjectName, Arc<IngressSpec>>,
-}
 
 /// Which Ingresses are served, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,9 +14,9 @@ pub struct IngressPolicy {
 }
 
 impl IngressPolicy {
-    /// Whether Ingresses are served.
-    pub fn is_on(&self) -> bool {
-        !self.listeners.is_empty()
+    /// Returns it if Ingresses are served.
+    pub fn of(policy: &Policy) -> Option<&Self> {
+        policy.origins.get::<Self>().filter(|own| !own.listeners.is_empty())
     }
 }
 
@@ -41,37 +31,50 @@ pub struct AdoptedClass {
     pub writes_status: bool,
 }
 
+/// An IngressClass of our controller name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OurClass;
+
 /// An Ingress.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IngressSpec {
-    /// Name, age, generation.
-    pub meta: Meta,
+pub(super) struct IngressSpec {
     /// `spec.ingressClassName`, or else annotation `kubernetes.io/ingress.class`; `None`: neither is written.
-    pub class: Option<Arc<str>>,
+    pub(super) class: Option<Arc<str>>,
     /// Whether an annotation asks for TLS passthrough.
-    pub is_passthrough: bool,
+    pub(super) is_passthrough: bool,
     /// What can be served of `spec.rules`, in order; each host once.
-    pub rules: Vec<IngressRule>,
+    pub(super) rules: Vec<IngressRule>,
 }
 
 /// Where connections to a host of an Ingress go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IngressRule {
+pub(super) struct IngressRule {
     /// Which of `spec.rules` it is.
-    pub at: usize,
+    pub(super) at: usize,
     /// `host`: a name, or one label before a name.
-    pub host: Pattern,
+    pub(super) host: Pattern,
     /// The Service, in the Ingress's own namespace.
-    pub service: Arc<str>,
+    pub(super) service: Arc<str>,
     /// Its port.
-    pub port: IngressPort,
+    pub(super) port: IngressPort,
 }
 
 /// A port of a Service as an Ingress writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum IngressPort {
+pub(super) enum IngressPort {
     /// `number`
     Number(u16),
     /// `name`
     Name(Arc<str>),
+}
+
+/// Whether an Ingress is served, and if so, whether we write its status.
+pub(super) fn served(cluster: &Cluster, spec: &IngressSpec) -> Option<bool> {
+    let class = spec.class.as_ref()?;
+    if super::is_our_class(cluster, class) {
+        return Some(true);
+    }
+    let adopt = &cluster.policy.origins.get::<IngressPolicy>()?.adopt;
+    let adopted = adopt.iter().find(|adopted| adopted.class == *class)?;
+    (spec.is_passthrough || !adopted.is_annotated_only).then_some(adopted.writes_status)
 }

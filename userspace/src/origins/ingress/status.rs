@@ -1,14 +1,21 @@
 //! The status of an Ingress: the addresses at which it is served. It has no conditions.
 
-use super::progress::Progress;
-use super::{changed, elements, service, text};
-use crate::model::verdict::IngressVerdict;
+use crate::model::verdict::OriginVerdict;
+use crate::status::progress::Progress;
+use crate::status::{balancer, changed, elements, text};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+/// What the status needs besides the rest of the verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Manner {
+    /// Whether we write it; otherwise another controller does.
+    pub(super) is_written: bool,
+}
+
 /// Whether a status has all addresses of a verdict.
-pub fn shows(current: &Value, verdict: &IngressVerdict) -> bool {
+pub(super) fn shows(current: &Value, verdict: &OriginVerdict) -> bool {
     let entries = elements(current.pointer("/loadBalancer/ingress"));
     verdict
         .addresses
@@ -17,11 +24,11 @@ pub fn shows(current: &Value, verdict: &IngressVerdict) -> bool {
 }
 
 /// Returns what to write to the status. As those of a Service, addresses appear once it is programmed.
-pub fn desired_status(current: &Value, verdict: &IngressVerdict, progress: &Progress) -> Option<Value> {
-    if !verdict.writes_status {
+pub(super) fn desired_status(current: &Value, verdict: &OriginVerdict, progress: &Progress) -> Option<Value> {
+    if !verdict.says.get().is_some_and(|manner: &Manner| manner.is_written) {
         return None;
     }
-    let shown = service::shown(current, &verdict.addresses, &verdict.programmable, progress);
+    let shown = balancer::shown(current, &verdict.addresses, &verdict.programmable, progress);
     let ports: Vec<Value> =
         verdict.ports.iter().map(|port| json!({ "port": port, "protocol": "TCP" })).collect();
     let entries: Vec<Value> = shown.iter().map(|address| json!({ "ip": address, "ports": ports })).collect();
@@ -29,7 +36,7 @@ pub fn desired_status(current: &Value, verdict: &IngressVerdict, progress: &Prog
 }
 
 /// Returns what to write to the status of an Ingress that is not served: where it has our addresses alone, we wrote them.
-pub fn left(current: &Value, ours: &BTreeSet<IpAddr>) -> Option<Value> {
+pub(super) fn left(current: &Value, ours: &BTreeSet<IpAddr>) -> Option<Value> {
     let entries = elements(current.pointer("/loadBalancer/ingress"));
     let is_ours = |entry: &Value| text(entry, "ip").parse().is_ok_and(|address| ours.contains(&address));
     if entries.is_empty() || !entries.iter().all(is_ours) {
@@ -50,14 +57,16 @@ fn write(current: &Value, entries: Vec<Value>) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Opaque;
     use crate::model::verdict::{Condition, Programmable, Status};
 
-    fn verdict(writes_status: bool, programmable: Programmable) -> IngressVerdict {
-        IngressVerdict {
+    fn verdict(is_written: bool, programmable: Programmable) -> OriginVerdict {
+        OriginVerdict {
+            generation: 0,
             addresses: vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()],
             ports: vec![443],
             programmable,
-            writes_status,
+            says: Opaque::new(Manner { is_written }),
         }
     }
 

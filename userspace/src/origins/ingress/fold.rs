@@ -1,13 +1,12 @@
 //! Ingress and IngressClass. TLS is passed through: a host leads to one Service, and paths are not seen.
 
-use super::super::api::networking::{Backend, Ingress, IngressClass, Path, Rule};
-use super::super::api::object::{InSpec, Raw};
-use super::super::interner::Interner;
-use super::super::value::{self, Findings, Wrong, wrong};
-use super::super::watch_event::Body;
-use super::{findings, meta};
-use crate::model::cluster::{IngressPort, IngressRule, IngressSpec};
-use crate::model::{Kind, Pattern, Problem};
+use super::super::Fetched;
+use super::KIND;
+use super::spec::{IngressPort, IngressRule, IngressSpec, OurClass};
+use super::wire::{Backend, Ingress, IngressClass, Path, Rule};
+use crate::model::{Opaque, Pattern, Problem};
+use crate::sources::kubernetes::interner::Interner;
+use crate::sources::kubernetes::value::{self, Findings, Wrong, wrong};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +14,15 @@ use std::sync::Arc;
 const CONTROLLER: &str = "vestibule.dev/ingress-controller";
 /// The older form of `spec.ingressClassName`.
 const CLASS: &str = "kubernetes.io/ingress.class";
+/// Beginnings of all annotations that are read.
+pub(super) const ANNOTATIONS: [&str; 6] = [
+    CLASS,
+    "haproxy.org/",
+    "haproxy-ingress.github.io/",
+    "nginx.ingress.kubernetes.io/ssl-passthrough",
+    "ingress.kubernetes.io/",
+    "ingress.cilium.io/tls-passthrough",
+];
 /// Annotations of other controllers that ask for TLS passthrough.
 const PASSTHROUGH: [&str; 5] = [
     "haproxy.org/ssl-passthrough",
@@ -33,17 +41,18 @@ const PROXY_PROTOCOL: [&str; 3] = [
 const OFF: [&str; 5] = ["", "false", "no", "off", "disabled"];
 
 /// Folds an IngressClass.
-pub(in super::super) fn class(raw: Raw<InSpec<IngressClass>>) -> (Body, Vec<Problem>) {
-    let spec = raw.body.ok().and_then(|body| body.spec).unwrap_or_default();
-    (Body::IngressClass(spec.controller.as_deref() == Some(CONTROLLER)), Vec::new())
+pub(super) fn class(mut object: Fetched<'_>, _: &Interner) -> (Option<Opaque>, Vec<Problem>) {
+    // One that has no such shape is not ours.
+    let spec = object.spec::<IngressClass>(&mut Findings::of(None));
+    let is_ours = spec.controller.as_deref() == Some(CONTROLLER);
+    (is_ours.then(|| Opaque::new(OurClass)), Vec::new())
 }
 
 /// Folds an Ingress.
-pub(in super::super) fn fold(raw: Raw<InSpec<Ingress>>, interner: &Interner) -> (IngressSpec, Vec<Problem>) {
-    let meta = meta(&raw.meta, interner);
-    let mut found = findings(Kind::Ingress, &meta);
-    let annotations = &raw.meta.annotations;
-    let spec = found.body(raw.body).spec.unwrap_or_default();
+pub(super) fn fold(mut object: Fetched<'_>, interner: &Interner) -> (Option<Opaque>, Vec<Problem>) {
+    let mut found = object.findings(KIND);
+    let annotations = object.annotations;
+    let spec = object.spec::<Ingress>(&mut found);
     let class = spec.ingress_class_name.as_ref().or_else(|| annotations.get(CLASS));
     let class = class.map(|class| interner.of(class));
     let is_passthrough = PASSTHROUGH.iter().any(|name| is_on(annotations, name));
@@ -61,7 +70,7 @@ pub(in super::super) fn fold(raw: Raw<InSpec<Ingress>>, interner: &Interner) -> 
         }
         None => rules(spec.rules.unwrap_or_default(), &mut found, interner),
     };
-    (IngressSpec { meta, class, is_passthrough, rules }, found.into_problems())
+    (Some(Opaque::new(IngressSpec { class, is_passthrough, rules })), found.into_problems())
 }
 
 fn is_on(annotations: &BTreeMap<String, String>, name: &str) -> bool {

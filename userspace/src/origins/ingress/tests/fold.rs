@@ -1,20 +1,32 @@
-use super::super::super::watch_event::Body;
-use super::super::{ingress, ingress_class};
-use super::{interner, lines, raw};
-use crate::model::cluster::IngressSpec;
+use super::super::WATCHED;
+use super::super::spec::{IngressPort, IngressRule, IngressSpec};
+use crate::sources::kubernetes::fold::tests::{fold_origin, garbage, lines, yaml};
 use expect_test::expect;
+use proptest::prelude::*;
+use serde_json::Value;
+
+fn fold(object: &Value) -> (IngressSpec, Vec<String>) {
+    let (folded, problems) = fold_origin(&WATCHED[1], object);
+    (folded.unwrap().says.get::<IngressSpec>().unwrap().clone(), lines(&problems))
+}
 
 fn read(text: &str) -> (IngressSpec, Vec<String>) {
-    let (spec, problems) = ingress(raw(text), &interner());
-    (spec, lines(&problems))
+    fold(&yaml(text)[0])
 }
 
 /// `host -> service:port`, one each.
 fn rules(spec: &IngressSpec) -> Vec<String> {
-    let rule = |rule: &crate::model::cluster::IngressRule| {
-        format!("{} -> {} {:?}", rule.host, rule.service, rule.port)
-    };
+    let rule = |rule: &IngressRule| format!("{} -> {} {:?}", rule.host, rule.service, rule.port);
     spec.rules.iter().map(rule).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_garbage_makes_a_port_of_0(object in prop_oneof![garbage::object(), garbage::broken()]) {
+        prop_assert!(fold(&object).0.rules.iter().all(|rule| rule.port != IngressPort::Number(0)));
+    }
 }
 
 #[test]
@@ -113,10 +125,10 @@ fn annotations_of_other_controllers_are_read() {
 #[test]
 fn a_class_is_ours_by_its_controller() {
     let ours = |controller: &str| {
-        let (body, problems) =
-            ingress_class(raw(&format!("metadata: {{name: c}}\nspec: {{controller: {controller}}}\n")));
+        let text = format!("metadata: {{name: c}}\nspec: {{controller: {controller}}}\n");
+        let (folded, problems) = fold_origin(&WATCHED[0], &yaml(&text)[0]);
         assert_eq!(problems, []);
-        matches!(body, Body::IngressClass(true))
+        folded.is_some()
     };
     assert!(ours("vestibule.dev/ingress-controller"));
     assert!(!ours("k8s.io/ingress-nginx"));

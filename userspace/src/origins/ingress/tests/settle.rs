@@ -1,51 +1,43 @@
 //! Ingresses on listeners of the chart.
 
-use super::*;
+use super::super::spec::{AdoptedClass, IngressPolicy, IngressSpec, served};
+use super::super::{INGRESSES, Ingress, KIND, status};
+use super::{serve, spec};
+use crate::model::{ObjectRef, Opaque, OriginObject, Protocol, claim};
+use crate::origins::Origin;
+use crate::settle::tests::{Scene, meta, name, programmed};
 use expect_test::expect;
+use serde_json::json;
 
 /// A scene with listeners `https` (both families) and `api` of the chart, on which Ingresses are served, and an IngressClass of ours.
 fn scene() -> Scene {
     let mut scene = Scene::new();
     scene.file_listener("https", Protocol::Tls, &["192.0.2.200", "2001:db8::200"], 443, None);
     scene.file_listener("api", Protocol::Tls, &["192.0.2.200"], 6443, None);
-    let cluster = scene.cluster();
-    cluster.policy.ingress.listeners = vec!["https".into(), "api".into()];
-    cluster.ingress.classes.insert("ours".into());
+    serve(scene.cluster(), &["https", "api"]);
     scene.service("a/web", &["10.0.0.1"]);
     scene.service("b/web", &["10.0.0.2"]);
     scene
 }
 
-/// Adds an Ingress of a class with these `host service[:port]`.
-fn ingress<'s>(
-    scene: &'s mut Scene,
-    object: &str,
-    age: i64,
-    class: &str,
-    rules: &[&str],
-) -> &'s mut IngressSpec {
-    let rule = |(at, text): (usize, &&str)| {
-        let (host, backend) = text.split_once(' ').unwrap();
-        let (service, port) = backend.split_once(':').unwrap_or((backend, "443"));
-        let number = port.parse().map(IngressPort::Number);
-        let port = number.unwrap_or_else(|_| IngressPort::Name(port.into()));
-        IngressRule { at, host: pattern(host), service: service.into(), port }
-    };
-    let spec = IngressSpec {
-        meta: meta(object, age),
-        class: Some(class.into()),
-        is_passthrough: false,
-        rules: rules.iter().enumerate().map(rule).collect(),
-    };
-    Arc::make_mut(scene.cluster().ingress.all.entry(name(object)).or_insert(Arc::new(spec)))
+/// Puts in an Ingress of a class with these `host service[:port]`.
+fn ingress(scene: &mut Scene, object: &str, age: i64, class: &str, rules: &[&str]) {
+    ingress_with(scene, object, age, spec(class, rules));
+}
+
+fn ingress_with(scene: &mut Scene, object: &str, age: i64, spec: IngressSpec) {
+    let object = OriginObject { meta: meta(object, age), says: Opaque::new(spec) };
+    scene.cluster().origins.put(INGRESSES, object);
 }
 
 /// `addresses ports programmable [status]`.
 fn verdict(scene: &Scene, object: &str) -> String {
-    let verdicts = scene.compiled().verdicts.ingresses;
-    let Some(verdict) = verdicts.get(&name(object)) else { return "not served".to_owned() };
+    let verdicts = scene.compiled().verdicts.origins;
+    let Some(verdict) = verdicts.get(&ObjectRef { kind: KIND, name: name(object) }) else {
+        return "not served".to_owned();
+    };
     let addresses: Vec<_> = verdict.addresses.iter().map(ToString::to_string).collect();
-    let status = if verdict.writes_status { " status" } else { "" };
+    let status = if verdict.says.get::<status::Manner>().unwrap().is_written { " status" } else { "" };
     let programmed = programmed(&verdict.programmable);
     format!("[{}] {:?} {programmed}{status}", addresses.join(" "), verdict.ports)
 }
@@ -80,18 +72,24 @@ fn only_ingresses_of_our_class_and_of_adopted_ones_are_served() {
         is_annotated_only,
         writes_status,
     };
-    scene.cluster().policy.ingress.adopt = vec![adopt("nginx", true, false), adopt("haproxy", false, true)];
+    let policy = IngressPolicy {
+        listeners: vec!["https".into(), "api".into()],
+        adopt: vec![adopt("nginx", true, false), adopt("haproxy", false, true)],
+    };
+    scene.cluster().policy.origins.set(policy);
     ingress(&mut scene, "a/other", 1, "traefik", &["1.example web"]);
     ingress(&mut scene, "a/plain", 1, "nginx", &["2.example web"]);
-    ingress(&mut scene, "a/annotated", 1, "nginx", &["3.example web"]).is_passthrough = true;
+    let annotated = IngressSpec { is_passthrough: true, ..spec("nginx", &["3.example web"]) };
+    ingress_with(&mut scene, "a/annotated", 1, annotated);
     ingress(&mut scene, "a/all", 1, "haproxy", &["4.example web"]);
-    ingress(&mut scene, "a/without", 1, "", &["5.example web"]).class = None;
+    let without = IngressSpec { class: None, ..spec("", &["5.example web"]) };
+    ingress_with(&mut scene, "a/without", 1, without);
     assert_eq!(verdict(&scene, "a/other"), "not served");
     assert_eq!(verdict(&scene, "a/plain"), "not served");
     assert_eq!(verdict(&scene, "a/without"), "not served");
     assert_eq!(verdict(&scene, "a/annotated"), "[192.0.2.200 2001:db8::200] [443, 6443] programmable");
     assert_eq!(verdict(&scene, "a/all"), "[192.0.2.200 2001:db8::200] [443, 6443] programmable status");
-    scene.cluster().policy.ingress.listeners.clear();
+    scene.cluster().policy.origins.set(IngressPolicy::default());
     assert_eq!(verdict(&scene, "a/all"), "not served");
 }
 
@@ -107,7 +105,7 @@ fn a_host_has_one_owner_and_the_other_is_told_who() {
         "ours",
         &["x.example web", "taken.example web", "kubernetes.default web"],
     );
-    scene.cluster().policy.ingress.listeners = vec!["https".into()];
+    serve(scene.cluster(), &["https"]);
     expect![[r#"
         192.0.2.200:443 Tls taken.example -> static, x.example -> ingress/a/old:x.example
         192.0.2.200:6443 Tls
@@ -126,7 +124,8 @@ fn a_host_has_one_owner_and_the_other_is_told_who() {
     // The namespace that has a name keeps it, even if the other's object is older.
     let claims = scene.compiled().claims;
     let had: Vec<_> = claims.iter().filter(|claim| claim.origin.object().is_some()).cloned().collect();
-    ingress(&mut scene, "b/new", 2, "ours", &[]).meta.created_secs = 0;
+    let rules = ["x.example web", "taken.example web", "kubernetes.default web"];
+    ingress(&mut scene, "b/new", 0, "ours", &rules);
     assert!(scene.bindings().contains("x.example -> ingress/b/new:x.example"), "{}", scene.bindings());
     scene.cluster().possession = claim::possession(&had);
     assert!(scene.bindings().contains("x.example -> ingress/a/old:x.example"), "{}", scene.bindings());
@@ -159,4 +158,39 @@ fn what_the_maps_have_no_room_for_is_not_programmed() {
         "{}",
         verdict(&scene, "a/new")
     );
+}
+
+#[test]
+fn only_what_we_have_written_is_cleared_when_vestibule_is_withdrawn() {
+    let mut scene = scene();
+    let adopted = AdoptedClass { class: "nginx".into(), is_annotated_only: false, writes_status: false };
+    let policy = IngressPolicy { listeners: vec!["https".into()], adopt: vec![adopted] };
+    scene.cluster().policy.origins.set(policy);
+    let (current, ours) = (
+        json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.200"}]}}),
+        ["192.0.2.200".parse().unwrap()].into(),
+    );
+    for (class, cleared) in [("ours", true), ("nginx", false), ("theirs", false)] {
+        let object = OriginObject { meta: meta("a/i", 1), says: Opaque::new(spec(class, &[])) };
+        let cluster = scene.cluster();
+        let withdrawn = Ingress.withdrawn(cluster, &object, &current, &ours, "now");
+        assert_eq!(withdrawn, cleared.then(|| json!({"loadBalancer": {"ingress": null}})), "{class}");
+        assert_eq!(served(cluster, object.says.get().unwrap()).is_some(), class != "theirs");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_service_is_told_where_an_ingress_that_is_served_leads_to_it() {
+    use crate::model::{Kind, Problem};
+    let mut scene = scene();
+    ingress(&mut scene, "a/ours", 1, "ours", &["1.example web"]);
+    ingress(&mut scene, "b/theirs", 1, "theirs", &["2.example web"]);
+    for object in ["a/web", "b/web"] {
+        let service = ObjectRef { kind: Kind::Service, name: name(object) };
+        scene
+            .cluster()
+            .problems
+            .push(Problem::warning("spec.ports[0]", "is wrong", "correct it").object(service));
+    }
+    assert_eq!(scene.problems(), "warning: Service a/web: spec.ports[0]: is wrong; correct it");
 }
