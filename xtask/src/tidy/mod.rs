@@ -12,6 +12,8 @@ mod boundaries;
 mod stages;
 /// Imports between modules of user space.
 mod imports;
+/// Which files name an origin.
+mod origins;
 /// Names and lengths of files.
 mod files;
 /// How many fields a struct of the loop may have.
@@ -58,6 +60,7 @@ fn check(tree: &Tree) -> Vec<String> {
         boundaries::check,
         stages::check,
         imports::circles,
+        origins::named,
         structs::sizes,
         files::names,
         files::retired,
