@@ -29,6 +29,8 @@ type Named = Object<super::api::object::Nothing, false>;
 /// Which kinds there are, and their watches.
 struct Discovery {
     start: Start,
+    /// Kinds that a CRD brings, of those that are read.
+    optional: Vec<Source>,
     watches: JoinSet<()>,
     running: BTreeMap<Source, (&'static str, AbortHandle)>,
     /// Kinds whose CRD changed: its versions are to be asked for.
@@ -56,21 +58,25 @@ pub(super) fn spawn(watches: &mut JoinSet<()>, options: Options, outbox: mpsc::S
     let of_every_cluster = Source::of_controller(&policy)
         .filter(|source| *source != Source::Definitions)
         .filter_map(|source| Some((source, source.fixed_version()?)));
+    let optional: Vec<Source> =
+        Source::of_controller(&policy).filter(|source| !source.versions().is_empty()).collect();
     let start = Start::new(options, outbox);
     for (source, version) in of_every_cluster {
         start.watch(watches, source, version, 0);
     }
-    watches.spawn(run(start));
+    watches.spawn(run(start, optional));
 }
 
 /// Follows CRDs and runs a watch for each kind that we read; for ever.
-async fn run(start: Start) {
+async fn run(start: Start, optional: Vec<Source>) {
     let (eyes, mut sights) = mpsc::channel(16);
-    let sink = Eyes { out: eyes, outbox: start.outbox.clone(), listed: BTreeSet::new() };
+    let sink =
+        Eyes { out: eyes, outbox: start.outbox.clone(), optional: optional.clone(), listed: BTreeSet::new() };
     let mut watches = JoinSet::new();
     watches.spawn(Watch::<Named, _>::new(start.client.clone(), Source::Definitions.target("v1"), sink).run());
     let mut discovery = Discovery {
         start,
+        optional,
         watches,
         running: BTreeMap::new(),
         asked: BTreeSet::new(),
@@ -101,7 +107,7 @@ impl Discovery {
     async fn see(&mut self, sight: Sight) {
         match sight {
             Sight::All(all) => {
-                for source in optional() {
+                for source in self.optional.clone() {
                     if all.contains(&source) {
                         self.asked.insert(source);
                     } else {
@@ -233,23 +239,20 @@ fn best(source: Source, served: &[String]) -> Option<&'static str> {
     source.versions().iter().copied().find(|version| served.iter().any(|of| of == version))
 }
 
-/// Kinds that a CRD brings.
-fn optional() -> impl Iterator<Item = Source> {
-    Source::all().filter(|source| !source.versions().is_empty())
-}
-
 /// Picks the CRDs that we ask for.
 struct Eyes {
     out: mpsc::Sender<Sight>,
     outbox: mpsc::Sender<Message>,
+    optional: Vec<Source>,
     listed: BTreeSet<Source>,
 }
 
 impl Sink<Named> for Eyes {
     async fn take(&mut self, event: Event<Named>) {
+        let optional = &self.optional;
         let of = |object: &Named| {
             let name = object.0.meta.name.as_deref()?;
-            optional().find(|source| source.definition() == name)
+            optional.iter().copied().find(|source| source.definition() == name)
         };
         let tell = |news| Message { source: Source::Definitions, epoch: 0, news };
         let sight = match event {

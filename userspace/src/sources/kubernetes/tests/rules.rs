@@ -6,7 +6,7 @@ use super::super::watch::{Event, Sink, Watch};
 use super::super::watches::{Options, Reads};
 use super::server::Answer::{self, Ended, Open, Page, Refuse, Slow};
 use super::server::{Api, SERVICES, Server, bookmark, event, listed, parameter, service, status};
-use crate::model::cluster::Policy;
+use crate::model::cluster::{Policy, PoolPolicy};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use std::sync::{Arc, Mutex};
@@ -231,4 +231,23 @@ async fn a_definition_that_is_deleted_within_a_streamed_list_is_not_asked_for() 
     })
     .await;
     assert_eq!(api.asked().len(), 1, "{:?}", api.asked());
+}
+
+/// The chart grants no right to read it then.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_the_chart_does_not_name_is_not_read_because_its_definition_is_there() {
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    for (namespaces, questions) in [(vec![], 1), (vec!["metallb-system".into()], 2)] {
+        let lines = vec![event("ADDED", "ipaddresspools.metallb.io", 5), listed(9)];
+        let (api, client) = Api::serve(definitions, [Open(lines)]);
+        let policy = Policy { pools: PoolPolicy { namespaces }, ..Policy::default() };
+        let mut store = Store::start(Options { client, policy, reads: Reads::Origins });
+        let _ = timeout(Duration::from_secs(5), async {
+            while !store.is_complete() {
+                store.changed().await;
+            }
+        })
+        .await;
+        assert_eq!(api.asked().len().min(2), questions, "{:?}", api.asked());
+    }
 }
