@@ -2,7 +2,7 @@
 //! gives them ports that the programs do not see, so both may meet on one four-tuple to a backend.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tests::server::{read_line, reset};
 use tests::tls;
 use tests::topology::{Options, UPLINK};
 
-use crate::scene::{AT_ONCE, ECHO_PORT, Scene};
+use crate::scene::{AT_ONCE, ECHO_PORT, Scene, eventually};
 
 /// The pod's network.
 const POD_NET: u8 = 9;
@@ -176,6 +176,76 @@ fn replies_to_a_masqueraded_connection_are_not_swallowed_while_we_connect() {
         assert_eq!(answered, PORTS.count() - 1, "{family:?}");
         echoes(&mut masqueraded);
         reset(&masqueraded).unwrap();
+    }
+}
+
+/// How a client ends its connection.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    Close,
+    Reset,
+}
+
+impl Ending {
+    fn of(self, mut stream: TcpStream) {
+        match self {
+            Self::Reset => reset(&stream).unwrap(),
+            Self::Close => {
+                stream.shutdown(Shutdown::Write).unwrap();
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+            }
+        }
+    }
+}
+
+/// The other direction: conntrack does not know our ports, so here it gives a new connection the port of an open one of ours. The
+/// backend answers its SYNs by challenge ACKs (RFC 5961 section 4), which reach our client, and mean nothing to it.
+#[test]
+fn a_connection_that_conntrack_gives_the_port_of_an_open_one_of_ours_waits_until_that_ends() {
+    tests::skip_without_root!();
+    for end in [Ending::Close, Ending::Reset] {
+        let node = Node::new();
+        for family in FAMILIES {
+            let challenged = || node.scene.lab.tenants[0].namespace.statistic("TcpExt", "TCPSYNChallenge");
+            let mut ours: Vec<TcpStream> = PORTS.map(|_| node.through(family).0).collect();
+            let before = challenged().unwrap();
+            std::thread::scope(|scope| {
+                let ((waiting, times), moved) = node.scene.counted(|| {
+                    let waiting = scope.spawn(|| {
+                        node.pod
+                            .run(|| TcpStream::connect_timeout(&Node::at(family), Duration::from_secs(20)))
+                    });
+                    let mut times = Vec::new();
+                    assert!(
+                        eventually(Duration::from_secs(8), || {
+                            times.extend(ours.iter_mut().map(echoes));
+                            challenged().unwrap() >= before + 3
+                        }),
+                        "{family:?}: the masqueraded connection's SYN met none of ours"
+                    );
+                    (waiting, times)
+                });
+                let slowest = times.into_iter().max().unwrap();
+                assert!(
+                    slowest < Duration::from_millis(150),
+                    "{family:?}: {slowest:?}: sent again, {moved:?}"
+                );
+                let passed =
+                    |reason: &String| ["ForwardBackend", "ForwardClient", "NotOurs"].contains(&&**reason);
+                assert!(moved.keys().all(passed), "{family:?}: {moved:?}");
+                assert!(!waiting.is_finished(), "{family:?}: it connected, {moved:?}");
+                ours.into_iter().for_each(|stream| end.of(stream));
+                let mut masqueraded = waiting.join().unwrap().unwrap();
+                masqueraded.set_read_timeout(Some(AT_ONCE)).unwrap();
+                assert_eq!(
+                    read_line(&mut masqueraded).unwrap().unwrap(),
+                    "tenant-a/0",
+                    "{family:?}, {end:?}"
+                );
+                echoes(&mut masqueraded);
+                reset(&masqueraded).unwrap();
+            });
+        }
     }
 }
 

@@ -162,6 +162,17 @@ impl Namespace {
         self.run(|| fs::write(&path, value)).with_context(|| format!("writing {value} to {}", path.display()))
     }
 
+    /// Returns a counter of the namespace's own stack, such as `OutRsts` of `Tcp`.
+    pub fn statistic(&self, group: &str, name: &str) -> Result<u64> {
+        // "net" is the calling process's first thread's, "thread-self/net" that of this thread.
+        let files = ["snmp", "netstat"].map(|file| Path::new("/proc/thread-self/net").join(file));
+        let texts = self.run(|| files.map(fs::read_to_string));
+        let texts =
+            texts.into_iter().collect::<Result<String, _>>().context("reading counters of the stack")?;
+        let found = statistic(&texts, group, name);
+        found.with_context(|| format!("no counter {name} of {group} in {}", self.name))
+    }
+
     /// Enables forwarding of IPv4 and IPv6.
     pub fn forward(&self) -> Result<()> {
         self.sysctl("net/ipv4/ip_forward", "1")?;
@@ -192,6 +203,14 @@ impl Drop for Namespace {
     fn drop(&mut self) {
         remove(&self.path());
     }
+}
+
+/// Finds a counter in the texts of `/proc/net/snmp` and `/proc/net/netstat`: of each group a line of names, and one of values.
+fn statistic(texts: &str, group: &str, name: &str) -> Option<u64> {
+    let mut lines = texts.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(": "));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let mut both = names.split_whitespace().zip(values.split_whitespace());
+    both.find(|(found, _)| *found == name)?.1.parse().ok()
 }
 
 /// One end of a link: a device name in a namespace.
@@ -331,4 +350,18 @@ fn mount_bpf() -> Result<()> {
     }
     mount(Some("bpf"), BPF_DIR, Some("bpf"), MsFlags::empty(), None::<&str>)
         .context("mounting the BPF file system")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_below_its_name() {
+        let texts = "Tcp: A OutRsts\nTcp: 1 23\nTcpExt: OutRsts B\nTcpExt: 4 5\n";
+        assert_eq!(statistic(texts, "Tcp", "OutRsts"), Some(23));
+        assert_eq!(statistic(texts, "TcpExt", "B"), Some(5));
+        assert_eq!(statistic(texts, "Tcp", "B"), None);
+        assert_eq!(statistic(texts, "Udp", "A"), None);
+    }
 }
