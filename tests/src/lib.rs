@@ -69,6 +69,8 @@ pub mod icmp;
 pub mod ip_options;
 /// Loss, duplication and reordering between two devices.
 pub mod injector;
+/// Captured RSTs, and the reasons counted for them.
+pub mod resets;
 /// Client, balancer and tenants.
 pub mod topology;
 /// Forged packets for a connection through Vestibule and for a direct one.

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use ::tests::daemon::Daemon;
 use ::tests::dice::Dice;
+use ::tests::resets::capture::Capture;
+use ::tests::resets::ledger::{self, Sums, Verdict};
 use anyhow::{Context, Result};
 use nix::sys::signal::Signal;
 
 use crate::book::Book;
-use crate::capture::Capture;
-use crate::ledger::{self, Sums, Verdict};
 use crate::network::{Network, devices};
 use crate::signals;
 use crate::tail::Tail;

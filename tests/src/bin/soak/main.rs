@@ -24,12 +24,8 @@ mod client;
 mod server;
 /// The stranger.
 mod stranger;
-/// Captured RSTs.
-mod capture;
 /// The last packets.
 mod tail;
-/// Their comparison with the counters.
-mod ledger;
 /// Signals.
 mod signals;
 /// Loss, changes, and the daemon's life.
@@ -46,9 +42,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use tests::net;
+use tests::resets::capture::Capture;
 
 use book::Book;
-use capture::Capture;
 use director::Director;
 use network::Network;
 use options::Options;
@@ -81,7 +77,7 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     let network = Network::new(seed).context("making the network")?;
     let book = Arc::new(Book::default());
     let servers = Servers::start(&book, &network.sites)?;
-    let capture = Capture::start(&network.node)?;
+    let capture = Capture::start(&network.node, &Network::addresses())?;
     let tail = Tail::start(&network.node)?;
     let mut director = Director::new(&book, &network, (&capture, &tail), seed)?;
     let (tap, ethernet) = network.tap_of_stranger()?;

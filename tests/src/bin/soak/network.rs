@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 
 use anyhow::Result;
-use tests::addresses::{BALANCER, FAMILIES, Family, balancer, host};
+use tests::addresses::{BALANCER, FAMILIES, Family, balancer, host, vip};
 use tests::injector::{Faults, Injector};
 use tests::net::{End, Namespace, veth};
 use tests::tap::Tap;
@@ -90,6 +90,12 @@ impl Network {
         }
         network.injectors = injectors;
         Ok(network)
+    }
+
+    /// The node's addresses that connections have: the VIPs, and those towards backends.
+    pub(crate) fn addresses() -> Vec<IpAddr> {
+        let own = |family| SITE_NETS.map(|net| balancer(family, net)).into_iter().chain([vip(family)]);
+        FAMILIES.into_iter().flat_map(own).collect()
     }
 
     /// Frames that the stranger sends, with the link addresses they need.

@@ -9,7 +9,6 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 
 use crate::book::{Fault, Note};
-use crate::capture::age;
 use crate::director::Director;
 use crate::network::device_name;
 use crate::stranger::HOPS;
@@ -149,7 +148,7 @@ fn resets(text: &mut String, director: &Director<'_>, concerned: &[String], now:
         writeln!(
             text,
             "{:>9.3?} ago {direction} {device}: {} > {} seq {} ack {} flags {:#x} hops {}",
-            age(seen, now),
+            now.saturating_duration_since(seen.at),
             segment.from,
             segment.to,
             segment.seq,

@@ -13,9 +13,9 @@ use anyhow::{Context, Result};
 use nix::sys::socket::{self, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use tests::net::Namespace;
+use tests::resets::capture::{self, Frame, give, jump, load};
 
 use crate::book::locked;
-use crate::capture::{self, Frame, give, jump, load};
 
 /// Packets that are remembered: some seconds.
 const KEPT: usize = 150_000;

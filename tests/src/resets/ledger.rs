@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::thread::sleep;
 use std::time::Duration;
 
-use ::tests::daemon::Daemon;
-use ::tests::net::Namespace;
 use anyhow::{Context, Result};
 use common::reason::Reason;
 
-use crate::capture::{Capture, Counts, of_stack};
+use super::capture::{Capture, Counts};
+use crate::daemon::Daemon;
+use crate::net::Namespace;
 
 /// Reasons for which one RST of ours is sent: to the sender of the packet, or to the end that waits.
 const ONE: &[Reason] = &[
@@ -65,6 +65,15 @@ const PASSED: &[Reason] =
 /// copy always has a link address.
 const UNCERTAIN: &[Reason] = &[Reason::HelloBufferFailed, Reason::HelloEvicted, Reason::EmitCopyLost];
 
+/// The RSTs that leave for a packet or an event with this reason; `None`: they are not known.
+pub fn for_each(reason: Reason) -> Option<u64> {
+    if UNCERTAIN.contains(&reason) {
+        return None;
+    }
+    let of = |list: &[Reason], times| u64::from(list.contains(&reason)) * times;
+    Some(of(ONE, 1) + of(TWO, 2) + of(PASSED, 1))
+}
+
 /// Time between two samples, and within each until what was counted has reached the capture.
 const PAUSE: Duration = Duration::from_millis(100);
 const ARRIVAL: Duration = Duration::from_millis(40);
@@ -75,16 +84,16 @@ const SAMPLES: u32 = 600;
 
 /// Both sides of the comparison.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sums {
-    pub(crate) captured: Counts,
+pub struct Sums {
+    pub captured: Counts,
     /// RSTs of the node's own stack, which are captured as well.
-    pub(crate) of_stack: u64,
+    pub of_stack: u64,
     /// By reason, each times its RSTs.
-    pub(crate) counted: BTreeMap<&'static str, u64>,
-    pub(crate) own: u64,
-    pub(crate) passed: u64,
+    pub counted: BTreeMap<&'static str, u64>,
+    pub own: u64,
+    pub passed: u64,
     /// Packets for reasons whose RSTs are not known.
-    pub(crate) uncertain: u64,
+    pub uncertain: u64,
 }
 
 impl Sums {
@@ -107,25 +116,25 @@ impl Sums {
     }
 
     /// Whether everything captured was counted, and the reverse.
-    pub(crate) fn are_equal(&self) -> bool {
+    pub fn are_equal(&self) -> bool {
         (self.captured.own, self.captured.passed, 0) == (self.own, self.passed, self.uncertain)
     }
 
     /// Both sides in one line.
-    pub(crate) fn difference(&self) -> String {
+    pub fn difference(&self) -> String {
         let Self { captured, own, passed, uncertain, .. } = self;
         format!("own {} / {own}, passed {} / {passed}, uncertain {uncertain}", captured.own, captured.passed)
     }
 
     /// RSTs captured as sent, and counted.
-    pub(crate) fn totals(&self) -> [u64; 2] {
+    pub fn totals(&self) -> [u64; 2] {
         [self.captured.own + self.captured.passed, self.own + self.passed]
     }
 }
 
 /// The end of a comparison.
 #[derive(Clone, Debug)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     Equal(Sums),
     Unequal(Sums),
     /// There is always some traffic, or the capture missed RSTs, or it did not read all in time.
@@ -167,7 +176,7 @@ impl Watch {
 }
 
 /// Waits until nothing moves, and compares.
-pub(crate) fn compare(daemon: &Daemon, node: &Namespace, capture: &Capture) -> Result<Verdict> {
+pub fn compare(daemon: &Daemon, node: &Namespace, capture: &Capture) -> Result<Verdict> {
     let mut watch = Watch::default();
     for _ in 0..SAMPLES {
         if let Some(verdict) = watch.add(sample(daemon, node, capture)?) {
@@ -181,7 +190,7 @@ pub(crate) fn compare(daemon: &Daemon, node: &Namespace, capture: &Capture) -> R
 /// The numbers at one moment.
 fn sample(daemon: &Daemon, node: &Namespace, capture: &Capture) -> Result<Sums> {
     let reasons = daemon.reasons().context("reading the counters")?;
-    let of_stack = of_stack(node)?;
+    let of_stack = node.statistic("Tcp", "OutRsts")?;
     // What was counted is captured by now, but may wait to be queued.
     sleep(ARRIVAL);
     Ok(Sums::of(&reasons, capture.counts()?, of_stack))

@@ -9,19 +9,16 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use ::tests::addresses::{FAMILIES, balancer, vip};
-use ::tests::net::Namespace;
-use ::tests::packet::Segment;
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::{self, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 
-use crate::book::locked;
-use crate::tenants::SITE_NETS;
+use crate::net::Namespace;
+use crate::packet::Segment;
 
 /// Hop limit of segments that we make.
 const OWN_HOPS: u8 = 64;
@@ -50,51 +47,54 @@ const FILTER: [libc::sock_filter; 15] = [
     give(0),
 ];
 
-pub(crate) const fn load(size: u32, at: u32) -> libc::sock_filter {
+/// An instruction of a filter: loads what is at this offset.
+pub const fn load(size: u32, at: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_LD | size | libc::BPF_ABS) as u16, jt: 0, jf: 0, k: at }
 }
 
-pub(crate) const fn jump(test: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+/// One that skips `jt` instructions if the test holds, and `jf` if not.
+pub const fn jump(test: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_JMP | test | libc::BPF_K) as u16, jt, jf, k }
 }
 
-pub(crate) const fn give(bytes: u32) -> libc::sock_filter {
+/// One that passes this many bytes of the frame; 0 drops it.
+pub const fn give(bytes: u32) -> libc::sock_filter {
     libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: bytes }
 }
 
 /// A RST as it was seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
-    pub(crate) at: Instant,
+pub struct Seen {
+    pub at: Instant,
     /// Index of the node's device.
-    pub(crate) device: u32,
+    pub device: u32,
     /// Whether the node sent it.
-    pub(crate) sent: bool,
-    pub(crate) segment: Segment,
+    pub sent: bool,
+    pub segment: Segment,
 }
 
 /// Numbers of RSTs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub struct Counts {
     /// Sent by the node itself: by our programs or by its stack.
-    pub(crate) own: u64,
+    pub own: u64,
     /// Passed on by our programs.
-    pub(crate) passed: u64,
+    pub passed: u64,
     /// Forwarded by the node's stack between two other hosts.
-    pub(crate) forwarded: u64,
+    pub forwarded: u64,
     /// Received by the node.
-    pub(crate) received: u64,
+    pub received: u64,
     /// Read and counted above.
-    pub(crate) seen: u64,
+    pub seen: u64,
     /// That the kernel has queued for the capture. Those that are not `seen` still wait to be read.
-    pub(crate) queued: u64,
+    pub queued: u64,
     /// That the kernel has dropped, because they came faster than they were read.
-    pub(crate) missed: u64,
+    pub missed: u64,
 }
 
 impl Counts {
     /// Whether no RST waits to be read. One that is read after the kernel was asked makes `seen` the greater number.
-    pub(crate) fn are_all_read(&self) -> bool {
+    pub fn are_all_read(&self) -> bool {
         self.seen == self.queued
     }
 }
@@ -132,11 +132,13 @@ struct Shared {
     /// Locked while the kernel is asked, as each answer is given once.
     statistics: Mutex<Statistics>,
     last: Mutex<VecDeque<Seen>>,
+    /// The node's addresses that connections have.
+    addresses: Vec<IpAddr>,
     stop: AtomicBool,
 }
 
 impl Shared {
-    fn new(fd: OwnedFd) -> Self {
+    fn new(fd: OwnedFd, addresses: &[IpAddr]) -> Self {
         Self {
             fd,
             own: AtomicU64::new(0),
@@ -146,6 +148,7 @@ impl Shared {
             seen: AtomicU64::new(0),
             statistics: Mutex::default(),
             last: Mutex::default(),
+            addresses: addresses.to_vec(),
             stop: AtomicBool::new(false),
         }
     }
@@ -160,18 +163,19 @@ impl Shared {
 
 /// A running capture.
 #[derive(Debug)]
-pub(crate) struct Capture {
+pub struct Capture {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Capture {
-    /// Starts capturing on all devices of the namespace.
-    pub(crate) fn start(node: &Namespace) -> Result<Self> {
+    /// Starts capturing on all devices of the namespace, whose connections have these addresses: the VIPs, and those that
+    /// backends see.
+    pub fn start(node: &Namespace, addresses: &[IpAddr]) -> Result<Self> {
         let fd = node.run(|| open(&FILTER)).context("opening a packet socket")?;
         socket::setsockopt(&fd, sockopt::RcvBufForce, &BUFFER_BYTES).context("a large buffer")?;
         socket::setsockopt(&fd, sockopt::ReceiveTimeout, &TimeVal::milliseconds(20))?;
-        let shared = Arc::new(Shared::new(fd));
+        let shared = Arc::new(Shared::new(fd, addresses));
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("capture".into()).spawn(move || {
             while !own.stop.load(Ordering::Relaxed) {
@@ -182,7 +186,7 @@ impl Capture {
     }
 
     /// The numbers so far. The kernel is asked first.
-    pub(crate) fn counts(&self) -> Result<Counts> {
+    pub fn counts(&self) -> Result<Counts> {
         ensure!(self.thread.as_ref().is_some_and(|thread| !thread.is_finished()), "the capture has ended");
         let s = &self.shared;
         let statistics = s.statistics().context("statistics of the packet socket")?;
@@ -200,7 +204,7 @@ impl Capture {
     }
 
     /// The last RSTs, oldest first.
-    pub(crate) fn last(&self) -> Vec<Seen> {
+    pub fn last(&self) -> Vec<Seen> {
         locked(&self.shared.last).iter().cloned().collect()
     }
 }
@@ -215,7 +219,7 @@ impl Drop for Capture {
 }
 
 /// Opens a packet socket on all devices of the calling thread's namespace, with a filter.
-pub(crate) fn open(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
+pub fn open(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     // SAFETY: socket(2) with constants. Protocol 0: nothing is queued before bind.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
@@ -250,16 +254,17 @@ pub(crate) fn open(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
 }
 
 /// A frame that was captured, as far as it was read.
-pub(crate) struct Frame {
-    pub(crate) length: usize,
+#[derive(Clone, Copy, Debug)]
+pub struct Frame {
+    pub length: usize,
     /// Index of the node's device.
-    pub(crate) device: u32,
+    pub device: u32,
     /// Whether the node sent it.
-    pub(crate) sent: bool,
+    pub sent: bool,
 }
 
 /// Waits a short time for a frame, and reads its first bytes.
-pub(crate) fn next(fd: &OwnedFd, buffer: &mut [u8]) -> Option<Frame> {
+pub fn next(fd: &OwnedFd, buffer: &mut [u8]) -> Option<Frame> {
     // SAFETY: all-zero is a valid sockaddr_ll.
     let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     let mut from_bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
@@ -287,9 +292,7 @@ fn receive(shared: &Shared) {
     let segment = parsed(frame);
     let counter = match (sent, hops == OWN_HOPS) {
         (true, true) => &shared.own,
-        (true, false) if segment.as_ref().is_some_and(|segment| !is_nodes(segment.from.ip())) => {
-            &shared.forwarded
-        }
+        (true, false) if is_of_another(segment.as_ref(), &shared.addresses) => &shared.forwarded,
         (true, false) => &shared.passed,
         (false, _) => &shared.received,
     };
@@ -302,11 +305,9 @@ fn receive(shared: &Shared) {
     last.extend(segment.map(|segment| Seen { at: Instant::now(), device, sent, segment }));
 }
 
-/// Whether an address is the VIP, or one that the node has towards backends.
-fn is_nodes(address: IpAddr) -> bool {
-    let own =
-        |family| SITE_NETS.map(|net| balancer(family, net)).contains(&address) || vip(family) == address;
-    FAMILIES.into_iter().any(own)
+/// Whether a segment is known to be from none of the node's addresses.
+fn is_of_another(segment: Option<&Segment>, addresses: &[IpAddr]) -> bool {
+    segment.is_some_and(|segment| !addresses.contains(&segment.from.ip()))
 }
 
 /// Reads the fields that a report shows; a malformed segment has fewer.
@@ -326,7 +327,7 @@ fn parsed(frame: &[u8]) -> Option<Segment> {
             ),
         };
         let (from, to) = (SocketAddr::new(from, port(at)?), SocketAddr::new(to, port(at + 2)?));
-        Some(::tests::packet::segment(from, to).flags(*frame.get(at + 13)?))
+        Some(crate::packet::segment(from, to).flags(*frame.get(at + 13)?))
     })
 }
 
@@ -350,18 +351,8 @@ fn read_statistics(fd: &OwnedFd) -> Result<[u32; 2]> {
     Ok(stats)
 }
 
-/// RSTs that the namespace's own stack has sent so far.
-pub(crate) fn of_stack(node: &Namespace) -> Result<u64> {
-    let text = node.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp")).context("reading snmp")?;
-    let mut tcp = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-    let (names, values) = (tcp.next().context("no names")?, tcp.next().context("no values")?);
-    let found = names.split_whitespace().zip(values.split_whitespace()).find(|(name, _)| *name == "OutRsts");
-    found.context("no OutRsts")?.1.parse().context("OutRsts")
-}
-
-/// The age of a RST in a report.
-pub(crate) fn age(seen: &Seen, now: Instant) -> Duration {
-    now.saturating_duration_since(seen.at)
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
