@@ -52,6 +52,9 @@ pub struct Backend {
     pub stream: Vec<u8>,
     /// The distance by which its sequence numbers are moved towards the client, once seen.
     pub delta: Option<u32>,
+    /// Of packets that left at the same moment it is not known which it received first, and that matters: `stream` may be
+    /// another.
+    pub doubtful: bool,
 }
 
 impl Client {
@@ -98,7 +101,7 @@ impl Client {
 
 impl Backend {
     pub fn new(connection: Ends, isn: u32) -> Self {
-        Self { connection, isn, next: BACKEND_ISN, time: 0, stream: Vec::new(), delta: None }
+        Self { connection, isn, next: BACKEND_ISN, time: 0, stream: Vec::new(), delta: None, doubtful: false }
     }
 
     /// Whether it was dialled for this connection, with this initial sequence number.
@@ -114,6 +117,25 @@ impl Backend {
         if let Some(new) = segment.payload.get(known..) {
             self.stream.extend(new);
         }
+    }
+
+    /// Records segments that were sent to it at the same moment, in any order: like a receiver that waits for what is missing
+    /// before them.
+    pub fn receives_at_once(&mut self, mut segments: Vec<Segment>) {
+        let first = self.isn.wrapping_add(1);
+        segments.sort_by_key(|segment| segment.seq.wrapping_sub(first));
+        let start = self.stream.len();
+        for segment in &segments {
+            self.receives(segment);
+        }
+        // Bytes that are new to it, in two versions.
+        let new = &self.stream[start..];
+        let differs = |segment: &Segment| {
+            let at = segment.seq.wrapping_sub(first).wrapping_sub(start as u32);
+            let known = |offset: usize| new.get(at.wrapping_add(offset as u32) as usize);
+            (0..).zip(&segment.payload).any(|(offset, byte)| known(offset).is_some_and(|known| known != byte))
+        };
+        self.doubtful |= segments.iter().any(differs);
     }
 
     /// Records a segment that it sends.

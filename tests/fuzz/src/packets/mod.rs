@@ -14,12 +14,14 @@ mod map_laws;
 mod orders;
 /// Two steps at the same moment, on two CPUs.
 mod race;
+/// Invariants of the packets that leave in them.
+mod race_laws;
 
 use anyhow::Result;
 use common::decide::source_port::{self, position};
 use common::maps::address::Port;
 use common::maps::backend::Backend;
-use common::maps::flow::BackendTuple;
+use common::maps::flow::{BackendTuple, Reply};
 use common::maps::listener::{Listener, PROTOCOL_TCP, PROTOCOL_TLS, ROLE_OWN, ROLE_SOURCE, ROLE_VIP};
 use common::maps::name;
 use common::maps::settings::{Cursors, Settings};
@@ -96,7 +98,7 @@ impl Bench {
     pub fn check(&mut self, input: &[u8], note: impl FnMut(usize)) {
         let (setting, steps) = decode::input(input);
         self.begin(setting);
-        let mut run = Run { bench: self, setting, known: Known::new(), last: None, raced: false, note };
+        let mut run = Run { bench: self, setting, known: Known::new(), last: None, note };
         for step in &steps {
             run.step(step);
         }
@@ -133,6 +135,12 @@ impl Bench {
         }
     }
 
+    /// The connection that has this port to this backend, by the maps.
+    fn holder(&self, tuple: &BackendTuple) -> Option<Ends> {
+        let reply = self.programs.entry::<_, Reply>(name::NATS, *tuple)?;
+        Some(hosts::ends_of_client(&reply.tuple()))
+    }
+
     fn flag(&mut self, index: usize, flags: u8) {
         let backend = Backend { flags, ..self.backends[index] };
         self.programs.insert(name::BACKENDS, index as u32 + 1, backend);
@@ -153,9 +161,6 @@ struct Run<'a, N> {
     setting: Setting,
     known: Known,
     last: Option<(Device, Vec<u8>)>,
-    /// Two packets were given at the same moment. From then on what each end knows is not certain, and only the laws of the
-    /// maps hold.
-    raced: bool,
     note: N,
 }
 
@@ -193,7 +198,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
 
     /// Runs a frame that arrives.
     fn give(&mut self, device: Device, frame: Vec<u8>, gso: bool) {
-        let given = Given::new(&self.known, &frame);
+        let given = Given::new(&self.known, &frame, |tuple| self.bench.holder(tuple));
         if let Some(ends) = given.ends.filter(|(_, to)| hosts::is_vip(to.ip())) {
             self.known.clients.entry(ends).or_default().speaks(&frame);
         }
@@ -204,13 +209,8 @@ impl<N: FnMut(usize)> Run<'_, N> {
         } else {
             programs.ingress(device, &frame)
         };
-        if self.raced {
-            self.learn(packet_laws::packets(&outcome));
-            self.look(Reason::NotOurs, given.connection);
-            self.last = Some((device, frame));
-            return;
-        }
         let reason = packet_laws::reason(&given, &outcome);
+        packet_laws::resets(&outcome.counted, packet_laws::packets(&outcome));
         let programs = &self.bench.programs;
         for packet in packet_laws::packets(&outcome) {
             let content = |connection| map_laws::content(programs, hosts::tuple(connection));
@@ -224,9 +224,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
     fn look(&mut self, reason: Reason, connection: Option<Ends>) {
         let held = Held::read(&self.bench.programs);
         held.check(&self.bench.programs, !self.setting.impatient);
-        if !self.raced {
-            packet_laws::streams(&self.known);
-        }
+        packet_laws::streams(&self.known);
         let state = connection.map_or(0, |connection| held.state(&hosts::tuple(connection)));
         (self.note)(state << 7 | reason as usize);
     }

@@ -41,6 +41,11 @@ pub fn about(client: ClientTuple, reason: Reason) -> Expiry {
     Expiry { client, seq, reason: reason as u32, generation: 0, seen_secs: 0 }
 }
 
+/// Whether it resets what was counted before: the program that evicts a hello counts it, and leaves its client to the daemon.
+pub fn resets_what_was_counted(order: Order) -> bool {
+    KINDS.get(order.kind).is_some_and(|(reason, _)| *reason == Reason::HelloEvicted)
+}
+
 /// Whether the order is one of these.
 fn is(order: &Expiry, reasons: &[Reason]) -> bool {
     reasons.iter().any(|reason| order.reason == *reason as u32)
@@ -119,7 +124,7 @@ impl<N: FnMut(usize)> Run<'_, N> {
         if outcome.verdict == 1 {
             assert!(before.has_as(&after), "nothing was done, but something changed: {order:?}");
         }
-        if is(order, &[Reason::ExpireProbe]) && outcome.verdict == 0 && !self.raced {
+        if is(order, &[Reason::ExpireProbe]) && outcome.verdict == 0 {
             let connection = after.flows[&order.client].connection;
             assert_eq!(connection.state, FLOW_ESTABLISHED, "a probe ends nothing");
             assert!(connection.flags & FLOW_PROBED != 0 && connection.flags & ON_TRIAL != 0);
@@ -136,10 +141,6 @@ impl<N: FnMut(usize)> Run<'_, N> {
         let reason =
             KINDS.iter().find(|(reason, _)| *reason as u32 == order.reason).expect("a kind of order").0;
         let outcome = self.bench.programs.expire(order);
-        if self.raced {
-            self.look(reason, Some(ends));
-            return outcome;
-        }
         let moved = outcome.counted.iter().find(|(counted, _)| *counted == reason).map_or(0, |(_, by)| *by);
         match outcome.verdict {
             // A SYN that is sent again is counted as what it turns out to be.
@@ -155,6 +156,9 @@ impl<N: FnMut(usize)> Run<'_, N> {
             outcome.counted
         );
         assert_ne!(outcome.verdict, verdict::REDIRECT);
+        if reason != Reason::HelloEvicted {
+            packet_laws::resets(&outcome.counted, packet_laws::packets(&outcome));
+        }
         let given = Given { frame: &[], ends: None, connection: Some(ends) };
         let programs = &self.bench.programs;
         let content = |connection| map_laws::content(programs, hosts::tuple(connection));

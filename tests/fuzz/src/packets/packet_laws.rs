@@ -7,6 +7,7 @@ use common::reason::Reason;
 use tests::compare::describe;
 use tests::packet::{Segment, checksum, flag, transport_checksum};
 use tests::program::{Outcome, verdict};
+use tests::resets::ledger::for_each;
 use tests::tuple::backend_tuple;
 
 use super::hosts::{self, Ends};
@@ -31,13 +32,16 @@ pub struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    pub fn new(known: &Known, frame: &'a [u8]) -> Self {
+    /// A packet on its way to the programs. A backend's belongs to the connection that has its port in the maps (`holder`),
+    /// or had it last.
+    pub fn new(known: &Known, frame: &'a [u8], holder: impl Fn(&BackendTuple) -> Option<Ends>) -> Self {
         let ends = addresses(frame);
         let connection = ends.and_then(|(from, to)| {
             if hosts::is_vip(to.ip()) {
                 return Some((from, to));
             }
-            known.backends.get(&backend_tuple(from, to)).map(|backend| backend.connection)
+            let tuple = backend_tuple(from, to);
+            holder(&tuple).or_else(|| Some(known.backends.get(&tuple)?.connection))
         });
         Self { frame, ends, connection }
     }
@@ -65,6 +69,23 @@ pub fn reason(given: &Given<'_>, outcome: &Outcome) -> Reason {
     *reason
 }
 
+/// Checks that as many RSTs leave as are counted.
+pub fn resets<'a>(counted: &[(Reason, u64)], packets: impl Iterator<Item = &'a [u8]>) {
+    let mut expected = 0;
+    for (reason, by) in counted {
+        let Some(each) = for_each(*reason) else { return };
+        expected += each * by;
+    }
+    let sent = packets.filter(|frame| is_reset(frame)).count() as u64;
+    assert_eq!(sent, expected, "RSTs for {counted:?}");
+}
+
+/// Whether a frame is a TCP segment with RST, whatever else is wrong with it.
+fn is_reset(frame: &[u8]) -> bool {
+    let flags = frame.get(transport_at(frame) + 13);
+    !is_icmp(frame) && flags.is_some_and(|flags| flags & flag::RST != 0)
+}
+
 /// Returns the packets that leave, in order.
 pub fn packets(outcome: &Outcome) -> impl Iterator<Item = &[u8]> {
     let last = (outcome.verdict == verdict::REDIRECT).then_some(outcome.packet.as_slice());
@@ -82,7 +103,7 @@ pub fn check(
 ) {
     let (from, to) = addresses(frame).unwrap_or_else(|| panic!("{reason:?} sends\n{}", describe(frame)));
     let passed = is_passed(reason) && frame.len() == given.frame.len();
-    lengths(given, frame, passed);
+    assert_eq!(malformed(frame, passed.then_some(given.frame)), None, "\n{}", describe(frame));
     let answer = given.ends == Some((to, from));
     if matches!(reason, Reason::IcmpToBackend | Reason::IcmpToClient) {
         // It goes to the other end of the connection that it quotes.
@@ -138,7 +159,7 @@ fn is_passed(reason: Reason) -> bool {
     ) || matches!(reason, IcmpEcho | IcmpToBackend | IcmpToClient)
 }
 
-fn is_icmp(frame: &[u8]) -> bool {
+pub fn is_icmp(frame: &[u8]) -> bool {
     let v6 = transport_at(frame) == 54;
     if v6 { frame.get(IP_AT + 6) == Some(&58) } else { frame.get(IP_AT + 9) == Some(&1) }
 }
@@ -151,20 +172,18 @@ fn told(frame: &[u8]) -> Option<usize> {
     (told != 0).then_some(told + if v6 { IP_AT + 40 } else { IP_AT })
 }
 
-/// Checks lengths and checksums. If the packet was only forwarded, they must be as right or wrong as before.
-fn lengths(given: &Given<'_>, frame: &[u8], passed: bool) {
-    let as_before = |same: bool| passed && same;
-    assert!(
-        told(frame) == Some(frame.len()) || as_before(told(frame) == told(given.frame)),
-        "IP length\n{}",
-        describe(frame)
-    );
+/// Returns what is wrong with lengths and checksums. If the packet was only forwarded, they may be as wrong as `before`.
+pub fn malformed(frame: &[u8], before: Option<&[u8]>) -> Option<&'static str> {
+    let as_before = |same: &dyn Fn(&[u8]) -> bool| before.is_some_and(same);
+    if told(frame) != Some(frame.len()) && !as_before(&|given| told(frame) == told(given)) {
+        return Some("IP length");
+    }
     let at = transport_at(frame);
-    if at == 34 {
-        assert_eq!(checksum(&frame[IP_AT..at], 0), 0, "IPv4 header checksum\n{}", describe(frame));
+    if at == 34 && checksum(&frame[IP_AT..at], 0) != 0 {
+        return Some("IPv4 header checksum");
     }
     let sum = residue(frame);
-    assert!(sum == 0 || as_before(sum == residue(given.frame)), "checksum\n{}", describe(frame));
+    (sum != 0 && !as_before(&|given| sum == residue(given))).then_some("checksum")
 }
 
 /// The sum over the transport checksum: zero when it is right.
@@ -261,7 +280,8 @@ fn dialled(
 
 /// Checks that what each backend of a TLS listener received starts with a whole hello that names its tenant.
 pub fn streams(known: &Known) {
-    for (tuple, backend) in known.backends.iter().filter(|(_, backend)| !backend.stream.is_empty()) {
+    let certain = |backend: &Backend| !backend.stream.is_empty() && !backend.doubtful;
+    for (tuple, backend) in known.backends.iter().filter(|(_, backend)| certain(backend)) {
         let (address, _) = hosts::ends_of(tuple);
         let owner = hosts::owner(backend.connection.1.port(), &backend.stream);
         assert_eq!(owner, hosts::tenant_of(address), "MISROUTE: {address} got {:02x?}", backend.stream);
