@@ -5,6 +5,7 @@ use crate::process;
 use crate::setup::{self, tools};
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -149,21 +150,42 @@ fn without(guard: &Guard, source: &str) -> Outcome<String> {
 
 /// Copies the sources, so that the tree itself is never without a guard.
 fn copy_tree(tree: &Path) -> Outcome {
-    let failure = |error: std::io::Error| {
+    let failure = |error: io::Error| {
         Failure::new("copying the sources", format!("{}: {error}", tree.display()), "check the free space")
     };
     fs::create_dir_all(tree).map_err(failure)?;
+    for entry in SOURCES {
+        prune(&process::root().join(entry), &tree.join(entry)).map_err(failure)?;
+    }
     let mut command = process::command("cp");
     command.args(["--recursive", "--preserve=timestamps"]).args(SOURCES).arg(tree);
     process::run("copying the sources", &mut command, "check the free space")
 }
 
+/// Removes from a former copy what the original no longer has: cargo would build a file that was renamed under both names. What
+/// has another kind is removed as well.
+fn prune(original: &Path, copy: &Path) -> io::Result<()> {
+    let Ok(copied) = fs::symlink_metadata(copy) else { return Ok(()) };
+    let kept = fs::symlink_metadata(original).is_ok_and(|kept| kept.file_type() == copied.file_type());
+    match (kept, copied.is_dir()) {
+        (true, true) => {
+            for entry in fs::read_dir(copy)? {
+                let name = entry?.file_name();
+                prune(&original.join(&name), &copy.join(&name))?;
+            }
+            Ok(())
+        }
+        (true, false) => Ok(()),
+        (false, true) => fs::remove_dir_all(copy),
+        (false, false) => fs::remove_file(copy),
+    }
+}
+
 /// Builds, in the copy, what judges the guard without it.
 fn mutant(guard: &Guard, own: &Judge, tree: &Path, linker: &Path) -> Outcome<Judge> {
     let file = tree.join(&guard.file);
-    let failure = |error: std::io::Error| {
-        Failure::new(STEP, format!("{}: {error}", file.display()), format!("see {LIST}"))
-    };
+    let failure =
+        |error: io::Error| Failure::new(STEP, format!("{}: {error}", file.display()), format!("see {LIST}"));
     let source = fs::read_to_string(process::root().join(&guard.file)).map_err(failure)?;
     fs::write(&file, without(guard, &source)?).map_err(failure)?;
     let built = match guard.is_of_daemon() {
@@ -303,6 +325,31 @@ mod tests {
         assert!(without(&guard, "if a { if a {").is_err());
         assert!(guards("guard: x\nwhat: y\n").is_err());
         assert!(guards("file: y\n").is_err());
+    }
+
+    #[test]
+    fn a_copy_loses_what_the_tree_no_longer_has() {
+        let folder = process::target().join(format!("prune-{}", std::process::id()));
+        let [original, copy] = ["original", "copy"].map(|name| folder.join(name));
+        let write = |root: &Path, files: &[&str]| {
+            for file in files {
+                let path = root.join(file);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, "").unwrap();
+            }
+        };
+        write(&original, &["a/kept.rs", "a/new.rs", "a/file", "b/x.rs"]);
+        write(&copy, &["a/kept.rs", "a/renamed.rs", "a/file/x.rs", "a/gone/deep/x.rs", "b", "target/x"]);
+        for entry in ["a", "b", "c"] {
+            prune(&original.join(entry), &copy.join(entry)).unwrap();
+        }
+        let mut left: Vec<_> =
+            fs::read_dir(copy.join("a")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["kept.rs"]);
+        assert!(!copy.join("b").exists(), "it is a folder now");
+        assert!(copy.join("target/x").exists() && original.join("a/file").exists());
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
