@@ -1,21 +1,28 @@
-//! Many clients at once send long hellos, on all CPUs: every connection is answered.
+//! Many clients at once send long hellos, each on two CPUs: every connection is answered, and every RST has its reason.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use common::maps::name;
 use common::reason::Reason;
 use nix::sys::socket::{self, AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, sockopt};
+use tests::at_once::pin;
 use tests::config::{Backend, Config, SHARED, listener, route};
 use tests::daemon::Daemon;
 use tests::hello::hello;
 use tests::net::{End, Namespace, veth};
 use tests::offload;
+use tests::pinned::pinned_by_cpu;
+use tests::resets::capture::Capture;
+use tests::resets::ledger::{self, Verdict};
+use tests::server::reset;
 use tests::topology::UPLINK;
 
 /// Bytes of a hello. It arrives in two super-packets, or in nine segments. All but the last are acknowledged by us, and so are
@@ -33,11 +40,16 @@ const SOURCE_PORTS: &str = "1024-60999";
 const SERVERS: usize = 2;
 /// Number of clients at once, throughout.
 const CLIENTS: usize = 32;
-/// All of them start and end together this often. In every other round the clients' device sends no super-packets.
+/// All of them start and end together this often. In every other round the clients' device sends no super-packets; in two of three
+/// each hello is [`Sent::OnTwo`] CPUs.
 const ROUNDS: u64 = 6;
+/// One of so many clients resets its connection after the answer, so that there are RSTs to compare.
+const RESETS: u64 = 8;
 /// Number of client addresses: an ended connection keeps its port for a minute.
 const ADDRESSES: u32 = 32;
 const FIRST_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 97, 1, 2);
+/// The node's, towards the backends.
+const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 97, 2, 1);
 const FIRST_BACKEND: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 97, 2, 2), 20_000);
 
 /// Number of connections; `SOAKED` with `VESTIBULE_SOAK=1`. `VESTIBULE_CONNECTIONS` overrides both.
@@ -59,12 +71,40 @@ const BOUNDS: [Reason; 8] = [
     Reason::HelloTimeout,
 ];
 
+/// How a client sends its hello.
+#[derive(Clone, Copy, Debug)]
+enum Sent {
+    /// Whole, wherever the client runs.
+    Whole,
+    /// In two parts, the first one on this CPU, the second one at once on the other of the first two. A veth device handles a
+    /// packet on the CPU that sends it.
+    OnTwo(usize),
+}
+
+/// Number of segments of hellos that were handled on each CPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ByCpu {
+    /// With more of the hello to come.
+    first: Vec<u64>,
+    /// That completed it.
+    last: Vec<u64>,
+}
+
+impl ByCpu {
+    fn since(&self, before: &Self) -> Self {
+        let moved =
+            |now: &[u64], before: &[u64]| now.iter().zip(before).map(|(now, before)| now - before).collect();
+        Self { first: moved(&self.first, &before.first), last: moved(&self.last, &before.last) }
+    }
+}
+
 /// Fields are dropped in order: the daemon before its namespaces.
 struct Rig {
     daemon: Daemon,
+    capture: Capture,
     client: Namespace,
     backends: Namespace,
-    _node: Namespace,
+    node: Namespace,
 }
 
 impl Rig {
@@ -86,8 +126,16 @@ impl Rig {
         node.ip(&format!("route add default via {FIRST_ADDRESS}\n"))?;
         client.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
         client.sysctl("net/ipv4/tcp_max_tw_buckets", "2000000")?;
+        let capture = Capture::start(&node, &[IpAddr::V4(*VIP.ip()), IpAddr::V4(SOURCE)])?;
         let daemon = Daemon::start(&node, &config(), &[])?;
-        Ok(Self { daemon, client, backends, _node: node })
+        Ok(Self { daemon, capture, client, backends, node })
+    }
+
+    fn by_cpu(&self) -> Result<ByCpu> {
+        let of = |reason| pinned_by_cpu::<u64>(&self.daemon.pins().join(name::COUNTERS), reason as u32);
+        let (buffered, acked) = (of(Reason::HelloBuffered)?, of(Reason::HelloAcked)?);
+        let first = buffered.iter().zip(&acked).map(|(buffered, acked)| buffered + acked).collect();
+        Ok(ByCpu { first, last: of(Reason::ConnectSyn)? })
     }
 }
 
@@ -131,8 +179,8 @@ fn serve(server: &TcpListener, hello: &[u8], stop: &AtomicBool) {
     }
 }
 
-/// One connection: connect, hello, answer, close.
-fn visit(n: u64, hello: &mut [u8]) -> Result<()> {
+/// One connection: connect, hello, answer, close or reset.
+fn visit(n: u64, hello: &mut [u8], sent: Sent) -> Result<()> {
     let fd = socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
     // The port is chosen by connect(2), which knows the other end.
     socket::setsockopt(&fd, sockopt::IpBindAddressNoPort, &true)?;
@@ -142,10 +190,23 @@ fn visit(n: u64, hello: &mut [u8]) -> Result<()> {
     let mut stream = TcpStream::from(fd);
     stream.set_read_timeout(Some(PATIENCE))?;
     hello[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&n.to_be_bytes());
-    stream.write_all(hello).context("hello")?;
+    match sent {
+        Sent::Whole => stream.write_all(hello).context("hello")?,
+        Sent::OnTwo(first) => {
+            stream.set_nodelay(true)?;
+            let cut = 1 + (n.wrapping_mul(7919) % (HELLO_BYTES as u64 - 1)) as usize;
+            for (cpu, part) in [(first, &hello[..cut]), (1 - first, &hello[cut..])] {
+                pin(cpu);
+                stream.write_all(part).context("a part of the hello")?;
+            }
+        }
+    }
     let mut answer = [0; 8];
     stream.read_exact(&mut answer).context("answer")?;
     ensure!(answer == n.to_be_bytes(), "answer: {answer:02x?} to number {n}");
+    if n.is_multiple_of(RESETS) {
+        reset(&stream).context("reset")?;
+    }
     Ok(())
 }
 
@@ -158,7 +219,7 @@ fn named(error: &anyhow::Error) -> String {
 }
 
 /// Makes the connections with these numbers, [`CLIENTS`] at once; returns what failed, and how often.
-fn load(rig: &Rig, numbers: std::ops::Range<u64>, hello: &[u8]) -> BTreeMap<String, u64> {
+fn load(rig: &Rig, numbers: Range<u64>, hello: &[u8], sent: Sent) -> BTreeMap<String, u64> {
     let next = AtomicU64::new(numbers.start);
     let failures = Mutex::new(BTreeMap::new());
     let begin = Barrier::new(CLIENTS);
@@ -173,7 +234,7 @@ fn load(rig: &Rig, numbers: std::ops::Range<u64>, hello: &[u8]) -> BTreeMap<Stri
                     if n >= numbers.end {
                         break;
                     }
-                    if let Err(error) = visit(n, &mut hello) {
+                    if let Err(error) = visit(n, &mut hello, sent) {
                         *failures.lock().expect("no client panics").entry(named(&error)).or_insert(0) += 1;
                     }
                 }
@@ -212,14 +273,8 @@ fn long_hellos_of_many_clients_are_all_answered() {
             }
         }
         for round in 0..ROUNDS {
-            let large = round % 2 == 0;
-            offload::set_large_packets(&rig.client, UPLINK, large).unwrap();
             let numbers = all * round / ROUNDS..all * (round + 1) / ROUNDS;
-            let (count, since) = (numbers.end - numbers.start, Instant::now());
-            let failed = load(&rig, numbers, &bytes);
-            let rate = count as f64 / since.elapsed().as_secs_f64();
-            eprintln!("super-packets: {large}, {count} connections, {rate:.0} a second, failed: {failed:?}");
-            for (what, times) in failed {
+            for (what, times) in conduct(&rig, round, numbers, &bytes).unwrap() {
                 *failures.entry(what).or_default() += times;
             }
         }
@@ -238,6 +293,34 @@ fn long_hellos_of_many_clients_are_all_answered() {
     assert!(failures.is_empty() && bounds.is_empty(), "failed: {failures:?}; bounds met: {bounds:?}");
     // There is memory for all.
     assert_eq!(count(Reason::HelloBufferFailed), 0, "{moved:?}");
+    let verdict = ledger::compare(&rig.daemon, &rig.node, &rig.capture).unwrap();
+    let Verdict::Equal(sums) = verdict else {
+        panic!("RSTs captured and counted are not equal: {verdict:#?}")
+    };
+    eprintln!("RSTs, captured and counted: {:?}, {:?}", sums.totals(), sums.counted);
+    assert!(sums.captured.passed >= all / RESETS, "the clients' own are captured: {sums:?}");
+}
+
+/// Makes the connections of one round; returns what failed, and how often.
+fn conduct(rig: &Rig, round: u64, numbers: Range<u64>, hello: &[u8]) -> Result<BTreeMap<String, u64>> {
+    let large = round.is_multiple_of(2);
+    let sent = [Sent::Whole, Sent::OnTwo(0), Sent::OnTwo(1)][(round / 2 % 3) as usize];
+    offload::set_large_packets(&rig.client, UPLINK, large)?;
+    let (count, since, before) = (numbers.end - numbers.start, Instant::now(), rig.by_cpu()?);
+    let failed = load(rig, numbers, hello, sent);
+    let rate = count as f64 / since.elapsed().as_secs_f64();
+    let moved = rig.by_cpu()?.since(&before);
+    eprintln!(
+        "super-packets: {large}, {sent:?}, {count} connections, {rate:.0} a second, segments by CPU: {moved:?}, failed: {failed:?}"
+    );
+    if let Sent::OnTwo(first) = sent {
+        // So each hello came to both, but for segments that waited for an acknowledgement.
+        for (segments, cpu) in [(&moved.first, first), (&moved.last, 1 - first)] {
+            let all = segments.iter().sum::<u64>();
+            assert!(segments[cpu] * 2 > all && all >= count / 2, "too few on CPU {cpu}: {moved:?}");
+        }
+    }
+    Ok(failed)
 }
 
 fn listen(at: SocketAddrV4) -> Result<TcpListener> {

@@ -68,10 +68,9 @@ impl Programs {
 }
 
 /// Keeps the thread on this CPU. If that is not possible, the scheduler chooses.
-fn pin(cpu: usize) {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+pub fn pin(cpu: usize) {
     let mut set = CpuSet::new();
-    if set.set(cpu % cpus).is_ok() {
+    if set.set(cpu).is_ok() {
         let _ = sched_setaffinity(Pid::from_raw(0), &set);
     }
 }

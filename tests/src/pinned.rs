@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use aya::Pod;
-use aya::maps::{Array, HashMap, Map, MapData};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray};
 use aya::programs::ProgramInfo;
 
 use crate::schedule::{bpf, owned};
@@ -65,6 +65,15 @@ pub fn pinned_elements<V: Pod>(path: &Path) -> Result<Vec<V>> {
     let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
     let map: Array<_, V> = map.try_into().context("not an array of this type")?;
     map.iter().collect::<Result<_, _>>().with_context(|| format!("reading {}", path.display()))
+}
+
+/// Returns an element of a pinned array that each CPU has its own of, by CPU.
+pub fn pinned_by_cpu<V: Pod>(path: &Path, index: u32) -> Result<Vec<V>> {
+    let data = MapData::from_pin(path).with_context(|| format!("opening {}", path.display()))?;
+    let map = Map::from_map_data(data).with_context(|| format!("{} is of no known type", path.display()))?;
+    let map: PerCpuArray<_, V> = map.try_into().context("not an array of this type by CPU")?;
+    let values = map.get(&index, 0).with_context(|| format!("reading {}", path.display()))?;
+    Ok(values.to_vec())
 }
 
 /// Writes an element of a pinned array.
