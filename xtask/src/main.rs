@@ -75,7 +75,7 @@ cargo xtask COMMAND
                         run the fuzz targets, or one of them (60 seconds each)
   mutate [WORD...]      remove the guards of tests/guards.txt one by one, and name the tests that fail (root)
   soak [ARGUMENT...]    random connections, floods, loss and changes for hours (root): --minutes N (60), --seed N,
-                        --clients N; appends to tests/slow/SOAK.md
+                        --clients N, or --resume the last that a signal ended; appends to tests/slow/SOAK.md
 ";
 
 fn main() -> ExitCode {

@@ -101,6 +101,8 @@ pub(crate) struct Book {
     classes: Mutex<BTreeMap<&'static str, u64>>,
     /// Connections that clients make at present.
     pub(crate) active: AtomicU64,
+    /// The number of a client's connection that none has come to.
+    pub(crate) reached: AtomicU64,
     /// No new connections for now.
     pub(crate) paused: AtomicBool,
     /// The end: no new connections, and those that wait give up.

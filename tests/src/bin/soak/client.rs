@@ -12,6 +12,7 @@ use tests::dice::Dice;
 use tests::net::Namespace;
 
 use crate::book::{Book, Connection};
+use crate::course::Course;
 use crate::network;
 use crate::plan::{Aim, End, Stop, plan};
 use crate::server::{ANSWER_BYTES, Answer};
@@ -49,11 +50,13 @@ fn broken(doing: &str, broken: Broken) -> Failure {
     }
 }
 
-/// Makes connections until the soak is over. A patient client makes those that take long.
-pub(crate) fn run(book: &Book, namespaces: &[Namespace; 2], seed: u64, client: u64, patient: bool) {
+/// Makes connections until the soak is over. Clients beyond those of the course are patient: they make connections that take
+/// long.
+pub(crate) fn run(book: &Book, namespaces: &[Namespace; 2], course: &Course, client: u64) {
     let pattern = Pattern::new();
-    let mut dice = Dice::new(seed, client << COUNT_BITS | 1 << (COUNT_BITS - 1));
-    for count in 0.. {
+    let (seed, patient) = (course.seed, client >= course.clients);
+    let mut dice = Dice::new(course.seed_of_changes(), client << COUNT_BITS | 1 << (COUNT_BITS - 1));
+    for count in course.from.. {
         while book.paused.load(Ordering::Relaxed) && !book.is_over() {
             sleep(Duration::from_millis(50));
         }
@@ -61,6 +64,7 @@ pub(crate) fn run(book: &Book, namespaces: &[Namespace; 2], seed: u64, client: u
             return;
         }
         book.active.fetch_add(1, Ordering::Relaxed);
+        book.reached.fetch_max(count + 1, Ordering::Relaxed);
         once(book, namespaces, &pattern, seed, client << COUNT_BITS | count, patient);
         book.active.fetch_sub(1, Ordering::Relaxed);
         sleep(Duration::from_millis(dice.below(PAUSE_MS)));

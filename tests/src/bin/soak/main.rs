@@ -5,7 +5,8 @@
 
 /// The command line.
 mod options;
-/// Random numbers.
+/// What a run does, and where it is continued.
+mod course;
 /// Tenants and their configuration.
 mod tenants;
 /// Namespaces and links.
@@ -45,6 +46,7 @@ use tests::net;
 use tests::resets::capture::Capture;
 
 use book::Book;
+use course::{Cell, Course};
 use director::Director;
 use network::Network;
 use options::Options;
@@ -72,23 +74,31 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     }
     signals::take()?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock")?;
-    let seed = options.seed.unwrap_or(since.as_nanos() as u64 % 1_000_000_000);
-    println!("soak: seed {seed}, {} minutes, {} clients", options.minutes, options.clients);
-    let network = Network::new(seed).context("making the network")?;
+    let course = match *options {
+        Options::Resume => table::to_resume()?,
+        Options::New { minutes, seed, clients } => Course {
+            seed: seed.unwrap_or(since.as_nanos() as u64 % 1_000_000_000),
+            from: 0,
+            time: Duration::from_secs(minutes * 60),
+            clients,
+        },
+    };
+    let (seed, of_changes) = (course.seed, course.seed_of_changes());
+    println!("soak: {course:?}");
+    let network = Network::new(of_changes).context("making the network")?;
     let book = Arc::new(Book::default());
     let servers = Servers::start(&book, &network.sites)?;
     let capture = Capture::start(&network.node, &Network::addresses())?;
     let tail = Tail::start(&network.node)?;
-    let mut director = Director::new(&book, &network, (&capture, &tail), seed)?;
+    let mut director = Director::new(&book, &network, (&capture, &tail), of_changes)?;
     let (tap, ethernet) = network.tap_of_stranger()?;
     let moved = std::thread::scope(|scope| {
-        for client in 0..options.clients + PATIENT {
+        for client in 0..course.clients + PATIENT {
             let (book, clients) = (&book, &network.clients);
-            let patient = client >= options.clients;
-            scope.spawn(move || client::run(book, clients, seed, client, patient));
+            scope.spawn(move || client::run(book, clients, &course, client));
         }
-        scope.spawn(|| stranger::run(&book, &tap, ethernet, seed));
-        let conducted = director.run(Duration::from_secs(options.minutes * 60));
+        scope.spawn(|| stranger::run(&book, &tap, ethernet, of_changes));
+        let conducted = director.run(course.time);
         let faults = book.faults();
         // Clients end their connections; what the end of the soak causes is no fault.
         book.stop.store(true, Ordering::Relaxed);
@@ -100,10 +110,13 @@ fn conduct(options: &Options) -> Result<ExitCode> {
     })?;
     drop(servers);
     let fault = book.faults().first().map(|fault| fault.what.lines().next().unwrap_or_default().to_owned());
+    let stopped = signals::came() && fault.is_none();
+    let reached = book.reached.load(Ordering::Relaxed);
+    let rest = if stopped { course.rest(reached, director.elapsed()) } else { None };
     let row = Row {
         date: table::date(since.as_secs()),
         commit: std::env::var("VESTIBULE_COMMIT").unwrap_or_else(|_| "-".into()),
-        seed,
+        cell: Cell { seed, from: course.from, rest },
         minutes: director.elapsed().as_secs_f64() / 60.0,
         classes: book.classes(),
         tally: director.tally.clone(),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::course::{self, Cell, Course};
 use crate::director::Tally;
 
 const TABLE: &str = "slow/SOAK.md";
@@ -20,7 +21,8 @@ const CLEAN: &str = "| none |";
 pub(crate) struct Row {
     pub(crate) date: String,
     pub(crate) commit: String,
-    pub(crate) seed: u64,
+    /// What was done of which seed.
+    pub(crate) cell: Cell,
     pub(crate) minutes: f64,
     pub(crate) classes: BTreeMap<&'static str, u64>,
     pub(crate) tally: Tally,
@@ -44,7 +46,7 @@ impl Row {
             self.date,
             self.commit,
             kernel(),
-            self.seed,
+            self.cell,
             self.minutes,
             list(self.classes.iter()),
             list(sums.counted.iter().chain([(&"the node's stack", &sums.of_stack)])),
@@ -88,10 +90,29 @@ fn kernel() -> String {
     text.trim().split('-').next().unwrap_or_default().to_owned()
 }
 
-/// Appends a row to the table.
-pub(crate) fn append(row: &Row) -> Result<PathBuf> {
+fn read() -> Result<(PathBuf, String)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TABLE);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok((path, text))
+}
+
+/// Returns what is left of the last run that a signal ended and none has continued.
+pub(crate) fn to_resume() -> Result<Course> {
+    let (path, text) = read()?;
+    let found = course::to_resume(&cells(&text));
+    found.with_context(|| {
+        format!("no run in {} was ended by a signal and not continued: leave out --resume", path.display())
+    })
+}
+
+/// What the rows say of their runs.
+fn cells(text: &str) -> Vec<Cell> {
+    text.lines().filter_map(|line| Cell::read(line.split('|').nth(4)?.trim())).collect()
+}
+
+/// Appends a row to the table.
+pub(crate) fn append(row: &Row) -> Result<PathBuf> {
+    let (path, text) = read()?;
     fs::write(&path, with_row(&text, &row.line())).with_context(|| format!("writing {}", path.display()))?;
     Ok(path)
 }
@@ -129,6 +150,8 @@ pub(crate) fn date(unix_secs: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -137,7 +160,7 @@ mod tests {
         let row = |minutes: f64, fault: Option<&str>| Row {
             date: "2026-11-24".into(),
             commit: "abc".into(),
-            seed: 5,
+            cell: Cell { seed: 5, from: 0, rest: None },
             minutes,
             classes: BTreeMap::from([("tcp", 7), ("refused", 2)]),
             tally: Tally::default(),
@@ -155,6 +178,28 @@ mod tests {
         assert!(text.contains(&format!("**client: a / b**; {moved}")), "{text}");
         let unknown = Row { moved: Some(Err("no\npins".into())), ..row(1.0, Some("x")) };
         assert!(unknown.line().ends_with("since the last comparison: not known: no pins |"));
+    }
+
+    #[test]
+    fn rows_say_what_is_left_of_their_runs() {
+        let course = Course { seed: 5, from: 30, time: Duration::from_secs(3600), clients: 32 };
+        let cell = Cell { seed: 5, from: 30, rest: course.rest(77, Duration::from_secs(60)) };
+        let text = "# Soak\n\n| date | commit | kernel | seed | minutes |\n|---|---|---|---|---|\n| 2026 | - | 6.18 | 4 | 1.1 | none |\n";
+        let row = Row {
+            date: "2026-11-24".into(),
+            commit: "abc".into(),
+            cell,
+            minutes: 1.0,
+            classes: BTreeMap::new(),
+            tally: Tally::default(),
+            fault: None,
+            moved: None,
+        };
+        let text = with_row(text, &row.line());
+        assert_eq!(cells(&text), [Cell { seed: 4, from: 0, rest: None }, cell], "{text}");
+        assert_eq!(text.lines().filter_map(clean_minutes).sum::<f64>(), 2.1);
+        let committed = cells(include_str!("../../../slow/SOAK.md"));
+        assert!(committed.len() > 15 && committed.iter().any(|cell| cell.seed == 401), "{committed:?}");
     }
 
     #[test]
