@@ -43,7 +43,7 @@ const CLIENTS: usize = 32;
 /// All of them start and end together this often. In every other round the clients' device sends no super-packets; in two of three
 /// each hello is [`Sent::OnTwo`] CPUs.
 const ROUNDS: u64 = 6;
-/// One of so many clients resets its connection after the answer, so that there are RSTs to compare.
+/// One of this many clients resets its connection after the answer, so that there are RSTs to compare.
 const RESETS: u64 = 8;
 /// Number of client addresses: an ended connection keeps its port for a minute.
 const ADDRESSES: u32 = 32;
@@ -314,7 +314,7 @@ fn conduct(rig: &Rig, round: u64, numbers: Range<u64>, hello: &[u8]) -> Result<B
         "super-packets: {large}, {sent:?}, {count} connections, {rate:.0} a second, segments by CPU: {moved:?}, failed: {failed:?}"
     );
     if let Sent::OnTwo(first) = sent {
-        // So each hello came to both, but for segments that waited for an acknowledgement.
+        // So each hello was handled on both, but for segments that waited for an acknowledgement.
         for (segments, cpu) in [(&moved.first, first), (&moved.last, 1 - first)] {
             let all = segments.iter().sum::<u64>();
             assert!(segments[cpu] * 2 > all && all >= count / 2, "too few on CPU {cpu}: {moved:?}");

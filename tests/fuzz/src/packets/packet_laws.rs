@@ -32,7 +32,7 @@ pub struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// A packet on its way to the programs. A backend's belongs to the connection that has its port in the maps (`holder`),
+    /// A packet that arrives. A backend's belongs to the connection that has its port in the maps (`holder`),
     /// or had it last.
     pub fn new(known: &Known, frame: &'a [u8], holder: impl Fn(&BackendTuple) -> Option<Ends>) -> Self {
         let ends = addresses(frame);

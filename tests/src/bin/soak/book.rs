@@ -101,7 +101,7 @@ pub(crate) struct Book {
     classes: Mutex<BTreeMap<&'static str, u64>>,
     /// Connections that clients make at present.
     pub(crate) active: AtomicU64,
-    /// The number of a client's connection that none has come to.
+    /// The number of a client's connection that none has started.
     pub(crate) reached: AtomicU64,
     /// No new connections for now.
     pub(crate) paused: AtomicBool,
