@@ -363,10 +363,7 @@ mod tests {
             kind: crate::model::Kind::Gateway,
             name: crate::model::ObjectName::new("ns", "g"),
         };
-        assert_eq!(
-            (nodes.progress(&object, 1), nodes.held_everywhere()),
-            (crate::status::Progress::Unknown, 0)
-        );
+        assert_eq!(nodes.counted().progress(&object, 1), crate::status::Progress::Unknown);
         // What they reported of backends is all that is known.
         assert_eq!(this.reports().map(|(node, _)| node).collect::<Vec<_>>(), ["n1"]);
         this.take_leases(Named::Listed(BTreeMap::new(), String::new()));

@@ -5,7 +5,7 @@
 //! do not hold it for some seconds.
 
 use crate::model::ObjectRef;
-use crate::status::{Missing, Nodes, Progress};
+use crate::status::{Counted, Missing, Progress};
 use foldhash::{HashMap, HashMapExt};
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,6 @@ const NODES_PER_STRAGGLER: usize = 20;
 #[derive(Debug)]
 pub(super) struct Standings {
     all: HashMap<ObjectRef, Standing>,
-    /// What all nodes hold, without exception.
-    everywhere: u64,
     /// When time alone changes something.
     again: Option<Instant>,
 }
@@ -39,12 +37,11 @@ struct Standing {
 
 impl Standings {
     pub(super) fn new() -> Self {
-        Self { all: HashMap::new(), everywhere: 0, again: None }
+        Self { all: HashMap::new(), again: None }
     }
 
-    /// Begins a round, in which the nodes are these.
-    pub(super) fn begin(&mut self, nodes: &Nodes) {
-        self.everywhere = nodes.held_everywhere();
+    /// Begins a round.
+    pub(super) fn begin(&mut self) {
         self.again = None;
     }
 
@@ -66,7 +63,7 @@ impl Standings {
         object: &ObjectRef,
         version: Option<u64>,
         was: bool,
-        nodes: &Nodes,
+        nodes: &Counted<'_>,
         now: Instant,
     ) -> Progress {
         let Some(version) = version else {
@@ -86,12 +83,8 @@ impl Standings {
             }
             standing.version = version;
         }
-        // One node after the other is asked only where they differ.
-        let found = match version > 0 && version <= self.everywhere {
-            true => Progress::Everywhere,
-            false => nodes.progress(object, version),
-        };
-        let all = nodes.live.len() + nodes.unknown.len();
+        let found = nodes.progress(object, version);
+        let all = nodes.count();
         let is_enough = match &found {
             Progress::Missing(missing) => {
                 missing.count < all && missing.count <= (all / NODES_PER_STRAGGLER).max(1)
@@ -165,7 +158,7 @@ impl Standing {
 mod tests {
     use super::*;
     use crate::model::{Kind, ObjectName};
-    use crate::status::{Complaint, Held, key};
+    use crate::status::{Complaint, Held, Nodes, key};
 
     fn gateway() -> ObjectRef {
         ObjectRef { kind: Kind::Gateway, name: ObjectName::new("a", "g") }
@@ -185,8 +178,11 @@ mod tests {
         nodes.unknown.insert("n7".to_owned(), "it is silent");
         let later = begun + 6 * GRACE;
         for now in [begun, later] {
-            assert_eq!(standings.progress(&gateway(), Some(9), true, &nodes, now), Progress::Enough);
-            match standings.progress(&gateway(), Some(9), false, &nodes, now) {
+            assert_eq!(
+                standings.progress(&gateway(), Some(9), true, &nodes.counted(), now),
+                Progress::Enough
+            );
+            match standings.progress(&gateway(), Some(9), false, &nodes.counted(), now) {
                 Progress::Missing(missing) if now == later => {
                     assert_eq!(
                         missing.named.last().unwrap(),
@@ -198,8 +194,8 @@ mod tests {
             }
         }
         nodes.unknown.clear();
-        assert!(is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later)));
-        assert!(!is_true(&standings.progress(&gateway(), Some(9), true, &nodes, later + GRACE)));
+        assert!(is_true(&standings.progress(&gateway(), Some(9), true, &nodes.counted(), later)));
+        assert!(!is_true(&standings.progress(&gateway(), Some(9), true, &nodes.counted(), later + GRACE)));
     }
 
     /// As where the right to list Leases is missing.
@@ -207,10 +203,10 @@ mod tests {
     fn while_leases_cannot_be_listed_what_was_said_stays() {
         let (mut standings, begun) = (Standings::new(), Instant::now());
         let nodes = Nodes { are_unlisted: true, ..Nodes::default() };
-        standings.begin(&nodes);
+        standings.begin();
         for (was, said) in [(true, Progress::Enough), (false, Progress::Unknown)] {
             for now in [begun, begun + 6 * GRACE] {
-                assert_eq!(standings.progress(&gateway(), Some(9), was, &nodes, now), said);
+                assert_eq!(standings.progress(&gateway(), Some(9), was, &nodes.counted(), now), said);
             }
         }
     }
@@ -225,8 +221,8 @@ mod tests {
         let story = story.iter().map(|(at, all, behind)| {
             let now = begun + Duration::from_secs(*at);
             let nodes = nodes(*all, *behind);
-            standings.begin(&nodes);
-            was = is_true(&standings.progress(&gateway(), Some(9), was, &nodes, now));
+            standings.begin();
+            was = is_true(&standings.progress(&gateway(), Some(9), was, &nodes.counted(), now));
             was
         });
         story.collect()
@@ -257,7 +253,7 @@ mod tests {
     fn claims_that_are_being_written_change_nothing_that_was_said() {
         let (mut standings, now) = (Standings::new(), Instant::now());
         let progress = |standings: &mut Standings, version, was| {
-            standings.progress(&gateway(), version, was, &nodes(3, 0), now)
+            standings.progress(&gateway(), version, was, &nodes(3, 0).counted(), now)
         };
         assert_eq!(progress(&mut standings, None, false), Progress::Pending);
         assert_eq!(progress(&mut standings, None, true), Progress::Enough, "another controller said so");
@@ -272,9 +268,9 @@ mod tests {
         let (mut standings, begun) = (Standings::new(), Instant::now());
         let mut named = |second, behind| {
             let nodes = nodes(9, behind);
-            standings.begin(&nodes);
+            standings.begin();
             let now = begun + Duration::from_secs(second);
-            let said = match standings.progress(&gateway(), Some(9), false, &nodes, now) {
+            let said = match standings.progress(&gateway(), Some(9), false, &nodes.counted(), now) {
                 Progress::Missing(missing) => Some(missing.count),
                 Progress::Pending => None,
                 progress => panic!("{progress:?}"),
@@ -297,7 +293,7 @@ mod tests {
             let mut nodes = nodes(3, 1);
             nodes.live.values_mut().skip(1).for_each(|held| held.claims_version = version);
             let now = begun + Duration::from_secs(second);
-            is_true(&standings.progress(&gateway(), Some(version), false, &nodes, now))
+            is_true(&standings.progress(&gateway(), Some(version), false, &nodes.counted(), now))
         };
         assert!(!is_programmed(0, 9) && !is_programmed(8, 12));
         assert!(is_programmed(10, 12));
@@ -310,8 +306,8 @@ mod tests {
         let (mut standings, now) = (Standings::new(), Instant::now());
         let mut again = |behind| {
             let nodes = nodes(3, behind);
-            standings.begin(&nodes);
-            standings.progress(&gateway(), Some(9), false, &nodes, now);
+            standings.begin();
+            standings.progress(&gateway(), Some(9), false, &nodes.counted(), now);
             standings.end(|_| true)
         };
         assert_eq!(again(1), Some(now + GRACE));
@@ -332,9 +328,9 @@ mod tests {
     fn said_of(nodes: &Nodes, seconds: &[u64]) -> Vec<Progress> {
         let (mut standings, begun, mut was) = (Standings::new(), Instant::now(), true);
         let said = seconds.iter().map(|second| {
-            standings.begin(nodes);
+            standings.begin();
             let now = begun + Duration::from_secs(*second);
-            let progress = standings.progress(&gateway(), Some(9), was, nodes, now);
+            let progress = standings.progress(&gateway(), Some(9), was, &nodes.counted(), now);
             was = is_true(&progress);
             progress
         });
@@ -347,11 +343,10 @@ mod tests {
             let nodes = complaining(3, 1, object);
             assert_eq!(said_of(&nodes, &[0, 10, 60]), [Progress::Enough, Progress::Enough, Progress::Enough]);
             // New objects wait for it, and not for ever.
-            assert_eq!(nodes.held_everywhere(), 0);
             let (mut standings, begun) = (Standings::new(), Instant::now());
             let mut at = |second| {
                 let now = begun + Duration::from_secs(second);
-                standings.progress(&gateway(), Some(9), false, &nodes, now)
+                standings.progress(&gateway(), Some(9), false, &nodes.counted(), now)
             };
             assert!(!is_true(&at(0)) && !is_true(&at(9)));
             assert_eq!(at(10), Progress::Enough);

@@ -5,6 +5,8 @@
 pub(crate) mod condition;
 /// Listeners of Gateways and ListenerSets.
 mod listener;
+/// Which nodes hold each of many objects.
+mod counted;
 /// Which nodes hold an object.
 pub(crate) mod progress;
 /// GatewayClass.
@@ -26,6 +28,7 @@ pub mod withdrawn;
 
 pub(crate) use condition::cut;
 pub use condition::{is_programmed, owned};
+pub use counted::Counted;
 pub(crate) use progress::node_names;
 pub use progress::{Complaint, Held, Missing, Nodes, Progress, key};
 

@@ -5,7 +5,7 @@ use crate::model::verdict::{Condition, Programmable, Status};
 use std::collections::BTreeMap;
 
 /// The most nodes that a message names.
-const NAMED: usize = 8;
+pub(super) const NAMED: usize = 8;
 
 /// Agents with a live Lease, by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,22 +64,10 @@ pub struct Missing {
     pub count: usize,
 }
 
-impl Missing {
-    fn of<'a>(all: impl Iterator<Item = (&'a str, Option<&'a str>)>) -> Self {
-        let mut this = Self::default();
-        for (node, why) in all {
-            if this.count < NAMED {
-                this.named.push((node.to_owned(), why.map(str::to_owned)));
-            }
-            this.count += 1;
-        }
-        this
-    }
-}
-
 impl From<Vec<(String, Option<String>)>> for Missing {
     fn from(all: Vec<(String, Option<String>)>) -> Self {
-        Self::of(all.iter().map(|(node, why)| (node.as_str(), why.as_deref())))
+        let count = all.len();
+        Self { named: all.into_iter().take(NAMED).collect(), count }
     }
 }
 
@@ -89,32 +77,9 @@ pub fn key(object: &ObjectRef) -> String {
 }
 
 impl Nodes {
-    /// The version of Claims that all nodes hold, without exception; 0: none.
-    pub fn held_everywhere(&self) -> u64 {
-        let has_exception = |held: &Held| held.complaints.iter().any(|complaint| complaint.missing);
-        if self.knows_less() || self.live.values().any(has_exception) {
-            return 0;
-        }
-        self.live.values().map(|held| held.claims_version).min().unwrap_or_default()
-    }
-
     /// Whether there may be nodes of which it is not known what they hold: nothing follows from that.
     pub fn knows_less(&self) -> bool {
         self.are_unlisted || !self.unknown.is_empty()
-    }
-
-    /// Returns which nodes hold an object whose Claims are those up to `version`.
-    pub fn progress(&self, object: &ObjectRef, version: u64) -> Progress {
-        if self.are_unlisted {
-            return Progress::Unknown;
-        }
-        if self.live.is_empty() && self.unknown.is_empty() {
-            return Progress::NoAgents;
-        }
-        match Missing::of(self.missing(key(object), version)) {
-            missing if missing.count == 0 => Progress::Everywhere,
-            missing => Progress::Missing(missing),
-        }
     }
 
     /// Returns the nodes that do not hold an object, named as in NodeStates, whose Claims are those up to `version`; each with the reason

@@ -19,7 +19,7 @@ use crate::model::cluster::{AddressHold, PoolsClosed};
 use crate::model::verdict::Programmable;
 use crate::model::{Cluster, Facts, Kind, ObjectName, ObjectRef, Problem, Verdicts};
 use crate::sources::kubernetes::{Source, StoredStatus};
-use crate::status::{self, Nodes, Progress};
+use crate::status::{self, Counted, Nodes, Progress};
 use foldhash::{HashMap, HashMapExt};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,9 +163,9 @@ impl Judge {
         let hold = Hold::of(view.unlisted.clone(), held, view.cluster, &claims, stored);
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
-        self.standings.begin(view.nodes);
-        let mut round =
-            Round { judge: self, view, claims: own, out: Judgement { happenings, ..Judgement::default() } };
+        self.standings.begin();
+        let (nodes, out) = (view.nodes.counted(), Judgement { happenings, ..Judgement::default() });
+        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, out };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
@@ -211,6 +211,7 @@ impl Judge {
 struct Round<'r, 'v> {
     judge: &'r mut Judge,
     view: &'r View<'v>,
+    nodes: &'r Counted<'r>,
     claims: &'r Claims,
     out: Judgement,
 }
@@ -328,7 +329,7 @@ impl Round<'_, '_> {
             status::is_programmed(&stored.status, object.kind, generation) && says_it_of_this(&stored.status)
         });
         let (version, at) = (self.claims.version_of(object), self.view.at);
-        self.judge.standings.progress(object, version, was, self.view.nodes, at)
+        self.judge.standings.progress(object, version, was, self.nodes, at)
     }
 
     fn one(
