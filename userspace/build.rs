@@ -2,7 +2,6 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
@@ -47,9 +46,25 @@ fn build() -> Result<(), String> {
     if !status.success() {
         return Err("the eBPF programs do not build; see the reason above".into());
     }
-    let object = target.join(TARGET).join("release/vestibule-ebpf");
-    fs::copy(&object, out.join("programs.o")).map_err(|e| format!("{}: {e}", object.display()))?;
-    Ok(())
+    strip(&target.join(TARGET).join("release/vestibule-ebpf"), &out.join("programs.o"))
+}
+
+/// Copies the object without its DWARF, which is three quarters of it. From that the linker made the BTF, which stays; nothing else
+/// reads it, but each agent would read it into its memory.
+fn strip(object: &Path, to: &Path) -> Result<(), String> {
+    let sysroot = sysroot()?;
+    let host = env::var("HOST").map_err(|e| format!("HOST: {e}"))?;
+    let objcopy = sysroot.join("lib/rustlib").join(host).join("bin/rust-objcopy");
+    let mut command = Command::new(&objcopy);
+    // Of the toolchain, as the tool is.
+    command.arg("--strip-debug").arg(object).arg(to).env("LD_LIBRARY_PATH", sysroot.join("lib"));
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{} {}: {status}", objcopy.display(), object.display())),
+        Err(e) => {
+            Err(format!("{}: {e}; run `cargo xtask build`, which installs the toolchain", objcopy.display()))
+        }
+    }
 }
 
 fn folder(variable: &str) -> Result<PathBuf, String> {
@@ -84,12 +99,7 @@ fn path_with_linker() -> Result<OsString, String> {
 /// The cargo beside the pinned compiler, which `build.rustc` in `.cargo/config.toml` chose; the one at work may be the
 /// machine's own. `core` is compiled from source, because no toolchain ships it for BPF.
 fn pinned_cargo() -> Result<PathBuf, String> {
-    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    // Fuzzing builds the host's side with a nightly; the programs stay those that are installed.
-    let mut command = Command::new(rustc);
-    command.env_remove("RUSTUP_TOOLCHAIN").args(["--print", "sysroot"]);
-    let run = command.output().map_err(|e| format!("rustc: {e}"))?;
-    let sysroot = PathBuf::from(String::from_utf8_lossy(&run.stdout).trim());
+    let sysroot = sysroot()?;
     if !sysroot.join("lib/rustlib/src/rust/library/core").is_dir() {
         return Err(
             "this toolchain has no rust-src; run `cargo xtask build`, which installs the right one".into()
@@ -101,4 +111,14 @@ fn pinned_cargo() -> Result<PathBuf, String> {
     } else {
         Err("this toolchain has no cargo; run `cargo xtask build`".into())
     }
+}
+
+/// The folder of the pinned toolchain.
+fn sysroot() -> Result<PathBuf, String> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    // Fuzzing builds the host's side with a nightly; the programs stay those that are installed.
+    let mut command = Command::new(rustc);
+    command.env_remove("RUSTUP_TOOLCHAIN").args(["--print", "sysroot"]);
+    let run = command.output().map_err(|e| format!("rustc: {e}"))?;
+    Ok(PathBuf::from(String::from_utf8_lossy(&run.stdout).trim()))
 }
