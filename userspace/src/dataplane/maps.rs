@@ -152,6 +152,22 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
+/// Makes all threads allocate from one heap, to be called before there are any. Of the heaps that glibc otherwise makes for threads,
+/// [`give_back_memory`] could not return the end: what loading programs or reading a cluster needed for a moment would be kept.
+pub fn share_one_heap() {
+    /// What is larger has pages of its own, and what is free at the heap's end is returned from this size on. glibc would raise both to
+    /// what was freed last, up to 32 and 64 MiB.
+    #[cfg(target_env = "gnu")]
+    const LARGE: libc::c_int = 1 << 20;
+    #[cfg(target_env = "gnu")]
+    // SAFETY: mallopt takes two numbers.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE);
+    }
+}
+
 /// Returns memory that is freed but kept by the allocator to the kernel.
 pub fn give_back_memory() {
     #[cfg(target_env = "gnu")]

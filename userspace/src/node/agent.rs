@@ -26,7 +26,7 @@ use crate::metrics::{self, AgentMetrics, PerRoute};
 use crate::model::Change;
 use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
-use crate::outputs::{Pins, StartError};
+use crate::outputs::{Pins, StartError, share_one_heap};
 use crate::sources::kubernetes;
 
 /// The limit for the wait at exit for threads that wait for the kernel or a disk.
@@ -61,6 +61,7 @@ pub struct Options {
 
 /// Serves until SIGTERM or SIGINT. What is in the kernel keeps serving after that.
 pub fn run(options: &Options) -> Result<(), NodeError> {
+    share_one_heap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
         let node = node(options).await?;

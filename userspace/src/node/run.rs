@@ -16,9 +16,9 @@ use super::telemetry::Telemetry;
 use super::told::Told;
 use crate::metrics::{self, AgentMetrics, PerRoute};
 use crate::model::Change;
-use crate::outputs::Pins;
 use crate::outputs::l2::L2Output;
 use crate::outputs::maps::{self, Choice, MapsOutput};
+use crate::outputs::{Pins, share_one_heap};
 
 /// The limit for the wait at exit for threads that wait for the kernel.
 const END: Duration = Duration::from_secs(1);
@@ -36,6 +36,7 @@ pub struct Options {
 
 /// Serves until SIGTERM or SIGINT. What is in the kernel keeps serving after that.
 pub fn run(options: &Options) -> Result<(), NodeError> {
+    share_one_heap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async { reconcile(node(options)?).await });
     runtime.shutdown_timeout(END);

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use crate::model::{Desired, NodeFacts, Problem};
 use crate::plan::Part;
 
-pub(crate) use crate::dataplane::maps::{CookieKeys, give_back_memory};
+pub(crate) use crate::dataplane::maps::{CookieKeys, give_back_memory, share_one_heap};
 pub(crate) use crate::dataplane::pin::{PinError, Pins, Writer};
 pub(crate) use crate::dataplane::read::now_ns;
 pub use error::StartError;

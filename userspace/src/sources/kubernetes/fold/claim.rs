@@ -5,7 +5,7 @@ use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
 use super::super::watch_event::ReadClaim;
-use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, ServicePortRef};
+use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
 use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim, digest};
 use crate::origins;
@@ -68,7 +68,9 @@ fn read(
         .grants
         .iter()
         .filter_map(|grant| found.check(field("spec.grants"), &grant.address, grant.read(protocol)));
-    let grants = grants.collect();
+    let mut grants: Vec<Grant> = grants.collect();
+    // There are as many Claims as routes, most with one grant; a list that grows has room for four.
+    grants.shrink_to_fit();
     let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
     let mut references: Arc<[ClaimBackend]> = references.collect();
     let mut ranges = None;
@@ -101,8 +103,9 @@ fn read(
     let name = ObjectName { namespace: interner.of(&origin.namespace), name: interner.of(&origin.name) };
     Some(Claim {
         origin: Origin::Object { created_secs: created, kind, name },
-        part: origin.part.into(),
-        uid: origin.uid.into(),
+        part: interner.of(&origin.part),
+        // No node asks which object of this name it is.
+        uid: Arc::default(),
         tenant: (!spec.tenant.is_empty()).then(|| interner.of(&spec.tenant)),
         port,
         protocol,
