@@ -30,8 +30,8 @@ const COLD: Duration = Duration::from_secs(10);
 /// The limit from the answered write of a slice to its map entry, for 99 of 100 changes, in the best of
 /// [`WINDOWS`]: other work on the machine delays some of them.
 const P99: Duration = Duration::from_millis(100);
-/// The limit for the agent's memory that the objects need, KiB.
-const MEMORY_KIB: u64 = 40 * 1024;
+/// The limit for the agent's resident memory, its program included, KiB.
+const MEMORY_KIB: u64 = 52 * 1024;
 
 /// Returns a backend's address. Each tenant has one, and another one after its change.
 fn backend(number: usize) -> String {
@@ -86,16 +86,16 @@ fn ten_thousand_routes_start_quickly_and_follow_each_change() {
     eprintln!("{} turns, CPU time of each {work:?}", turns - worked.1);
     // Measured at rest, since a turn's working memory is temporary.
     std::thread::sleep(Duration::from_secs(3));
-    let more = resident_kib(agent.pid()).saturating_sub(idle);
+    let memory = resident_kib(agent.pid());
     eprintln!(
-        "{ROUTES} routes: cold start {cold:?}, a change {half:?} (p99 {p99:?}), {more} KiB over {idle} idle"
+        "{ROUTES} routes: cold start {cold:?}, a change {half:?} (p99 {p99:?}), {memory} KiB, without routes {idle} KiB"
     );
     assert_eq!(untouched(&agent), before, "an endpoint touches no name, listener, address or label");
     // The limits apply to release builds, not to debug builds.
     if binary().unwrap().ancestors().any(|folder| folder.ends_with("release")) {
         assert!(cold <= COLD, "cold start: {cold:?}");
         assert!(p99 <= P99, "a change: {p99:?}");
-        assert!(more <= MEMORY_KIB, "memory: {more} KiB");
+        assert!(memory <= MEMORY_KIB, "memory: {memory} KiB");
     }
     agent.end();
     probed(&mut scene, &pins);

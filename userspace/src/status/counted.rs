@@ -13,7 +13,7 @@ pub struct Counted<'n> {
     live: Vec<Live<'n>>,
     /// What each node holds, those that hold least first.
     holds: Vec<Option<u64>>,
-    /// Of so many nodes that hold least, the first ones in the order of names.
+    /// Of the n nodes that hold least, for each n, the first ones in the order of names.
     first: Vec<Vec<usize>>,
     /// What nodes report of each object, in the order of nodes.
     of_object: HashMap<&'n str, Vec<OfObject<'n>>>,
