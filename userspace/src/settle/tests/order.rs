@@ -113,9 +113,9 @@ pub(super) fn object() -> impl Strategy<Value = Object> {
     });
     let service = (0..3_usize, 0..4_i64, 0..3_usize, prop::collection::vec(0..PORTS.len(), 1..3))
         .prop_map(|(namespace, age, address, ports)| Object::Service { namespace, age, address, ports });
-    let ingress = (0..3_usize, 0..4_i64, prop::collection::vec(0..HOSTS.len(), 1..4))
+    let asking = (0..3_usize, 0..4_i64, prop::collection::vec(0..HOSTS.len(), 1..4))
         .prop_map(|(namespace, age, hosts)| Object::Asking { namespace, age, hosts });
-    prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp, 1 => service, 2 => ingress]
+    prop_oneof![2 => gateway, 1 => set, 5 => tls, 1 => tcp, 1 => service, 2 => asking]
 }
 
 /// The Gateway that an object refers to by this number.
