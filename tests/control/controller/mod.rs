@@ -24,3 +24,5 @@ mod unlisted;
 mod webhook;
 /// Leader election.
 mod leader;
+/// A backup that is restored.
+mod restored;

@@ -3,7 +3,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tests::cluster::{ApiServer, Kubectl, Options, Rest};
@@ -34,12 +34,21 @@ spec:
   listeners: [{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}]
 ";
 
+/// The version up to which a simulated agent reports that it has applied all Claims.
+#[derive(Clone, Copy)]
+enum Report {
+    /// This one, or the newest of all Claims where that is older.
+    UpTo(u64),
+    /// This one, whatever the API server has.
+    Exactly(u64),
+}
+
 /// An API server with the rights of the chart, and a folder for logs.
 pub(super) struct Scene {
     pub(super) server: ApiServer,
     folder: TempDir,
-    /// What the simulated agents report: every Claim up to this version, by node.
-    reports: Arc<Mutex<BTreeMap<String, u64>>>,
+    /// What the simulated agents report, by node.
+    reports: Arc<Mutex<BTreeMap<String, Report>>>,
 }
 
 impl Scene {
@@ -83,7 +92,25 @@ impl Scene {
     /// From now on a node's agent reports that it has applied all Claims up to this version, or up to the newest where
     /// that is older.
     pub(super) fn report(&self, node: &str, version: u64) {
-        self.reports.lock().unwrap().insert(node.to_owned(), version);
+        self.reports.lock().unwrap().insert(node.to_owned(), Report::UpTo(version));
+    }
+
+    /// The same, whatever the API server has.
+    pub(super) fn report_exactly(&self, node: &str, version: u64) {
+        self.reports.lock().unwrap().insert(node.to_owned(), Report::Exactly(version));
+    }
+
+    /// Returns the newest version of a Claim.
+    pub(super) fn newest_claim(&self) -> u64 {
+        let begun = Instant::now();
+        loop {
+            // A server that has just started may not list them yet.
+            match newest(self.server.rest()) {
+                Some(version) => return version,
+                None => assert!(begun.elapsed() < SOON, "Claims cannot be listed"),
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 }
 
@@ -108,11 +135,13 @@ impl Agent {
                 let labels = json!({"app.kubernetes.io/component": "agent"});
                 let mut annotations = json!({});
                 let report = reports.lock().unwrap().get(&node).copied();
-                if let Some(report) = report
-                    && let Some(newest) = newest(&rest)
-                {
+                let version = report.and_then(|report| match report {
+                    Report::UpTo(version) => newest(&rest).map(|newest| version.min(newest)),
+                    Report::Exactly(version) => Some(version),
+                });
+                if let Some(version) = version {
                     annotations = json!({"vestibule.dev/report-version": "1",
-                                         "vestibule.dev/claims-version": report.min(newest).to_string()});
+                                         "vestibule.dev/claims-version": version.to_string()});
                 }
                 let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
                 let lease = json!({"metadata": metadata, "spec": spec});

@@ -22,5 +22,7 @@ mod source_ranges;
 mod fleet;
 /// Vestibule is withdrawn from the cluster, or from a node.
 mod withdraw;
+/// A backup that is restored.
+mod restored;
 /// The release before and this one.
 mod upgrade;

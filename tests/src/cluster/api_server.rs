@@ -1,6 +1,6 @@
 //! etcd and an API server, without nodes: ready in three seconds.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,6 +23,10 @@ use crate::tls::{Authority, Files};
 const START: Duration = Duration::from_secs(60);
 /// Time limit for a graceful stop.
 const STOP: Duration = Duration::from_secs(10);
+/// The folder of etcd's data.
+const ETCD: &str = "etcd";
+/// The folder of their backup.
+const BACKUP: &str = "backup";
 
 /// Options of an API server.
 #[derive(Debug, Default)]
@@ -43,6 +47,8 @@ pub struct Options<'a> {
 #[derive(Debug)]
 pub struct ApiServer {
     etcd: Child,
+    /// etcd's, for clients and for peers.
+    etcd_ports: [u16; 2],
     server: Option<Child>,
     programs: PathBuf,
     netns: Option<PathBuf>,
@@ -88,6 +94,7 @@ impl ApiServer {
         let etcd = start_etcd(&programs, netns.as_deref(), &folder, clients, peers)?;
         let mut server = Self {
             etcd,
+            etcd_ports: [clients, peers],
             server: None,
             kubectl: Kubectl::new(programs.join("kubectl"), kubeconfig, netns.clone()),
             programs,
@@ -184,6 +191,31 @@ impl ApiServer {
         self.launch_within(limit)
     }
 
+    /// Makes a backup of all objects, in place of the one before. The API server restarts.
+    pub fn back_up(&mut self) -> Result<()> {
+        self.replace_data(ETCD, BACKUP)
+    }
+
+    /// Brings back all objects as they were in the backup, with their versions. The API server restarts.
+    pub fn restore(&mut self) -> Result<()> {
+        self.replace_data(BACKUP, ETCD)
+    }
+
+    /// Copies one folder over another while neither etcd nor the API server runs.
+    fn replace_data(&mut self, from: &str, to: &str) -> Result<()> {
+        self.stop()?;
+        signal(&self.etcd, Signal::SIGTERM)?;
+        self.etcd.wait()?;
+        let [from, to] = [from, to].map(|name| self.folder.path().join(name));
+        if to.exists() {
+            fs::remove_dir_all(&to).with_context(|| format!("removing {}", to.display()))?;
+        }
+        copy_folder(&from, &to)?;
+        let [clients, peers] = self.etcd_ports;
+        self.etcd = start_etcd(&self.programs, self.netns.as_deref(), &self.folder, clients, peers)?;
+        self.launch()
+    }
+
     /// Suspends the API server: it answers nothing and all connections stay open, as a watch sees it when its
     /// path is cut.
     pub fn freeze(&self) -> Result<()> {
@@ -198,7 +230,7 @@ impl ApiServer {
     /// Returns the last lines of the logs of etcd and the API server.
     pub fn logs(&self) -> String {
         let read = |name: &str| {
-            let text = std::fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+            let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
             let lines: Vec<&str> = text.lines().collect();
             lines[lines.len().saturating_sub(20)..].join("\n")
         };
@@ -282,12 +314,25 @@ fn start_etcd(
 ) -> Result<Child> {
     let (clients, peers) = (format!("http://127.0.0.1:{clients}"), format!("http://127.0.0.1:{peers}"));
     let mut command = places::command(netns, &programs.join("etcd"));
-    command.arg("--data-dir").arg(folder.path().join("etcd"));
+    command.arg("--data-dir").arg(folder.path().join(ETCD));
     command.args(["--unsafe-no-fsync", "--log-level", "error"]);
     command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
     command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
     command.args(["--initial-cluster", &format!("default={peers}")]);
     spawn(command, folder, "etcd")
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to).with_context(|| format!("creating {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("reading {}", from.display()))? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => copy_folder(&entry.path(), &to)?,
+            false => drop(fs::copy(entry.path(), &to).with_context(|| format!("writing {}", to.display()))?),
+        }
+    }
+    Ok(())
 }
 
 /// Starts a program with its log and its process ID in the folder. If this process is killed, the next test

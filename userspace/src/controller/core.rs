@@ -153,6 +153,13 @@ impl Core {
         }
     }
 
+    /// Takes what nodes report, if a backup was restored: one that does not lead must know later what was reported by then.
+    pub(super) fn follow(&mut self, nodes: impl FnOnce() -> Nodes) {
+        if self.history.is_restored() {
+            self.history.judge(&mut nodes());
+        }
+    }
+
     /// The number of statuses that wait to be written.
     pub(super) fn waiting(&self) -> usize {
         self.queue.len()
@@ -315,7 +322,9 @@ fn by_source((node, line): (String, String)) -> ((String, String), String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::claim_store::Stored;
     use crate::model::cluster::ClassSpec;
+    use crate::status::Held;
     use std::sync::Arc;
 
     /// Returns the notes that are written when this cannot be followed, after so much time.
@@ -345,6 +354,27 @@ mod tests {
         }
         told.sort_unstable();
         told
+    }
+
+    /// Otherwise all that nodes have reported since would be of before, once it leads.
+    #[test]
+    fn one_that_does_not_lead_notes_what_nodes_reported_when_a_backup_was_restored() {
+        let mut core = Core::new(Facts::default(), keys::Schedule::default(), Instant::now());
+        let nodes = |claims_version| {
+            let held = Held { claims_version, complaints: Vec::new() };
+            Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() }
+        };
+        for version in [100, 80] {
+            core.take_claims(ClaimNews::Listed(BTreeMap::new(), version));
+            core.follow(|| nodes(100));
+        }
+        let stored = Stored { version: "90".to_owned(), ..Stored::default() };
+        core.take_claims(ClaimNews::Put("a".to_owned(), Box::new(stored)));
+        for (version, is_known) in [(100, false), (90, true)] {
+            let mut nodes = nodes(version);
+            core.history.judge(&mut nodes);
+            assert_eq!(!nodes.live.is_empty(), is_known, "{version}");
+        }
     }
 
     /// One that lasts for a moment, as when the API server restarts, would be an Event of each node.

@@ -20,10 +20,12 @@ pub(super) fn account(event: &Value) -> &str {
     user.rsplit_once(":vestibule-").map_or("", |(_, account)| account)
 }
 
-/// Whether it asks for all objects: by a list, or by a watch that begins with them.
+/// Whether it asks for all objects: by a list, or by a watch that begins with them. A list of one object asks for the version that the API
+/// server is at.
 pub(super) fn is_list(event: &Value) -> bool {
     let uri = event["requestURI"].as_str().unwrap_or_default();
-    event["verb"] == "list" || uri.contains("sendInitialEvents=true")
+    let is_of_one = uri.split(['?', '&']).any(|part| part == "limit=1");
+    (event["verb"] == "list" && !is_of_one) || uri.contains("sendInitialEvents=true")
 }
 
 pub(super) fn counted(requests: &[Value]) -> BTreeMap<(String, String, String), usize> {

@@ -2,7 +2,7 @@
 //! are shown, and recorded in `deploy/SCALE.md`.
 
 /// Agents without maps, many in one process.
-mod thin;
+pub(super) mod thin;
 /// What the API server counted.
 mod counted;
 

@@ -25,7 +25,7 @@ const THREADS: usize = 2;
 const APART: Duration = Duration::from_millis(40);
 
 /// The agents. They end when dropped.
-pub(super) struct Thin {
+pub(in crate::together) struct Thin {
     /// The version of Claims that each has read in full; 0: none.
     versions: Arc<Vec<AtomicU64>>,
     ends: Arc<AtomicBool>,
@@ -34,7 +34,7 @@ pub(super) struct Thin {
 
 impl Thin {
     /// Starts this many, in the API server's namespace.
-    pub(super) fn start(namespace: &Namespace, kubeconfig: PathBuf, count: usize) -> Self {
+    pub(in crate::together) fn start(namespace: &Namespace, kubeconfig: PathBuf, count: usize) -> Self {
         let versions: Arc<Vec<AtomicU64>> = Arc::new((0..count).map(|_| AtomicU64::new(0)).collect());
         let ends = Arc::new(AtomicBool::new(false));
         let threads = (0..THREADS).map(|thread| {
@@ -52,7 +52,7 @@ impl Thin {
     }
 
     /// Waits until all have read every Claim up to this version. Returns for how long.
-    pub(super) fn wait_for(&self, version: u64, patience: Duration) -> Duration {
+    pub(in crate::together) fn wait_for(&self, version: u64, patience: Duration) -> Duration {
         let begun = Instant::now();
         loop {
             let lack = self.versions.iter().filter(|held| held.load(Ordering::Relaxed) < version).count();
@@ -106,7 +106,7 @@ async fn agent(number: usize, config: kube::Config, versions: Arc<Vec<AtomicU64>
         if store.is_complete() {
             let version = store.claims_version();
             let state = NodeStateSpec { node: node.clone(), ..NodeStateSpec::default() };
-            reporter.tell(LeaseReport { claims_version: version, config: String::new() }, state);
+            reporter.tell(LeaseReport { claims_version: version, ..LeaseReport::default() }, state);
             versions[number].store(version, Ordering::Relaxed);
         }
     }

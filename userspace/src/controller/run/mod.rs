@@ -163,6 +163,7 @@ impl Controller {
         self.telemetry.beats(missing.clone(), self.stale(), self.core.waiting());
         let mut wake = now + TICK;
         if !is_leading {
+            self.core.follow(|| self.agents.nodes());
             return wake;
         }
         wake = wake.min(self.send_keys(now));

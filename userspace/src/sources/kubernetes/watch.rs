@@ -11,7 +11,7 @@ use futures_util::TryStreamExt as _;
 use kube::api::{ListParams, WatchParams};
 use kube::core::{Request, WatchEvent};
 use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -156,6 +156,9 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
     /// One request for a watch, to its end: from where we are, or from a list given as a stream.
     async fn follow(&mut self) -> Result<(), Trouble> {
         let started = Instant::now();
+        if let Some(known) = self.resume.clone().filter(|_| self.has_failed()) {
+            self.check_history(known).await?;
+        }
         let mut is_listing = self.resume.is_none();
         let seconds = watch_secs((self.chance)());
         let params = WatchParams {
@@ -208,6 +211,33 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 Some(event) => is_listing = self.take(event, is_listing).await?,
             }
             is_empty = false;
+        }
+    }
+
+    /// Whether the server has failed since it was followed last: it may have been started from a backup.
+    fn has_failed(&self) -> bool {
+        self.told.is_some() || self.not_found_since.is_some()
+    }
+
+    /// Compares the version that we know with the server's. A server that has not reached the former follows from it all the same, and
+    /// leaves out what it writes until then.
+    async fn check_history(&mut self, known: String) -> Result<(), Trouble> {
+        let params = ListParams {
+            label_selector: self.target.labels.clone(),
+            field_selector: self.target.fields.clone(),
+            limit: Some(1),
+            ..ListParams::default()
+        };
+        let request = self.request.list_metadata(&params);
+        let request = request.map_err(|error| Trouble::Failed(error.to_string()))?;
+        let answer = timeout(ANSWER, self.client.request::<Page<IgnoredAny>>(request)).await;
+        let now = answer.map_err(|_| silent(ANSWER))??.metadata.resource_version.unwrap_or_default();
+        let number = |version: &str| version.parse::<u64>().ok();
+        match number(&now) < number(&known) && !now.is_empty() {
+            true => Err(Trouble::OtherHistory(format!(
+                "the API server is at version {now} and was at {known}: a backup was restored, and everything is read again"
+            ))),
+            false => Ok(()),
         }
     }
 

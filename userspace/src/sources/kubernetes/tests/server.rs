@@ -43,6 +43,8 @@ pub(super) struct Api(Arc<Mutex<Script>>);
 struct Script {
     path: &'static str,
     answers: VecDeque<Answer>,
+    /// The version that it says it is at; `None`: it knows none that is lower than any other.
+    version: Option<u64>,
     /// What is answered when nothing else is left; by default a watch without events.
     last: Option<(u16, &'static str)>,
     /// Queries for the kind, in order, and when they came.
@@ -52,7 +54,8 @@ struct Script {
 impl Api {
     /// A server that answers requests for this path like this, and a client for it.
     pub(super) fn serve(path: &'static str, answers: impl IntoIterator<Item = Answer>) -> (Self, Client) {
-        let script = Script { path, answers: answers.into_iter().collect(), last: None, asked: Vec::new() };
+        let answers = answers.into_iter().collect();
+        let script = Script { path, answers, version: None, last: None, asked: Vec::new() };
         let this = Self(Arc::new(Mutex::new(script)));
         let router = Router::new().fallback(answer).with_state(this.clone());
         (this, Client::new(router, "default"))
@@ -63,7 +66,12 @@ impl Api {
         self.0.lock().unwrap().last = Some((code, message));
     }
 
-    /// Queries for the kind so far, and when they came.
+    /// Its objects, and the version that it is at, are those of a backup from now on.
+    pub(super) fn is_at(&self, version: u64) {
+        self.0.lock().unwrap().version = Some(version);
+    }
+
+    /// Queries for the kind so far, and when they came, besides those for the version alone.
     pub(super) fn asked(&self) -> Vec<(Instant, String)> {
         self.0.lock().unwrap().asked.clone()
     }
@@ -86,6 +94,11 @@ impl Server {
     /// From now on, Services are refused when the script is at its end.
     pub(super) fn refuse_from_now_on(&self, code: u16, message: &'static str) {
         self.api.refuse_from_now_on(code, message);
+    }
+
+    /// From now on it is at this version.
+    pub(super) fn is_at(&self, version: u64) {
+        self.api.is_at(version);
     }
 
     /// Queries for Services so far.
@@ -153,6 +166,11 @@ async fn answer(State(Api(script)): State<Api>, request: Request) -> Response {
         } else {
             Response::new(Body::from(json!({"metadata": {}, "items": []}).to_string()))
         };
+    }
+    if parameter(&query, "limit") == Some("1") {
+        let version = script.version.unwrap_or(u64::MAX).to_string();
+        let page = json!({"metadata": {"resourceVersion": version}, "items": [service("any", 1)]});
+        return Response::new(Body::from(page.to_string()));
     }
     script.asked.push((Instant::now(), query));
     match (script.answers.pop_front(), script.last) {

@@ -115,6 +115,32 @@ async fn a_server_of_another_history_is_asked_for_everything() {
     assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some(""));
 }
 
+/// It follows from a version that it has not reached, and leaves out all that comes before.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_went_back_is_asked_for_everything_although_it_follows() {
+    let back = [
+        Ended(vec![event("ADDED", "a", 500), listed(700)]),
+        Refuse(503, "away"),
+        Open(vec![event("ADDED", "b", 20), listed(21)]),
+    ];
+    let mut server = Server::start(back);
+    server.is_at(20);
+    server.until(services(&["b"]), |_| {}).await;
+    assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some(""));
+    // One that was only away goes on.
+    for at in [700, 701] {
+        let away = [
+            Ended(vec![event("ADDED", "a", 500), listed(700)]),
+            Refuse(503, "away"),
+            Open(vec![event("ADDED", "b", 701)]),
+        ];
+        let mut server = Server::start(away);
+        server.is_at(at);
+        server.until(services(&["a", "b"]), |_| {}).await;
+        assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some("700"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_makes_stale_and_is_not_stormed() {
     let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]);
