@@ -191,7 +191,7 @@ impl ApiServer {
         self.launch_within(limit)
     }
 
-    /// Makes a backup of all objects, in place of the one before. The API server restarts.
+    /// Makes a backup of all objects, instead of the one before. The API server restarts.
     pub fn back_up(&mut self) -> Result<()> {
         self.replace_data(ETCD, BACKUP)
     }

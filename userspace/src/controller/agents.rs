@@ -209,8 +209,7 @@ pub(super) fn nodes(liveness: &Liveness, states: &BTreeMap<String, Reported>) ->
         let unknown = match (life, &lease.report) {
             (Life::Alive, Some(report)) => {
                 let complaints = states.get(node).map(|state| complaints(&state.spec)).unwrap_or_default();
-                let held = Held { claims_version: report.claims_version, complaints };
-                nodes.live.insert(node.to_owned(), held);
+                nodes.live.insert(node.to_owned(), held(report, complaints));
                 continue;
             }
             (Life::Alive, None) => OTHER_VERSION,
@@ -235,7 +234,7 @@ pub(super) fn reported_nodes(
         match agent_lease(lease).report {
             Some(report) => {
                 let complaints = complaints_of.remove(&node).unwrap_or_default();
-                nodes.live.insert(node, Held { claims_version: report.claims_version, complaints });
+                nodes.live.insert(node, held(&report, complaints));
             }
             None => drop(nodes.unknown.insert(node, OTHER_VERSION)),
         }
@@ -243,10 +242,25 @@ pub(super) fn reported_nodes(
     nodes
 }
 
+fn held(report: &LeaseReport, mut complaints: Vec<Complaint>) -> Held {
+    if !report.unwritten.is_empty() {
+        let text = format!(
+            "its NodeState cannot be written, so that its Lease does not say that it holds newer Claims: {}; see whether its agent may \
+             create and update NodeStates, and which webhook or quota refuses it",
+            report.unwritten
+        );
+        complaints.push(Complaint { object: None, missing: false, text });
+    }
+    Held { claims_version: report.claims_version, complaints }
+}
+
 fn complaints(spec: &NodeStateSpec) -> Vec<Complaint> {
     let complaints = spec.problems.iter().map(|problem| {
         let place = if problem.field.is_empty() { String::new() } else { format!("{}: ", problem.field) };
-        let text = format!("{place}{}; {}", problem.message, problem.remedy);
+        let mut text = format!("{place}{}", problem.message);
+        if !problem.remedy.is_empty() {
+            text.push_str(&format!("; {}", problem.remedy));
+        }
         Complaint { object: problem.object.clone(), missing: problem.missing, text }
     });
     complaints.collect()
@@ -310,6 +324,7 @@ fn reported(state: NodeState) -> Reported {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::kubernetes::api::node_state::NodeProblem;
 
     /// Of agents whose Leases cannot be listed, for this long by now.
     fn agents(for_now: Duration) -> Agents {
@@ -350,6 +365,24 @@ mod tests {
         let alive = AgentLease { holder: "x".to_owned(), ..AgentLease::default() };
         this.liveness.put("n2".to_owned(), alive, begun + silence);
         assert!(this.gone(silence, "").is_none());
+    }
+
+    #[test]
+    fn a_node_whose_state_cannot_be_written_says_why_and_a_problem_without_remedy_ends_without_one() {
+        let problem = |remedy: &str| NodeProblem {
+            message: "it is gone".to_owned(),
+            remedy: remedy.to_owned(),
+            ..NodeProblem::default()
+        };
+        let spec = NodeStateSpec { problems: vec![problem(""), problem("look")], ..NodeStateSpec::default() };
+        let report = LeaseReport { unwritten: "403 Forbidden".to_owned(), ..LeaseReport::default() };
+        let held = held(&report, complaints(&spec));
+        let texts: Vec<&str> = held.complaints.iter().map(|complaint| complaint.text.as_str()).collect();
+        assert_eq!(texts[..2], ["it is gone", "it is gone; look"]);
+        assert!(
+            texts[2].contains("cannot be written") && texts[2].contains(": 403 Forbidden; "),
+            "{texts:?}"
+        );
     }
 
     #[test]

@@ -182,6 +182,7 @@ impl Core {
         let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
         let Known { failing, stale_nodes, node_uids, metallb, now, .. } = known;
         self.history.judge(&mut nodes);
+        let of_themselves = nodes.of_themselves();
         let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, at);
         let status = |object: &ObjectRef| status(object);
         let view = View {
@@ -203,7 +204,7 @@ impl Core {
         let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };
         let mut notes = evidence.notes(&judged.problems);
         notes.extend(evidence.stale(&stale));
-        notes.extend(evidence.excluded(&excluded));
+        notes.extend(evidence.excluded(&excluded, &of_themselves));
         notes.extend(stale_nodes.iter().map(|((node, _), _, line)| evidence.stale_node(node, line)));
         self.teller.lasts(notes);
         for happening in &judged.happenings {

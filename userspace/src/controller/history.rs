@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why such a node is unknown.
 const OTHER: &str = "its agent reports a version that the API server does not have: a backup was restored; it reports again soon";
 
-/// So many versions are remembered. Those before are of a time when all nodes have reported since.
+/// The most versions that are remembered. All nodes have reported since those before.
 const SEEN_MAX: usize = 1 << 16;
 
 /// The versions of the API server that were seen.

@@ -99,7 +99,7 @@ mod tests {
     fn lease(node: &str, renewed: i64, claims_version: u64) -> Lease {
         let mut lease = Lease::default();
         lease.metadata.name = Some(format!("vestibule-agent-{node}"));
-        let report = LeaseReport { claims_version, config: String::new() };
+        let report = LeaseReport { claims_version, ..LeaseReport::default() };
         report.write(lease.metadata.annotations.get_or_insert_default());
         lease.spec = Some(LeaseSpec {
             holder_identity: Some("pod".to_owned()),

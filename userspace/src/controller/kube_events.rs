@@ -141,11 +141,14 @@ impl Evidence<'_> {
         self.of_node(node, &text)
     }
 
-    /// Returns the notes about nodes that are not waited for.
-    pub(super) fn excluded(&self, nodes: &[String]) -> Vec<Note> {
-        let text = "it does not hold Claims that were written a minute ago, and conditions do not wait for it any more; see the log of \
-                    its agent";
-        nodes.iter().map(|node| self.of_node(node, text)).collect()
+    /// Returns the notes about nodes that are not waited for; `why`: what nodes say of themselves.
+    pub(super) fn excluded(&self, nodes: &[String], why: &BTreeMap<String, String>) -> Vec<Note> {
+        let note = |node: &String| {
+            let what = "it does not hold Claims that were written a minute ago, and conditions do not wait for it any more";
+            let why = why.get(node).map_or("see the log of its agent", String::as_str);
+            self.of_node(node, &format!("{what}; {why}"))
+        };
+        nodes.iter().map(note).collect()
     }
 
     fn complaints(&self, notes: &mut BTreeSet<Note>) {
@@ -160,8 +163,12 @@ impl Evidence<'_> {
             }
         }
         for ((object, text), nodes) in nodes_of {
-            let Some(object) = parse(object) else { continue };
-            let (regarding, text) = (self.regarding(&object), text.to_owned());
+            let regarding = match (object.strip_prefix("Claim/"), parse(object)) {
+                (Some(name), _) => of_claim(name, ""),
+                (None, Some(object)) => self.regarding(&object),
+                (None, None) => continue,
+            };
+            let text = text.to_owned();
             let nodes = node_names(&nodes);
             notes.insert(Note {
                 regarding,

@@ -187,7 +187,7 @@ mod tests {
             holder: format!("agent-of-{node}"),
             renewed: renewed.to_string(),
             duration: Duration::from_secs(40),
-            report: Some(LeaseReport { claims_version: 7, config: String::new() }),
+            report: Some(LeaseReport { claims_version: 7, ..LeaseReport::default() }),
         };
         (node.to_owned(), lease)
     }
@@ -265,7 +265,7 @@ mod tests {
         let (node, renewed) = lease("a", 3);
         assert!(!liveness.put(node, renewed, after(start, 2)));
         let (node, mut renewed) = lease("a", 4);
-        renewed.report = Some(LeaseReport { claims_version: 8, config: String::new() });
+        renewed.report = Some(LeaseReport { claims_version: 8, ..LeaseReport::default() });
         assert!(liveness.put(node, renewed, after(start, 3)));
         let (node, mut renewed) = lease("a", 5);
         renewed.report = None;

@@ -1,6 +1,7 @@
 //! Turns what sources report into facts, and compiles these. The only module of the loop that knows how a
 //! source is read and compiled.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::pending;
 use std::net::SocketAddr;
@@ -149,7 +150,7 @@ impl Sources {
     }
 
     /// Returns whose Claims are not served as they were written, as NodeStates name it, and why.
-    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, &Problem)> {
+    pub(super) fn unread(&self) -> impl Iterator<Item = (Cow<'_, str>, &Problem)> {
         self.store.iter().flat_map(Store::unread)
     }
 

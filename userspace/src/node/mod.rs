@@ -65,3 +65,4 @@ pub use error::NodeError;
 pub use identity::Identity;
 #[cfg(test)]
 pub(crate) use renewals::Renewals;
+pub(crate) use telemetry::NODE_STATE;

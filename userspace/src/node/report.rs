@@ -33,6 +33,8 @@ const ANSWER: Duration = Duration::from_secs(5);
 const STATE_GAP: Duration = Duration::from_secs(1);
 /// The longest delay between attempts of a write that fails.
 const RETRY_MAX: Duration = Duration::from_secs(15);
+/// A NodeState that cannot be written for so long may never be: others learn why.
+const UNWRITTEN: Duration = Duration::from_secs(10);
 
 /// Why a write failed.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +50,17 @@ impl WriteError {
     fn is_outdated(&self) -> bool {
         matches!(self, Self::Refused(error)
             if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
+    }
+
+    /// Returns what is wrong, for people.
+    fn why(&self) -> String {
+        match self {
+            Self::Refused(error) => match &**error {
+                kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
+                other => other.to_string(),
+            },
+            silent @ Self::Silent => silent.to_string(),
+        }
     }
 
     /// The API server has not written it.
@@ -68,6 +81,7 @@ impl Said {
     /// back what the node does not hold, no higher one than it did so for.
     fn sayable(&self, written: &Written, former: u64) -> LeaseReport {
         let mut report = self.report.clone();
+        report.unwritten = written.unwritten.as_ref().map(|(_, why)| why.clone()).unwrap_or_default();
         let takes_back = |one: &&NodeProblem| one.missing;
         let is_written = |one: &NodeProblem| {
             let mut before = written.state.iter().flat_map(|state| &state.problems).filter(takes_back);
@@ -88,12 +102,15 @@ struct Written {
     state: Option<Arc<NodeStateSpec>>,
     /// Of every Claim up to this version it says what the node does not hold, and so does another one that was written since.
     claims_version: u64,
+    /// Since when another one cannot be written, and why.
+    unwritten: Option<(std::time::Instant, String)>,
 }
 
 /// Writes until it is dropped: the Lease from the start, the state once there is one.
 #[derive(Debug)]
 pub struct Reporter {
     said: watch::Sender<Said>,
+    written: watch::Receiver<Written>,
     tasks: JoinSet<()>,
 }
 
@@ -108,11 +125,11 @@ impl Reporter {
             format!("vestibule-agent-{}", identity.node),
             Owner::new(client, &identity.node),
         );
-        tasks.spawn(renew(leases, identity.clone(), heard.clone(), written));
+        tasks.spawn(renew(leases, identity.clone(), heard.clone(), written.clone()));
         let states_of =
             Known::new(Api::all(client.clone()), identity.node.clone(), Owner::new(client, &identity.node));
         tasks.spawn(tell(states_of, heard, write));
-        Self { said, tasks }
+        Self { said, written, tasks }
     }
 
     /// Sets what the node holds, and what it could not do.
@@ -126,6 +143,11 @@ impl Reporter {
             }
             is_new
         });
+    }
+
+    /// Since when the NodeState cannot be written, and why.
+    pub(super) fn unwritten(&self) -> Option<(std::time::Instant, String)> {
+        self.written.borrow().unwritten.clone()
     }
 
     /// Stops. Nothing is written after this.
@@ -302,6 +324,7 @@ fn lease(before: Option<&Lease>, identity: &Identity, report: &LeaseReport, now:
 
 async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, written: watch::Sender<Written>) {
     let mut pause = STATE_GAP;
+    let mut fails_since = None;
     loop {
         let Said { report, state } = said.borrow_and_update().clone();
         let is_new = |state: &Arc<NodeStateSpec>| written.borrow().state.as_ref() != Some(state);
@@ -311,15 +334,16 @@ async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, writ
             written.send_replace(Written { state: None, ..before.clone() });
             match write_state(&mut known, &state).await {
                 Ok(()) => {
-                    pause = STATE_GAP;
+                    (pause, fails_since) = (STATE_GAP, None);
                     let claims_version = report.claims_version;
-                    written.send_replace(Written { state: Some(state), claims_version });
+                    written.send_replace(Written { state: Some(state), claims_version, unwritten: None });
                 }
                 Err(error) => {
                     warn!(%error, "what this node could not do cannot be published");
-                    if error.is_refused() {
-                        written.send_replace(before);
-                    }
+                    let state = before.state.filter(|_| error.is_refused());
+                    let since = *fails_since.get_or_insert_with(Instant::now);
+                    let unwritten = (since.elapsed() >= UNWRITTEN).then(|| (since.into_std(), error.why()));
+                    written.send_replace(Written { state, unwritten, ..before });
                     known.object = None;
                     sleep(pause).await;
                     pause = (2 * pause).min(RETRY_MAX);
@@ -369,7 +393,7 @@ mod tests {
     #[test]
     fn a_lease_names_its_holder_and_counts_who_had_it_before() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let report = |claims_version| LeaseReport { claims_version, config: String::new() };
+        let report = |claims_version| LeaseReport { claims_version, ..LeaseReport::default() };
         let first = lease(None, &identity("a"), &report(7), at(100));
         assert_eq!(first.metadata.name.as_deref(), Some("vestibule-agent-node1"));
         assert_eq!(first.metadata.labels.as_ref().unwrap()["app.kubernetes.io/component"], "agent");
@@ -419,16 +443,16 @@ mod tests {
             (Some(unheld(&[Some("a")])), Some(unheld(&[None])), 9),
             (None, None, 9),
         ] {
-            let report = LeaseReport { claims_version: 9, config: "c".into() };
+            let report = LeaseReport { claims_version: 9, config: "c".into(), ..LeaseReport::default() };
             let now = Said { report, state: state.clone().map(Arc::new) };
-            let written = Written { state: written.map(Arc::new), claims_version: 3 };
+            let written = Written { state: written.map(Arc::new), claims_version: 3, unwritten: None };
             let sayable = now.sayable(&written, 5);
             assert_eq!((sayable.claims_version, &*sayable.config), (said, "c"), "{state:?} {written:?}");
             assert_eq!(now.sayable(&written, 12).claims_version, 9, "less may always be said");
         }
         let mut problem = unheld(&[Some("a")]);
         problem.problems[0].missing = false;
-        let report = LeaseReport { claims_version: 9, config: String::new() };
+        let report = LeaseReport { claims_version: 9, ..LeaseReport::default() };
         let now = Said { report: report.clone(), state: Some(Arc::new(problem.clone())) };
         assert_eq!(now.sayable(&Written::default(), 5), report, "it takes nothing back");
         let now = Said { report, state: Some(Arc::new(unheld(&[Some("a")]))) };
@@ -439,7 +463,7 @@ mod tests {
     }
 
     fn of_version(state: NodeStateSpec, claims_version: u64) -> Written {
-        Written { state: Some(state.into()), claims_version }
+        Written { state: Some(state.into()), claims_version, unwritten: None }
     }
 
     /// It seemed to be behind with all Claims, and with it all nodes that have no room for the same.
@@ -449,7 +473,7 @@ mod tests {
         let reporter = Reporter::start(&server.client(), &identity("a"));
         for claims_version in 1..=100 {
             let object = format!("x{claims_version}");
-            reporter.tell(LeaseReport { claims_version, config: String::new() }, unheld(&[Some(&object)]));
+            reporter.tell(LeaseReport { claims_version, ..LeaseReport::default() }, unheld(&[Some(&object)]));
             sleep(Duration::from_millis(700)).await;
         }
         let written = server.written();
@@ -459,7 +483,7 @@ mod tests {
 
     /// What was written to an API server: the version of each Lease, and the objects that NodeStates take back.
     #[derive(Clone, Default)]
-    struct Server(Arc<Mutex<(Vec<String>, Option<StatusCode>)>>);
+    struct Server(Arc<Mutex<(Vec<String>, Option<StatusCode>, String)>>);
 
     impl Server {
         fn client(&self) -> Client {
@@ -469,6 +493,11 @@ mod tests {
 
         fn refuse_states(&self, code: Option<StatusCode>) {
             self.0.lock().unwrap().1 = code;
+        }
+
+        /// What the Lease says of the NodeState.
+        fn unwritten(&self) -> Option<String> {
+            Some(self.0.lock().unwrap().2.clone()).filter(|why| !why.is_empty())
         }
 
         fn written(&self) -> Vec<String> {
@@ -502,10 +531,35 @@ mod tests {
             server.0.push(format!("without {}", unheld.collect::<Vec<_>>().join(" ")));
         } else {
             let lease: Lease = serde_json::from_value(object.clone()).unwrap();
-            server.0.push(reported(&lease).unwrap().claims_version.to_string());
+            let report = reported(&lease).unwrap();
+            server.0.push(report.claims_version.to_string());
+            server.2 = report.unwritten;
         }
         object["metadata"]["resourceVersion"] = "1".into();
         (StatusCode::OK, object.to_string())
+    }
+
+    /// Only its log said why it was behind.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_says_why_the_node_state_cannot_be_written_until_it_is() {
+        let server = Server::default();
+        let reporter = Reporter::start(&server.client(), &identity("a"));
+        server.refuse_states(Some(StatusCode::FORBIDDEN));
+        let report = LeaseReport { claims_version: 7, ..LeaseReport::default() };
+        reporter.tell(report, unheld(&[Some("x")]));
+        sleep(Duration::from_secs(5)).await;
+        assert!(reporter.unwritten().is_none() && server.unwritten().is_none(), "a moment is none of others");
+        sleep(Duration::from_secs(40)).await;
+        assert!(
+            reporter.unwritten().unwrap().1.starts_with("403 InternalError"),
+            "{:?}",
+            reporter.unwritten()
+        );
+        assert_eq!(server.unwritten(), reporter.unwritten().map(|(_, why)| why));
+        server.refuse_states(None);
+        sleep(Duration::from_secs(20)).await;
+        assert!(reporter.unwritten().is_none() && server.unwritten().is_none());
+        assert_eq!(server.written().last().unwrap(), "7");
     }
 
     /// The controller said `Programmed` of what the node had just said, in the other object, that it does not hold.
@@ -514,7 +568,7 @@ mod tests {
         let server = Server::default();
         let reporter = Reporter::start(&server.client(), &identity("a"));
         let tell = |claims_version, objects: &[Option<&str>]| {
-            reporter.tell(LeaseReport { claims_version, config: String::new() }, unheld(objects));
+            reporter.tell(LeaseReport { claims_version, ..LeaseReport::default() }, unheld(objects));
         };
         let wait = |seconds| sleep(Duration::from_secs(seconds));
         tell(7, &[]);

@@ -29,6 +29,9 @@ use crate::sources::kubernetes::api::node_state::NodeStateSpec;
 /// The most exceptions that `/readyz` lists.
 const EXCEPTIONS_MAX: usize = 20;
 
+/// What is stale where the NodeState cannot be written: what others know of this node.
+pub(crate) const NODE_STATE: &str = "nodestate";
+
 /// Reports to the API server, probes and scrapers.
 pub(super) struct Telemetry {
     told: Arc<Told>,
@@ -146,7 +149,9 @@ impl Telemetry {
 
     /// Reports to probes and metrics which sources cannot be followed.
     pub(super) fn note_sources(&mut self, sources: &Sources) {
-        let stale = sources.stale();
+        let mut stale = sources.stale();
+        let unwritten = self.reporter.as_ref().and_then(Reporter::unwritten);
+        stale.extend(unwritten.map(|(since, why)| Stale { source: NODE_STATE, since, why }));
         for stale in &stale {
             if !self.gauges.stale.iter().any(|source| source == stale.source) {
                 self.gauges.stale.push(stale.source.to_owned());
@@ -241,7 +246,8 @@ pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseRepo
     let left_out = left_out_objects(orders, &exceptions);
     let stale = lines(&sources.stale());
     let claims_version = orders.in_force().map_or(0, |in_force| in_force.claims_version);
-    let report = LeaseReport { claims_version, config: sources.chart_hash().to_owned() };
+    let config = sources.chart_hash().to_owned();
+    let report = LeaseReport { claims_version, config, ..LeaseReport::default() };
     let saying =
         Saying { identity, stale, failing, exceptions: &exceptions, left_out: &left_out, problems: &own };
     Some((report, saying.spec()))
@@ -307,7 +313,7 @@ fn exceptions<'a>(sources: &'a Sources, orders: &'a Orders) -> Vec<(Option<Strin
     let taken = left_out(orders).filter(|problem| !lacks_room(problem));
     let taken = taken.filter_map(|problem| Some((problem.object.as_ref()?.key(), problem)));
     // Of one object, one is enough.
-    for (object, problem) in taken.chain(sources.unread().map(|(key, problem)| (key.to_owned(), problem))) {
+    for (object, problem) in taken.chain(sources.unread().map(|(key, problem)| (key.into_owned(), problem))) {
         of_objects.entry(object).or_insert(problem);
     }
     all.extend(of_objects.into_iter().map(|(object, problem)| (Some(object), problem)));

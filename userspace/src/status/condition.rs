@@ -1,6 +1,6 @@
 //! Conditions, merged by type: ours as judged, others unchanged.
 
-use super::{CONTROLLER_NAME, elements, text};
+use super::{CONTROLLER_NAME, elements, progress, text};
 use crate::model::Kind;
 use crate::model::kind::{OUR_PROGRAMMED, OWNED, Says};
 use crate::model::verdict::{Condition, Status};
@@ -102,6 +102,16 @@ fn one(condition: &Condition, old: Option<&Value>, judged: Judged<'_>) -> Value 
     };
     let kept = old.filter(|old| text(old, "status") == status).map(|old| text(old, "lastTransitionTime"));
     let since = kept.filter(|since| !since.is_empty()).unwrap_or(judged.now);
+    let is_of_this = |old: &&Value| {
+        judged.generation == 0
+            || old.get("observedGeneration").and_then(Value::as_i64) == Some(judged.generation)
+    };
+    let knows_more = |old: &&Value| {
+        text(old, "status") == status && progress::knows_less(&condition.message, text(old, "reason"))
+    };
+    if let Some(old) = old.filter(is_of_this).filter(knows_more) {
+        return old.clone();
+    }
     let mut fields = Map::new();
     if judged.generation != 0 {
         fields.insert("observedGeneration".to_owned(), json!(judged.generation));

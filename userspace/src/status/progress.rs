@@ -7,6 +7,12 @@ use std::collections::BTreeMap;
 /// The most nodes that a message names.
 pub(super) const NAMED: usize = 8;
 
+/// Nodes may be about to hold it.
+const SOON: &str = "its Claims are being written, or nodes are about to hold them";
+/// Of nodes nothing is known.
+const NOT_KNOWN: &str = "it is not known which nodes hold it: the agents' Leases cannot be listed; see whether the controller may list and \
+     watch them, and the API server's log";
+
 /// Agents with a live Lease, by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nodes {
@@ -77,6 +83,15 @@ pub fn key(object: &ObjectRef) -> String {
 }
 
 impl Nodes {
+    /// What nodes say of themselves, besides that they hold nothing: why they are behind.
+    pub fn of_themselves(&self) -> BTreeMap<String, String> {
+        let of_itself = |(node, held): (&String, &Held)| {
+            let complaint = held.complaints.iter().rfind(|complaint| complaint.object.is_none())?;
+            Some((node.clone(), complaint.text.clone()))
+        };
+        self.live.iter().filter_map(of_itself).collect()
+    }
+
     /// Whether there may be nodes of which it is not known what they hold: nothing follows from that.
     pub fn knows_less(&self) -> bool {
         self.are_unlisted || !self.unknown.is_empty()
@@ -117,7 +132,7 @@ pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progre
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
         (Programmable::Yes, Progress::Pending) => {
-            (Status::False, "Pending", "its Claims are being written, or nodes are about to hold them".to_owned())
+            (Status::False, "Pending", SOON.to_owned())
         }
         // One message for both: a node more or less would rewrite the status of every object.
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => {
@@ -132,15 +147,16 @@ pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progre
              which nodes the chart's nodeSelector and tolerations let them"
                 .to_owned(),
         ),
-        (Programmable::Yes, Progress::Unknown) => (
-            Status::False,
-            "Pending",
-            "it is not known which nodes hold it: the agents' Leases cannot be listed; see whether the controller may list and \
-             watch them, and the API server's log"
-                .to_owned(),
-        ),
+        (Programmable::Yes, Progress::Unknown) => (Status::False, "Pending", NOT_KNOWN.to_owned()),
     };
     Condition { kind, status, reason, message }
+}
+
+/// Whether a condition that is `False` already stays as it is, for this reason, where it would say this: the new text knows less. A
+/// controller that has just started would rewrite the status of each object that waits.
+pub(super) fn knows_less(message: &str, reason: &str) -> bool {
+    (message == SOON && reason == "Pending")
+        || (message == NOT_KNOWN && (reason == "Pending" || reason == "NoResources"))
 }
 
 fn waits(missing: &Missing) -> String {

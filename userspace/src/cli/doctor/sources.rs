@@ -3,6 +3,7 @@
 use super::{Finding, Verdict, finding};
 use crate::admin;
 use crate::cli::probe::SOCKET;
+use crate::node::NODE_STATE;
 use std::path::Path;
 use std::time::Duration;
 
@@ -20,8 +21,17 @@ fn findings(text: &str) -> Vec<Finding> {
     if stale.is_empty() {
         return vec![finding(Verdict::Ok, "sources", "all that the agent reads is up to date", "")];
     }
-    let remedy = "see whether the API server answers and whether the agent may list and watch it";
-    stale.into_iter().map(|source| finding(Verdict::Note, "stale", source, remedy)).collect()
+    let note = |source: &str| {
+        let remedy = match source.split(':').next() {
+            Some(NODE_STATE) => {
+                "what this node does not hold cannot be published, and conditions wait for it: see whether the agent may create and \
+                 update NodeStates, and which webhook or quota refuses it"
+            }
+            _ => "see whether the API server answers and whether the agent may list and watch it",
+        };
+        finding(Verdict::Note, "stale", source, remedy)
+    };
+    stale.into_iter().map(note).collect()
 }
 
 #[cfg(test)]
@@ -34,6 +44,8 @@ mod tests {
         let [finding] = found.as_slice() else { panic!("{} findings", found.len()) };
         assert_eq!((finding.verdict, finding.what.as_str()), (Verdict::Note, "stale"));
         assert!(finding.found.starts_with("services: 403"), "{}", finding.found);
+        let found = findings("ok\nstale: nodestate: 403 Forbidden; the last state serves on\n");
+        assert!(found[0].remedy.contains("may create and update NodeStates"), "{}", found[0].remedy);
         assert_eq!(findings("ok\n")[0].verdict, Verdict::Ok);
         assert_eq!(findings("not ok\nnot synced\n").len(), 1);
     }

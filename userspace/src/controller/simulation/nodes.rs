@@ -100,7 +100,7 @@ impl Nodes {
 
     pub(super) fn lease(&self, number: usize) -> (String, AgentLease) {
         let node = &self.all[number];
-        let report = LeaseReport { claims_version: node.reported, config: String::new() };
+        let report = LeaseReport { claims_version: node.reported, ..LeaseReport::default() };
         let lease = AgentLease {
             holder: "agent".to_owned(),
             renewed: node.renewed.to_string(),

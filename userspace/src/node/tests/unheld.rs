@@ -128,16 +128,22 @@ async fn what_cannot_be_read_of_a_claim_is_not_held_until_it_can() {
     assert_eq!(agent.said().1, []);
 }
 
-/// Of an origin that was never known the node says what is wrong, but not that it holds nothing.
+/// It counted as held by a node that had never read it. Of an origin that is not known the Claim is named itself, not that the node holds nothing.
 #[tokio::test]
-async fn a_claim_whose_origin_cannot_be_read_is_a_problem_of_the_node() {
+async fn a_claim_that_was_never_read_is_an_exception_whose_ever_it_is() {
     let folder = Folder::new();
     folder.write(&[]);
     let (mut agent, cluster) = Agent::new(&[A], folder, 1_000);
-    cluster.put_service(B, 7, |object| object["spec"] = json!("x"));
+    cluster.put_service(B, 7, |object| object["spec"]["port"] = json!("x"));
     agent.turn().await;
+    assert_eq!(agent.unheld(), (7, vec!["Service/ns/b".to_owned()]));
+    cluster.drop_service(B.0);
+    cluster.put_service(B, 8, |object| object["spec"] = json!("x"));
+    agent.turn().await;
+    let (version, unheld) = agent.unheld();
+    assert!(version == 8 && unheld.len() == 1 && unheld[0].starts_with("Claim/service-ns-b"), "{unheld:?}");
     let (_, problems) = agent.said();
-    assert_eq!((problems.len(), problems[0].missing, &problems[0].object), (1, false, &None), "{problems:?}");
+    assert_eq!(problems.len(), 1, "it is said once: {problems:?}");
     assert!(problems[0].message.contains("does not have the shape of its kind"), "{problems:?}");
 }
 

@@ -3,6 +3,7 @@
 use super::api::claim::SETTLED;
 use super::watch_event::{Mark, ReadClaim};
 use crate::model::{ObjectRef, Problem, StoredClaim};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,7 +51,7 @@ impl ClaimTable {
         self.note_unread(name, read.origin, wrong);
         let is_newer = read.version > Some(self.version);
         self.version = self.version.max(read.version.unwrap_or_default());
-        // One that cannot be read stays what it was. That it is not held is an exception, if its origin is known; newer ones may be held.
+        // One that cannot be read stays what it was. That it is not held is an exception; newer ones may be held.
         let Some(claim) = read.claim else { return is_newer && self.is_marked() };
         if self.reported.get(name) == Some(&claim) {
             return false;
@@ -74,10 +75,13 @@ impl ClaimTable {
         self.unread.insert(Arc::clone(name), Unread { origin, problem });
     }
 
-    /// Returns whose Claims are not served as they were written, as in NodeStates, and why. Those of an unknown origin are not
-    /// among them.
-    pub(super) fn unread(&self) -> impl Iterator<Item = (&str, &Problem)> {
-        self.unread.values().filter_map(|unread| Some((&**unread.origin.as_ref()?, &unread.problem)))
+    /// Returns whose Claims are not served as they were written, as in NodeStates, and why. One whose origin was never known is named
+    /// itself: `Claim/name`.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (Cow<'_, str>, &Problem)> {
+        self.unread.iter().map(|(name, unread)| {
+            let own = || Cow::from(format!("Claim/{name}"));
+            (unread.origin.as_deref().map_or_else(own, Cow::from), &unread.problem)
+        })
     }
 
     /// The mark is there. Whether it says anything new.
@@ -199,10 +203,10 @@ mod tests {
         table.mark(Mark::default());
         let wrong = || Some(Problem::warning("spec", "is no such thing", "look"));
         let origins = |table: &ClaimTable| -> Vec<String> {
-            table.unread().map(|(origin, _)| origin.to_owned()).collect()
+            table.unread().map(|(origin, _)| origin.into_owned()).collect()
         };
         table.put(&"a".into(), ReadClaim::default(), wrong());
-        assert_eq!(origins(&table), [""; 0], "of an unknown origin");
+        assert_eq!(origins(&table), ["Claim/a"], "of an unknown origin");
         let of = |origin: &str| ReadClaim { origin: Some(origin.into()), ..ReadClaim::default() };
         table.put(&"a".into(), of("Later/ns/y"), wrong());
         assert_eq!(origins(&table), ["Later/ns/y"]);

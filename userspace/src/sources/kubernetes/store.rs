@@ -9,6 +9,7 @@ use super::watches::{Options, Reads, Start};
 use crate::model::cluster::Policy;
 use crate::model::{Change, ClaimSet, Cluster, Delta, Kind, ObjectName, ObjectRef, Places, Problem};
 use crate::origins;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 use tokio::sync::mpsc;
@@ -190,8 +191,9 @@ impl Store {
         self.tables.claims.version()
     }
 
-    /// Returns whose Claims are not served as they were written, because something of them cannot be read, and what: `TLSRoute/ns/name`.
-    pub fn unread(&self) -> impl Iterator<Item = (&str, &Problem)> {
+    /// Returns whose Claims are not served as they were written, because something of them cannot be read, and what: `TLSRoute/ns/name`,
+    /// or `Claim/name` where nothing is known of the origin.
+    pub fn unread(&self) -> impl Iterator<Item = (Cow<'_, str>, &Problem)> {
         self.tables.claims.unread()
     }
 

@@ -14,6 +14,10 @@ const REPORT_VERSION: (&str, &str) = ("vestibule.dev/report-version", "1");
 const CLAIMS_VERSION: &str = "vestibule.dev/claims-version";
 /// The beginning of the SHA-256 of the chart's file that is in effect.
 const CONFIG: &str = "vestibule.dev/config-sha256";
+/// Why the node's NodeState cannot be written. Missing while it can be, and in reports of former agents.
+const UNWRITTEN: &str = "vestibule.dev/node-state-unwritten";
+/// The most bytes of that.
+const UNWRITTEN_BYTES_MAX: usize = 256;
 
 /// What a node holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub struct LeaseReport {
     pub claims_version: u64,
     /// The beginning of the SHA-256 of the chart's file that is in effect, in hexadecimal; empty: there is none.
     pub config: String,
+    /// Why its NodeState cannot be written, so that nobody can know what it does not hold; empty: it can be.
+    pub unwritten: String,
 }
 
 impl LeaseReport {
@@ -31,6 +37,10 @@ impl LeaseReport {
         annotations.insert(key.to_owned(), version.to_owned());
         annotations.insert(CLAIMS_VERSION.to_owned(), self.claims_version.to_string());
         annotations.insert(CONFIG.to_owned(), self.config.clone());
+        match &self.unwritten[..self.unwritten.floor_char_boundary(UNWRITTEN_BYTES_MAX)] {
+            "" => drop(annotations.remove(UNWRITTEN)),
+            why => drop(annotations.insert(UNWRITTEN.to_owned(), why.to_owned())),
+        }
     }
 
     /// Reads it from a Lease's annotations. `None`: there is none, or of a version that is not known.
@@ -38,7 +48,8 @@ impl LeaseReport {
         let (key, version) = REPORT_VERSION;
         annotations.get(key).filter(|found| *found == version)?;
         let claims_version = annotations.get(CLAIMS_VERSION)?.parse().ok()?;
-        Some(Self { claims_version, config: annotations.get(CONFIG).cloned().unwrap_or_default() })
+        let text = |key| annotations.get(key).cloned().unwrap_or_default();
+        Some(Self { claims_version, config: text(CONFIG), unwritten: text(UNWRITTEN) })
     }
 }
 
@@ -48,13 +59,18 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_another_version_is_not() {
-        let report = LeaseReport { claims_version: 7, config: "0a".into() };
+        let report = LeaseReport { claims_version: 7, config: "0a".into(), ..LeaseReport::default() };
         let mut annotations = BTreeMap::new();
         assert_eq!(LeaseReport::read(&annotations), None);
         report.write(&mut annotations);
-        assert_eq!(LeaseReport::read(&annotations), Some(report));
+        assert_eq!(LeaseReport::read(&annotations), Some(report.clone()));
         let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
         assert!(bytes < 256, "500 of them change all the time");
+        let unwritten = LeaseReport { unwritten: "é".repeat(500), ..report.clone() };
+        unwritten.write(&mut annotations);
+        assert_eq!(LeaseReport::read(&annotations).unwrap().unwritten, "é".repeat(UNWRITTEN_BYTES_MAX / 2));
+        report.write(&mut annotations);
+        assert_eq!(LeaseReport::read(&annotations), Some(report));
         for (key, value) in [(REPORT_VERSION.0, "2"), (CLAIMS_VERSION, "many"), (CLAIMS_VERSION, "-1")] {
             let mut other = annotations.clone();
             other.insert(key.to_owned(), value.to_owned());

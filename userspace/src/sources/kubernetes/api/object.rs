@@ -19,6 +19,8 @@ pub(in super::super) struct Raw<B> {
     pub(in super::super) body: Result<B, String>,
     /// `status`, where it is kept; null where there is none.
     pub(in super::super) status: Value,
+    /// `spec.origin`, which Claims have: whose a Claim is, can be read where the rest cannot.
+    pub(in super::super) origin: Value,
 }
 
 /// `metadata`, as far as it is read.
@@ -82,8 +84,9 @@ impl<'de, B: DeserializeOwned, const STATUS: bool> Visitor<'de> for Fields<B, ST
                 }
             }
         }
+        let origin = body.get("spec").and_then(|spec| spec.get("origin")).cloned().unwrap_or_default();
         let body = B::deserialize(Value::Object(body)).map_err(|error| error.to_string());
-        Ok(Raw { meta, body, status })
+        Ok(Raw { meta, body, status, origin })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Claim: what the controller wrote, back to what it meant.
 
-use super::super::api::claim::{self, ClaimOrigin, ClaimProbe, ClaimSpec, REMEDY, protocol};
+use super::super::api::claim::{self, ClaimProbe, ClaimSpec, REMEDY, protocol};
 use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
@@ -29,7 +29,7 @@ pub(in super::super) fn fold(raw: Raw<InSpec<ClaimSpec>>, interner: &Interner) -
     let spec =
         raw.body.map_err(|error| wrong(format!("does not have the shape of its kind: {error}"), REMEDY));
     let spec = found.check(field("spec"), "", spec).and_then(|body| body.spec);
-    let origin = spec.as_ref().and_then(|spec| key(&spec.origin));
+    let origin = key(&raw.origin);
     let claim = version.zip(spec).and_then(|(version, spec)| {
         let claim = Arc::new(read(spec, field, &mut found, interner)?);
         Some(StoredClaim { version, claim })
@@ -39,10 +39,12 @@ pub(in super::super) fn fold(raw: Raw<InSpec<ClaimSpec>>, interner: &Interner) -
 }
 
 /// Returns what NodeStates call an origin. Its kind may be one that this release does not know.
-fn key(origin: &ClaimOrigin) -> Option<Arc<str>> {
-    let ClaimOrigin { kind, namespace, name, .. } = origin;
-    let is_name = |text: &String| !text.is_empty() && text.len() <= NAME_BYTES_MAX;
-    [kind, namespace, name].into_iter().all(is_name).then(|| format!("{kind}/{namespace}/{name}").into())
+fn key(origin: &Value) -> Option<Arc<str>> {
+    let text = |field: &str| {
+        let text = origin.get(field)?.as_str()?;
+        (!text.is_empty() && text.len() <= NAME_BYTES_MAX).then_some(text)
+    };
+    Some(format!("{}/{}/{}", text("kind")?, text("namespace")?, text("name")?).into())
 }
 
 fn read(
