@@ -382,7 +382,7 @@ mod tests {
     use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec};
     use crate::settle::tests::Scene;
     use crate::sources::kubernetes::api::claim::SETTLED;
-    use crate::status::CONTROLLER_NAME;
+    use crate::status::{CONTROLLER_NAME, Held};
 
     fn object(kind: Kind, name: &str) -> ObjectRef {
         ObjectRef { kind, name: ObjectName::new("ns", name) }
@@ -390,6 +390,27 @@ mod tests {
 
     fn stored(version: &str, status: Value) -> StoredStatus {
         StoredStatus { resource_version: version.to_owned(), uid: "u".to_owned(), status }
+    }
+
+    static NO_NODES: Nodes = Nodes { live: BTreeMap::new(), unknown: BTreeMap::new(), are_unlisted: false };
+    static NO_FAILING: Failing = Failing::new();
+
+    /// A view of this cluster, whose objects have these statuses. No agent runs, and nothing is amiss.
+    fn view<'a>(
+        cluster: &'a Cluster,
+        status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,
+    ) -> View<'a> {
+        View {
+            cluster,
+            status,
+            nodes: &NO_NODES,
+            bundle: None,
+            failing: &NO_FAILING,
+            metallb: None,
+            now: "2026-11-21T10:00:00Z",
+            at: Instant::now(),
+            unlisted: BTreeSet::new(),
+        }
     }
 
     /// Judges `cluster`, whose objects have these statuses.
@@ -408,19 +429,60 @@ mod tests {
         statuses: &BTreeMap<ObjectRef, StoredStatus>,
         unlisted: BTreeSet<Source>,
     ) -> Judgement {
-        let nodes = Nodes::default();
-        let view = View {
-            cluster,
-            status: &|object| statuses.get(object),
-            nodes: &nodes,
-            bundle: None,
-            failing: &Failing::new(),
-            metallb: None,
-            now: "2026-11-21T10:00:00Z",
-            at: Instant::now(),
-            unlisted,
+        let status = |object: &ObjectRef| statuses.get(object);
+        judge.judge(&View { unlisted, ..view(cluster, &status) }, &mut Claims::default())
+    }
+
+    /// A controller that starts without the agents' Leases, and one that has just listed them.
+    #[test]
+    fn what_waits_for_nodes_stays_as_it_is_said_until_nodes_are_known() {
+        let mut scene = Scene::new();
+        scene.gateway("ns/gw", 1, "192.0.2.1", &["tls TLS:443"]);
+        let gateway = object(Kind::Gateway, "gw");
+        Arc::make_mut(scene.cluster().gateways.get_mut(&gateway.name).unwrap()).meta.generation = 3;
+        let cluster = scene.cluster().clone();
+        let mut claims = Claims::default();
+        claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
+        let held = Held { claims_version: 0, complaints: Vec::new() };
+        let behind = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
+        let unlisted = Nodes { are_unlisted: true, ..Nodes::default() };
+        let begun = Instant::now();
+        let mut said = |this: &mut Judge, now: &Value, nodes: &Nodes, seconds: u64| {
+            let stored = stored("5", now.clone());
+            let status = |of: &ObjectRef| (*of == gateway).then_some(&stored);
+            let at = begun + std::time::Duration::from_secs(seconds);
+            let mut judged =
+                |claims: &mut Claims| this.judge(&View { nodes, at, ..view(&cluster, &status) }, claims);
+            let mut writes = judged(&mut claims).writes;
+            carry_out(&mut claims);
+            writes.extend(judged(&mut claims).writes);
+            let of_it = writes.into_iter().rfind(|(of, _)| *of == gateway).and_then(|(_, write)| write);
+            of_it.map(|write| write.status).filter(|status| status.get("conditions").is_some())
         };
-        judge.judge(&view, &mut Claims::default())
+        let text = |status: &Value| {
+            let mut all = status["conditions"].as_array().unwrap().iter();
+            all.find(|one| one["type"] == "Programmed").unwrap()["message"].as_str().unwrap().to_owned()
+        };
+        // Without a status there is nothing to keep.
+        let first = said(&mut Judge::new(Facts::default()), &Value::Null, &unlisted, 0).unwrap();
+        assert!(text(&first).starts_with("it is not known which nodes hold it"), "{first:#}");
+        let mut this = Judge::new(Facts::default());
+        said(&mut this, &first, &behind, 0);
+        let waits = said(&mut this, &first, &behind, 20).unwrap();
+        assert!(text(&waits).starts_with("waits for node n1"), "{waits:#}");
+        for nodes in [&unlisted, &behind] {
+            let mut next = Judge::new(Facts::default());
+            assert_eq!(said(&mut next, &waits, nodes, 30), None);
+        }
+        let none = said(&mut Judge::new(Facts::default()), &waits, &Nodes::default(), 30).unwrap();
+        assert!(text(&none).starts_with("no agent has a live Lease"), "{none:#}");
+        assert_eq!(said(&mut Judge::new(Facts::default()), &none, &unlisted, 30), None);
+        // What it asks for now was never said.
+        let mut other = waits.clone();
+        for condition in other["conditions"].as_array_mut().unwrap() {
+            condition["observedGeneration"] = json!(7);
+        }
+        assert!(said(&mut Judge::new(Facts::default()), &other, &unlisted, 30).is_some());
     }
 
     #[test]
@@ -555,18 +617,8 @@ mod tests {
         claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
         let mut judged = |cluster: &Cluster, may_run: bool| {
             let runs = || "MetalLB runs".into();
-            let view = View {
-                cluster,
-                status: &|_| None,
-                nodes: &Nodes::default(),
-                bundle: None,
-                failing: &Failing::new(),
-                metallb: may_run.then(|| PoolsClosed { why: runs(), brief: runs(), may_run }),
-                now: "2026-11-21T10:00:00Z",
-                at: Instant::now(),
-                unlisted: BTreeSet::new(),
-            };
-            this.judge(&view, &mut claims);
+            let metallb = may_run.then(|| PoolsClosed { why: runs(), brief: runs(), may_run });
+            this.judge(&View { metallb, ..view(cluster, &|_| None) }, &mut claims);
             let mut writes = Vec::new();
             while let Ok((name, write)) = claims.next(Instant::now()) {
                 let version = "1".to_owned();
@@ -649,18 +701,8 @@ mod tests {
             let (mut this, mut claims) = (Judge::new(Facts::default()), Claims::default());
             claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
             let mut judged = |cluster: &Cluster, unlisted: &[Source]| {
-                let view = View {
-                    cluster,
-                    status: &|_| None,
-                    nodes: &Nodes::default(),
-                    bundle: None,
-                    failing: &Failing::new(),
-                    metallb: None,
-                    now: "2026-11-21T10:00:00Z",
-                    at: Instant::now(),
-                    unlisted: unlisted.iter().copied().collect(),
-                };
-                this.judge(&view, &mut claims);
+                let unlisted = unlisted.iter().copied().collect();
+                this.judge(&View { unlisted, ..view(cluster, &|_| None) }, &mut claims);
                 carry_out(&mut claims)
             };
             let origins = |names: &[&str]| -> BTreeSet<(String, bool)> {
@@ -723,21 +765,9 @@ mod tests {
         };
         let mut this = Judge::new(Facts::default());
         this.gives(&gateway.name, &write);
-        let nodes = Nodes::default();
         let given = |this: &mut Judge, version: &str| {
             let stored = stored(version, Value::Null);
-            let view = View {
-                cluster: &cluster,
-                status: &|_| Some(&stored),
-                nodes: &nodes,
-                bundle: None,
-                failing: &Failing::new(),
-                metallb: None,
-                now: "2026-11-21T10:00:00Z",
-                at: Instant::now(),
-                unlisted: BTreeSet::new(),
-            };
-            this.with_given(&view).gateways[&gateway.name].given.clone()
+            this.with_given(&view(&cluster, &|_| Some(&stored))).gateways[&gateway.name].given.clone()
         };
         assert_eq!(given(&mut this, "5"), [address]);
         assert_eq!(given(&mut this, "6"), [] as [IpAddr; 0], "the watch reported it: what it says holds");
