@@ -76,18 +76,19 @@ impl OwnSeries {
     }
 }
 
-/// The counters of routes without metrics of their own, summed up over time: those of a route that is gone stay in the sum, as a counter
-/// that goes down is taken for one that began again.
+/// The counters of routes without metrics of their own, summed up over time from the first time that they are read: those of a route that is
+/// gone stay in the sum. A counter that goes down is taken for one that began at 0, as this one does with each agent: what the one before
+/// counted is not new.
 #[derive(Debug)]
 pub(super) struct Others {
-    /// The counters of every route when they were read last, by id.
-    before: HashMap<u32, RouteCounters>,
+    /// The counters of every route when they were read last, by id; `None`: they never were.
+    before: Option<HashMap<u32, RouteCounters>>,
     sum: RouteCounters,
 }
 
 impl Default for Others {
     fn default() -> Self {
-        Self { before: HashMap::new(), sum: RouteCounters::zeroed() }
+        Self { before: None, sum: RouteCounters::zeroed() }
     }
 }
 
@@ -125,14 +126,16 @@ impl Others {
             if let Some(name) = names.get(id).filter(|_| sums.len() < most) {
                 add(sums.entry(name.clone()).or_insert_with(RouteCounters::zeroed), now);
             } else {
-                add(&mut self.sum, &since(self.before.get(id), now));
+                if let Some(before) = &self.before {
+                    add(&mut self.sum, &since(before.get(id), now));
+                }
                 are_all_own = false;
             }
         }
         if !are_all_own {
             sums.insert(OTHERS.to_owned(), self.sum);
         }
-        self.before = counters.iter().copied().collect();
+        self.before = Some(counters.iter().copied().collect());
         sums
     }
 }
@@ -215,12 +218,13 @@ mod tests {
     #[test]
     fn routes_beyond_the_bound_are_summed_up() {
         let counters: Vec<_> = (1..=4).map(|id| (id, counted(u64::from(id)))).collect();
-        let sums = Others::default().by_name(&counters, &names(1..=4), 2);
+        let others = || Others { before: Some(HashMap::new()), ..Others::default() };
+        let sums = others().by_name(&counters, &names(1..=4), 2);
         let told: Vec<_> = sums.iter().map(|(name, sum)| (name.as_str(), sum.connected)).collect();
         assert_eq!(told, [(OTHERS, 7), ("r1", 1), ("r2", 2)]);
-        assert_eq!(Others::default().by_name(&counters, &names(1..=4), 0)[OTHERS].connected, 10);
-        assert_eq!(Others::default().by_name(&counters, &HashMap::new(), 9)[OTHERS].connected, 10);
-        assert_eq!(Others::default().by_name(&counters, &names(1..=4), 9).get(OTHERS), None);
+        assert_eq!(others().by_name(&counters, &names(1..=4), 0)[OTHERS].connected, 10);
+        assert_eq!(others().by_name(&counters, &HashMap::new(), 9)[OTHERS].connected, 10);
+        assert_eq!(others().by_name(&counters, &names(1..=4), 9).get(OTHERS), None);
     }
 
     /// `rate` takes a counter that goes down for one that began at 0, and all of it for new.
@@ -228,14 +232,14 @@ mod tests {
     fn the_sum_of_the_others_never_goes_down_and_counts_each_connection_once() {
         let mut others = Others::default();
         for (counters, sum) in [
-            (&[(1, 100), (2, 10)][..], 110),
-            (&[(1, 100), (2, 15)], 115),
-            // One is removed, and another comes.
-            (&[(2, 15), (3, 4)], 119),
+            (&[(1, 100), (2, 10)][..], 0),
+            (&[(1, 100), (2, 15)], 5),
+            // One is removed, and another comes. The next agent begins with less, and at 0.
+            (&[(2, 15), (3, 4)], 9),
             // Its id has another route now, of which less was counted.
-            (&[(2, 2), (3, 6)], 123),
-            (&[], 123),
-            (&[(9, 1)], 124),
+            (&[(2, 2), (3, 6)], 13),
+            (&[], 13),
+            (&[(9, 1)], 14),
         ] {
             let counters: Vec<_> =
                 counters.iter().map(|(id, connected)| (*id, counted(*connected))).collect();
@@ -245,11 +249,11 @@ mod tests {
         // What was counted while a route had metrics of its own is not new when it has them no more.
         let mut others = Others::default();
         let at = |connected| [(1, counted(connected)), (2, counted(20))];
-        assert_eq!(others.by_name(&at(10), &names(1..=2), 1)[OTHERS].connected, 20);
-        assert_eq!(others.by_name(&at(50), &names(1..=2), 1)[OTHERS].connected, 20);
-        assert_eq!(others.by_name(&at(57), &names(1..=2), 0)[OTHERS].connected, 27);
+        assert_eq!(others.by_name(&at(10), &names(1..=2), 1)[OTHERS].connected, 0);
+        assert_eq!(others.by_name(&at(50), &names(1..=2), 1)[OTHERS].connected, 0);
+        assert_eq!(others.by_name(&at(57), &names(1..=2), 0)[OTHERS].connected, 7);
         let sums = others.by_name(&at(60), &names(1..=2), 9);
         assert_eq!((sums.get(OTHERS), sums["r1"].connected), (None, 60));
-        assert_eq!(others.by_name(&at(61), &names(1..=2), 0)[OTHERS].connected, 28);
+        assert_eq!(others.by_name(&at(61), &names(1..=2), 0)[OTHERS].connected, 8);
     }
 }
