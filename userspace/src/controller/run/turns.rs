@@ -10,7 +10,9 @@ const DEFERS: Duration = Duration::from_secs(30);
 /// Without right files: the Lease is given back.
 const TURN: Duration = Duration::from_secs(60);
 
-/// Competes until `stop`. `is_known`: whether the files were right once.
+/// Competes until `stop`. The end of a turn, unlike that of the process, does not wait for a write of the keys in flight, the only one that such
+/// a controller sends: it replaces the Secret in the version that it was made from, or creates it where there is none, so that it has no effect
+/// once the next leader has written. Before that, the next leader reads it like any other. `is_known`: whether the files were right once.
 pub(super) async fn campaign(
     mut election: Election,
     mut stop: oneshot::Receiver<()>,
