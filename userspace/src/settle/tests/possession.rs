@@ -2,15 +2,36 @@
 
 use super::order::{NAMESPACES, Object, gateway, object, scene};
 use super::*;
+use crate::ipam;
 use crate::model::claim::{ClaimBackends, Granted, possession};
 use crate::sources::kubernetes::script::stored;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Settles again, after what was granted before.
-fn after(mut scene: Scene, before: &[Claim]) -> Compiled {
-    scene.cluster().possession = possession(before);
-    scene.compiled()
+/// The addresses that statuses of Gateways say.
+type Said = BTreeMap<ObjectName, Vec<IpAddr>>;
+
+/// Settles again, after what was granted before, where statuses say these addresses. Returns what they say then, as the controller writes it.
+fn after(mut scene: Scene, before: &[Claim], said: &Said) -> (Vec<Claim>, Said) {
+    let cluster = scene.cluster();
+    cluster.possession = possession(before);
+    for (name, gateway) in &mut cluster.gateways {
+        Arc::make_mut(gateway).given = said.get(name).cloned().unwrap_or_default();
+    }
+    let given = ipam::assign(cluster).gateways;
+    let said = given.into_iter().map(|(name, given)| (name, given.addresses)).collect();
+    (scene.compiled().claims, said)
+}
+
+/// As many cases as `PROPTEST_CASES` says, or some hundreds.
+fn cases() -> ProptestConfig {
+    let config = ProptestConfig::default();
+    let cases = match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => config.cases,
+        None if cfg!(debug_assertions) => 200,
+        None => 3000,
+    };
+    ProptestConfig { cases, ..config }
 }
 
 /// Returns the namespace that has each key, and through which Gateway.
@@ -89,7 +110,7 @@ fn a_name_is_kept_from_another_namespace_and_not_from_an_older_route_of_ones_own
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(if cfg!(debug_assertions) { 200 } else { 3000 }))]
+    #![proptest_config(cases())]
 
     /// Objects come and go, one at a time.
     #[test]
@@ -98,14 +119,23 @@ proptest! {
         edits in prop::collection::vec(any::<prop::sample::Index>(), 1..20),
     ) {
         let mut there: BTreeSet<usize> = BTreeSet::new();
-        let mut before: Vec<Claim> = Vec::new();
+        let (mut before, mut said): (Vec<Claim>, Said) = Default::default();
         for edit in edits {
             let at = edit.index(objects.len());
             if !there.remove(&at) {
                 there.insert(at);
             }
             let order: Vec<usize> = there.iter().copied().collect();
-            let now = after(scene(&objects, &order), &before).claims;
+            let (mut now, mut says) = after(scene(&objects, &order), &before, &said);
+            // What statuses say then is settled with, too, until nothing changes any more.
+            for round in 0.. {
+                let next = after(scene(&objects, &order), &now, &says);
+                if next == (now.clone(), says.clone()) {
+                    break;
+                }
+                prop_assert!(round < 3, "it does not come to rest");
+                (now, says) = next;
+            }
             let changed = NAMESPACES[objects[at].namespace()];
             let (old, new) = (holders(&before), holders(&now));
             for (key, old) in &old {
@@ -130,8 +160,8 @@ proptest! {
             let read: Vec<Claim> = stored(&now, 1).into_values().map(|one| (*one.claim).clone()).collect();
             prop_assert_eq!(possession(&read), possession(&now));
             // So a restart at any time changes nothing, and to settle again does not either.
-            prop_assert_eq!(&after(scene(&objects, &order), &read).claims, &now);
-            before = now;
+            prop_assert_eq!(&after(scene(&objects, &order), &read, &says), &(now.clone(), says.clone()));
+            (before, said) = (now, says);
         }
     }
 }
