@@ -34,6 +34,15 @@ spec:
   listeners: [{name: tls, port: 443, protocol: TLS, tls: {mode: Passthrough}}]
 ";
 
+/// Returns a Service of our class, which asks for this address or, without one, for any.
+pub(super) fn balancer(name: &str, address: Option<&str>, port: u16) -> Value {
+    let annotations = address.map(|address| json!({"vestibule.dev/addresses": address}));
+    json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": "tenant", "annotations": annotations},
+        "spec": {"type": "LoadBalancer", "loadBalancerClass": "vestibule.dev/lb",
+                 "allocateLoadBalancerNodePorts": false, "ports": [{"port": port, "protocol": "TCP"}]}})
+}
+
 /// The version up to which a simulated agent reports that it has applied all Claims.
 #[derive(Clone, Copy)]
 enum Report {

@@ -4,44 +4,7 @@ use serde_json::{Value, json};
 
 use crate::process::OUTSIDE;
 
-use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, condition};
-
-const SERVICE: &str = "
-apiVersion: v1
-kind: Service
-metadata:
-  name: lb
-  namespace: tenant
-  annotations: {vestibule.dev/addresses: 192.0.2.9}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
-  allocateLoadBalancerNodePorts: false
-  ports: [{port: 443, protocol: TCP}]
-";
-
-/// A Service that requests no address.
-const ANY: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: any, namespace: tenant}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
-  allocateLoadBalancerNodePorts: false
-  ports: [{port: 443, protocol: TCP}]
-";
-
-/// A Service of another implementation.
-const FOREIGN: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: foreign, namespace: tenant, annotations: {vestibule.dev/addresses: 192.0.2.8}}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: example.com/lb
-  ports: [{port: 443, protocol: TCP}]
-";
+use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, balancer, condition};
 
 /// Whether it is an Event of ours about this object. The API server has its own, such as one of a Service's
 /// address that it repairs.
@@ -66,7 +29,11 @@ fn events(scene: &Scene, about: &str) -> Vec<Value> {
 #[test]
 fn ingress_comes_with_agreement_and_each_problem_is_told_once() {
     let scene = Scene::new();
-    for objects in [OBJECTS, SERVICE, OUTSIDE, ANY, FOREIGN] {
+    let mut foreign = balancer("foreign", Some("192.0.2.8"), 443);
+    foreign["spec"]["loadBalancerClass"] = "example.com/lb".into();
+    let services = [balancer("lb", Some("192.0.2.9"), 443), balancer("any", None, 443), foreign];
+    let services = services.map(|service| service.to_string());
+    for objects in [OBJECTS, OUTSIDE].into_iter().chain(services.iter().map(String::as_str)) {
         scene.kubectl().apply(objects).unwrap();
     }
     let controller = scene.controller("a");

@@ -5,7 +5,7 @@ use tests::cluster::Kubectl;
 use tests::corpus;
 
 use super::pools::{READS, define_pools};
-use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, is};
+use super::scene::{Agent, OBJECTS, RELEASE, SOON, Scene, balancer, is};
 
 const SERVICE: &str = "
 apiVersion: v1
@@ -38,24 +38,12 @@ spec:
   rules: [{backendRefs: [{name: api, port: 443}]}]
 ";
 
-/// Services with addresses of the chart's: one that asks for any, and one by value.
-const BALANCED: &str = "
-apiVersion: v1
-kind: Service
-metadata: {name: any, namespace: tenant}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
-  ports: [{port: 8443, protocol: TCP}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: by-value, namespace: tenant, annotations: {vestibule.dev/addresses: 192.0.2.9}}
-spec:
-  type: LoadBalancer
-  loadBalancerClass: vestibule.dev/lb
-  ports: [{port: 8443, protocol: TCP}]
-";
+/// Creates Services with addresses of the chart's: one that asks for any, and one by value.
+fn apply_balanced(kubectl: &Kubectl) {
+    for service in [balancer("any", None, 8443), balancer("by-value", Some("192.0.2.9"), 8443)] {
+        kubectl.apply(&service.to_string()).unwrap();
+    }
+}
 
 /// Replaces what the controller may list of the Gateway API.
 fn readable(kubectl: &Kubectl, resources: &[&str]) {
@@ -142,7 +130,7 @@ fn leases_that_may_not_be_listed_hold_back_no_claim_and_leave_conditions_alone()
         .unwrap();
     let controller = scene.controller("b");
     kubectl.apply(LATE).unwrap();
-    kubectl.apply(BALANCED).unwrap();
+    apply_balanced(kubectl);
     for origin in ["late", "any"] {
         wait_for_claim(kubectl, origin);
     }
@@ -174,7 +162,7 @@ fn pools_that_may_not_be_listed_hold_back_only_addresses_that_may_be_of_them() {
     scene.configure(READS);
     controller.wait_for_answer("/readyz", |ready| ready.contains("stale: ipaddresspools: 403"));
     kubectl.apply(LATE).unwrap();
-    kubectl.apply(BALANCED).unwrap();
+    apply_balanced(kubectl);
     for origin in ["late", "by-value"] {
         wait_for_claim(kubectl, origin);
     }
@@ -191,7 +179,7 @@ fn gateways_that_may_not_be_listed_stop_no_service_and_lose_nothing() {
     kubectl.apply(OBJECTS).unwrap();
     kubectl.apply(SERVICE).unwrap();
     kubectl.apply(LATE).unwrap();
-    kubectl.apply(BALANCED).unwrap();
+    apply_balanced(kubectl);
     let finalizers = |class: &Value| class["metadata"]["finalizers"].as_array().map_or(0, Vec::len);
     let first = scene.controller("a");
     for origin in ["gw", "late", "any", "by-value"] {
