@@ -395,7 +395,7 @@ mod tests {
     static NO_NODES: Nodes = Nodes { live: BTreeMap::new(), unknown: BTreeMap::new(), are_unlisted: false };
     static NO_FAILING: Failing = Failing::new();
 
-    /// A view of this cluster, whose objects have these statuses. No agent runs, and nothing is amiss.
+    /// A view of this cluster, whose objects have these statuses. No agent runs, and nothing is wrong.
     fn view<'a>(
         cluster: &'a Cluster,
         status: &'a dyn Fn(&ObjectRef) -> Option<&'a StoredStatus>,

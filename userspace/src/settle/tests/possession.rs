@@ -133,7 +133,7 @@ proptest! {
                 if next == (now.clone(), says.clone()) {
                     break;
                 }
-                prop_assert!(round < 3, "it does not come to rest");
+                prop_assert!(round < 3, "it does not settle");
                 (now, says) = next;
             }
             let changed = NAMESPACES[objects[at].namespace()];
