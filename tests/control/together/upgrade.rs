@@ -193,10 +193,10 @@ fn agents_first_then_controllers_and_back() {
         upgrade.add_backend();
         until("another endpoint", &[&old_agent], || upgrade.dial() == "two -");
 
-        // The previous release took `Programmed` back for a moment whenever a route came.
-        let before = upgrade.programmed();
         let controller = scene.controller("new-controller", &[]);
         old_controller.end();
+        // The previous release took `Programmed` back for a moment whenever a route or an endpoint came. It may have done so until its end.
+        let before = upgrade.programmed();
         until("the new agent writes", &[&agent, &old_agent], || {
             agent.is_ready() && agent.metric("vestibule_writer") == Some(1.0)
         });
@@ -219,7 +219,8 @@ fn agents_first_then_controllers_and_back() {
         assert!(["a", "b", "c"].into_iter().all(|tenant| upgrade.serves(tenant)));
         scene.tenant("d", "10.99.4.1");
         until("a route by the previous release", &[&old_agent], || upgrade.serves("d"));
-        is_as_before(&upgrade, &before);
+        // It takes `Programmed` back for a moment again.
+        assert_eq!(upgrade.programmed()["status"]["addresses"], before["status"]["addresses"]);
         drop(old_controller);
     });
     upgrade.held.holds();
