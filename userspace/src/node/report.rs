@@ -483,7 +483,16 @@ mod tests {
 
     /// What was written to an API server: the version of each Lease, and the objects that NodeStates take back.
     #[derive(Clone, Default)]
-    struct Server(Arc<Mutex<(Vec<String>, Option<StatusCode>, String)>>);
+    struct Server(Arc<Mutex<Kept>>);
+
+    #[derive(Default)]
+    struct Kept {
+        written: Vec<String>,
+        /// How NodeStates are refused.
+        refusal: Option<StatusCode>,
+        /// What the Lease says of the NodeState.
+        unwritten: String,
+    }
 
     impl Server {
         fn client(&self) -> Client {
@@ -492,16 +501,16 @@ mod tests {
         }
 
         fn refuse_states(&self, code: Option<StatusCode>) {
-            self.0.lock().unwrap().1 = code;
+            self.0.lock().unwrap().refusal = code;
         }
 
         /// What the Lease says of the NodeState.
         fn unwritten(&self) -> Option<String> {
-            Some(self.0.lock().unwrap().2.clone()).filter(|why| !why.is_empty())
+            Some(self.0.lock().unwrap().unwritten.clone()).filter(|why| !why.is_empty())
         }
 
         fn written(&self) -> Vec<String> {
-            std::mem::take(&mut self.0.lock().unwrap().0)
+            std::mem::take(&mut self.0.lock().unwrap().written)
         }
     }
 
@@ -523,17 +532,17 @@ mod tests {
         let mut object: Value = serde_json::from_slice(&body).unwrap();
         let mut server = server.lock().unwrap();
         if uri.path().contains("/nodestates") {
-            if let Some(code) = server.1 {
+            if let Some(code) = server.refusal {
                 return refusal(code);
             }
             let state: NodeState = serde_json::from_value(object.clone()).unwrap();
             let unheld = state.spec.problems.into_iter().filter_map(|problem| problem.object);
-            server.0.push(format!("without {}", unheld.collect::<Vec<_>>().join(" ")));
+            server.written.push(format!("without {}", unheld.collect::<Vec<_>>().join(" ")));
         } else {
             let lease: Lease = serde_json::from_value(object.clone()).unwrap();
             let report = reported(&lease).unwrap();
-            server.0.push(report.claims_version.to_string());
-            server.2 = report.unwritten;
+            server.written.push(report.claims_version.to_string());
+            server.unwritten = report.unwritten;
         }
         object["metadata"]["resourceVersion"] = "1".into();
         (StatusCode::OK, object.to_string())
