@@ -325,11 +325,16 @@ mod tests {
     use super::*;
     use crate::controller::claim_store::Stored;
     use crate::model::cluster::ClassSpec;
-    use crate::status::Held;
+    use crate::status::{Complaint, Held};
     use std::sync::Arc;
 
     /// Returns the notes that are written when this cannot be followed, after so much time.
     fn notes(core: &mut Core, since: Instant, at: Instant) -> Vec<(&'static str, String)> {
+        notes_of(core, Nodes::default(), since, at)
+    }
+
+    /// The same where nodes hold this.
+    fn notes_of(core: &mut Core, nodes: Nodes, since: Instant, at: Instant) -> Vec<(&'static str, String)> {
         let mut cluster = Cluster::default();
         cluster.classes.insert("c".into(), Arc::new(ClassSpec::default()));
         let known = Known {
@@ -339,7 +344,7 @@ mod tests {
             bundle: None,
             unlisted: BTreeSet::new(),
             stale: vec![Stale { source: "leases", since, why: "403".to_owned() }],
-            nodes: Nodes::default(),
+            nodes,
             failing: Failing::new(),
             stale_nodes: vec![("n1".to_owned(), "claims: 403 Forbidden".to_owned())],
             node_uids: BTreeMap::new(),
@@ -357,6 +362,30 @@ mod tests {
         told
     }
 
+    /// Only its log said why.
+    #[test]
+    fn a_node_that_is_not_waited_for_is_named_with_what_it_says_of_itself() {
+        let begun = Instant::now();
+        let mut core = Core::new(Facts::default(), keys::Schedule::default(), begun);
+        let mut stored = Stored { version: "9".to_owned(), ..Stored::default() };
+        stored.spec.protocol = "TLS".to_owned();
+        let claims = BTreeMap::from([("a".to_owned(), stored)]);
+        core.take_claims(ClaimNews::Listed(claims, 9));
+        let nodes = || {
+            let complaint = Complaint { text: "its NodeState is refused".to_owned(), ..Complaint::default() };
+            let held = |node: u64| match node {
+                0 => Held { claims_version: 3, complaints: vec![complaint.clone()] },
+                _ => Held { claims_version: 9, complaints: Vec::new() },
+            };
+            Nodes { live: (0..6).map(|node| (format!("n{node}"), held(node))).collect(), ..Nodes::default() }
+        };
+        notes_of(&mut core, nodes(), begun, begun);
+        let told = notes_of(&mut core, nodes(), begun, begun + STALE);
+        let behind = told.iter().filter(|(_, text)| text.starts_with("it does not hold Claims"));
+        let ends: Vec<&str> = behind.filter_map(|(_, text)| text.rsplit("; ").next()).collect();
+        assert_eq!(ends, ["its NodeState is refused"]);
+    }
+
     /// Otherwise all that nodes have reported since would be of before, once it leads.
     #[test]
     fn one_that_does_not_lead_notes_what_nodes_reported_when_a_backup_was_restored() {
@@ -371,7 +400,7 @@ mod tests {
         }
         let stored = Stored { version: "90".to_owned(), ..Stored::default() };
         core.take_claims(ClaimNews::Put("a".to_owned(), Box::new(stored)));
-        for (version, is_known) in [(100, false), (90, true)] {
+        for (version, is_known) in [(90, true), (100, false)] {
             let mut nodes = nodes(version);
             core.history.judge(&mut nodes);
             assert_eq!(!nodes.live.is_empty(), is_known, "{version}");
