@@ -17,7 +17,12 @@ pub(super) fn crossing<'a>(
     let held = |claimant: &Claimant<'a>| {
         let object = claimant.object();
         let granted: Vec<IpAddr> = cluster.possession.of_object(&object).collect();
-        let has_it = |address: &IpAddr| claimant.given.contains(address) || granted.contains(address);
+        // A status says who has an address only where no Claim does: it may have been edited.
+        let is_given = |address: &IpAddr| {
+            claimant.adoption.addresses.contains(address)
+                || claimant.given.contains(address) && !cluster.possession.is_had(*address)
+        };
+        let has_it = |address: &IpAddr| granted.contains(address) || is_given(address);
         claimant.wanted().filter(has_it).collect::<Vec<_>>()
     };
     // The first namespace that has an address; `None`: several do or may.
@@ -60,16 +65,25 @@ impl Ledger<'_> {
     /// Returns the object of another namespace that has an address, and with which an object that does not have it may not share it,
     /// although its own namespace has the address.
     pub(super) fn stranger(&self, claimant: &Claimant<'_>, address: IpAddr) -> Option<(Kind, &ObjectName)> {
-        if self.drains(claimant, address) || claimant.adoption.addresses.contains(&address) {
+        if self.drains(claimant, address) {
             return None;
         }
         let (namespace, share) = (&claimant.name.namespace, &claimant.share);
+        // What MetalLB gave is kept from nobody but whom a Claim says has it; those of one key share it, whatever their ports.
+        let is_adopted = claimant.adoption.addresses.contains(&address);
+        let granted =
+            |object: &ObjectRef| self.cluster.possession.of_object(object).any(|had| had == address);
+        let fits = |object: &ObjectRef, other: &Share<'_>| match is_adopted {
+            true => !granted(object) || share.key.is_some() && share.key == other.key,
+            false => share.fits(other),
+        };
         let others = self.crossing.get(&address).into_iter().flatten();
         let mut others = others.filter(|(object, _)| object.name.namespace != *namespace);
-        if let Some((object, _)) = others.find(|(_, other)| !share.fits(other)) {
+        if let Some((object, _)) = others.find(|(object, other)| !fits(object, other)) {
             return Some((object.kind, &object.name));
         }
-        let is_crossed = self.shares.is_crossed(address) && !self.shares.admit(namespace, share, address);
+        let is_crossed =
+            !is_adopted && self.shares.is_crossed(address) && !self.shares.admit(namespace, share, address);
         self.owners.get(&address).filter(|_| is_crossed).map(|owner| (owner.kind, owner.name))
     }
 

@@ -49,6 +49,11 @@ enum Step {
     Remove {
         object: usize,
     },
+    /// Its status says that it has an address.
+    Edit {
+        object: usize,
+        asked: usize,
+    },
     Ranges(usize),
     Pools(usize),
 }
@@ -60,7 +65,8 @@ fn step() -> impl Strategy<Value = Step> {
         .prop_map(|(is_service, asked, pool, shares)| Wanted { is_service, asked, pool, shares });
     let put = (0..6_usize, wanted).prop_map(|(object, wanted)| Step::Put { object, wanted });
     let remove = (0..6_usize).prop_map(|object| Step::Remove { object });
-    prop_oneof![6 => put, 2 => remove, 1 => (0..RANGES.len()).prop_map(Step::Ranges), 1 => (0..POOLS.len()).prop_map(Step::Pools)]
+    let edit = (0..6_usize, 0..4_usize).prop_map(|(object, asked)| Step::Edit { object, asked });
+    prop_oneof![6 => put, 2 => remove, 2 => edit, 1 => (0..RANGES.len()).prop_map(Step::Ranges), 1 => (0..POOLS.len()).prop_map(Step::Pools)]
 }
 
 /// What there is, and what each object has.
@@ -72,6 +78,8 @@ struct Scene {
     has: BTreeMap<usize, Vec<IpAddr>>,
     /// The pool that each asked for when it was granted that.
     asked: BTreeMap<usize, Option<usize>>,
+    /// The object whose status was edited, and the address that it says.
+    edited: Option<(usize, IpAddr)>,
 }
 
 fn own(object: usize) -> String {
@@ -120,6 +128,7 @@ impl Scene {
             let Wanted { is_service, asked, pool, shares } = wanted;
             let asked: Vec<&str> = asked.iter().map(|one| ASKED[*one]).collect();
             let has = self.has.get(object).cloned().unwrap_or_default();
+            let edited = self.edited.filter(|(of, _)| of == object).map(|(_, address)| address);
             // The later an object was made, the smaller its number here: age and possession contradict each other.
             let age = 100 - *object as i64;
             if *is_service {
@@ -134,8 +143,10 @@ impl Scene {
                     share(&mut cluster, &own(*object), "k", &[port(*object)]);
                 }
                 ask(&mut cluster, &own(*object), pool.map(|pool| ["p", "q"][pool]));
+                let service = Arc::make_mut(cluster.services.get_mut(&name(&own(*object))).unwrap());
+                Arc::make_mut(service.load_balancer.as_mut().unwrap()).given.extend(edited);
             } else {
-                let given: Vec<String> = has.iter().map(ToString::to_string).collect();
+                let given: Vec<String> = has.iter().chain(&edited).map(ToString::to_string).collect();
                 let given: Vec<&str> = given.iter().map(String::as_str).collect();
                 gateway(&mut cluster, &own(*object), age, &asked, &given);
             }
@@ -181,6 +192,10 @@ proptest! {
                 Step::Remove { object } => {
                     scene.objects.remove(object);
                     scene.has.remove(object);
+                    Some(*object)
+                }
+                Step::Edit { object, asked } => {
+                    scene.edited = Some((*object, ip(ASKED[*asked])));
                     Some(*object)
                 }
                 Step::Ranges(ranges) => {
@@ -230,6 +245,7 @@ proptest! {
             }
             // A controller that starts now takes nothing from anybody: what was dropped just now is free by then, and after that
             // nothing changes any more.
+            scene.edited = None;
             let restarted = Scene { has: scene.assign(), ..scene.clone() };
             for (object, addresses) in &scene.has {
                 let is_kept = addresses.iter().all(|address| restarted.has[object].contains(address));

@@ -211,7 +211,8 @@ impl<'a> Ledger<'a> {
                 && (!self.owners.contains_key(address) || self.keeps_shared(claimant, *address))
                 && self
                     .holder(claimant, *address)
-                    .is_none_or(|holder| self.share_with(claimant, *address, holder));
+                    .is_none_or(|holder| self.share_with(claimant, *address, holder))
+                && self.stranger(claimant, *address).is_none();
             if usable && !self.cluster.policy.shared.contains(address) {
                 slot.got = Some(*address);
                 self.own(claimant, *address);

@@ -163,6 +163,27 @@ fn nobody_without_the_key_comes_into_an_address_that_namespaces_share() {
     assert_eq!(got_service(&cluster, "a/one"), "192.0.2.1");
 }
 
+/// Anybody who may edit a status took the address from those who share it, or kept the owner's own namespace out of it.
+#[test]
+fn a_status_that_says_so_takes_no_address_that_claims_give_to_others() {
+    let mut cluster = cluster(&["192.0.2.7-192.0.2.9"]);
+    pool(&mut cluster, "p", &["192.0.2.1-192.0.2.1"], |pool| pool.shares_across_namespaces = true);
+    for (object, port) in [("a/one", 1), ("b/two", 2)] {
+        sharing(&mut cluster, object, 5, "k", &[port]);
+        cluster.possession.add_address(&object_ref(Kind::Service, object), ip("192.0.2.1"));
+    }
+    gateway(&mut cluster, "a/g", 1, &[], &["192.0.2.1"]);
+    let assigned = assign(&cluster);
+    assert_eq!(assigned.services[&name("b/two")].addresses, [ip("192.0.2.1")]);
+    assert_eq!(assigned.gateways[&name("a/g")].addresses, [ip("192.0.2.7")]);
+
+    cluster.possession.add_address(&object_ref(Kind::Service, "c/own"), ip("192.0.2.8"));
+    service(&mut cluster, "c/own", 2, &["192.0.2.8"]);
+    gateway(&mut cluster, "d/edited", 1, &[], &["192.0.2.8"]);
+    service(&mut cluster, "c/more", 3, &["192.0.2.8"]);
+    assert_eq!(got_service(&cluster, "c/more"), "192.0.2.8");
+}
+
 /// All Claims are lost: statuses show who shared it.
 #[test]
 fn an_address_that_namespaces_share_stays_theirs_where_claims_say_nothing() {

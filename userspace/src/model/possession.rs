@@ -59,6 +59,11 @@ impl Possession {
         self.addresses.get(&address).is_some_and(|holders| holders.contains(namespace))
     }
 
+    /// Whether any Gateway or Service has an address.
+    pub fn is_had(&self, address: IpAddr) -> bool {
+        self.addresses.contains_key(&address)
+    }
+
     /// Whether an object of this namespace answers at an address and port with this protocol: who shares it on TLS does not have it
     /// alone, on TCP.
     pub fn has_binding(&self, namespace: &str, at: SocketAddr, protocol: Protocol) -> bool {

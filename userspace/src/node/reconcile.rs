@@ -172,6 +172,7 @@ impl Node {
     /// Does what no event triggers.
     fn look_around(&mut self) -> Result<(), NodeError> {
         self.telemetry.turned();
+        self.telemetry.note_unwritten(&self.sources);
         if self.orders.is_to_be_repeated() {
             self.order(Instant::now());
         }

@@ -351,6 +351,10 @@ async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, writ
                 }
             }
             sleep(STATE_GAP).await;
+        } else if fails_since.take().is_some() {
+            // What could not be written is no longer so: the API server has what is so now.
+            pause = STATE_GAP;
+            written.send_modify(|written| written.unwritten = None);
         }
         if said.changed().await.is_err() {
             return;
@@ -569,6 +573,18 @@ mod tests {
         sleep(Duration::from_secs(20)).await;
         assert!(reporter.unwritten().is_none() && server.unwritten().is_none());
         assert_eq!(server.written().last().unwrap(), "7");
+        // What cannot be written may end before it ever was.
+        server.refuse_states(Some(StatusCode::FORBIDDEN));
+        let report = || LeaseReport { claims_version: 8, ..LeaseReport::default() };
+        reporter.tell(report(), unheld(&[Some("y")]));
+        sleep(Duration::from_secs(40)).await;
+        assert!(server.unwritten().is_some());
+        reporter.tell(report(), unheld(&[Some("x")]));
+        sleep(Duration::from_secs(60)).await;
+        assert!(reporter.unwritten().is_none() && server.unwritten().is_none());
+        reporter.tell(report(), unheld(&[Some("y")]));
+        sleep(Duration::from_secs(5)).await;
+        assert!(reporter.unwritten().is_none(), "it is another failure, of a moment");
     }
 
     /// The controller said `Programmed` of what the node had just said, in the other object, that it does not hold.

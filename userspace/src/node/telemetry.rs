@@ -147,6 +147,17 @@ impl Telemetry {
         self.metrics.repaired.inc_by(count as u64);
     }
 
+    /// Reports to probes and metrics that the NodeState cannot be written, or can again, which brings no turn.
+    pub(super) fn note_unwritten(&mut self, sources: &Sources) {
+        let is_unwritten = self.reporter.as_ref().and_then(Reporter::unwritten).is_some();
+        let label = [("source", NODE_STATE.to_owned())];
+        let was_unwritten = self.gauges.stale.iter().any(|source| source == NODE_STATE)
+            && self.metrics.stale.get_or_create_owned(&label).get() != 0;
+        if is_unwritten != was_unwritten {
+            self.note_sources(sources);
+        }
+    }
+
     /// Reports to probes and metrics which sources cannot be followed.
     pub(super) fn note_sources(&mut self, sources: &Sources) {
         let mut stale = sources.stale();

@@ -107,7 +107,8 @@ fn one(condition: &Condition, old: Option<&Value>, judged: Judged<'_>) -> Value 
             || old.get("observedGeneration").and_then(Value::as_i64) == Some(judged.generation)
     };
     let knows_more = |old: &&Value| {
-        text(old, "status") == status && progress::knows_less(&condition.message, text(old, "reason"))
+        text(old, "status") == status
+            && progress::knows_less(&condition.message, text(old, "reason"), text(old, "message"))
     };
     if let Some(old) = old.filter(is_of_this).filter(knows_more) {
         return old.clone();

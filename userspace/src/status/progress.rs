@@ -154,9 +154,9 @@ pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progre
 
 /// Whether a condition that is `False` already stays as it is, for this reason, where it would say this: the new text knows less. A
 /// controller that has just started would rewrite the status of each object that waits.
-pub(super) fn knows_less(message: &str, reason: &str) -> bool {
+pub(super) fn knows_less(message: &str, reason: &str, old: &str) -> bool {
     (message == SOON && reason == "Pending")
-        || (message == NOT_KNOWN && (reason == "Pending" || reason == "NoResources"))
+        || (message == NOT_KNOWN && old != SOON && (reason == "Pending" || reason == "NoResources"))
 }
 
 fn waits(missing: &Missing) -> String {

@@ -477,6 +477,14 @@ mod tests {
         let none = said(&mut Judge::new(Facts::default()), &waits, &Nodes::default(), 30).unwrap();
         assert!(text(&none).starts_with("no agent has a live Lease"), "{none:#}");
         assert_eq!(said(&mut Judge::new(Facts::default()), &none, &unlisted, 30), None);
+        // What says how to find out says more than that it may be soon.
+        let soon = waits
+            .to_string()
+            .replace(&text(&waits), "its Claims are being written, or nodes are about to hold them");
+        let soon: Value = serde_json::from_str(&soon).unwrap();
+        assert_ne!(soon, waits);
+        let unknown = said(&mut Judge::new(Facts::default()), &soon, &unlisted, 30).unwrap();
+        assert!(text(&unknown).starts_with("it is not known which nodes hold it"), "{unknown:#}");
         // What it asks for now was never said.
         let mut other = waits.clone();
         for condition in other["conditions"].as_array_mut().unwrap() {
