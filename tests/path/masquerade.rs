@@ -225,11 +225,11 @@ fn a_connection_that_conntrack_gives_the_port_of_an_open_one_of_ours_waits_until
                     );
                     (waiting, times)
                 });
-                let slowest = times.into_iter().max().unwrap();
-                assert!(
-                    slowest < Duration::from_millis(150),
-                    "{family:?}: {slowest:?}: sent again, {moved:?}"
-                );
+                // A connection that the SYNs disturb would send again each time; other work on the machine delays some.
+                let mut times = times;
+                times.sort_unstable();
+                let most = times[times.len() * 19 / 20];
+                assert!(most < Duration::from_millis(150), "{family:?}: {most:?}: sent again, {moved:?}");
                 let passed =
                     |reason: &String| ["ForwardBackend", "ForwardClient", "NotOurs"].contains(&&**reason);
                 assert!(moved.keys().all(passed), "{family:?}: {moved:?}");
