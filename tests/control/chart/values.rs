@@ -148,6 +148,14 @@ fn ingresses_are_read_only_where_the_chart_names_listeners_for_them() {
     assert!(!template(&without).unwrap().contains("kind: IngressClass"));
 }
 
+/// Without rights and watch, what we wrote into the status of Ingresses would stay for ever, and in the DNS.
+#[test]
+fn ingresses_that_are_not_served_any_more_can_be_cleared() {
+    let text = template(&["--set=ingress.clear=true"]).unwrap();
+    assert!(text.contains("ingresses/status") && !text.contains("kind: IngressClass"), "{text}");
+    assert!(text.contains("ingress:\n      listeners: []"), "{text}");
+}
+
 #[test]
 fn the_definitions_are_the_trees() {
     let objects = objects(&[]);

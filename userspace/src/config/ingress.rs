@@ -98,6 +98,8 @@ mod tests {
         let adopted = |at: usize| (ingress.adopt[at].is_annotated_only, ingress.adopt[at].writes_status);
         assert_eq!((adopted(0), adopted(1)), ((true, false), (false, true)));
         assert!(IngressPolicy::of(&parse_chart(listeners).0.policy).is_none());
+        let (file, problems) = parse_chart(&format!("{listeners}ingress: {{listeners: [], adopt: []}}\n"));
+        assert_eq!((problems, IngressPolicy::of(&file.policy).is_some()), (Vec::new(), true));
         let wrong = format!(
             "{listeners}ingress:\n  listeners: [t, gone, a, a]\n  adopt: [{{class: x, passthrough: Some}}, {{passthrough: All}}, {{class: y}}, {{class: y}}]\n"
         );

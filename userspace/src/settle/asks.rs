@@ -9,6 +9,7 @@ use crate::model::kind::Says;
 use crate::model::verdict::{OriginVerdict, Programmable};
 use crate::model::{Cluster, Desired, Kind, ObjectRef, OriginObject, Problem};
 use crate::origins::{self, Answer, Ask, AskView, Asking, Lost, Origin};
+use crate::sources::kubernetes::value::PROBLEMS_MAX;
 use foldhash::HashSet;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -124,6 +125,8 @@ impl<'a> Asks<'a> {
             let (first, wanted) = (problems.len(), &self.all[asks.clone()]);
             let answers: Vec<Answer<'_, '_>> = wanted.iter().map(|wanted| wanted.answer(bindings)).collect();
             let says = origin.judge(cluster, object, &answers, problems);
+            // Events are few a second for the whole cluster, and what an object asks for has no bound.
+            problems.truncate(first + PROBLEMS_MAX);
             let generation = match origin.kind().programmed() {
                 Says::Condition(_) | Says::ParentCondition(_) => object.meta.generation,
                 Says::Addresses | Says::Nowhere => 0,

@@ -38,6 +38,11 @@ true
 {{- end }}
 
 {{/* Exactly what `vestibule agent|controller --config` reads, and reads again when it changes. */}}
+{{/* Whether Ingresses are read: to serve them, or to take out of their status what was written. */}}
+{{- define "vestibule.ingresses" -}}
+{{- if or .Values.ingress.listeners .Values.ingress.clear }}yes{{ end }}
+{{- end }}
+
 {{- define "vestibule.config" -}}
 addresses:
   ranges: {{ toJson .Values.addresses.ranges }}
@@ -72,7 +77,7 @@ probe:
   panicShare: {{ int64 .Values.probe.panicShare }}
 savedState:
   maxAge: {{ .Values.savedState.maxAge }}
-{{- if .Values.ingress.listeners }}
+{{- if include "vestibule.ingresses" . }}
 ingress:
   listeners: {{ toJson .Values.ingress.listeners }}
   adopt: {{ toJson .Values.ingress.adopt }}

@@ -2,11 +2,12 @@
 
 use super::super::Fetched;
 use super::KIND;
-use super::spec::{IngressPort, IngressRule, IngressSpec, OurClass};
+use super::spec::{IngressPort, IngressRule, IngressSpec, OurClass, Passthrough};
 use super::wire::{Backend, Ingress, IngressClass, Path, Rule};
 use crate::model::{Opaque, Pattern, Problem};
 use crate::sources::kubernetes::interner::Interner;
 use crate::sources::kubernetes::value::{self, Findings, Wrong, wrong};
+use foldhash::HashSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -37,8 +38,10 @@ const PROXY_PROTOCOL: [&str; 3] = [
     "haproxy-ingress.github.io/proxy-protocol",
     "ingress.kubernetes.io/proxy-protocol",
 ];
-/// Values of annotations that switch something off.
-const OFF: [&str; 5] = ["", "false", "no", "off", "disabled"];
+/// Values of annotations that switch something off, for one controller or another.
+const OFF: [&str; 8] = ["", "0", "disabled", "f", "false", "n", "no", "off"];
+/// Values that switch something on.
+const ON: [&str; 7] = ["1", "enabled", "on", "t", "true", "y", "yes"];
 
 /// Folds an IngressClass.
 pub(super) fn class(mut object: Fetched<'_>, _: &Interner) -> (Option<Opaque>, Vec<Problem>) {
@@ -55,7 +58,7 @@ pub(super) fn fold(mut object: Fetched<'_>, interner: &Interner) -> (Option<Opaq
     let spec = object.spec::<Ingress>(&mut found);
     let class = spec.ingress_class_name.as_ref().or_else(|| annotations.get(CLASS));
     let class = class.map(|class| interner.of(class));
-    let is_passthrough = PASSTHROUGH.iter().any(|name| is_on(annotations, name));
+    let passthrough = passthrough(annotations, &mut found);
     if spec.default_backend.is_some() {
         let what = "is not served: without a server name nothing says whose a connection is";
         found.tell("spec.defaultBackend", "", wrong(what, "write a rule for each host"));
@@ -70,7 +73,25 @@ pub(super) fn fold(mut object: Fetched<'_>, interner: &Interner) -> (Option<Opaq
         }
         None => rules(spec.rules.unwrap_or_default(), &mut found, interner),
     };
-    (Some(Opaque::new(IngressSpec { class, is_passthrough, rules })), found.into_problems())
+    (Some(Opaque::new(IngressSpec { class, passthrough, rules })), found.into_problems())
+}
+
+/// What annotations say about TLS passthrough. What a controller cannot read switches nothing on.
+fn passthrough(annotations: &BTreeMap<String, String>, found: &mut Findings) -> Passthrough {
+    let mut said = Passthrough::No;
+    for name in PASSTHROUGH.iter().filter(|name| is_on(annotations, name)) {
+        let value = annotations[*name].trim();
+        if ON.contains(&value.to_ascii_lowercase().as_str()) {
+            said = Passthrough::Yes;
+            continue;
+        }
+        if said == Passthrough::No {
+            said = Passthrough::Unclear;
+        }
+        let wrong = wrong("is neither true nor false, and asks for nothing", "write \"true\" or \"false\"");
+        found.tell(format_args!("metadata.annotations[{name}]"), value, wrong);
+    }
+    said
 }
 
 fn is_on(annotations: &BTreeMap<String, String>, name: &str) -> bool {
@@ -79,19 +100,21 @@ fn is_on(annotations: &BTreeMap<String, String>, name: &str) -> bool {
 
 fn rules(raw: Vec<Rule>, found: &mut Findings, interner: &Interner) -> Vec<IngressRule> {
     let mut rules: Vec<IngressRule> = Vec::new();
+    let mut hosts = HashSet::default();
     for (at, Rule { host, http }) in raw.into_iter().enumerate() {
         let field = format!("spec.rules[{at}]");
         let text = host.unwrap_or_default();
         let Some(host) = found.check(format_args!("{field}.host"), &text, self::host(&text)) else {
             continue;
         };
-        if rules.iter().any(|other| other.host == host) {
+        if hosts.contains(&host) {
             let wrong = wrong("has a rule already", "write one rule for each host");
             found.tell(format_args!("{field}.host"), &text, wrong);
             continue;
         }
         let paths = http.and_then(|http| http.paths).unwrap_or_default();
         if let Some((service, port)) = root(paths, &field, found, interner) {
+            hosts.insert(host.clone());
             rules.push(IngressRule { at, host, service, port });
         }
     }

@@ -107,7 +107,7 @@ impl Origin for Ingress {
     ) -> Opaque {
         let served = object.says.get().and_then(|spec| served(cluster, spec));
         rules::problems(object, answers, problems);
-        Opaque::new(status::Manner { is_written: served == Some(true) })
+        Opaque::new(status::Manner { is_written: served.is_some_and(|served| served.is_written) })
     }
 
     fn shows(&self, current: &Value, verdict: &OriginVerdict) -> bool {
@@ -130,13 +130,12 @@ impl Origin for Ingress {
 
     fn withdrawn(
         &self,
-        cluster: &Cluster,
-        object: &OriginObject,
+        _cluster: &Cluster,
+        _object: &OriginObject,
         current: &Value,
         ours: &BTreeSet<IpAddr>,
         _now: &str,
     ) -> Option<Value> {
-        let is_written = served(cluster, object.says.get()?)?;
-        is_written.then(|| status::left(current, ours)).flatten()
+        status::left(current, ours)
     }
 }

@@ -1,7 +1,7 @@
 //! What Ingresses ask for: each host, at all listeners that the chart names.
 
 use super::super::{Answer, Ask, AskView, Asking};
-use super::spec::{IngressPolicy, IngressPort, IngressRule, IngressSpec, served};
+use super::spec::{IngressPolicy, IngressPort, IngressRule, IngressSpec, Served, served};
 use super::{INGRESSES, KIND};
 use crate::model::claim::{ClaimBackend, ServicePortRef};
 use crate::model::cluster::BackendRef;
@@ -19,10 +19,9 @@ pub(super) fn asks<'a>(view: &AskView<'_, 'a>) -> Vec<Asking<'a>> {
     }
     for (name, object) in view.cluster.origins.of(INGRESSES) {
         let Some(spec) = object.says.get::<IngressSpec>() else { continue };
-        if served(view.cluster, spec).is_none() {
-            continue;
-        }
-        let asks = spec.rules.iter().map(|rule| ask(view, name, rule)).collect();
+        let Some(Served { has_hosts, .. }) = served(view.cluster, spec) else { continue };
+        let rules = if has_hosts { &spec.rules[..] } else { &[] };
+        let asks = rules.iter().map(|rule| ask(view, name, rule)).collect();
         all.push(Asking { object, listeners: Arc::clone(&listeners), asks });
     }
     all
@@ -54,6 +53,10 @@ fn service(
                 (Some(_), None) => {
                     let what = format!("Service {name} has no port {port}");
                     return Err(Fault { reason: "BackendNotFound", what });
+                }
+                (Some(_), Some(known)) if !known.is_tcp => {
+                    let what = format!("Service {name}: port {port} is not TCP");
+                    return Err(Fault { reason: "UnsupportedProtocol", what });
                 }
                 (_, known) => known.map_or(0, |known| known.port),
             }

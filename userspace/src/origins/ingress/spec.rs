@@ -7,16 +7,17 @@ use std::sync::Arc;
 /// Which Ingresses are served, and where.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IngressPolicy {
-    /// The TLS listeners of the chart that Ingresses attach to, by name; empty: Ingresses are not served.
+    /// The TLS listeners of the chart that Ingresses attach to, by name; empty: none is served, and what we wrote into their status is
+    /// taken out.
     pub listeners: Vec<Arc<str>>,
     /// Classes of other controllers whose Ingresses are served.
     pub adopt: Vec<AdoptedClass>,
 }
 
 impl IngressPolicy {
-    /// Returns it if Ingresses are served.
+    /// Returns it if Ingresses are read.
     pub fn of(policy: &Policy) -> Option<&Self> {
-        policy.origins.get::<Self>().filter(|own| !own.listeners.is_empty())
+        policy.origins.get()
     }
 }
 
@@ -41,9 +42,21 @@ pub(super) struct IngressSpec {
     /// `spec.ingressClassName`, or else annotation `kubernetes.io/ingress.class`; `None`: neither is written.
     pub(super) class: Option<Arc<str>>,
     /// Whether an annotation asks for TLS passthrough.
-    pub(super) is_passthrough: bool,
+    pub(super) passthrough: Passthrough,
     /// What can be served of `spec.rules`, in order; each host once.
     pub(super) rules: Vec<IngressRule>,
+}
+
+/// What annotations of other controllers say about TLS passthrough.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Passthrough {
+    /// Nothing, or no.
+    #[default]
+    No,
+    /// One says yes.
+    Yes,
+    /// One says what is neither yes nor no.
+    Unclear,
 }
 
 /// Where connections to a host of an Ingress go.
@@ -68,13 +81,27 @@ pub(super) enum IngressPort {
     Name(Arc<str>),
 }
 
-/// Whether an Ingress is served, and if so, whether we write its status.
-pub(super) fn served(cluster: &Cluster, spec: &IngressSpec) -> Option<bool> {
+/// How an Ingress is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Served {
+    /// Whether its hosts lead somewhere; if not, only what is wrong with it is reported.
+    pub(super) has_hosts: bool,
+    /// Whether we write its status.
+    pub(super) is_written: bool,
+}
+
+/// Whether an Ingress is served, and how.
+pub(super) fn served(cluster: &Cluster, spec: &IngressSpec) -> Option<Served> {
     let class = spec.class.as_ref()?;
     if super::is_our_class(cluster, class) {
-        return Some(true);
+        return Some(Served { has_hosts: true, is_written: true });
     }
     let adopt = &cluster.policy.origins.get::<IngressPolicy>()?.adopt;
     let adopted = adopt.iter().find(|adopted| adopted.class == *class)?;
-    (spec.is_passthrough || !adopted.is_annotated_only).then_some(adopted.writes_status)
+    let has_hosts = match (adopted.is_annotated_only, spec.passthrough) {
+        (false, _) | (true, Passthrough::Yes) => true,
+        (true, Passthrough::Unclear) => false,
+        (true, Passthrough::No) => return None,
+    };
+    Some(Served { has_hosts, is_written: has_hosts && adopted.writes_status })
 }

@@ -26,7 +26,8 @@ pub(super) fn shows(current: &Value, verdict: &OriginVerdict) -> bool {
 /// Returns what to write to the status. As those of a Service, addresses appear once it is programmed.
 pub(super) fn desired_status(current: &Value, verdict: &OriginVerdict, progress: &Progress) -> Option<Value> {
     if !verdict.says.get().is_some_and(|manner: &Manner| manner.is_written) {
-        return None;
+        // It may have been until now.
+        return left(current, &verdict.addresses.iter().copied().collect());
     }
     let shown = balancer::shown(current, &verdict.addresses, &verdict.programmable, progress);
     let ports: Vec<Value> =
@@ -35,10 +36,14 @@ pub(super) fn desired_status(current: &Value, verdict: &OriginVerdict, progress:
     write(current, entries)
 }
 
-/// Returns what to write to the status of an Ingress that is not served: where it has our addresses alone, we wrote them.
+/// Returns what to write to the status of an Ingress that is not ours to write: where it has our addresses alone, each with ports, we
+/// wrote them. Others may publish the same addresses, as a controller behind ours does, and write no ports.
 pub(super) fn left(current: &Value, ours: &BTreeSet<IpAddr>) -> Option<Value> {
     let entries = elements(current.pointer("/loadBalancer/ingress"));
-    let is_ours = |entry: &Value| text(entry, "ip").parse().is_ok_and(|address| ours.contains(&address));
+    let is_ours = |entry: &Value| {
+        let is_address = text(entry, "ip").parse().is_ok_and(|address| ours.contains(&address));
+        is_address && !elements(entry.get("ports")).is_empty()
+    };
     if entries.is_empty() || !entries.iter().all(is_ours) {
         return None;
     }
@@ -99,10 +104,20 @@ mod tests {
     fn what_others_wrote_stays() {
         let ours = BTreeSet::from(["192.0.2.1".parse().unwrap()]);
         let status = |entries: Value| json!({"loadBalancer": {"ingress": entries}});
+        let ports = json!([{"port": 443, "protocol": "TCP"}]);
+        let own = json!([{"ip": "192.0.2.1", "ports": ports}]);
         let gone = Some(status(Value::Null));
-        assert_eq!(left(&status(json!([{"ip": "192.0.2.1"}])), &ours), gone);
-        assert_eq!(left(&status(json!([{"ip": "192.0.2.1"}, {"ip": "192.0.2.9"}])), &ours), None);
+        assert_eq!(left(&status(own.clone()), &ours), gone);
+        // A controller behind our listener publishes its address, too: cleared, it would write it again, and so on for ever.
+        assert_eq!(left(&status(json!([{"ip": "192.0.2.1"}])), &ours), None);
+        let others = json!([{"ip": "192.0.2.1", "ports": ports}, {"ip": "192.0.2.9", "ports": ports}]);
+        assert_eq!(left(&status(others), &ours), None);
         assert_eq!(left(&status(json!([{"hostname": "a.example"}])), &ours), None);
         assert_eq!(left(&json!({}), &ours), None);
+        // `writeStatus: true` was turned to false.
+        let not_written = verdict(false, Programmable::Yes);
+        assert_eq!(desired_status(&status(own), &not_written, &Progress::Everywhere), gone);
+        let others = status(json!([{"ip": "192.0.2.1"}]));
+        assert_eq!(desired_status(&others, &not_written, &Progress::Everywhere), None);
     }
 }

@@ -15,6 +15,7 @@ use crate::settle::tests::{Scene, name, programmed};
 use crate::sources::kubernetes::script::Script;
 use expect_test::expect;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// In unit tests, behind the others.
 pub(super) static TABLE: &[&dyn Origin] = &[&sample::Sample];
@@ -118,4 +119,13 @@ fn one_that_the_chart_says_nothing_to_is_not_served() {
     assert_eq!(verdict.programmable, Programmable::Yes);
     let facts = Facts { cluster: None, ..scene.facts };
     assert!(compile(&facts).verdicts.origins.is_empty());
+}
+
+/// Objects are kept by resource: what one origin reads, another cannot read with a fold of its own.
+#[test]
+fn no_two_origins_read_one_resource() {
+    let mut seen = BTreeSet::new();
+    for row in super::all().flat_map(Origin::watched) {
+        assert!(seen.insert(row.resource), "{row:?} is read twice");
+    }
 }

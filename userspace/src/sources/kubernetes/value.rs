@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// Most problems that are reported of one object; the rest is of the same kind.
-const PROBLEMS_MAX: usize = 16;
+pub(crate) const PROBLEMS_MAX: usize = 16;
 /// Most characters of a value that are repeated in a problem.
 const VALUE_CHARS_MAX: usize = 253;
 

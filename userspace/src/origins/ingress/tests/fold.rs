@@ -1,5 +1,5 @@
 use super::super::WATCHED;
-use super::super::spec::{IngressPort, IngressRule, IngressSpec};
+use super::super::spec::{IngressPort, IngressRule, IngressSpec, Passthrough};
 use crate::sources::kubernetes::fold::tests::{fold_origin, garbage, lines, yaml};
 use expect_test::expect;
 use proptest::prelude::*;
@@ -45,7 +45,7 @@ spec:
 "#,
     );
     assert_eq!(problems, Vec::<String>::new());
-    assert_eq!((spec.class.as_deref(), spec.is_passthrough), (Some("vestibule"), false));
+    assert_eq!((spec.class.as_deref(), spec.passthrough), (Some("vestibule"), Passthrough::No));
     assert_eq!(
         rules(&spec),
         ["a.example -> web Number(443)", "*.a.example (one label) -> web Name(\"https\")"]
@@ -102,12 +102,19 @@ fn annotations_of_other_controllers_are_read() {
         "ingress.cilium.io/tls-passthrough",
     ] {
         let annotation = |value: &str| format!("{name}: \"{value}\"");
-        for value in ["true", "enabled"] {
-            assert!(with(&annotation(value)).0.is_passthrough, "{name}");
+        let said = |value: &str| {
+            let (spec, problems) = with(&annotation(value));
+            (spec.passthrough, problems)
+        };
+        for value in ["true", "enabled", "1", "T", " yes "] {
+            assert_eq!(said(value), (Passthrough::Yes, Vec::new()), "{name}: {value}");
         }
-        for value in ["false", "False", "no", "", "disabled"] {
-            assert!(!with(&annotation(value)).0.is_passthrough, "{name}: {value}");
+        for value in ["false", "False", "no", "", "disabled", "0", "f"] {
+            assert_eq!(said(value), (Passthrough::No, Vec::new()), "{name}: {value}");
         }
+        let (unclear, problems) = said("flase");
+        assert_eq!(unclear, Passthrough::Unclear, "{name}");
+        assert!(problems[0].contains(name) && problems[0].contains("neither true nor false"), "{problems:?}");
     }
     let (spec, problems) = with("kubernetes.io/ingress.class: nginx");
     assert_eq!((spec.class.as_deref(), problems.len()), (Some("nginx"), 0));

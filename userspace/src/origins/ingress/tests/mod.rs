@@ -5,7 +5,7 @@ mod fold;
 /// Ingresses on listeners of the chart.
 mod settle;
 
-use super::spec::{IngressPolicy, IngressPort, IngressRule, IngressSpec, OurClass};
+use super::spec::{IngressPolicy, IngressPort, IngressRule, IngressSpec, OurClass, Passthrough};
 use super::{CLASSES, INGRESSES};
 use crate::model::{Cluster, Meta, ObjectName, Opaque, OriginObject};
 use crate::settle::tests::pattern;
@@ -32,5 +32,5 @@ fn spec(class: &str, rules: &[&str]) -> IngressSpec {
         IngressRule { at, host: pattern(host), service: service.into(), port }
     };
     let rules = rules.iter().enumerate().map(rule).collect();
-    IngressSpec { class: Some(class.into()), is_passthrough: false, rules }
+    IngressSpec { class: Some(class.into()), passthrough: Passthrough::No, rules }
 }

@@ -1,13 +1,16 @@
 //! Ingresses on listeners of the chart.
 
-use super::super::spec::{AdoptedClass, IngressPolicy, IngressSpec, served};
+use super::super::spec::{AdoptedClass, IngressPolicy, IngressSpec, Passthrough};
 use super::super::{INGRESSES, Ingress, KIND, status};
 use super::{serve, spec};
+use crate::model::service::ServicePort;
 use crate::model::{ObjectRef, Opaque, OriginObject, Protocol, claim};
 use crate::origins::Origin;
 use crate::settle::tests::{Scene, meta, name, programmed};
+use crate::sources::kubernetes::value::PROBLEMS_MAX;
 use expect_test::expect;
-use serde_json::json;
+use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// A scene with listeners `https` (both families) and `api` of the chart, on which Ingresses are served, and an IngressClass of ours.
 fn scene() -> Scene {
@@ -79,8 +82,10 @@ fn only_ingresses_of_our_class_and_of_adopted_ones_are_served() {
     scene.cluster().policy.origins.set(policy);
     ingress(&mut scene, "a/other", 1, "traefik", &["1.example web"]);
     ingress(&mut scene, "a/plain", 1, "nginx", &["2.example web"]);
-    let annotated = IngressSpec { is_passthrough: true, ..spec("nginx", &["3.example web"]) };
+    let annotated = IngressSpec { passthrough: Passthrough::Yes, ..spec("nginx", &["3.example web"]) };
     ingress_with(&mut scene, "a/annotated", 1, annotated);
+    let unclear = IngressSpec { passthrough: Passthrough::Unclear, ..spec("nginx", &["6.example web"]) };
+    ingress_with(&mut scene, "a/unclear", 1, unclear);
     ingress(&mut scene, "a/all", 1, "haproxy", &["4.example web"]);
     let without = IngressSpec { class: None, ..spec("", &["5.example web"]) };
     ingress_with(&mut scene, "a/without", 1, without);
@@ -89,8 +94,12 @@ fn only_ingresses_of_our_class_and_of_adopted_ones_are_served() {
     assert_eq!(verdict(&scene, "a/without"), "not served");
     assert_eq!(verdict(&scene, "a/annotated"), "[192.0.2.200 2001:db8::200] [443, 6443] programmable");
     assert_eq!(verdict(&scene, "a/all"), "[192.0.2.200 2001:db8::200] [443, 6443] programmable status");
+    // One with a verdict has Events; its status is left to whom it belongs.
+    assert_eq!(verdict(&scene, "a/unclear"), "[] [] Programmed=False/Invalid");
+    assert!(!scene.bindings().contains("6.example"), "{}", scene.bindings());
     scene.cluster().policy.origins.set(IngressPolicy::default());
     assert_eq!(verdict(&scene, "a/all"), "not served");
+    assert!(Ingress.is_on(&scene.cluster().policy), "read, so that what we wrote into a status is taken out");
 }
 
 #[test]
@@ -163,20 +172,46 @@ fn what_the_maps_have_no_room_for_is_not_programmed() {
 #[test]
 fn only_what_we_have_written_is_cleared_when_vestibule_is_withdrawn() {
     let mut scene = scene();
-    let adopted = AdoptedClass { class: "nginx".into(), is_annotated_only: false, writes_status: false };
-    let policy = IngressPolicy { listeners: vec!["https".into()], adopt: vec![adopted] };
-    scene.cluster().policy.origins.set(policy);
-    let (current, ours) = (
-        json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.200"}]}}),
-        ["192.0.2.200".parse().unwrap()].into(),
-    );
-    for (class, cleared) in [("ours", true), ("nginx", false), ("theirs", false)] {
+    let ours = ["192.0.2.200".parse().unwrap()].into();
+    let ports = json!([{"port": 443, "protocol": "TCP"}]);
+    let written = json!({"ip": "192.0.2.200", "ports": ports});
+    // Of a controller behind our listener.
+    let published = json!({"ip": "192.0.2.200"});
+    // One that is not served any more may have been until now.
+    for class in ["ours", "theirs"] {
         let object = OriginObject { meta: meta("a/i", 1), says: Opaque::new(spec(class, &[])) };
-        let cluster = scene.cluster();
-        let withdrawn = Ingress.withdrawn(cluster, &object, &current, &ours, "now");
-        assert_eq!(withdrawn, cleared.then(|| json!({"loadBalancer": {"ingress": null}})), "{class}");
-        assert_eq!(served(cluster, object.says.get().unwrap()).is_some(), class != "theirs");
+        let withdrawn = |entry: &Value| {
+            let current = json!({"loadBalancer": {"ingress": [entry]}});
+            Ingress.withdrawn(&scene.facts.cluster.clone().unwrap(), &object, &current, &ours, "now")
+        };
+        assert_eq!(withdrawn(&written), Some(json!({"loadBalancer": {"ingress": null}})), "{class}");
+        assert_eq!(withdrawn(&published), None, "{class}");
     }
+    assert!(scene.cluster().origins.of(INGRESSES).next().is_none());
+}
+
+/// Five Events a second are written for the whole cluster: one object with thousands of hosts would hold up all others'.
+#[test]
+fn an_ingress_has_no_more_problems_than_any_object() {
+    let mut scene = scene();
+    let rules: Vec<String> = (0..40).map(|rule| format!("h{rule}.example gone")).collect();
+    ingress(&mut scene, "a/i", 1, "ours", &rules.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(scene.problems().lines().count(), PROBLEMS_MAX, "{}", scene.problems());
+}
+
+#[test]
+fn a_port_by_name_is_tcp() {
+    let mut scene = scene();
+    let port = |name: &str, is_tcp| {
+        let protocol = if is_tcp { "TCP" } else { "UDP" };
+        ServicePort { name: name.into(), port: 53, is_tcp, protocol: protocol.into() }
+    };
+    let service = scene.cluster().services.get_mut(&name("a/web")).unwrap();
+    Arc::make_mut(service).ports = vec![port("udp", false), port("tcp", true)];
+    ingress(&mut scene, "a/i", 1, "ours", &["1.example web:udp", "2.example web:tcp"]);
+    assert_eq!(scene.backends("ingress/a/i:1.example"), "");
+    assert!(scene.problems().contains("Service a/web: port udp is not TCP"), "{}", scene.problems());
+    assert_eq!(scene.problems().lines().count(), 1, "{}", scene.problems());
 }
 
 #[test]
