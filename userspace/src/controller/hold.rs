@@ -10,6 +10,7 @@ use crate::model::{Claim, Cluster, Kind, Meta, ObjectName, ObjectRef, Problem};
 use crate::origins;
 use crate::sources::kubernetes::api::claim::{ClaimGrant, ClaimOrigin, ClaimSpec};
 use crate::sources::kubernetes::{Source, StoredStatus, Waits};
+use foldhash::HashSet;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +42,15 @@ pub(super) struct Hold {
 }
 
 /// What Claims that wait have: protocol and names, by address and port.
-type Granted<'a> = BTreeMap<(&'a str, i32), Vec<(&'a str, Option<&'a str>)>>;
+type Granted<'a> = BTreeMap<(&'a str, i32), There<'a>>;
+
+/// What Claims that wait have at one of them.
+#[derive(Default)]
+struct There<'a> {
+    protocols: BTreeSet<&'a str>,
+    /// `None`: the address and port itself.
+    names: HashSet<Option<&'a str>>,
+}
 
 impl Hold {
     /// What waits while these sources are not listed, and with these objects. `wanted` was settled without them, `stored` is there.
@@ -205,8 +214,9 @@ fn granted<'a>(held: &[(&String, &'a ClaimSpec)]) -> Granted<'a> {
     let mut granted = Granted::new();
     for (_, spec) in held {
         for grant in &spec.grants {
-            let all = granted.entry((grant.address.as_str(), grant.port)).or_default();
-            all.push((spec.protocol.as_str(), grant.names.as_deref()));
+            let there = granted.entry((grant.address.as_str(), grant.port)).or_default();
+            there.protocols.insert(spec.protocol.as_str());
+            there.names.insert(grant.names.as_deref());
         }
     }
     granted
@@ -214,10 +224,10 @@ fn granted<'a>(held: &[(&String, &'a ClaimSpec)]) -> Granted<'a> {
 
 /// Whether a Claim that waits has this. Many may answer at an address and port with TLS, and one with TCP.
 fn is_taken(granted: &Granted<'_>, protocol: &str, grant: &ClaimGrant) -> bool {
-    let those = granted.get(&(grant.address.as_str(), grant.port)).into_iter().flatten();
-    those.into_iter().any(|(other, names)| {
+    granted.get(&(grant.address.as_str(), grant.port)).is_some_and(|there| {
+        let names = grant.names.as_deref();
         let is_shared = names.is_none() && protocol == "TLS";
-        *other != protocol || (!is_shared && *names == grant.names.as_deref())
+        there.protocols.iter().any(|other| *other != protocol) || (!is_shared && there.names.contains(&names))
     })
 }
 
