@@ -17,7 +17,7 @@ use tests::temp::TempDir;
 
 use crate::agent::scene::{CONFIG, Scene};
 use crate::process::{Controller, Process, RELEASE, cpu_secs, resident_kib};
-use counted::{account, audited, counted, is_list, watch_events};
+use counted::{account, audited, counted, is_list, questions, watch_events};
 use thin::Thin;
 
 const CHANGES_PER_SEC: u32 = 5;
@@ -201,6 +201,8 @@ fn change(scene: &Scene, size: Size, agents: &[Agent], controller: &Controller) 
     for resource in ["claims", "endpointslices"] {
         let begun = count("agent", &["watch"], resource);
         assert!(begun <= watches, "{begun} watches of {resource} by {nodes} agents");
+        let asked = questions(&requests, resource).0;
+        assert!(asked <= begun, "{asked} questions for the version of {resource}, with {begun} watches");
     }
     // The agents' and the controller's watches.
     let seen = watch_events(scene);
@@ -226,7 +228,14 @@ fn restart(scene: &mut Scene, size: Size) {
     for resource in ["claims", "endpointslices", "secrets"] {
         let lists = lists(resource);
         show(&format!("after a restart of the API server: {lists} lists of {resource}"));
-        assert!(lists <= size.agents + size.thin, "each agent lists {resource} at most once: {lists}");
+        let nodes = size.agents + size.thin;
+        assert!(lists <= nodes, "each agent lists {resource} at most once: {lists}");
+        let (asked, refused) = questions(&requests, resource);
+        show(&format!("and {asked} questions for its version, with {refused} requests refused"));
+        assert!(
+            asked <= nodes + refused,
+            "each agent asks once for each watch of {resource} that failed: {asked}"
+        );
     }
 }
 
