@@ -103,6 +103,8 @@ pub(crate) struct Watch<T, S> {
     chance: Chance,
     /// The reason that was reported for being stale.
     told: Option<String>,
+    /// The last watch ended as one of a server that is started again may, without a failure: in silence, or before its time.
+    is_doubtful: bool,
     /// Since when the server has not known the kind.
     not_found_since: Option<Instant>,
     /// When the version to go on from was found to be too old last.
@@ -125,6 +127,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
             retry: Retry::default(),
             chance,
             told: None,
+            is_doubtful: false,
             not_found_since: None,
             expired: None,
             _object: std::marker::PhantomData,
@@ -197,7 +200,10 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                     continue;
                 }
                 // What comes next shows whether the server is there.
-                Err(_) => return Ok(()),
+                Err(_) => {
+                    self.is_doubtful = true;
+                    return Ok(());
+                }
                 Ok(event) => event?,
             };
             match event {
@@ -207,16 +213,19 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
                 None if is_empty && started.elapsed() < WORKS => {
                     return Err(Trouble::Failed("the API server ends each watch at once".into()));
                 }
-                None => return Ok(()),
+                None => {
+                    self.is_doubtful = started.elapsed() + WORKS < Duration::from_secs(seconds.into());
+                    return Ok(());
+                }
                 Some(event) => is_listing = self.take(event, is_listing).await?,
             }
             is_empty = false;
         }
     }
 
-    /// Whether the server has failed since it was followed last: it may have been started from a backup.
+    /// Whether the server has, or may have, failed since it was followed last: it may have been started from a backup.
     fn has_failed(&self) -> bool {
-        self.told.is_some() || self.not_found_since.is_some()
+        self.told.is_some() || self.not_found_since.is_some() || self.is_doubtful
     }
 
     /// Compares the version that we know with the server's. A server that has not reached the former follows from it all the same, and
@@ -233,6 +242,7 @@ impl<T: Watched, S: Sink<T>> Watch<T, S> {
         let answer = timeout(ANSWER, self.client.request::<Page<IgnoredAny>>(request)).await;
         let now = answer.map_err(|_| silent(ANSWER))??.metadata.resource_version.unwrap_or_default();
         let number = |version: &str| version.parse::<u64>().ok();
+        self.is_doubtful = false;
         match number(&now) < number(&known) && !now.is_empty() {
             true => Err(Trouble::OtherHistory(format!(
                 "the API server is at version {now} and was at {known}: a backup was restored, and everything is read again"

@@ -141,6 +141,25 @@ async fn a_server_that_went_back_is_asked_for_everything_although_it_follows() {
     }
 }
 
+/// It was started again while packets went nowhere, or ended its watches as if their time was over.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_went_back_behind_a_watch_that_did_not_fail_is_asked_for_everything() {
+    let first = || vec![event("ADDED", "a", 500), listed(700)];
+    for ends in [Ended(first()), Open(first())] {
+        let mut server = Server::start([ends, Open(vec![event("ADDED", "b", 20), listed(21)])]);
+        server.is_at(20);
+        server.until(services(&["b"]), |_| {}).await;
+        assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some(""));
+    }
+    // One that did not go back goes on, and is never stale.
+    for ends in [Ended(first()), Open(first())] {
+        let mut server = Server::start([ends, Open(vec![event("ADDED", "b", 701)])]);
+        server.is_at(700);
+        server.until(services(&["a", "b"]), never_less).await;
+        assert_eq!(parameter(&server.asked(), "resourceVersion").last().unwrap().as_deref(), Some("700"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_refuses_makes_stale_and_is_not_stormed() {
     let mut server = Server::start([Ended(vec![event("ADDED", "a", 5), listed(7)])]);
