@@ -52,15 +52,17 @@ impl WriteError {
             if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 404 | 409)))
     }
 
-    /// Returns what is wrong, for people.
+    /// Returns what is wrong, for others, as much as the Lease takes. The API server's own message is in the log: it may name versions and
+    /// times, and what says something else at each attempt would be news each time.
     fn why(&self) -> String {
-        match self {
+        let why = match self {
             Self::Refused(error) => match &**error {
-                kube::Error::Api(status) => format!("{} {}: {}", status.code, status.reason, status.message),
+                kube::Error::Api(status) => format!("{} {}", status.code, status.reason),
                 other => other.to_string(),
             },
             silent @ Self::Silent => silent.to_string(),
-        }
+        };
+        LeaseReport::unwritten_reason(why.trim_end()).to_owned()
     }
 
     /// The API server has not written it.
@@ -74,11 +76,13 @@ impl WriteError {
 struct Said {
     report: LeaseReport,
     state: Option<Arc<NodeStateSpec>>,
+    /// How often the version of Claims went down, as it does when a backup is restored.
+    epoch: u64,
 }
 
 impl Said {
     /// Returns what the Lease may say, where a NodeState was written last and the Lease has a version of Claims: before the NodeState takes
-    /// back what the node does not hold, no higher one than it did so for.
+    /// back what the node does not hold, no higher one than it did so for. From before a version went down, it did so for none.
     fn sayable(&self, written: &Written, former: u64) -> LeaseReport {
         let mut report = self.report.clone();
         report.unwritten = written.unwritten.as_ref().map(|(_, why)| why.clone()).unwrap_or_default();
@@ -89,7 +93,9 @@ impl Said {
         };
         let problems = self.state.iter().flat_map(|state| &state.problems);
         if !problems.filter(takes_back).all(is_written) {
-            report.claims_version = report.claims_version.min(former.max(written.claims_version));
+            let of_now = if written.epoch == self.epoch { written.claims_version } else { 0 };
+            let floor = former.max(of_now);
+            report.claims_version = if floor <= report.claims_version { floor } else { 0 };
         }
         report
     }
@@ -102,6 +108,8 @@ struct Written {
     state: Option<Arc<NodeStateSpec>>,
     /// Of every Claim up to this version it says what the node does not hold, and so does another one that was written since.
     claims_version: u64,
+    /// [`Said::epoch`] of that version.
+    epoch: u64,
     /// Since when another one cannot be written, and why.
     unwritten: Option<(std::time::Instant, String)>,
 }
@@ -137,6 +145,7 @@ impl Reporter {
         self.said.send_if_modified(|before| {
             let is_same_state = before.state.as_deref() == Some(&state);
             let is_new = before.report != report || !is_same_state;
+            before.epoch += u64::from(report.claims_version < before.report.claims_version);
             before.report = report;
             if !is_same_state {
                 before.state = Some(Arc::new(state));
@@ -256,6 +265,12 @@ async fn renew(
     mut written: watch::Receiver<Written>,
 ) {
     let mut renewals = Renewals::new(Instant::now());
+    // Of what the Lease says.
+    let mut epoch = 0;
+    let former = |lease: Option<&Lease>, epoch: u64, said: &Said| {
+        let report = lease.and_then(reported).filter(|_| epoch == said.epoch);
+        report.map_or(0, |report| report.claims_version)
+    };
     loop {
         let changed = tokio::select! {
             changed = said.changed() => changed,
@@ -265,13 +280,16 @@ async fn renew(
                 let (now, saying) = (Timestamp::now(), said.borrow_and_update().clone());
                 let state = written.borrow_and_update().clone();
                 let renewed = known.write(|before| {
-                    let former = before.and_then(reported).map_or(0, |report| report.claims_version);
+                    let former = former(before, epoch, &saying);
                     lease(before, &identity, &saying.sayable(&state, former), now)
                 });
                 let renewed = renewed.await;
-                if let Err(error) = &renewed {
-                    warn!(%error, lease = known.name, "the Lease is not renewed");
-                    known.object = None;
+                match &renewed {
+                    Ok(()) => epoch = saying.epoch,
+                    Err(error) => {
+                        warn!(%error, lease = known.name, "the Lease is not renewed");
+                        known.object = None;
+                    }
                 }
                 renewals.written(Instant::now(), renewed.is_ok());
                 continue;
@@ -281,10 +299,11 @@ async fn renew(
             return;
         }
         // Without a Lease, one is due anyway.
-        let is_news =
-            known.object.as_ref().and_then(reported).is_some_and(|before| {
-                said.borrow().sayable(&written.borrow(), before.claims_version) != before
-            });
+        let is_news = known.object.as_ref().and_then(reported).is_some_and(|before| {
+            let said = said.borrow();
+            let former = former(known.object.as_ref(), epoch, &said);
+            said.sayable(&written.borrow(), former) != before
+        });
         if is_news {
             renewals.changed(Instant::now(), chance());
         }
@@ -326,7 +345,7 @@ async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, writ
     let mut pause = STATE_GAP;
     let mut fails_since = None;
     loop {
-        let Said { report, state } = said.borrow_and_update().clone();
+        let Said { report, state, epoch } = said.borrow_and_update().clone();
         let is_new = |state: &Arc<NodeStateSpec>| written.borrow().state.as_ref() != Some(state);
         if let Some(state) = state.filter(is_new) {
             // While it is being written, and without an answer, it is not known what the API server has.
@@ -336,7 +355,8 @@ async fn tell(mut known: Known<NodeState>, mut said: watch::Receiver<Said>, writ
                 Ok(()) => {
                     (pause, fails_since) = (STATE_GAP, None);
                     let claims_version = report.claims_version;
-                    written.send_replace(Written { state: Some(state), claims_version, unwritten: None });
+                    let state = Some(state);
+                    written.send_replace(Written { state, claims_version, epoch, unwritten: None });
                 }
                 Err(error) => {
                     warn!(%error, "what this node could not do cannot be published");
@@ -448,26 +468,30 @@ mod tests {
             (None, None, 9),
         ] {
             let report = LeaseReport { claims_version: 9, config: "c".into(), ..LeaseReport::default() };
-            let now = Said { report, state: state.clone().map(Arc::new) };
-            let written = Written { state: written.map(Arc::new), claims_version: 3, unwritten: None };
+            let now = Said { report, state: state.clone().map(Arc::new), epoch: 0 };
+            let written = Written { state: written.map(Arc::new), claims_version: 3, ..Written::default() };
             let sayable = now.sayable(&written, 5);
             assert_eq!((sayable.claims_version, &*sayable.config), (said, "c"), "{state:?} {written:?}");
-            assert_eq!(now.sayable(&written, 12).claims_version, 9, "less may always be said");
+            let less = if said == 9 { 9 } else { 0 };
+            assert_eq!(now.sayable(&written, 12).claims_version, less, "versions went down");
+            assert_eq!(now.sayable(&written, 9).claims_version, 9, "that was said already");
         }
         let mut problem = unheld(&[Some("a")]);
         problem.problems[0].missing = false;
         let report = LeaseReport { claims_version: 9, ..LeaseReport::default() };
-        let now = Said { report: report.clone(), state: Some(Arc::new(problem.clone())) };
+        let now = Said { report: report.clone(), state: Some(Arc::new(problem.clone())), epoch: 0 };
         assert_eq!(now.sayable(&Written::default(), 5), report, "it takes nothing back");
-        let now = Said { report, state: Some(Arc::new(unheld(&[Some("a")]))) };
+        let mut now = Said { report, state: Some(Arc::new(unheld(&[Some("a")]))), epoch: 0 };
         let problem = of_version(problem, 3);
         assert_eq!(now.sayable(&problem, 5).claims_version, 5, "nothing was taken back before");
         let other = of_version(unheld(&[Some("b")]), 7);
         assert_eq!(now.sayable(&other, 5).claims_version, 7, "all of what it had by then");
+        now.epoch = 1;
+        assert_eq!(now.sayable(&other, 0).claims_version, 0, "by then it was another history");
     }
 
     fn of_version(state: NodeStateSpec, claims_version: u64) -> Written {
-        Written { state: Some(state.into()), claims_version, unwritten: None }
+        Written { state: Some(state.into()), claims_version, ..Written::default() }
     }
 
     /// It seemed to be behind with all Claims, and with it all nodes that have no room for the same.
@@ -496,6 +520,8 @@ mod tests {
         refusal: Option<StatusCode>,
         /// What the Lease says of the NodeState.
         unwritten: String,
+        /// How often a NodeState was refused. Each refusal has another message.
+        refusals: u32,
     }
 
     impl Server {
@@ -513,6 +539,10 @@ mod tests {
             Some(self.0.lock().unwrap().unwritten.clone()).filter(|why| !why.is_empty())
         }
 
+        fn refusals(&self) -> u32 {
+            self.0.lock().unwrap().refusals
+        }
+
         fn written(&self) -> Vec<String> {
             std::mem::take(&mut self.0.lock().unwrap().written)
         }
@@ -524,20 +554,26 @@ mod tests {
         uri: axum::http::Uri,
         body: axum::body::Bytes,
     ) -> (StatusCode, String) {
-        let refusal = |code: StatusCode| {
-            let reason = if code == StatusCode::NOT_FOUND { "NotFound" } else { "InternalError" };
+        let refusal = |code: StatusCode, message: String| {
+            let reason = match code {
+                StatusCode::NOT_FOUND => "NotFound".to_owned(),
+                // As one of a webhook may be.
+                StatusCode::IM_A_TEAPOT => "é".repeat(300),
+                _ => "InternalError".to_owned(),
+            };
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(),
-                                "message": "", "reason": reason});
+                                "message": message, "reason": reason});
             (code, status.to_string())
         };
         if method == axum::http::Method::GET {
-            return refusal(StatusCode::NOT_FOUND);
+            return refusal(StatusCode::NOT_FOUND, String::new());
         }
         let mut object: Value = serde_json::from_slice(&body).unwrap();
         let mut server = server.lock().unwrap();
         if uri.path().contains("/nodestates") {
             if let Some(code) = server.refusal {
-                return refusal(code);
+                server.refusals += 1;
+                return refusal(code, format!("refused at attempt {}", server.refusals));
             }
             let state: NodeState = serde_json::from_value(object.clone()).unwrap();
             let unheld = state.spec.problems.into_iter().filter_map(|problem| problem.object);
@@ -585,6 +621,51 @@ mod tests {
         reporter.tell(report(), unheld(&[Some("y")]));
         sleep(Duration::from_secs(5)).await;
         assert!(reporter.unwritten().is_none(), "it is another failure, of a moment");
+    }
+
+    /// Each attempt to write the NodeState was news for the Lease: its message names versions and times, or is longer than the Lease takes.
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_at_rest_says_why_and_is_renewed_no_more_often_for_that() {
+        for code in [StatusCode::FORBIDDEN, StatusCode::IM_A_TEAPOT] {
+            let server = Server::default();
+            let reporter = Reporter::start(&server.client(), &identity("a"));
+            server.refuse_states(Some(code));
+            reporter.tell(LeaseReport { claims_version: 7, ..LeaseReport::default() }, unheld(&[Some("x")]));
+            sleep(Duration::from_secs(60)).await;
+            let (why, refusals) = (server.unwritten().unwrap(), server.refusals());
+            assert!(why.starts_with(code.as_str()) && !why.contains("attempt"), "{why}");
+            server.written();
+            sleep(Duration::from_secs(600)).await;
+            assert_eq!(server.unwritten(), Some(why));
+            assert!(server.refusals() - refusals > 20, "it is tried again");
+            let renewed = server.written().len();
+            assert!((55..=70).contains(&renewed), "{renewed} renewals in 600 s");
+        }
+    }
+
+    /// For a moment the Lease named a version of the restored backup, and the NodeState did not take back yet what the node lacked of it.
+    #[tokio::test(start_paused = true)]
+    async fn where_versions_go_down_a_lease_names_none_before_the_node_state_is_written() {
+        let server = Server::default();
+        let reporter = Reporter::start(&server.client(), &identity("a"));
+        let tell = |claims_version, objects: &[Option<&str>]| {
+            reporter.tell(LeaseReport { claims_version, ..LeaseReport::default() }, unheld(objects));
+        };
+        tell(700, &[Some("y")]);
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(server.written().last().unwrap(), "700");
+        server.refuse_states(Some(StatusCode::INTERNAL_SERVER_ERROR));
+        tell(20, &[Some("x")]);
+        sleep(Duration::from_secs(5)).await;
+        // Also once they are higher again than those of before.
+        tell(800, &[Some("x")]);
+        sleep(Duration::from_secs(25)).await;
+        let meanwhile = server.written();
+        assert!(meanwhile.len() >= 3 && meanwhile.iter().all(|said| said == "0"), "{meanwhile:?}");
+        server.refuse_states(None);
+        sleep(Duration::from_secs(20)).await;
+        let after: Vec<_> = server.written().into_iter().skip_while(|said| said == "0").collect();
+        assert_eq!(after[..2], ["without x", "800"], "{after:?}");
     }
 
     /// The controller said `Programmed` of what the node had just said, in the other object, that it does not hold.

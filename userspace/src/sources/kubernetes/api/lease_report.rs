@@ -31,13 +31,18 @@ pub struct LeaseReport {
 }
 
 impl LeaseReport {
+    /// Returns as much of a reason for [`LeaseReport::unwritten`] as a Lease has: more would differ from what is read of it.
+    pub(crate) fn unwritten_reason(why: &str) -> &str {
+        &why[..why.floor_char_boundary(UNWRITTEN_BYTES_MAX)]
+    }
+
     /// Writes it into a Lease's annotations.
     pub fn write(&self, annotations: &mut BTreeMap<String, String>) {
         let (key, version) = REPORT_VERSION;
         annotations.insert(key.to_owned(), version.to_owned());
         annotations.insert(CLAIMS_VERSION.to_owned(), self.claims_version.to_string());
         annotations.insert(CONFIG.to_owned(), self.config.clone());
-        match &self.unwritten[..self.unwritten.floor_char_boundary(UNWRITTEN_BYTES_MAX)] {
+        match Self::unwritten_reason(&self.unwritten) {
             "" => drop(annotations.remove(UNWRITTEN)),
             why => drop(annotations.insert(UNWRITTEN.to_owned(), why.to_owned())),
         }
