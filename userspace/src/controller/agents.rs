@@ -3,7 +3,7 @@
 use super::liveness::{AgentLease, Life, Liveness, SILENCE};
 use super::writes::short;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
-use crate::sources::kubernetes::api::node_state::{NodeState, NodeStateSpec};
+use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeState, NodeStateSpec};
 use crate::sources::kubernetes::{Named, Target, follow, follow_some};
 use crate::status::{Complaint, Held, Nodes};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -249,7 +249,7 @@ fn held(report: &LeaseReport, mut complaints: Vec<Complaint>) -> Held {
              create and update NodeStates, and which webhook or quota refuses it",
             report.unwritten
         );
-        complaints.push(Complaint { object: None, missing: false, text });
+        complaints.push(Complaint { holds_back: true, text, ..Complaint::default() });
     }
     Held { claims_version: report.claims_version, complaints }
 }
@@ -261,7 +261,8 @@ fn complaints(spec: &NodeStateSpec) -> Vec<Complaint> {
         if !problem.remedy.is_empty() {
             text.push_str(&format!("; {}", problem.remedy));
         }
-        Complaint { object: problem.object.clone(), missing: problem.missing, text }
+        let holds_back = problem.object.is_none() && problem.remedy == HELD_BACK;
+        Complaint { object: problem.object.clone(), missing: problem.missing, holds_back, text }
     });
     complaints.collect()
 }
@@ -377,6 +378,13 @@ mod tests {
         let spec = NodeStateSpec { problems: vec![problem(""), problem("look")], ..NodeStateSpec::default() };
         let report = LeaseReport { unwritten: "403 Forbidden".to_owned(), ..LeaseReport::default() };
         let held = held(&report, complaints(&spec));
+        assert_eq!(held.complaints.iter().filter(|complaint| complaint.holds_back).count(), 1);
+        let trouble =
+            NodeProblem { message: "no room".into(), remedy: HELD_BACK.into(), ..NodeProblem::default() };
+        let of = |problem| NodeStateSpec { problems: vec![problem], ..NodeStateSpec::default() };
+        assert!(complaints(&of(trouble.clone()))[0].holds_back);
+        let of_object = NodeProblem { object: Some("Gateway/ns/gw".into()), ..trouble };
+        assert!(!complaints(&of(of_object))[0].holds_back);
         let texts: Vec<&str> = held.complaints.iter().map(|complaint| complaint.text.as_str()).collect();
         assert_eq!(texts[..2], ["it is gone", "it is gone; look"]);
         assert!(

@@ -80,6 +80,16 @@ impl ClaimFlights {
         self.pruned.contains(name)
     }
 
+    /// Whether the last writes of this one failed.
+    pub(super) fn fails(&self, name: &str) -> bool {
+        self.is_pruned(name) || self.pending.get(name).is_some_and(|pending| pending.failures > 0)
+    }
+
+    /// Whether those of any did.
+    pub(super) fn some_fail(&self) -> bool {
+        self.prunes() || self.pending.values().any(|pending| pending.failures > 0)
+    }
+
     /// Whether it does so of any.
     pub(super) fn prunes(&self) -> bool {
         !self.pruned.is_empty()

@@ -124,6 +124,22 @@ impl Claims {
         self.wanted.get(name).is_some_and(|(claim, _)| claim.origin.object().is_some())
     }
 
+    /// Returns the object that asks for the Claim of this name.
+    pub(super) fn object_of(&self, name: &str) -> Option<ObjectRef> {
+        self.wanted.get(name)?.0.origin.object()
+    }
+
+    /// Whether those of an object cannot be read or written.
+    pub(super) fn fail(&self, object: &ObjectRef) -> bool {
+        let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);
+        self.stored.is_none() || names.iter().any(|name| self.flights.fails(name))
+    }
+
+    /// Whether the mark waits for Claims that cannot be written: without it nodes take none.
+    pub(super) fn mark_fails(&self) -> bool {
+        !self.mark.is_there() && self.flights.some_fail()
+    }
+
     /// Whether an object was granted anything.
     pub(super) fn has_grants(&self, object: &ObjectRef) -> bool {
         let names = self.of_object.get(object).map_or(&[][..], Vec::as_slice);

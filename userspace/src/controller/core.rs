@@ -182,7 +182,11 @@ impl Core {
         let Known { cluster, status, version, bundle, unlisted, stale, mut nodes, .. } = known;
         let Known { failing, stale_nodes, node_uids, metallb, now, .. } = known;
         self.history.judge(&mut nodes);
-        let of_themselves = nodes.of_themselves();
+        let mut held_back = nodes.held_back();
+        let of_claims = stale_nodes.iter().filter(|(_, line)| line.starts_with("claims:"));
+        for (node, line) in of_claims {
+            held_back.entry(node.clone()).or_insert_with(|| format!("its agent cannot follow {line}"));
+        }
         let (excluded, excludes_again) = self.lag.exclude(self.claims.newest(), &mut nodes, at);
         let status = |object: &ObjectRef| status(object);
         let view = View {
@@ -204,7 +208,7 @@ impl Core {
         let evidence = Evidence { cluster, version, nodes: &nodes, failing: &failing, node_uids: &node_uids };
         let mut notes = evidence.notes(&judged.problems);
         notes.extend(evidence.stale(&stale));
-        notes.extend(evidence.excluded(&excluded, &of_themselves));
+        notes.extend(evidence.excluded(&excluded, &held_back));
         notes.extend(stale_nodes.iter().map(|((node, _), _, line)| evidence.stale_node(node, line)));
         self.teller.lasts(notes);
         for happening in &judged.happenings {
@@ -365,25 +369,43 @@ mod tests {
     /// Only its log said why.
     #[test]
     fn a_node_that_is_not_waited_for_is_named_with_what_it_says_of_itself() {
+        let refused = |holds_back| {
+            let complaint = |holds_back, text: &str| Complaint {
+                holds_back,
+                text: text.to_owned(),
+                ..Complaint::default()
+            };
+            let more = complaint(false, "3 more backends fail their probe than are listed");
+            vec![complaint(false, "no device"), complaint(holds_back, "its NodeState is refused"), more]
+        };
+        for (node, holds_back, why) in [
+            (0, true, "its NodeState is refused"),
+            (0, false, "see the log of its agent"),
+            (1, false, "its agent cannot follow claims: 403 Forbidden"),
+        ] {
+            assert_eq!(why_excluded(node, &refused(holds_back)), [why]);
+        }
+    }
+
+    /// What is said of the one of six nodes that is behind, and complains about this.
+    fn why_excluded(behind: u64, complaints: &[Complaint]) -> Vec<String> {
         let begun = Instant::now();
         let mut core = Core::new(Facts::default(), keys::Schedule::default(), begun);
         let mut stored = Stored { version: "9".to_owned(), ..Stored::default() };
         stored.spec.protocol = "TLS".to_owned();
         let claims = BTreeMap::from([("a".to_owned(), stored)]);
         core.take_claims(ClaimNews::Listed(claims, 9));
-        let nodes = || {
-            let complaint = Complaint { text: "its NodeState is refused".to_owned(), ..Complaint::default() };
+        let nodes = |complaints: &[Complaint]| {
             let held = |node: u64| match node {
-                0 => Held { claims_version: 3, complaints: vec![complaint.clone()] },
+                node if node == behind => Held { claims_version: 3, complaints: complaints.to_vec() },
                 _ => Held { claims_version: 9, complaints: Vec::new() },
             };
             Nodes { live: (0..6).map(|node| (format!("n{node}"), held(node))).collect(), ..Nodes::default() }
         };
-        notes_of(&mut core, nodes(), begun, begun);
-        let told = notes_of(&mut core, nodes(), begun, begun + STALE);
+        notes_of(&mut core, nodes(&[]), begun, begun);
+        let told = notes_of(&mut core, nodes(complaints), begun, begun + STALE);
         let behind = told.iter().filter(|(_, text)| text.starts_with("it does not hold Claims"));
-        let ends: Vec<&str> = behind.filter_map(|(_, text)| text.rsplit("; ").next()).collect();
-        assert_eq!(ends, ["its NodeState is refused"]);
+        behind.filter_map(|(_, text)| Some(text.rsplit("; ").next()?.to_owned())).collect()
     }
 
     /// Otherwise all that nodes have reported since would be of before, once it leads.

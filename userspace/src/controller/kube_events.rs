@@ -400,8 +400,8 @@ mod tests {
     fn what_nodes_complain_about_is_told_once_and_names_them() {
         let complaint = |object: Option<&str>, text: &str| Complaint {
             object: object.map(str::to_owned),
-            missing: false,
             text: text.to_owned(),
+            ..Complaint::default()
         };
         let mut nodes = Nodes::default();
         for node in 1..=10 {
@@ -424,8 +424,8 @@ mod tests {
     /// Its condition stays, and so does not name it.
     #[test]
     fn a_node_that_does_not_hold_an_object_is_named_there() {
-        let complaint =
-            Complaint { object: Some("Gateway/ns/gw".to_owned()), missing: true, text: "full".to_owned() };
+        let (object, text) = (Some("Gateway/ns/gw".to_owned()), "full".to_owned());
+        let complaint = Complaint { object, missing: true, text, ..Complaint::default() };
         let mut nodes = Nodes::default();
         for node in ["n1", "n2", "n3"] {
             nodes.live.insert(node.to_owned(), Held::default());

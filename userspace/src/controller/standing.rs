@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 /// How long nodes may take before those that are behind are counted; and how long too many may be behind.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long what was said before may stay where less is known: then it is said why.
+const STAYS: Duration = GRACE.saturating_mul(2);
 /// Of this many nodes one may be behind; of fewer, one too.
 const NODES_PER_STRAGGLER: usize = 20;
 
@@ -18,6 +20,8 @@ const NODES_PER_STRAGGLER: usize = 20;
 #[derive(Debug)]
 pub(super) struct Standings {
     all: HashMap<ObjectRef, Standing>,
+    /// What less is known of, and since when.
+    less: HashMap<ObjectRef, (Progress, Instant)>,
     /// When time alone changes something.
     again: Option<Instant>,
 }
@@ -37,7 +41,7 @@ struct Standing {
 
 impl Standings {
     pub(super) fn new() -> Self {
-        Self { all: HashMap::new(), again: None }
+        Self { all: HashMap::new(), less: HashMap::new(), again: None }
     }
 
     /// Begins a round.
@@ -48,12 +52,43 @@ impl Standings {
     /// Ends a round: forgets objects that are gone. Returns when to judge again even if nothing changes.
     pub(super) fn end(&mut self, is_there: impl Fn(&ObjectRef) -> bool) -> Option<Instant> {
         self.all.retain(|object, _| is_there(object));
+        self.less.retain(|object, _| is_there(object));
         self.again
     }
 
     /// Forgets everything: another controller may have led meanwhile.
     pub(super) fn clear(&mut self) {
         self.all.clear();
+        self.less.clear();
+    }
+
+    /// Returns what is to be said of an object that was found to be this: of what cannot be known, for some seconds, its status says what
+    /// was known before. `is_unwritten`: its Claims cannot be written.
+    pub(super) fn bounded(
+        &mut self,
+        object: &ObjectRef,
+        progress: Progress,
+        is_unwritten: bool,
+        now: Instant,
+    ) -> Progress {
+        let later = match progress {
+            Progress::Pending if is_unwritten => Progress::Unwritten,
+            Progress::Unknown => Progress::Unlisted,
+            other => {
+                self.less.remove(object);
+                return other;
+            }
+        };
+        let (what, since) = self.less.entry(object.clone()).or_insert_with(|| (progress.clone(), now));
+        if *what != progress {
+            (*what, *since) = (progress.clone(), now);
+        }
+        let until = *since + STAYS;
+        if until <= now {
+            return later;
+        }
+        self.again = self.again.into_iter().chain([until]).min();
+        progress
     }
 
     /// Returns what an object is, whose Claims are those up to `version` (`None`: not written yet). `was`: its status says that this
@@ -319,7 +354,12 @@ mod tests {
         let mut nodes = nodes(all, 0);
         for held in nodes.live.values_mut().take(first) {
             let text = "its entry cannot be written".to_owned();
-            held.complaints.push(Complaint { object: object.map(key), missing: true, text });
+            held.complaints.push(Complaint {
+                object: object.map(key),
+                missing: true,
+                text,
+                ..Complaint::default()
+            });
         }
         nodes
     }

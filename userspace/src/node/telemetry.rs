@@ -24,7 +24,7 @@ use crate::outputs::Done;
 use crate::plan::Part;
 use crate::sources::kubernetes::Stale;
 use crate::sources::kubernetes::api::lease_report::LeaseReport;
-use crate::sources::kubernetes::api::node_state::NodeStateSpec;
+use crate::sources::kubernetes::api::node_state::{HELD_BACK, NodeStateSpec};
 
 /// The most exceptions that `/readyz` lists.
 const EXCEPTIONS_MAX: usize = 20;
@@ -266,8 +266,7 @@ pub(super) fn report(known: Known<'_>, identity: &Identity) -> Option<(LeaseRepo
 
 /// Returns why the outputs do not hold what they should.
 fn failed(orders: &Orders) -> Option<Problem> {
-    let remedy = "see the agent's log; it tries again and what was in force stays";
-    orders.trouble().map(|what| Problem::error("", what.clone(), remedy))
+    orders.trouble().map(|what| Problem::error("", what.clone(), HELD_BACK))
 }
 
 /// Returns what of the Claims in effect is not served.

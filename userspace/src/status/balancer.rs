@@ -21,7 +21,12 @@ pub(crate) fn shown(
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => addresses.collect(),
         (
             Programmable::Yes,
-            Progress::Pending | Progress::Missing(_) | Progress::NoAgents | Progress::Unknown,
+            Progress::Pending
+            | Progress::Unwritten
+            | Progress::Missing(_)
+            | Progress::NoAgents
+            | Progress::Unknown
+            | Progress::Unlisted,
         ) => addresses.filter(|address| is_there(address)).collect(),
     }
 }

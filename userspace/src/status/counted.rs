@@ -4,6 +4,7 @@
 use super::progress::{Complaint, Held, Missing, NAMED, Nodes, Progress, key};
 use crate::model::ObjectRef;
 use foldhash::{HashMap, HashMapExt};
+use std::borrow::Cow;
 
 /// What nodes report, sorted.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Counted<'n> {
     /// Of the n nodes that hold least, for each n, the first ones in the order of names.
     first: Vec<Vec<usize>>,
     /// What nodes report of each object, in the order of nodes.
-    of_object: HashMap<&'n str, Vec<OfObject<'n>>>,
+    of_object: HashMap<Cow<'n, str>, Vec<OfObject<'n>>>,
 }
 
 #[derive(Debug)]
@@ -54,6 +55,12 @@ impl<'n> First<'n> {
 impl Nodes {
     /// Sorts what they report, to ask of many objects.
     pub fn counted(&self) -> Counted<'_> {
+        self.counted_by(|_| None)
+    }
+
+    /// The same where Claims are known: a node that never read whose a Claim is reports that it lacks `Claim/name`, and so the object that
+    /// `object_of` returns for that name.
+    pub fn counted_by(&self, object_of: impl Fn(&str) -> Option<ObjectRef>) -> Counted<'_> {
         let mut this = Counted {
             nodes: self,
             live: Vec::with_capacity(self.live.len()),
@@ -62,7 +69,7 @@ impl Nodes {
             of_object: HashMap::new(),
         };
         for (name, held) in &self.live {
-            this.add(name, held);
+            this.add(name, held, &object_of);
         }
         let mut order: Vec<usize> = (0..this.live.len()).collect();
         order.sort_by_key(|node| this.live[*node].holds);
@@ -80,7 +87,7 @@ impl Nodes {
 }
 
 impl<'n> Counted<'n> {
-    fn add(&mut self, name: &'n str, held: &'n Held) {
+    fn add(&mut self, name: &'n str, held: &'n Held, object_of: impl Fn(&str) -> Option<ObjectRef>) {
         let node = self.live.len();
         let mut of_itself = First::default();
         for (position, complaint) in held.complaints.iter().enumerate() {
@@ -90,6 +97,8 @@ impl<'n> Counted<'n> {
                 of_itself.add(position, complaint);
                 continue;
             };
+            let asks = object.strip_prefix("Claim/").and_then(&object_of);
+            let object = asks.map_or(Cow::Borrowed(object), |asks| Cow::Owned(key(&asks)));
             let all = self.of_object.entry(object).or_default();
             if all.last().is_none_or(|last| last.node != node) {
                 all.push(OfObject { node, said: First::default() });
@@ -179,7 +188,12 @@ pub(super) mod tests {
     }
 
     fn complaint(object: Option<usize>, missing: bool, text: &str) -> Complaint {
-        Complaint { object: object.map(|number| key(&self::object(number))), missing, text: text.to_owned() }
+        Complaint {
+            object: object.map(|number| key(&self::object(number))),
+            missing,
+            text: text.to_owned(),
+            ..Complaint::default()
+        }
     }
 
     fn nodes(all: usize, complaints: impl Fn(usize) -> Vec<Complaint>) -> Nodes {

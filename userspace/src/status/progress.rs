@@ -9,9 +9,16 @@ pub(super) const NAMED: usize = 8;
 
 /// Nodes may be about to hold it.
 const SOON: &str = "its Claims are being written, or nodes are about to hold them";
+/// Nodes cannot hold it.
+const UNWRITTEN: &str = "its Claims cannot be read or written, so that no node learns of it: see the controller's log, whether it may list, \
+     create, update and delete Claims, and which webhook or quota refuses them";
 /// Of nodes nothing is known.
 const NOT_KNOWN: &str = "it is not known which nodes hold it: the agents' Leases cannot be listed; see whether the controller may list and \
      watch them, and the API server's log";
+
+/// The same for so long that what was known before says nothing any more.
+const STILL_NOT_KNOWN: &str = "it is still not known which nodes hold it: the agents' Leases cannot be listed; see whether the controller may \
+     list and watch them, and the API server's log";
 
 /// Agents with a live Lease, by node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +47,8 @@ pub struct Complaint {
     pub object: Option<String>,
     /// Whether because of it the node does not hold the object; without an object: anything.
     pub missing: bool,
+    /// Whether because of it the node's Lease names no newer Claims.
+    pub holds_back: bool,
     /// What is wrong, where, and what to do about it.
     pub text: String,
 }
@@ -49,6 +58,8 @@ pub struct Complaint {
 pub enum Progress {
     /// Its Claims do not say yet what was settled, or nodes may be about to hold them.
     Pending,
+    /// Its Claims do not say what was settled, for they cannot be written for a while.
+    Unwritten,
     /// Every node with a live agent holds it as judged.
     Everywhere,
     /// All but a few do.
@@ -59,6 +70,8 @@ pub enum Progress {
     NoAgents,
     /// It is not known which agents are alive.
     Unknown,
+    /// Nor was it for a while.
+    Unlisted,
 }
 
 /// Nodes that do not hold an object. Of thousands of objects, each may lack hundreds of nodes.
@@ -83,13 +96,13 @@ pub fn key(object: &ObjectRef) -> String {
 }
 
 impl Nodes {
-    /// What nodes say of themselves, besides that they hold nothing: why they are behind.
-    pub fn of_themselves(&self) -> BTreeMap<String, String> {
-        let of_itself = |(node, held): (&String, &Held)| {
-            let complaint = held.complaints.iter().rfind(|complaint| complaint.object.is_none())?;
+    /// Why nodes are behind, as they say themselves.
+    pub fn held_back(&self) -> BTreeMap<String, String> {
+        let why = |(node, held): (&String, &Held)| {
+            let complaint = held.complaints.iter().find(|complaint| complaint.holds_back)?;
             Some((node.clone(), complaint.text.clone()))
         };
-        self.live.iter().filter_map(of_itself).collect()
+        self.live.iter().filter_map(why).collect()
     }
 
     /// Whether there may be nodes of which it is not known what they hold: nothing follows from that.
@@ -131,9 +144,8 @@ fn missing_on<'a>(
 pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progress: &Progress) -> Condition {
     let (status, reason, message) = match (programmable, progress) {
         (Programmable::No(refusal), _) => return Condition { kind, ..refusal.clone() },
-        (Programmable::Yes, Progress::Pending) => {
-            (Status::False, "Pending", SOON.to_owned())
-        }
+        (Programmable::Yes, Progress::Pending) => (Status::False, "Pending", SOON.to_owned()),
+        (Programmable::Yes, Progress::Unwritten) => (Status::False, "Pending", UNWRITTEN.to_owned()),
         // One message for both: a node more or less would rewrite the status of every object.
         (Programmable::Yes, Progress::Everywhere | Progress::Enough) => {
             let message = "all nodes with a live agent hold it, or all but a few; the agents' Leases show what each holds";
@@ -148,6 +160,7 @@ pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progre
                 .to_owned(),
         ),
         (Programmable::Yes, Progress::Unknown) => (Status::False, "Pending", NOT_KNOWN.to_owned()),
+        (Programmable::Yes, Progress::Unlisted) => (Status::False, "Pending", STILL_NOT_KNOWN.to_owned()),
     };
     Condition { kind, status, reason, message }
 }
@@ -157,6 +170,7 @@ pub(crate) fn programmed(kind: &'static str, programmable: &Programmable, progre
 pub(super) fn knows_less(message: &str, reason: &str, old: &str) -> bool {
     (message == SOON && reason == "Pending")
         || (message == NOT_KNOWN && old != SOON && (reason == "Pending" || reason == "NoResources"))
+        || (message == STILL_NOT_KNOWN && old == NOT_KNOWN)
 }
 
 fn waits(missing: &Missing) -> String {

@@ -164,8 +164,9 @@ impl Judge {
         own.want(claims, hold.claims.clone(), view.now);
         self.health.begin();
         self.standings.begin();
-        let (nodes, out) = (view.nodes.counted(), Judgement { happenings, ..Judgement::default() });
-        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, out };
+        let nodes = view.nodes.counted_by(|name| own.object_of(name));
+        let (mark_fails, out) = (own.mark_fails(), Judgement { happenings, ..Judgement::default() });
+        let mut round = Round { judge: self, view, nodes: &nodes, claims: own, mark_fails, out };
         round.classes(&verdicts);
         round.gateways(&verdicts, &assignment);
         round.listener_sets(&verdicts);
@@ -213,6 +214,8 @@ struct Round<'r, 'v> {
     view: &'r View<'v>,
     nodes: &'r Counted<'r>,
     claims: &'r Claims,
+    /// [`Claims::mark_fails`].
+    mark_fails: bool,
     out: Judgement,
 }
 
@@ -329,7 +332,9 @@ impl Round<'_, '_> {
             status::is_programmed(&stored.status, object.kind, generation) && says_it_of_this(&stored.status)
         });
         let (version, at) = (self.claims.version_of(object), self.view.at);
-        self.judge.standings.progress(object, version, was, self.nodes, at)
+        let progress = self.judge.standings.progress(object, version, was, self.nodes, at);
+        let is_unwritten = version.is_none() && (self.mark_fails || self.claims.fail(object));
+        self.judge.standings.bounded(object, progress, is_unwritten, at)
     }
 
     fn one(
@@ -382,7 +387,7 @@ mod tests {
     use crate::model::cluster::{ClassSpec, ClusterRoute, GatewaySpec, LoadBalancerSpec};
     use crate::settle::tests::Scene;
     use crate::sources::kubernetes::api::claim::SETTLED;
-    use crate::status::{CONTROLLER_NAME, Held};
+    use crate::status::{CONTROLLER_NAME, Complaint, Held};
 
     fn object(kind: Kind, name: &str) -> ObjectRef {
         ObjectRef { kind, name: ObjectName::new("ns", name) }
@@ -491,6 +496,98 @@ mod tests {
             condition["observedGeneration"] = json!(7);
         }
         assert!(said(&mut Judge::new(Facts::default()), &other, &unlisted, 30).is_some());
+    }
+
+    /// It named nodes for ever that were not behind.
+    #[test]
+    fn what_waits_for_nodes_says_so_no_more_once_claims_or_leases_fail_for_some_time() {
+        let mut scene = Scene::new();
+        scene.gateway("ns/gw", 1, "192.0.2.1", &["tls TLS:443"]);
+        let gateway = object(Kind::Gateway, "gw");
+        Arc::make_mut(scene.cluster().gateways.get_mut(&gateway.name).unwrap()).meta.generation = 3;
+        let cluster = scene.cluster().clone();
+        let held = Held { claims_version: 0, complaints: Vec::new() };
+        let behind = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
+        let unlisted = Nodes { are_unlisted: true, ..Nodes::default() };
+        let begun = Instant::now();
+        for (nodes, are_written, text) in [
+            (&behind, false, "its Claims cannot be read or written"),
+            (&unlisted, true, "it is still not known which nodes hold it"),
+        ] {
+            let waits = "waits for node n1";
+            let condition = |message: &str| {
+                let written = json!({"type": "Programmed", "status": "False", "reason": "Pending",
+                           "observedGeneration": 3, "message": message});
+                json!({"conditions": [written]})
+            };
+            let mut claims = Claims::default();
+            claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
+            let mut this = Judge::new(Facts::default());
+            let mut said = |message: &str, seconds: u64| {
+                let stored = stored("5", condition(message));
+                let status = |of: &ObjectRef| (*of == gateway).then_some(&stored);
+                let at = begun + std::time::Duration::from_secs(seconds);
+                this.forget(&gateway);
+                let judged = this.judge(&View { nodes, at, ..view(&cluster, &status) }, &mut claims);
+                if are_written {
+                    carry_out(&mut claims);
+                }
+                while let Ok((name, _)) = claims.next(at) {
+                    claims.ended(&name, ClaimOutcome::Failed, at);
+                }
+                let (_, write) = judged.writes.into_iter().find(|(of, _)| *of == gateway).unwrap();
+                let status = write.map_or_else(|| condition(message), |write| write.status);
+                let mut all = status["conditions"].as_array().unwrap().iter();
+                let programmed = all.find(|one| one["type"] == "Programmed").unwrap();
+                (programmed["message"].as_str().unwrap().to_owned(), judged.again.filter(|again| *again > at))
+            };
+            said(waits, 0);
+            let (still, again) = said(waits, 1);
+            assert_eq!(still, waits);
+            let due = begun + std::time::Duration::from_secs(21);
+            assert!(again.is_some_and(|again| again <= due), "time alone changes it");
+            assert_eq!(said(waits, 19).0, waits);
+            let now = said(waits, 21).0;
+            assert!(now.starts_with(text), "{now}");
+            // It is said once.
+            assert_eq!(said(&now, 90).0, now);
+        }
+    }
+
+    /// Nodes do not serve it, and it was `Programmed`.
+    #[test]
+    fn a_claim_whose_owner_a_node_never_read_is_missing_to_that_owner() {
+        let mut scene = Scene::new();
+        scene.gateway("ns/gw", 1, "192.0.2.1", &["tls TLS:443"]);
+        let gateway = object(Kind::Gateway, "gw");
+        let cluster = scene.cluster().clone();
+        let mut claims = Claims::default();
+        claims.take(ClaimNews::Listed(BTreeMap::new(), 0));
+        let (begun, stored) = (Instant::now(), stored("5", json!({})));
+        let status = |of: &ObjectRef| (*of == gateway).then_some(&stored);
+        Judge::new(Facts::default()).judge(&view(&cluster, &status), &mut claims);
+        carry_out(&mut claims);
+        let names: Vec<String> = claims.stored().map(|(name, _)| name.clone()).collect();
+        let [own] = names.as_slice() else { panic!("{names:?}") };
+        for (name, lacks) in [(own.as_str(), true), ("other", false)] {
+            let complaint = Complaint {
+                object: Some(format!("Claim/{name}")),
+                missing: true,
+                text: "spec: is no such thing".to_owned(),
+                ..Complaint::default()
+            };
+            let held = Held { claims_version: 9, complaints: vec![complaint] };
+            let nodes = Nodes { live: BTreeMap::from([("n1".to_owned(), held)]), ..Nodes::default() };
+            let status = |of: &ObjectRef| (*of == gateway).then_some(&stored);
+            let mut this = Judge::new(Facts::default());
+            let mut said = String::new();
+            for seconds in [0, 20] {
+                let at = begun + std::time::Duration::from_secs(seconds);
+                let judged = this.judge(&View { nodes: &nodes, at, ..view(&cluster, &status) }, &mut claims);
+                said.push_str(&format!("{:?}", judged.writes));
+            }
+            assert_eq!(said.contains("waits for node n1; n1: spec: is no such thing"), lacks, "{said}");
+        }
     }
 
     #[test]

@@ -310,6 +310,7 @@ fn progress_is_what_live_nodes_hold() {
         object: object.map(str::to_owned),
         missing: false,
         text: format!("about {object:?}"),
+        ..Complaint::default()
     };
     let complaints =
         vec![complaint(Some("Gateway/ns/other")), complaint(None), complaint(Some("Gateway/ns/gw"))];
@@ -328,6 +329,7 @@ fn a_node_lacks_what_it_makes_an_exception_of() {
         object: object.map(str::to_owned),
         missing,
         text: "its element is gone".to_owned(),
+        ..Complaint::default()
     };
     let with = |complaints| {
         let held = Held { claims_version: 10, complaints };

@@ -15,6 +15,10 @@ pub const PROBLEMS_MAX: usize = 102;
 /// See [`STALE_MAX`].
 pub const TEXT_BYTES_MAX: usize = 2_048;
 
+/// The remedy of a problem by which a node's outputs do not hold what they should, and the node falls behind: the controller knows it by
+/// this, also where a former agent reports it.
+pub const HELD_BACK: &str = "see the agent's log; it tries again and what was in force stays";
+
 /// What an agent could not do on its node, and which backends its probes find down. What the node holds is in the annotations of its
 /// Lease. Written by that agent alone, read by the
 /// controller; cluster-scoped and named like the node.
