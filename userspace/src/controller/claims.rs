@@ -396,7 +396,7 @@ mod tests {
     use crate::controller::claim_flights::{FAILURE_WAIT, FAILURE_WAIT_MAX, FLIGHTS};
     use crate::controller::claim_mark::QUIET;
     use crate::model::claim::{
-        AddressWish, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why,
+        AddressWish, Asked, AskedProtocol, ClaimBackends, Grant, Granted, OwnAddresses, Refusal, Why,
     };
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
     use crate::sources::kubernetes::api::claim::ClaimAddress;
@@ -410,19 +410,26 @@ mod tests {
         Claim {
             origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: ObjectName::new("a", name) },
             part: "443".into(),
-            uid: "u".into(),
             tenant: Some("a".into()),
             port,
             protocol: Protocol::Tcp.into(),
-            matches: Vec::new(),
             route: None,
             grants: vec![grant],
-            address: AddressWish::default(),
-            refusals: Vec::new(),
+            asked: None,
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: model::Affinity::None,
         }
+    }
+
+    /// What asks for these addresses.
+    fn addresses(own: OwnAddresses) -> Option<Box<Asked>> {
+        Some(Box::new(Asked { address: AddressWish::Own(own), ..Asked::default() }))
+    }
+
+    /// What asks for these and has them not.
+    fn lacks(refusals: Vec<Refusal>) -> Option<Box<Asked>> {
+        Some(Box::new(Asked { refusals, ..Asked::default() }))
     }
 
     /// Claims beside an API server that takes every write, and reports it if `reports`.
@@ -538,7 +545,7 @@ mod tests {
     #[test]
     fn what_the_api_server_prunes_is_tried_again_by_one_claim_until_that_is_kept() {
         let asks = |name: &str, port| Claim {
-            address: AddressWish::Own(OwnAddresses {
+            asked: addresses(OwnAddresses {
                 values: vec!["192.0.2.1".parse().unwrap()],
                 ..OwnAddresses::default()
             }),
@@ -641,10 +648,10 @@ mod tests {
         let kept = refusal("192.0.2.1:53", Why::Refused("only TCP is served".into()));
         let refusals = vec![Refusal { address: None, ..kept.clone() }, kept];
         let (protocol, part) = (AskedProtocol::Udp, "53/UDP".into());
-        let udp = Claim { protocol, part, grants: Vec::new(), refusals, ..claim("x", 53) };
+        let udp = Claim { protocol, part, grants: Vec::new(), asked: lacks(refusals), ..claim("x", 53) };
         // What is refused to who asks for TCP is another's.
         let refusals = vec![refusal("192.0.2.9:443", Why::Reserved)];
-        let tcp = Claim { grants: Vec::new(), refusals, ..claim("y", 443) };
+        let tcp = Claim { grants: Vec::new(), asked: lacks(refusals), ..claim("y", 443) };
         scene.claims.want(vec![udp, tcp], BTreeSet::new(), "t1");
         assert_eq!(scene.send(true), [2, 0, 0]);
         let had = scene.claims.possession();
@@ -662,7 +669,7 @@ mod tests {
             let mut scene = Scene::new();
             scene.list();
             let own = OwnAddresses { values, pool: Some("p".into()), ..OwnAddresses::default() };
-            let asks = Claim { address: AddressWish::Own(own), ..claim("x", 443) };
+            let asks = Claim { asked: addresses(own), ..claim("x", 443) };
             scene.claims.want(vec![asks], BTreeSet::new(), "t1");
             scene.send(true);
             let object = ObjectRef { kind: Kind::Service, name: ObjectName::new("a", "x") };

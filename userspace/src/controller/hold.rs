@@ -273,7 +273,7 @@ fn is_named(entry: &Value, name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::claim::{AddressWish, ClaimBackends, Grant, Granted as Has};
+    use crate::model::claim::{ClaimBackends, Grant, Granted as Has};
     use crate::model::cluster::{BackendRef, GatewaySpec};
     use crate::model::{Opaque, Origin, OriginObject, Pattern, Protocol, ServerName};
     use serde_json::json;
@@ -295,15 +295,12 @@ mod tests {
         Claim {
             origin: Origin::Object { created_secs: 0, kind, name: ObjectName::new("ns", name) },
             part: "0".into(),
-            uid: "u".into(),
             tenant: Some("ns".into()),
             port: 443,
             protocol: Protocol::Tls.into(),
-            matches: Vec::new(),
             route: None,
             grants: names.iter().map(grant).chain([binding]).collect(),
-            address: AddressWish::default(),
-            refusals: Vec::new(),
+            asked: None,
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: crate::model::Affinity::None,

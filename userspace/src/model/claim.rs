@@ -85,31 +85,38 @@ pub struct Claim {
     pub origin: Origin,
     /// Which of the origin's claims it is: unique among them, and the same as long as the origin says the same.
     pub part: Arc<str>,
-    /// `metadata.uid` of its object; empty: it has none.
-    pub uid: Arc<str>,
     /// Whose it is: the origin's namespace or what its label says, and the origin's own label. `None`: the static file's.
     pub tenant: Option<Arc<str>>,
-    /// The addresses that it asks for.
-    pub address: AddressWish,
     /// The port that it asks for.
     pub port: u16,
     /// What is to be spoken there.
     pub protocol: AskedProtocol,
-    /// The names that it asks for, as written, in order; empty: all.
-    pub matches: Vec<Pattern>,
     /// What maps and metrics call the route that it leads to: claims of one origin that lead to the same backends share it.
     /// `None`: a listener of the static file, which leads nowhere itself.
     pub route: Option<Arc<str>>,
     /// What was granted.
     pub grants: Vec<Grant>,
-    /// What it asked for and has not.
-    pub refusals: Vec<Refusal>,
+    /// What else it asks for. `None`: nothing, or it is not known, as on nodes: they serve what was granted, and keep each Claim.
+    pub asked: Option<Box<Asked>>,
     /// Where connections go.
     pub backends: ClaimBackends,
     /// Whose connections are admitted; `None`: anybody's.
     pub source_ranges: Option<SourceRanges>,
     /// Which connections reach the same backend.
     pub affinity: Affinity,
+}
+
+/// What a claim asks for, besides port and protocol, and what of it was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// `metadata.uid` of the object that asks; empty: it has none.
+    pub uid: Arc<str>,
+    /// The addresses.
+    pub address: AddressWish,
+    /// The names, as written, in order; empty: all.
+    pub matches: Vec<Pattern>,
+    /// What it asked for and has not.
+    pub refusals: Vec<Refusal>,
 }
 
 /// What a claim asks to be spoken at its port. Not all of it is served.
@@ -264,7 +271,8 @@ pub fn possession<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Possession
             claim.grants.iter().for_each(|grant| grant.note(*kind, name, &mut possession));
             claim.kept_addresses().for_each(|address| note_address(*kind, name, address, &mut possession));
             // Addresses that are named may be of any pool.
-            if let AddressWish::Own(OwnAddresses { values, pool: Some(pool), .. }) = &claim.address
+            let address = claim.asked.as_ref().map(|asked| &asked.address);
+            if let Some(AddressWish::Own(OwnAddresses { values, pool: Some(pool), .. })) = address
                 && values.is_empty()
             {
                 possession.note_pool(object, pool);
@@ -275,10 +283,15 @@ pub fn possession<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Possession
 }
 
 impl Claim {
+    /// Returns what it asked for and has not, as far as that is known.
+    pub fn refusals(&self) -> &[Refusal] {
+        self.asked.as_ref().map_or(&[], |asked| &asked.refusals)
+    }
+
     /// Returns the addresses that its origin has and does not answer on, since it asks for a protocol that is not served: nobody
     /// else gets them.
     fn kept_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        let refusals = self.refusals.iter().filter(|_| self.protocol.served().is_none());
+        let refusals = self.refusals().iter().filter(|_| self.protocol.served().is_none());
         refusals.filter_map(|refusal| refusal.address)
     }
 }

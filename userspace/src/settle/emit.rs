@@ -9,7 +9,7 @@ use super::route::{Route, Routes};
 use super::service::{Balancer, Balancers, Port};
 use super::{attach, label, service, tenant, wish};
 use crate::model::claim::{
-    AddressWish, AskedProtocol, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why,
+    AddressWish, Asked, AskedProtocol, ClaimBackend, ClaimBackends, Grant, Granted, Refusal, Why,
 };
 use crate::model::cluster::{ClusterRoute, ServicePort};
 use crate::model::{Affinity, Claim, Cluster, Desired, Kind, Meta, Origin, Pattern, Protocol, ServerName};
@@ -132,15 +132,12 @@ impl Emitter<'_, '_> {
         Claim {
             origin: Origin::File { what: "", name: "".into() },
             part: "".into(),
-            uid: "".into(),
             tenant: None,
-            address: AddressWish::default(),
             port: 0,
             protocol: Protocol::Tls.into(),
-            matches: Vec::new(),
             route: None,
             grants: Vec::new(),
-            refusals: Vec::new(),
+            asked: None,
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: Affinity::None,
@@ -167,21 +164,24 @@ impl Emitter<'_, '_> {
         }
         let own = listener.bindings.iter().map(|binding| self.grant(*binding, Granted::Binding));
         let route = || self.unique(label::object(&mut String::new(), Kind::Gateway, gateway.name));
-        Some(Claim {
-            origin: parent.claimant.origin(),
-            part: Arc::clone(&listener.spec.name),
+        let asked = Asked {
             uid: Arc::clone(&parent.meta.uid),
-            tenant: self.tenant(parent.meta),
             address: match parent.kind {
                 Kind::Gateway => wish::gateway(self.cluster.gateways.get(parent.name).map(|spec| &**spec)),
                 _ => AddressWish::OfGateway(gateway.name.clone()),
             },
+            matches: listener.spec.hostname.iter().cloned().collect(),
+            refusals,
+        };
+        Some(Claim {
+            origin: parent.claimant.origin(),
+            part: Arc::clone(&listener.spec.name),
+            tenant: self.tenant(parent.meta),
             port: listener.spec.port,
             protocol,
-            matches: listener.spec.hostname.iter().cloned().collect(),
             route: listener.protocol.map(|_| route()),
             grants: own.chain(names).collect(),
-            refusals,
+            asked: Some(Box::new(asked)),
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: Affinity::None,
@@ -206,20 +206,23 @@ impl Emitter<'_, '_> {
             let listener = &self.parents.listeners[place];
             let Some(protocol) = listener.protocol else { continue };
             let references = Arc::clone(&route.resolved.backends);
-            claims.push(Claim {
-                origin: route.claimant().origin(),
-                part: self.part(listener),
+            let asked = Asked {
                 uid: Arc::clone(&route.spec.meta.uid),
-                tenant: self.tenant(&route.spec.meta),
                 address: AddressWish::OfGateway(
                     self.parents.all[self.parents.gateway_of(place)].name.clone(),
                 ),
+                matches: attach::wishes(route.spec).flatten().cloned().collect(),
+                refusals: self.losses(route, listener),
+            };
+            claims.push(Claim {
+                origin: route.claimant().origin(),
+                part: self.part(listener),
+                tenant: self.tenant(&route.spec.meta),
                 port: listener.spec.port,
                 protocol: protocol.into(),
-                matches: attach::wishes(route.spec).flatten().cloned().collect(),
                 route: Some(Arc::clone(&label)),
                 grants,
-                refusals: self.losses(route, listener),
+                asked: Some(Box::new(asked)),
                 backends: ClaimBackends::Services { references, server_name: server_name.clone() },
                 source_ranges: None,
                 affinity: Affinity::None,
@@ -272,13 +275,10 @@ impl Emitter<'_, '_> {
         Claim {
             origin: port.claimant().origin(),
             part: port.port.port.to_string().into(),
-            uid: Arc::clone(&port.service.meta.uid),
             tenant: self.tenant(&port.service.meta),
-            address: wish::service(port.service),
             port: port.port.port,
             protocol: Protocol::Tcp.into(),
-            matches: Vec::new(),
-            refusals,
+            asked: Some(Box::new(wish::of_service(port.service, refusals))),
             route: Some(self.unique(Arc::clone(&port.label))),
             grants: grants.iter().map(binding).chain(grants.iter().cloned()).collect(),
             backends: ClaimBackends::Services { references: [backend].into(), server_name: None },
@@ -295,13 +295,10 @@ impl Emitter<'_, '_> {
         Some(Claim {
             origin: balancer.claimant().origin(),
             part: format!("{}/{}", port.port, protocol.text()).into(),
-            uid: Arc::clone(&balancer.service.meta.uid),
             tenant: self.tenant(&balancer.service.meta),
-            address: wish::service(balancer.service),
             port: port.port,
             protocol,
-            matches: Vec::new(),
-            refusals,
+            asked: Some(Box::new(wish::of_service(balancer.service, refusals))),
             route: None,
             grants: Vec::new(),
             backends: ClaimBackends::None,
@@ -321,20 +318,23 @@ impl Emitter<'_, '_> {
             Pattern::Exact(name) => Some(name.clone()),
             Pattern::OneLabel(_) | Pattern::Wildcard(_) => None,
         };
+        let asked = Asked {
+            uid: Arc::clone(&wanted.object.meta.uid),
+            address: wish::listener(&listener.addresses),
+            matches: vec![Pattern::clone(pattern)],
+            refusals: refusals.collect(),
+        };
         Claim {
             origin: wanted.claimant().origin(),
             part: format!("{part}/{}", listener.name).into(),
-            uid: Arc::clone(&wanted.object.meta.uid),
             tenant: self.tenant(&wanted.object.meta),
-            address: wish::listener(&listener.addresses),
             port: listener.port,
             protocol: listener.protocol.into(),
-            matches: vec![Pattern::clone(pattern)],
             route: Some(self.unique(Arc::clone(&wanted.label))),
             grants: grants
                 .map(|binding| self.grant(*binding, Granted::Names(Pattern::clone(pattern))))
                 .collect(),
-            refusals: refusals.collect(),
+            asked: Some(Box::new(asked)),
             backends: ClaimBackends::Services { references: [backend.clone()].into(), server_name },
             source_ranges: None,
             affinity: Affinity::None,

@@ -1,6 +1,6 @@
 //! Which addresses origins ask for.
 
-use crate::model::claim::{AddressWish, OwnAddresses};
+use crate::model::claim::{AddressWish, Asked, OwnAddresses, Refusal};
 use crate::model::cluster::{GatewaySpec, ServiceSpec};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,8 +18,14 @@ pub(super) fn gateway(gateway: Option<&GatewaySpec>) -> AddressWish {
     AddressWish::Own(own)
 }
 
+/// Returns what a Service of our class asks for; these were refused.
+pub(super) fn of_service(service: &ServiceSpec, refusals: Vec<Refusal>) -> Asked {
+    let (uid, address) = (Arc::clone(&service.meta.uid), addresses(service));
+    Asked { uid, address, matches: Vec::new(), refusals }
+}
+
 /// Returns which addresses a Service of our class asks for. Where it names some, it asks for no others.
-pub(super) fn service(service: &ServiceSpec) -> AddressWish {
+fn addresses(service: &ServiceSpec) -> AddressWish {
     let Some(balancer) = service.load_balancer.as_deref() else { return AddressWish::default() };
     let names_some = !balancer.addresses.is_empty() || !balancer.unreadable.is_empty();
     AddressWish::Own(OwnAddresses {

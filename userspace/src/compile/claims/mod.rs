@@ -85,8 +85,9 @@ fn mark_left_out(claims: &mut [Claim], left_out: &[Arc<str>]) {
                 Granted::Binding | Granted::Rest => None,
             };
             let refusal = Refusal { names, ..Refusal::whole(grant.at, Why::NoRoom) };
-            if !claim.refusals.contains(&refusal) {
-                claim.refusals.push(refusal);
+            let refusals = &mut claim.asked.get_or_insert_default().refusals;
+            if !refusals.contains(&refusal) {
+                refusals.push(refusal);
             }
         }
     }

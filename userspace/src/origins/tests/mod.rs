@@ -36,7 +36,7 @@ fn line(claim: &Claim) -> String {
     let grants: Vec<String> =
         claim.grants.iter().map(|grant| format!("{} {:?}", grant.at, grant.what)).collect();
     let refusals: Vec<String> =
-        claim.refusals.iter().map(|refusal| format!("{:?} {:?}", refusal.address, refusal.why)).collect();
+        claim.refusals().iter().map(|refusal| format!("{:?} {:?}", refusal.address, refusal.why)).collect();
     let (route, tenant) = (claim.route.as_deref(), claim.tenant.as_deref());
     let (route, tenant) = (route.unwrap_or_default(), tenant.unwrap_or_default());
     format!("{} {route} {tenant} {} | {}", claim.part, grants.join(", "), refusals.join(", "))

@@ -327,7 +327,7 @@ fn where_shared_addresses_take_tls_only_no_tcp_listener_gets_a_port() {
     let claims = scene.compiled().claims;
     let refusals = |object: &str| -> Vec<_> {
         let is_of = |claim: &&Claim| claim.origin.object().is_some_and(|own| own.name == name(object));
-        claims.iter().filter(is_of).flat_map(|claim| claim.refusals.clone()).collect()
+        claims.iter().filter(is_of).flat_map(|claim| claim.refusals().to_vec()).collect()
     };
     let refused = claim::Refusal::whole("192.0.2.50:443".parse().unwrap(), claim::Why::Reserved);
     assert_eq!([refusals("a/lost"), refusals("a/only")].concat(), [refused.clone(), refused]);

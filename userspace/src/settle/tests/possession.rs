@@ -48,7 +48,9 @@ fn holders(claims: &[Claim]) -> BTreeMap<String, BTreeSet<(String, String)>> {
                 // What a listener keeps from others leads nowhere.
                 Granted::Names(_) if claim.backends == ClaimBackends::None => continue,
                 // A part of a wider pattern goes to a route that asks for just that part: the more specific one.
-                Granted::Names(pattern) if !claim.matches.contains(pattern) => continue,
+                Granted::Names(pattern) if !claim.asked.as_ref().unwrap().matches.contains(pattern) => {
+                    continue;
+                }
                 what => format!("{} {what:?}", grant.at),
             };
             holders.entry(key).or_default().insert((namespace.clone(), claim.part.to_string()));

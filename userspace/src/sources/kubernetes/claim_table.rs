@@ -1,6 +1,7 @@
 //! Claims, as far as they are known to be whole.
 
 use super::api::claim::SETTLED;
+use super::pack;
 use super::watch_event::{Mark, ReadClaim};
 use crate::model::{ObjectRef, Problem, StoredClaim};
 use std::borrow::Cow;
@@ -117,6 +118,11 @@ impl ClaimTable {
         self.version = 0;
     }
 
+    /// Takes the room out of the table; to be called after many were added.
+    pub(super) fn pack(&mut self) {
+        pack::map(&mut self.reported);
+    }
+
     /// Names of all that were reported, the mark among them if it is there: it comes before all others.
     pub(super) fn names(&self) -> impl Iterator<Item = Arc<str>> {
         let mark = self.is_marked().then(|| Arc::from(SETTLED));
@@ -151,22 +157,19 @@ impl ClaimTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::claim::{AddressWish, ClaimBackends};
+    use crate::model::claim::ClaimBackends;
     use crate::model::{Claim, Kind, ObjectName, Origin, Protocol};
 
     fn claim(version: u64) -> ReadClaim {
         let claim = Claim {
             origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: ObjectName::new("ns", "x") },
             part: "".into(),
-            uid: "".into(),
             tenant: None,
             port: 443,
             protocol: Protocol::Tls.into(),
-            matches: Vec::new(),
             route: None,
             grants: Vec::new(),
-            address: AddressWish::default(),
-            refusals: Vec::new(),
+            asked: None,
             backends: ClaimBackends::None,
             source_ranges: None,
             affinity: crate::model::Affinity::None,

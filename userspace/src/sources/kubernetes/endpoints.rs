@@ -1,9 +1,10 @@
 //! Endpoints of Services, put together from their slices. Time is an argument.
 
+use super::pack;
 use super::watch_event::Slice;
 use crate::model::ObjectName;
 use crate::model::cluster::{Endpoint, EndpointState};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,9 @@ const GRACE: Duration = Duration::from_secs(1);
 /// All slices, by Service.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
-    slices: HashMap<ObjectName, Slice, foldhash::fast::RandomState>,
-    by_service: HashMap<ObjectName, Vec<ObjectName>, foldhash::fast::RandomState>,
+    slices: BTreeMap<ObjectName, Slice>,
+    /// Each slice's Service, and its own name: both are in one namespace.
+    by_service: BTreeSet<(ObjectName, Arc<str>)>,
     /// Endpoints in no slice any more, and when each is forgotten.
     departed: BTreeMap<ObjectName, Vec<(Endpoint, Instant)>>,
     /// Services whose slices changed since [`Slices::settle`].
@@ -36,25 +38,21 @@ impl Slices {
             None => {}
         }
         self.touched.insert(slice.service.clone());
-        // Most Services have one slice, and there are many Services.
-        let of_service =
-            self.by_service.entry(slice.service.clone()).or_insert_with(|| Vec::with_capacity(1));
-        if !of_service.contains(&name) {
-            of_service.push(name.clone());
-        }
+        self.by_service.insert((slice.service.clone(), Arc::clone(&name.name)));
         self.slices.insert(name, slice);
     }
 
     /// A slice is gone.
     pub(super) fn take_away(&mut self, name: &ObjectName) {
         let Some(slice) = self.slices.remove(name) else { return };
-        if let Some(of_service) = self.by_service.get_mut(&slice.service) {
-            of_service.retain(|other| other != name);
-            if of_service.is_empty() {
-                self.by_service.remove(&slice.service);
-            }
-        }
+        self.by_service.remove(&(slice.service.clone(), Arc::clone(&name.name)));
         self.touched.insert(slice.service);
+    }
+
+    /// To be called after many were added.
+    pub(super) fn pack(&mut self) {
+        pack::map(&mut self.slices);
+        pack::set(&mut self.by_service);
     }
 
     /// Names of all slices.
@@ -81,6 +79,7 @@ impl Slices {
             }
         }
         let mut changed = false;
+        let are_many = 2 * touched.len() > endpoints.len();
         for service in touched {
             let before = endpoints.get(&service);
             let after = self.endpoints(&service, before, now);
@@ -94,6 +93,9 @@ impl Slices {
             } else {
                 endpoints.insert(service, after);
             }
+        }
+        if changed && are_many {
+            pack::map(endpoints);
         }
         changed
     }
@@ -131,13 +133,18 @@ impl Slices {
 
     /// What a Service's slices hold together. An endpoint in two slices has the better of its two states.
     fn present(&self, service: &ObjectName) -> Arc<[Endpoint]> {
-        let names = self.by_service.get(service).map_or(&[][..], |names| names);
-        let mut slices = names.iter().filter_map(|name| self.slices.get(name));
-        if let (Some(only), None) = (slices.next(), slices.next()) {
+        let slices = || {
+            let from = self.by_service.range((service.clone(), Arc::default())..);
+            let own = from.take_while(|(of, _)| of == service);
+            own.filter_map(|(of, name)| {
+                self.slices.get(&ObjectName::new(Arc::clone(&of.namespace), Arc::clone(name)))
+            })
+        };
+        let mut few = slices();
+        if let (Some(only), None) = (few.next(), few.next()) {
             return Arc::clone(&only.endpoints);
         }
-        let slices = names.iter().filter_map(|name| self.slices.get(name));
-        normalise(slices.flat_map(|slice| slice.endpoints.iter().cloned()).collect())
+        normalise(slices().flat_map(|slice| slice.endpoints.iter().cloned()).collect())
     }
 }
 

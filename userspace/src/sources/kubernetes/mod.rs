@@ -40,6 +40,8 @@ mod watch_event;
 mod endpoints;
 /// Claims, as far as they are known to be whole.
 mod claim_table;
+/// Maps without room.
+mod pack;
 /// The tables a cluster is made of.
 mod tables;
 /// What the under cluster says, kept up to date.

@@ -8,7 +8,7 @@ use super::source::Source;
 use super::store::Store;
 use super::watch_event::{Body, Entry, Mark, Message, ReadClaim, Slice, WatchEvent};
 use super::watches::{self, Reads};
-use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
+use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{Endpoint, EndpointState, Policy};
 use crate::model::{Claim, Kind, ObjectName, Origin, Protocol, StoredClaim};
 use crate::origins::WatchRow;
@@ -136,15 +136,12 @@ fn claim(name: &str, address: [u8; 4]) -> Claim {
     Claim {
         origin: Origin::Object { created_secs: 1, kind: Kind::Service, name: name.clone() },
         part: "443".into(),
-        uid: "".into(),
         tenant: Some("ns".into()),
         port: 443,
         protocol: Protocol::Tcp.into(),
-        matches: Vec::new(),
         route: Some(format!("service/{name}:443").into()),
         grants: vec![grant(Granted::Binding), grant(Granted::Rest)],
-        address: AddressWish::default(),
-        refusals: Vec::new(),
+        asked: None,
         backends: ClaimBackends::Services { references, server_name: None },
         source_ranges: None,
         affinity: crate::model::Affinity::None,

@@ -2,6 +2,7 @@
 
 use super::claim_table::ClaimTable;
 use super::endpoints::Slices;
+use super::pack;
 use super::source::Source;
 use super::watch_event::{Body, Entry, StoredStatus};
 use crate::model::{ClaimSet, Cluster, ObjectName, ObjectRef, Problem};
@@ -77,6 +78,9 @@ impl Tables {
         }
         for entry in entries {
             changed |= self.put(source, entry);
+        }
+        if let Some(table) = self.table(source) {
+            table.pack();
         }
         changed
     }
@@ -177,6 +181,9 @@ trait Table {
     fn remove(&mut self, name: &ObjectName) -> bool;
 
     fn names(&self) -> Vec<ObjectName>;
+
+    /// To be called after many were added.
+    fn pack(&mut self);
 }
 
 impl<V> Table for BTreeMap<ObjectName, V> {
@@ -186,6 +193,10 @@ impl<V> Table for BTreeMap<ObjectName, V> {
 
     fn names(&self) -> Vec<ObjectName> {
         self.keys().cloned().collect()
+    }
+
+    fn pack(&mut self) {
+        pack::map(self);
     }
 }
 
@@ -197,6 +208,10 @@ impl<V> Table for BTreeMap<Arc<str>, V> {
 
     fn names(&self) -> Vec<ObjectName> {
         self.keys().map(without_namespace).collect()
+    }
+
+    fn pack(&mut self) {
+        pack::map(self);
     }
 }
 
@@ -210,6 +225,10 @@ impl Table for Slices {
     fn names(&self) -> Vec<ObjectName> {
         Slices::names(self).cloned().collect()
     }
+
+    fn pack(&mut self) {
+        Slices::pack(self);
+    }
 }
 
 impl Table for ClaimTable {
@@ -219,6 +238,10 @@ impl Table for ClaimTable {
 
     fn names(&self) -> Vec<ObjectName> {
         ClaimTable::names(self).map(|name| without_namespace(&name)).collect()
+    }
+
+    fn pack(&mut self) {
+        ClaimTable::pack(self);
     }
 }
 

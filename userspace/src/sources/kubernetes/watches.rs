@@ -226,7 +226,15 @@ impl<F> Folding<F> {
     {
         let (meta, status) = (raw.meta.clone(), raw.status.clone());
         let folded = (self.fold)(raw, &self.interner);
-        entry(self.source, fold::name(&meta, &self.interner), meta, status, folded)
+        entry(self.source, self.name(&meta), meta, status, folded)
+    }
+
+    fn name(&self, meta: &RawMeta) -> ObjectName {
+        match self.source {
+            // Nothing else contains its name.
+            Source::Claims => ObjectName::new("", meta.name.as_deref().unwrap_or_default()),
+            _ => fold::name(meta, &self.interner),
+        }
     }
 }
 
@@ -273,14 +281,12 @@ where
                 return;
             }
             Event::Unlisted(Object(raw)) => {
-                self.listed.remove(&fold::name(&raw.meta, &self.interner));
+                self.listed.remove(&self.name(&raw.meta));
                 return;
             }
             Event::Done(_) => WatchEvent::Listed(std::mem::take(&mut self.listed).into_values().collect()),
             Event::Put(Object(raw)) => WatchEvent::Put(Box::new(self.entry(raw))),
-            Event::Gone(Object(raw)) => {
-                WatchEvent::Gone(ObjectName::clone(&fold::name(&raw.meta, &self.interner)))
-            }
+            Event::Gone(Object(raw)) => WatchEvent::Gone(self.name(&raw.meta)),
             Event::Stale(why) => {
                 tracing::warn!(
                     source = self.source.text(),

@@ -47,7 +47,7 @@ fn a_gateway_whose_route_is_left_out_is_not_programmed_and_others_are() {
     let service = &compiled.verdicts.services[&name("c/lb")].programmable;
     assert!(matches!(service, Programmable::No(no) if no.reason == "NoResources"), "{service:?}");
     // Their Claims say so, too, and keep what they were granted: nobody else gets it.
-    let without_room = |claim: &Claim| claim.refusals.iter().filter(|own| own.why == Why::NoRoom).count();
+    let without_room = |claim: &Claim| claim.refusals().iter().filter(|own| own.why == Why::NoRoom).count();
     for (old, new) in before.claims.iter().zip(&compiled.claims) {
         let origin = new.origin.object().unwrap().to_string();
         let refused = if ["TLSRoute c/r", "Service c/lb"].contains(&&*origin) { 1 } else { 0 };
@@ -58,7 +58,7 @@ fn a_gateway_whose_route_is_left_out_is_not_programmed_and_others_are() {
         );
     }
     let names: Vec<_> =
-        compiled.claims.iter().flat_map(|claim| &claim.refusals).map(|own| &own.names).collect();
+        compiled.claims.iter().flat_map(|claim| claim.refusals()).map(|own| &own.names).collect();
     assert_eq!(names, [&Some(pattern("c.example.com")), &None]);
 }
 

@@ -5,7 +5,7 @@ pub use super::claim_backend::{ClaimBackend, ClaimProbe, ClaimService};
 pub use super::claim_grant::{ClaimGrant, ClaimRefusal};
 pub(in super::super) use super::claim_grant::{REMEDY, protocol};
 use crate::model;
-use crate::model::claim::{ClaimBackends, Grant};
+use crate::model::claim::{Asked, ClaimBackends, Grant};
 use crate::model::{Affinity, Origin, Pattern};
 use k8s_openapi::jiff::Timestamp;
 use kube::{CustomResource, CustomResourceExt};
@@ -143,7 +143,9 @@ impl ClaimSpec {
         let mut grants: Vec<ClaimGrant> =
             claim.grants.iter().map(|grant| ClaimGrant::of(grant, now)).collect();
         grants.sort_by(|a, b| a.key().cmp(&b.key()));
-        let refusals: Vec<ClaimRefusal> = claim.refusals.iter().map(ClaimRefusal::of).collect();
+        let nothing = Asked::default();
+        let asked = claim.asked.as_deref().unwrap_or(&nothing);
+        let refusals: Vec<ClaimRefusal> = asked.refusals.iter().map(ClaimRefusal::of).collect();
         let (backends, probe_server_name) = match &claim.backends {
             ClaimBackends::Services { references, server_name } => {
                 let backends = references.iter().map(ClaimBackend::of).collect();
@@ -153,11 +155,11 @@ impl ClaimSpec {
         };
         Self {
             tenant: claim.tenant.as_deref().unwrap_or_default().to_owned(),
-            address: ClaimAddress::of(&claim.address),
+            address: ClaimAddress::of(&asked.address),
             protocol: claim.protocol.text().to_owned(),
             port: claim.port.into(),
             port_pool: None,
-            matches: claim.matches.iter().map(Pattern::to_string).collect(),
+            matches: asked.matches.iter().map(Pattern::to_string).collect(),
             client_ranges: Vec::new(),
             precedence: None,
             route: claim.route.as_deref().unwrap_or_default().to_owned(),
@@ -243,7 +245,7 @@ impl ClaimOrigin {
             kind: kind.text().to_owned(),
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
-            uid: claim.uid.to_string(),
+            uid: claim.asked.as_ref().map(|asked| asked.uid.to_string()).unwrap_or_default(),
             created: Timestamp::from_second(*created_secs).unwrap_or_default().to_string(),
             part: claim.part.to_string(),
         })

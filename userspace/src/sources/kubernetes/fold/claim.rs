@@ -5,9 +5,12 @@ use super::super::api::object::{InSpec, Raw};
 use super::super::interner::Interner;
 use super::super::value::{self, Findings, Wrong, wrong};
 use super::super::watch_event::ReadClaim;
-use crate::model::claim::{AddressWish, ClaimBackend, ClaimBackends, Grant, ServicePortRef};
+use crate::model::claim::{ClaimBackend, ClaimBackends, Grant, Granted, ServicePortRef};
 use crate::model::cluster::{ProbeKind, ProbeSpec};
-use crate::model::{Affinity, Claim, Kind, ObjectName, Origin, Problem, SourceRanges, StoredClaim, digest};
+use crate::model::{
+    Affinity, Claim, Kind, ObjectName, Origin, Pattern, Problem, ServerName, SourceRanges, StoredClaim,
+    digest,
+};
 use crate::origins;
 use common::maps::route::LABEL_BYTES_MAX;
 use ipnet::IpNet;
@@ -73,6 +76,7 @@ fn read(
     let mut grants: Vec<Grant> = grants.collect();
     // There are as many Claims as routes, most with one grant; a list that grows has room for four.
     grants.shrink_to_fit();
+    let server_name = server_name.map(|name| shared(name, &grants));
     let references = spec.backends.into_iter().map(|backend| reference(backend, &field, found, interner));
     let mut references: Arc<[ClaimBackend]> = references.collect();
     let mut ranges = None;
@@ -106,15 +110,11 @@ fn read(
     Some(Claim {
         origin: Origin::Object { created_secs: created, kind, name },
         part: interner.of(&origin.part),
-        // No node asks which object of this name it is.
-        uid: Arc::default(),
         tenant: (!spec.tenant.is_empty()).then(|| interner.of(&spec.tenant)),
         port,
         protocol,
-        // What was asked and not granted is not served.
-        matches: Vec::new(),
-        address: AddressWish::default(),
-        refusals: Vec::new(),
+        // What was asked and not granted is not served, and no node asks which object of this name it is.
+        asked: None,
         route: (!spec.route.is_empty()).then(|| match is_refused {
             false => interner.of(&spec.route),
             // Another claim of the route may lead to its backends.
@@ -125,6 +125,15 @@ fn read(
         source_ranges: ranges,
         affinity: affinity.unwrap_or_default(),
     })
+}
+
+/// The copy of a name that a grant has: most probes ask for a name that is granted.
+fn shared(name: ServerName, grants: &[Grant]) -> ServerName {
+    let granted = grants.iter().find_map(|grant| match &grant.what {
+        Granted::Names(Pattern::Exact(granted)) if *granted == name => Some(granted.clone()),
+        _ => None,
+    });
+    granted.unwrap_or(name)
 }
 
 /// What a later release may ask for: to admit no client is better than to admit all, or to another backend.

@@ -38,6 +38,20 @@ fn a_claim_is_read_back() {
     assert!(references[0].service.as_ref().unwrap().probe.is_some() && references[1].service.is_none());
 }
 
+/// A node keeps each Claim.
+#[test]
+fn what_a_node_keeps_of_a_claim_is_small_and_has_a_name_once() {
+    assert!(size_of::<crate::model::Claim>() <= 200, "{}", size_of::<crate::model::Claim>());
+    let claim = claim(raw_of(object()), &interner()).0.claim.unwrap().claim;
+    assert!(claim.asked.is_none());
+    let (Granted::Names(Pattern::Exact(granted)), ClaimBackends::Services { server_name: Some(asked), .. }) =
+        (&claim.grants[0].what, &claim.backends)
+    else {
+        panic!("{claim:?}")
+    };
+    assert!(std::ptr::eq(granted.as_str(), asked.as_str()), "one copy");
+}
+
 /// What cannot be read is named with the Claim and the field, and what it is about is not served; the rest is.
 #[test]
 fn what_cannot_be_read_is_named() {
