@@ -3,7 +3,7 @@
 //! The daemon that wrote them may have died between any two writes. Anything incomplete is set aside as left
 //! over, and the next plan removes it.
 
-use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, Tally};
+use super::applied::{Applied, AppliedListener, AppliedRoute, AppliedTable, Leftover, Tally, shared};
 use super::change::Change;
 use super::content::MapsContent;
 use super::policies;
@@ -207,13 +207,14 @@ impl Adoption {
         {
             by_default.entry(*route).or_default().push(*id);
         }
+        let mut before = Arc::default();
         for route in self.routes.values_mut() {
             route.names.sort();
             let mut attached = by_default.remove(&route.id).unwrap_or_default();
             attached.extend(route.names.iter().map(|(listener, _)| *listener));
             attached.sort_unstable();
             attached.dedup();
-            route.attached = attached.into();
+            route.attached = shared(&attached, &mut before);
         }
     }
 

@@ -127,7 +127,7 @@ impl Tally {
 
 fn for_each(route: &AppliedRoute, mut each: impl FnMut((u32, bool, u16))) {
     for (_, backend) in route.backends.iter().filter(|(_, backend)| backend.mtu != 0) {
-        for listener in &route.attached {
+        for listener in &*route.attached {
             each((*listener, !backend.address.is_v4(), backend.mtu));
         }
     }
@@ -168,10 +168,18 @@ pub(super) struct AppliedRoute {
     pub(super) names: Vec<(u32, Pattern)>,
     /// (backend id, value), by address and port.
     pub(super) backends: Vec<(u32, Backend)>,
-    /// Ids of the listeners that lead here, by name or by default; sorted.
-    pub(super) attached: Box<[u32]>,
+    /// Ids of the listeners that lead here, by name or by default; sorted. Routes that have the same share them.
+    pub(super) attached: Arc<[u32]>,
     /// Whose connections it admits. `None`: anybody's, or not known, and then the policy is not 0.
     pub(super) source_ranges: Option<SourceRanges>,
+}
+
+/// Returns a list as what was planned or read before it has it, where that is the same.
+pub(super) fn shared(list: &[u32], before: &mut Arc<[u32]>) -> Arc<[u32]> {
+    if **before != *list {
+        *before = list.into();
+    }
+    Arc::clone(before)
 }
 
 /// One family's backends of a route.

@@ -3,9 +3,10 @@
 use foldhash::HashMap;
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// The next hop to one backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Hop {
     /// The node's own address towards it, of the backend's family.
     pub source: IpAddr,
@@ -18,8 +19,9 @@ pub struct Hop {
 /// The next hops to backends, and our own addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hops {
-    /// A backend that is not in it has no next hop, or none over a device of ours.
-    pub towards: HashMap<IpAddr, Hop>,
+    /// A backend that is not in it has no next hop, or none over a device of ours. There are far fewer next hops than backends: they
+    /// share them.
+    pub towards: HashMap<IpAddr, Arc<Hop>>,
     /// Addresses on the node's devices.
     pub own: HashSet<IpAddr>,
     /// A number for the state of the node's network. If two values have the same number, they have the same

@@ -89,6 +89,7 @@ pub fn plan(applied: &Applied, desired: &Desired, hops: &Hops) -> Plan {
         steps: Steps::default(),
         problems: Vec::new(),
         gone: Vec::new(),
+        attached: Arc::default(),
         new_policies: NewPolicies::default(),
     };
     let listener_ids = planner.listener_ids(desired);
@@ -128,6 +129,8 @@ struct Planner<'a> {
     problems: Vec<Problem>,
     /// (listener id, pattern) pairs that a route no longer has.
     gone: Vec<(u32, Pattern)>,
+    /// As the route planned last has them.
+    attached: Arc<[u32]>,
     new_policies: NewPolicies,
 }
 

@@ -1,7 +1,7 @@
 //! The difference of routes: backends, tables, names.
 
 use super::Planner;
-use super::applied::{AppliedRoute, Basis, delete_name, put_name};
+use super::applied::{AppliedRoute, Basis, delete_name, put_name, shared};
 use super::change::{Admission, Change};
 use super::hops::Hops;
 use crate::model::{BackendSpec, Desired, DesiredRoute, Difference, Pattern, Problem};
@@ -151,7 +151,7 @@ impl<'p> Planner<'p> {
             v6: self.table(&backends, false, old.map(|old| &old.v6)),
             names: Vec::with_capacity(desired.names.len()),
             backends,
-            attached: Box::default(),
+            attached: Arc::default(),
             source_ranges: desired.source_ranges.clone(),
         };
         new.value = new.assembled(policy, desired.affinity);
@@ -165,7 +165,10 @@ impl<'p> Planner<'p> {
         new.names.sort();
         attached.sort_unstable();
         attached.dedup();
-        new.attached = attached.into();
+        new.attached = match old {
+            Some(old) if *old.attached == *attached => Arc::clone(&old.attached),
+            _ => shared(&attached, &mut self.attached),
+        };
         match old {
             Some(old) if **old == new => return (Arc::clone(old), false),
             Some(old) => self.changed(old, &new),
@@ -236,7 +239,7 @@ impl<'p> Planner<'p> {
                 self.delete_table(&old.table);
             }
         }
-        for listener in &old.attached {
+        for listener in &*old.attached {
             if new.attached.binary_search(listener).is_err() {
                 self.steps.ended.detached.insert((*listener, new.id));
             }

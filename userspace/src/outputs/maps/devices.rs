@@ -41,7 +41,7 @@ pub(super) struct Chosen {
 }
 
 /// Chooses devices, and removes next hops over other devices.
-pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr, Hop>) -> Chosen {
+pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr, Arc<Hop>>) -> Chosen {
     let mut chosen = Chosen::default();
     let wanted: BTreeSet<u32> = match choice {
         Choice::Routes => {
@@ -88,7 +88,7 @@ pub(super) fn choose(choice: &Choice, node: &Node, towards: &mut HashMap<IpAddr,
 }
 
 /// Returns whether something does not work without this device.
-fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Hop>, index: u32) -> bool {
+fn needed(choice: &Choice, node: &Node, towards: &HashMap<IpAddr, Arc<Hop>>, index: u32) -> bool {
     *choice != Choice::Routed
         || node.defaults.contains(&index)
         || towards.values().any(|hop| hop.ifindex == index)
@@ -130,12 +130,12 @@ mod tests {
         }
     }
 
-    fn towards(egress: &[(u8, u32)]) -> HashMap<IpAddr, Hop> {
+    fn towards(egress: &[(u8, u32)]) -> HashMap<IpAddr, Arc<Hop>> {
         let source = IpAddr::from([192, 0, 2, 1]);
         egress
             .iter()
             .map(|(host, ifindex)| {
-                (IpAddr::from([10, 0, 0, *host]), Hop { source, ifindex: *ifindex, mtu: 1500 })
+                (IpAddr::from([10, 0, 0, *host]), Arc::new(Hop { source, ifindex: *ifindex, mtu: 1500 }))
             })
             .collect()
     }

@@ -5,7 +5,7 @@ use std::mem::replace;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 
 use super::devices::{Choice, Chosen, choose};
 use crate::model::{Desired, DesiredRoute, Difference, Node};
@@ -22,12 +22,12 @@ const FEW: usize = 64;
 type Ask = fn(&[IpAddr], &Node) -> Result<Vec<Option<Hop>>, NetError>;
 
 /// What is known about the next hop to an address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     /// The number of backends with this address.
-    backends: usize,
+    backends: u32,
     /// The next hop, over any device.
-    hop: Option<Hop>,
+    hop: Option<Arc<Hop>>,
 }
 
 /// What the kernel reports about the egress to backends, and which devices are ours.
@@ -39,6 +39,8 @@ pub(super) struct Egress {
     node: Arc<Node>,
     /// By address of a backend.
     known: HashMap<IpAddr, Known>,
+    /// The one copy of each next hop.
+    distinct: HashSet<Arc<Hop>>,
     /// The number of addresses reached over each device.
     over: BTreeMap<u32, usize>,
     chosen: Arc<Chosen>,
@@ -59,6 +61,7 @@ impl Egress {
             choice,
             node,
             known: HashMap::default(),
+            distinct: HashSet::default(),
             over: BTreeMap::new(),
             chosen: Arc::default(),
             hops: Hops::default(),
@@ -85,6 +88,7 @@ impl Egress {
     pub(super) fn look_again(&mut self, node: Arc<Node>) {
         self.node = node;
         self.known.clear();
+        self.distinct.clear();
         self.is_stale = true;
     }
 
@@ -97,24 +101,24 @@ impl Egress {
     /// Finds the egress to all backends. Queries the kernel only for addresses that are not known.
     pub(super) fn find(&mut self, desired: &Desired) -> Result<(), NetError> {
         self.is_stale = true;
-        let mut backends: HashMap<IpAddr, usize> = HashMap::default();
+        let mut backends: HashMap<IpAddr, u32> = HashMap::default();
         for route in desired.routes.iter() {
             addresses(route).for_each(|address| *backends.entry(address).or_default() += 1);
         }
         let mut unknown: Vec<IpAddr> =
             backends.keys().filter(|address| !self.known.contains_key(address)).copied().collect();
         unknown.sort_unstable();
-        let found = (self.ask)(&unknown, &self.node)?;
+        let found = self.ask(&unknown)?;
         self.known.retain(|address, _| backends.contains_key(address));
         let found = unknown.into_iter().zip(found);
         self.known.extend(found.map(|(address, hop)| (address, Known { backends: 0, hop })));
         self.over.clear();
-        let mut egress: HashMap<IpAddr, Hop> = HashMap::default();
+        let mut egress: HashMap<IpAddr, Arc<Hop>> = HashMap::default();
         for (address, known) in &mut self.known {
             known.backends = backends.get(address).copied().unwrap_or_default();
-            if let Some(hop) = known.hop {
+            if let Some(hop) = &known.hop {
                 *self.over.entry(hop.ifindex).or_default() += 1;
-                egress.insert(*address, hop);
+                egress.insert(*address, Arc::clone(hop));
             }
         }
         self.chosen = Arc::new(choose(&self.choice, &self.node, &mut egress));
@@ -143,10 +147,24 @@ impl Egress {
         is_less
     }
 
+    /// Returns the next hop for each address of a list, as the kernel says it now.
+    fn ask(&mut self, addresses: &[IpAddr]) -> Result<Vec<Option<Arc<Hop>>>, NetError> {
+        let mut one = |hop: Hop| match self.distinct.get(&hop) {
+            Some(known) => Arc::clone(known),
+            None => {
+                let hop = Arc::new(hop);
+                self.distinct.insert(Arc::clone(&hop));
+                hop
+            }
+        };
+        let found = (self.ask)(addresses, &self.node)?;
+        Ok(found.into_iter().map(|hop| hop.map(&mut one)).collect())
+    }
+
     /// Counts the backends of changed routes. Returns `false` if the set of our devices may change with them.
     fn count(&mut self, changed: &[Changed<'_>]) -> Result<bool, NetError> {
         // By address: how many backends lost it, and how many gained it.
-        let mut more: BTreeMap<IpAddr, (usize, usize)> = BTreeMap::new();
+        let mut more: BTreeMap<IpAddr, (u32, u32)> = BTreeMap::new();
         for (old, new) in changed {
             old.iter()
                 .flat_map(|old| addresses(old))
@@ -157,10 +175,10 @@ impl Egress {
         }
         let unknown: Vec<IpAddr> =
             more.keys().filter(|address| !self.known.contains_key(address)).copied().collect();
-        let found = (self.ask)(&unknown, &self.node)?;
+        let found = self.ask(&unknown)?;
         let mut devices_stay = true;
         for (address, hop) in unknown.into_iter().zip(found) {
-            self.known.insert(address, Known { backends: 0, hop });
+            self.known.insert(address, Known { backends: 0, hop: hop.clone() });
             if let Some(hop) = hop {
                 *self.over.entry(hop.ifindex).or_default() += 1;
                 devices_stay &= self.chosen.devices.contains(&hop.ifindex);
@@ -185,7 +203,7 @@ impl Egress {
     }
 
     /// Replaces the egress. If it is the same as before, the edition does not change.
-    fn set(&mut self, egress: HashMap<IpAddr, Hop>) {
+    fn set(&mut self, egress: HashMap<IpAddr, Arc<Hop>>) {
         let same = self.hops.edition != 0 && self.hops.towards == egress && self.hops.own == self.node.own;
         if !same {
             let edition = self.hops.edition + 1;
@@ -280,6 +298,17 @@ mod tests {
                 before = now;
             }
         }
+    }
+
+    #[test]
+    fn backends_over_one_device_share_their_hop() {
+        let before = desired(&[(1, vec![1, 6])].into());
+        let now = desired(&[(1, vec![1, 6, 11])].into());
+        let mut egress = fresh(&Choice::Routes, &before);
+        egress.follow(&now, &before.routes.differences(&now.routes)).unwrap();
+        let hops: Vec<_> = egress.hops().towards.values().collect();
+        assert!(hops.len() == 3 && hops.iter().all(|hop| Arc::ptr_eq(hop, hops[0])), "{hops:?}");
+        assert!(egress.known.values().all(|known| Arc::ptr_eq(known.hop.as_ref().unwrap(), hops[0])));
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn desired(listeners: Vec<ListenerSpec>, routes: Vec<RouteSpec>) -> Desired {
 fn ways(desired: &Desired) -> Hops {
     let towards = desired.backend_addresses().into_iter().map(|address| {
         let source = if address.is_ipv4() { ip("10.0.0.254") } else { ip("fd00::fe") };
-        (address, Hop { source, ifindex: 3, mtu: 1500 })
+        (address, Arc::new(Hop { source, ifindex: 3, mtu: 1500 }))
     });
     Hops { towards: towards.collect(), own: [ip("10.0.0.254")].into(), ..Hops::default() }
 }
@@ -166,6 +166,22 @@ fn a_weight_changes_the_table_and_ends_no_flow() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "PutBackend").count(), 1);
 }
 
+/// A node may have a million routes, most at the same listeners.
+#[test]
+fn routes_at_the_same_listeners_share_their_ids() {
+    let listeners = vec![listener("shared", &["10.97.0.10"], 443, Protocol::Tls, None)];
+    let names = ["a", "b", "c"];
+    let routes = names.map(|name| route(name, &["shared"], &[name], &[("10.1.0.1", 1)])).to_vec();
+    let desired = desired(listeners, routes);
+    let planned = plan(&Applied::default(), &desired, &ways(&desired));
+    let found = Applied::from_maps(content(&carried_out(&MapsImage::default(), &planned)));
+    for applied in [planned.applied, found] {
+        let first = &applied.routes[0].attached;
+        assert!(applied.routes.iter().all(|route| Arc::ptr_eq(&route.attached, first)), "{applied:?}");
+        assert_eq!(first.len(), 1);
+    }
+}
+
 #[test]
 fn a_changed_way_is_one_write_a_backend() {
     let desired = two_tenants();
@@ -214,8 +230,8 @@ fn tables_hold_only_members_that_the_node_reaches_while_there_is_one() {
 fn listeners_announce_what_fits_their_narrowest_device() {
     let desired = two_tenants();
     let mut hops = ways(&desired);
-    hops.towards.get_mut(&ip("10.2.0.2")).unwrap().mtu = 1400;
-    hops.towards.get_mut(&ip("fd01::1")).unwrap().mtu = 9000;
+    Arc::make_mut(hops.towards.get_mut(&ip("10.2.0.2")).unwrap()).mtu = 1400;
+    Arc::make_mut(hops.towards.get_mut(&ip("fd01::1")).unwrap()).mtu = 9000;
     let world = carried_out(&MapsImage::default(), &plan(&Applied::default(), &desired, &hops));
     let mss: Vec<_> =
         world.listeners.iter().map(|(key, l)| (key.address.is_v4(), key.port.number(), l.mss)).collect();

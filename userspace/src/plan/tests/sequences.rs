@@ -94,7 +94,7 @@ fn hops() -> impl Strategy<Value = Hops> {
     (reachable, 1..3u32, prop::sample::select(vec![1400, 1500])).prop_map(|(addresses, ifindex, mtu)| {
         let hop = |address: IpAddr| {
             let source = ip(if address.is_ipv4() { "10.1.0.254" } else { "fd01::fe" });
-            (address, Hop { source, ifindex, mtu })
+            (address, Arc::new(Hop { source, ifindex, mtu }))
         };
         let towards = addresses.into_iter().map(|text| hop(ip(text))).collect();
         Hops { towards, own: [ip(VIPS[1])].into(), ..Hops::default() }
