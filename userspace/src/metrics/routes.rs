@@ -81,8 +81,8 @@ impl OwnSeries {
 /// counted is not new.
 #[derive(Debug)]
 pub(super) struct Others {
-    /// The counters of every route when they were read last, by id; `None`: they never were.
-    before: Option<HashMap<u32, RouteCounters>>,
+    /// The counters of every route when they were read last, in the order of ids; `None`: they never were.
+    before: Option<Box<[(u32, RouteCounters)]>>,
     sum: RouteCounters,
 }
 
@@ -114,6 +114,7 @@ impl Others {
         Ok(self.by_name(&counters, &names, most))
     }
 
+    /// The same of counters in the order of ids.
     fn by_name(
         &mut self,
         counters: &[(u32, RouteCounters)],
@@ -127,7 +128,8 @@ impl Others {
                 add(sums.entry(name.clone()).or_insert_with(RouteCounters::zeroed), now);
             } else {
                 if let Some(before) = &self.before {
-                    add(&mut self.sum, &since(before.get(id), now));
+                    let before = before.binary_search_by_key(id, |(id, _)| *id).ok().map(|at| &before[at].1);
+                    add(&mut self.sum, &since(before, now));
                 }
                 are_all_own = false;
             }
@@ -135,7 +137,7 @@ impl Others {
         if !are_all_own {
             sums.insert(OTHERS.to_owned(), self.sum);
         }
-        self.before = Some(counters.iter().copied().collect());
+        self.before = Some(counters.into());
         sums
     }
 }
@@ -218,7 +220,7 @@ mod tests {
     #[test]
     fn routes_beyond_the_bound_are_summed_up() {
         let counters: Vec<_> = (1..=4).map(|id| (id, counted(u64::from(id)))).collect();
-        let others = || Others { before: Some(HashMap::new()), ..Others::default() };
+        let others = || Others { before: Some(Box::default()), ..Others::default() };
         let sums = others().by_name(&counters, &names(1..=4), 2);
         let told: Vec<_> = sums.iter().map(|(name, sum)| (name.as_str(), sum.connected)).collect();
         assert_eq!(told, [(OTHERS, 7), ("r1", 1), ("r2", 2)]);
