@@ -140,6 +140,36 @@ fn leases_that_may_not_be_listed_hold_back_no_claim_and_leave_conditions_alone()
     assert!(ready.starts_with("HTTP/1.0 200") && ready.contains("stale: leases: 403"), "{ready}");
 }
 
+/// Without it, each node makes cookies that no other accepts, and the Gateways look well.
+#[test]
+fn a_secret_of_keys_that_may_not_be_written_is_stale_and_holds_back_nothing() {
+    let scene = Scene::new();
+    let kubectl = scene.kubectl();
+    kubectl.apply(OBJECTS).unwrap();
+    kubectl.apply(SERVICE).unwrap();
+    let grants = |verbs: Value| {
+        let role = kubectl.get(&["-n", RELEASE, "role", "vestibule-controller"]).unwrap();
+        let named = |rule: &Value| rule["resourceNames"] == json!(["vestibule-keys"]);
+        let at = role["rules"].as_array().unwrap().iter().position(named).unwrap();
+        let patch =
+            json!([{"op": "replace", "path": format!("/rules/{at}/verbs"), "value": verbs}]).to_string();
+        kubectl
+            .run(&["-n", RELEASE, "patch", "role", "vestibule-controller", "--type=json", "-p", &patch])
+            .unwrap();
+    };
+    grants(json!(["update"]));
+    let controller = scene.controller("a");
+    wait_for_claim(kubectl, "port");
+    let is_stale = |ready: &str| ready.contains("stale: keys: ") && ready.contains("403");
+    let ready = controller.wait_for_answer("/readyz", is_stale);
+    assert!(ready.starts_with("HTTP/1.0 200"), "{ready}");
+    let metrics = controller.ask("/metrics").unwrap();
+    assert!(metrics.contains("vestibule_config_stale{source=\"keys\"} 1"), "{metrics}");
+    grants(json!(["get", "update"]));
+    controller.wait_for_answer("/readyz", |ready| !ready.contains("stale: keys"));
+    kubectl.get(&["-n", RELEASE, "secret", "vestibule-keys"]).unwrap();
+}
+
 /// Its own kind is optional, and most tenants need no pool of it.
 #[test]
 fn pools_that_may_not_be_listed_hold_back_only_addresses_that_may_be_of_them() {

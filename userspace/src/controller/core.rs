@@ -236,6 +236,11 @@ impl Core {
         self.rest_until = now + PAUSE.max(took);
     }
 
+    /// Why the keys cannot be kept.
+    pub(super) fn keys_trouble(&self) -> Option<&str> {
+        self.keys.trouble()
+    }
+
     /// Begins to keep the keys, if it is time to; otherwise, when to ask again.
     pub(super) fn next_keys(&mut self, now: Instant) -> Result<Spare, Option<Instant>> {
         self.keys.next(now)
@@ -306,7 +311,7 @@ impl Core {
                 None
             }
             Done::Keys(kept) => {
-                self.keys.ended(kept.ok(), now);
+                self.keys.ended(kept, now);
                 None
             }
         }

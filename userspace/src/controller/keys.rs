@@ -15,6 +15,9 @@ const FAILURE_WAIT: Duration = Duration::from_secs(5);
 /// Name of the Secret, in the controller's namespace.
 pub const SECRET: &str = "vestibule-keys";
 
+/// What is stale where the keys cannot be kept or followed.
+pub(crate) const KEYS: &str = "keys";
+
 /// How often keys change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
@@ -162,16 +165,24 @@ pub(super) struct Looks {
     /// `None`: at once.
     due: Option<Instant>,
     spare: Spare,
+    /// Why the last look failed.
+    trouble: Option<String>,
 }
 
 impl Looks {
     pub(super) fn new(schedule: Schedule) -> Self {
-        Self { pause: LOOK.min(schedule.spread / 2), is_in_flight: false, due: None, spare: None }
+        Self {
+            pause: LOOK.min(schedule.spread / 2),
+            is_in_flight: false,
+            due: None,
+            spare: None,
+            trouble: None,
+        }
     }
 
     /// Begins or ceases to lead: another controller may have changed the keys.
     pub(super) fn lead(&mut self) {
-        (self.due, self.spare) = (None, None);
+        (self.due, self.spare, self.trouble) = (None, None, None);
     }
 
     /// Begins a look if one is due, with what is known of the spare key; otherwise, when to ask again.
@@ -186,13 +197,18 @@ impl Looks {
         }
     }
 
-    /// A look has ended; `None`: it failed.
-    pub(super) fn ended(&mut self, spare: Option<Spare>, now: Instant) {
+    /// A look has ended; `Err`: it failed, and why.
+    pub(super) fn ended(&mut self, kept: Result<Spare, String>, now: Instant) {
         self.is_in_flight = false;
-        match spare {
-            Some(spare) => self.spare = spare,
-            None => self.due = Some(now + FAILURE_WAIT),
+        match kept {
+            Ok(spare) => (self.spare, self.trouble) = (spare, None),
+            Err(why) => (self.due, self.trouble) = (Some(now + FAILURE_WAIT), Some(why)),
         }
+    }
+
+    /// Why the keys cannot be kept.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
     }
 }
 
@@ -259,6 +275,22 @@ mod tests {
         assert_eq!(hours.next(EVERY, 1000, Duration::MAX, || [7; 16]), None);
         let late = Keys { rotated_at: 1000, ..keys() };
         assert!(late.next(EVERY, u64::MAX, Duration::MAX, || [7; 16]).is_some());
+    }
+
+    #[test]
+    fn a_look_that_failed_is_known_until_one_succeeds_or_another_leads() {
+        let (mut looks, now) = (Looks::new(EVERY), Instant::now());
+        for ends in [|looks: &mut Looks, now| looks.ended(Ok(None), now), |looks: &mut Looks, _| looks.lead()]
+        {
+            assert_eq!(looks.trouble(), None);
+            looks.ended(Err("403 Forbidden".to_owned()), now);
+            assert_eq!(looks.trouble(), Some("403 Forbidden"));
+            assert_eq!(looks.next(now), Err(Some(now + FAILURE_WAIT)));
+            assert_eq!(looks.next(now + FAILURE_WAIT), Ok(None));
+            assert_eq!(looks.trouble(), Some("403 Forbidden"), "until there is an answer");
+            ends(&mut looks, now);
+        }
+        assert_eq!(looks.trouble(), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use super::allocated::Happening;
 use super::claims::Edited;
 use super::health::Failing;
+use super::keys::{KEYS, SECRET};
 use super::kube_event::{Note, Regarding};
 use super::writes::api_version;
 use crate::model::{Cluster, Kind, ObjectName, ObjectRef, Problem};
@@ -112,6 +113,10 @@ impl Evidence<'_> {
                 "config" | "file" => {
                     format!("the controller's file is refused: {why}; what it said before stays in force")
                 }
+                KEYS => format!(
+                    "the controller cannot keep the cookie keys in Secret {SECRET}: {why}; nodes use those that they have; see \
+                     whether it may create, get and update that Secret"
+                ),
                 _ => format!(
                     "the controller cannot follow {source}: {why}; what they said last stays in force; see whether it may list \
                      and watch them, and the API server's log"
@@ -389,6 +394,12 @@ mod tests {
         assert_eq!(
             note.text,
             "the controller's file is refused: x:1: y; z; what it said before stays in force"
+        );
+        let [note] = ground.stale(&[of("keys")]).try_into().unwrap();
+        assert!(
+            note.text.contains("cannot keep the cookie keys in Secret vestibule-keys: x:1"),
+            "{}",
+            note.text
         );
         // A cluster without the Gateway API has no class.
         let ground = Evidence { cluster: &Cluster::default(), ..ground };

@@ -14,7 +14,7 @@ use crate::model::DesiredRoute;
 impl Node {
     /// Notes that the API server confirms what is known, if it does.
     pub(super) fn confirm_saved(&mut self) {
-        if self.saving.has_folder() && self.sources.is_complete() && self.sources.stale().is_empty() {
+        if self.saving.has_folder() && self.sources.is_confirmed() {
             self.saving.confirm(SystemTime::now());
         }
     }

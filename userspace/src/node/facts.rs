@@ -31,6 +31,8 @@ pub(super) struct Sources {
     saved_max_age: Duration,
     /// The hash of the chart's file that is in effect; empty: there is none.
     chart_hash: String,
+    /// The cookie keys cannot be followed.
+    keys: Option<Stale>,
     /// The problems of the node's own files: the chart's file, then the static one.
     problems: [Vec<Problem>; 2],
     /// No other agent follows on this node.
@@ -56,6 +58,7 @@ impl Sources {
             settings: Settings::default(),
             saved_max_age: SAVED_MAX_AGE,
             chart_hash: String::new(),
+            keys: None,
             problems: Default::default(),
             is_leaving: false,
         }
@@ -72,6 +75,7 @@ impl Sources {
             compiler: Compiler::beside_cluster(),
             saved_max_age,
             chart_hash: String::new(),
+            keys: None,
             problems: Default::default(),
             is_leaving: false,
         };
@@ -187,7 +191,17 @@ impl Sources {
 
     /// Returns the sources that cannot be followed at present.
     pub(super) fn stale(&self) -> Vec<Stale> {
-        self.store.as_ref().map(Store::stale).unwrap_or_default()
+        self.store.iter().flat_map(Store::stale).chain(self.keys.clone()).collect()
+    }
+
+    /// Notes whether the cookie keys can be followed; `None`: they can be.
+    pub(super) fn note_keys(&mut self, stale: Option<Stale>) {
+        self.keys = stale;
+    }
+
+    /// Returns whether all that is compiled is known and up to date: what the API server confirms.
+    pub(super) fn is_confirmed(&self) -> bool {
+        self.is_complete() && self.store.as_ref().is_none_or(|store| store.stale().is_empty())
     }
 
     /// Waits for a change in the cluster. Cancel safe: no change is lost.

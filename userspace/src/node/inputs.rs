@@ -17,11 +17,12 @@ use tokio::time::sleep;
 use tracing::{error, warn};
 
 use super::daemon_set::Membership;
-use super::keys::KeyWatch;
+use super::keys::{KeyNews, KeyWatch};
 use crate::model::Node;
 use crate::net::NetError;
 use crate::net::watch::Watch;
 use crate::outputs::CookieKeys;
+use crate::sources::kubernetes::Stale;
 use crate::sources::watch_file::FileWatch;
 
 /// The label of a node's zone.
@@ -42,6 +43,8 @@ pub(super) enum Input {
     Failing(BTreeSet<SocketAddr>),
     /// The cookie keys that all nodes share.
     Keys(CookieKeys),
+    /// Whether these cannot be followed, and why; `None`: they can be.
+    KeysStale(Option<Stale>),
     /// The node's zone.
     Zone(Option<Arc<str>>),
     /// SIGTERM or SIGINT was received.
@@ -142,7 +145,10 @@ impl Inputs {
         let sender = self.sender();
         self.tasks.spawn(async move {
             loop {
-                drop(sender.send(Input::Keys(keys.changed().await)));
+                drop(sender.send(match keys.next().await {
+                    KeyNews::Keys(keys) => Input::Keys(keys),
+                    KeyNews::Stale(stale) => Input::KeysStale(stale),
+                }));
             }
         });
     }

@@ -8,13 +8,12 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tracing::warn;
+use tokio::time::{Instant, sleep_until};
 
 use super::disk::{self, DiskError};
-use crate::controller::keys::{Keys, SECRET};
+use crate::controller::keys::{KEYS, Keys, SECRET};
 use crate::outputs::CookieKeys;
-use crate::sources::kubernetes::{Event, Sink, Target, Watch};
+use crate::sources::kubernetes::{Event, Sink, Stale, Target, Watch};
 
 /// The name of the copy in the state folder.
 const FILE: &str = "keys";
@@ -22,68 +21,146 @@ const FILE: &str = "keys";
 /// The first line of the copy.
 const HEADING: &str = "vestibule keys 1";
 
-/// The minimum interval between warnings.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+/// After this time without the Secret, which the first leader makes, its absence is reported.
+const ABSENT: Duration = Duration::from_secs(60);
 
 /// Follows the Secret until it is dropped.
 #[derive(Debug)]
 pub(super) struct KeyWatch {
-    keys: watch::Receiver<Option<CookieKeys>>,
+    seen: watch::Receiver<Seen>,
+    /// What was returned last.
+    returned: (Option<CookieKeys>, Option<Stale>),
     _task: JoinSet<()>,
+}
+
+/// A change of the keys, or of whether they can be followed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum KeyNews {
+    /// Keys that differ from the previous ones.
+    Keys(CookieKeys),
+    /// Whether they can be followed; those before stay. `None`: they can.
+    Stale(Option<Stale>),
 }
 
 impl KeyWatch {
     /// Starts the watch.
     pub(super) fn start(client: &Client, namespace: &str) -> Self {
-        let (sender, keys) = watch::channel(None);
-        let mut task = JoinSet::new();
+        let (reader, mut this) = Self::new();
         let secret = Target::all::<Secret>(Some(namespace)).named(SECRET);
-        task.spawn(Watch::new(client.clone(), secret, Reader { keys: sender, warned: None }).run());
-        Self { keys, _task: task }
+        this._task.spawn(Watch::new(client.clone(), secret, reader).run());
+        this
     }
 
-    /// Waits for keys that differ from the previous ones. Cancel safe: no change is lost.
-    pub(super) async fn changed(&mut self) -> CookieKeys {
+    fn new() -> (Reader, Self) {
+        let (sender, seen) = watch::channel(Seen::new(Instant::now()));
+        let reader = Reader { seen: sender, is_listed: false };
+        (reader, Self { seen, returned: (None, None), _task: JoinSet::new() })
+    }
+
+    /// Waits for news. Cancel safe: no change is lost.
+    pub(super) async fn next(&mut self) -> KeyNews {
         loop {
-            if self.keys.changed().await.is_err() {
-                // The task ends only with this object.
-                std::future::pending::<()>().await;
+            let Seen { keys, unwatched, unread } = self.seen.borrow_and_update().clone();
+            if let Some(keys) = keys.filter(|keys| self.returned.0.as_ref() != Some(keys)) {
+                self.returned.0 = Some(keys.clone());
+                return KeyNews::Keys(keys);
             }
-            if let Some(keys) = self.keys.borrow_and_update().clone() {
-                return keys;
+            let (stale, due) = stale(unwatched, unread, Instant::now());
+            if stale != self.returned.1 {
+                self.returned.1.clone_from(&stale);
+                return KeyNews::Stale(stale);
+            }
+            tokio::select! {
+                changed = self.seen.changed() => if changed.is_err() {
+                    // The task ends only with this object.
+                    std::future::pending::<()>().await;
+                },
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
         }
     }
 }
 
-/// Passes on the keys that the watch reports.
+/// What the watch reported so far.
+#[derive(Clone, Debug)]
+struct Seen {
+    keys: Option<CookieKeys>,
+    /// Since when the Secret cannot be watched, and why.
+    unwatched: Option<(Instant, String)>,
+    /// Since when no keys can be read from it, and why.
+    unread: Option<(Instant, Unread)>,
+}
+
+/// Why no keys can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unread {
+    /// There is no Secret, or it has not been listed yet.
+    Absent,
+    /// No controller wrote its content.
+    Foreign,
+}
+
+impl Seen {
+    fn new(now: Instant) -> Self {
+        Self { keys: None, unwatched: None, unread: Some((now, Unread::Absent)) }
+    }
+
+    fn cannot_read(&mut self, why: Unread) {
+        if self.unread.is_none_or(|(_, before)| before != why) {
+            self.unread = Some((Instant::now(), why));
+        }
+    }
+}
+
+/// Returns whether and why the keys cannot be followed; if that may change by time alone, when.
+fn stale(
+    unwatched: Option<(Instant, String)>,
+    unread: Option<(Instant, Unread)>,
+    now: Instant,
+) -> (Option<Stale>, Option<Instant>) {
+    let of = |since: Instant, why| Some(Stale { source: KEYS, since: since.into_std(), why });
+    match (unwatched, unread) {
+        (Some((since, why)), _) => (of(since, why), None),
+        (None, Some((since, Unread::Foreign))) => {
+            (of(since, format!("Secret {SECRET} holds no keys that a controller wrote")), None)
+        }
+        (None, Some((since, Unread::Absent))) => match since + ABSENT {
+            due if now < due => (None, Some(due)),
+            _ => {
+                (of(since, format!("there is no Secret {SECRET}, which the leading controller makes")), None)
+            }
+        },
+        (None, None) => (None, None),
+    }
+}
+
+/// Passes on what the watch reports.
 struct Reader {
-    keys: watch::Sender<Option<CookieKeys>>,
-    warned: Option<Instant>,
+    seen: watch::Sender<Seen>,
+    /// The full list that has begun holds the Secret.
+    is_listed: bool,
 }
 
 impl Sink<Secret> for Reader {
     async fn take(&mut self, event: Event<Secret>) {
-        match event {
+        let is_listed = matches!(event, Event::Listed(_))
+            || self.is_listed && !matches!(event, Event::Begin | Event::Unlisted(_));
+        self.is_listed = is_listed;
+        self.seen.send_modify(|seen| match event {
             Event::Listed(secret) | Event::Put(secret) => match read(&secret) {
-                Some(new) => {
-                    self.keys.send_if_modified(|before| {
-                        let is_new = before.as_ref() != Some(&new);
-                        *before = Some(new);
-                        is_new
-                    });
-                }
-                None => warn!(secret = SECRET, "holds no keys that a controller wrote; those before stay"),
+                Some(new) => (seen.keys, seen.unread) = (Some(new), None),
+                None => seen.cannot_read(Unread::Foreign),
             },
             // If the Secret is deleted, the keys stay, so that no connection is lost.
-            Event::Gone(_) | Event::Unlisted(_) | Event::Begin | Event::Done(_) | Event::Fresh => {}
+            Event::Gone(_) => seen.cannot_read(Unread::Absent),
+            Event::Done(_) if !is_listed => seen.cannot_read(Unread::Absent),
+            Event::Begin | Event::Unlisted(_) | Event::Done(_) => {}
+            Event::Fresh => seen.unwatched = None,
             Event::Stale(why) => {
-                if self.warned.is_none_or(|at| at.elapsed() > WARN_EVERY) {
-                    warn!(why, secret = SECRET, "cannot be watched; the keys before stay");
-                    self.warned = Some(Instant::now());
-                }
+                let since = seen.unwatched.take().map_or_else(Instant::now, |(since, _)| since);
+                seen.unwatched = Some((since, why));
             }
-        }
+        });
     }
 }
 
@@ -152,6 +229,74 @@ mod tests {
         assert_eq!(read(&secret("2")), None);
         assert_eq!(read(&Secret::default()), None);
         assert!(!format!("{keys:?}").contains("706"), "keys are in no log: {keys:?}");
+    }
+
+    /// Returns what is said next of whether the keys can be followed, and after how many seconds.
+    async fn said(watch: &mut KeyWatch) -> (Option<String>, u64) {
+        let begun = Instant::now();
+        match tokio::time::timeout(10 * ABSENT, watch.next()).await.expect("news") {
+            KeyNews::Stale(stale) => (stale.map(|stale| stale.why), begun.elapsed().as_secs()),
+            KeyNews::Keys(keys) => panic!("{keys:?}"),
+        }
+    }
+
+    async fn is_quiet(watch: &mut KeyWatch) -> bool {
+        tokio::time::timeout(10 * ABSENT, watch.next()).await.is_err()
+    }
+
+    const NONE: &str = "there is no Secret vestibule-keys, which the leading controller makes";
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_that_were_never_seen_are_stale_after_a_minute() {
+        let (mut reader, mut watch) = KeyWatch::new();
+        assert_eq!(said(&mut watch).await, (Some(NONE.to_owned()), 60));
+        // A list without it says no more.
+        reader.take(Event::Begin).await;
+        reader.take(Event::Done("7".to_owned())).await;
+        assert!(is_quiet(&mut watch).await);
+        reader.take(Event::Put(secret("1"))).await;
+        assert_eq!(watch.next().await, KeyNews::Keys(read(&secret("1")).unwrap()));
+        assert_eq!(said(&mut watch).await, (None, 0));
+        // The leader makes it again when it looks next.
+        reader.take(Event::Gone(secret("1"))).await;
+        assert_eq!(said(&mut watch).await, (Some(NONE.to_owned()), 60));
+        reader.take(Event::Put(secret("1"))).await;
+        assert_eq!(said(&mut watch).await, (None, 0), "the keys are those of before");
+        assert!(is_quiet(&mut watch).await);
+        for event in [
+            Event::Begin,
+            Event::Listed(secret("1")),
+            Event::Unlisted(secret("1")),
+            Event::Done("9".to_owned()),
+        ] {
+            reader.take(event).await;
+        }
+        assert_eq!(said(&mut watch).await, (Some(NONE.to_owned()), 60), "it was deleted while it was listed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_secret_that_cannot_be_watched_or_read_is_stale_until_it_can_be() {
+        let (mut reader, mut watch) = KeyWatch::new();
+        for event in [Event::Begin, Event::Listed(secret("1")), Event::Done("7".to_owned())] {
+            reader.take(event).await;
+        }
+        assert!(matches!(watch.next().await, KeyNews::Keys(_)));
+        assert!(is_quiet(&mut watch).await);
+        reader.take(Event::Stale("403 Forbidden".to_owned())).await;
+        let KeyNews::Stale(Some(first)) = watch.next().await else { panic!("it says why") };
+        assert_eq!((first.source, &*first.why), ("keys", "403 Forbidden"));
+        tokio::time::advance(ABSENT).await;
+        reader.take(Event::Stale("timeout".to_owned())).await;
+        let KeyNews::Stale(Some(second)) = watch.next().await else { panic!("it says why") };
+        assert_eq!((second.since, &*second.why), (first.since, "timeout"));
+        reader.take(Event::Fresh).await;
+        assert_eq!(said(&mut watch).await, (None, 0));
+        reader.take(Event::Put(secret("2"))).await;
+        let foreign = "Secret vestibule-keys holds no keys that a controller wrote";
+        assert_eq!(said(&mut watch).await, (Some(foreign.to_owned()), 0));
+        reader.take(Event::Put(secret("0"))).await;
+        assert!(matches!(watch.next().await, KeyNews::Keys(_)));
+        assert_eq!(said(&mut watch).await, (None, 0));
     }
 
     #[test]

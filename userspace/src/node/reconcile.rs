@@ -24,6 +24,7 @@ use super::telemetry::{Known, Telemetry};
 use crate::health::Prober;
 use crate::model::{Change, Problem};
 use crate::outputs::{CookieKeys, StartError, Word, Writer, give_back_memory, now_ns};
+use crate::sources::kubernetes::Stale;
 
 /// The time limit for outputs to finish their last write when the process ends.
 const END: Duration = Duration::from_secs(1);
@@ -118,6 +119,17 @@ impl Node {
                 self.saving.save_keys(&keys);
                 self.keys = Some(keys);
                 self.order(Instant::now());
+            }
+            Input::KeysStale(stale) => {
+                match &stale {
+                    Some(Stale { why, .. }) => {
+                        warn!(why, "the cookie keys cannot be followed; those before stay")
+                    }
+                    None => info!("the cookie keys are followed again"),
+                }
+                self.sources.note_keys(stale);
+                self.telemetry.note_sources(&self.sources);
+                self.tell();
             }
             Input::Zone(zone) => {
                 self.sources.change(Change::Zone(zone));

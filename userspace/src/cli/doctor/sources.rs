@@ -3,6 +3,7 @@
 use super::{Finding, Verdict, finding};
 use crate::admin;
 use crate::cli::probe::SOCKET;
+use crate::controller::keys::KEYS;
 use crate::node::NODE_STATE;
 use std::path::Path;
 use std::time::Duration;
@@ -23,6 +24,10 @@ fn findings(text: &str) -> Vec<Finding> {
     }
     let note = |source: &str| {
         let remedy = match source.split(':').next() {
+            Some(KEYS) => {
+                "other nodes may not accept this node's cookies, and a connection that a router moves as it begins is refused: see \
+                 whether the agent may list and watch Secret vestibule-keys, and the log of the leading controller, which writes it"
+            }
             Some(NODE_STATE) => {
                 "what this node does not hold cannot be published, and conditions wait for it: see whether the agent may create and \
                  update NodeStates, and which webhook or quota refuses it"
@@ -46,6 +51,8 @@ mod tests {
         assert!(finding.found.starts_with("services: 403"), "{}", finding.found);
         let found = findings("ok\nstale: nodestate: 403 Forbidden; the last state serves on\n");
         assert!(found[0].remedy.contains("may create and update NodeStates"), "{}", found[0].remedy);
+        let found = findings("ok\nstale: keys: 403 Forbidden; the last state serves on\n");
+        assert!(found[0].remedy.contains("list and watch Secret vestibule-keys"), "{}", found[0].remedy);
         assert_eq!(findings("ok\n")[0].verdict, Verdict::Ok);
         assert_eq!(findings("not ok\nnot synced\n").len(), 1);
     }

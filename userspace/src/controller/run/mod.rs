@@ -16,6 +16,7 @@ use super::files::{Content, Files};
 use super::flights::{Done, Flights};
 use super::health::Failing;
 use super::hold::is_basis;
+use super::keys::KEYS;
 use super::kube_event::Note;
 use super::kube_events::Evidence;
 use super::metallb::{MetalLb, Realm};
@@ -211,10 +212,13 @@ impl Controller {
         stored.chain(own).collect()
     }
 
-    /// The same besides objects: agents, Claims and files.
+    /// The same besides objects: agents, Claims, keys and files.
     fn own_stale(&self) -> Vec<(&'static str, String)> {
         let claims = self.claim_watch.stale().or(self.core.claims.pruned()).map(|why| ("claims", why));
-        let watched = self.agents.stale().chain(claims).map(|(source, why)| (source, why.to_owned()));
+        // Only the leader keeps them.
+        let keys = self.core.keys_trouble().filter(|_| self.was_leading).map(|why| (KEYS, why));
+        let watched =
+            self.agents.stale().chain(claims).chain(keys).map(|(source, why)| (source, why.to_owned()));
         watched.chain(self.files.refused()).collect()
     }
 

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use axum::http::{Method, StatusCode, Uri};
 use common::maps::settings::CookieKey;
@@ -9,11 +9,13 @@ use serde_json::{Value, json};
 
 use super::scene::{Folder, Scene, never, ready, routes, until};
 use crate::admin::Asked;
+use crate::controller::keys::KEYS;
 use crate::model::{Desired, DesiredRoute, Node, Settings};
 use crate::node::identity::Identity;
 use crate::node::inputs::Input;
 use crate::node::{keys, saved};
 use crate::outputs::memory::Memory;
+use crate::sources::kubernetes::Stale;
 use crate::outputs::{CookieKeys, Word};
 
 fn route(desired: &Desired, name: &str) -> Arc<DesiredRoute> {
@@ -323,6 +325,32 @@ async fn claims_without_the_controllers_mark_are_not_served_and_the_last_ones_ar
             .await;
             cluster.list_services(&[b]);
             until("what was settled", || routes(&output) == ["service/ns/b:443: 10.0.0.1"]).await;
+        })
+        .await;
+}
+
+/// Without keys in common, a connection that a router moves as it begins is refused, while each node looks well.
+#[tokio::test]
+async fn keys_that_cannot_be_followed_are_stale_and_no_more() {
+    let (folder, output) = (Folder::new(), Memory::default());
+    folder.write(&[]);
+    let (scene, cluster) = Scene::of_cluster(&folder, &output);
+    let (told, inputs) = (Arc::clone(&scene.told), scene.inputs.clone());
+    let stale = |why: &str| Stale { source: KEYS, since: Instant::now(), why: why.to_owned() };
+    scene
+        .play(async {
+            inputs.send(Input::KeysStale(Some(stale("403 Forbidden")))).unwrap();
+            cluster.list_slices();
+            cluster.list_services(&[("s", [192, 0, 2, 1])]);
+            cluster.put_endpoints("s", &[1]);
+            until("the first state", || routes(&output) == ["service/ns/s:443: 10.0.0.1"]).await;
+            let line = "stale: keys: 403 Forbidden; the last state serves on";
+            until("it is ready and says so", || ready(&told) == format!("ok\n{line}\n")).await;
+            let metrics = || told.metrics();
+            assert!(metrics().contains("vestibule_config_stale{source=\"keys\"} 1"), "{}", metrics());
+            inputs.send(Input::KeysStale(None)).unwrap();
+            until("it is followed again", || ready(&told) == "ok\n").await;
+            assert!(metrics().contains("vestibule_config_stale{source=\"keys\"} 0"), "{}", metrics());
         })
         .await;
 }

@@ -5,6 +5,7 @@ use tokio::time::timeout;
 
 use super::scene::Folder;
 use crate::config::ChartFile;
+use crate::controller::keys::KEYS;
 use crate::model::{Facts, Settings};
 use crate::node::Identity;
 use crate::node::facts::Sources;
@@ -13,7 +14,9 @@ use crate::node::state::State;
 use crate::node::telemetry::{Known, counts, report};
 use crate::outputs::memory::Memory;
 use crate::outputs::{Pins, Writer};
-use crate::sources::kubernetes::api::node_state::NodeProblem;
+use crate::sources::kubernetes::Stale;
+use crate::sources::kubernetes::api::lease_report::LeaseReport;
+use crate::sources::kubernetes::api::node_state::{NodeProblem, NodeStateSpec};
 use crate::sources::kubernetes::script::Script;
 
 const A: (&str, [u8; 4]) = ("a", [192, 0, 2, 1]);
@@ -73,10 +76,14 @@ impl Agent {
 
     /// What it reports: the version in its Lease, and the problems in its NodeState.
     fn said(&self) -> (u64, Vec<NodeProblem>) {
+        let (report, said) = self.report();
+        (report.claims_version, said.problems)
+    }
+
+    fn report(&self) -> (LeaseReport, NodeStateSpec) {
         let identity = Identity { node: "n".into(), pod: "p".into(), namespace: "s".into() };
         let known = Known { sources: &self.sources, state: self.state.as_ref(), orders: &self.orders };
-        let (report, said) = report(known, &identity).unwrap();
-        (report.claims_version, said.problems)
+        report(known, &identity).unwrap()
     }
 
     /// What it reports: the version in its Lease, and the objects that it does not hold.
@@ -92,6 +99,25 @@ fn a_policy(object: &mut Value) {
 }
 
 fn same(_: &mut Value) {}
+
+/// The controller writes an Event of what a NodeState says is stale. What is compiled does not depend on the keys.
+#[tokio::test]
+async fn keys_that_cannot_be_followed_are_published_and_age_no_saved_state() {
+    let folder = Folder::new();
+    folder.write(&[]);
+    let (mut agent, cluster) = Agent::new(&[A], folder, 1_000);
+    agent.turn().await;
+    agent.sources.note_keys(Some(Stale {
+        source: KEYS,
+        since: Instant::now(),
+        why: "403 Forbidden".to_owned(),
+    }));
+    assert_eq!(agent.report().1.stale, ["keys: 403 Forbidden"]);
+    assert!(agent.sources.is_confirmed());
+    cluster.cut_off("connection refused");
+    let changed = timeout(Duration::from_secs(20), agent.sources.changed()).await;
+    assert!(changed.is_ok() && !agent.sources.is_confirmed());
+}
 
 /// The next Claim's version would say that the node holds it.
 #[tokio::test]
